@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+)
+
+// MaxMessageSize bounds a gRPC message in both directions, in bytes.
+const MaxMessageSize = 16 << 20
+
+// Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn whose handshake is done and whose
+// peer was verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
+// closes it.
+func Connect(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///wanfed",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
+		grpc.WithTransportCredentials(Handshaken()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			MinConnectTimeout: 10 * time.Second,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
+		grpc.WithDisableServiceConfig(),
+	)
+}
+
+// Handshaken is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.
+func Handshaken() credentials.TransportCredentials { return handshaken{} }
+
+type handshaken struct{}
+
+var errNotTLS = errors.New("connection is not TLS with its handshake done")
+
+func authInfo(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, ok := c.(*tls.Conn)
+	if !ok || !t.ConnectionState().HandshakeComplete {
+		return nil, nil, errNotTLS
+	}
+	return c, credentials.TLSInfo{
+		State:          t.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+func (handshaken) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return authInfo(c)
+}
+func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return authInfo(c)
+}
+func (handshaken) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+}
+func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
+func (handshaken) OverrideServerName(string) error         { return nil }

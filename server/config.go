@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"log/slog"
+)
+
+// Config is what one datacenter server is told. Run refuses what is wrong with it, all faults at once.
+type Config struct {
+	// DC and Node name this server: DNS labels in lower case. Both required, both in the certificate.
+	DC   string
+	Node string
+	// Domain of names on the wire. Default "wanfed".
+	Domain string
+	// DataDir holds the Raft log, snapshots and the last known addresses. Required; made with mode 0700 if absent; used
+	// by one process and one node name.
+	DataDir string
+
+	// CAFile, CertFile and KeyFile are PEM files. Required. Changed files are loaded again while running.
+	CAFile, CertFile, KeyFile string
+
+	// PrimaryDC owns the federated records. Default: DC, that is, this datacenter is the primary.
+	PrimaryDC string
+	// PrimaryGateways are WAN addresses (host:port; IPv4, [IPv6] or DNS name) of the primary's gateways. A secondary needs
+	// at least one; the primary must have none.
+	PrimaryGateways []string
+
+	// Bind is the IP address to listen on. Default "0.0.0.0".
+	Bind string
+	// Advertise is the IP address that other servers of this datacenter dial. Default: Bind, or, when that is unspecified,
+	// the first private, else the first global, address of this machine.
+	Advertise string
+	// Port of the one TLS port. Default 8300. 0 in a Config means the default; -1 lets the system choose.
+	Port int
+	// HTTPAddr is where people and tools ask: host:port, "http://host:port" (loopback only) or "https://host:port" (TLS with
+	// client certificates). Default "127.0.0.1:8500". Port 0 lets the system choose.
+	HTTPAddr string
+
+	// BootstrapExpect is how many servers form the first Raft group: 1, 3 or 5. Default 1.
+	BootstrapExpect int
+	// RetryJoin are addresses (host:port) of servers of this datacenter. Needed with BootstrapExpect above 1.
+	RetryJoin []string
+
+	// Logger. Default: slog.Default().
+	Logger *slog.Logger
+	// Started, if not nil, is called once, when both ports listen.
+	Started func(Addrs)
+}
+
+// Addrs are the addresses a started server listens on, as others dial them.
+type Addrs struct {
+	Server string // host:port of the TLS port, with the advertised host
+	HTTP   string // URL
+}

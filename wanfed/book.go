@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Hop is one address through which a datacenter may be reached.
+type Hop struct {
+	// Addr is host:port; the host is an IP address or a DNS name, resolved at each dial.
+	Addr string
+	// Via says what stands there, for logs and status: "own" gateway, "remote" gateway, or "configured" address.
+	Via string
+}
+
+// Routes is what a server believes about how to reach every server of the federation: an immutable value.
+type Routes struct {
+	// Servers has the address (host:port) of each server of the own datacenter, by node name.
+	Servers map[string]string
+	// Hops has the ways to each other datacenter, by its name, in order of preference.
+	Hops map[string][]Hop
+}
+
+// Book holds the current Routes. One writer stores; dialers read. The zero value is an empty book.
+type Book struct {
+	routes atomic.Pointer[Routes]
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced by Store
+}
+
+var noRoutes = &Routes{}
+
+// Load returns the current routes, never nil. The caller must not change them.
+func (b *Book) Load() *Routes {
+	if r := b.routes.Load(); r != nil {
+		return r
+	}
+	return noRoutes
+}
+
+// Changed returns a channel that is closed at the next Store. Take it before Load, so that no change is missed.
+func (b *Book) Changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changed == nil {
+		b.changed = make(chan struct{})
+	}
+	return b.changed
+}
+
+// Store publishes r, which nobody changes from then on, and wakes those that wait for a change.
+func (b *Book) Store(r *Routes) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.routes.Store(r)
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
