@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+)
+
+type sampleSettings struct {
+	DataDir string   `hcl:"data_dir,optional" help:"folder"`
+	Port    int      `hcl:"port,optional" help:"port"`
+	Quiet   bool     `hcl:"quiet,optional" help:"quiet"`
+	Join    []string `hcl:"join,optional" help:"addresses"`
+	note    string
+}
+
+func load(t testing.TB, file string, env map[string]string, args ...string) (sampleSettings, error) {
+	t.Helper()
+	s := sampleSettings{DataDir: "/default", note: "kept"}
+	var err error
+	cmd := &cobra.Command{Use: "sample", SilenceErrors: true, SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error {
+		err = loadSettings(cmd, &s)
+		return nil
+	}}
+	addSettings(cmd, &s)
+	if file != "" {
+		path := filepath.Join(t.TempDir(), "sample.hcl")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--config-file", path)
+	}
+	for k, v := range env {
+		t.(*testing.T).Setenv(k, v)
+	}
+	cmd.SetArgs(args)
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return s, err
+}
+
+func TestLoadSettingsOrder(t *testing.T) {
+	file := "data_dir = \"/file\"\nport = 1\njoin = [\"a\", \"b\"]\n"
+	env := map[string]string{"WANFED_PORT": "2", "WANFED_JOIN": "c, d", "WANFED_DATA_DIR": ""}
+	tests := []struct {
+		name string
+		file string
+		env  map[string]string
+		args []string
+		want sampleSettings
+	}{
+		{"defaults", "", nil, nil, sampleSettings{DataDir: "/default"}},
+		{"file", file, nil, nil, sampleSettings{DataDir: "/file", Port: 1, Join: []string{"a", "b"}}},
+		{"environment beats file", file, env, nil, sampleSettings{DataDir: "/file", Port: 2, Join: []string{"c", "d"}}},
+		{"flags beat environment", file, env, []string{"--port=3", "--join=e", "--join=f,g", "--quiet"},
+			sampleSettings{DataDir: "/file", Port: 3, Quiet: true, Join: []string{"e", "f", "g"}}},
+		{"a flag can say the default", file, nil, []string{"--data-dir=/default"},
+			sampleSettings{DataDir: "/default", Port: 1, Join: []string{"a", "b"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := load(t, tt.file, tt.env, tt.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.note = "kept"
+			if d := cmp.Diff(tt.want, got, cmp.AllowUnexported(sampleSettings{})); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestLoadSettingsTellsAllFaults(t *testing.T) {
+	_, err := load(t, "prot = 1\nquiet = \"maybe\"\n", map[string]string{"WANFED_PORT": "many"})
+	u, ok := errors.AsType[usageError](err)
+	if !ok {
+		t.Fatalf("got %v, want a usage error", err)
+	}
+	if list, _ := u.error.(faultList); len(list) != 3 {
+		t.Fatalf("got %d faults, want 3: %v", len(list), err)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	a, b := errors.New("a"), errors.New("b")
+	both := fmt.Errorf("%w because of %w", a, b)
+	tests := []struct {
+		in   []error
+		want string
+	}{
+		{nil, ""},
+		{[]error{nil, a}, "a"},
+		{[]error{both}, "a because of b"},
+		{[]error{errors.Join(a, both), faults(a, b)}, "4 faults:\n  - a\n  - a because of b\n  - a\n  - b"},
+	}
+	for _, tt := range tests {
+		got := ""
+		if err := faults(tt.in...); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("faults(%v) = %q, want %q", tt.in, got, tt.want)
+		}
+	}
+}
