@@ -27,6 +27,9 @@ const (
 // Roles lists every role, in the order of their power over a datacenter's data path.
 var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleCLI}
 
+// accepts says whether holders of the role accept connections; the others only dial.
+func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }
+
 // Peer is who a verified certificate says its holder is. Nothing in a payload overrides it.
 type Peer struct {
 	Role Role
@@ -96,6 +99,20 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 		return Peer{}, false
 	}
 	return p, CheckLabel(p.DC) == nil
+}
+
+// CheckDomain says whether s can be the domain of names on the wire: DNS labels joined by dots, without a trailing dot, at
+// most 100 characters, so that names of the longest nodes and datacenters stay within DNS's 253. Case does not matter.
+func CheckDomain(s string) error {
+	if len(s) > 100 {
+		return fmt.Errorf("%q is longer than 100 characters", s)
+	}
+	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
+		if err := CheckLabel(label); err != nil {
+			return fmt.Errorf("%q is no DNS name: %w", s, err)
+		}
+	}
+	return nil
 }
 
 // CheckLabel says whether s can be the name of a node or of a datacenter: one DNS label (RFC 1123 section 2.1) in lower

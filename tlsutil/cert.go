@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+)
+
+// CertRequest says what certificate to make.
+type CertRequest struct {
+	// Role, DC and Node are who the holder is. All required; for the roles client and cli, Node is by default the role's name.
+	Role     Role
+	DC, Node string
+	// Domain of names on the wire. Default DefaultDomain.
+	Domain string
+	// Days it is valid. 0 means DefaultCertDays, or until the CA's end if that is sooner. It is an error to ask for more than
+	// the CA has left.
+	Days int
+	// DNSNames and IPs are additional names. A DNS name of another peer, or a wildcard that covers one, is refused.
+	DNSNames []string
+	IPs      []net.IP
+	// CA signs. Its Cert may hold several certificates: the one that belongs to Key signs. Required.
+	CA Pair
+	// Now is the time of making. Zero means the clock's.
+	Now time.Time
+}
+
+// CreateCert makes an ECDSA P-256 key and its certificate. Servers and gateways get <node>.<role>.<dc>.<domain>,
+// <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1, for dialing and accepting; clients and operators the same names, for
+// dialing only. The certificate is verified against the CA, name constraints included, before it is given out.
+func CreateCert(r CertRequest) (Pair, error) {
+	if err := r.complete(); err != nil {
+		return Pair{}, err
+	}
+	ca, caKey, err := r.signer()
+	if err != nil {
+		return Pair{}, err
+	}
+	now := timeOf(r.Now)
+	end, err := r.end(now, ca)
+	if err != nil {
+		return Pair{}, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return Pair{}, err
+	}
+	t := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: r.commonName()},
+		NotBefore:             later(now.Add(-backdate), ca.NotBefore),
+		NotAfter:              end,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+		DNSNames:              r.dnsNames(),
+		IPAddresses:           r.ips(),
+	}
+	if r.Role.accepts() {
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	p, err := sign(t, ca, caKey)
+	if err != nil {
+		return Pair{}, err
+	}
+	return p, r.check(p, ca, now)
+}
+
+// complete fills defaults and returns all that is wrong with r.
+func (r *CertRequest) complete() error {
+	var errs []error
+	if !slices.Contains(Roles, r.Role) {
+		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli", r.Role))
+	}
+	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleCLI) {
+		r.Node = string(r.Role)
+	}
+	if r.Domain == "" {
+		r.Domain = DefaultDomain
+	}
+	r.Domain = strings.ToLower(r.Domain)
+	for _, f := range []struct {
+		what string
+		err  error
+	}{{"dc", CheckLabel(r.DC)}, {"node", CheckLabel(r.Node)}, {"domain", CheckDomain(r.Domain)}} {
+		if f.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.what, f.err))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, s := range r.DNSNames {
+		errs = append(errs, r.checkAdditional(s))
+	}
+	for _, ip := range r.IPs {
+		if ip.To16() == nil {
+			errs = append(errs, fmt.Errorf("additional IP address: %v is none", []byte(ip)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkAdditional refuses what is no DNS name and what would make the holder another peer.
+func (r *CertRequest) checkAdditional(s string) error {
+	host, wild := strings.CutPrefix(s, "*.")
+	if net.ParseIP(s) != nil {
+		return fmt.Errorf("additional DNS name: %q is an IP address", s)
+	}
+	if err := checkHost(host); err != nil {
+		return fmt.Errorf("additional DNS name: %w", err)
+	}
+	covers := []string{s}
+	if wild { // any node of a role, or any role of a datacenter
+		covers = []string{"x." + host, string(RoleServer) + "." + host}
+	}
+	for _, c := range covers {
+		p, ok := ParseName(c, r.Domain)
+		if ok && (wild || p.Role != r.Role || p.DC != r.DC || p.Node != "" && p.Node != r.Node) {
+			return fmt.Errorf("additional DNS name: %q names another peer than %s; each peer needs a certificate of its own",
+				s, name(r.Role, r.Node, r.DC, r.Domain))
+		}
+	}
+	return nil
+}
+
+// checkHost says whether s is a host name in the form of RFC 1123; upper case and underscores are let pass.
+func checkHost(s string) error {
+	if len(s) > 253 {
+		return fmt.Errorf("%q is longer than 253 characters", s)
+	}
+	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
+		if err := CheckLabel(strings.ReplaceAll(label, "_", "x")); err != nil {
+			return fmt.Errorf("%q is no DNS name: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// signer returns the CA's certificate that belongs to its key, and the key.
+func (r *CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
+	certs, err := ParseCerts(r.CA.Cert)
+	if err != nil {
+		return nil, nil, fmt.Errorf("CA certificate %w", err)
+	}
+	key, err := ParseKey(r.CA.Key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("CA key %w", err)
+	}
+	for _, c := range certs {
+		switch {
+		case !sameKey(c, key):
+		case !c.IsCA || c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
+			return nil, nil, fmt.Errorf("certificate of %s is no CA: it may not sign others", title(c))
+		default:
+			return c, key, nil
+		}
+	}
+	return nil, nil, errors.New("CA key does not belong to the CA certificate; give the two files that were made together")
+}
+
+// end is when the certificate expires: never after its CA.
+func (r *CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
+	days, err := checkDays(r.Days, DefaultCertDays)
+	if err != nil {
+		return time.Time{}, err
+	}
+	end := now.Add(time.Duration(days) * day)
+	switch left := ca.NotAfter.Sub(now); {
+	case left <= 0:
+		return time.Time{}, fmt.Errorf("CA %s expired at %s; make a new one with: wanfed tls ca create", title(ca), stamp(ca.NotAfter))
+	case !end.After(ca.NotAfter):
+	case r.Days != 0:
+		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; ask for at most %d",
+			days, stamp(ca.NotAfter), int(left/day))
+	default:
+		end = ca.NotAfter
+	}
+	return end, nil
+}
+
+// commonName is for people: nothing reads a peer from it. RFC 5280 bounds it to 64 characters.
+func (r *CertRequest) commonName() string {
+	if s := name(r.Role, r.Node, r.DC, r.Domain); len(s) <= 64 {
+		return s
+	}
+	return r.Node
+}
+
+func (r *CertRequest) dnsNames() []string {
+	names := []string{name(r.Role, r.Node, r.DC, r.Domain), name(r.Role, "", r.DC, r.Domain), "localhost"}
+	for _, s := range r.DNSNames {
+		if s = strings.ToLower(s); !slices.Contains(names, s) {
+			names = append(names, s)
+		}
+	}
+	return names
+}
+
+func (r *CertRequest) ips() []net.IP {
+	ips := []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv6loopback}
+	for _, ip := range r.IPs {
+		if !slices.ContainsFunc(ips, ip.Equal) {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// check verifies what was made as its users will.
+func (r *CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
+	chain, err := ParseCerts(p.Cert)
+	if err != nil {
+		return err
+	}
+	cas := x509.NewCertPool()
+	cas.AddCert(ca)
+	if err := verify(chain, cas, r.Role, now); err != nil {
+		return fmt.Errorf("this CA cannot make that certificate: %w", err)
+	}
+	if _, err := PeerOf(chain[0], r.Domain); err != nil {
+		return err
+	}
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// material is one loaded state of an identity. It is immutable.
+type material struct {
+	cert tls.Certificate // with Leaf
+	cas  *x509.CertPool
+	peer Peer
+	sum  [sha256.Size]byte // of the files
+}
+
+// rawFiles has the contents of an identity's files.
+type rawFiles struct{ ca, cert, key []byte }
+
+func (r rawFiles) sum() [sha256.Size]byte {
+	h := sha256.New()
+	for _, b := range [][]byte{r.ca, r.cert, r.key} {
+		s := sha256.Sum256(b)
+		h.Write(s[:])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// maxFile bounds a PEM file, in bytes: far above any real bundle.
+const maxFile = 4 << 20
+
+func readRaw(f Files) (r rawFiles, err error) {
+	for _, part := range []struct {
+		what, path string
+		to         *[]byte
+	}{{"CA", f.CA, &r.ca}, {"cert", f.Cert, &r.cert}, {"key", f.Key, &r.key}} {
+		b, e := readFile(part.what, part.path)
+		*part.to = b
+		err = errors.Join(err, e)
+	}
+	return r, err
+}
+
+func readFile(what, path string) ([]byte, error) {
+	if path == "" {
+		return nil, fmt.Errorf("no %s file given", what)
+	}
+	st, err := os.Stat(path)
+	if err == nil && st.Size() > maxFile {
+		return nil, fmt.Errorf("%s file %s has %d bytes: that is no PEM file", what, path, st.Size())
+	}
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(path)
+	}
+	var pe *fs.PathError
+	switch {
+	case err == nil:
+		return b, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s file %s does not exist; check the path", what, path)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s file %s may not be read by this user; change its owner or mode", what, path)
+	case errors.As(err, &pe):
+		err = pe.Err
+	}
+	return nil, fmt.Errorf("read %s file %s: %w", what, path, err)
+}
+
+// parse checks raw as a whole.
+func (i *Identity) parse(raw rawFiles) (*material, error) {
+	caName, certName, keyName := filepath.Base(i.files.CA), filepath.Base(i.files.Cert), filepath.Base(i.files.Key)
+	cas, err := ParseCerts(raw.ca)
+	if err != nil {
+		return nil, fmt.Errorf("CA %s: %w", caName, err)
+	}
+	chain, err := ParseCerts(raw.cert)
+	if err != nil {
+		return nil, fmt.Errorf("cert %s: %w", certName, err)
+	}
+	key, err := ParseKey(raw.key)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", keyName, err)
+	}
+	if !sameKey(chain[0], key) {
+		return nil, fmt.Errorf("key %s does not belong to cert %s; give the two files that were made together", keyName, certName)
+	}
+	m := &material{cas: x509.NewCertPool(), sum: raw.sum()}
+	for _, c := range cas {
+		m.cas.AddCert(c)
+	}
+	m.cert.PrivateKey, m.cert.Leaf = key, chain[0]
+	for _, c := range chain {
+		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
+	}
+	if m.peer, err = PeerOf(chain[0], i.domain); err != nil {
+		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server --dc DC --node NODE%s",
+			certName, err, domainFlag(i.domain))
+	}
+	if err := verify(chain, m.cas, m.peer.Role, time.Now()); err != nil {
+		return nil, fmt.Errorf("cert %s: %w (CA file %s)", certName, err, caName)
+	}
+	return m, nil
+}
+
+// verify checks chain against the CAs for everything that role does with its certificate.
+func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) error {
+	inter := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		inter.AddCert(c)
+	}
+	uses := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if role.accepts() {
+		uses = append(uses, x509.ExtKeyUsageServerAuth)
+	}
+	for _, use := range uses {
+		_, err := chain[0].Verify(x509.VerifyOptions{
+			Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
+		})
+		if err != nil {
+			return explained(err)
+		}
+	}
+	return nil
+}
+
+// ParseCerts returns the certificates of a PEM file, at least one. It says so when the file is something else.
+func ParseCerts(b []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	other := ""
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			other = block.Type
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(certs)+1, err)
+		}
+		certs = append(certs, c)
+	}
+	switch {
+	case len(certs) > 0:
+		return certs, nil
+	case other != "":
+		return nil, fmt.Errorf("has no certificate but a PEM block %q; give the certificate's file", other)
+	}
+	return nil, errors.New("is not PEM: no line -----BEGIN CERTIFICATE-----")
+}
+
+// ParseKey returns the private key of a PEM file: PKCS #8, SEC 1 (EC) or PKCS #1 (RSA), not encrypted.
+func ParseKey(b []byte) (crypto.Signer, error) {
+	other := ""
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		var key any
+		var err error
+		switch block.Type {
+		case "PRIVATE KEY":
+			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+		case "EC PRIVATE KEY":
+			key, err = x509.ParseECPrivateKey(block.Bytes)
+		case "RSA PRIVATE KEY":
+			key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+		case "ENCRYPTED PRIVATE KEY":
+			return nil, errors.New("is encrypted; decrypt it first: openssl pkey -in FILE -out NEWFILE")
+		default:
+			other = block.Type
+			continue
+		}
+		if err != nil {
+			return nil, errors.New("holds a private key that cannot be parsed") // err may quote key material
+		}
+		if s, ok := key.(crypto.Signer); ok {
+			return s, nil
+		}
+		return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
+	}
+	if other != "" {
+		return nil, fmt.Errorf("has no private key but a PEM block %q; give the key's file", other)
+	}
+	return nil, errors.New("is not PEM: no line -----BEGIN PRIVATE KEY-----")
+}
+
+func sameKey(c *x509.Certificate, key crypto.Signer) bool {
+	pub, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	return ok && pub.Equal(c.PublicKey)
+}
+
+// warnKeyMode logs a key file that others may read. Windows has no such modes.
+func (i *Identity) warnKeyMode() {
+	if runtime.GOOS == "windows" {
+		return
+	}
+	if st, err := os.Stat(i.files.Key); err == nil && st.Mode().Perm()&0o077 != 0 {
+		i.logger.Warn("private key file can be read by group or others; make it 0600",
+			"file", i.files.Key, "mode", fmt.Sprintf("%04o", st.Mode().Perm()))
+	}
+}
