@@ -42,19 +42,29 @@ type CARequest struct {
 	Now time.Time
 }
 
-// CreateCA makes a CA: an ECDSA P-256 key and a self-signed certificate, whose certificates can sign no others.
-func CreateCA(r CARequest) (Pair, error) {
+func (r CARequest) withDefaults() CARequest {
 	if r.Domain == "" {
 		r.Domain = DefaultDomain
 	}
-	r.Domain = strings.ToLower(r.Domain)
-	if err := CheckDomain(r.Domain); err != nil {
-		return Pair{}, fmt.Errorf("domain: %w", err)
+	if r.Days == 0 {
+		r.Days = DefaultCADays
 	}
-	days, err := checkDays(r.Days, DefaultCADays)
-	if err != nil {
+	r.Domain = strings.ToLower(r.Domain)
+	return r
+}
+
+// Validate returns all that is wrong with the request.
+func (r CARequest) Validate() error {
+	r = r.withDefaults()
+	return join(prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.Days)))
+}
+
+// CreateCA makes a CA: an ECDSA P-256 key and a self-signed certificate, whose certificates can sign no others.
+func CreateCA(r CARequest) (Pair, error) {
+	if err := r.Validate(); err != nil {
 		return Pair{}, err
 	}
+	r = r.withDefaults()
 	serial, err := newSerial()
 	if err != nil {
 		return Pair{}, err
@@ -62,10 +72,10 @@ func CreateCA(r CARequest) (Pair, error) {
 	now := timeOf(r.Now)
 	t := &x509.Certificate{
 		SerialNumber: serial,
-		// With the serial, so that an old and a new CA of one domain can be told apart. At most 27 + 37 characters (RFC 5280: 64).
+		// With the serial, so that an old and a new CA of one domain can be told apart. At most 53 characters; RFC 5280 allows 64.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%.27s agent CA %.8x", r.Domain, serial.Bytes())},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(time.Duration(days) * day),
+		NotAfter:              now.Add(time.Duration(r.Days) * day),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
@@ -114,14 +124,11 @@ func newSerial() (*big.Int, error) {
 	}
 }
 
-func checkDays(days, byDefault int) (int, error) {
-	switch {
-	case days == 0:
-		return byDefault, nil
-	case days < 0 || days > maxDays:
-		return 0, fmt.Errorf("days: %d is not between 1 and %d", days, maxDays)
+func checkDays(days int) error {
+	if days < 1 || days > maxDays {
+		return fmt.Errorf("%d is not between 1 and %d", days, maxDays)
 	}
-	return days, nil
+	return nil
 }
 
 func timeOf(t time.Time) time.Time {

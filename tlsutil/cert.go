@@ -37,9 +37,10 @@ type CertRequest struct {
 // <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1, for dialing and accepting; clients and operators the same names, for
 // dialing only. The certificate is verified against the CA, name constraints included, before it is given out.
 func CreateCert(r CertRequest) (Pair, error) {
-	if err := r.complete(); err != nil {
+	if err := r.Validate(); err != nil {
 		return Pair{}, err
 	}
+	r = r.withDefaults()
 	ca, caKey, err := r.signer()
 	if err != nil {
 		return Pair{}, err
@@ -74,12 +75,7 @@ func CreateCert(r CertRequest) (Pair, error) {
 	return p, r.check(p, ca, now)
 }
 
-// complete fills defaults and returns all that is wrong with r.
-func (r *CertRequest) complete() error {
-	var errs []error
-	if !slices.Contains(Roles, r.Role) {
-		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli", r.Role))
-	}
+func (r CertRequest) withDefaults() CertRequest {
 	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleCLI) {
 		r.Node = string(r.Role)
 	}
@@ -87,36 +83,56 @@ func (r *CertRequest) complete() error {
 		r.Domain = DefaultDomain
 	}
 	r.Domain = strings.ToLower(r.Domain)
-	for _, f := range []struct {
-		what string
-		err  error
-	}{{"dc", CheckLabel(r.DC)}, {"node", CheckLabel(r.Node)}, {"domain", CheckDomain(r.Domain)}} {
-		if f.err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", f.what, f.err))
-		}
+	return r
+}
+
+func (r CertRequest) days() int {
+	if r.Days == 0 {
+		return DefaultCertDays
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	return r.Days
+}
+
+// Validate returns all that is wrong with the request itself, without looking at the CA.
+func (r CertRequest) Validate() error {
+	r = r.withDefaults()
+	var errs []error
+	if !slices.Contains(Roles, r.Role) {
+		errs = append(errs, fmt.Errorf("role: %q is not one of server, gateway, client, cli", r.Role))
 	}
+	errs = append(errs, prefix("dc", CheckLabel(r.DC)), prefix("node", CheckLabel(r.Node)),
+		prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.days())))
+	if err := join(errs...); err != nil {
+		return err
+	}
+	errs = nil
 	for _, s := range r.DNSNames {
-		errs = append(errs, r.checkAdditional(s))
+		errs = append(errs, prefix("additional DNS name", r.checkAdditional(s)))
 	}
 	for _, ip := range r.IPs {
-		if ip.To16() == nil {
-			errs = append(errs, fmt.Errorf("additional IP address: %v is none", []byte(ip)))
+		if ip.To16() == nil || ip.IsUnspecified() || ip.IsMulticast() {
+			errs = append(errs, fmt.Errorf("additional IP address: %v is none of a machine", ip))
 		}
 	}
-	return errors.Join(errs...)
+	return join(errs...)
+}
+
+// prefix puts the field's name before its error.
+func prefix(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", field, err)
 }
 
 // checkAdditional refuses what is no DNS name and what would make the holder another peer.
-func (r *CertRequest) checkAdditional(s string) error {
+func (r CertRequest) checkAdditional(s string) error {
 	host, wild := strings.CutPrefix(s, "*.")
 	if net.ParseIP(s) != nil {
-		return fmt.Errorf("additional DNS name: %q is an IP address", s)
+		return fmt.Errorf("%q is an IP address", s)
 	}
 	if err := checkHost(host); err != nil {
-		return fmt.Errorf("additional DNS name: %w", err)
+		return err
 	}
 	covers := []string{s}
 	if wild { // any node of a role, or any role of a datacenter
@@ -125,7 +141,7 @@ func (r *CertRequest) checkAdditional(s string) error {
 	for _, c := range covers {
 		p, ok := ParseName(c, r.Domain)
 		if ok && (wild || p.Role != r.Role || p.DC != r.DC || p.Node != "" && p.Node != r.Node) {
-			return fmt.Errorf("additional DNS name: %q names another peer than %s; each peer needs a certificate of its own",
+			return fmt.Errorf("%q names another peer than %s; each peer needs a certificate of its own",
 				s, name(r.Role, r.Node, r.DC, r.Domain))
 		}
 	}
@@ -146,7 +162,7 @@ func checkHost(s string) error {
 }
 
 // signer returns the CA's certificate that belongs to its key, and the key.
-func (r *CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
+func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 	certs, err := ParseCerts(r.CA.Cert)
 	if err != nil {
 		return nil, nil, fmt.Errorf("CA certificate %w", err)
@@ -168,19 +184,15 @@ func (r *CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 }
 
 // end is when the certificate expires: never after its CA.
-func (r *CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
-	days, err := checkDays(r.Days, DefaultCertDays)
-	if err != nil {
-		return time.Time{}, err
-	}
-	end := now.Add(time.Duration(days) * day)
+func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
+	end := now.Add(time.Duration(r.days()) * day)
 	switch left := ca.NotAfter.Sub(now); {
 	case left <= 0:
 		return time.Time{}, fmt.Errorf("CA %s expired at %s; make a new one with: wanfed tls ca create", title(ca), stamp(ca.NotAfter))
 	case !end.After(ca.NotAfter):
 	case r.Days != 0:
-		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; ask for at most %d",
-			days, stamp(ca.NotAfter), int(left/day))
+		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; ask for at most %d, or leave the days out to end with it",
+			r.days(), stamp(ca.NotAfter), int(left/day))
 	default:
 		end = ca.NotAfter
 	}
@@ -188,14 +200,14 @@ func (r *CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error
 }
 
 // commonName is for people: nothing reads a peer from it. RFC 5280 bounds it to 64 characters.
-func (r *CertRequest) commonName() string {
+func (r CertRequest) commonName() string {
 	if s := name(r.Role, r.Node, r.DC, r.Domain); len(s) <= 64 {
 		return s
 	}
 	return r.Node
 }
 
-func (r *CertRequest) dnsNames() []string {
+func (r CertRequest) dnsNames() []string {
 	names := []string{name(r.Role, r.Node, r.DC, r.Domain), name(r.Role, "", r.DC, r.Domain), "localhost"}
 	for _, s := range r.DNSNames {
 		if s = strings.ToLower(s); !slices.Contains(names, s) {
@@ -205,7 +217,7 @@ func (r *CertRequest) dnsNames() []string {
 	return names
 }
 
-func (r *CertRequest) ips() []net.IP {
+func (r CertRequest) ips() []net.IP {
 	ips := []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv6loopback}
 	for _, ip := range r.IPs {
 		if !slices.ContainsFunc(ips, ip.Equal) {
@@ -216,7 +228,7 @@ func (r *CertRequest) ips() []net.IP {
 }
 
 // check verifies what was made as its users will.
-func (r *CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
+func (r CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
 	chain, err := ParseCerts(p.Cert)
 	if err != nil {
 		return err

@@ -49,11 +49,13 @@ func (m *material) serverConfig(domain string, alpn []string) *tls.Config {
 func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
 	m := i.current.Load()
 	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		ServerName:   serverName,
-		RootCAs:      m.cas,
-		Certificates: []tls.Certificate{m.cert},
-		NextProtos:   alpn,
+		MinVersion: tls.VersionTLS13,
+		ServerName: serverName,
+		RootCAs:    m.cas,
+		// Not Certificates: of those crypto/tls sends none when the server's list of CAs lacks ours, and the server would
+		// then report a missing certificate, not one of another CA.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
+		NextProtos:           alpn,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			return checkCalled(cs.PeerCertificates[0], serverName, i.domain)
 		},

@@ -22,10 +22,7 @@ func Explain(err error) string {
 	if err == nil {
 		return ""
 	}
-	if e := explained(err); e != err {
-		return e.Error()
-	}
-	return err.Error()
+	return explained(err).Error()
 }
 
 // explained returns err behind a clearer text, or err itself.

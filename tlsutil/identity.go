@@ -32,10 +32,13 @@ type Identity struct {
 // and key belong together, that the chain verifies against the CA for what the certificate's role does (servers and
 // gateways accept and dial, clients and operators dial), that nothing is expired or not yet valid, and that the
 // certificate names one peer of domain. Errors name the file, the fault and the remedy. A key file that group or others
-// may read is only logged.
+// may read is only logged; a nil logger logs nothing.
 func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	if err := CheckDomain(domain); err != nil {
 		return nil, fmt.Errorf("domain: %w", err)
+	}
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
 	}
 	i := &Identity{files: f, domain: strings.ToLower(domain), logger: logger}
 	raw, err := readRaw(f)

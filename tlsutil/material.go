@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,16 +42,17 @@ func (r rawFiles) sum() [sha256.Size]byte {
 // maxFile bounds a PEM file, in bytes: far above any real bundle.
 const maxFile = 4 << 20
 
-func readRaw(f Files) (r rawFiles, err error) {
+func readRaw(f Files) (r rawFiles, _ error) {
+	var errs []error
 	for _, part := range []struct {
 		what, path string
 		to         *[]byte
 	}{{"CA", f.CA, &r.ca}, {"cert", f.Cert, &r.cert}, {"key", f.Key, &r.key}} {
 		b, e := readFile(part.what, part.path)
 		*part.to = b
-		err = errors.Join(err, e)
+		errs = append(errs, e)
 	}
-	return r, err
+	return r, join(errs...)
 }
 
 func readFile(what, path string) ([]byte, error) {
@@ -116,21 +119,22 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 
 // verify checks chain against the CAs for everything that role does with its certificate.
 func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) error {
+	if err := verifyFor(chain, cas, x509.ExtKeyUsageClientAuth, now); err != nil || !role.accepts() {
+		return err
+	}
+	return verifyFor(chain, cas, x509.ExtKeyUsageServerAuth, now)
+}
+
+func verifyFor(chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time) error {
 	inter := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		inter.AddCert(c)
 	}
-	uses := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	if role.accepts() {
-		uses = append(uses, x509.ExtKeyUsageServerAuth)
-	}
-	for _, use := range uses {
-		_, err := chain[0].Verify(x509.VerifyOptions{
-			Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
-		})
-		if err != nil {
-			return explained(err)
-		}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
+	})
+	if err != nil {
+		return explained(err)
 	}
 	return nil
 }
@@ -153,6 +157,8 @@ func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	switch {
 	case len(certs) > 0:
 		return certs, nil
+	case strings.HasSuffix(other, "PRIVATE KEY"):
+		return nil, errors.New("is a private key, not a certificate; keep it secret, and give the certificate's file")
 	case other != "":
 		return nil, fmt.Errorf("has no certificate but a PEM block %q; give the certificate's file", other)
 	}
@@ -207,3 +213,28 @@ func (i *Identity) warnKeyMode() {
 			"file", i.files.Key, "mode", fmt.Sprintf("%04o", st.Mode().Perm()))
 	}
 }
+
+// faults are several errors on one line.
+type faults []error
+
+// join is errors.Join on one line.
+func join(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(e error) bool { return e == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return faults(errs)
+}
+
+func (f faults) Error() string {
+	s := make([]string, len(f))
+	for i, e := range f {
+		s[i] = e.Error()
+	}
+	return strings.Join(s, "; ")
+}
+
+func (f faults) Unwrap() []error { return f }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // DefaultDomain is the domain of names on the wire where none is configured.
@@ -74,8 +75,12 @@ func PeerOf(leaf *x509.Certificate, domain string) (Peer, error) {
 	return found, nil
 }
 
-// ParseName splits [<node>.]<role>.<dc>.<domain>. Case and one trailing dot do not matter. ok is false for any other name.
+// ParseName splits [<node>.]<role>.<dc>.<domain>. Case (of ASCII letters) and one trailing dot do not matter. ok is false
+// for any other name.
 func ParseName(s, domain string) (p Peer, ok bool) {
+	if strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return Peer{}, false // ToLower would make ASCII letters of some: the Kelvin sign becomes a k
+	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	s, ok = strings.CutSuffix(s, "."+strings.ToLower(domain))
 	if !ok {
@@ -98,7 +103,10 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 	default:
 		return Peer{}, false
 	}
-	return p, CheckLabel(p.DC) == nil
+	if CheckLabel(p.DC) != nil {
+		return Peer{}, false
+	}
+	return p, true
 }
 
 // CheckDomain says whether s can be the domain of names on the wire: DNS labels joined by dots, without a trailing dot, at

@@ -59,15 +59,26 @@ func (w *watcher) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.events:
+		case _, ok := <-w.events:
+			if !ok { // nothing but an error inside fsnotify closes it
+				w.events = nil
+				continue
+			}
 			if first.IsZero() {
 				first = time.Now()
 			}
 			timer.Reset(min(settle, settleMax-time.Since(first)))
 			continue
-		case err := <-w.errs:
+		case err, ok := <-w.errs:
+			if !ok {
+				w.errs = nil
+				continue
+			}
 			w.i.logger.Warn("file notifications were lost; looking at the certificate files now", "err", err)
 		case <-tick.C:
+			if !first.IsZero() {
+				continue // timer is about to do it, when the files are whole
+			}
 		case <-timer.C:
 		}
 		first = time.Time{}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Description is what people want to know of a certificate. Times are UTC.
+type Description struct {
+	// Role, DC, Node and Domain are who the holder is; all empty when the certificate names no peer (a CA), NoPeer says why.
+	Role   Role   `json:"role,omitempty"`
+	DC     string `json:"dc,omitempty"`
+	Node   string `json:"node,omitempty"`
+	Domain string `json:"domain,omitempty"`
+	NoPeer string `json:"no_peer,omitempty"`
+
+	CA          bool      `json:"ca"`
+	Permitted   []string  `json:"permitted_dns_domains,omitempty"` // a CA's name constraints
+	DNSNames    []string  `json:"dns_names"`
+	IPs         []string  `json:"ip_addresses"`
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	DaysLeft    int       `json:"days_left"` // whole days, negative after the end
+	Expired     bool      `json:"expired"`
+	NotYetValid bool      `json:"not_yet_valid"`
+	Subject     string    `json:"subject"`
+	Issuer      string    `json:"issuer"`
+	SelfSigned  bool      `json:"self_signed"`
+	Serial      string    `json:"serial"` // hexadecimal
+	KeyType     string    `json:"key_type"`
+	Usage       []string  `json:"usage"`
+	SHA256      string    `json:"sha256"` // of the whole certificate, hexadecimal
+}
+
+// Describe describes c at now. An empty domain means: take the one that c's names suggest.
+func Describe(c *x509.Certificate, domain string, now time.Time) Description {
+	d := Description{
+		CA: c.IsCA, Permitted: c.PermittedDNSDomains,
+		DNSNames: append([]string{}, c.DNSNames...), IPs: []string{},
+		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
+		Expired: now.After(c.NotAfter), NotYetValid: now.Before(c.NotBefore),
+		Subject: c.Subject.String(), Issuer: c.Issuer.String(), Serial: c.SerialNumber.Text(16),
+		SelfSigned: c.CheckSignatureFrom(c) == nil,
+		KeyType:    c.PublicKeyAlgorithm.String(), Usage: usage(c),
+	}
+	left := c.NotAfter.Sub(now)
+	d.DaysLeft = int(left / day)
+	if left < 0 && left%day != 0 {
+		d.DaysLeft--
+	}
+	sum := sha256.Sum256(c.Raw)
+	d.SHA256 = hex.EncodeToString(sum[:])
+	for _, ip := range c.IPAddresses {
+		d.IPs = append(d.IPs, ip.String())
+	}
+	if domain == "" {
+		domain = suggestedDomain(c)
+	}
+	p, err := PeerOf(c, domain)
+	switch {
+	case err == nil:
+		d.Role, d.DC, d.Node, d.Domain = p.Role, p.DC, p.Node, domain
+	case !errors.Is(err, ErrNoPeerName):
+		d.NoPeer = err.Error()
+	case !c.IsCA:
+		d.NoPeer = ErrNoPeerName.Error()
+	}
+	return d
+}
+
+// suggestedDomain is what follows <node>.<role>.<dc>. in the first name of that form, else DefaultDomain.
+func suggestedDomain(c *x509.Certificate) string {
+	for _, s := range c.DNSNames {
+		labels := strings.SplitN(strings.ToLower(s), ".", 4)
+		if len(labels) == 4 && slices.Contains(Roles, Role(labels[1])) {
+			return labels[3]
+		}
+	}
+	return DefaultDomain
+}
+
+func usage(c *x509.Certificate) []string {
+	u := []string{}
+	for _, k := range []struct {
+		bit  x509.KeyUsage
+		name string
+	}{
+		{x509.KeyUsageDigitalSignature, "digital signature"},
+		{x509.KeyUsageKeyEncipherment, "key encipherment"},
+		{x509.KeyUsageCertSign, "certificate sign"},
+		{x509.KeyUsageCRLSign, "crl sign"},
+	} {
+		if c.KeyUsage&k.bit != 0 {
+			u = append(u, k.name)
+		}
+	}
+	for _, e := range c.ExtKeyUsage {
+		switch e {
+		case x509.ExtKeyUsageServerAuth:
+			u = append(u, "server authentication")
+		case x509.ExtKeyUsageClientAuth:
+			u = append(u, "client authentication")
+		case x509.ExtKeyUsageAny:
+			u = append(u, "any")
+		default:
+			u = append(u, "other")
+		}
+	}
+	return u
+}
+
+// Verify checks chain, whose first certificate is the one meant and whose others lead to a CA, against the CAs at now, as
+// handshakes will: for everything that the role named in it does. A certificate that names no peer is verified for any use.
+func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error {
+	pool := x509.NewCertPool()
+	for _, c := range cas {
+		pool.AddCert(c)
+	}
+	if domain == "" {
+		domain = suggestedDomain(chain[0])
+	}
+	p, err := PeerOf(chain[0], domain)
+	if err == nil {
+		return verify(chain, pool, p.Role, now)
+	}
+	return verifyFor(chain, pool, x509.ExtKeyUsageAny, now)
+}

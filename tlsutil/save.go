@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Save writes the pair to two new files: the certificate with mode 0644, the key with 0600. Each appears whole or not at
+// all. Neither ever replaces a file: when one of them exists, an error that is fs.ErrExist is returned and nothing is
+// left behind.
+func (p Pair) Save(certPath, keyPath string) error {
+	for _, path := range []string{keyPath, certPath} {
+		if _, err := os.Lstat(path); err == nil {
+			return &existsError{path}
+		}
+	}
+	if err := create(keyPath, p.Key, 0o600); err != nil {
+		return err
+	}
+	if err := create(certPath, p.Cert, 0o644); err != nil {
+		return join(err, os.Remove(keyPath)) // create made it, so it is ours
+	}
+	return nil
+}
+
+// maxNumber bounds the numbers that SaveNumbered tries.
+const maxNumber = 100_000
+
+// SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, with the first i from 0 for which neither file
+// exists, and returns the two paths. Several processes may do so at once.
+func (p Pair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
+	for i := range maxNumber {
+		certPath, keyPath = fmt.Sprintf("%s-%d.pem", prefix, i), fmt.Sprintf("%s-%d-key.pem", prefix, i)
+		err = p.Save(certPath, keyPath)
+		if !errors.Is(err, fs.ErrExist) {
+			return certPath, keyPath, err
+		}
+	}
+	return "", "", fmt.Errorf("%s-0.pem to %s-%d.pem all exist; work in another folder", prefix, prefix, maxNumber-1)
+}
+
+type existsError struct{ path string }
+
+func (e *existsError) Error() string {
+	return fmt.Sprintf("%s exists already, and nothing is ever overwritten; move it away or work in another folder", e.path)
+}
+
+func (e *existsError) Is(target error) bool { return target == fs.ErrExist }
+
+// create makes the file in one step: it is written and synced under another name in the same folder, then linked, which
+// fails if path exists.
+func create(path string, b []byte, mode fs.FileMode) (err error) {
+	defer func() {
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".wanfed-*.tmp") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(b)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync())
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	switch err := os.Link(tmp.Name(), path); {
+	case errors.Is(err, fs.ErrExist):
+		return &existsError{path}
+	case err != nil: // a file system without hard links
+		if err := createExclusive(path, b, mode); err != nil {
+			return err
+		}
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// createExclusive is create where the file system has no links: the file is visible while it is written, and removed when
+// that fails.
+func createExclusive(path string, b []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if errors.Is(err, fs.ErrExist) {
+		return &existsError{path}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// syncDir makes a new name in dir survive a crash, where the system can do that.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_ = d.Sync() // not every system can sync a folder; the file's contents are safe
+	return d.Close()
+}
