@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParseAddr(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"", "http://127.0.0.1:8500"},
+		{"127.0.0.1:8500", "http://127.0.0.1:8500"},
+		{"localhost:80", "http://localhost:80"},
+		{"[::1]:8500", "http://[::1]:8500"},
+		{"http://10.0.0.1:8500/", "http://10.0.0.1:8500"},
+		{"https://server.dc1.wanfed:8501", "https://server.dc1.wanfed:8501"},
+		{"unix:///run/wanfed", `HTTP address "unix:///run/wanfed" is neither http nor https; write it like http://127.0.0.1:8500`},
+		{"http://10.0.0.1", `HTTP address "http://10.0.0.1" has no port; write it like http://127.0.0.1:8500`},
+		{":8500", `HTTP address ":8500" has no host; write it like http://127.0.0.1:8500`},
+		{"a:99999", `HTTP address "a:99999" has no valid port; write it like http://127.0.0.1:8500`},
+		{"http://a:1/v1", `HTTP address "http://a:1/v1" has more than host and port; write it like http://127.0.0.1:8500`},
+		{"http://u:p@a:1", `HTTP address "http://u:p@a:1" has more than host and port; write it like http://127.0.0.1:8500`},
+		{"http://a b:1", `HTTP address "http://a b:1" is not a URL; write it like http://127.0.0.1:8500`},
+	} {
+		got, err := parseAddr(tt.in)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.in, got, tt.want)
+		}
+	}
+}
+
+// newTestClient asks a server that answers with h. It returns the requests the server saw.
+func newTestClient(t testing.TB, h http.HandlerFunc) *Client {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(srv.Close)
+	return clientOf(t, ClientConfig{Addr: srv.URL})
+}
+
+func clientOf(t testing.TB, cfg ClientConfig) *Client {
+	t.Helper()
+	c, err := NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestClientReads(t *testing.T) {
+	const members = `[{"Name":"srv1.dc2","Addr":"10.2.0.11","Port":8300,"Tags":{"dc":"dc2"},"Status":1}]`
+	bodies := map[string]string{
+		"/v1/internal/federation-states?":                                             `[` + sampleJSON + `]`,
+		"/v1/internal/federation-states?dc=dc3&index=4&wait=1m0s":                     `[]`,
+		"/v1/internal/federation-states?index=4&wait=5m0s":                            `[]`,
+		"/v1/internal/federation-states?index=4&wait=10m0s":                           `[]`,
+		"/v1/internal/federation-states/mesh-gateways?":                               `{"dc1":[],"dc2":[{"Node":{"Node":"gw1"}}]}`,
+		"/v1/internal/federation-state/dc2?":                                          `{"State":` + sampleJSON + `,"Index":22}`,
+		"/v1/internal/federation-state/a%2Fb?":                                        `{"State":null,"Index":22}`,
+		"/v1/agent/members?":                                                          `[]`,
+		"/v1/agent/members?dc=dc2&wan=1":                                              members,
+		"/v1/catalog/datacenters?":                                                    `["dc1","dc2"]`,
+		"/v1/status/leader?dc=dc2":                                                    `"10.2.0.11:8300"`,
+		"/v1/status/peers?":                                                           `["10.1.0.11:8300"]`,
+		"/v1/agent/federation-status?":                                                `{"Datacenter":"dc1","Datacenters":[{"Name":"dc1","RecordAge":2}]}`,
+		"/v1/internal/federation-state/dc2?dc=dc9&index=18446744073709551615&wait=1s": `{"State":{"Datacenter":"dc2"}}`,
+	}
+	c := newTestClient(t, func(w http.ResponseWriter, r *http.Request) {
+		body, ok := bodies[r.URL.EscapedPath()+"?"+r.URL.RawQuery]
+		if !ok {
+			t.Errorf("unexpected request: %s %s", r.Method, r.URL)
+		}
+		w.Header().Set(HeaderIndex, "22")
+		w.Header().Set(HeaderKnownLeader, "true")
+		w.Header().Set(HeaderLastContact, "17")
+		fmt.Fprint(w, body)
+	})
+	ctx := t.Context()
+	meta := QueryMeta{Index: 22, KnownLeader: true, LastContact: 17 * time.Millisecond}
+	state := FromFederationState(sampleState())
+	check := func(name string, want, got any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+	states, m, err := c.FederationStates(ctx, QueryOptions{})
+	check("states", []FederationState{state}, states, err)
+	check("meta", meta, m, err)
+	for _, q := range []QueryOptions{{Datacenter: "dc3", Index: 4, Wait: time.Minute}, {Index: 4}, {Index: 4, Wait: time.Hour}} {
+		states, _, err = c.FederationStates(ctx, q)
+		check("states, blocking", []FederationState{}, states, err)
+	}
+	gateways, _, err := c.MeshGateways(ctx, QueryOptions{})
+	check("gateways", map[string][]MeshGateway{"dc1": {}, "dc2": {{Node: Node{Node: "gw1"}}}}, gateways, err)
+	one, _, err := c.FederationState(ctx, "dc2", QueryOptions{})
+	check("state", state, one, err)
+	one, _, err = c.FederationState(ctx, "dc2", QueryOptions{Datacenter: "dc9", Index: 1<<64 - 1, Wait: time.Second})
+	check("state, blocking", FederationState{Datacenter: "dc2"}, one, err)
+	if _, _, err := c.FederationState(ctx, "a/b", QueryOptions{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("null state: %v", err)
+	}
+	lan, err := c.Members(ctx, false, QueryOptions{})
+	check("LAN members", []Member{}, lan, err)
+	wan, err := c.Members(ctx, true, QueryOptions{Datacenter: "dc2"})
+	check("WAN members", []Member{{Name: "srv1.dc2", Addr: "10.2.0.11", Port: 8300, Status: MemberAlive, Tags: map[string]string{"dc": "dc2"}}}, wan, err)
+	dcs, err := c.Datacenters(ctx, QueryOptions{})
+	check("datacenters", []string{"dc1", "dc2"}, dcs, err)
+	leader, err := c.Leader(ctx, QueryOptions{Datacenter: "dc2"})
+	check("leader", "10.2.0.11:8300", leader, err)
+	peers, err := c.Peers(ctx, QueryOptions{})
+	check("peers", []string{"10.1.0.11:8300"}, peers, err)
+	status, err := c.Status(ctx, QueryOptions{})
+	check("status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: Seconds(2 * time.Second)}}}, status, err)
+}
+
+func TestClientErrors(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer http.HandlerFunc
+		want   string
+	}{
+		{"refused with cause", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(HeaderCause, "dial gateway 10.0.0.1:8443: connection refused")
+			w.WriteHeader(500)
+			fmt.Fprint(w, "Remote DC has no server currently reachable")
+		}, "ADDR answered 500: Remote DC has no server currently reachable: dial gateway 10.0.0.1:8443: connection refused"},
+		{"first line only", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "one\ntwo", 400) }, "ADDR answered 400: one"},
+		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "ADDR answered 503 (Service Unavailable)"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", 302) },
+			"ADDR answered 302: redirect to /login, which is no wanfed server's answer"},
+		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
+			"answer of ADDR to /v1/status/leader is not what a wanfed server sends: invalid character '<' looking for beginning of value; is something else listening there?"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newTestClient(t, tt.answer)
+			_, err := c.Leader(t.Context(), QueryOptions{})
+			if err == nil || strings.ReplaceAll(err.Error(), c.base, "ADDR") != tt.want {
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestFederationStateNotFound(t *testing.T) {
+	for _, tt := range []struct {
+		body string
+		want bool
+	}{{"", true}, {"404 page not found\n", false}} {
+		c := newTestClient(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(404)
+			fmt.Fprint(w, tt.body)
+		})
+		_, _, err := c.FederationState(t.Context(), "dc9", QueryOptions{})
+		if got := errors.Is(err, ErrNotFound); got != tt.want {
+			t.Errorf("body %q: %v", tt.body, err)
+		}
+		if tt.want && err.Error() != `datacenter "dc9" has no federation state` {
+			t.Errorf("body %q: %v", tt.body, err)
+		}
+	}
+}
+
+func TestNoAnswer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close() // nobody listens there now
+	c := clientOf(t, ClientConfig{Addr: ln.Addr().String()})
+	_, err = c.Datacenters(t.Context(), QueryOptions{})
+	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, ok := errors.AsType[*NoAnswerError](err); !ok {
+		t.Errorf("not a NoAnswerError: %#v", err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Datacenters(ctx, QueryOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the caller gave up: %v", err)
+	}
+}
+
+func TestForeignCertificate(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // it would print the handshake that fails
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	c := clientOf(t, ClientConfig{Addr: srv.URL, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	_, err := c.Datacenters(t.Context(), QueryOptions{})
+	if err == nil || !strings.Contains(err.Error(), "its certificate is signed by another CA") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The transport is replaced: fake time needs a server that is not on a socket, and only the deadline is looked at.
+func TestTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		q    QueryOptions
+		want time.Duration
+	}{
+		{QueryOptions{}, 15 * time.Second},
+		{QueryOptions{Index: 1, Wait: 16 * time.Second}, 32 * time.Second},
+		{QueryOptions{Index: 1, Wait: time.Hour}, 15*time.Second + MaxBlock(MaxWait)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := clientOf(t, ClientConfig{})
+			c.http.Transport = silent{}
+			start := time.Now()
+			_, _, err := c.FederationStates(t.Context(), tt.q)
+			if took := time.Since(start); took != tt.want {
+				t.Errorf("%+v: gave up after %v, want %v", tt.q, took, tt.want)
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "nothing came within "+tt.want.String()) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import (
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// FederationState says which gateways one datacenter has.
+type FederationState struct {
+	Datacenter   string
+	MeshGateways []MeshGateway // never null
+	UpdatedAt    time.Time     // RFC 3339 with nanoseconds, UTC
+	// PrimaryModifyIndex is the primary's index of the last change; 0 in answers of the primary itself. The other two are
+	// indexes of the store that answers.
+	PrimaryModifyIndex uint64
+	CreateIndex        uint64
+	ModifyIndex        uint64
+}
+
+// FederationStateAnswer is the body of /v1/internal/federation-state/{dc}.
+type FederationStateAnswer struct {
+	State *FederationState
+	Index uint64
+	// LastContact is how long ago the answering server heard from its leader, in nanoseconds.
+	LastContact time.Duration
+	KnownLeader bool
+
+	// Always zero: Consul's clients expect them.
+	ConsistencyLevel      string
+	NotModified           bool
+	Backend               int
+	ResultsFilteredByACLs bool
+}
+
+// MeshGateway is one gateway with its node and health.
+type MeshGateway struct {
+	Node    Node
+	Service Service
+	Checks  []Check // never null
+}
+
+// Healthy says whether no check is critical: a warning passes.
+func (g MeshGateway) Healthy() bool {
+	for _, c := range g.Checks {
+		if c.Status == CheckCritical {
+			return false
+		}
+	}
+	return true
+}
+
+// The values of Check.Status.
+const (
+	CheckPassing  = "passing"
+	CheckWarning  = "warning"
+	CheckCritical = "critical"
+)
+
+// Node is a named machine.
+type Node struct {
+	ID              string
+	Node            string
+	Address         string // without port
+	Datacenter      string
+	TaggedAddresses map[string]string
+	Meta            map[string]string
+	CreateIndex     uint64
+	ModifyIndex     uint64
+}
+
+// Service is one instance of a service; of a gateway, Kind is "mesh-gateway".
+type Service struct {
+	Kind    string
+	ID      string
+	Service string
+	Tags    []string
+	Address string
+	// TaggedAddresses has "lan", for servers of the same datacenter, and "wan", for other datacenters.
+	TaggedAddresses   map[string]ServiceAddress
+	Meta              map[string]string
+	Port              int
+	Weights           Weights
+	EnableTagOverride bool
+	Proxy             Proxy
+	Connect           struct{}
+	PeerName          string
+	CreateIndex       uint64
+	ModifyIndex       uint64
+}
+
+// ServiceAddress is a host and port.
+type ServiceAddress struct {
+	Address string
+	Port    int
+}
+
+// Weights are a service's shares of DNS answers in Consul; wanfed always says 1 and 1.
+type Weights struct{ Passing, Warning int }
+
+// Proxy is a service's proxy configuration in Consul; empty here.
+type Proxy struct {
+	Mode        string
+	MeshGateway struct{}
+	Expose      struct{}
+}
+
+// Check is the health of a service, or of a node when ServiceID is empty.
+type Check struct {
+	Node        string
+	CheckID     string
+	Name        string
+	Status      string
+	Notes       string
+	Output      string
+	ServiceID   string
+	ServiceName string
+	ServiceTags []string
+	Type        string
+	Interval    string
+	Timeout     string
+	ExposedPort int
+	Definition  struct{}
+	CreateIndex uint64
+	ModifyIndex uint64
+}
+
+// FromFederationState converts a record; of nil it makes an empty one.
+func FromFederationState(s *pb.FederationState) FederationState {
+	return FederationState{
+		Datacenter:         s.GetDatacenter(),
+		MeshGateways:       FromMeshGateways(s.GetMeshGateways()),
+		UpdatedAt:          timeOf(s),
+		PrimaryModifyIndex: s.GetPrimaryModifyIndex(),
+		CreateIndex:        s.GetCreateIndex(),
+		ModifyIndex:        s.GetModifyIndex(),
+	}
+}
+
+func timeOf(s *pb.FederationState) time.Time {
+	if t := s.GetUpdatedAt(); t.IsValid() {
+		return t.AsTime()
+	}
+	return time.Time{} // a timestamp outside the years 1 to 9999 has no RFC 3339 form
+}
+
+// FromFederationStates converts records in the order given.
+func FromFederationStates(states []*pb.FederationState) []FederationState {
+	out := make([]FederationState, len(states))
+	for i, s := range states {
+		out[i] = FromFederationState(s)
+	}
+	return out
+}
+
+// FromMeshGateways converts gateways in the order given.
+func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
+	out := make([]MeshGateway, len(gateways))
+	for i, g := range gateways {
+		out[i] = MeshGateway{
+			Node:    fromNode(g.GetNode()),
+			Service: fromService(g.GetService()),
+			Checks:  make([]Check, len(g.GetChecks())),
+		}
+		for j, c := range g.GetChecks() {
+			out[i].Checks[j] = fromCheck(c)
+		}
+	}
+	return out
+}
+
+// GatewaysByDatacenter is the body of /v1/internal/federation-states/mesh-gateways: a datacenter without gateways is absent.
+func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway {
+	out := make(map[string][]MeshGateway, len(states))
+	for _, s := range states {
+		if gateways := s.GetMeshGateways(); len(gateways) > 0 {
+			out[s.GetDatacenter()] = FromMeshGateways(gateways)
+		}
+	}
+	return out
+}
+
+func fromNode(n *pb.Node) Node {
+	return Node{
+		ID:              n.GetId(),
+		Node:            n.GetNode(),
+		Address:         n.GetAddress(),
+		Datacenter:      n.GetDatacenter(),
+		TaggedAddresses: orEmpty(n.GetTaggedAddresses()),
+		Meta:            orEmpty(n.GetMeta()),
+	}
+}
+
+func fromService(s *pb.Service) Service {
+	tagged := make(map[string]ServiceAddress, len(s.GetTaggedAddresses()))
+	for tag, a := range s.GetTaggedAddresses() {
+		tagged[tag] = ServiceAddress{Address: a.GetAddress(), Port: int(a.GetPort())}
+	}
+	return Service{
+		Kind:            s.GetKind(),
+		ID:              s.GetId(),
+		Service:         s.GetService(),
+		Tags:            s.GetTags(),
+		Address:         s.GetAddress(),
+		TaggedAddresses: tagged,
+		Meta:            orEmpty(s.GetMeta()),
+		Port:            int(s.GetPort()),
+		Weights:         Weights{Passing: 1, Warning: 1},
+	}
+}
+
+func fromCheck(c *pb.Check) Check {
+	return Check{
+		Node:        c.GetNode(),
+		CheckID:     c.GetCheckId(),
+		Name:        c.GetName(),
+		Status:      c.GetStatus(),
+		Notes:       c.GetNotes(),
+		Output:      c.GetOutput(),
+		ServiceID:   c.GetServiceId(),
+		ServiceName: c.GetServiceName(),
+		Type:        c.GetType(),
+		Interval:    c.GetInterval(),
+	}
+}
+
+func orEmpty(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import "time"
+
+// StatusPath is where Status is served: wanfed's own endpoint beside those with Consul's names.
+const StatusPath = "/v1/agent/federation-status"
+
+// Status is how well one datacenter sees the federation, as one of its servers knows it.
+type Status struct {
+	Datacenter string
+	Node       string
+	// Leader is the ip:port of the Raft leader of this datacenter; empty: none known.
+	Leader            string
+	PrimaryDatacenter string
+	Version           string
+	Datacenters       []DatacenterStatus // own first; never null
+	Components        []ComponentStatus  // parts of the server that answers; never null
+}
+
+// DatacenterStatus is what is known of one datacenter.
+type DatacenterStatus struct {
+	Name    string
+	Primary bool
+	Own     bool
+
+	// Members of the WAN pool; those that left are not counted.
+	ServersAlive int
+	ServersKnown int
+	// Gateways in its federation state.
+	GatewaysHealthy int
+	GatewaysKnown   int
+
+	// UpdatedAt is when its federation state was last written; absent (zero) when there is none.
+	UpdatedAt time.Time `json:",omitzero"`
+	// RecordAge is the time since UpdatedAt by the clock of the server that answers, in seconds; absent without a record.
+	RecordAge *float64 `json:",omitempty"`
+	// ReplicationLag is how long ago the copy here was last known to be the same as the primary's, in seconds. Absent in
+	// the primary, and in a secondary that has not followed the primary yet.
+	ReplicationLag *float64 `json:",omitempty"`
+
+	// LastError is why it was last not reached, with hop and address; empty: it never failed. LastErrorAt is when. An error
+	// stays here after the path has come back; Advice does not.
+	LastError   string    `json:",omitempty"`
+	LastErrorAt time.Time `json:",omitzero"`
+	// Advice says what an operator should do now; empty: nothing.
+	Advice string `json:",omitempty"`
+}
+
+// Health is a datacenter's state in one word.
+type Health string
+
+// The words.
+const (
+	HealthOK          Health = "ok"
+	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or something is to be done
+	HealthUnreachable Health = "unreachable" // no server of it is alive for us
+)
+
+// Health sums up the counts.
+func (d DatacenterStatus) Health() Health {
+	switch {
+	case d.ServersAlive == 0:
+		return HealthUnreachable
+	case d.ServersAlive < d.ServersKnown, d.GatewaysHealthy < d.GatewaysKnown, d.Advice != "":
+		return HealthDegraded
+	}
+	return HealthOK
+}
+
+// Seconds is d as the Status types carry it.
+func Seconds(d time.Duration) *float64 { return new(d.Seconds()) }
+
+// ComponentStatus is one part of the server: "raft", "wan pool", "replication", ...
+type ComponentStatus struct {
+	Name string
+	// State is "ok", or a word or two about what is not.
+	State  string
+	Detail string `json:",omitempty"`
+}
