@@ -24,7 +24,7 @@ import (
 // is the attribute data_dir of the file named by --config-file, the environment variable WANFED_DATA_DIR and the flag
 // --data-dir; a later one of the three beats an earlier one, and what the field held before is the default. Fields are
 // string, int, bool or []string (a list in the file; commas in the environment; a flag given several times, or commas).
-// An empty environment variable counts as absent.
+// An empty environment variable counts as absent. A tag flag:"x" names the flag --x, where it is not the attribute's name.
 
 const configFileFlag = "config-file"
 
@@ -32,8 +32,7 @@ const configFileFlag = "config-file"
 func addSettings(cmd *cobra.Command, settings any) {
 	flags := cmd.Flags()
 	flags.String(configFileFlag, "", "HCL (or .json) `file` with these settings, written with underscores")
-	eachSetting(settings, func(name, help string, v reflect.Value) {
-		flag := flagName(name)
+	eachSetting(settings, func(_, flag, help string, v reflect.Value) {
 		switch p := v.Addr().Interface().(type) {
 		case *string:
 			flags.String(flag, *p, help)
@@ -59,13 +58,12 @@ func loadSettings(cmd *cobra.Command, settings any) error {
 		errs = append(errs, readSettings(path, settings))
 	}
 	flags := cmd.Flags()
-	eachSetting(settings, func(name, _ string, v reflect.Value) {
+	eachSetting(settings, func(name, flag, _ string, v reflect.Value) {
 		if s := os.Getenv(envName(name)); s != "" {
 			if err := setField(v, s); err != nil {
 				errs = append(errs, fmt.Errorf("environment variable %s: %w", envName(name), err))
 			}
 		}
-		flag := flagName(name)
 		if !flags.Changed(flag) {
 			return
 		}
@@ -129,13 +127,19 @@ func hclErrors(diags hcl.Diagnostics) []error {
 }
 
 // eachSetting calls f for each field of *settings that has an hcl name.
-func eachSetting(settings any, f func(name, help string, v reflect.Value)) {
+func eachSetting(settings any, f func(name, flag, help string, v reflect.Value)) {
 	v := reflect.ValueOf(settings).Elem()
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
-		if name, _, _ := strings.Cut(tag.Get("hcl"), ","); name != "" {
-			f(name, tag.Get("help"), v.Field(i))
+		name, _, _ := strings.Cut(tag.Get("hcl"), ",")
+		if name == "" {
+			continue
 		}
+		flag := tag.Get("flag")
+		if flag == "" {
+			flag = strings.ReplaceAll(name, "_", "-")
+		}
+		f(name, flag, tag.Get("help"), v.Field(i))
 	}
 }
 
@@ -166,7 +170,6 @@ func setField(v reflect.Value, s string) error {
 	return nil
 }
 
-func flagName(name string) string { return strings.ReplaceAll(name, "_", "-") }
 func envName(name string) string {
 	return "WANFED_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }

@@ -31,6 +31,7 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // from then on a second signal ends the process at once
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -61,6 +62,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see: %s --help", err, cmd.CommandPath())
 	})
+	addStopOnEOF(root)
 	root.AddCommand(
 		newServer(), newGateway(), newValidate(), newTLS(),
 		newMembers(), newFederation(), newStatus(),

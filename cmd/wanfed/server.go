@@ -2,6 +2,126 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"io"
+	"log/slog"
 
-func newServer() *cobra.Command { return &cobra.Command{Use: "server", Short: "not built yet"} }
+	"github.com/hashicorp/go-metrics"
+	metricsprom "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/server"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+type serverSettings struct {
+	DC              string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
+	Node            string   `hcl:"node,optional" help:"name of this server in its datacenter (required)"`
+	DataDir         string   `hcl:"data_dir,optional" help:"folder for the Raft log, snapshots and last known addresses (required)"`
+	CAFile          string   `hcl:"ca_file,optional" help:"PEM file of the CA (required)"`
+	CertFile        string   `hcl:"cert_file,optional" help:"PEM file of this server's certificate (required)"`
+	KeyFile         string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
+	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this one is it)"`
+	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary; needed in a secondary; may be given again"`
+	Bind            string   `hcl:"bind,optional" help:"IP address to listen on"`
+	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: that of --bind, or a private one of this machine)"`
+	Port            int      `hcl:"port,optional" help:"the one port for other machines; 0: the system chooses"`
+	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL for people and tools; https:// is required where it is not loopback"`
+	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
+	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
+	Domain          string   `hcl:"domain,optional" help:"domain of names on the wire"`
+	LogLevel        string   `hcl:"log_level,optional" help:"debug, info, warn or error"`
+	LogFormat       string   `hcl:"log_format,optional" help:"text or json, on stderr"`
+}
+
+func defaultServerSettings() serverSettings {
+	return serverSettings{
+		Bind:            "0.0.0.0",
+		Port:            8300,
+		HTTPAddr:        "127.0.0.1:8500",
+		BootstrapExpect: 1,
+		Domain:          tlsutil.DefaultDomain,
+		LogLevel:        "info",
+		LogFormat:       "text",
+	}
+}
+
+func newServer() *cobra.Command {
+	s := defaultServerSettings()
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run one server of a datacenter",
+		Long: `Run one server of a datacenter until SIGINT or SIGTERM; a second one ends it at once.
+
+Settings come from --config-file (HCL, names with underscores), then the environment (WANFED_DATA_DIR for --data-dir),
+then flags; a later one beats an earlier one.`,
+		Example: `  wanfed server --dc dc1 --node srv1 --data-dir /var/lib/wanfed \
+    --ca-file wanfed-agent-ca.pem --cert-file dc1-server-wanfed-0.pem --key-file dc1-server-wanfed-0-key.pem
+  wanfed server --config-file /etc/wanfed/server.hcl`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := loadSettings(cmd, &s); err != nil {
+				return err
+			}
+			return runServer(cmd, s)
+		},
+	}
+	addSettings(cmd, &s)
+	return cmd
+}
+
+func runServer(cmd *cobra.Command, s serverSettings) error {
+	logger, err := newLogger(cmd.ErrOrStderr(), s.LogLevel, s.LogFormat)
+	if err != nil {
+		return usageError{err}
+	}
+	cfg := s.config()
+	cfg.Logger = logger
+	cfg.Started = func(a server.Addrs) { sayServerReady(cmd.OutOrStdout(), logger, cfg, a) }
+	if err := faults(server.Validate(cfg)); err != nil {
+		return usageError{err}
+	}
+	if err := collectMetrics(); err != nil {
+		return err
+	}
+	return server.Run(cmd.Context(), cfg)
+}
+
+// config is what the settings mean to the server: there, port 0 stands for the default.
+func (s serverSettings) config() server.Config {
+	port := s.Port
+	if port == 0 {
+		port = -1
+	}
+	return server.Config{
+		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
+		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
+		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways,
+		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
+		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
+	}
+}
+
+// sayServerReady tells the ports, which the system may have chosen, to whoever started this process.
+func sayServerReady(w io.Writer, logger *slog.Logger, cfg server.Config, a server.Addrs) {
+	fmt.Fprintln(w, proc.ServerReady{DC: cfg.DC, Node: cfg.Node, Addr: a.Server, HTTP: a.HTTP})
+	logger.Info("server listens", "dc", cfg.DC, "node", cfg.Node, "addr", a.Server, "http", a.HTTP)
+}
+
+// collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count
+// into one place per process, so this is called once, by the command.
+func collectMetrics() error {
+	sink, err := metricsprom.NewPrometheusSinkFrom(metricsprom.PrometheusOpts{})
+	if err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	cfg := metrics.DefaultConfig("wanfed")
+	cfg.EnableHostname = false       // Prometheus knows the instance
+	cfg.EnableRuntimeMetrics = false // and has its own collector for the Go runtime
+	if _, err := metrics.NewGlobal(cfg, sink); err != nil {
+		return fmt.Errorf("collect metrics of libraries: %w", err)
+	}
+	return nil
+}

@@ -94,7 +94,7 @@ func (c ServerConfig) args() []string {
 		args = append(args, "--primary-datacenter", c.PrimaryDC)
 	}
 	for _, addr := range c.PrimaryGateways {
-		args = append(args, "--primary-gateways", addr)
+		args = append(args, "--primary-gateway", addr)
 	}
 	if c.BootstrapExpect != 0 {
 		args = append(args, "--bootstrap-expect", strconv.Itoa(c.BootstrapExpect))

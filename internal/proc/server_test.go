@@ -42,7 +42,7 @@ func TestServerArgs(t *testing.T) {
 	}
 	want := "server --dc dc2 --node srv1 --data-dir " + filepath.Join("d", "data") +
 		" --ca-file ca --cert-file cert --key-file key --bind 127.0.0.1 --port 0 --http-addr 127.0.0.1:0" +
-		" --primary-datacenter dc1 --primary-gateways a:1 --primary-gateways b:2 --bootstrap-expect 3 --retry-join c:3" +
+		" --primary-datacenter dc1 --primary-gateway a:1 --primary-gateway b:2 --bootstrap-expect 3 --retry-join c:3" +
 		" --log-level debug --domain consul"
 	if got := strings.Join(c.args(), " "); got != want {
 		t.Errorf("args:\n got %s\nwant %s", got, want)
