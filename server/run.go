@@ -5,12 +5,129 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 )
 
-// Run runs one datacenter server until ctx ends, then leaves cleanly and returns nil. It blocks; any other end is an error.
+// stopTimeout bounds how long open requests may take once the server stops.
+const stopTimeout = 2 * time.Second
+
+// Run runs one datacenter server until ctx ends, then leaves the pools, closes the store and returns nil. It blocks. Any
+// other end is an error: a fault in cfg, a port that is taken, a part that failed.
 func Run(ctx context.Context, cfg Config) error {
-	return errors.New("not built yet")
+	cfg = cfg.withDefaults()
+	if err := Validate(cfg); err != nil {
+		return err
+	}
+	p, err := assemble(cfg)
+	if err != nil {
+		return err
+	}
+	err = p.run(ctx)
+	return errors.Join(err, p.close())
 }
 
-// Validate returns everything that is wrong with cfg, joined, or nil. It reads files; it starts and changes nothing.
-func Validate(cfg Config) error { return nil }
+// run starts both groups and joins them, the upper one first.
+func (p *parts) run(ctx context.Context) error {
+	base, stopLower := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLower()
+	lower, lctx := errgroup.WithContext(base)
+	lower.Go(func() error { return p.mux.Run(lctx, p.serverLn) })
+	lower.Go(func() error { return p.tunnel.Run(lctx) })
+	lower.Go(func() error { return p.identity.Run(lctx) })
+	lower.Go(func() error { return p.conns.Run(lctx) })
+
+	uctx, stopUpper := context.WithCancel(ctx)
+	defer stopUpper()
+	defer context.AfterFunc(lctx, stopUpper)() // a lower part failed: nothing above can go on
+	upper, uctx := errgroup.WithContext(uctx)
+	upper.Go(func() error { return p.lan.Run(uctx) })
+	upper.Go(func() error { return p.wan.Run(uctx) })
+	upper.Go(func() error { return p.addressBook.Run(uctx) })
+	upper.Go(func() error { return p.joiner.Run(uctx) })
+	upper.Go(func() error { return p.group.runJoin(uctx) })
+	upper.Go(func() error { return p.group.runBootstrap(uctx) })
+	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })
+	upper.Go(func() error { return p.serveGRPC(uctx) })
+	upper.Go(func() error { return p.serveHTTP(uctx) })
+
+	p.logger.Info("server started", "addr", p.addrs.Server, "http", p.addrs.HTTP, "primary", p.cfg.PrimaryDC)
+	if p.cfg.Started != nil {
+		p.cfg.Started(p.addrs)
+	}
+	err := upper.Wait()
+	if p.store.IsLeader() {
+		p.store.TransferLeadership() // best effort: the others need not wait for a timeout
+	}
+	closeErr := p.store.Close()
+	stopLower()
+	if lowerErr := lower.Wait(); err == nil {
+		err = lowerErr
+	}
+	p.logger.Info("server stopped")
+	return errors.Join(err, closeErr)
+}
+
+// lead is what this server does while it leads its datacenter.
+func (p *parts) lead(ctx context.Context) error {
+	p.logger.Info("leading the datacenter")
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.gateways.Run(gctx) })
+	g.Go(func() error { return p.antiEntropy.Run(gctx) })
+	g.Go(func() error { return p.group.runMembers(gctx) })
+	if p.follower != nil {
+		g.Go(func() error { return p.follower.Run(gctx) })
+	}
+	err := g.Wait()
+	p.logger.Info("no longer leading the datacenter")
+	if ctx.Err() != nil {
+		return nil // leadership was lost, or the server stops: what failed meanwhile failed of that
+	}
+	return err
+}
+
+// serveGRPC answers gRPC until ctx ends. Streams end with ctx (calls.stopping); calls under way get stopTimeout.
+func (p *parts) serveGRPC(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, p.stopCalls)
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- p.grpc.Serve(p.grpcLn) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	p.stopCalls()
+	timer := time.AfterFunc(stopTimeout, p.grpc.Stop)
+	p.grpc.GracefulStop()
+	timer.Stop()
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+// serveHTTP answers HTTP until ctx ends. Blocked queries end with ctx; others get stopTimeout.
+func (p *parts) serveHTTP(ctx context.Context) error {
+	p.http.BaseContext = func(_ net.Listener) context.Context { return ctx }
+	served := make(chan error, 1)
+	go func() { served <- p.http.Serve(p.httpLn) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if err := p.http.Shutdown(sctx); err != nil {
+		_ = p.http.Close() // what did not end in time is cut off
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// recordName is the resource name of a gateway's service and check: they share their node's.
+func recordName(node string) string { return node }
+
+// store writes what differs between the wanted records of one gateway and the stored ones, in one batch.
+func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed bool, err error) {
+	for {
+		ops, err := g.plan(ctx, want)
+		if err != nil || len(ops) == 0 {
+			return false, err
+		}
+		_, err = g.cfg.Backend.Commit(ctx, ops...)
+		if errors.Is(err, resource.ErrConflict) && ctx.Err() == nil {
+			continue // somebody wrote in between: look again
+		}
+		return err == nil, err
+	}
+}
+
+func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, error) {
+	var ops []*pb.Op
+	var owner *pb.ID
+	name := recordName(want.Node.Node)
+	for _, rec := range []struct {
+		typ  *pb.Type
+		data proto.Message
+	}{{NodeType, want.Node}, {ServiceType, want.Service}, {CheckType, want.Checks[0]}} {
+		r, err := g.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(rec.typ, name))
+		switch {
+		case errors.Is(err, resource.ErrNotFound):
+			r, err = resource.New(rec.typ, name, rec.data)
+			if err != nil {
+				return nil, err
+			}
+			r.Owner = owner
+			ops = append(ops, resource.PutOp(r, ""))
+		case err != nil:
+			return nil, err
+		default:
+			same, err := sameData(r, rec.data)
+			if err != nil {
+				return nil, err
+			}
+			if !same {
+				op, err := replaceOp(r, rec.data)
+				if err != nil {
+					return nil, err
+				}
+				ops = append(ops, op)
+			}
+		}
+		owner = r.Id
+	}
+	return ops, nil
+}
+
+func sameData(r *pb.Resource, data proto.Message) (bool, error) {
+	old, err := r.Data.UnmarshalNew()
+	if err != nil {
+		return false, fmt.Errorf("stored %s: %w", r.Id.Name, err)
+	}
+	return proto.Equal(old, data), nil
+}
+
+// replaceOp writes new data over a stored resource, if it is still the one read.
+func replaceOp(r *pb.Resource, data proto.Message) (*pb.Op, error) {
+	next, err := resource.WithData(r, data)
+	if err != nil {
+		return nil, err
+	}
+	return resource.PutOp(next, r.Version), nil
+}
+
+func put(ctx context.Context, b resource.Backend, r *pb.Resource, data proto.Message) error {
+	op, err := replaceOp(r, data)
+	if err != nil {
+		return err
+	}
+	_, err = b.Commit(ctx, op)
+	return err
+}
+
+// List returns the gateways of this datacenter by node name, as this server knows them.
+func List(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
+	services, _, err := b.List(ctx, resource.Eventual, resource.Query{Type: ServiceType})
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := byNode[*pb.Node](ctx, b, NodeType)
+	if err != nil {
+		return nil, err
+	}
+	checks, err := byNode[*pb.Check](ctx, b, CheckType)
+	if err != nil {
+		return nil, err
+	}
+	var out []*pb.MeshGateway
+	for _, r := range services {
+		s, err := resource.Decode[*pb.Service](r)
+		if err != nil {
+			return nil, err
+		}
+		node := nodes[s.Node]
+		if s.Kind != KindMeshGateway || len(node) == 0 {
+			continue
+		}
+		gw := &pb.MeshGateway{Node: node[0], Service: s}
+		for _, c := range checks[s.Node] {
+			if c.ServiceId == "" || c.ServiceId == s.Id {
+				gw.Checks = append(gw.Checks, c)
+			}
+		}
+		out = append(out, gw)
+	}
+	return out, nil
+}
+
+func byNode[T interface {
+	proto.Message
+	GetNode() string
+}](ctx context.Context, b resource.Backend, typ *pb.Type) (map[string][]T, error) {
+	rs, _, err := b.List(ctx, resource.Eventual, resource.Query{Type: typ})
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string][]T, len(rs))
+	for _, r := range rs {
+		d, err := resource.Decode[T](r)
+		if err != nil {
+			return nil, err
+		}
+		out[d.GetNode()] = append(out[d.GetNode()], d)
+	}
+	return out, nil
+}

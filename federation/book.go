@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// AddressBookConfig configures an AddressBook.
+type AddressBookConfig struct {
+	DC, PrimaryDC string
+	Domain        string
+	// PrimaryGateways are the configured addresses; none in the primary.
+	PrimaryGateways []string
+	Backend         resource.Backend
+	LAN             *pool.Pool
+	// Book is written by this AddressBook alone.
+	Book   *wanfed.Book
+	Logger *slog.Logger
+}
+
+// AddressBook computes how every datacenter is reached and publishes it.
+type AddressBook struct {
+	cfg AddressBookConfig
+
+	mu       sync.Mutex
+	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here
+	changed  chan struct{}       // closed and replaced when snapshot changes
+}
+
+// NewAddressBook checks cfg and publishes what is known before anything runs: the configured addresses.
+func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
+	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, Book and Logger are required")
+	}
+	a := &AddressBook{cfg: cfg, changed: make(chan struct{})}
+	a.publish(facts{})
+	return a, nil
+}
+
+// facts are the inputs of the book, read at one moment.
+type facts struct {
+	states  []*pb.FederationState
+	own     []*pb.MeshGateway
+	servers map[string]string // node → host:port of alive servers of this datacenter
+}
+
+// Run keeps the book true until ctx ends. It waits for changes and reads everything anew after each; several changes at
+// once cost one reading.
+func (a *AddressBook) Run(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, typ := range []*pb.Type{StateType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
+	}
+	for {
+		lan := a.cfg.LAN.Changed()
+		f, err := a.read(ctx)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("address book: %w", err)
+		}
+		if err == nil {
+			a.publish(f)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		case <-lan:
+		}
+	}
+}
+
+func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
+	if f.states, _, err = States(ctx, a.cfg.Backend); err != nil {
+		return f, err
+	}
+	if f.own, err = catalog.List(ctx, a.cfg.Backend); err != nil {
+		return f, err
+	}
+	f.servers = map[string]string{}
+	for _, m := range a.cfg.LAN.Members() {
+		if m.Alive() {
+			f.servers[m.Name] = m.Addr
+		}
+	}
+	return f, nil
+}
+
+func (a *AddressBook) publish(f facts) {
+	routes, snap := compute(a.cfg, f)
+	if old := a.cfg.Book.Load(); !sameRoutes(old, routes) {
+		a.cfg.Book.Store(routes)
+		a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Hops), "servers", len(routes.Servers))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if proto.Equal(a.snapshot, snap) {
+		return
+	}
+	a.snapshot = snap
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// Snapshot returns what gateways must know, and a channel that is closed when there is a newer one.
+func (a *AddressBook) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.snapshot, a.changed
+}
+
+func sameRoutes(a, b *wanfed.Routes) bool {
+	return maps.Equal(a.Servers, b.Servers) && maps.EqualFunc(a.Hops, b.Hops, slices.Equal)
+}
+
+// Words for wanfed.Hop.Via.
+const (
+	ViaOwn        = "own gateway"
+	ViaRemote     = "remote gateway"
+	ViaConfigured = "configured address"
+)
+
+// compute turns facts into the two published values. It is pure.
+func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapshot) {
+	far := map[string][]string{} // datacenter → WAN addresses, healthy first
+	if cfg.DC != cfg.PrimaryDC {
+		far[cfg.PrimaryDC] = nil
+	}
+	for _, s := range f.states {
+		if s.Datacenter != cfg.DC {
+			far[s.Datacenter] = addrs(s.MeshGateways, catalog.TagWAN)
+		}
+	}
+	if cfg.DC != cfg.PrimaryDC {
+		far[cfg.PrimaryDC] = union(far[cfg.PrimaryDC], cfg.PrimaryGateways)
+	}
+	own := addrs(f.own, catalog.TagLAN)
+
+	routes := &wanfed.Routes{Servers: f.servers, Hops: map[string][]wanfed.Hop{}}
+	snap := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
+	for _, dc := range slices.Sorted(maps.Keys(far)) {
+		var hops []wanfed.Hop
+		for _, addr := range own {
+			hops = append(hops, wanfed.Hop{Addr: addr, Via: ViaOwn})
+		}
+		for _, addr := range far[dc] {
+			via := ViaRemote
+			if dc == cfg.PrimaryDC && slices.Contains(cfg.PrimaryGateways, addr) {
+				via = ViaConfigured
+			}
+			hops = append(hops, wanfed.Hop{Addr: addr, Via: via})
+		}
+		if len(far[dc]) > 0 {
+			routes.Hops[dc] = hops
+			snap.Datacenters = append(snap.Datacenters, &pb.SnapshotDatacenter{Name: dc, Gateways: far[dc]})
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(f.servers)) {
+		snap.Servers = append(snap.Servers, &pb.SnapshotServer{Node: node, Address: f.servers[node]})
+	}
+	return routes, snap
+}
+
+// addrs lists the addresses of gateways, healthy ones first, each once. Critical ones stay at the end: a health check may
+// be wrong, and the last known address is never dropped.
+func addrs(gs []*pb.MeshGateway, tag string) []string {
+	gs = slices.Clone(gs)
+	slices.SortStableFunc(gs, func(a, b *pb.MeshGateway) int {
+		return cmp.Or(-compareBool(catalog.Healthy(a), catalog.Healthy(b)), byNode(a, b))
+	})
+	var out []string
+	for _, g := range gs {
+		if addr := catalog.TaggedAddr(g, tag); addr != "" {
+			out = union(out, []string{addr})
+		}
+	}
+	return out
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// union appends those of b that a has not.
+func union(a, b []string) []string {
+	for _, s := range b {
+		if !slices.Contains(a, s) {
+			a = append(a, s)
+		}
+	}
+	return a
+}

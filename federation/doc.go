@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package federation is what one datacenter knows of the others: their federation states, the members of the WAN pool, the
+// address book, and how to join.
+//
+// It leaves to others: moving states between datacenters (package replication), dialing (package wanfed reads the book this
+// package writes), and the local catalog of gateways (package catalog).
+//
+// # Parts
+//
+//   - State records. Register adds the federated type federation/v1/FederationState. Same says whether two states agree
+//     in all but UpdatedAt and indexes. Service answers Apply, Get, List and ListMeshGateways over gRPC.
+//   - AddressBook computes, in one place, how every datacenter is reached, from federation states, the own gateways, the
+//     configured primary gateways and the servers of the LAN pool. It publishes two immutable values: wanfed.Routes for this
+//     server's dialer and a GatewaySnapshot for its gateways.
+//   - Joiner keeps this server in the WAN pool: it contacts every known datacenter of which no member is alive, and every
+//     server of its own datacenter that is missing there.
+//   - Admit refuses members whose name is not <node>.<dc>, or whose primary is another.
+//
+// # Flow of a secondary's first seconds
+//
+// The configured primary gateways are in the book at once. The Joiner dials any server of the primary through them, or
+// through an own gateway as soon as one is registered. Members arrive, replication brings states, the states enter the book,
+// and the Joiner sees which datacenters are still missing.
+//
+// # Order of hops
+//
+// Own gateways (LAN address) first, then the other datacenter's gateways (WAN address), healthy before critical ones, then, for
+// the primary, the configured addresses. The dialer tries them in this order, corrected by what it has seen.
+//
+// # Goroutines
+//
+// AddressBook.Run and Joiner.Run each join what they start. Nothing polls: both wait for changes of the store, the pools
+// and the book; the Joiner also retries with back-off (200 ms to 30 s, with jitter).
+package federation

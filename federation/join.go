@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// JoinerConfig configures a Joiner.
+type JoinerConfig struct {
+	DC, Node string
+	LAN, WAN *pool.Pool
+	Book     *wanfed.Book
+	Logger   *slog.Logger
+}
+
+// Joiner keeps this server in the WAN pool.
+type Joiner struct {
+	cfg JoinerConfig
+
+	mu       sync.Mutex
+	attempts map[string]*attempt // by join address
+}
+
+// attempt is what the Joiner remembers of one address it wants to join.
+type attempt struct {
+	running bool
+	failed  int       // in a row
+	next    time.Time // not before
+	err     error     // the last
+	at      time.Time // of err
+}
+
+// Back-off between attempts to join one address, before jitter.
+const (
+	minJoinBackoff = 200 * time.Millisecond
+	maxJoinBackoff = 30 * time.Second
+)
+
+// anyAddr stands where the transport needs an address and uses only the name (RFC 5737: never routed).
+const anyAddr = "192.0.2.1:8300"
+
+// NewJoiner checks cfg.
+func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
+	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: every field of JoinerConfig is required")
+	}
+	return &Joiner{cfg: cfg, attempts: map[string]*attempt{}}, nil
+}
+
+// Run joins what is missing until ctx ends: every datacenter of the book without an alive member, and every alive server of
+// the LAN pool that is no alive member. A change of the book or of a pool makes it look, and try, at once.
+func (j *Joiner) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	done := make(chan struct{}, 1)
+	for {
+		lan, wan, book := j.cfg.LAN.Changed(), j.cfg.WAN.Changed(), j.cfg.Book.Changed()
+		next := time.Hour
+		for _, name := range j.missing() {
+			wait := j.begin(name, time.Now())
+			if wait > 0 {
+				next = min(next, wait)
+				continue
+			}
+			wg.Go(func() {
+				j.join(ctx, name)
+				select {
+				case done <- struct{}{}:
+				default:
+				}
+			})
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-done:
+		case <-lan:
+		case <-wan:
+		case <-book:
+			j.forgive()
+		}
+		timer.Stop()
+	}
+}
+
+// missing returns member names to join: "*.<dc>" for any server of a datacenter.
+func (j *Joiner) missing() []string {
+	alive := map[string]bool{}
+	for _, m := range j.cfg.WAN.Members() {
+		if !m.Alive() {
+			continue
+		}
+		alive[m.Name] = true
+		if _, dc, err := SplitWANName(m.Name); err == nil {
+			alive["*."+dc] = true
+		}
+	}
+	var out []string
+	for _, dc := range slices.Sorted(maps.Keys(j.cfg.Book.Load().Hops)) {
+		out = append(out, "*."+dc)
+	}
+	for _, m := range j.cfg.LAN.Members() {
+		if m.Alive() && m.Name != j.cfg.Node {
+			out = append(out, WANName(m.Name, j.cfg.DC))
+		}
+	}
+	out = slices.DeleteFunc(out, func(name string) bool { return alive[name] })
+	j.prune(out)
+	return out
+}
+
+// prune forgets what is no longer missing.
+func (j *Joiner) prune(missing []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	maps.DeleteFunc(j.attempts, func(name string, a *attempt) bool {
+		return !a.running && !slices.Contains(missing, name)
+	})
+}
+
+// begin marks an attempt as running and returns 0, or returns how long to wait first.
+func (j *Joiner) begin(name string, now time.Time) time.Duration {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	a := j.attempts[name]
+	if a == nil {
+		a = &attempt{}
+		j.attempts[name] = a
+	}
+	if a.running {
+		return time.Hour // its end wakes the loop
+	}
+	if wait := a.next.Sub(now); wait > 0 {
+		return wait
+	}
+	a.running = true
+	return 0
+}
+
+// forgive lets every attempt start at once: the ways have changed.
+func (j *Joiner) forgive() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, a := range j.attempts {
+		a.next = time.Time{}
+		a.failed = 0
+	}
+}
+
+func (j *Joiner) join(ctx context.Context, name string) {
+	addr := anyAddr
+	for _, m := range j.cfg.LAN.Members() {
+		if WANName(m.Name, j.cfg.DC) == name {
+			addr = m.Addr
+		}
+	}
+	err := j.cfg.WAN.Join(ctx, name+"/"+addr)
+
+	j.mu.Lock()
+	a := j.attempts[name]
+	a.running = false
+	if err == nil {
+		a.failed, a.err = 0, nil
+		// The pool tells when the member is there; should it refuse it, do not try again at once.
+		a.next = time.Now().Add(maxJoinBackoff)
+	} else {
+		a.err, a.at = err, time.Now()
+		a.next = time.Now().Add(joinBackoff(a.failed))
+		a.failed++
+	}
+	j.mu.Unlock()
+
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		j.cfg.Logger.Warn("joining the WAN pool", "peer", name, "err", err)
+		return
+	}
+	j.cfg.Logger.Info("joined in the WAN pool", "peer", name)
+}
+
+// joinBackoff doubles from minJoinBackoff to maxJoinBackoff and adds up to a quarter of jitter.
+func joinBackoff(failed int) time.Duration {
+	d := min(minJoinBackoff<<min(failed, 10), maxJoinBackoff)
+	return d + rand.N(d/4)
+}
+
+// LastError returns the last error of joining datacenter dc, and when; nil when there is none since it last worked.
+func (j *Joiner) LastError(dc string) (error, time.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if a := j.attempts["*."+dc]; a != nil {
+		return a.err, a.at
+	}
+	return nil, time.Time{}
+}

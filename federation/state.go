@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// StateType is the federated type of federation states. A resource's name is its datacenter's.
+var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+
+// Register adds StateType to a registry.
+func Register(r *resource.Registry) error {
+	return r.Register(resource.Registration{
+		Type: StateType, Message: &pb.FederationState{}, Federated: true,
+		Validate: validate, Authorize: authorize,
+	})
+}
+
+// authorize: everybody may read. A server writes the state of its own datacenter and of no other; an operator any.
+func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
+	if verb == resource.VerbRead || verb == resource.VerbList {
+		return nil
+	}
+	return MayWrite(p, r.GetId().GetName())
+}
+
+// MayWrite says whether peer p may write the federation state of dc; the error is for people.
+func MayWrite(p tlsutil.Peer, dc string) error {
+	switch {
+	case p.Role == tlsutil.RoleCLI:
+		return nil
+	case p.Role != tlsutil.RoleServer:
+		return fmt.Errorf("%v may not write federation states: only servers may, each that of its own datacenter", p)
+	case p.DC != dc:
+		return fmt.Errorf("%v may not write the federation state of %s: a server writes that of its own datacenter only", p, dc)
+	}
+	return nil
+}
+
+func validate(r *pb.Resource) error {
+	s, err := resource.Decode[*pb.FederationState](r)
+	if err != nil {
+		return err
+	}
+	if s.Datacenter != r.GetId().GetName() {
+		return fmt.Errorf("data.datacenter is %q in a resource called %q", s.Datacenter, r.GetId().GetName())
+	}
+	return ValidateState(s)
+}
+
+// MaxGateways bounds the gateways of one federation state.
+const MaxGateways = 1024
+
+// ValidateState says what is wrong with a state, or nil.
+func ValidateState(s *pb.FederationState) error {
+	if err := tlsutil.CheckLabel(s.GetDatacenter()); err != nil {
+		return fmt.Errorf("federation state: datacenter: %w", err)
+	}
+	if n := len(s.MeshGateways); n > MaxGateways {
+		return fmt.Errorf("federation state of %s has %d gateways: more than %d", s.Datacenter, n, MaxGateways)
+	}
+	for i, g := range s.MeshGateways {
+		switch {
+		case g.GetNode() == nil || g.GetService() == nil:
+			return fmt.Errorf("federation state of %s: gateway %d has no node or no service", s.Datacenter, i)
+		case g.Node.Datacenter != s.Datacenter:
+			return fmt.Errorf("federation state of %s: gateway %s is in datacenter %q", s.Datacenter, g.Node.Node, g.Node.Datacenter)
+		case catalog.TaggedAddr(g, catalog.TagWAN) == "":
+			return fmt.Errorf("federation state of %s: gateway %s has no WAN address", s.Datacenter, g.Node.Node)
+		}
+	}
+	return nil
+}
+
+// Same says whether two states agree in all but UpdatedAt and the indexes. The order of gateways does not matter.
+func Same(a, b *pb.FederationState) bool {
+	return proto.Equal(content(a), content(b))
+}
+
+func content(s *pb.FederationState) *pb.FederationState {
+	c := &pb.FederationState{Datacenter: s.GetDatacenter(), MeshGateways: slices.Clone(s.GetMeshGateways())}
+	slices.SortFunc(c.MeshGateways, byNode)
+	return c
+}
+
+func byNode(a, b *pb.MeshGateway) int {
+	return cmp.Or(cmp.Compare(a.GetNode().GetNode(), b.GetNode().GetNode()),
+		cmp.Compare(a.GetService().GetId(), b.GetService().GetId()))
+}
+
+// FromResource returns the state that a resource holds, with the indexes of its envelope. The result is the caller's.
+func FromResource(r *pb.Resource) (*pb.FederationState, error) {
+	s, err := resource.Decode[*pb.FederationState](r)
+	if err != nil {
+		return nil, fmt.Errorf("federation state %s: %w", r.GetId().GetName(), err)
+	}
+	s = proto.Clone(s).(*pb.FederationState)
+	s.PrimaryModifyIndex, s.CreateIndex, s.ModifyIndex = r.PrimaryModifyIndex, r.CreateIndex, r.ModifyIndex
+	return s, nil
+}
+
+// States returns all federation states by datacenter, and their index.
+func States(ctx context.Context, b resource.Backend) ([]*pb.FederationState, uint64, error) {
+	rs, index, err := b.List(ctx, resource.Eventual, resource.Query{Type: StateType})
+	if err != nil {
+		return nil, 0, err
+	}
+	out := make([]*pb.FederationState, 0, len(rs))
+	for _, r := range rs {
+		s, err := FromResource(r)
+		if err != nil {
+			return nil, 0, err
+		}
+		out = append(out, s)
+	}
+	return out, index, nil
+}
+
+// State returns the state of one datacenter, or nil, and the resource that holds it.
+func State(ctx context.Context, b resource.Backend, dc string) (*pb.FederationState, *pb.Resource, error) {
+	r, err := b.Read(ctx, resource.Eventual, resource.ID(StateType, dc))
+	if errors.Is(err, resource.ErrNotFound) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := FromResource(r)
+	return s, r, err
+}

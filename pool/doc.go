@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package pool runs one serf gossip pool as a part of a server: the LAN pool (servers of one datacenter) or the WAN pool
+// (servers of all datacenters). It turns serf's callbacks into a member list that changes atomically and a channel that
+// says so, and serf's life into one Run.
+//
+// It leaves to others: how packets and streams travel (package wanfed brings the transport), who joins whom (package
+// federation for the WAN pool, package server for the LAN pool), and what a member's tags mean.
+//
+// # Flow
+//
+// New checks the configuration. Run creates serf over the given transport, then copies every membership event into the
+// member list until its context ends, then leaves the pool (so that others see "left" at once, not "failed" later) and shuts
+// serf down. Join may be called from Run's start on; before, it waits.
+//
+// # Promises
+//
+// Members never blocks on the network. Changed is closed after the new list is visible. Identity comes before gossip: only
+// verified servers can reach the transport at all, and Admit may refuse members for what they say (two primaries named
+// differently, say); a refused member stays out of the list, and the reason is logged.
+//
+// # Goroutines
+//
+// Run joins its own. The libraries start theirs and end them at Shutdown without a join; they hold no connection of ours
+// after it, because the transport's owner closes those.
+package pool

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/hashicorp/serf/serf"
+
+	"github.com/wanfed/wanfed/internal/hclogs"
+)
+
+// Kind chooses the timings of a pool.
+type Kind int
+
+const (
+	// LAN has short probe intervals: 1 s, 500 ms to answer.
+	LAN Kind = iota
+	// WAN has longer ones: 5 s, 3 s to answer.
+	WAN
+)
+
+// Config of a Pool.
+type Config struct {
+	Kind Kind
+	// Name of this member. Required.
+	Name string
+	// Tags that other members see; at most 512 bytes encoded.
+	Tags map[string]string
+	// Transport carries packets and streams. Required; it outlives the pool.
+	Transport memberlist.NodeAwareTransport
+	// Advertise is the address that others see. Required.
+	Advertise netip.AddrPort
+	// Admit, if not nil, may refuse a member by an error. It must not block and is called from serf's goroutines.
+	Admit func(Member) error
+	// Logger. Required.
+	Logger *slog.Logger
+}
+
+// Pool is one gossip pool seen from one server.
+type Pool struct {
+	cfg    Config
+	events chan serf.Event
+	ready  chan struct{} // closed once serf is set
+
+	serf *serf.Serf // written before ready is closed
+
+	members atomic.Pointer[[]Member]
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced after members changed
+}
+
+// ErrNotRunning says that the pool is not, or no longer, running.
+var ErrNotRunning = errors.New("gossip pool is not running")
+
+// New checks cfg. It starts nothing.
+func New(cfg Config) (*Pool, error) {
+	if cfg.Name == "" || cfg.Transport == nil || !cfg.Advertise.IsValid() || cfg.Logger == nil {
+		return nil, errors.New("pool: Name, Transport, Advertise and Logger are required")
+	}
+	return &Pool{
+		cfg:     cfg,
+		events:  make(chan serf.Event, 256), // serf blocks when it is full: the reader only copies
+		ready:   make(chan struct{}),
+		changed: make(chan struct{}),
+	}, nil
+}
+
+// Run is the pool's life: it blocks until ctx ends, leaves the pool, and returns nil; or returns why it could not start.
+// It may be called once. Leaving takes up to 2 s.
+func (p *Pool) Run(ctx context.Context) error {
+	s, err := serf.Create(p.serfConfig())
+	if err != nil {
+		return fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
+	}
+	p.serf = s
+	p.refresh()
+	close(p.ready)
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stopped := make(chan struct{})
+	defer close(stopped)
+	wg.Go(func() { p.follow(stopped) })
+
+	select {
+	case <-ctx.Done():
+	case <-s.ShutdownCh():
+		return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
+	}
+	if err := s.Leave(); err != nil {
+		p.cfg.Logger.Warn("leaving the gossip pool", "err", err)
+	}
+	if err := s.Shutdown(); err != nil {
+		return fmt.Errorf("stop gossip pool of %s: %w", p.cfg.Name, err)
+	}
+	return nil
+}
+
+// follow copies events into the member list. It keeps reading until Run ends, so that serf never blocks on it.
+func (p *Pool) follow(stopped <-chan struct{}) {
+	for {
+		select {
+		case <-stopped:
+			return
+		case e := <-p.events:
+			me, ok := e.(serf.MemberEvent)
+			if !ok {
+				continue
+			}
+			p.refresh()
+			for _, m := range me.Members {
+				p.cfg.Logger.Info("member "+verb(me.Type), "peer", m.Name, "addr", addrOf(m))
+			}
+		}
+	}
+}
+
+func verb(t serf.EventType) string {
+	switch t {
+	case serf.EventMemberJoin:
+		return "alive"
+	case serf.EventMemberLeave:
+		return "left"
+	case serf.EventMemberFailed:
+		return "failed"
+	case serf.EventMemberReap:
+		return "reaped"
+	default:
+		return "updated"
+	}
+}
+
+func (p *Pool) refresh() {
+	ms := p.serf.Members()
+	out := make([]Member, 0, len(ms))
+	for _, m := range ms {
+		out = append(out, fromSerf(m))
+	}
+	slices.SortFunc(out, byName)
+	p.members.Store(&out)
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Members returns all members by name, this one included; empty before Run. The caller must not change the slice.
+func (p *Pool) Members() []Member {
+	if ms := p.members.Load(); ms != nil {
+		return *ms
+	}
+	return nil
+}
+
+// Changed returns a channel that is closed at the next change of Members. Take it before Members.
+func (p *Pool) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+// Join contacts the given members ("name/host:port", or "host:port" where the transport allows it) and exchanges state
+// with them. It returns nil when at least one answered. It blocks for as long as the transport's dials do (bounded by its
+// timeouts), even when ctx has ended meanwhile: serf offers no way to interrupt it but the transport's end.
+func (p *Pool) Join(ctx context.Context, addrs ...string) error {
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if p.serf.State() != serf.SerfAlive {
+		return ErrNotRunning
+	}
+	_, err := p.serf.Join(addrs, true)
+	return err
+}
+
+// SetTags replaces this member's tags and tells the others.
+func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return p.serf.SetTags(tags)
+}
+
+// RTT estimates the round-trip time to another member from network coordinates (Vivaldi). ok is false when it is not known.
+func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
+	select {
+	case <-p.ready:
+	default:
+		return 0, false
+	}
+	own, err := p.serf.GetCoordinate()
+	if err != nil {
+		return 0, false
+	}
+	other, ok := p.serf.GetCachedCoordinate(name)
+	if !ok {
+		return 0, false
+	}
+	return own.DistanceTo(other), true
+}
+
+func (p *Pool) serfConfig() *serf.Config {
+	ml := memberlist.DefaultLANConfig()
+	if p.cfg.Kind == WAN {
+		ml = memberlist.DefaultWANConfig()
+		ml.TCPTimeout = 10 * time.Second
+	}
+	ml.Transport = p.cfg.Transport
+	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.
+	ml.BindAddr = p.cfg.Advertise.Addr().String()
+	ml.BindPort = int(p.cfg.Advertise.Port())
+	ml.AdvertiseAddr = ml.BindAddr
+	ml.AdvertisePort = ml.BindPort
+	ml.RequireNodeNames = p.cfg.Kind == WAN
+	ml.DeadNodeReclaimTime = 30 * time.Second
+	logger := hclogs.Std(p.cfg.Logger, "memberlist")
+	ml.Logger = logger
+
+	c := serf.DefaultConfig()
+	c.Init()
+	c.NodeName = p.cfg.Name
+	c.Tags = p.cfg.Tags
+	c.MemberlistConfig = ml
+	c.Logger = hclogs.Std(p.cfg.Logger, "serf")
+	c.EventCh = p.events
+	c.EnableNameConflictResolution = false // names are in certificates
+	c.BroadcastTimeout = time.Second
+	c.LeavePropagateDelay = 300 * time.Millisecond
+	c.ReconnectTimeout = 72 * time.Hour
+	c.TombstoneTimeout = 72 * time.Hour
+	c.Merge = admit{p}
+	return c
+}
+
+// admit is serf's merge delegate: one refused member refuses the whole exchange.
+type admit struct{ p *Pool }
+
+func (a admit) NotifyMerge(ms []*serf.Member) error {
+	if a.p.cfg.Admit == nil {
+		return nil
+	}
+	for _, m := range ms {
+		if err := a.p.cfg.Admit(fromSerf(*m)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addrOf(m serf.Member) string {
+	return net.JoinHostPort(m.Addr.String(), fmt.Sprint(m.Port))
+}

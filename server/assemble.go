@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/replication"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// parts are the components of one server, each knowing only what it was given. Built by assemble, run by run.
+type parts struct {
+	cfg    Config
+	logger *slog.Logger
+	nodeID string
+	addrs  Addrs
+	adv    netip.AddrPort // what others dial
+
+	// the lower group
+	serverLn net.Listener
+	identity *tlsutil.Identity
+	book     *wanfed.Book
+	dialer   *wanfed.Dialer
+	mux      *wanfed.Mux
+	tunnel   *wanfed.Tunnel
+	conns    *conns
+
+	store    *raftstore.Store
+	registry *resource.Registry
+
+	// the upper group
+	lan, wan    *pool.Pool
+	addressBook *federation.AddressBook
+	joiner      *federation.Joiner
+	group       *group
+	gateways    *catalog.Gateways
+	antiEntropy *replication.AntiEntropy
+	follower    *replication.Follower // nil in the primary
+	grpc        *grpc.Server
+	grpcLn      net.Listener
+	stopCalls   context.CancelFunc
+	http        *http.Server
+	httpLn      net.Listener
+}
+
+// assemble builds every part of a validated configuration. It listens on both ports and opens the store; it serves nothing.
+func assemble(cfg Config) (_ *parts, err error) {
+	p := &parts{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	for _, build := range []func() error{
+		p.buildData, p.buildPorts, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildGRPC, p.buildHTTP,
+	} {
+		if err := build(); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// close gives back what assemble took and run did not: idempotent.
+func (p *parts) close() error {
+	var errs []error
+	for _, ln := range []net.Listener{p.serverLn, p.httpLn} {
+		if ln != nil {
+			if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if p.stopCalls != nil {
+		p.stopCalls()
+	}
+	if p.store != nil {
+		errs = append(errs, p.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *parts) buildData() error {
+	if err := os.MkdirAll(p.cfg.DataDir, 0o700); err != nil {
+		return fmt.Errorf("make data_dir: %w", err)
+	}
+	id, err := nodeID(filepath.Join(p.cfg.DataDir, "node-id"))
+	p.nodeID = id
+	return err
+}
+
+// nodeID reads this server's id, a UUID (RFC 9562 section 5.4), and makes it at the first start.
+func nodeID(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err == nil {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read node id: %w", err)
+	}
+	var u [16]byte
+	rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	h := hex.EncodeToString(u[:])
+	id := strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+	if err := os.WriteFile(file, []byte(id+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write node id: %w", err)
+	}
+	return id, nil
+}
+
+func (p *parts) buildPorts() (err error) {
+	if p.identity, err = p.cfg.identity(); err != nil {
+		return err
+	}
+	p.serverLn, err = listen(net.JoinHostPort(p.cfg.Bind, strconv.Itoa(p.cfg.Port)), "--port or --bind")
+	if err != nil {
+		return err
+	}
+	ip, err := p.cfg.advertiseIP()
+	if err != nil {
+		return err
+	}
+	p.adv = netip.AddrPortFrom(ip, uint16(p.serverLn.Addr().(*net.TCPAddr).Port))
+	addr, useTLS, err := parseHTTPAddr(p.cfg.HTTPAddr)
+	if err != nil {
+		return err
+	}
+	if p.httpLn, err = listen(addr, "--http-addr"); err != nil {
+		return err
+	}
+	scheme := "http"
+	if useTLS {
+		scheme = "https"
+	}
+	p.addrs = Addrs{Server: p.adv.String(), HTTP: scheme + "://" + p.httpLn.Addr().String()}
+	return nil
+}
+
+func listen(addr, flag string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("port of %s is taken by another process: stop it (see: ss -ltnp), or choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s is no address of this machine: choose another with %s", addr, flag)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	return ln, nil
+}
+
+func (p *parts) buildTunnel() (err error) {
+	p.book = &wanfed.Book{}
+	if p.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{Identity: p.identity, Book: p.book, Logger: p.logger}); err != nil {
+		return err
+	}
+	if p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger}); err != nil {
+		return err
+	}
+	p.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{
+		Identity: p.identity, Dialer: p.dialer, Mux: p.mux, Advertise: p.adv.String(), Logger: p.logger,
+	})
+	p.conns = newConns(p.dialer, p.book)
+	return err
+}
+
+func (p *parts) buildStore() (err error) {
+	p.registry = resource.NewRegistry()
+	if err := errors.Join(catalog.Register(p.registry), federation.Register(p.registry)); err != nil {
+		return err
+	}
+	p.store, err = raftstore.Open(raftstore.Config{
+		Node: p.cfg.Node,
+		Dir:  filepath.Join(p.cfg.DataDir, "raft"),
+		Stream: raftStream{
+			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
+			dc:       p.cfg.DC, dialer: p.dialer,
+		},
+		Logger: p.logger,
+	})
+	return err
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/version"
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/replication"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+func (p *parts) buildPools() (err error) {
+	lanTags := p.tags()
+	lanTags[tagExpect] = strconv.Itoa(p.cfg.BootstrapExpect)
+	if p.store.HasState() {
+		lanTags[tagRaft] = "1"
+	}
+	p.lan, err = pool.New(pool.Config{
+		Kind: pool.LAN, Name: p.cfg.Node, Tags: lanTags,
+		Transport: p.tunnel.Transport(wanfed.PoolLAN), Advertise: p.adv,
+		Admit: func(m pool.Member) error {
+			if dc := m.Tags[federation.TagDC]; dc != p.cfg.DC {
+				return fmt.Errorf("LAN member %s says its datacenter is %q, not %q", m.Name, dc, p.cfg.DC)
+			}
+			return nil
+		},
+		Logger: p.logger.With("pool", "lan"),
+	})
+	if err != nil {
+		return err
+	}
+	wanTags := p.tags()
+	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
+	p.wan, err = pool.New(pool.Config{
+		Kind: pool.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
+		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
+		Admit:  federation.Admit(p.cfg.DC, p.cfg.PrimaryDC),
+		Logger: p.logger.With("pool", "wan"),
+	})
+	if err != nil {
+		return err
+	}
+	p.group = &group{
+		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, join: p.cfg.RetryJoin, tags: lanTags,
+		raft: p.store, lan: p.lan, logger: p.logger,
+	}
+	return nil
+}
+
+// tags are what both pools say of this server. Those that Consul's servers look for have the values they accept.
+func (p *parts) tags() map[string]string {
+	return map[string]string{
+		federation.TagRole: federation.RoleValue, federation.TagDC: p.cfg.DC, federation.TagNodeID: p.nodeID,
+		federation.TagPort: strconv.Itoa(int(p.adv.Port())), federation.TagBuild: version.Version + ":" + revision(),
+		"segment": "", "vsn": "2", "vsn_min": "2", "vsn_max": "3", "raft_vsn": "3",
+		"use_tls": "1", "acls": "0", "ft_fs": "1", "ft_si": "1",
+	}
+}
+
+func revision() string {
+	if bi, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range bi.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value[:min(8, len(s.Value))]
+			}
+		}
+	}
+	return ""
+}
+
+func (p *parts) buildRecords() (err error) {
+	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
+		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
+		Backend: p.store, LAN: p.lan, Book: p.book, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	p.joiner, err = federation.NewJoiner(federation.JoinerConfig{
+		DC: p.cfg.DC, Node: p.cfg.Node, LAN: p.lan, WAN: p.wan, Book: p.book, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	p.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: p.store, DC: p.cfg.DC, Logger: p.logger})
+	if err != nil {
+		return err
+	}
+	apply := p.applyHere
+	if p.cfg.DC != p.cfg.PrimaryDC {
+		apply = p.applyInPrimary
+		p.follower, err = replication.NewFollower(replication.FollowerConfig{
+			Backend: p.store, Type: federation.StateType, Ways: p.book.Changed, Logger: p.logger,
+			Connect: func() (pb.ReplicationServiceClient, error) {
+				cc, err := p.conns.to(p.cfg.PrimaryDC, "")
+				return pb.NewReplicationServiceClient(cc), err
+			},
+		})
+		if err != nil {
+			return err
+		}
+	}
+	p.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
+		DC: p.cfg.DC, Backend: p.store, Apply: apply, Ways: p.book.Changed, Logger: p.logger,
+	})
+	return err
+}
+
+func (p *parts) applyHere(ctx context.Context, s *pb.FederationState) error {
+	_, _, err := federation.Upsert(ctx, p.store, s)
+	return err
+}
+
+func (p *parts) applyInPrimary(ctx context.Context, s *pb.FederationState) error {
+	cc, err := p.conns.to(p.cfg.PrimaryDC, "")
+	if err != nil {
+		return err
+	}
+	_, err = pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
+	})
+	return err
+}
+
+func (p *parts) buildGRPC() error {
+	stopping, stop := context.WithCancel(context.Background())
+	p.stopCalls = stop
+	c := &calls{
+		dc: p.cfg.DC, node: p.cfg.Node, domain: p.cfg.Domain,
+		leader: p.store, conns: p.conns, stopping: stopping, logger: p.logger,
+	}
+	fed, err := federation.NewService(federation.ServiceConfig{
+		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Peer: peerFrom, Logger: p.logger,
+		Alive: p.datacenterAlive,
+		Ask: func(dc string) (pb.FederationServiceClient, error) {
+			if _, known := p.book.Load().Hops[dc]; !known {
+				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
+			}
+			cc, err := p.conns.to(dc, "")
+			return pb.NewFederationServiceClient(cc), err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	res, err := resource.NewService(resource.ServiceConfig{
+		Backend: p.store, Registry: p.registry, Peer: peerFrom,
+		Primary: func() bool { return p.cfg.DC == p.cfg.PrimaryDC },
+		DC:      p.cfg.DC, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	src, err := replication.NewSource(replication.SourceConfig{
+		Backend: p.store, Registry: p.registry, Primary: p.cfg.DC == p.cfg.PrimaryDC,
+	})
+	if err != nil {
+		return err
+	}
+	p.grpc = grpc.NewServer(
+		grpc.Creds(api.Handshaken()),
+		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
+		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	pb.RegisterFederationServiceServer(p.grpc, fed)
+	pb.RegisterResourceServiceServer(p.grpc, res)
+	pb.RegisterReplicationServiceServer(p.grpc, src)
+	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})
+	pb.RegisterServerServiceServer(p.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+		resp, err := httpapi.Serve(ctx, p.http.Handler, req)
+		if err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		return resp, nil
+	}})
+	healthpb.RegisterHealthServer(p.grpc, health.NewServer())
+	p.grpcLn = p.mux.Listener(wanfed.ProtoGRPC, everyone, false)
+	return nil
+}
+
+func (p *parts) datacenterAlive(dc string) bool {
+	for _, m := range p.wan.Members() {
+		if _, mdc, err := federation.SplitWANName(m.Name); err == nil && mdc == dc && m.Alive() {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *parts) buildHTTP() error {
+	reg := prometheus.NewRegistry()
+	if err := reg.Register(collector{p}); err != nil {
+		return err
+	}
+	h, err := httpapi.New(httpapi.Config{
+		DC: p.cfg.DC, Source: source{p}, Logger: p.logger,
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, reg}, promhttp.HandlerOpts{}),
+		Names:   p.identity.Leaf().DNSNames,
+	})
+	if err != nil {
+		return err
+	}
+	p.http = &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	if _, useTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr); useTLS {
+		p.httpLn = tls.NewListener(p.httpLn, p.identity.ServerConfig("h2", "http/1.1"))
+	}
+	return nil
+}

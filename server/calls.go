@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// onBehalfKey is the metadata key under which a server forwards its caller's identity to the leader.
+const onBehalfKey = "wanfed-on-behalf"
+
+// leaderHold is how long a call waits for the datacenter to have a leader.
+const leaderHold = 7 * time.Second
+
+// leadership is what calls need to know of Raft.
+type leadership interface {
+	IsLeader() bool
+	Leader() (node string, ok bool)
+	LeaderChanged() <-chan struct{}
+}
+
+// calls checks and routes gRPC calls before services see them.
+type calls struct {
+	dc, node, domain string
+	leader           leadership
+	conns            *conns
+	stopping         context.Context // ends when the server stops: long streams end then
+	logger           *slog.Logger
+}
+
+type peerKey struct{}
+
+// peerFrom returns who calls: the effective peer that the interceptors found.
+func peerFrom(ctx context.Context) (tlsutil.Peer, error) {
+	if p, ok := ctx.Value(peerKey{}).(tlsutil.Peer); ok {
+		return p, nil
+	}
+	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
+}
+
+// identify reads the caller from its certificate, or, when the caller is a server of this datacenter, from what that says
+// of the caller it forwards for.
+func (c *calls) identify(ctx context.Context) (p tlsutil.Peer, forwarded bool, err error) {
+	gp, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return p, false, status.Error(codes.Unauthenticated, "call without a connection")
+	}
+	info, ok := gp.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return p, false, status.Error(codes.Unauthenticated, "call without a verified certificate")
+	}
+	p, err = tlsutil.PeerOf(info.State.PeerCertificates[0], c.domain)
+	if err != nil {
+		return p, false, status.Error(codes.Unauthenticated, err.Error())
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	behalf := md.Get(onBehalfKey)
+	if len(behalf) == 0 || p.Role != tlsutil.RoleServer || p.DC != c.dc {
+		return p, false, nil
+	}
+	role, rest, _ := strings.Cut(behalf[0], "/")
+	dc, node, ok := strings.Cut(rest, "/")
+	if !ok {
+		return p, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", onBehalfKey)
+	}
+	return tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}, true, nil
+}
+
+// admit identifies the caller and checks the method's rule.
+func (c *calls) admit(ctx context.Context, method string) (context.Context, rule, bool, error) {
+	p, forwarded, err := c.identify(ctx)
+	if err != nil {
+		return ctx, rule{}, false, err
+	}
+	r, ok := rules[method]
+	if !ok {
+		return ctx, r, false, status.Errorf(codes.Unimplemented, "no such method: %s", method)
+	}
+	if err := r.allow(p, method, c.dc); err != nil {
+		c.logger.Warn("call refused", "peer", p.String(), "method", method, "err", err)
+		return ctx, r, false, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return context.WithValue(ctx, peerKey{}, p), r, forwarded, nil
+}
+
+// unary is the interceptor of calls that are one message each way.
+func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	ctx, r, forwarded, err := c.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	if !r.leader {
+		return next(ctx, req)
+	}
+	hold := time.NewTimer(leaderHold)
+	defer hold.Stop()
+	for {
+		changed := c.leader.LeaderChanged()
+		if c.leader.IsLeader() {
+			return next(ctx, req)
+		}
+		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
+			return c.forward(ctx, node, info.FullMethod, req)
+		}
+		select {
+		case <-changed:
+		case <-hold.C:
+			return nil, status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// forward repeats a call at the leader, for the same caller and with its deadline.
+func (c *calls) forward(ctx context.Context, node, method string, req any) (any, error) {
+	p, err := peerFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := replyOf(method)
+	if err != nil {
+		return nil, err
+	}
+	cc, err := c.conns.to(c.dc, node)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	md := metadata.Pairs(onBehalfKey, p.String())
+	if in, ok := metadata.FromIncomingContext(ctx); ok {
+		for _, k := range []string{"x-wanfed-consistency"} {
+			if v := in.Get(k); len(v) > 0 {
+				md.Set(k, v...)
+			}
+		}
+	}
+	if err := cc.Invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply); err != nil {
+		return nil, err
+	}
+	return reply, nil
+}
+
+// replyOf makes an empty answer of a method, "/package.Service/Method".
+func replyOf(method string) (proto.Message, error) {
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, fmt.Errorf("forward %s: %w", method, err)
+	}
+	sd, ok := d.(protoreflect.ServiceDescriptor)
+	if !ok || sd.Methods().ByName(protoreflect.Name(name)) == nil {
+		return nil, fmt.Errorf("forward %s: no such method", method)
+	}
+	mt, err := protoregistry.GlobalTypes.FindMessageByName(sd.Methods().ByName(protoreflect.Name(name)).Output().FullName())
+	if err != nil {
+		return nil, fmt.Errorf("forward %s: %w", method, err)
+	}
+	return mt.New().Interface(), nil
+}
+
+// stream is the interceptor of streams: none of them belongs to the leader. They end when the server stops.
+func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, _, _, err := c.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.stopping, cancel)()
+	err = next(srv, streamWith{ss, ctx})
+	if c.stopping.Err() != nil {
+		return status.Error(codes.Unavailable, "server is stopping")
+	}
+	return err
+}
+
+type streamWith struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamWith) Context() context.Context { return s.ctx }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package server assembles one datacenter server and owns its lifecycle. There is no Server type: Run builds the parts, gives
+// each what it needs, starts them in two groups and joins them.
+//
+// # What runs
+//
+// The lower group carries bytes: the TLS port (wanfed.Mux), the tunnel, certificate reloading, gRPC client connections. The
+// upper group is what people and peers see: both gossip pools, the address book, the joiner, Raft membership, the work of
+// the leader, gRPC and HTTP. At the end the upper group goes first, so that leaving the pools still has a network; then
+// Raft closes; then the lower group ends.
+//
+// # The leader's work
+//
+// While this server leads its datacenter it watches gateway heartbeats, keeps the own federation state true in the primary,
+// follows the primary's records (in a secondary), and adds servers of the LAN pool to the Raft group. All of it is joined
+// before the next leadership begins.
+//
+// # Who may call what
+//
+// Every gRPC method has a rule in rules.go: which roles, whether only from this datacenter, whether it belongs to the leader.
+// A call for the leader that arrives at a follower is forwarded, with the caller's identity; that identity is believed only
+// from servers of this datacenter. A method without a rule is refused.
+//
+// # The data directory
+//
+//	<data-dir>/raft/    log, snapshots, and the name of the node it belongs to
+//	<data-dir>/node-id  this server's id, made at the first start
+package server

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"fmt"
+	"slices"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// rule says who may call a gRPC method and where it is answered. What a caller may do to one record is decided by the
+// record's type, after this.
+type rule struct {
+	// anywhere lists roles that may call from any datacenter, here those that may from this one.
+	anywhere, here []tlsutil.Role
+	// leader: answered by this datacenter's leader; others forward.
+	leader bool
+}
+
+var (
+	operators = []tlsutil.Role{tlsutil.RoleCLI}
+	servers   = []tlsutil.Role{tlsutil.RoleServer}
+	trusted   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleCLI}
+	everyone  = tlsutil.Roles
+
+	readHere     = rule{anywhere: operators, here: everyone}
+	readAnywhere = rule{anywhere: trusted, here: everyone}
+	writeHere    = rule{anywhere: operators, here: servers, leader: true}
+	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}
+	gatewayWrite = rule{here: []tlsutil.Role{tlsutil.RoleGateway}, leader: true}
+	serversOnly  = rule{anywhere: servers}
+)
+
+var rules = map[string]rule{
+	pb.ResourceService_Read_FullMethodName:        readHere,
+	pb.ResourceService_List_FullMethodName:        readHere,
+	pb.ResourceService_ListByOwner_FullMethodName: readHere,
+	pb.ResourceService_WatchList_FullMethodName:   readHere,
+	pb.ResourceService_Write_FullMethodName:       writeHere,
+	pb.ResourceService_Delete_FullMethodName:      writeHere,
+
+	// A server of another datacenter may call Apply: whose state it may write is decided there, by its certificate.
+	pb.FederationService_Apply_FullMethodName:            {anywhere: trusted, leader: true},
+	pb.FederationService_Get_FullMethodName:              readAnywhere,
+	pb.FederationService_List_FullMethodName:             readAnywhere,
+	pb.FederationService_ListMeshGateways_FullMethodName: readAnywhere,
+
+	pb.GatewayService_Register_FullMethodName:   gatewayWrite,
+	pb.GatewayService_Deregister_FullMethodName: gatewayWrite,
+	pb.GatewayService_Watch_FullMethodName:      gatewayRead,
+
+	pb.ReplicationService_Follow_FullMethodName: serversOnly,
+	pb.ServerService_Query_FullMethodName:       serversOnly,
+
+	healthpb.Health_Check_FullMethodName: readAnywhere,
+	healthpb.Health_Watch_FullMethodName: readAnywhere,
+}
+
+// allow says whether peer p may call method in datacenter dc; the error is for people.
+func (r rule) allow(p tlsutil.Peer, method, dc string) error {
+	if slices.Contains(r.anywhere, p.Role) || (p.DC == dc && slices.Contains(r.here, p.Role)) {
+		return nil
+	}
+	if p.DC != dc && slices.Contains(r.here, p.Role) {
+		return fmt.Errorf("%v may not call %s in %s: only a %s of %s may", p, method, dc, p.Role, dc)
+	}
+	return fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
+}

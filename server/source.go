@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/server/httpapi"
+)
+
+// source answers the HTTP API from this server's parts.
+type source struct{ p *parts }
+
+var _ httpapi.Source = source{}
+
+// FederationStates implements httpapi.Source.
+func (s source) FederationStates(ctx context.Context) ([]*pb.FederationState, uint64, error) {
+	return federation.States(ctx, s.p.store)
+}
+
+// WaitFederationStates implements httpapi.Source.
+func (s source) WaitFederationStates(ctx context.Context, after uint64) error {
+	return s.p.store.Wait(ctx, federation.StateType, after)
+}
+
+// Members implements httpapi.Source.
+func (s source) Members(wan bool) []api.Member {
+	p := s.p.lan
+	if wan {
+		p = s.p.wan
+	}
+	out := []api.Member{}
+	for _, m := range p.Members() {
+		out = append(out, api.Member{
+			Name: m.Name, Addr: m.Host, Port: m.Port, Tags: m.Tags, Status: api.MemberStatus(m.Status),
+			ProtocolMin: m.ProtocolMin, ProtocolMax: m.ProtocolMax, ProtocolCur: m.ProtocolCur,
+			DelegateMin: m.DelegateMin, DelegateMax: m.DelegateMax, DelegateCur: m.DelegateCur,
+		})
+	}
+	return out
+}
+
+// Datacenters implements httpapi.Source: those of the WAN pool and of the federation states.
+func (s source) Datacenters() []string {
+	rtt := map[string]time.Duration{}
+	for dc := range s.p.book.Load().Hops {
+		rtt[dc] = time.Hour // known, never measured
+	}
+	for _, m := range s.p.wan.Members() {
+		_, dc, err := federation.SplitWANName(m.Name)
+		if err != nil || m.Status == pool.StatusLeft {
+			continue
+		}
+		d, ok := s.p.wan.RTT(m.Name)
+		if !ok {
+			d = time.Hour
+		}
+		if old, known := rtt[dc]; !known || d < old {
+			rtt[dc] = d
+		}
+	}
+	rtt[s.p.cfg.DC] = -1 // first
+	return slices.SortedFunc(maps.Keys(rtt), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rtt[a], rtt[b]), cmp.Compare(a, b))
+	})
+}
+
+// Leader implements httpapi.Source.
+func (s source) Leader() (addr string, lastContact time.Duration, ok bool) {
+	node, ok := s.p.store.Leader()
+	if !ok {
+		return "", 0, false
+	}
+	return s.serverAddr(node), s.p.store.LastContact(), true
+}
+
+// Peers implements httpapi.Source.
+func (s source) Peers() []string {
+	nodes, err := s.p.store.Peers()
+	if err != nil {
+		return []string{}
+	}
+	out := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, s.serverAddr(n))
+	}
+	return out
+}
+
+// serverAddr is the address of a node of this datacenter, or its name while the LAN pool does not know it.
+func (s source) serverAddr(node string) string {
+	for _, m := range s.p.lan.Members() {
+		if m.Name == node {
+			return m.Addr
+		}
+	}
+	return node
+}
+
+// Query implements httpapi.Source.
+func (s source) Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
+	if _, known := s.p.book.Load().Hops[dc]; !known {
+		return nil, httpapi.ErrNoPath
+	}
+	cc, err := s.p.conns.to(dc, "")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnreachable, err)
+	}
+	resp, err := pb.NewServerServiceClient(cc).Query(ctx, &pb.QueryRequest{Path: path, RawQuery: rawQuery})
+	switch {
+	case err == nil:
+		return resp, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case status.Code(err) == codes.Unavailable:
+		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, status.Convert(err).Message())
+	}
+	return nil, err
+}
+
+// serverService is what other servers ask.
+type serverService struct {
+	pb.UnimplementedServerServiceServer
+	query func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+}
+
+func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return s.query(ctx, req)
+}

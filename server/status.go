@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/version"
+	"github.com/wanfed/wanfed/pool"
+)
+
+// Status implements httpapi.Source.
+func (s source) Status(ctx context.Context) (api.Status, error) {
+	states, _, err := s.FederationStates(ctx)
+	if err != nil {
+		return api.Status{}, err
+	}
+	leader, _, _ := s.Leader()
+	out := api.Status{
+		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.cfg.PrimaryDC,
+		Version: version.Version, Components: s.components(),
+	}
+	byDC := map[string]*pb.FederationState{}
+	for _, st := range states {
+		byDC[st.Datacenter] = st
+	}
+	for _, dc := range s.Datacenters() {
+		out.Datacenters = append(out.Datacenters, s.datacenter(dc, byDC[dc]))
+	}
+	return out, nil
+}
+
+func (s source) datacenter(dc string, state *pb.FederationState) api.DatacenterStatus {
+	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.cfg.PrimaryDC}
+	for _, m := range s.p.wan.Members() {
+		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == pool.StatusLeft {
+			continue
+		}
+		d.ServersKnown++
+		if m.Alive() {
+			d.ServersAlive++
+		}
+	}
+	for _, g := range state.GetMeshGateways() {
+		d.GatewaysKnown++
+		if catalog.Healthy(g) {
+			d.GatewaysHealthy++
+		}
+	}
+	if state != nil {
+		d.UpdatedAt = state.UpdatedAt.AsTime()
+		d.RecordAge = api.Seconds(time.Since(d.UpdatedAt))
+	}
+	if s.p.follower != nil && !d.Own {
+		if st := s.p.follower.Status(); !st.LastContact.IsZero() {
+			lag := time.Duration(0)
+			if !st.Connected {
+				lag = time.Since(st.LastContact)
+			}
+			d.ReplicationLag = api.Seconds(lag)
+		}
+	}
+	s.lastError(&d)
+	d.Advice = s.advice(d, state)
+	return d
+}
+
+// lastError takes the newest of what dialing, joining and, for the primary, replication met.
+func (s source) lastError(d *api.DatacenterStatus) {
+	note := func(err error, at time.Time) {
+		if err != nil && at.After(d.LastErrorAt) {
+			d.LastError, d.LastErrorAt = err.Error(), at
+		}
+	}
+	for _, p := range s.p.dialer.Paths() {
+		if p.DC == d.Name && p.LastError != "" {
+			note(errors.New(p.LastError), p.LastErrorAt)
+		}
+	}
+	if d.Own {
+		up := s.p.antiEntropy.Status()
+		note(up.LastError, up.LastErrorAt)
+		return
+	}
+	note(s.p.joiner.LastError(d.Name))
+	if d.Primary && s.p.follower != nil {
+		down := s.p.follower.Status()
+		note(down.LastError, down.LastErrorAt)
+	}
+}
+
+// advice says what an operator should do about a datacenter, or nothing.
+func (s source) advice(d api.DatacenterStatus, state *pb.FederationState) string {
+	switch {
+	case d.Own && d.GatewaysKnown == 0:
+		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", d.Name)
+	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
+		return fmt.Sprintf("no gateway of %s is healthy: start one there, or look at its log", d.Name)
+	case d.ServersAlive == 0 && d.ServersKnown > 0:
+		return fmt.Sprintf("no server of %s answers: check its servers, its gateways, and the network between the gateways; "+
+			"if it is gone for good: wanfed federation delete %s", d.Name, d.Name)
+	case d.ServersAlive == 0:
+		return fmt.Sprintf("%s was never reached: check that its gateways' WAN addresses can be dialed from the gateways here", d.Name)
+	case d.ServersAlive < d.ServersKnown:
+		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
+	case state == nil && !d.Own:
+		return fmt.Sprintf("%s has written no federation state: has it a gateway?", d.Name)
+	}
+	return ""
+}
+
+func (s source) components() []api.ComponentStatus {
+	out := []api.ComponentStatus{}
+	add := func(name string, ok bool, bad, detail string) {
+		state := "ok"
+		if !ok {
+			state = bad
+		}
+		out = append(out, api.ComponentStatus{Name: name, State: state, Detail: detail})
+	}
+	node, hasLeader := s.p.store.Leader()
+	peers, _ := s.p.store.Peers()
+	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %d voters", orNone(node), len(peers)))
+	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
+	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
+	if !s.p.store.IsLeader() {
+		add("replication", true, "", "done by the leader")
+		return out
+	}
+	up := s.p.antiEntropy.Status()
+	add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))
+	if s.p.follower != nil {
+		down := s.p.follower.Status()
+		add("replication", down.Connected, "not connected", detailOf(down.LastError, down.LastContact, "last contact"))
+	}
+	return out
+}
+
+func detailOf(err error, at time.Time, what string) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case at.IsZero():
+		return ""
+	}
+	return fmt.Sprintf("%s %s ago", what, time.Since(at).Round(time.Second))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func alive(p *pool.Pool) int {
+	n := 0
+	for _, m := range p.Members() {
+		if m.Alive() {
+			n++
+		}
+	}
+	return n
+}

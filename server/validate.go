@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Defaults.
+const (
+	DefaultPort     = 8300
+	DefaultHTTPAddr = "127.0.0.1:8500"
+	DefaultBind     = "0.0.0.0"
+)
+
+// withDefaults fills what was left empty.
+func (c Config) withDefaults() Config {
+	if c.Domain == "" {
+		c.Domain = tlsutil.DefaultDomain
+	}
+	if c.PrimaryDC == "" {
+		c.PrimaryDC = c.DC
+	}
+	if c.Bind == "" {
+		c.Bind = DefaultBind
+	}
+	switch c.Port {
+	case 0:
+		c.Port = DefaultPort
+	case -1:
+		c.Port = 0
+	}
+	if c.HTTPAddr == "" {
+		c.HTTPAddr = DefaultHTTPAddr
+	}
+	if c.BootstrapExpect == 0 {
+		c.BootstrapExpect = 1
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Validate returns everything that is wrong with cfg, joined, or nil. It reads files; it starts and changes nothing.
+func Validate(cfg Config) error {
+	cfg = cfg.withDefaults()
+	errs := cfg.check()
+	if cfg.CAFile != "" && cfg.CertFile != "" && cfg.KeyFile != "" && cfg.DC != "" && cfg.Node != "" {
+		if _, err := cfg.identity(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// identity loads the certificate and checks that it is this server's.
+func (c Config) identity() (*tlsutil.Identity, error) {
+	id, err := tlsutil.Load(tlsutil.Files{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}, c.Domain, c.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return id, id.CheckHolder(tlsutil.RoleServer, c.Node, c.DC)
+}
+
+// check finds faults that need no file.
+func (c Config) check() (errs []error) {
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, f := range []struct{ name, value, example string }{
+		{"dc", c.DC, "--dc dc1"}, {"node", c.Node, "--node srv1"}, {"primary_datacenter", c.PrimaryDC, "--primary-datacenter dc1"},
+	} {
+		if f.value == "" {
+			fault("%s is required, for example %s", f.name, f.example)
+		} else if err := tlsutil.CheckLabel(f.value); err != nil {
+			fault("%s: %w", f.name, err)
+		}
+	}
+	for _, f := range []struct{ name, value, flag string }{
+		{"data_dir", c.DataDir, "--data-dir"}, {"ca_file", c.CAFile, "--ca-file"},
+		{"cert_file", c.CertFile, "--cert-file"}, {"key_file", c.KeyFile, "--key-file"},
+	} {
+		if f.value == "" {
+			fault("%s is required: set %s", f.name, f.flag)
+		}
+	}
+	if c.DataDir != "" {
+		if st, err := os.Stat(c.DataDir); err == nil && !st.IsDir() {
+			fault("data_dir %s is a file, not a folder", filepath.Clean(c.DataDir))
+		}
+	}
+	errs = append(errs, c.checkFederation()...)
+	errs = append(errs, c.checkAddresses()...)
+	switch c.BootstrapExpect {
+	case 1, 3, 5:
+	default:
+		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
+	}
+	if c.BootstrapExpect > 1 && len(c.RetryJoin) == 0 {
+		fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300", c.BootstrapExpect)
+	}
+	return errs
+}
+
+func (c Config) checkFederation() (errs []error) {
+	switch {
+	case c.DC == c.PrimaryDC && len(c.PrimaryGateways) > 0:
+		errs = append(errs, fmt.Errorf("primary_gateways is set, but %s is the primary itself: remove it, or name another primary_datacenter", c.DC))
+	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
+		errs = append(errs, fmt.Errorf("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
+			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC))
+	}
+	for _, addr := range c.PrimaryGateways {
+		if err := checkHostPort(addr); err != nil {
+			errs = append(errs, fmt.Errorf("primary_gateways: %w", err))
+		}
+	}
+	for _, addr := range c.RetryJoin {
+		if err := checkHostPort(addr); err != nil {
+			errs = append(errs, fmt.Errorf("retry_join: %w", err))
+		}
+	}
+	return errs
+}
+
+func checkHostPort(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return fmt.Errorf("%q is not host:port (an IPv6 address goes in brackets: [2001:db8::1]:8443)", addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q: port is not a number from 1 to 65535", addr)
+	}
+	return nil
+}
+
+func (c Config) checkAddresses() (errs []error) {
+	if _, err := netip.ParseAddr(c.Bind); err != nil {
+		errs = append(errs, fmt.Errorf("bind %q is not an IP address", c.Bind))
+	}
+	if c.Advertise != "" {
+		ip, err := netip.ParseAddr(c.Advertise)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("advertise %q is not an IP address", c.Advertise))
+		case ip.IsUnspecified():
+			errs = append(errs, fmt.Errorf("advertise %q is unspecified: other servers cannot dial it", c.Advertise))
+		}
+	}
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, fmt.Errorf("port is %d: must be 1 to 65535", c.Port))
+	}
+	if _, _, err := parseHTTPAddr(c.HTTPAddr); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// parseHTTPAddr splits http_addr into host:port and whether TLS is spoken there.
+func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
+	scheme, addr := "http", s
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+			return "", false, fmt.Errorf("http_addr %q is not host:port, http://host:port or https://host:port", s)
+		}
+		scheme, addr = u.Scheme, u.Host
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", false, fmt.Errorf("http_addr %q has no port", s)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", false, fmt.Errorf("http_addr %q: port is not a number up to 65535", s)
+	}
+	switch scheme {
+	case "https":
+		return addr, true, nil
+	case "http":
+	default:
+		return "", false, fmt.Errorf("http_addr %q: scheme is neither http nor https", s)
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return "", false, fmt.Errorf("http_addr %q is not a loopback address: HTTP there needs TLS and client certificates; write https://%s", s, addr)
+	}
+	return addr, false, nil
+}
+
+// advertiseIP chooses the address that other servers dial.
+func (c Config) advertiseIP() (netip.Addr, error) {
+	if c.Advertise != "" {
+		return netip.ParseAddr(c.Advertise)
+	}
+	bind, err := netip.ParseAddr(c.Bind)
+	if err != nil || !bind.IsUnspecified() {
+		return bind, err
+	}
+	ifaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	var global netip.Addr
+	for _, a := range ifaces {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() {
+			continue
+		}
+		if p.Addr().IsPrivate() {
+			return p.Addr(), nil
+		}
+		if !global.IsValid() {
+			global = p.Addr()
+		}
+	}
+	if !global.IsValid() {
+		return global, errors.New("this machine has no address other servers could dial: set --advertise")
+	}
+	return global, nil
+}
