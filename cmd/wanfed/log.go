@@ -12,7 +12,7 @@ import (
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q is not one of debug, info, warn, error", level)
+		return nil, fmt.Errorf("log_level %q is not one of debug, info, warn, error", level)
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
@@ -21,5 +21,5 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
-	return nil, fmt.Errorf("log format %q is not one of text, json", format)
+	return nil, fmt.Errorf("log_format %q is not one of text, json", format)
 }

@@ -73,6 +73,9 @@ then flags; a later one beats an earlier one.`,
 }
 
 func runServer(cmd *cobra.Command, s serverSettings) error {
+	if err := s.check(); err != nil {
+		return usageError{err}
+	}
 	logger, err := newLogger(cmd.ErrOrStderr(), s.LogLevel, s.LogFormat)
 	if err != nil {
 		return usageError{err}
@@ -80,19 +83,26 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	cfg := s.config()
 	cfg.Logger = logger
 	cfg.Started = func(a server.Addrs) { sayServerReady(cmd.OutOrStdout(), logger, cfg, a) }
-	if err := faults(server.Validate(cfg)); err != nil {
-		return usageError{err}
-	}
 	if err := collectMetrics(); err != nil {
 		return err
 	}
 	return server.Run(cmd.Context(), cfg)
 }
 
-// config is what the settings mean to the server: there, port 0 stands for the default.
+// check returns everything that is wrong with the settings.
+func (s serverSettings) check() error {
+	var port error
+	if s.Port < 0 {
+		port = fmt.Errorf("port is %d: must be 0 to 65535", s.Port)
+	}
+	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
+	return faults(server.Validate(s.config()), port, log)
+}
+
+// config is what the settings mean to the server, where port 0 stands for the default and -1 for any.
 func (s serverSettings) config() server.Config {
 	port := s.Port
-	if port == 0 {
+	if port <= 0 {
 		port = -1
 	}
 	return server.Config{

@@ -2,6 +2,115 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
 
-func newValidate() *cobra.Command { return &cobra.Command{Use: "validate", Short: "not built yet"} }
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/spf13/cobra"
+)
+
+func newValidate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "validate FILE...",
+		Short: "Check files of settings",
+		Long: `Check files of settings as "wanfed server" and "wanfed gateway" would, without running anything: what the files
+say, and the certificates they name. What a file says tells whether it is a server's or a gateway's. Settings that are
+given as flags or in the environment are not seen: what is required must be in the file.
+
+Prints "FILE: valid", or every fault with its line, and ends with exit status 1 if there is any.`,
+		Example: `  wanfed validate /etc/wanfed/server.hcl /etc/wanfed/gateway.hcl`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("name the files to check; see: %s --help", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, files []string) error {
+			return validateFiles(cmd.OutOrStdout(), files, []fileKind{serverFile})
+		},
+	}
+	return cmd
+}
+
+func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
+	bad := 0
+	for _, path := range files {
+		errs := validateFile(path, kinds)
+		if len(errs) == 0 {
+			fmt.Fprintf(w, "%s: valid\n", path)
+			continue
+		}
+		bad++
+		for _, err := range errs {
+			fmt.Fprintln(w, err)
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d files not valid", bad, len(files))
+	}
+	return nil
+}
+
+// fileKind makes the settings of a kind of file: a pointer to the defaults, and what checks them once they are filled.
+type fileKind func() (settings any, check func() error)
+
+func serverFile() (any, func() error) {
+	s := defaultServerSettings()
+	return &s, func() error { return s.check() }
+}
+
+// validateFile checks a file as that one of kinds which it looks like.
+func validateFile(path string, kinds []fileKind) []error {
+	f, errs := parseHCL(path)
+	if len(errs) > 0 {
+		return errs
+	}
+	attrs, _ := f.Body.JustAttributes() // what else is in the file comes out when it is decoded
+	settings, check := looksLike(attrs, kinds)()
+	if errs := hclErrors(gohcl.DecodeBody(f.Body, nil, settings)); len(errs) > 0 {
+		return errs
+	}
+	err := check()
+	if list, ok := errors.AsType[faultList](err); ok {
+		errs = list
+	} else if err != nil {
+		errs = []error{err}
+	}
+	for i, err := range errs {
+		errs[i] = atLine(path, attrs, err)
+	}
+	return errs
+}
+
+// looksLike returns the kind that knows most of the attributes; of equals, the first.
+func looksLike(attrs hcl.Attributes, kinds []fileKind) fileKind {
+	best, most := kinds[0], -1
+	for _, kind := range kinds {
+		known := 0
+		settings, _ := kind()
+		eachSetting(settings, func(name, _, _ string, _ reflect.Value) {
+			if _, ok := attrs[name]; ok {
+				known++
+			}
+		})
+		if known > most {
+			best, most = kind, known
+		}
+	}
+	return best
+}
+
+var firstWord = regexp.MustCompile(`^[a-z0-9_]+`)
+
+// atLine puts before err where the attribute stands with whose name it begins; only the file, if none.
+func atLine(path string, attrs hcl.Attributes, err error) error {
+	if a, ok := attrs[firstWord.FindString(err.Error())]; ok {
+		return fmt.Errorf("%s:%d: %w", path, a.Range.Start.Line, err)
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
