@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Config of the handlers.
+type Config struct {
+	// DC is this server's datacenter. Required.
+	DC string
+	// Source answers. Required.
+	Source Source
+	// Metrics serves /metrics. nil: there is none (404).
+	Metrics http.Handler
+	// Names are DNS names by which clients may ask, besides localhost and IP addresses; the names of the HTTP listener's
+	// certificate, for example. Without port.
+	Names []string
+	// Logger gets a Debug line per request. Required.
+	Logger *slog.Logger
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if err := tlsutil.CheckLabel(c.DC); err != nil {
+		errs = append(errs, fmt.Errorf("datacenter: %w", err))
+	}
+	if c.Source == nil {
+		errs = append(errs, errors.New("no source"))
+	}
+	if c.Logger == nil {
+		errs = append(errs, errors.New("no logger"))
+	}
+	for _, name := range c.Names {
+		if name == "" {
+			errs = append(errs, errors.New("one of the allowed host names is empty"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+type handler struct {
+	dc     string
+	src    Source
+	logger *slog.Logger
+}
+
+// New makes the handler of all endpoints. It starts nothing.
+func New(cfg Config) (http.Handler, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("HTTP API: %w", err)
+	}
+	h := &handler{dc: cfg.DC, src: cfg.Source, logger: cfg.Logger}
+	mux := http.NewServeMux()
+	for path, e := range map[string]endpoint{
+		"/v1/internal/federation-states":               h.federationStates,
+		"/v1/internal/federation-states/mesh-gateways": h.meshGateways,
+		"/v1/internal/federation-state/{dc}":           h.federationState,
+		"/v1/agent/members":                            h.members,
+		"/v1/catalog/datacenters":                      h.datacenters,
+		"/v1/status/leader":                            h.leader,
+		"/v1/status/peers":                             h.peers,
+		api.StatusPath:                                 h.status,
+	} {
+		mux.Handle("GET "+path, h.serve(e)) // HEAD too
+	}
+	if cfg.Metrics != nil {
+		mux.Handle("GET /metrics", cfg.Metrics)
+	}
+	return bounded(checkHost(cfg.Names, h.logged(mux))), nil
+}
+
+// afterWait is how long a request may take besides the wait it asks for: asking elsewhere, writing the answer.
+const afterWait = 30 * time.Second
+
+// bounded ends writes to a client that does not read. net/http takes the deadline back after each request.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setDeadline(w, afterWait)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func setDeadline(w http.ResponseWriter, d time.Duration) {
+	// Refused only where there is no connection: by the recorder of Serve, which never blocks.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
+}
+
+// endpoint answers a request for this datacenter. A badRequest error is the client's fault.
+type endpoint func(r *http.Request, q query) (answer, error)
+
+// answer is a 200 with JSON, unless body is nil: then it is a 404 without any.
+type answer struct {
+	body  any
+	index uint64 // 0: the endpoint does not block
+}
+
+type badRequest struct{ error }
+
+func (h *handler) serve(e endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q, err := parseQuery(r.URL.RawQuery)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		setDeadline(w, api.MaxBlock(q.wait)+afterWait)
+		if q.dc != "" && q.dc != h.dc {
+			h.forward(w, r, q)
+			return
+		}
+		a, err := e(r, q)
+		if err != nil {
+			h.failed(w, r, err)
+			return
+		}
+		h.write(w, a, q.pretty)
+	})
+}
+
+func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
+	_, lastContact, known := h.src.Leader()
+	header := w.Header()
+	header.Set(api.HeaderKnownLeader, strconv.FormatBool(known))
+	header.Set(api.HeaderLastContact, strconv.FormatInt(lastContact.Milliseconds(), 10))
+	if a.index > 0 {
+		header.Set(api.HeaderIndex, strconv.FormatUint(a.index, 10))
+	}
+	if a.body == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	body, err := json.Marshal(a.body)
+	if pretty && err == nil {
+		body, err = json.MarshalIndent(a.body, "", "    ")
+		body = append(body, '\n')
+	}
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	header.Set("Content-Type", "application/json")
+	header.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(body) // the client has gone: nobody to tell
+}
+
+// failed answers for an endpoint that could not.
+func (h *handler) failed(w http.ResponseWriter, r *http.Request, err error) {
+	var bad badRequest
+	switch {
+	case errors.As(err, &bad):
+		fail(w, http.StatusBadRequest, err.Error())
+	case r.Context().Err() != nil: // the server stops, or the client has gone
+		fail(w, http.StatusServiceUnavailable, "the request was ended: this server is stopping; ask again, or another server")
+	default:
+		fail(w, http.StatusInternalServerError, err.Error())
+	}
+}
+
+// fail answers with one line of text, without an end of line: Consul's clients compare some of them.
+func fail(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
+}
+
+// logged writes a Debug line per request, when it is done.
+func (h *handler) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !h.logger.Enabled(r.Context(), slog.LevelDebug) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		start := time.Now()
+		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(rec, r)
+		h.logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request answered", "method", r.Method,
+			"path", r.URL.Path, "query", r.URL.RawQuery, "remote", r.RemoteAddr, "status", rec.status, "took", time.Since(start))
+	})
+}
+
+type statusRecorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *statusRecorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

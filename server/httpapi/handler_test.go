@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wanfed/wanfed/api"
+)
+
+// What one gateway's entry looks like is tested in package api.
+const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
+	`"Service":{"Kind":"mesh-gateway","ID":"gw1","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
+	`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},"Connect":{},"PeerName":"",` +
+	`"CreateIndex":0,"ModifyIndex":0},"Checks":[]}]`
+
+const stateOfDC2 = `{"Datacenter":"dc2","MeshGateways":` + gatewaysOfDC2 +
+	`,"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":20}`
+
+func TestAnswers(t *testing.T) {
+	src := newFakeSource()
+	src.lastContact = 17 * time.Millisecond
+	src.members = map[bool][]api.Member{
+		true: {{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Tags: map[string]string{"dc": "dc1"}, Status: api.MemberAlive}},
+	}
+	src.datacenters = []string{"dc1", "dc3", "dc2"}
+	src.peersList = []string{"10.1.0.11:8300", "10.1.0.12:8300"}
+	src.sum = api.Status{Datacenter: "dc1", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"}
+	const wan = `[{"Name":"srv1.dc1","Addr":"10.1.0.11","Port":8300,"Tags":{"dc":"dc1"},"Status":1,` +
+		`"ProtocolMin":0,"ProtocolMax":0,"ProtocolCur":0,"DelegateMin":0,"DelegateMax":0,"DelegateCur":0}]`
+	const jsonType = "application/json"
+	h := newHandler(t, src)
+	for _, tt := range []struct {
+		target, index, contentType string
+		status                     int
+		body                       string
+	}{
+		{"/v1/internal/federation-states", "22", jsonType, 200,
+			`[{"Datacenter":"dc1","MeshGateways":[],"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":20},` + stateOfDC2 + `]`},
+		{"/v1/internal/federation-states/mesh-gateways", "22", jsonType, 200, `{"dc2":` + gatewaysOfDC2 + `}`},
+		{"/v1/internal/federation-state/dc2", "22", jsonType, 200,
+			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"","NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
+		{"/v1/internal/federation-state/dc9", "22", "", 404, ""},
+		{"/v1/internal/federation-state/dc2?dc=dc1&stale", "22", jsonType, 200,
+			`{"State":` + stateOfDC2 + `,"Index":22,"LastContact":17000000,"KnownLeader":true,"ConsistencyLevel":"","NotModified":false,"Backend":0,"ResultsFilteredByACLs":false}`},
+		{"/v1/agent/members", "", jsonType, 200, `[]`},
+		{"/v1/agent/members?wan=0", "", jsonType, 200, `[]`},
+		{"/v1/agent/members?wan=1", "", jsonType, 200, wan},
+		{"/v1/agent/members?wan", "", jsonType, 200, wan},
+		{"/v1/catalog/datacenters", "", jsonType, 200, `["dc1","dc3","dc2"]`},
+		{"/v1/catalog/datacenters?pretty", "", jsonType, 200, "[\n    \"dc1\",\n    \"dc3\",\n    \"dc2\"\n]\n"},
+		{"/v1/status/leader", "", jsonType, 200, `"10.1.0.11:8300"`},
+		{"/v1/status/peers", "", jsonType, 200, `["10.1.0.11:8300","10.1.0.12:8300"]`},
+		{api.StatusPath, "", jsonType, 200,
+			`{"Datacenter":"dc1","Node":"srv1","Leader":"","PrimaryDatacenter":"dc1","Version":"0.1.0","Datacenters":[],"Components":[]}`},
+	} {
+		t.Run(tt.target, func(t *testing.T) {
+			w := get(t.Context(), h, tt.target)
+			if w.Code != tt.status {
+				t.Errorf("status %d, want %d", w.Code, tt.status)
+			}
+			if d := cmp.Diff(tt.body, w.Body.String()); d != "" {
+				t.Error(d)
+			}
+			want := map[string]string{
+				"Content-Type": tt.contentType, api.HeaderIndex: tt.index, api.HeaderKnownLeader: "true", api.HeaderLastContact: "17",
+				"Access-Control-Allow-Origin": "",
+			}
+			for key, value := range want {
+				if got := w.Header().Get(key); got != value {
+					t.Errorf("%s: %q, want %q", key, got, value)
+				}
+			}
+		})
+	}
+}
+
+func TestEmptyServer(t *testing.T) {
+	src := &fakeSource{}
+	src.set(0)
+	h := newHandler(t, src)
+	for target, want := range map[string]string{
+		"/v1/internal/federation-states":               "[]",
+		"/v1/internal/federation-states/mesh-gateways": "{}",
+		"/v1/catalog/datacenters":                      "[]",
+		"/v1/status/leader":                            `""`,
+		"/v1/status/peers":                             "[]",
+	} {
+		w := get(t.Context(), h, target)
+		if got := w.Body.String(); got != want {
+			t.Errorf("%s: %s, want %s", target, got, want)
+		}
+		if got := w.Header().Get(api.HeaderKnownLeader); got != "false" {
+			t.Errorf("%s: known leader %q", target, got)
+		}
+		// A client that gets index 0 would ask again at once, for ever.
+		if got := w.Header().Get(api.HeaderIndex); strings.Contains(target, "federation") && got != "1" {
+			t.Errorf("%s: index %q", target, got)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	src := newFakeSource()
+	h := newHandler(t, src)
+	for _, tt := range []struct {
+		method, target string
+		status         int
+		body           string
+	}{
+		{"GET", "/", 404, "404 page not found\n"},
+		{"GET", "/v1/agent/self", 404, "404 page not found\n"},
+		{"GET", "/v1/internal/federation-state/", 404, "404 page not found\n"},
+		{"GET", "/metrics", 404, "404 page not found\n"},
+		{"POST", "/v1/internal/federation-states", 405, "Method Not Allowed\n"},
+		{"PUT", "/v1/agent/members", 405, "Method Not Allowed\n"},
+		{"DELETE", "/v1/internal/federation-state/dc2", 405, "Method Not Allowed\n"},
+		{"OPTIONS", "/v1/status/leader", 405, "Method Not Allowed\n"},
+		{"GET", "/v1/internal/federation-states?index=-1", 400, `bad index "-1": it must be a whole number, the X-Consul-Index of an earlier answer`},
+		{"GET", "/v1/internal/federation-states?index=1x", 400, `bad index "1x": it must be a whole number, the X-Consul-Index of an earlier answer`},
+		{"GET", "/v1/internal/federation-states?wait=10", 400, `bad wait "10": it must be a duration such as 10s or 5m`},
+		{"GET", "/v1/internal/federation-states?wait=-1s", 400, `bad wait "-1s": it must be a duration such as 10s or 5m`},
+		{"GET", "/v1/status/leader?dc=dc2&wait=soon", 400, `bad wait "soon": it must be a duration such as 10s or 5m`},
+		{"GET", "/v1/agent/members?wan=perhaps", 400, `bad wan "perhaps": it must be 1 or 0`},
+		{"GET", "/v1/agent/members?%zz", 400, `bad query string: invalid URL escape "%zz"`},
+	} {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			w := do(t.Context(), h, tt.method, tt.target)
+			if w.Code != tt.status || w.Body.String() != tt.body {
+				t.Errorf("%d %q, want %d %q", w.Code, w.Body, tt.status, tt.body)
+			}
+			if allow := w.Header().Get("Allow"); tt.status == 405 && allow != "GET, HEAD" {
+				t.Errorf("Allow: %q", allow)
+			}
+		})
+	}
+	src.err = errors.New("store is closed")
+	for _, target := range []string{"/v1/internal/federation-states", "/v1/internal/federation-state/dc2", api.StatusPath} {
+		if w := get(t.Context(), h, target); w.Code != 500 || w.Body.String() != "store is closed" {
+			t.Errorf("%s of a closed store: %d %q", target, w.Code, w.Body)
+		}
+	}
+}
+
+func TestNewRefusesConfig(t *testing.T) {
+	_, err := New(Config{DC: "DC 1", Names: []string{""}})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"datacenter:", "no source", "no logger", "one of the allowed host names is empty"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+}
+
+func TestHostCheck(t *testing.T) {
+	h, err := New(Config{DC: "dc1", Source: newFakeSource(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{
+		"":                            200,
+		"127.0.0.1":                   200,
+		"127.0.0.1:8500":              200,
+		"[::1]:8500":                  200,
+		"[::1]":                       200,
+		"10.1.0.11:80":                200,
+		"localhost:8500":              200,
+		"LocalHost.":                  200,
+		"srv1.server.dc1.wanfed":      200,
+		"SRV1.server.dc1.wanfed:8500": 200,
+		"rebind.example":              403,
+		"rebind.example:8500":         403,
+		"localhost.rebind.example":    403,
+		"127.0.0.1.rebind.example":    403,
+		"[rebind.example]":            403,
+	} {
+		r := httptest.NewRequest("GET", "/v1/status/leader", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("host %q: %d, want %d", host, w.Code, want)
+		}
+		if text := fmt.Sprintf("host %q is no name of this server; ask it by an IP address or as localhost, srv1.server.dc1.wanfed", host); want == 403 && w.Body.String() != text {
+			t.Errorf("host %q: %s", host, w.Body)
+		}
+	}
+}
+
+// Over a socket: HEAD has headers and no body, metrics are served, and the http.Server's own WriteTimeout, which would end
+// a blocking query, does not count.
+func TestOverSocket(t *testing.T) {
+	src := newFakeSource()
+	h, err := New(Config{
+		DC: "dc1", Source: src, Logger: slog.New(slog.DiscardHandler),
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "wanfed_up 1\n") }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.WriteTimeout = time.Nanosecond
+	srv.Start()
+	t.Cleanup(srv.Close)
+	read := func(method, target string) (*http.Response, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, string(body)
+	}
+	if resp, body := read("GET", "/metrics"); resp.StatusCode != 200 || body != "wanfed_up 1\n" {
+		t.Errorf("metrics: %d %q", resp.StatusCode, body)
+	}
+	resp, body := read("HEAD", "/v1/internal/federation-states")
+	if resp.StatusCode != 200 || body != "" || resp.ContentLength <= 0 || resp.Header.Get(api.HeaderIndex) != "22" {
+		t.Errorf("HEAD: %d %q, length %d, index %s", resp.StatusCode, body, resp.ContentLength, resp.Header.Get(api.HeaderIndex))
+	}
+	if _, body := read("GET", "/v1/internal/federation-states?index=22&wait=20ms"); !strings.Contains(body, `"dc2"`) {
+		t.Errorf("blocking query: %q", body)
+	}
+}
+
+func TestRequestsAreLogged(t *testing.T) {
+	var out bytes.Buffer
+	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
+		h, err := New(Config{DC: "dc1", Source: newFakeSource(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		get(t.Context(), h, "/v1/internal/federation-state/dc9?stale")
+		get(t.Context(), h, "/v1/status/leader")
+	}
+	got := out.String()
+	for _, want := range []string{
+		`level=DEBUG msg="HTTP request answered" method=GET path=/v1/internal/federation-state/dc9 query=stale`, "status=404", "status=200",
+	} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("%s is not there once:\n%s", want, got)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// maxBody bounds an answer to another datacenter, in bytes: a gRPC message with room for status and headers.
+const maxBody = api.MaxMessageSize - 64<<10
+
+var errTooLarge = errors.New("answer is too large")
+
+// forwardedKey marks the context of a request that another datacenter's server sent on.
+type forwardedKey struct{}
+
+func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+
+// Serve answers a query of another datacenter's server through h, a handler of New: the same answer as over HTTP. It blocks
+// as the query asks; ctx ends it. Refusals (no such path, malformed query, answer above api.MaxMessageSize) are answers,
+// not errors; the only error is that of ctx.
+func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	w := &recorder{header: http.Header{}}
+	r, err := requestOf(ctx, req)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return w.response(), nil
+	}
+	h.ServeHTTP(w, r)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if w.tooLarge {
+		w = &recorder{header: http.Header{}}
+		fail(w, http.StatusInternalServerError, fmt.Sprintf(
+			"answer is larger than %d bytes, the most that goes to another datacenter; ask a server there by HTTP", maxBody))
+	}
+	return w.response(), nil
+}
+
+// requestOf makes the HTTP request that req stands for. Only the API may be asked, not metrics.
+func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error) {
+	path, err := url.PathUnescape(req.GetPath())
+	if err != nil || !strings.HasPrefix(path, "/v1/") || strings.ContainsAny(req.GetPath(), "?#") {
+		return nil, fmt.Errorf("bad path %.100q: it must be one of the HTTP API, under /v1/", req.GetPath())
+	}
+	u := &url.URL{Path: path, RawPath: req.GetPath(), RawQuery: req.GetRawQuery()}
+	r := &http.Request{
+		Method: http.MethodGet, URL: u, Host: "localhost", RequestURI: u.RequestURI(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody,
+	}
+	return r.WithContext(context.WithValue(ctx, forwardedKey{}, true)), nil
+}
+
+// recorder keeps an answer of at most maxBody bytes.
+type recorder struct {
+	header   http.Header
+	status   int
+	body     bytes.Buffer
+	tooLarge bool
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if r.tooLarge || r.body.Len()+len(b) > maxBody {
+		r.tooLarge = true
+		return 0, errTooLarge
+	}
+	return r.body.Write(b)
+}
+
+func (r *recorder) response() *pb.QueryResponse {
+	headers := make(map[string]string, len(r.header))
+	for key := range r.header {
+		headers[key] = r.header.Get(key)
+	}
+	return &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Headers: headers, Body: r.body.Bytes()}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeSource stands for the server, which needs a store and a gossip pool: here only what the handlers make of its
+// answers is tested. The real one is tested, over real links, in package test.
+type fakeSource struct {
+	members     map[bool][]api.Member
+	datacenters []string
+	leaderAddr  string
+	lastContact time.Duration
+	peersList   []string
+	sum         api.Status
+	err         error // of FederationStates and Status
+	waitErr     error // of WaitFederationStates
+	query       func(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error)
+
+	mu      sync.Mutex
+	states  []*pb.FederationState
+	index   uint64
+	changed chan struct{} // closed and replaced by set
+}
+
+func (f *fakeSource) set(index uint64, states ...*pb.FederationState) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index, f.states = index, states
+	if f.changed != nil {
+		close(f.changed)
+	}
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeSource) now() ([]*pb.FederationState, uint64, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.states, f.index, f.changed
+}
+
+func (f *fakeSource) FederationStates(context.Context) ([]*pb.FederationState, uint64, error) {
+	states, index, _ := f.now()
+	return states, index, f.err
+}
+
+func (f *fakeSource) WaitFederationStates(ctx context.Context, after uint64) error {
+	for {
+		_, index, changed := f.now()
+		if index > after || f.waitErr != nil {
+			return f.waitErr
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *fakeSource) Members(wan bool) []api.Member { return f.members[wan] }
+func (f *fakeSource) Datacenters() []string         { return f.datacenters }
+func (f *fakeSource) Peers() []string               { return f.peersList }
+func (f *fakeSource) Leader() (string, time.Duration, bool) {
+	return f.leaderAddr, f.lastContact, f.leaderAddr != ""
+}
+func (f *fakeSource) Status(context.Context) (api.Status, error) { return f.sum, f.err }
+func (f *fakeSource) Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
+	return f.query(ctx, dc, path, rawQuery)
+}
+
+func newFakeSource() *fakeSource {
+	f := &fakeSource{leaderAddr: "10.1.0.11:8300"}
+	f.set(22, state("dc1"), state("dc2", "gw1"))
+	return f
+}
+
+// state is that of dc with gateways of these names.
+func state(dc string, gateways ...string) *pb.FederationState {
+	s := &pb.FederationState{Datacenter: dc, ModifyIndex: 20}
+	for _, name := range gateways {
+		s.MeshGateways = append(s.MeshGateways, &pb.MeshGateway{
+			Node:    &pb.Node{Node: name, Datacenter: dc},
+			Service: &pb.Service{Id: name, Kind: "mesh-gateway"},
+		})
+	}
+	return s
+}
+
+func newHandler(t testing.TB, src Source) http.Handler {
+	t.Helper()
+	h, err := New(Config{DC: "dc1", Source: src, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// get asks h without a socket.
+func get(ctx context.Context, h http.Handler, target string) *httptest.ResponseRecorder {
+	return do(ctx, h, http.MethodGet, target)
+}
+
+func do(ctx context.Context, h http.Handler, method, target string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, method, target, nil)
+	r.Host = "127.0.0.1:8500"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
