@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestSame(t *testing.T) {
+	base := func() *pb.FederationState {
+		return &pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{
+			gateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing),
+			gateway("dc2", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
+		}}
+	}
+	tests := []struct {
+		name   string
+		change func(*pb.FederationState)
+		same   bool
+	}{
+		{"nothing", func(*pb.FederationState) {}, true},
+		{"updated_at", func(s *pb.FederationState) { s.UpdatedAt = timestamppb.Now() }, true},
+		{"indexes", func(s *pb.FederationState) { s.CreateIndex, s.ModifyIndex, s.PrimaryModifyIndex = 1, 2, 3 }, true},
+		{"order of gateways", func(s *pb.FederationState) {
+			s.MeshGateways[0], s.MeshGateways[1] = s.MeshGateways[1], s.MeshGateways[0]
+		}, true},
+		{"health", func(s *pb.FederationState) { s.MeshGateways[0].Checks[0].Status = catalog.StatusCritical }, false},
+		{"WAN address", func(s *pb.FederationState) {
+			s.MeshGateways[0].Service.TaggedAddresses[catalog.TagWAN].Address = "198.51.100.9"
+		}, false},
+		{"a gateway less", func(s *pb.FederationState) { s.MeshGateways = s.MeshGateways[:1] }, false},
+		{"datacenter", func(s *pb.FederationState) { s.Datacenter = "dc3" }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := base()
+			tt.change(b)
+			if Same(base(), b) != tt.same || Same(b, base()) != tt.same {
+				t.Errorf("Same is not %v", tt.same)
+			}
+		})
+	}
+}
+
+func TestMayWrite(t *testing.T) {
+	for _, tt := range []struct {
+		peer tlsutil.Peer
+		ok   bool
+	}{
+		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"}, true},
+		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc3", Node: "srv1"}, false},
+		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc1", Node: "srv1"}, false},
+		{tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}, false},
+		{tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc2", Node: "client"}, false},
+		{tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "cli"}, true},
+	} {
+		if err := MayWrite(tt.peer, "dc2"); (err == nil) != tt.ok {
+			t.Errorf("%v writes dc2's state: %v", tt.peer, err)
+		}
+	}
+}
+
+func TestValidateState(t *testing.T) {
+	ok := gateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
+	tests := []struct {
+		state *pb.FederationState
+		want  string // in the error; "" for none
+	}{
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{ok}}, ""},
+		{&pb.FederationState{Datacenter: "dc2"}, ""},
+		{&pb.FederationState{Datacenter: "DC2"}, "no DNS label"},
+		{nil, "empty"},
+		{&pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{ok}}, `in datacenter "dc2"`},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{}}}, "has no node"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{Node: ok.Node, Service: &pb.Service{}}}}, "no WAN address"},
+		{&pb.FederationState{Datacenter: "dc2", MeshGateways: make([]*pb.MeshGateway, MaxGateways+1)}, "more than 1024"},
+	}
+	for _, tt := range tests {
+		err := ValidateState(tt.state)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("ValidateState(%v) = %v, want %q", tt.state.GetDatacenter(), err, tt.want)
+		}
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	admit := Admit("dc3", "dc1")
+	for _, tt := range []struct {
+		name, dc, primary string
+		want              string
+	}{
+		{"srv1.dc2", "dc2", "dc1", ""},
+		{"srv1.dc2", "dc2", "dc9", `says the primary datacenter is "dc9", dc3 says "dc1"`},
+		{"srv1.dc2", "dc4", "dc1", `says its datacenter is "dc4"`},
+		{"srv1", "dc2", "dc1", "is not <node>.<dc>"},
+		{"srv1.x.dc2", "dc2", "dc1", "datacenter"},
+		{".dc2", "dc2", "dc1", "node: name is empty"},
+	} {
+		err := admit(pool.Member{Name: tt.name, Tags: map[string]string{TagDC: tt.dc, TagPrimary: tt.primary}})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+}
+
+func FuzzSplitWANName(f *testing.F) {
+	for _, s := range []string{"srv1.dc1", "*.dc1", "a.b.c", "", ".", "SRV.dc"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		node, dc, err := SplitWANName(s)
+		if err == nil && WANName(node, dc) != s {
+			t.Errorf("%q splits into %q and %q", s, node, dc)
+		}
+	})
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	good := Config{
+		DC: "dc2", Node: "srv1", DataDir: "data", CAFile: "ca", CertFile: "cert", KeyFile: "key",
+		PrimaryDC: "dc1", PrimaryGateways: []string{"[2001:db8::1]:8443"}, Advertise: "10.0.0.1",
+	}
+	tests := []struct {
+		name   string
+		change func(*Config)
+		want   []string // in the error, each
+	}{
+		{"good", func(*Config) {}, nil},
+		{"alone", func(c *Config) { c.PrimaryDC, c.PrimaryGateways = "", nil }, nil},
+		{"nothing set", func(c *Config) { *c = Config{} }, []string{"dc is required", "node is required", "data_dir is required", "ca_file", "cert_file", "key_file"}},
+		{"dc with a dot", func(c *Config) { c.DC = "dc.2" }, []string{`dc: "dc.2" is no DNS label`}},
+		{"node in upper case", func(c *Config) { c.Node = "SRV1" }, []string{`node: "SRV1" is no DNS label`}},
+		{"secondary without gateways", func(c *Config) { c.PrimaryGateways = nil }, []string{"primary_gateways is missing", "--primary-gateway"}},
+		{"primary with gateways", func(c *Config) { c.PrimaryDC = "dc2" }, []string{"primary_gateways is set, but dc2 is the primary itself"}},
+		{"gateway without port", func(c *Config) { c.PrimaryGateways = []string{"gw1"} }, []string{`primary_gateways: "gw1" is not host:port`}},
+		{"gateway with port 0", func(c *Config) { c.PrimaryGateways = []string{"gw1:0"} }, []string{"port is not a number from 1"}},
+		{"HTTP for all", func(c *Config) { c.HTTPAddr = "0.0.0.0:8500" }, []string{"not a loopback address", "https://0.0.0.0:8500"}},
+		{"HTTP for all, plain", func(c *Config) { c.HTTPAddr = "http://10.0.0.1:8500" }, []string{"not a loopback address"}},
+		{"HTTP for all by name", func(c *Config) { c.HTTPAddr = "example.com:8500" }, []string{"not a loopback address"}},
+		{"HTTPS for all", func(c *Config) { c.HTTPAddr = "https://0.0.0.0:8500" }, nil},
+		{"HTTP on localhost", func(c *Config) { c.HTTPAddr = "localhost:8500" }, nil},
+		{"HTTP on IPv6 loopback", func(c *Config) { c.HTTPAddr = "[::1]:8500" }, nil},
+		{"HTTP with path", func(c *Config) { c.HTTPAddr = "https://[::1]:8500/x" }, []string{"is not host:port"}},
+		{"HTTP scheme", func(c *Config) { c.HTTPAddr = "ftp://[::1]:8500" }, []string{"neither http nor https"}},
+		{"expect 2", func(c *Config) { c.BootstrapExpect = 2 }, []string{"bootstrap_expect is 2: must be 1, 3 or 5"}},
+		{"expect 3 alone", func(c *Config) { c.BootstrapExpect = 3 }, []string{"retry_join is empty"}},
+		{"expect 3", func(c *Config) { c.BootstrapExpect, c.RetryJoin = 3, []string{"10.0.0.2:8300"} }, nil},
+		{"advertise nothing", func(c *Config) { c.Advertise = "0.0.0.0" }, []string{"unspecified"}},
+		{"bind a name", func(c *Config) { c.Bind = "eth0" }, []string{`bind "eth0" is not an IP address`}},
+		{"port", func(c *Config) { c.Port = 70000 }, []string{"port is 70000"}},
+		{"all faults at once", func(c *Config) { c.Port, c.BootstrapExpect, c.DC = 70000, 7, "-" }, []string{"port is", "bootstrap_expect", "dc:"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := good
+			tt.change(&cfg)
+			err := errors.Join(cfg.withDefaults().check()...)
+			if len(tt.want) == 0 && err != nil {
+				t.Fatalf("refused: %v", err)
+			}
+			for _, w := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), w) {
+					t.Errorf("error %v does not say %q", err, w)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Capture reads every frame on a bridge from its start to Stop.
+type Capture struct {
+	fd     int
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	flows  map[Flow]*stream
+	other  map[string]int // frames that are neither TCP nor ARP nor IPv6 neighbour chatter, by what they are
+	frames int
+	err    error
+}
+
+// Flow is one direction of a TCP connection.
+type Flow struct{ From, To netip.AddrPort }
+
+type stream struct{ segments []segment }
+
+type segment struct {
+	seq  uint32
+	data []byte
+}
+
+// StartCapture captures on the bridge of a namespace. The test's end stops it.
+func StartCapture(t testing.TB, ns string) *Capture {
+	t.Helper()
+	c := &Capture{flows: map[Flow]*stream{}, other: map[string]int{}}
+	err := in(ns, func() (err error) {
+		proto := int(htons(unix.ETH_P_ALL))
+		c.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
+		if err != nil {
+			return err
+		}
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		// Every veth port of the bridge sees each frame once as it comes in.
+		tv := unix.Timeval{Usec: 50_000}
+		return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	})
+	if err != nil {
+		t.Fatalf("capture in %s: %v", ns, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	c.wg.Go(func() { c.read(ctx) })
+	t.Cleanup(func() { c.Stop() })
+	return c
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+func (c *Capture) read(ctx context.Context) {
+	buf := make([]byte, 1<<17)
+	for ctx.Err() == nil {
+		n, from, err := unix.Recvfrom(c.fd, buf, 0)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			c.mu.Lock()
+			c.err = err
+			c.mu.Unlock()
+			return
+		}
+		ll, ok := from.(*unix.SockaddrLinklayer)
+		if ok && ll.Pkttype == unix.PACKET_OUTGOING {
+			continue // the same frame, leaving by another port
+		}
+		c.frame(buf[:n])
+	}
+}
+
+// Stop ends the capture and closes its socket. It may be called more than once.
+func (c *Capture) Stop() {
+	c.cancel()
+	c.wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd >= 0 {
+		unix.Close(c.fd)
+		c.fd = -1
+	}
+}
+
+const (
+	etherIPv4 = 0x0800
+	etherARP  = 0x0806
+	etherIPv6 = 0x86dd
+	protoTCP  = 6
+	protoICM6 = 58
+)
+
+func (c *Capture) frame(b []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frames++
+	if len(b) < 14 {
+		c.other["short frame"]++
+		return
+	}
+	switch typ := binary.BigEndian.Uint16(b[12:]); typ {
+	case etherARP:
+	case etherIPv6:
+		if len(b) >= 14+40 && (b[14+6] == protoICM6 || b[14+6] == 0) {
+			return // neighbour discovery of the kernel itself
+		}
+		c.other["IPv6"]++
+	case etherIPv4:
+		c.ipv4(b[14:])
+	default:
+		c.other[fmt.Sprintf("ethertype %#x", typ)]++
+	}
+}
+
+func (c *Capture) ipv4(b []byte) {
+	if len(b) < 20 || int(b[0]&15)*4 > len(b) {
+		c.other["short IPv4"]++
+		return
+	}
+	total := int(binary.BigEndian.Uint16(b[2:]))
+	head := int(b[0]&15) * 4
+	if b[9] != protoTCP || total > len(b) || total < head+20 {
+		c.other[fmt.Sprintf("IPv4 protocol %d", b[9])]++
+		return
+	}
+	src, dst := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
+	tcp := b[head:total]
+	f := Flow{
+		From: netip.AddrPortFrom(src, binary.BigEndian.Uint16(tcp)),
+		To:   netip.AddrPortFrom(dst, binary.BigEndian.Uint16(tcp[2:])),
+	}
+	s := c.flows[f]
+	if s == nil {
+		s = &stream{}
+		c.flows[f] = s
+	}
+	off := int(tcp[12]>>4) * 4
+	if off > len(tcp) || len(tcp) == off {
+		return
+	}
+	s.segments = append(s.segments, segment{binary.BigEndian.Uint32(tcp[4:]), slices.Clone(tcp[off:])})
+}
+
+// Report says what a capture saw.
+type Report struct {
+	Frames  int
+	Flows   []Flow
+	Bytes   int // of TCP payload
+	Records int // of TLS
+	Other   map[string]int
+}
+
+// Check fails the test unless every TCP flow has port on exactly one side and carries TLS records (RFC 8446 section 5.1) and
+// nothing else, and nothing but TCP was seen. It stops the capture.
+func (c *Capture) Check(t testing.TB, port uint16) Report {
+	t.Helper()
+	c.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		t.Errorf("capture: %v", c.err)
+	}
+	r := Report{Frames: c.frames, Other: c.other}
+	for f, s := range c.flows {
+		r.Flows = append(r.Flows, f)
+		if (f.From.Port() == port) == (f.To.Port() == port) {
+			t.Errorf("flow %v -> %v is not to or from port %d", f.From, f.To, port)
+		}
+		records, bytes, err := tlsRecords(s)
+		if err != nil {
+			t.Errorf("flow %v -> %v: %v", f.From, f.To, err)
+		}
+		r.Records, r.Bytes = r.Records+records, r.Bytes+bytes
+	}
+	if len(c.other) > 0 {
+		t.Errorf("other traffic than TCP: %v", c.other)
+	}
+	return r
+}
+
+// tlsRecords puts a flow's segments in order and walks over its records. A last record may be cut off by the capture's end.
+func tlsRecords(s *stream) (records, n int, err error) {
+	if len(s.segments) == 0 {
+		return 0, 0, nil
+	}
+	first := s.segments[0].seq
+	for _, seg := range s.segments {
+		if int32(seg.seq-first) < 0 {
+			first = seg.seq
+		}
+	}
+	segs := slices.Clone(s.segments)
+	slices.SortStableFunc(segs, func(a, b segment) int { return cmp.Compare(a.seq-first, b.seq-first) })
+	var data []byte
+	for _, seg := range segs {
+		at := int(seg.seq - first)
+		switch {
+		case at > len(data):
+			return records, len(data), fmt.Errorf("capture has a gap at byte %d", len(data))
+		case at+len(seg.data) > len(data):
+			data = append(data[:at], seg.data...)
+		}
+	}
+	for b := data; len(b) >= 5; {
+		typ, major, size := b[0], b[1], int(binary.BigEndian.Uint16(b[3:]))
+		if typ < 20 || typ > 23 || major != 3 || size == 0 || size > 16384+256 {
+			return records, len(data), fmt.Errorf("byte %d is no TLS record: % x", len(data)-len(b), b[:min(16, len(b))])
+		}
+		records++
+		if len(b) < 5+size {
+			break
+		}
+		b = b[5+size:]
+	}
+	return records, len(data), nil
+}
