@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/go-memdb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// Tables and indexes.
+const (
+	tableResource = "resource" // *pb.Resource
+	tableIndex    = "index"    // *typeIndex
+
+	indexID    = "id"
+	indexUID   = "uid"
+	indexOwner = "owner"
+)
+
+// typeIndex is the store index of the last write to a type, deletions included.
+type typeIndex struct {
+	typ   *pb.Type
+	index uint64
+}
+
+func newDB() *memdb.MemDB {
+	db, err := memdb.NewMemDB(&memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
+		tableResource: {Name: tableResource, Indexes: map[string]*memdb.IndexSchema{
+			indexID:    {Name: indexID, Unique: true, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return idKey(r.GetId()) })},
+			indexUID:   {Name: indexUID, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return endKey(r.GetId().GetUid()) })},
+			indexOwner: {Name: indexOwner, AllowMissing: true, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return endKey(r.GetOwner().GetUid()) })},
+		}},
+		tableIndex: {Name: tableIndex, Indexes: map[string]*memdb.IndexSchema{
+			indexID: {Name: indexID, Unique: true, Indexer: indexer[*typeIndex](func(x *typeIndex) string { return typeKey(x.typ) })},
+		}},
+	}})
+	if err != nil {
+		panic(err) // the schema above is wrong
+	}
+	return db
+}
+
+// indexer makes a function from a row to its key an index. Arguments of lookups are ready keys. An empty key is no key.
+type indexer[T any] func(row T) string
+
+func (f indexer[T]) FromObject(row any) (bool, []byte, error) {
+	t, ok := row.(T)
+	if !ok {
+		return false, nil, fmt.Errorf("row is a %T", row)
+	}
+	k := f(t)
+	return k != "", []byte(k), nil
+}
+
+func (f indexer[T]) FromArgs(args ...any) ([]byte, error) {
+	if len(args) == 1 {
+		if k, ok := args[0].(string); ok {
+			return []byte(k), nil
+		}
+	}
+	return nil, fmt.Errorf("lookup with %v, not one key", args)
+}
+
+func (f indexer[T]) PrefixFromArgs(args ...any) ([]byte, error) { return f.FromArgs(args...) }
+
+// endKey ends each part of a key with a NUL, which no part holds: order of keys is order of parts, and no key is the prefix
+// of another.
+func endKey(part string) string {
+	if part == "" {
+		return ""
+	}
+	return part + "\x00"
+}
+
+func typeKey(t *pb.Type) string {
+	return endKey(t.GetGroup()) + endKey(t.GetGroupVersion()) + endKey(t.GetKind())
+}
+
+func idKey(id *pb.ID) string {
+	t := resource.FillTenancy(id.GetTenancy())
+	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace) + endKey(id.GetName())
+}
+
+// selection is a query in the form of keys.
+type selection struct {
+	typ     string      // typeKey
+	tenancy *pb.Tenancy // filled in; may have wildcards
+	prefix  string      // of the name
+	reads   string      // every key that matches begins with it
+}
+
+func newSelection(q resource.Query) (selection, error) {
+	for _, part := range []string{q.Type.GetGroup(), q.Type.GetGroupVersion(), q.Type.GetKind()} {
+		if part == "" || strings.IndexByte(part, 0) >= 0 {
+			return selection{}, fmt.Errorf("%w type %q: group, version and kind are required, without NUL", resource.ErrInvalid, resource.TypeString(q.Type))
+		}
+	}
+	s := selection{typ: typeKey(q.Type), tenancy: resource.FillTenancy(q.Tenancy), prefix: q.Prefix}
+	s.reads = s.typ
+	if s.tenancy.Partition != resource.Wildcard {
+		s.reads += endKey(s.tenancy.Partition)
+		if s.tenancy.Namespace != resource.Wildcard {
+			s.reads += endKey(s.tenancy.Namespace) + q.Prefix
+		}
+	}
+	return s, nil
+}
+
+// matches says whether a resource of the right type is selected.
+func (s selection) matches(id *pb.ID) bool {
+	t := resource.FillTenancy(id.GetTenancy())
+	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
+		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
+		strings.HasPrefix(id.GetName(), s.prefix)
+}
+
+// list returns what is selected, in order of tenancy and name, and the index of the type.
+func (s selection) list(txn *memdb.Txn) ([]*pb.Resource, uint64) {
+	it := must(txn.Get(tableResource, indexID+"_prefix", s.reads))
+	var all []*pb.Resource
+	for row := it.Next(); row != nil; row = it.Next() {
+		if r := row.(*pb.Resource); s.matches(r.GetId()) {
+			all = append(all, r)
+		}
+	}
+	return all, indexOf(txn, s.typ)
+}
+
+// indexOf returns the index of the type with that key, at least 1.
+func indexOf(txn *memdb.Txn, typ string) uint64 {
+	if row := must(txn.First(tableIndex, indexID, typ)); row != nil {
+		return row.(*typeIndex).index
+	}
+	return 1
+}
+
+// must unwraps what go-memdb answers: its errors are all misuse of the schema.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

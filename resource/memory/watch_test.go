@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+var testType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Thing"}
+
+func thing(t testing.TB, name string) *pb.Resource {
+	t.Helper()
+	r, err := resource.New(testType, name, &pb.Node{Node: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func put(t testing.TB, s *Store, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := s.Commit(t.Context(), resource.PutOp(thing(t, name), resource.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func open(t testing.TB, s *Store) *watch {
+	t.Helper()
+	w, err := s.Watch(resource.Query{Type: testType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w.(*watch)
+}
+
+// drain takes events until the watch would wait, and returns how many there were, or its error.
+func drain(t testing.TB, w *watch) (n int, err error) {
+	t.Helper()
+	for {
+		if len(w.queue) == 0 {
+			if changed, err := w.fetch(); err != nil || changed != nil {
+				return n, err
+			}
+			continue
+		}
+		if _, err := w.Next(t.Context()); err != nil {
+			return n, err
+		}
+		n++
+	}
+}
+
+// TestSlowWatch: a watch that stops reading keeps no more than the bound alive, and is told so.
+func TestSlowWatch(t *testing.T) {
+	s := New()
+	defer s.Close()
+	s.state.keep = 10
+	slow, quick := open(t, s), open(t, s)
+	drain(t, slow)
+	for i := range 100 {
+		put(t, s, "n"+strconv.Itoa(i))
+		if _, err := drain(t, quick); err != nil {
+			t.Fatalf("the watch that keeps up: %v", err)
+		}
+		if n := slow.t.events; n > 10 {
+			t.Fatalf("%d events are kept", n)
+		}
+	}
+	if len(slow.queue) != 0 {
+		t.Errorf("the slow watch holds %d events itself", len(slow.queue))
+	}
+	for range 2 {
+		if _, err := slow.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
+			t.Fatalf("slow watch: %v, want ErrWatchReset", err)
+		}
+	}
+	if _, err := drain(t, open(t, s)); err != nil {
+		t.Errorf("a new watch: %v", err)
+	}
+}
+
+// TestHugeBatch: one commit above the bound reaches every watch that had seen all before it.
+func TestHugeBatch(t *testing.T) {
+	s := New()
+	defer s.Close()
+	s.state.keep = 10
+	w := open(t, s)
+	drain(t, w)
+	var ops []*pb.Op
+	for i := range 50 {
+		ops = append(ops, resource.PutOp(thing(t, "n"+strconv.Itoa(i)), ""))
+	}
+	if _, err := s.Commit(t.Context(), ops...); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := drain(t, w); n != 50 || err != nil {
+		t.Errorf("%d events, %v", n, err)
+	}
+}
+
+// TestIdleLog: nothing is kept for nobody.
+func TestIdleLog(t *testing.T) {
+	s := New()
+	defer s.Close()
+	a, b := open(t, s), open(t, s)
+	put(t, s, "x", "y")
+	a.Close()
+	a.Close()
+	if n := len(b.t.log); n != 2 {
+		t.Errorf("%d commits kept for the watch that is left, want 2", n)
+	}
+	b.Close()
+	if b.t.watchers != 0 || b.t.log != nil || b.t.events != 0 {
+		t.Errorf("without watches the topic is %+v", b.t)
+	}
+	put(t, s, "z")
+	if b.t.log != nil {
+		t.Error("a commit nobody watches is kept")
+	}
+	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
+		t.Errorf("a new watch: %d events, %v; want 3 upserts and end-of-snapshot", n, err)
+	}
+}
+
+// TestWaitersSleep: with goroutines in Wait and Next, nothing runs until a write to their type.
+func TestWaitersSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		w := open(t, s)
+		drain(t, w)
+		woken := 0
+		errc := make(chan error, 2)
+		go func() {
+			err := s.Wait(t.Context(), testType, 1)
+			woken++
+			errc <- err
+		}()
+		go func() { _, err := w.Next(t.Context()); errc <- err }()
+		synctest.Wait()
+		other := thing(t, "x")
+		other.Id.Type = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Other"}
+		if _, err := s.Commit(t.Context(), resource.PutOp(other, "")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if woken != 0 || len(errc) != 0 {
+			t.Error("another type's write ended a wait")
+		}
+		put(t, s, "x")
+		for range 2 {
+			if err := <-errc; err != nil {
+				t.Error(err)
+			}
+		}
+		s.Close()
+	})
+}
+
+func TestClose(t *testing.T) {
+	s := New()
+	put(t, s, "x")
+	w := open(t, s)
+	drain(t, w)
+	errc := make(chan error, 2)
+	go func() { _, err := w.Next(t.Context()); errc <- err }()
+	go func() { errc <- s.Wait(t.Context(), testType, 100) }()
+	s.Close()
+	s.Close()
+	for range 2 {
+		if err := <-errc; !errors.Is(err, resource.ErrClosed) {
+			t.Errorf("a wait ended with %v, want ErrClosed", err)
+		}
+	}
+	_, readErr := s.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "x"})
+	_, _, listErr := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y"), ""))
+	_, watchErr := s.Watch(resource.Query{Type: testType})
+	_, ownerErr := s.ListByOwner(t.Context(), &pb.ID{Uid: "u"})
+	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), testType, 0)} {
+		if !errors.Is(err, resource.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	}
+}
+
+// TestApply: the state machine takes indexes from outside, each above the last, and does what the ops say or nothing.
+func TestApply(t *testing.T) {
+	s := NewState()
+	defer s.Close()
+	out, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "a"), "")})
+	if err != nil || out[0].Version != "17" || s.Index() != 17 {
+		t.Fatalf("%v, %v, index %d", out, err, s.Index())
+	}
+	if _, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
+		t.Error("an index came twice")
+	}
+	if _, err := s.Apply(20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
+		t.Errorf("a batch that changes nothing: %v, index %d", err, s.Index())
+	}
+	rep := proto.CloneOf(out[0])
+	if _, err := s.Apply(21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
+		t.Errorf("a replica that is there: %v, index %d", err, s.Index())
+	}
+	if _, err := s.Apply(22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
+		t.Errorf("conflict: %v", err)
+	}
+	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 || index != 17 {
+		t.Errorf("%d resources at %d, %v", len(all), index, err)
+	}
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, watches := range []int{0, 1, 100} {
+		b.Run(fmt.Sprintf("watches=%d", watches), func(b *testing.B) {
+			s := New()
+			defer s.Close()
+			for range watches {
+				w := open(b, s)
+				go func() {
+					for {
+						if _, err := w.Next(b.Context()); err != nil {
+							return
+						}
+					}
+				}()
+			}
+			r := thing(b, "a")
+			b.ResetTimer()
+			for range b.N {
+				if _, err := s.Commit(b.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

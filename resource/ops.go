@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// PutOp writes r, if the stored resource has version expect: a version, "" for "there is none", or AnyVersion.
+func PutOp(r *pb.Resource, expect string) *pb.Op {
+	return &pb.Op{Op: &pb.Op_Put{Put: &pb.Put{Resource: r, ExpectVersion: expect}}}
+}
+
+// RemoveOp deletes what id names, if it has version expect: a version, or "" and AnyVersion for whatever is there. With a
+// uid in id, only that resource.
+func RemoveOp(id *pb.ID, expect string) *pb.Op {
+	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect}}}
+}
+
+// ReplicaOp stores a copy of r, which came from the primary and has PrimaryModifyIndex set.
+func ReplicaOp(r *pb.Resource) *pb.Op {
+	return &pb.Op{Op: &pb.Op_Replica{Replica: &pb.Replica{Resource: r}}}
+}
+
+// CheckOps returns an ErrInvalid for ops that no Backend can store: without an id, a uid, or a kind of op that is known.
+// It knows nothing of registered types. Backends call it first.
+func CheckOps(ops []*pb.Op) error {
+	for i, op := range ops {
+		if err := checkOp(op); err != nil {
+			return fmt.Errorf("op %d of %d: %w", i+1, len(ops), err)
+		}
+	}
+	return nil
+}
+
+func checkOp(op *pb.Op) error {
+	switch o := op.GetOp().(type) {
+	case *pb.Op_Put:
+		return CheckStored(o.Put.GetResource())
+	case *pb.Op_Replica:
+		return CheckStored(o.Replica.GetResource())
+	case *pb.Op_Remove:
+		return checkID(o.Remove.GetId())
+	default:
+		return fmt.Errorf("%w op: it is no put, remove or replica; a newer version of wanfed may have sent it", ErrInvalid)
+	}
+}
+
+// CheckStored returns an ErrInvalid for a resource that no Backend can store.
+func CheckStored(r *pb.Resource) error {
+	id := r.GetId()
+	if err := checkID(id); err != nil {
+		return err
+	}
+	if id.GetUid() == "" {
+		return fmt.Errorf("%w resource %s: it has no uid", ErrInvalid, IDString(id))
+	}
+	if r.Owner != nil {
+		if err := checkID(r.Owner); err != nil {
+			return fmt.Errorf("owner of %s: %w", IDString(id), err)
+		}
+		if r.Owner.GetUid() == "" {
+			return fmt.Errorf("%w owner of %s: it has no uid", ErrInvalid, IDString(id))
+		}
+	}
+	return nil
+}
+
+// checkID checks what the keys of a store rely on: nothing empty, no NUL, no wildcard.
+func checkID(id *pb.ID) error {
+	t := FillTenancy(id.GetTenancy())
+	for _, f := range []struct{ field, value string }{
+		{"id.type.group", id.GetType().GetGroup()},
+		{"id.type.group_version", id.GetType().GetGroupVersion()},
+		{"id.type.kind", id.GetType().GetKind()},
+		{"id.tenancy.partition", t.Partition},
+		{"id.tenancy.namespace", t.Namespace},
+		{"id.name", id.GetName()},
+	} {
+		if f.value == "" || f.value == Wildcard || strings.IndexByte(f.value, 0) >= 0 {
+			return invalidField(f.field, f.value, `must not be empty, "*" or hold a NUL`)
+		}
+	}
+	return nil
+}

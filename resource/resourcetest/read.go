@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// in moves r to a tenancy.
+func in(r *pb.Resource, partition, namespace string) *pb.Resource {
+	r.Id.Tenancy = &pb.Tenancy{Partition: partition, Namespace: namespace}
+	return r
+}
+
+func testList(e *env) {
+	all, index := e.list(resource.Query{Type: e.typ})
+	if len(all) != 0 || index != 1 {
+		e.Errorf("a type never written: %d resources, index %d; want 0, 1", len(all), index)
+	}
+	for _, r := range []*pb.Resource{
+		e.fresh("b", ""), e.fresh("a-1", ""), e.fresh("a", ""), e.fresh("a.b", ""),
+		in(e.fresh("a", ""), "default", "z"), in(e.fresh("x", ""), "default", "a"),
+		in(e.fresh("p", ""), "other", "default"),
+	} {
+		e.put(r, "")
+	}
+	other := e.fresh("a", "")
+	other.Id.Type = e.newType("ThingX") // begins like this subtest's type
+	e.put(other, "")
+
+	any1 := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
+	for _, tc := range []struct {
+		tenancy *pb.Tenancy
+		prefix  string
+		want    []string
+	}{
+		{nil, "", []string{"a", "a-1", "a.b", "b"}},
+		{&pb.Tenancy{Partition: "default"}, "", []string{"a", "a-1", "a.b", "b"}},
+		{nil, "a", []string{"a", "a-1", "a.b"}},
+		{nil, "a.", []string{"a.b"}},
+		{nil, "c", nil},
+		{&pb.Tenancy{Namespace: "z"}, "", []string{"a"}},
+		{&pb.Tenancy{Partition: "default", Namespace: resource.Wildcard}, "", []string{"x", "a", "a-1", "a.b", "b", "a"}},
+		{any1, "", []string{"x", "a", "a-1", "a.b", "b", "a", "p"}},
+		{any1, "a", []string{"a", "a-1", "a.b", "a"}},
+		{&pb.Tenancy{Partition: resource.Wildcard, Namespace: "default"}, "", []string{"a", "a-1", "a.b", "b", "p"}},
+	} {
+		got, _ := e.list(resource.Query{Type: e.typ, Tenancy: tc.tenancy, Prefix: tc.prefix})
+		if !slices.Equal(names(got), tc.want) {
+			e.Errorf("List of tenancy %v prefix %q: %v, want %v", tc.tenancy, tc.prefix, names(got), tc.want)
+		}
+	}
+}
+
+// testIndex: the index of a type is that of its last write, whatever became of the resource, and moves with no other type.
+func testIndex(e *env) {
+	index := func() uint64 {
+		_, i := e.list(resource.Query{Type: e.typ})
+		return i
+	}
+	r := e.put(e.fresh("a", "1"), "")
+	if index() != r.ModifyIndex {
+		e.Errorf("index %d after a write with index %d", index(), r.ModifyIndex)
+	}
+	e.commit(resource.RemoveOp(r.Id, ""))
+	removed := index()
+	if removed <= r.ModifyIndex {
+		e.Errorf("index %d after a deletion, %d before", removed, r.ModifyIndex)
+	}
+	other := e.fresh("a", "1")
+	other.Id.Type = e.newType("Other")
+	e.put(other, "")
+	if index() != removed {
+		e.Errorf("another type's write moved the index from %d to %d", removed, index())
+	}
+	again := e.put(e.fresh("a", "1"), "")
+	if again.CreateIndex <= removed || again.Version == r.Version || index() != again.ModifyIndex {
+		e.Errorf("created again: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex, again.Version, index(), removed)
+	}
+}
+
+// owned returns a resource of type Child that owner owns.
+func (e *env) owned(name string, owner *pb.ID) *pb.Resource {
+	r := e.fresh(name, "")
+	r.Id.Type = e.newType("Child")
+	r.Owner = proto.CloneOf(owner)
+	return r
+}
+
+func testOwner(e *env) {
+	owner := e.put(e.fresh("o", ""), "")
+	a := e.put(e.owned("a", owner.Id), "")
+	b := e.put(e.owned("b", owner.Id), "")
+	grandchild := e.put(e.owned("c", a.Id), "")
+	bystander := e.put(e.fresh("o2", ""), "")
+
+	got, err := e.b.ListByOwner(e.ctx, owner.Id)
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.same(got, []*pb.Resource{a, b})
+	stranger := proto.CloneOf(owner.Id)
+	stranger.Uid = resource.NewUID()
+	if got, err := e.b.ListByOwner(e.ctx, stranger); err != nil || len(got) != 0 {
+		e.Errorf("ListByOwner of an unknown uid: %v, %v", got, err)
+	}
+	if _, err := e.b.ListByOwner(e.ctx, &pb.ID{Type: e.typ, Name: "o"}); !errors.Is(err, resource.ErrInvalid) {
+		e.Errorf("ListByOwner without a uid: %v", err)
+	}
+	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", stranger), ""))
+
+	_, before := e.list(resource.Query{Type: a.Id.Type})
+	e.commit(resource.RemoveOp(owner.Id, ""))
+	for _, r := range []*pb.Resource{owner, a, b, grandchild} {
+		e.missing(r.Id)
+	}
+	e.read(bystander.Id)
+	if _, after := e.list(resource.Query{Type: a.Id.Type}); after <= before {
+		e.Errorf("the children went, and their type's index stayed at %d", after)
+	}
+	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", owner.Id), ""))
+}
+
+// testOwnerReplaced: to write another uid over a resource is to delete it, with what it owns.
+func testOwnerReplaced(e *env) {
+	owner := e.put(e.fresh("o", "1"), "")
+	child := e.put(e.owned("a", owner.Id), "")
+	next := e.put(e.fresh("o", "2"), resource.AnyVersion)
+	if next.CreateIndex <= owner.CreateIndex {
+		e.Errorf("another uid, but create index %d after %d", next.CreateIndex, owner.CreateIndex)
+	}
+	e.missing(child.Id)
+	// Two that own each other go together.
+	x := e.put(e.owned("x", next.Id), "")
+	y := e.put(e.owned("y", x.Id), "")
+	rep := proto.CloneOf(x)
+	rep.Owner, rep.PrimaryModifyIndex = y.Id, 1
+	e.commit(resource.ReplicaOp(rep))
+	e.commit(resource.RemoveOp(y.Id, ""))
+	e.missing(x.Id)
+	e.missing(y.Id)
+}
+
+// primary returns a resource as a primary might hand it out, with another store's version and indexes.
+func (e *env) primary(name, text string, index uint64) *pb.Resource {
+	r := e.fresh(name, text)
+	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "1000000", 1000000, 1000000, index
+	r.Metadata = map[string]string{"k": "v"}
+	r.Status = map[string]*pb.Status{"primary": {}}
+	return r
+}
+
+func testReplica(e *env) {
+	given := e.primary("a", "1", 40)
+	got := e.commit(resource.ReplicaOp(given))[0]
+	want := proto.CloneOf(given)
+	want.Version, want.CreateIndex, want.ModifyIndex, want.Status = got.Version, got.ModifyIndex, got.ModifyIndex, nil
+	e.same([]*pb.Resource{got}, []*pb.Resource{want})
+	if got.ModifyIndex >= 1000000 {
+		e.Errorf("the replica has the primary's index, %d", got.ModifyIndex)
+	}
+
+	// Local status stays, through replicas and in spite of the primary's.
+	withStatus := proto.CloneOf(got)
+	withStatus.Status = map[string]*pb.Status{"local": {ObservedGeneration: got.Generation}}
+	local := e.put(withStatus, got.Version)
+	if local.PrimaryModifyIndex != 40 {
+		e.Errorf("a local write of status left primary modify index %d", local.PrimaryModifyIndex)
+	}
+	same := e.commit(resource.ReplicaOp(given))[0]
+	e.same([]*pb.Resource{same, e.read(given.Id)}, []*pb.Resource{local, local})
+
+	newer := e.changed(given, "2")
+	newer.PrimaryModifyIndex = 50
+	got = e.commit(resource.ReplicaOp(newer))[0]
+	if e.text(got) != "2" || got.Generation != newer.Generation || got.PrimaryModifyIndex != 50 ||
+		got.Status["local"] == nil || got.CreateIndex != local.CreateIndex || got.ModifyIndex <= local.ModifyIndex {
+		e.Errorf("the newer replica is stored as %v", got)
+	}
+	for what, change := range map[string]func(r *pb.Resource){
+		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
+		"primary index": func(r *pb.Resource) { r.PrimaryModifyIndex++ },
+		"generation":    func(r *pb.Resource) { r.Generation = resource.NewGeneration() },
+	} {
+		r := proto.CloneOf(newer)
+		change(r)
+		if next := e.commit(resource.ReplicaOp(r))[0]; next.Version == got.Version {
+			e.Errorf("a replica with other %s changed nothing", what)
+		}
+	}
+}
+
+func testReplicaReplaced(e *env) {
+	old := e.commit(resource.ReplicaOp(e.primary("a", "1", 40)))[0]
+	child := e.put(e.owned("c", old.Id), "")
+	withStatus := proto.CloneOf(old)
+	withStatus.Status = map[string]*pb.Status{"local": {}}
+	e.put(withStatus, old.Version)
+
+	got := e.commit(resource.ReplicaOp(e.primary("a", "1", 60)))[0] // another uid
+	if got.Id.Uid == old.Id.Uid || len(got.Status) != 0 || got.CreateIndex <= old.CreateIndex {
+		e.Errorf("the replica of a re-created resource: %v", got)
+	}
+	e.missing(old.Id)
+	e.missing(child.Id)
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// Run runs the suite. open returns a backend that takes writes.
+func Run(t *testing.T, open func(t *testing.T) resource.Backend) {
+	for _, sub := range []struct {
+		name string
+		run  func(*env)
+	}{
+		{"Create", testCreate},
+		{"CompareAndSwap", testCompareAndSwap},
+		{"ConcurrentWriters", testConcurrentWriters},
+		{"InvalidOps", testInvalidOps},
+		{"Batch", testBatch},
+		{"Remove", testRemove},
+		{"EndedContext", testEndedContext},
+		{"Immutable", testImmutable},
+		{"List", testList},
+		{"Index", testIndex},
+		{"Owner", testOwner},
+		{"OwnerReplaced", testOwnerReplaced},
+		{"Replica", testReplica},
+		{"ReplicaReplaced", testReplicaReplaced},
+		{"Watch", testWatch},
+		{"WatchSelects", testWatchSelects},
+		{"WatchEnds", testWatchEnds},
+		{"WatchConcurrent", testWatchConcurrent},
+		{"Wait", testWait},
+		{"WaitEnds", testWaitEnds},
+	} {
+		t.Run(sub.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			e := &env{T: t, ctx: ctx, b: open(t)}
+			e.typ = e.newType("Thing")
+			sub.run(e)
+		})
+	}
+}
+
+// env is what one subtest works with.
+type env struct {
+	*testing.T
+	ctx context.Context
+	b   resource.Backend
+	typ *pb.Type // of this subtest alone
+}
+
+// newType returns a type that no other subtest uses.
+func (e *env) newType(kind string) *pb.Type {
+	return &pb.Type{Group: strings.ToLower(e.Name()), GroupVersion: "v1", Kind: kind}
+}
+
+// fresh returns a resource that can be created; its data is the text.
+func (e *env) fresh(name, text string) *pb.Resource {
+	e.Helper()
+	r, err := resource.New(e.typ, name, &pb.Node{Node: text})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+// changed returns a copy of r with other data.
+func (e *env) changed(r *pb.Resource, text string) *pb.Resource {
+	e.Helper()
+	c := proto.CloneOf(r)
+	if err := resource.SetData(c, &pb.Node{Node: text}); err != nil {
+		e.Fatal(err)
+	}
+	return c
+}
+
+func (e *env) text(r *pb.Resource) string {
+	e.Helper()
+	n, err := resource.Decode[*pb.Node](r)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return n.GetNode()
+}
+
+// commit commits ops and fails the test if that fails.
+func (e *env) commit(ops ...*pb.Op) []*pb.Resource {
+	e.Helper()
+	out, err := e.b.Commit(e.ctx, ops...)
+	if err != nil {
+		e.Fatal(err)
+	}
+	if len(out) != len(ops) {
+		e.Fatalf("Commit of %d ops returned %d resources", len(ops), len(out))
+	}
+	return out
+}
+
+func (e *env) put(r *pb.Resource, expect string) *pb.Resource {
+	e.Helper()
+	return e.commit(resource.PutOp(r, expect))[0]
+}
+
+// refused commits ops, which must fail with want and change nothing.
+func (e *env) refused(want error, ops ...*pb.Op) {
+	e.Helper()
+	before, index := e.list(resource.Query{Type: e.typ})
+	if _, err := e.b.Commit(e.ctx, ops...); !errors.Is(err, want) {
+		e.Fatalf("Commit: %v, want %v", err, want)
+	}
+	after, index2 := e.list(resource.Query{Type: e.typ})
+	if index2 != index {
+		e.Errorf("a refused commit moved the index from %d to %d", index, index2)
+	}
+	e.same(after, before)
+}
+
+func (e *env) list(q resource.Query) ([]*pb.Resource, uint64) {
+	e.Helper()
+	all, index, err := e.b.List(e.ctx, resource.Strong, q)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return all, index
+}
+
+func (e *env) read(id *pb.ID) *pb.Resource {
+	e.Helper()
+	r, err := e.b.Read(e.ctx, resource.Strong, id)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return r
+}
+
+// missing reads what must not be there.
+func (e *env) missing(id *pb.ID) {
+	e.Helper()
+	for _, c := range []resource.Consistency{resource.Eventual, resource.Strong} {
+		if r, err := e.b.Read(e.ctx, c, id); !errors.Is(err, resource.ErrNotFound) {
+			e.Errorf("Read %s: %v, %v; want ErrNotFound", resource.IDString(id), r, err)
+		}
+	}
+}
+
+func (e *env) same(got, want []*pb.Resource) {
+	e.Helper()
+	if len(got) != len(want) {
+		e.Fatalf("got %d resources %v, want %d %v", len(got), names(got), len(want), names(want))
+	}
+	for i := range got {
+		if !proto.Equal(got[i], want[i]) {
+			e.Errorf("resource %d:\ngot  %v\nwant %v", i, got[i], want[i])
+		}
+	}
+}
+
+func names(all []*pb.Resource) []string {
+	out := make([]string, len(all))
+	for i, r := range all {
+		out[i] = r.GetId().GetName()
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+func (e *env) watch(q resource.Query) resource.Watch {
+	e.Helper()
+	w, err := e.b.Watch(q)
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(w.Close)
+	return w
+}
+
+// next takes n events from w, as "+name=text", "-name" and ".".
+func (e *env) next(w resource.Watch, n int) []string {
+	e.Helper()
+	var got []string
+	for range n {
+		ev, err := w.Next(e.ctx)
+		if err != nil {
+			e.Fatalf("after events %v: %v", got, err)
+		}
+		switch {
+		case ev.GetUpsert() != nil:
+			r := ev.GetUpsert().GetResource()
+			got = append(got, fmt.Sprintf("+%s=%s", r.GetId().GetName(), e.text(r)))
+		case ev.GetDelete() != nil:
+			got = append(got, "-"+ev.GetDelete().GetResource().GetId().GetName())
+		case ev.GetEndOfSnapshot() != nil:
+			got = append(got, ".")
+		}
+	}
+	return got
+}
+
+func (e *env) expect(w resource.Watch, want ...string) {
+	e.Helper()
+	if got := e.next(w, len(want)); !slices.Equal(got, want) {
+		e.Errorf("events %v, want %v", got, want)
+	}
+}
+
+func testWatch(e *env) {
+	q := resource.Query{Type: e.typ}
+	empty := e.watch(q)
+	e.expect(empty, ".")
+
+	b := e.put(e.fresh("b", "1"), "")
+	a := e.put(e.fresh("a", "1"), "")
+	w := e.watch(q)
+	b2 := e.put(e.changed(b, "2"), b.Version)
+	e.commit(resource.RemoveOp(a.Id, ""), resource.PutOp(e.fresh("c", "1"), ""), resource.RemoveOp(a.Id, ""))
+	e.put(e.fresh("b", "3"), resource.AnyVersion) // another uid: the old one is deleted first
+	e.expect(w, "+a=1", "+b=1", ".", "+b=2", "-a", "+c=1", "-b", "+b=3")
+	e.expect(empty, "+b=1", "+a=1", "+b=2", "-a", "+c=1", "-b", "+b=3")
+
+	// A deletion shows the resource as it was last, with the index of the deletion.
+	late := e.watch(q)
+	e.expect(late, "+b=3", "+c=1", ".")
+	e.commit(resource.RemoveOp(b2.Id, "")) // of a uid that is gone: no event
+	last := e.read(&pb.ID{Type: e.typ, Name: "c"})
+	e.commit(resource.RemoveOp(last.Id, ""))
+	ev, err := late.Next(e.ctx)
+	if err != nil {
+		e.Fatal(err)
+	}
+	_, index := e.list(q)
+	if d := ev.GetDelete().GetResource(); d.GetVersion() != last.Version || d.GetModifyIndex() != index || d.GetId().GetUid() != last.Id.Uid {
+		e.Errorf("deleted at index %d: event %v", index, ev)
+	}
+}
+
+func testWatchSelects(e *env) {
+	prefix := e.watch(resource.Query{Type: e.typ, Prefix: "x-"})
+	namespace := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Namespace: "n"}})
+	every := e.watch(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}})
+	children := e.watch(resource.Query{Type: e.newType("Child")})
+	for _, w := range []resource.Watch{prefix, namespace, every, children} {
+		e.expect(w, ".")
+	}
+	x := e.put(e.fresh("x-1", ""), "")
+	e.put(e.fresh("y-1", ""), "")
+	e.put(in(e.fresh("z-1", ""), "default", "n"), "")
+	e.put(e.owned("c", x.Id), "")
+	e.commit(resource.RemoveOp(x.Id, ""))
+
+	e.expect(prefix, "+x-1=", "-x-1")
+	e.expect(namespace, "+z-1=")
+	e.expect(every, "+x-1=", "+y-1=", "+z-1=", "-x-1")
+	e.expect(children, "+c=", "-c") // it went with its owner
+}
+
+func testWatchEnds(e *env) {
+	w := e.watch(resource.Query{Type: e.typ})
+	e.expect(w, ".")
+	ctx, cancel := context.WithCancel(e.ctx)
+	errc := make(chan error, 1)
+	go func() { _, err := w.Next(ctx); errc <- err }()
+	cancel()
+	if err := <-errc; !errors.Is(err, context.Canceled) {
+		e.Errorf("Next: %v, want the context's error", err)
+	}
+	e.put(e.fresh("a", "1"), "")
+	e.expect(w, "+a=1") // the ended context cost nothing
+
+	go func() { _, err := w.Next(e.ctx); errc <- err }()
+	w.Close()
+	if err := <-errc; !errors.Is(err, resource.ErrClosed) {
+		e.Errorf("Next of a closed watch: %v, want ErrClosed", err)
+	}
+	w.Close()
+}
+
+// testWatchConcurrent: watches that begin while others write see each resource count up without a gap or a repetition.
+func testWatchConcurrent(e *env) {
+	const writers, each, watches = 4, 25, 8
+	var wg sync.WaitGroup
+	for n := range writers {
+		wg.Go(func() {
+			r := e.fresh("w"+strconv.Itoa(n), "1")
+			expect := ""
+			for i := 1; i <= each; i++ {
+				out, err := e.b.Commit(e.ctx, resource.PutOp(e.changed(r, strconv.Itoa(i)), expect))
+				if err != nil {
+					e.Error(err)
+					return
+				}
+				expect = out[0].Version
+			}
+		})
+	}
+	for range watches {
+		wg.Go(func() {
+			if err := e.countUp(writers, each); err != nil {
+				e.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// countUp watches until all writers have reached last.
+func (e *env) countUp(writers, last int) error {
+	w, err := e.b.Watch(resource.Query{Type: e.typ})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	at, live, index, done := map[string]int{}, false, uint64(0), 0
+	for done < writers || !live {
+		ev, err := w.Next(e.ctx)
+		if err != nil {
+			return err
+		}
+		r := ev.GetUpsert().GetResource()
+		if r == nil {
+			live = true
+			continue
+		}
+		n, err := strconv.Atoi(e.text(r))
+		if err != nil {
+			return err
+		}
+		name := r.GetId().GetName()
+		if live && (n != at[name]+1 || r.GetModifyIndex() < index) {
+			return fmt.Errorf("%s at %d after %d, index %d after %d", name, n, at[name], r.GetModifyIndex(), index)
+		}
+		at[name] = n
+		if live {
+			index = r.GetModifyIndex()
+		}
+		if n == last {
+			done++
+		}
+	}
+	return nil
+}
+
+func testWait(e *env) {
+	if err := e.b.Wait(e.ctx, e.typ, 0); err != nil { // every type has an index of at least 1
+		e.Error(err)
+	}
+	r := e.put(e.fresh("a", "1"), "")
+	if err := e.b.Wait(e.ctx, e.typ, r.ModifyIndex-1); err != nil {
+		e.Error(err)
+	}
+	// Each of these writes ends one wait that began before it.
+	for _, write := range []*pb.Op{
+		resource.PutOp(e.changed(r, "2"), resource.AnyVersion),
+		resource.RemoveOp(r.Id, ""),
+		resource.PutOp(e.fresh("a", "3"), ""),
+	} {
+		_, index := e.list(resource.Query{Type: e.typ})
+		errc := make(chan error, 1)
+		go func() { errc <- e.b.Wait(e.ctx, e.typ, index) }()
+		other := e.fresh("x", "")
+		other.Id.Type = e.newType("Other")
+		e.put(other, resource.AnyVersion) // must not end it
+		e.commit(write)
+		if err := <-errc; err != nil {
+			e.Error(err)
+		}
+		if _, now := e.list(resource.Query{Type: e.typ}); now <= index {
+			e.Errorf("Wait above %d ended at %d", index, now)
+		}
+	}
+}
+
+func testWaitEnds(e *env) {
+	_, index := e.list(resource.Query{Type: e.typ})
+	ctx, cancel := context.WithCancel(e.ctx)
+	errc := make(chan error, 1)
+	go func() { errc <- e.b.Wait(ctx, e.typ, index) }()
+	cancel()
+	if err := <-errc; !errors.Is(err, context.Canceled) {
+		e.Errorf("Wait: %v, want the context's error", err)
+	}
+}

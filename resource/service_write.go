@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// maxWriteTries bounds how often a write without a version is tried against the stored resource while others change it.
+const maxWriteTries = 8
+
+// Write creates a resource, or replaces its data and metadata. Status, uid and owner of a stored resource stay. With a
+// version it is a compare-and-swap.
+func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
+	r, err := s.write(ctx, req.GetResource())
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.WriteResponse{Resource: r}, nil
+}
+
+func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, error) {
+	r, reg, err := s.admitWrite(ctx, given)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		stored, err := s.writeOnce(ctx, reg, proto.CloneOf(r))
+		retry := errors.Is(err, ErrConflict) && r.GetVersion() == "" && try < maxWriteTries
+		if !retry {
+			return stored, err
+		}
+	}
+}
+
+// admitWrite checks what can be checked without the stored resource, and returns the caller's own copy, mutated.
+func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resource, Registration, error) {
+	peer, reg, err := s.admit(ctx, given.GetId().GetType())
+	if err != nil {
+		return nil, reg, err
+	}
+	id, err := checkRequestID(given.GetId())
+	if err != nil {
+		return nil, reg, err
+	}
+	if v := given.GetVersion(); v == AnyVersion {
+		return nil, reg, invalidField("version", v, "must be a version, or empty to write whatever is stored")
+	}
+	r := proto.CloneOf(given)
+	r.Id = id
+	if err := decodeInto(r, newMessage(reg)); err != nil {
+		return nil, reg, err
+	}
+	if err := s.authorize(reg, peer, VerbWrite, r); err != nil {
+		return nil, reg, err
+	}
+	if err := s.checkWritable(reg); err != nil {
+		return nil, reg, err
+	}
+	if reg.Mutate != nil {
+		if err := reg.Mutate(r); err != nil {
+			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
+		}
+	}
+	if reg.Validate != nil {
+		if err := reg.Validate(r); err != nil {
+			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
+		}
+	}
+	return r, reg, nil
+}
+
+// writeOnce commits r, which it may change, against what is stored now. The read that it begins with may be stale: the commit
+// proves a yes, and a no is asked again with a strong read.
+func (s *Service) writeOnce(ctx context.Context, reg Registration, r *pb.Resource) (*pb.Resource, error) {
+	expect, err := s.prepare(ctx, Eventual, reg, r)
+	if err != nil {
+		expect, err = s.prepare(ctx, Strong, reg, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "", 0, 0, 0
+	out, err := s.cfg.Backend.Commit(ctx, PutOp(r, expect))
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
+}
+
+// prepare completes r from what is stored and returns the version to expect. It changes r only if it returns no error.
+func (s *Service) prepare(ctx context.Context, c Consistency, reg Registration, r *pb.Resource) (expect string, err error) {
+	byName := &pb.ID{Name: r.Id.Name, Type: r.Id.Type, Tenancy: r.Id.Tenancy}
+	stored, err := s.cfg.Backend.Read(ctx, c, byName)
+	if errors.Is(err, ErrNotFound) {
+		return "", s.prepareCreate(ctx, c, r)
+	}
+	if err != nil {
+		return "", err
+	}
+	return stored.GetVersion(), prepareUpdate(reg, r, stored)
+}
+
+func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resource) error {
+	switch {
+	case r.Id.Uid != "":
+		return fmt.Errorf("write %s: %w: there is none, and uid %s was given; leave the uid out to create one", IDString(r.Id), ErrWrongUID, r.Id.Uid)
+	case r.Version != "":
+		return fmt.Errorf("write %s: %w: there is none, and version %s was given; leave the version out to create one", IDString(r.Id), ErrConflict, r.Version)
+	}
+	if r.Owner != nil {
+		owner, err := s.findOwner(ctx, c, r.Owner)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", IDString(r.Id), err)
+		}
+		r.Owner = owner
+	}
+	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil
+	return nil
+}
+
+// findOwner returns the stored owner's id, with its uid.
+func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*pb.ID, error) {
+	if _, err := s.cfg.Registry.Lookup(given.GetType()); err != nil {
+		return nil, fmt.Errorf("owner: %w", err)
+	}
+	id, err := checkRequestID(given)
+	if err != nil {
+		return nil, fmt.Errorf("owner: %w", err)
+	}
+	owner, err := s.cfg.Backend.Read(ctx, c, id)
+	if errors.Is(err, ErrNotFound) {
+		return nil, invalidField("owner", IDString(id), "must be stored; write the owner first")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("owner: %w", err)
+	}
+	return proto.CloneOf(owner.GetId()), nil
+}
+
+// prepareUpdate takes over what a write does not change.
+func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
+	if r.Id.Uid != "" && r.Id.Uid != stored.Id.Uid {
+		return fmt.Errorf("write %s: %w: %s, not %s", IDString(r.Id), ErrWrongUID, stored.Id.Uid, r.Id.Uid)
+	}
+	if r.Version != "" && r.Version != stored.Version {
+		return fmt.Errorf("write %s: %w: its version is %s, not %s; read it and try again", IDString(r.Id), ErrConflict, stored.Version, r.Version)
+	}
+	if r.Owner != nil && !sameOwner(r.Owner, stored.Owner) {
+		return invalidField("owner", IDString(r.Owner), "must be as it was at creation; leave it out")
+	}
+	r.Id.Uid, r.Owner, r.Status = stored.Id.Uid, stored.Owner, stored.Status
+	r.Generation = stored.Generation
+	if !sameData(reg, r, stored) {
+		r.Generation = NewGeneration()
+	}
+	return nil
+}
+
+// sameOwner compares the owner that a client gave, perhaps without uid, with the stored one.
+func sameOwner(given, stored *pb.ID) bool {
+	if stored == nil || given.GetUid() != "" && given.GetUid() != stored.GetUid() {
+		return false
+	}
+	return given.GetName() == stored.GetName() && SameType(given.GetType(), stored.GetType()) &&
+		proto.Equal(FillTenancy(given.GetTenancy()), FillTenancy(stored.GetTenancy()))
+}
+
+// sameData compares messages, since the same message has several encodings.
+func sameData(reg Registration, a, b *pb.Resource) bool {
+	ma, mb := newMessage(reg), newMessage(reg)
+	return decodeInto(a, ma) == nil && decodeInto(b, mb) == nil && proto.Equal(ma, mb)
+}
+
+func newMessage(reg Registration) proto.Message {
+	return reg.Message.ProtoReflect().New().Interface()
+}
+
+// Delete removes a resource and what it owns. It is no error if the resource, or the one with the given uid, is not there.
+func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.DeleteResponse, error) {
+	if err := s.delete(ctx, req); err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.DeleteResponse{}, nil
+}
+
+func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
+	peer, reg, err := s.admit(ctx, req.GetId().GetType())
+	if err != nil {
+		return err
+	}
+	id, err := checkRequestID(req.GetId())
+	if err != nil {
+		return err
+	}
+	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
+	if errors.Is(err, ErrNotFound) {
+		// It is authorized all the same, by name, and committed: the leader's log decides that it is not there.
+		stored, err = &pb.Resource{Id: id}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.authorize(reg, peer, VerbDelete, stored); err != nil {
+		return err
+	}
+	if err := s.checkWritable(reg); err != nil {
+		return err
+	}
+	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
+	return err
+}
