@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 
 	"github.com/hashicorp/go-metrics"
 	metricsprom "github.com/hashicorp/go-metrics/prometheus"
@@ -82,7 +81,9 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	}
 	cfg := s.config()
 	cfg.Logger = logger
-	cfg.Started = func(a server.Addrs) { sayServerReady(cmd.OutOrStdout(), logger, cfg, a) }
+	cfg.Started = func(a server.Addrs) { // the system may have chosen the ports: tell whoever started this process
+		fmt.Fprintln(cmd.OutOrStdout(), proc.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+	}
 	if err := collectMetrics(); err != nil {
 		return err
 	}
@@ -112,12 +113,6 @@ func (s serverSettings) config() server.Config {
 		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
 		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
 	}
-}
-
-// sayServerReady tells the ports, which the system may have chosen, to whoever started this process.
-func sayServerReady(w io.Writer, logger *slog.Logger, cfg server.Config, a server.Addrs) {
-	fmt.Fprintln(w, proc.ServerReady{DC: cfg.DC, Node: cfg.Node, Addr: a.Server, HTTP: a.HTTP})
-	logger.Info("server listens", "dc", cfg.DC, "node", cfg.Node, "addr", a.Server, "http", a.HTTP)
 }
 
 // collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count

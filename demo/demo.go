@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// Config of a demo.
+type Config struct {
+	// Program is the wanfed binary. Default: the one that is running.
+	Program string
+	// Datacenters is how many there are, 2 to 9. Default 3. The first, dc1, is the primary.
+	Datacenters int
+	// Servers is how many each datacenter has: 1, 3 or 5. Default 1.
+	Servers int
+	// Keep is a folder, absent or empty, for certificates, data and logs, which stay there. Default: a temporary one,
+	// removed at the end.
+	Keep string
+	// Once ends the demo as soon as it is federated; else it runs until its context ends.
+	Once bool
+	// JSON makes one line of JSON the only output, once federated.
+	JSON bool
+	// Timeout bounds the time from the first process to the last proof. Default 60 s.
+	Timeout time.Duration
+	// Out gets progress and results, Err the ends of the logs after a failure. Both required.
+	Out, Err io.Writer
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Program == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return c, fmt.Errorf("find this program's file: %w", err)
+		}
+		c.Program = exe
+	}
+	if c.Datacenters == 0 {
+		c.Datacenters = 3
+	}
+	if c.Servers == 0 {
+		c.Servers = 1
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 60 * time.Second
+	}
+	return c, nil
+}
+
+// Validate returns everything that is wrong with c, joined, or nil.
+func (c Config) Validate() error {
+	c, err := c.withDefaults()
+	errs := []error{err}
+	if c.Datacenters < 2 || c.Datacenters > 9 {
+		errs = append(errs, fmt.Errorf("%d datacenters: must be 2 to 9", c.Datacenters))
+	}
+	if c.Servers != 1 && c.Servers != 3 && c.Servers != 5 {
+		errs = append(errs, fmt.Errorf("%d servers in each datacenter: must be 1, 3 or 5", c.Servers))
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("timeout %v is negative", c.Timeout))
+	}
+	if c.Keep != "" {
+		switch entries, err := os.ReadDir(c.Keep); {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("folder to keep: %w", err))
+		case len(entries) > 0:
+			errs = append(errs, fmt.Errorf("folder %s is not empty: name a new one", c.Keep))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stopTimeout bounds how long all processes together may take to stop before they are killed.
+const stopTimeout = 10 * time.Second
+
+// Run starts the federation, proves that it works, and shows it, until ctx ends; with Once, until it has shown it. Then it
+// stops all that it started and removes its files. It returns an error when the federation was not complete in time, when a
+// process ended by itself before that, and, with Once, when one did not stop cleanly.
+func Run(ctx context.Context, cfg Config) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if cfg, err = cfg.withDefaults(); err != nil {
+		return err
+	}
+	dir, remove, err := folder(cfg.Keep)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	f, err := newFederation(cfg, dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if stopped := f.stop(); cfg.Once {
+			err = errors.Join(err, stopped)
+		}
+	}()
+	if err := f.start(ctx); err != nil {
+		if ctx.Err() != nil && !cfg.Once {
+			return nil // the user has seen enough
+		}
+		f.explain(cfg.Err)
+		return err
+	}
+	if err := f.show(ctx); err != nil || cfg.Once {
+		return err
+	}
+	f.follow(ctx)
+	return nil
+}
+
+// folder returns the folder for the demo's files and what removes it.
+func folder(keep string) (dir string, remove func() error, err error) {
+	if keep != "" {
+		if err := os.MkdirAll(keep, 0o700); err != nil {
+			return "", nil, fmt.Errorf("make the folder to keep: %w", err)
+		}
+		return keep, func() error { return nil }, nil
+	}
+	dir, err = os.MkdirTemp("", "wanfed-demo-")
+	if err != nil {
+		return "", nil, fmt.Errorf("make a temporary folder: %w", err)
+	}
+	return dir, func() error { return os.RemoveAll(dir) }, nil
+}

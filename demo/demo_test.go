@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/proc"
+)
+
+// childEnv makes this test binary a program that is no wanfed: it refuses its arguments and ends.
+const childEnv = "DEMO_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		fmt.Fprintln(os.Stderr, "I am not wanfed")
+		os.Exit(3)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestConfig(t *testing.T) {
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		cfg  Config
+		want []string // one part of each fault; none: valid
+	}{
+		{"defaults", Config{}, nil},
+		{"absent folder", Config{Keep: filepath.Join(full, "new")}, nil},
+		{"empty folder", Config{Keep: t.TempDir()}, nil},
+		{"all faults", Config{Datacenters: 1, Servers: 2, Timeout: -1, Keep: full},
+			[]string{"1 datacenters", "2 servers", "negative", "not empty"}},
+		{"too many", Config{Datacenters: 10, Servers: 7}, []string{"10 datacenters", "7 servers"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.cfg.Validate()
+			if (err == nil) != (test.want == nil) {
+				t.Fatalf("Validate() = %v", err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Validate() = %v, lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// A demo of what is no wanfed binary fails, says why, and leaves nothing behind.
+func TestRunOfAnotherProgram(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(childEnv, "1")
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Run(t.Context(), Config{Program: program, Datacenters: 2, Once: true, Out: io.Discard, Err: io.Discard})
+	if err == nil || !strings.Contains(err.Error(), "dc1/srv1 ended before it was ready: exit status 3") ||
+		!strings.Contains(err.Error(), "I am not wanfed") {
+		t.Errorf("Run() = %v", err)
+	}
+	if left, _ := os.ReadDir(os.TempDir()); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestFreePorts(t *testing.T) {
+	ports, err := freePorts(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(ports)
+	if len(slices.Compact(ports)) != 5 {
+		t.Errorf("ports = %v, want 5 different ones", ports)
+	}
+	for _, port := range ports {
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Errorf("port is not free: %v", err)
+			continue
+		}
+		ln.Close()
+	}
+	if got, want := others([]int{1, 2, 3}, 1), []string{"127.0.0.1:1", "127.0.0.1:3"}; !slices.Equal(got, want) {
+		t.Errorf("others = %v, want %v", got, want)
+	}
+	if got := others([]int{0}, 0); got != nil {
+		t.Errorf("others of one = %v", got)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		p := progress{w: &out}
+		p.plain("hello")
+		p.begin()
+		time.Sleep(1500 * time.Millisecond) // of the bubble's clock
+		p.say("%s listens", "dc1/srv1")
+		p.reach(stepServers, 2)
+		time.Sleep(time.Second)
+		p.reach(stepServers, 2)
+		want := "hello\n  1.500 s  dc1/srv1 listens\n  2.500 s  * all servers listen\n"
+		if out.String() != want {
+			t.Errorf("said %q, want %q", out.String(), want)
+		}
+		if got := p.timings(); len(got) != 1 || got["servers"] != 2500 {
+			t.Errorf("timings = %v", got)
+		}
+		(&progress{}).say("nobody listens")
+	})
+}
+
+// testFederation is one of two datacenters, dc1 and dc2, of which nothing runs but what tests put there.
+func testFederation() *federation {
+	f := &federation{cfg: Config{Datacenters: 2, Servers: 1}, missing: make(map[string]string)}
+	for _, name := range []string{"dc1", "dc2"} {
+		f.dcs = append(f.dcs, &datacenter{
+			name: name, nodes: []string{"srv1"},
+			servers: []*proc.Server{{ServerReady: proc.ServerReady{DC: name, Node: "srv1", Addr: name + ":8300", HTTP: "http://" + name}}},
+			gateway: &proc.Gateway{GatewayReady: proc.GatewayReady{DC: name, Node: "gw1", LAN: name + ":1", WAN: name + ":2"}},
+		})
+	}
+	return f
+}
+
+// ask returns a client of an HTTP server that gives fixed answers: a fake, because the real one is a whole federation in a
+// state that it is in for milliseconds.
+func ask(t testing.TB, answers map[string]any) *api.Client {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, ok := answers[r.URL.RequestURI()]
+		if !ok {
+			http.Error(w, "No path to datacenter", http.StatusInternalServerError)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(a)
+	}))
+	t.Cleanup(srv.Close)
+	c, err := api.NewClient(api.ClientConfig{Addr: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func state(dc, status string) api.FederationState {
+	return api.FederationState{Datacenter: dc, MeshGateways: []api.MeshGateway{{
+		Node: api.Node{Node: "gw1"},
+		Service: api.Service{TaggedAddresses: map[string]api.ServiceAddress{
+			"lan": {Address: dc, Port: 1}, "wan": {Address: dc, Port: 2},
+		}},
+		Checks: []api.Check{{Status: status}},
+	}}}
+}
+
+func member(name, dc string, status api.MemberStatus) api.Member {
+	return api.Member{Name: name, Addr: "127.0.0.1", Port: 8300, Status: status, Tags: map[string]string{"dc": dc}}
+}
+
+func TestMissing(t *testing.T) {
+	f := testFederation()
+	ctx := t.Context()
+	members := func(c *api.Client) string { return f.missingMembers(ctx, c) }
+	states := func(c *api.Client) string { return f.missingStates(ctx, c) }
+	answers := func(c *api.Client) string { return f.missingAnswers(ctx, c, f.dcs[0]) }
+	const (
+		membersURI = "/v1/agent/members?wan=1"
+		statesURI  = "/v1/internal/federation-states"
+		leaderURI  = "/v1/status/leader?dc=dc2"
+		lanURI     = "/v1/agent/members?dc=dc2"
+	)
+	type answer = map[string]any
+	one := member("srv1.dc1", "dc1", api.MemberAlive)
+	tests := []struct {
+		name    string
+		missing func(*api.Client) string
+		answers answer
+		want    string // part of it; empty: nothing is missing
+	}{
+		{"members: all", members, answer{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}}, ""},
+		{"members: one absent", members, answer{membersURI: []api.Member{one}}, "srv1.dc2 is not in the WAN pool"},
+		{"members: one failed", members, answer{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberFailed)}}, "srv1.dc2 is failed"},
+		{"members: no answer", members, nil, "No path"},
+		{"states: all", states, answer{statesURI: []api.FederationState{state("dc1", "passing"), state("dc2", "warning")}}, ""},
+		{"states: one absent", states, answer{statesURI: []api.FederationState{state("dc1", "passing")}}, "no federation state of dc2"},
+		{"states: critical", states, answer{statesURI: []api.FederationState{state("dc1", "critical"), state("dc2", "passing")}}, "dc1 has no healthy gateway at dc1:2"},
+		{"states: other address", states, answer{statesURI: []api.FederationState{state("dc1", "passing"), {Datacenter: "dc2", MeshGateways: state("dc1", "passing").MeshGateways}}}, "gateway at dc2:2"},
+		{"answers: all", answers, answer{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv1", "dc2", api.MemberAlive)}}, ""},
+		{"answers: another's leader", answers, answer{leaderURI: "dc1:8300"}, `leader is "dc1:8300"`},
+		{"answers: no leader", answers, answer{leaderURI: ""}, `leader is ""`},
+		{"answers: another's members", answers, answer{leaderURI: "dc2:8300", lanURI: []api.Member{member("srv9", "dc2", api.MemberAlive)}}, `members are ["srv9"]`},
+		{"answers: none", answers, nil, "No path"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := test.missing(ask(t, test.answers))
+			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+				t.Errorf("missing = %q, want %q", got, test.want)
+			}
+		})
+	}
+	f.dcs[1].gateway = nil
+	if got := states(ask(t, answer{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
+		t.Errorf("missing without a gateway = %q", got)
+	}
+}
+
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &federation{missing: make(map[string]string)}
+		asked := 0
+		err := f.await(t.Context(), "dc1/srv1", func() string {
+			if asked++; asked < 3 {
+				return "a member"
+			}
+			return ""
+		})
+		if err != nil || asked != 3 || f.missing["dc1/srv1"] != "" {
+			t.Errorf("await = %v after %d questions, missing %v", err, asked, f.missing)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := f.await(ctx, "dc1/srv1", func() string { return "a member" }); err == nil {
+			t.Error("await of what never comes: no error")
+		}
+		if f.missing["dc1/srv1"] != "a member" {
+			t.Errorf("missing = %v", f.missing)
+		}
+	})
+}
+
+func TestTables(t *testing.T) {
+	var b strings.Builder
+	writeMembers(&b, []api.Member{member("srv1.dc2", "dc2", api.MemberFailed), member("srv1.dc1", "dc1", api.MemberAlive)})
+	s := state("dc1", "critical")
+	s.UpdatedAt = time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.Local)
+	writeStates(&b, []api.FederationState{s})
+	want := `NODE      ADDRESS         STATUS  DC
+srv1.dc1  127.0.0.1:8300  alive   dc1
+srv1.dc2  127.0.0.1:8300  failed  dc2
+DC   GATEWAY  LAN    WAN    HEALTH    UPDATED
+dc1  gw1      dc1:1  dc1:2  critical  03:04:05.006
+`
+	if b.String() != want {
+		t.Errorf("tables:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestReportIsOneLine(t *testing.T) {
+	// The form that scripts rely on.
+	b, err := json.Marshal(Report{
+		Datacenters: []DatacenterReport{{Name: "dc1", HTTP: "h",
+			Servers:  []ServerReport{{Node: "srv1", RPC: "r", HTTP: "h", PID: 1}},
+			Gateways: []GatewayReport{{Node: "gw1", LAN: "l", WAN: "w", PID: 2}}}},
+		Dir: "d", TimingsMS: map[string]int64{"members": 3},
+	})
+	want := `{"datacenters":[{"name":"dc1","http":"h","servers":[{"node":"srv1","rpc":"r","http":"h","pid":1}],` +
+		`"gateways":[{"node":"gw1","lan":"l","wan":"w","pid":2}]}],"dir":"d","timings_ms":{"members":3}}`
+	if err != nil || string(b) != want {
+		t.Errorf("report = %s, %v\nwant %s", b, err, want)
+	}
+}

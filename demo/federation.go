@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// federation is all that the demo runs.
+type federation struct {
+	cfg  Config
+	dir  string
+	pki  *proc.PKI
+	dcs  []*datacenter // the primary first; fixed
+	prog progress
+
+	mu      sync.Mutex
+	missing map[string]string // by server: what it still waits for
+}
+
+// datacenter has what is started of one datacenter.
+type datacenter struct {
+	name  string
+	nodes []string // of servers, fixed
+
+	mu      sync.Mutex
+	servers []*proc.Server // by node name
+	gateway *proc.Gateway  // nil: not started yet
+}
+
+// gatewayNode is the name of each datacenter's one gateway.
+const gatewayNode = "gw1"
+
+func newFederation(cfg Config, dir string) (*federation, error) {
+	f := &federation{cfg: cfg, dir: dir, missing: make(map[string]string)}
+	if !cfg.JSON {
+		f.prog.w = cfg.Out
+	}
+	var err error
+	if f.pki, err = proc.NewPKI(filepath.Join(dir, "tls"), ""); err != nil {
+		return nil, err
+	}
+	for i := range cfg.Datacenters {
+		dc := &datacenter{name: fmt.Sprintf("dc%d", i+1)}
+		for j := range cfg.Servers {
+			dc.nodes = append(dc.nodes, fmt.Sprintf("srv%d", j+1))
+		}
+		f.dcs = append(f.dcs, dc)
+	}
+	return f, nil
+}
+
+// start starts everything and returns when each server has proved that the federation works, or one thing has failed.
+// What has been started then runs.
+func (f *federation) start(ctx context.Context) error {
+	f.prog.plain("wanfed demo: "+"%d datacenters with %d server(s) and 1 gateway each, on this machine only", f.cfg.Datacenters, f.cfg.Servers)
+	ctx, cancel := context.WithTimeoutCause(ctx, f.cfg.Timeout, fmt.Errorf("not federated within %v", f.cfg.Timeout))
+	defer cancel()
+	f.prog.begin()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		primary, err := f.startDatacenter(ctx, g, f.dcs[0], nil)
+		if err != nil {
+			return err
+		}
+		for _, dc := range f.dcs[1:] {
+			g.Go(func() error { _, err := f.startDatacenter(ctx, g, dc, []string{primary.WAN}); return err })
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// startDatacenter starts servers, then the gateway, which it returns. Each server is watched in g as soon as it listens.
+func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*proc.Gateway, error) {
+	ports := make([]int, len(dc.nodes)) // 0: the system chooses
+	if len(dc.nodes) > 1 {              // servers must know of each other before they start
+		var err error
+		if ports, err = freePorts(len(dc.nodes)); err != nil {
+			return nil, err
+		}
+	}
+	servers, startCtx := errgroup.WithContext(ctx)
+	for i, node := range dc.nodes {
+		servers.Go(func() error {
+			s, err := f.startServer(startCtx, dc, node, proc.ServerConfig{
+				Port: ports[i], RetryJoin: others(ports, i), BootstrapExpect: len(dc.nodes),
+				PrimaryDC: f.dcs[0].name, PrimaryGateways: primaryGateways,
+			})
+			if err == nil {
+				g.Go(func() error { return f.watch(ctx, dc, s) })
+			}
+			return err
+		})
+	}
+	if err := servers.Wait(); err != nil {
+		return nil, err
+	}
+	return f.startGateway(ctx, dc)
+}
+
+// others returns the addresses of all ports but ports[own].
+func others(ports []int, own int) (addrs []string) {
+	for i, port := range ports {
+		if i != own {
+			addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+		}
+	}
+	return addrs
+}
+
+func (f *federation) startServer(ctx context.Context, dc *datacenter, node string, cfg proc.ServerConfig) (*proc.Server, error) {
+	cert, err := f.pki.Issue(tlsutil.RoleServer, dc.name, node)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.folderOf(dc, node), dc.name, node, cert
+	s, err := proc.StartServer(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	dc.mu.Lock()
+	dc.servers = append(dc.servers, s)
+	slices.SortFunc(dc.servers, func(a, b *proc.Server) int { return strings.Compare(a.Node, b.Node) })
+	dc.mu.Unlock()
+	f.prog.say("%s listens: servers %s, %s (pid %d)", s.Name(), s.Addr, s.HTTP, s.Pid())
+	f.prog.reach(stepServers, f.serverCount())
+	return s, nil
+}
+
+func (f *federation) startGateway(ctx context.Context, dc *datacenter) (*proc.Gateway, error) {
+	cert, err := f.pki.Issue(tlsutil.RoleGateway, dc.name, gatewayNode)
+	if err != nil {
+		return nil, err
+	}
+	cfg := proc.GatewayConfig{
+		Program: []string{f.cfg.Program}, Dir: f.folderOf(dc, gatewayNode), DC: dc.name, Node: gatewayNode, TLS: cert,
+	}
+	servers, _ := dc.running()
+	for _, s := range servers {
+		cfg.Servers = append(cfg.Servers, s.Addr)
+	}
+	gw, err := proc.StartGateway(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	dc.mu.Lock()
+	dc.gateway = gw
+	dc.mu.Unlock()
+	f.prog.say("%s listens: LAN %s, WAN %s (pid %d)", gw.Name(), gw.LAN, gw.WAN, gw.Pid())
+	f.prog.reach(stepGateways, len(f.dcs))
+	return gw, nil
+}
+
+func (f *federation) folderOf(dc *datacenter, node string) string {
+	return filepath.Join(f.dir, dc.name, node)
+}
+
+func (f *federation) serverCount() int { return len(f.dcs) * f.cfg.Servers }
+
+// running returns the servers started so far, and the gateway or nil.
+func (d *datacenter) running() ([]*proc.Server, *proc.Gateway) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.servers), d.gateway
+}
+
+// processes returns all that was started.
+func (f *federation) processes() []*proc.Process {
+	var all []*proc.Process
+	for _, dc := range f.dcs {
+		servers, gateway := dc.running()
+		for _, s := range servers {
+			all = append(all, s.Process)
+		}
+		if gateway != nil {
+			all = append(all, gateway.Process)
+		}
+	}
+	return all
+}
+
+// ended returns an error if a process has ended.
+func (f *federation) ended() error {
+	for _, p := range f.processes() {
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%s has ended: %s", p.Name(), endOf(p))
+		default:
+		}
+	}
+	return nil
+}
+
+// endOf says how a process ended.
+func endOf(p *proc.Process) string {
+	if err := p.Err(); err != nil {
+		return err.Error()
+	}
+	return "exit status 0"
+}
+
+// stop stops every process that still runs, all at once, and waits for them. It returns which did not stop cleanly.
+func (f *federation) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	all := f.processes()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i, p := range all {
+		select {
+		case <-p.Done(): // by itself, or by the user
+			continue
+		default:
+		}
+		wg.Go(func() {
+			if err := p.Stop(ctx); err != nil {
+				errs[i] = fmt.Errorf("stop %s: %w", p.Name(), err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(all) > 0 {
+		f.prog.plain("stopped %d processes in %.2f s", len(all), time.Since(began).Seconds())
+	}
+	return errors.Join(errs...)
+}
+
+// client asks s. The caller closes it.
+func client(s *proc.Server) (*api.Client, error) {
+	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/proc"
+)
+
+const (
+	pollEvery      = 20 * time.Millisecond
+	requestTimeout = 3 * time.Second
+)
+
+// watch asks one server until it has proved, step by step, that the federation works as seen from there.
+func (f *federation) watch(ctx context.Context, dc *datacenter, s *proc.Server) error {
+	c, err := client(s)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, w := range []struct {
+		step    step
+		missing func(context.Context, *api.Client) string
+	}{
+		{stepMembers, f.missingMembers},
+		{stepStates, f.missingStates},
+		{stepRequest, func(ctx context.Context, c *api.Client) string { return f.missingAnswers(ctx, c, dc) }},
+	} {
+		if err := f.await(ctx, s.Name(), func() string { return w.missing(ctx, c) }); err != nil {
+			return err
+		}
+		f.prog.reach(w.step, f.serverCount())
+	}
+	return nil
+}
+
+// await calls missing until it returns nothing. Meanwhile what it returns stands in f.missing for who.
+func (f *federation) await(ctx context.Context, who string, missing func() string) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		m := missing()
+		if ctx.Err() != nil && m != "" { // what the end of ctx cut off says nothing about the server
+			return context.Cause(ctx)
+		}
+		f.mu.Lock()
+		f.missing[who] = m
+		f.mu.Unlock()
+		if m == "" {
+			return nil
+		}
+		if err := f.ended(); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// missingMembers returns the servers that c does not see alive in the WAN pool.
+func (f *federation) missingMembers(ctx context.Context, c *api.Client) string {
+	members, err := c.Members(ctx, true, api.QueryOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	status := make(map[string]string)
+	for _, m := range members {
+		status[m.Name] = m.Status.String()
+	}
+	var missing []string
+	for _, dc := range f.dcs {
+		for _, node := range dc.nodes {
+			switch name := node + "." + dc.name; status[name] {
+			case api.MemberAlive.String():
+			case "":
+				missing = append(missing, name+" is not in the WAN pool")
+			default:
+				missing = append(missing, name+" is "+status[name]+" in the WAN pool")
+			}
+		}
+	}
+	return strings.Join(missing, ", ")
+}
+
+// missingStates returns the datacenters of which c has no state that names their gateway as it is.
+func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
+	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var missing []string
+	for _, dc := range f.dcs {
+		i := slices.IndexFunc(states, func(s api.FederationState) bool { return s.Datacenter == dc.name })
+		_, gw := dc.running()
+		switch {
+		case gw == nil:
+			missing = append(missing, "gateway of "+dc.name+" is not started")
+		case i < 0:
+			missing = append(missing, "no federation state of "+dc.name)
+		case !slices.ContainsFunc(states[i].MeshGateways, func(g api.MeshGateway) bool { return g.Healthy() && wanOf(g) == gw.WAN }):
+			missing = append(missing, "federation state of "+dc.name+" has no healthy gateway at "+gw.WAN)
+		}
+	}
+	return strings.Join(missing, ", ")
+}
+
+// wanOf is the host:port that other datacenters dial.
+func wanOf(g api.MeshGateway) string { return taggedOf(g, "wan") }
+
+func taggedOf(g api.MeshGateway, tag string) string {
+	a, ok := g.Service.TaggedAddresses[tag]
+	if !ok {
+		return ""
+	}
+	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
+}
+
+// missingAnswers asks every other datacenter, through c, who its leader and its members are, and returns which did not give
+// the answer that only they can give.
+func (f *federation) missingAnswers(ctx context.Context, c *api.Client, own *datacenter) string {
+	var missing []string
+	for _, dc := range f.dcs {
+		if dc == own {
+			continue
+		}
+		if err := f.checkAnswers(ctx, c, dc); err != nil {
+			missing = append(missing, fmt.Sprintf("answer of %s: %v", dc.name, err))
+		}
+	}
+	return strings.Join(missing, ", ")
+}
+
+func (f *federation) checkAnswers(ctx context.Context, c *api.Client, dc *datacenter) error {
+	there := api.QueryOptions{Datacenter: dc.name}
+	leader, err := c.Leader(ctx, there)
+	if err != nil {
+		return err
+	}
+	servers, _ := dc.running()
+	if !slices.ContainsFunc(servers, func(s *proc.Server) bool { return s.Addr == leader }) {
+		return fmt.Errorf("leader is %q, none of its servers", leader)
+	}
+	members, err := c.Members(ctx, false, there)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, m := range members {
+		names = append(names, m.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, dc.nodes) {
+		return fmt.Errorf("members are %q, want %q", names, dc.nodes)
+	}
+	return nil
+}
