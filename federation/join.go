@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +22,10 @@ type JoinerConfig struct {
 	DC, Node string
 	LAN, WAN *pool.Pool
 	Book     *wanfed.Book
-	Logger   *slog.Logger
+	// Reach returns nil when any server of a datacenter answers. Joins are one after another inside serf: only a datacenter
+	// that answers may take its turn, so that a dead one does not hold up the others.
+	Reach  func(ctx context.Context, dc string) error
+	Logger *slog.Logger
 }
 
 // Joiner keeps this server in the WAN pool.
@@ -52,7 +56,7 @@ const anyAddr = "192.0.2.1:8300"
 
 // NewJoiner checks cfg.
 func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
-	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Logger == nil {
+	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Reach == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: every field of JoinerConfig is required")
 	}
 	return &Joiner{cfg: cfg, attempts: map[string]*attempt{}}, nil
@@ -168,7 +172,10 @@ func (j *Joiner) join(ctx context.Context, name string) {
 			addr = m.Addr
 		}
 	}
-	err := j.cfg.WAN.Join(ctx, name+"/"+addr)
+	err := j.reach(ctx, name)
+	if err == nil {
+		err = j.cfg.WAN.Join(ctx, name+"/"+addr)
+	}
 
 	j.mu.Lock()
 	a := j.attempts[name]
@@ -192,6 +199,19 @@ func (j *Joiner) join(ctx context.Context, name string) {
 		return
 	}
 	j.cfg.Logger.Info("joined in the WAN pool", "peer", name)
+}
+
+// reachTimeout bounds one question whether a datacenter answers.
+const reachTimeout = 10 * time.Second
+
+func (j *Joiner) reach(ctx context.Context, name string) error {
+	dc, ok := strings.CutPrefix(name, "*.")
+	if !ok {
+		return nil // a server of this datacenter, alive in the LAN pool
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	return j.cfg.Reach(ctx, dc)
 }
 
 // joinBackoff doubles from minJoinBackoff to maxJoinBackoff and adds up to a quarter of jitter.

@@ -99,7 +99,7 @@ func (p *parts) buildRecords() (err error) {
 		return err
 	}
 	p.joiner, err = federation.NewJoiner(federation.JoinerConfig{
-		DC: p.cfg.DC, Node: p.cfg.Node, LAN: p.lan, WAN: p.wan, Book: p.book, Logger: p.logger,
+		DC: p.cfg.DC, Node: p.cfg.Node, LAN: p.lan, WAN: p.wan, Book: p.book, Reach: p.reach, Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -125,6 +125,16 @@ func (p *parts) buildRecords() (err error) {
 	p.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
 		DC: p.cfg.DC, Backend: p.store, Apply: apply, Ways: p.book.Changed, Logger: p.logger,
 	})
+	return err
+}
+
+// reach asks any server of a datacenter whether it is there, over the connection that other calls use too.
+func (p *parts) reach(ctx context.Context, dc string) error {
+	cc, err := p.conns.to(dc, "")
+	if err != nil {
+		return err
+	}
+	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
 	return err
 }
 

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package catalog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// counting counts batches that reach the store: what a heartbeat must not cause.
+type counting struct {
+	resource.Backend
+	mu      sync.Mutex
+	commits int
+}
+
+func (c *counting) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	c.mu.Lock()
+	c.commits++
+	c.mu.Unlock()
+	return c.Backend.Commit(ctx, ops...)
+}
+
+func (c *counting) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.commits
+}
+
+var gw1 = Registration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
+
+// leading runs f while a Gateways runs, in fake time, and checks that it ends without a trace.
+func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *counting)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		mem := memory.New()
+		defer mem.Close()
+		store := &counting{Backend: mem}
+		g, err := NewGateways(GatewaysConfig{Backend: store, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- g.Run(ctx) }()
+		synctest.Wait()
+		f(ctx, g, store)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func list(t *testing.T, b resource.Backend) []*pb.MeshGateway {
+	t.Helper()
+	gs, err := List(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gs
+}
+
+func TestRegisterWritesOnlyChanges(t *testing.T) {
+	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+		for range 100 {
+			if err := g.Register(ctx, gw1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(Interval)
+		}
+		if n := store.count(); n != 1 {
+			t.Errorf("100 heartbeats made %d writes, want 1", n)
+		}
+		gs := list(t, store)
+		if len(gs) != 1 || !Healthy(gs[0]) || TaggedAddr(gs[0], TagLAN) != gw1.LAN || TaggedAddr(gs[0], TagWAN) != gw1.WAN {
+			t.Fatalf("catalog has %v", gs)
+		}
+		moved := gw1
+		moved.WAN = "[2001:db8::7]:8443"
+		if err := g.Register(ctx, moved); err != nil {
+			t.Fatal(err)
+		}
+		if gs := list(t, store); len(gs) != 1 || TaggedAddr(gs[0], TagWAN) != moved.WAN {
+			t.Errorf("after a change of address: %v", gs)
+		}
+		if n := store.count(); n != 2 {
+			t.Errorf("a change of address made %d writes, want 1", n-1)
+		}
+	})
+}
+
+func TestSilentGatewayIsCriticalAndComesBack(t *testing.T) {
+	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+		if err := g.Register(ctx, gw1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		time.Sleep(TTL - time.Millisecond)
+		synctest.Wait()
+		if !Healthy(list(t, store)[0]) {
+			t.Error("critical before its TTL is over")
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if Healthy(list(t, store)[0]) {
+			t.Error("not critical after its TTL")
+		}
+		writes := store.count()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := store.count(); n != writes {
+			t.Errorf("a silent gateway went on causing writes: %d", n-writes)
+		}
+		if err := g.Register(ctx, gw1); err != nil {
+			t.Fatal(err)
+		}
+		if !Healthy(list(t, store)[0]) {
+			t.Error("critical after a new heartbeat")
+		}
+		synctest.Wait()
+		time.Sleep(TTL + time.Millisecond)
+		synctest.Wait()
+		if Healthy(list(t, store)[0]) {
+			t.Error("not critical after the second silence")
+		}
+	})
+}
+
+func TestGatewayLongGoneIsDeleted(t *testing.T) {
+	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+		if err := g.Register(ctx, gw1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(GoneAfter + time.Second)
+		synctest.Wait()
+		if gs := list(t, store); len(gs) != 0 {
+			t.Errorf("still there after %v: %v", GoneAfter, gs)
+		}
+	})
+}
+
+func TestDeregisterDeletesAllRecords(t *testing.T) {
+	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+		if err := g.Register(ctx, gw1); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // it is idempotent
+			if err := g.Deregister(ctx, "gw1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, typ := range []*pb.Type{NodeType, ServiceType, CheckType} {
+			rs, _, err := store.List(ctx, resource.Eventual, resource.Query{Type: typ})
+			if err != nil || len(rs) != 0 {
+				t.Errorf("%s left behind: %v, %v", typ.Kind, rs, err)
+			}
+		}
+	})
+}
+
+func TestNewLeaderGivesAFullTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := memory.New()
+		defer mem.Close()
+		lead := func(f func(g *Gateways)) {
+			g, err := NewGateways(GatewaysConfig{Backend: mem, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- g.Run(ctx) }()
+			synctest.Wait()
+			f(g)
+			cancel()
+			<-done
+		}
+		lead(func(g *Gateways) {
+			if err := g.Register(t.Context(), gw1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(TTL - time.Second)
+		})
+		time.Sleep(time.Minute) // no leader meanwhile
+		lead(func(*Gateways) {
+			time.Sleep(TTL - time.Millisecond)
+			synctest.Wait()
+			if !Healthy(list(t, mem)[0]) {
+				t.Error("a new leader found a gateway critical before one TTL of its own")
+			}
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			if Healthy(list(t, mem)[0]) {
+				t.Error("a new leader never finds a silent gateway critical")
+			}
+		})
+	})
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+		for _, reg := range []Registration{
+			{Node: "gw1", LAN: "", WAN: gw1.WAN},
+			{Node: "gw1", LAN: "10.0.0.1", WAN: gw1.WAN},
+			{Node: "gw1", LAN: "10.0.0.1:0", WAN: gw1.WAN},
+			{Node: "gw1", LAN: "10.0.0.1:99999", WAN: gw1.WAN},
+			{Node: "gw1", LAN: gw1.LAN, WAN: "0.0.0.0:8443"},
+			{Node: "gw1", LAN: gw1.LAN, WAN: "[::]:8443"},
+		} {
+			if err := g.Register(ctx, reg); err == nil {
+				t.Errorf("%+v was accepted", reg)
+			}
+		}
+		if n := store.count(); n != 0 {
+			t.Errorf("refused registrations made %d writes", n)
+		}
+	})
+}
+
+func TestOnlyTheLeaderRegisters(t *testing.T) {
+	g, err := NewGateways(GatewaysConfig{Backend: memory.New(), DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Register(t.Context(), gw1); !errors.Is(err, resource.ErrNotLeader) {
+		t.Errorf("Register without Run: %v", err)
+	}
+	if err := g.Deregister(t.Context(), "gw1"); !errors.Is(err, resource.ErrNotLeader) {
+		t.Errorf("Deregister without Run: %v", err)
+	}
+}

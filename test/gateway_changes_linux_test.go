@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/test/lab"
+)
+
+// settle bounds how long a change of a gateway may take to show in other datacenters, once it is detected, on a busy machine.
+// An idle one takes a few tens of milliseconds: the log lines of the test tell.
+const settle = 5 * time.Second
+
+// TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2 and looks at dc1 and dc3.
+func TestGatewayChanges(t *testing.T) {
+	l := lab.New(t)
+	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 2), l.Add(1, 1)
+	for _, dc := range []*lab.Datacenter{dc1, dc3} {
+		dc.Start()
+	}
+	dc2.Servers[0].StartServer()
+	dc2.Gateways[0].StartGateway()
+	servers := []*lab.Node{dc1.Servers[0], dc2.Servers[0], dc3.Servers[0]}
+	lab.Eventually(t, 30*time.Second, "federation", func(ctx context.Context) error {
+		for _, s := range servers {
+			if err := federated(ctx, s, 3, "dc1", "dc2", "dc3"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	others := []*lab.Node{dc1.Servers[0], dc3.Servers[0]}
+	gw1, gw2 := dc2.Gateways[0], dc2.Gateways[1]
+
+	// shown waits until dc1 and dc3 show a gateway of dc2 at an address with a health, or not at all (wan "").
+	shown := func(what, node, wan string, healthy bool, limit time.Duration) {
+		t.Helper()
+		took := lab.Eventually(t, limit, what, func(ctx context.Context) error {
+			for _, s := range others {
+				got, ok, err := gatewayOf(ctx, s, "dc2", node)
+				if err != nil {
+					return err
+				}
+				if ok != (wan != "") {
+					return fmt.Errorf("%s shows %s: %v", s.NS, node, ok)
+				}
+				if ok && (got.Service.TaggedAddresses[catalog.TagWAN].Address != wan || got.Healthy() != healthy) {
+					return fmt.Errorf("%s shows %s at %v, healthy %v", s.NS, node, got.Service.TaggedAddresses[catalog.TagWAN], got.Healthy())
+				}
+			}
+			return nil
+		})
+		t.Logf("%s: shown in dc1 and dc3 after %v", what, took)
+	}
+
+	gw2.StartGateway()
+	shown("gateway added", "gw2", gw2.WAN, true, settle)
+
+	gw2.Stop()
+	shown("gateway stopped cleanly", "gw2", "", false, settle)
+
+	gw2.ReAddress("198.18.2.77")
+	gw2.StartGateway()
+	shown("gateway back at another address", "gw2", "198.18.2.77", true, settle)
+
+	gw2.Process.Kill()
+	shown("gateway killed, heartbeat time included", "gw2", "198.18.2.77", false, catalog.TTL+settle)
+	gw2.StartGateway()
+	shown("killed gateway back", "gw2", "198.18.2.77", true, settle)
+
+	// The datacenter's only other gateway goes away altogether: what is left must carry everything.
+	gw1.Process.Kill()
+	sameAnswerBothWays(t, dc1.Servers[0], dc2.Servers[0])
+}
+
+// gatewayOf returns a gateway of a datacenter as a server shows it.
+func gatewayOf(ctx context.Context, s *lab.Node, dc, node string) (g api.MeshGateway, ok bool, err error) {
+	var a api.FederationStateAnswer
+	if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {
+		return g, false, err
+	}
+	i := slices.IndexFunc(a.State.MeshGateways, func(g api.MeshGateway) bool { return g.Node.Node == node })
+	if i < 0 {
+		return g, false, nil
+	}
+	return a.State.MeshGateways[i], true, nil
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// maxLines is where a file must be split by idea. Most should be far below.
+const maxLines = 600
+
+var (
+	generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`) // go help generate
+	licence   = []byte("// SPDX-License-Identifier: MPL-2.0\n")
+)
+
+func TestFiles(t *testing.T) {
+	root := os.DirFS("..")
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "node_modules"):
+			return fs.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".go":
+			return nil
+		}
+		b, err := fs.ReadFile(root, path)
+		if err != nil {
+			return err
+		}
+		if generated.Match(b) {
+			return nil
+		}
+		if n := bytes.Count(b, []byte("\n")); n > maxLines {
+			t.Errorf("%s has %d lines: split it by idea (limit %d)", path, n, maxLines)
+		}
+		if !bytes.HasPrefix(b, licence) {
+			t.Errorf("%s does not begin with %q", path, licence)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestSameAddresses joins two datacenters with the same subnet and the same server address, whose only common network is the
+// WAN between their gateways, and kills the primary's leader in the middle of writes.
+func TestSameAddresses(t *testing.T) {
+	l := lab.New(t)
+	capture := lab.StartCapture(t, l.WAN)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	if a, b := dc1.Servers[0].LAN, dc2.Servers[0].LAN; a != b {
+		t.Fatalf("the lab is wrong: servers have different addresses %s and %s", a, b)
+	}
+	noRoute(t, dc2.Servers[0].NS, net.JoinHostPort(dc1.Gateways[0].WAN, strconv.Itoa(lab.WANPort)))
+	dc1.Start()
+	dc2.Start()
+	all := slices.Concat(dc1.Servers, dc2.Servers)
+	took := lab.Eventually(t, 30*time.Second, "federation", func(ctx context.Context) error {
+		for _, s := range all {
+			if err := federated(ctx, s, 4, "dc1", "dc2"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.Logf("federated %v after the last process was ready", took)
+	sameAnswerBothWays(t, dc1.Servers[1], dc2.Servers[0])
+
+	t.Run("leader killed while records are written", func(t *testing.T) { killLeaderDuringWrites(t, l, dc1, dc2) })
+
+	for _, s := range dc2.Servers {
+		s.Stop()
+	}
+	for _, s := range dc1.Servers {
+		s.Stop()
+	}
+	report := capture.Check(t, lab.WANPort)
+	if report.Records == 0 {
+		t.Error("the capture saw no TLS record: it proves nothing")
+	}
+	t.Logf("WAN: %d flows, %d bytes in %d TLS records, all to or from port %d", len(report.Flows), report.Bytes, report.Records, lab.WANPort)
+}
+
+// noRoute proves that a namespace cannot reach an address by IP.
+func noRoute(t *testing.T, ns, addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if c, err := lab.DialIn(ns)(ctx, "tcp", addr); err == nil {
+		c.Close()
+		t.Fatalf("the lab is wrong: %s is reachable from %s", addr, ns)
+	}
+}
+
+// federated returns nil when a server sees members alive and a state with a healthy gateway of each datacenter.
+func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) error {
+	var ms []api.Member
+	if err := s.Get(ctx, "/v1/agent/members?wan=1", &ms); err != nil {
+		return err
+	}
+	alive := 0
+	for _, m := range ms {
+		if m.Status == api.MemberAlive {
+			alive++
+		}
+	}
+	if alive != members {
+		return fmt.Errorf("%s sees %d alive members of %d", s.Name, alive, members)
+	}
+	var states []api.FederationState
+	if err := s.Get(ctx, "/v1/internal/federation-states", &states); err != nil {
+		return err
+	}
+	for _, dc := range dcs {
+		if !slices.ContainsFunc(states, func(st api.FederationState) bool {
+			return st.Datacenter == dc && slices.ContainsFunc(st.MeshGateways, api.MeshGateway.Healthy)
+		}) {
+			return fmt.Errorf("%s has no healthy gateway of %s", s.Name, dc)
+		}
+	}
+	return nil
+}
+
+// sameAnswerBothWays asks each server for the other's datacenter and compares with what that says itself.
+func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
+	t.Helper()
+	for _, pair := range [][2]*lab.Node{{a, b}, {b, a}} {
+		from, to := pair[0], pair[1]
+		dc := "dc1"
+		if to == b {
+			dc = "dc2"
+		}
+		lab.Eventually(t, 10*time.Second, "request to "+dc, func(ctx context.Context) error {
+			var there, here []string
+			if err := from.Get(ctx, "/v1/status/peers?dc="+dc, &there); err != nil {
+				return err
+			}
+			if err := to.Get(ctx, "/v1/status/peers", &here); err != nil {
+				return err
+			}
+			if !slices.Equal(there, here) || len(here) == 0 {
+				return fmt.Errorf("asked from afar: %v, asked there: %v", there, here)
+			}
+			return nil
+		})
+	}
+}
+
+// killLeaderDuringWrites writes two records without pause, one directly with acknowledgements, one through anti-entropy,
+// kills the primary's leader with SIGKILL, and checks that no acknowledged write is lost.
+func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) {
+	// A server of dc9, which is nothing but a certificate here, reaches the primary through dc2's gateway.
+	writer := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", dc2.Servers[0].NS,
+		net.JoinHostPort(dc2.Gateways[0].LAN, strconv.Itoa(lab.LANPort)), tlsutil.ServerName("", "dc1", "wanfed"))
+	// A gateway of dc2 that registers again and again with another number: dc2's anti-entropy carries it to the primary.
+	gateway := connect(t, l, tlsutil.RoleGateway, "dc2", "gw9", dc2.Servers[0].NS,
+		net.JoinHostPort(dc2.Servers[0].LAN, strconv.Itoa(lab.ServerPort)), tlsutil.ServerName("", "dc2", "wanfed"))
+
+	leader := leaderOf(t, dc1)
+	acked, failed, registered := 0, 0, 0
+	killed := time.Time{}
+	for i := 1; killed.IsZero() || time.Since(killed) < 5*time.Second; i++ {
+		if acked == 50 && killed.IsZero() {
+			leader.Process.Kill()
+			killed = time.Now()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		resp, err := pb.NewFederationServiceClient(writer).Apply(ctx, &pb.ApplyFederationStateRequest{
+			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: numbered("dc9", i),
+		})
+		if err == nil {
+			if got := numberOf(resp.State); got != i {
+				t.Errorf("write %d was acknowledged with %d", i, got)
+			}
+			acked = i
+		} else {
+			failed++
+		}
+		if _, err := pb.NewGatewayServiceClient(gateway).Register(ctx, &pb.RegisterGatewayRequest{
+			Lan: "10.10.0.199:8444", Wan: "198.18.2.199:8443", Meta: map[string]string{"number": strconv.Itoa(i)},
+		}); err != nil {
+			t.Fatalf("registering at dc2, which lost nothing: %v", err)
+		}
+		registered = i
+		// Whatever any server says after an acknowledgement must not be older than it, once it has a leader again: the
+		// strong check is at the end, when all has settled.
+		cancel()
+	}
+	t.Logf("%d writes tried, %d refused while dc1 had no leader, last acknowledged %d, last registered %d", registered, failed, acked, registered)
+
+	survivors := slices.DeleteFunc(slices.Clone(dc1.Servers), func(n *lab.Node) bool { return n == leader })
+	wantNumber := func(who []*lab.Node, dc string, least int) {
+		t.Helper()
+		lab.Eventually(t, 20*time.Second, fmt.Sprintf("number %d of %s", least, dc), func(ctx context.Context) error {
+			for _, s := range who {
+				var a api.FederationStateAnswer
+				if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {
+					return fmt.Errorf("%s: %w", s.Name, err)
+				}
+				if a.State == nil {
+					return fmt.Errorf("%s has no state of %s", s.Name, dc)
+				}
+				if got := numberOfJSON(*a.State); got < least {
+					return fmt.Errorf("%s has number %d of %s", s.Name, got, dc)
+				}
+			}
+			return nil
+		})
+	}
+	wantNumber(survivors, "dc9", acked)
+	wantNumber(survivors, "dc2", registered)
+	wantNumber(dc2.Servers, "dc9", acked)
+
+	leader.StartServer()
+	wantNumber([]*lab.Node{leader}, "dc9", acked)
+	wantNumber([]*lab.Node{leader}, "dc2", registered)
+	lab.Eventually(t, 30*time.Second, "the killed server alive everywhere", func(ctx context.Context) error {
+		for _, s := range slices.Concat(dc1.Servers, dc2.Servers) {
+			if err := federated(ctx, s, 4, "dc1", "dc2"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// connect makes a gRPC client with a certificate of its own, dialing addr from inside a namespace.
+func connect(t *testing.T, l *lab.Lab, role tlsutil.Role, dc, node, ns, addr, sni string) *grpc.ClientConn {
+	t.Helper()
+	files, err := l.PKI.Issue(role, dc, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := tlsutil.Load(files, "wanfed", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		raw, err := lab.DialIn(ns)(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return handshake(ctx, raw, id.ClientConfig(sni, "h2"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+func numbered(dc string, i int) *pb.FederationState {
+	return &pb.FederationState{Datacenter: dc, MeshGateways: []*pb.MeshGateway{{
+		Node: &pb.Node{Node: "gw1", Datacenter: dc, Address: "10.10.0.101"},
+		Service: &pb.Service{
+			Node: "gw1", Id: "gw1", Service: "mesh-gateway", Kind: "mesh-gateway", Meta: map[string]string{"number": strconv.Itoa(i)},
+			TaggedAddresses: map[string]*pb.Address{"lan": {Address: "10.10.0.101", Port: 8444}, "wan": {Address: "198.18.9.1", Port: 8443}},
+		},
+	}}}
+}
+
+func numberOf(s *pb.FederationState) int {
+	best := -1
+	for _, g := range s.GetMeshGateways() {
+		if n, err := strconv.Atoi(g.GetService().GetMeta()["number"]); err == nil {
+			best = max(best, n)
+		}
+	}
+	return best
+}
+
+func numberOfJSON(s api.FederationState) int {
+	best := -1
+	for _, g := range s.MeshGateways {
+		if n, err := strconv.Atoi(g.Service.Meta["number"]); err == nil {
+			best = max(best, n)
+		}
+	}
+	return best
+}
+
+// leaderOf returns the server that the datacenter's servers call their leader.
+func leaderOf(t *testing.T, dc *lab.Datacenter) *lab.Node {
+	t.Helper()
+	var leader *lab.Node
+	lab.Eventually(t, 10*time.Second, "leader of "+dc.Name, func(ctx context.Context) error {
+		var addr string
+		if err := dc.Servers[0].Get(ctx, "/v1/status/leader", &addr); err != nil {
+			return err
+		}
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return err
+		}
+		for _, s := range dc.Servers {
+			if s.LAN == host {
+				leader = s
+				return nil
+			}
+		}
+		return errors.New("leader " + addr + " is no server of the lab")
+	})
+	return leader
+}
+
