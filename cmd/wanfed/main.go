@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command wanfed joins datacenters that can reach each other only through gateways.
 package main
 
 import (
