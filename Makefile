@@ -1,0 +1,39 @@
+GO ?= go
+STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 # 2026.2.2
+RULES = $(GO) test -count=1 -run '^(TestImport|TestWhatStandsAlone|TestEveryPackageHasDoc|TestFiles)' ./test
+# Without a C compiler go has cgo off, and the race detector needs cgo.
+RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+FUZZTIME ?= 10s
+PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
+
+.PHONY: build demo test race lint bench fuzz check gen plugins
+build:
+	$(GO) build -trimpath -o bin/wanfed ./cmd/wanfed
+demo: build
+	bin/wanfed demo
+test:
+	@[ -n "$(RACE)" ] || echo "no C compiler: tests run without the race detector"
+	$(GO) test $(RACE) -timeout 10m ./...
+race:
+	$(GO) test -race -count=1 -timeout 15m ./...
+lint:
+	$(STATICCHECK) ./...
+	$(RULES)
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
+fuzz:
+	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
+		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; done
+check: lint
+	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not gofmt'd:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	$(GO) mod tidy -diff
+	@if ! command -v protoc >/dev/null; then echo "no protoc: generated code not compared"; else \
+		$(MAKE) --no-print-directory plugins && tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+		$(PROTOC) --go_out="$$tmp" --go-grpc_out="$$tmp" api/pb/*.proto && \
+		diff -r -I '^// .*protoc ' -x '*.proto' -x doc.go "$$tmp/api/pb" api/pb; fi # the version of protoc itself may differ
+gen: plugins
+	$(PROTOC) --go_out=. --go-grpc_out=. api/pb/*.proto
+plugins:
+	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
