@@ -23,6 +23,8 @@ const (
 // usageError is a mistake in how the command was called: exit code 2.
 type usageError struct{ error }
 
+func (u usageError) Unwrap() error { return u.error }
+
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 func main() { os.Exit(run(os.Args[1:])) }
