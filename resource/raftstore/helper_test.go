@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+func TestMain(m *testing.M) {
+	if runWriter() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// network joins the stores of one test: real TCP on loopback, or pipes in memory, for fake time. Dial finds a node by name, as
+// a server's dialer does.
+type network struct {
+	listen func(nw *network) net.Listener
+	dial   func(l net.Listener, timeout time.Duration) (net.Conn, error)
+
+	mu    sync.Mutex
+	nodes map[string]net.Listener
+	cut   map[string]bool
+	conns map[net.Conn][2]string // dialed, with both ends
+}
+
+func newNetwork(listen func(*network) net.Listener, dial func(net.Listener, time.Duration) (net.Conn, error)) *network {
+	return &network{
+		listen: listen, dial: dial,
+		nodes: make(map[string]net.Listener), cut: make(map[string]bool), conns: make(map[net.Conn][2]string),
+	}
+}
+
+func loopback(t testing.TB) *network {
+	return newNetwork(
+		func(*network) net.Listener {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		},
+		func(l net.Listener, timeout time.Duration) (net.Conn, error) {
+			return net.DialTimeout("tcp", l.Addr().String(), timeout)
+		})
+}
+
+// layer is one node's raft.StreamLayer.
+type layer struct {
+	net.Listener
+	nw   *network
+	node string
+}
+
+func (nw *network) layer(node string) *layer {
+	l := nw.listen(nw)
+	nw.mu.Lock()
+	defer nw.mu.Unlock()
+	nw.nodes[node] = l
+	return &layer{Listener: l, nw: nw, node: node}
+}
+
+var errCut = errors.New("no route")
+
+func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	l.nw.mu.Lock()
+	to, ok := l.nw.nodes[string(node)]
+	ok = ok && !l.nw.cut[string(node)] && !l.nw.cut[l.node]
+	l.nw.mu.Unlock()
+	if !ok {
+		return nil, errCut
+	}
+	c, err := l.nw.dial(to, timeout)
+	if err != nil {
+		return nil, err
+	}
+	l.nw.mu.Lock()
+	defer l.nw.mu.Unlock()
+	l.nw.conns[c] = [2]string{l.node, string(node)}
+	return c, nil
+}
+
+// isolate cuts node off from the others, or joins it again.
+func (nw *network) isolate(node string, cut bool) {
+	nw.mu.Lock()
+	defer nw.mu.Unlock()
+	nw.cut[node] = cut
+	for c, ends := range nw.conns {
+		if slices.Contains(ends[:], node) {
+			c.Close()
+			delete(nw.conns, c)
+		}
+	}
+}
+
+// config is a store's for tests: quick elections, small files.
+func (nw *network) config(t testing.TB, node, dir string) Config {
+	return Config{
+		Node: node, Dir: dir, Stream: nw.layer(node),
+		Logger:    slog.New(slog.DiscardHandler),
+		Heartbeat: 100 * time.Millisecond, SegmentSize: 256 << 10,
+	}
+}
+
+func mustOpen(t testing.TB, cfg Config) *Store {
+	t.Helper()
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close %s: %v", cfg.Node, err)
+		}
+	})
+	return s
+}
+
+// single returns a store that leads alone.
+func single(t testing.TB) *Store {
+	t.Helper()
+	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
+	if err := s.Bootstrap([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	awaitLeader(t, s)
+	return s
+}
+
+// group returns three stores with one leader.
+func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
+	t.Helper()
+	names := []string{"a", "b", "c"}
+	all := make(map[string]*Store)
+	for _, node := range names {
+		cfg := nw.config(t, node, t.TempDir())
+		if change != nil {
+			change(&cfg)
+		}
+		all[node] = mustOpen(t, cfg)
+	}
+	for _, node := range names {
+		if err := all[node].Bootstrap(names); err != nil && !errors.Is(err, ErrHasState) {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+const patience = 20 * time.Second
+
+// until waits until cond holds, asked again whenever a store's view of leadership changes.
+func until(t testing.TB, what string, stores []*Store, cond func() bool) {
+	t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		changed := make(chan struct{}, len(stores))
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		for _, s := range stores {
+			c := s.LeaderChanged()
+			wg.Go(func() {
+				select {
+				case <-c:
+					changed <- struct{}{}
+				case <-ctx.Done():
+				}
+			})
+		}
+		ok := cond()
+		timedOut := false
+		if !ok {
+			select {
+			case <-changed:
+			case <-timeout.C:
+				timedOut = true
+			}
+		}
+		cancel()
+		wg.Wait()
+		if ok {
+			return
+		}
+		if timedOut {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// awaitLeader returns the store among these that leads.
+func awaitLeader(t testing.TB, stores ...*Store) *Store {
+	t.Helper()
+	var leader *Store
+	until(t, "a leader", stores, func() bool {
+		for _, s := range stores {
+			if s.IsLeader() {
+				leader = s
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+func values(all map[string]*Store, except ...*Store) []*Store {
+	var out []*Store
+	for _, node := range []string{"a", "b", "c"} {
+		if s := all[node]; s != nil && !slices.Contains(except, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+var testType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Thing"}
+
+func thing(t testing.TB, name, text string) *pb.Resource {
+	t.Helper()
+	r, err := resource.New(testType, name, &pb.Node{Node: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func put(t testing.TB, s *Store, name, text string) *pb.Resource {
+	t.Helper()
+	out, err := s.Commit(t.Context(), resource.PutOp(thing(t, name, text), resource.AnyVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out[0]
+}
+
+// textOf reads a resource's text, "" if there is none.
+func textOf(t testing.TB, s *Store, c resource.Consistency, name string) string {
+	t.Helper()
+	r, err := s.Read(t.Context(), c, &pb.ID{Type: testType, Name: name})
+	if errors.Is(err, resource.ErrNotFound) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := resource.Decode[*pb.Node](r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.GetNode()
+}
+
+// awaitText waits until s has applied a resource with that text.
+func awaitText(t testing.TB, s *Store, name, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		_, index, err := s.List(ctx, resource.Eventual, resource.Query{Type: testType})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if textOf(t, s, resource.Eventual, name) == text {
+			return
+		}
+		if err := s.Wait(ctx, testType, index); err != nil {
+			t.Fatalf("%s never had %s = %q: %v", s.cfg.Node, name, text, err)
+		}
+	}
+}
+
+func sprint(n int) string { return fmt.Sprint(n) }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/wanfed/wanfed/resource"
+)
+
+// view is what the store knows of leadership.
+type view struct {
+	leader string // node of the known leader, "" if none is known
+	term   uint64 // in which this server leads and has applied all that earlier terms committed; 0 if it does not
+}
+
+// current returns the view, and a channel that is closed when it changes.
+func (s *Store) current() (view, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view, s.changed
+}
+
+func (s *Store) setView(v view) {
+	s.mu.Lock()
+	old := s.view
+	if old != v {
+		s.view = v
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+	s.mu.Unlock()
+	if old.leader != v.leader && v.leader != "" {
+		s.log.Info("leader elected", "node", s.cfg.Node, "leader", v.leader)
+	}
+}
+
+// barrierRetry is how long after a barrier that failed without loss of leadership the next is tried.
+const barrierRetry = 20 * time.Millisecond
+
+// followLeadership keeps the view true until the store closes or fails. Raft's channels only say that something may have changed; what is so is
+// asked each time, so that nothing depends on seeing every change.
+func (s *Store) followLeadership() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var barriers sync.WaitGroup
+	defer barriers.Wait()
+	defer cancel()
+
+	news := make(chan raft.Observation, 1)
+	observer := raft.NewObserver(news, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	s.raft.RegisterObserver(observer)
+	defer s.raft.DeregisterObserver(observer)
+
+	var ready, asked uint64 // terms: leading, barrier under way
+	passed := make(chan uint64, 1)
+	for {
+		_, id := s.raft.LeaderWithID()
+		term, leads := s.raft.CurrentTerm(), s.raft.State() == raft.Leader
+		if !leads || term != ready {
+			ready = 0
+		}
+		s.setView(view{leader: string(id), term: ready})
+		if leads && ready == 0 && asked == 0 {
+			asked = term
+			barriers.Go(func() { passed <- s.barrier(ctx, term) })
+		}
+		select {
+		case <-news:
+		case <-s.raft.LeaderCh():
+		case ready = <-passed:
+			asked = 0
+		case <-s.failedc:
+			s.stop()
+			s.setView(view{})
+			return
+		case <-s.donec:
+			s.setView(view{})
+			return
+		}
+	}
+}
+
+// barrier returns term when everything that was committed before is applied here, or 0 if that is not to be said.
+func (s *Store) barrier(ctx context.Context, term uint64) uint64 {
+	_, err := s.call(ctx, func() raft.Future { return s.raft.Barrier(0) })
+	if err == nil {
+		return term
+	}
+	if s.raft.State() == raft.Leader { // a transfer of leadership is under way, perhaps in vain
+		timer := time.NewTimer(barrierRetry)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return 0
+}
+
+// Leader returns the node that leads, if one is known. It may be wrong by the time it takes to notice a loss.
+func (s *Store) Leader() (node string, ok bool) {
+	v, _ := s.current()
+	return v.leader, v.leader != ""
+}
+
+// IsLeader says whether this server leads and has applied everything that earlier leaders committed. Another may have been
+// elected without this one knowing: only a strong read or a commit proves it.
+func (s *Store) IsLeader() bool {
+	v, _ := s.current()
+	return v.term != 0 && s.raft.State() == raft.Leader && s.raft.CurrentTerm() == v.term
+}
+
+// LeaderChanged returns a channel that is closed when what Leader or IsLeader says changes. Take it before asking them, and
+// take a new one each time.
+func (s *Store) LeaderChanged() <-chan struct{} {
+	_, changed := s.current()
+	return changed
+}
+
+// RunWhileLeader calls fn each time this server begins to lead, as IsLeader has it. fn's context ends when the term does; the
+// next call comes after fn has returned, so that no two run at once. What fn returns after that, and resource.ErrNotLeader
+// at any time, is not an error. If fn returns nil earlier it has done its work for this term.
+//
+// It blocks until ctx ends (nil), fn fails (its error), or the store closes or fails (that error).
+func (s *Store) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
+	var done uint64 // the term that fn has finished with
+	for {
+		v, changed := s.current()
+		if v.term != 0 && v.term != done && ctx.Err() == nil {
+			finished, err := s.runTerm(ctx, v.term, fn)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			if finished {
+				done = v.term
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		case <-s.failedc:
+			return s.Err()
+		case <-s.donec:
+			return s.Err()
+		}
+	}
+}
+
+// runTerm calls fn once. finished is false if it should be called again, though the term may be the same.
+func (s *Store) runTerm(ctx context.Context, term uint64, fn func(context.Context) error) (finished bool, err error) {
+	termCtx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		s.untilLost(termCtx, term)
+	})
+	err = fn(termCtx)
+	lost := termCtx.Err() != nil
+	cancel()
+	wg.Wait()
+	switch {
+	case err == nil || lost:
+		return true, nil
+	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome):
+		// The loss shows before the view says so; or a transfer of leadership was under way, in vain.
+		s.pause(ctx, term)
+		return false, nil
+	}
+	return true, err
+}
+
+// untilLost returns when the term is no longer this server's, the store fails, or ctx ends.
+func (s *Store) untilLost(ctx context.Context, term uint64) {
+	for {
+		v, changed := s.current()
+		if v.term != term {
+			return
+		}
+		select {
+		case <-changed:
+		case <-s.failedc:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pause waits for the term to end, but not long.
+func (s *Store) pause(ctx context.Context, term uint64) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Heartbeat)
+	defer cancel()
+	s.untilLost(ctx, term)
+}

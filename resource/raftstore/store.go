@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+
+	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// Store is one server's part of the replicated store. Its methods may be called from any goroutine.
+type Store struct {
+	cfg     Config
+	log     *slog.Logger
+	lock    *os.File
+	wal     *wal.WAL
+	streams *streams
+	trans   *raft.NetworkTransport
+	raft    *raft.Raft
+	stop    func() raft.Future // stops raft; the same future each time
+	state   *memory.State
+
+	donec  chan struct{}  // closed when Close no longer waits for calls under way
+	calls  sync.WaitGroup // calls of Raft that wait for their answer; added to with mu held and closing false
+	follow sync.WaitGroup // followLeadership
+
+	failedc chan struct{} // closed when err is set
+
+	mu      sync.Mutex
+	closing bool
+	err     error // why the store failed
+	view    view
+	changed chan struct{} // closed, and replaced, when view changes
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ resource.Backend = (*Store)(nil)
+
+// Open reads what Dir holds and starts Raft. It fails, naming what to do, for a directory that another process uses, that
+// belongs to another node, or whose files are not to be read. The caller closes the store.
+func Open(cfg Config) (_ *Store, err error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		if cfg.Stream != nil {
+			cfg.Stream.Close()
+		}
+		return nil, err
+	}
+	s := &Store{
+		cfg:     cfg,
+		log:     cfg.Logger,
+		streams: newStreams(cfg.Stream, cfg.Node),
+		state:   memory.NewState(),
+		donec:   make(chan struct{}),
+		failedc: make(chan struct{}),
+		changed: make(chan struct{}),
+	}
+	defer func() {
+		if err != nil {
+			s.release()
+		}
+	}()
+	if s.lock, err = lockDir(cfg.Dir, cfg.Node); err != nil {
+		return nil, err
+	}
+	if err := s.openLog(); err != nil {
+		return nil, fmt.Errorf("read data dir %s: %w; restore it from a backup, or remove it so that the server joins anew", cfg.Dir, err)
+	}
+	if err := s.startRaft(); err != nil {
+		return nil, fmt.Errorf("start raft from data dir %s: %w; restore it from a backup, or remove it so that the server joins anew", cfg.Dir, err)
+	}
+	s.follow.Go(s.followLeadership)
+	if s.alone() {
+		s.hurry()
+	}
+	return s, nil
+}
+
+// unpanicked calls f and returns its panic as an error. The libraries panic, or touch memory that a cut file no longer
+// backs, when they read a damaged directory.
+func unpanicked(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("it is damaged: %v", p)
+		}
+	}()
+	return f()
+}
+
+func (s *Store) openLog() error {
+	dir := filepath.Join(s.cfg.Dir, logDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := removeTorn(s.cfg.Dir); err != nil {
+		return err
+	}
+	meta := &metadb.BoltMetaDB{}
+	return unpanicked(func() (err error) {
+		defer func() {
+			if s.wal == nil {
+				meta.Close() // wal.Open leaves it open, and locked, when it fails
+			}
+		}()
+		s.wal, err = wal.Open(dir,
+			wal.WithMetaStore(meta),
+			wal.WithSegmentSize(s.cfg.SegmentSize),
+			wal.WithMetricsCollector(walMetrics{}),
+			wal.WithLogger(hclogs.New(slog.New(demoted{s.log.Handler()}), "wal")))
+		return err
+	})
+}
+
+func (s *Store) startRaft() error {
+	rc := s.cfg.raftConfig()
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(s.cfg.Dir, retainSnapshots, rc.Logger)
+	if err != nil {
+		return err
+	}
+	s.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger,
+	})
+	m := &machine{state: s.state, fail: s.fail}
+	return unpanicked(func() error {
+		r, err := raft.NewRaft(rc, m, s.wal, s.wal, snaps, s.trans)
+		if err == nil {
+			s.raft, s.stop = r, sync.OnceValue(r.Shutdown)
+		}
+		return err
+	})
+}
+
+// fail makes the store useless, with err as the reason. followLeadership then stops Raft, so that another server can lead.
+func (s *Store) fail(err error) {
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = err
+		close(s.failedc)
+	}
+	s.mu.Unlock()
+	if first {
+		s.log.Error("store stopped", "node", s.cfg.Node, "err", err)
+		s.state.Close() // ends watches and waits
+	}
+}
+
+// Failed returns a channel that is closed if the store can go no further; Err says why then.
+func (s *Store) Failed() <-chan struct{} { return s.failedc }
+
+// Err returns why the store failed, resource.ErrClosed after Close, and nil while it works.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errLocked()
+}
+
+func (s *Store) errLocked() error {
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.closing:
+		return resource.ErrClosed
+	}
+	return nil
+}
+
+// because replaces the state's ErrClosed with the reason, if there is a better one.
+func (s *Store) because(err error) error {
+	if errors.Is(err, resource.ErrClosed) {
+		if why := s.Err(); why != nil {
+			return why
+		}
+	}
+	return err
+}
+
+// Close stops Raft and gives up the directory. It waits for commits under way up to a second, and for all goroutines. It does
+// not transfer leadership; a leader that is about to stop does that first. It is idempotent.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.mu.Lock()
+		s.closing = true
+		s.mu.Unlock()
+		s.drain() // while Raft can still finish them
+		close(s.donec)
+		s.state.Close()
+		s.closeErr = s.release()
+	})
+	return s.closeErr
+}
+
+// drain waits for calls of Raft, not for ever.
+func (s *Store) drain() {
+	drained := make(chan struct{})
+	go func() { s.calls.Wait(); close(drained) }()
+	timeout := time.NewTimer(drainTimeout)
+	defer timeout.Stop()
+	select {
+	case <-drained:
+	case <-timeout.C:
+	}
+}
+
+// release stops and closes what Open has started so far, in the order in which each uses the next.
+func (s *Store) release() error {
+	var errs []error
+	if s.raft != nil {
+		stopped := s.stop()
+		s.trans.Close() // or Shutdown would wait for calls of other servers to time out
+		errs = append(errs, stopped.Error())
+	} else if s.trans != nil {
+		s.trans.Close()
+	}
+	errs = append(errs, s.streams.Close())
+	s.streams.wait()
+	s.follow.Wait()
+	s.drain()
+	if s.wal != nil {
+		errs = append(errs, s.wal.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}

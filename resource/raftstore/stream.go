@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// streams is the caller's stream layer as Raft's transport sees it: with the node's name as address, and with an end for
+// every connection. The transport itself leaves the handlers of accepted connections waiting for bytes.
+type streams struct {
+	inner raft.StreamLayer
+	node  nodeAddr
+
+	handlers sync.WaitGroup // one for each accepted connection that the transport has not closed
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{} // open, accepted or dialed
+	closed bool
+}
+
+func newStreams(inner raft.StreamLayer, node string) *streams {
+	return &streams{inner: inner, node: nodeAddr(node), conns: make(map[net.Conn]struct{})}
+}
+
+// nodeAddr is a node's name as a network address.
+type nodeAddr string
+
+func (nodeAddr) Network() string  { return "node" }
+func (a nodeAddr) String() string { return string(a) }
+
+func (s *streams) Addr() net.Addr { return s.node }
+
+func (s *streams) Accept() (net.Conn, error) {
+	c, err := s.inner.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return s.own(c, &s.handlers)
+}
+
+func (s *streams) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	c, err := s.inner.Dial(node, min(timeout, dialTimeout))
+	if err != nil {
+		return nil, err
+	}
+	return s.own(c, new(sync.WaitGroup))
+}
+
+// own makes c end with s. Until the transport closes what own returns, users counts it.
+func (s *streams) own(c net.Conn, users *sync.WaitGroup) (net.Conn, error) {
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.conns[c] = struct{}{}
+		users.Add(1)
+	}
+	s.mu.Unlock()
+	if closed {
+		c.Close()
+		return nil, net.ErrClosed
+	}
+	return &stream{Conn: c, s: s, users: users}, nil
+}
+
+// Close ends every connection, accepts and dials. It is idempotent.
+func (s *streams) Close() error {
+	s.mu.Lock()
+	closed, conns := s.closed, s.conns
+	s.closed, s.conns = true, nil
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	err := s.inner.Close()
+	for c := range conns {
+		c.Close()
+	}
+	return err
+}
+
+// wait returns when the transport, after Close, has let go of all accepted connections.
+func (s *streams) wait() { s.handlers.Wait() }
+
+// stream is a connection whose Close is the transport's.
+type stream struct {
+	net.Conn
+	s     *streams
+	users *sync.WaitGroup
+	once  sync.Once
+}
+
+func (c *stream) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() {
+		c.s.mu.Lock()
+		delete(c.s.conns, c.Conn)
+		c.s.mu.Unlock()
+		c.users.Done()
+	})
+	return err
+}
