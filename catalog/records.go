@@ -94,25 +94,49 @@ func put(ctx context.Context, b resource.Backend, r *pb.Resource, data proto.Mes
 	return err
 }
 
-// List returns the gateways of this datacenter by node name, as this server knows them.
+// List returns the gateways of this datacenter by node name, as this server knows them: of each, node, service and checks as
+// one commit left them.
 func List(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
-	services, _, err := b.List(ctx, resource.Eventual, resource.Query{Type: ServiceType})
-	if err != nil {
-		return nil, err
+	out, at, err := listOnce(ctx, b)
+	for range maxListTries {
+		if err != nil {
+			break
+		}
+		next, again, nextErr := listOnce(ctx, b)
+		if nextErr == nil && again == at {
+			break
+		}
+		out, at, err = next, again, nextErr // something was written between the reads of the three types
 	}
-	nodes, err := byNode[*pb.Node](ctx, b, NodeType)
+	return out, err
+}
+
+// maxListTries bounds List where writes never pause; its last answer is then as good as the next.
+const maxListTries = 10
+
+// indexes are those of the three types at the time of their reads: unchanged, so is what was read.
+type indexes struct{ services, nodes, checks uint64 }
+
+func listOnce(ctx context.Context, b resource.Backend) (out []*pb.MeshGateway, at indexes, err error) {
+	services, i, err := b.List(ctx, resource.Eventual, resource.Query{Type: ServiceType})
 	if err != nil {
-		return nil, err
+		return nil, at, err
 	}
-	checks, err := byNode[*pb.Check](ctx, b, CheckType)
+	at.services = i
+	nodes, i, err := byNode[*pb.Node](ctx, b, NodeType)
 	if err != nil {
-		return nil, err
+		return nil, at, err
 	}
-	var out []*pb.MeshGateway
+	at.nodes = i
+	checks, i, err := byNode[*pb.Check](ctx, b, CheckType)
+	if err != nil {
+		return nil, at, err
+	}
+	at.checks = i
 	for _, r := range services {
 		s, err := resource.Decode[*pb.Service](r)
 		if err != nil {
-			return nil, err
+			return nil, at, err
 		}
 		node := nodes[s.Node]
 		if s.Kind != KindMeshGateway || len(node) == 0 {
@@ -126,24 +150,24 @@ func List(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 		}
 		out = append(out, gw)
 	}
-	return out, nil
+	return out, at, nil
 }
 
 func byNode[T interface {
 	proto.Message
 	GetNode() string
-}](ctx context.Context, b resource.Backend, typ *pb.Type) (map[string][]T, error) {
-	rs, _, err := b.List(ctx, resource.Eventual, resource.Query{Type: typ})
+}](ctx context.Context, b resource.Backend, typ *pb.Type) (map[string][]T, uint64, error) {
+	rs, index, err := b.List(ctx, resource.Eventual, resource.Query{Type: typ})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	out := make(map[string][]T, len(rs))
 	for _, r := range rs {
 		d, err := resource.Decode[T](r)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		out[d.GetNode()] = append(out[d.GetNode()], d)
 	}
-	return out, nil
+	return out, index, nil
 }

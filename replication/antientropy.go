@@ -66,10 +66,11 @@ func (a *AntiEntropy) Status() UpwardStatus {
 	return a.status
 }
 
-// sent is what was applied last, and which local copy it was meant to replace.
+// sent is what was applied last, and the local copies' index at that time. An index, not the own copy's version: a copy that
+// came and was deleted again between two rounds leaves no version.
 type sent struct {
-	state   *pb.FederationState
-	against string // version of the local copy; "" for none
+	state *pb.FederationState
+	index uint64
 }
 
 // Run compares and applies until ctx ends. Call it while this server leads, once at a time.
@@ -119,9 +120,15 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 	if err != nil {
 		return err
 	}
-	have, r, err := federation.State(ctx, a.cfg.Backend, a.cfg.DC)
+	states, index, err := federation.States(ctx, a.cfg.Backend)
 	if err != nil {
 		return err
+	}
+	var have *pb.FederationState
+	for _, s := range states {
+		if s.Datacenter == a.cfg.DC {
+			have = s
+		}
 	}
 	if have == nil && len(gateways) == 0 {
 		return nil // never had a gateway: nothing to say
@@ -134,8 +141,7 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 	if inSync {
 		return nil
 	}
-	version := r.GetVersion()
-	if last.state != nil && last.against == version && federation.Same(last.state, want) {
+	if last.state != nil && last.index == index && federation.Same(last.state, want) {
 		return nil // applied already; the copy is on its way
 	}
 	actx, cancel := context.WithTimeout(ctx, applyTimeout)
@@ -143,7 +149,7 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 	if err := a.cfg.Apply(actx, want); err != nil {
 		return err
 	}
-	*last = sent{state: want, against: version}
+	*last = sent{state: want, index: index}
 	a.cfg.Logger.Debug("own federation state applied in the primary", "gateways", len(gateways))
 	a.mu.Lock()
 	defer a.mu.Unlock()

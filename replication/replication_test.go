@@ -58,6 +58,7 @@ type primary struct {
 	ln    *bufconn.Listener
 	srv   *grpc.Server
 	sent  sync.Map // name → times sent as upsert
+	open  sync.WaitGroup
 }
 
 func newPrimary(t *testing.T, store *memory.Store) *primary {
@@ -72,6 +73,8 @@ func newPrimary(t *testing.T, store *memory.Store) *primary {
 	}
 	p := &primary{store: store, ln: bufconn.Listen(1 << 20)}
 	p.srv = grpc.NewServer(grpc.StreamInterceptor(func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		p.open.Add(1)
+		defer p.open.Done()
 		return h(s, counted{ss, p})
 	}))
 	pb.RegisterReplicationServiceServer(p.srv, src)
@@ -210,6 +213,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("status while following: %+v", st)
 	}
 	stop()
+	p.open.Wait() // the source has noticed
 
 	// After a break only the difference travels.
 	p.sent.Clear()

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -73,21 +72,10 @@ func (p *parts) buildPools() (err error) {
 func (p *parts) tags() map[string]string {
 	return map[string]string{
 		federation.TagRole: federation.RoleValue, federation.TagDC: p.cfg.DC, federation.TagNodeID: p.nodeID,
-		federation.TagPort: strconv.Itoa(int(p.adv.Port())), federation.TagBuild: version.Version + ":" + revision(),
+		federation.TagPort: strconv.Itoa(int(p.adv.Port())), federation.TagBuild: version.Version + ":" + version.Get().Commit,
 		"segment": "", "vsn": "2", "vsn_min": "2", "vsn_max": "3", "raft_vsn": "3",
 		"use_tls": "1", "acls": "0", "ft_fs": "1", "ft_si": "1",
 	}
-}
-
-func revision() string {
-	if bi, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range bi.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value[:min(8, len(s.Value))]
-			}
-		}
-	}
-	return ""
 }
 
 func (p *parts) buildRecords() (err error) {

@@ -52,6 +52,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.group.runJoin(uctx) })
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })
+	upper.Go(func() error { return p.watchStore(uctx) })
 	upper.Go(func() error { return p.serveGRPC(uctx) })
 	upper.Go(func() error { return p.serveHTTP(uctx) })
 
@@ -60,9 +61,7 @@ func (p *parts) run(ctx context.Context) error {
 		p.cfg.Started(p.addrs)
 	}
 	err := upper.Wait()
-	if p.store.IsLeader() {
-		p.store.TransferLeadership() // best effort: the others need not wait for a timeout
-	}
+	p.handOver()
 	closeErr := p.store.Close()
 	stopLower()
 	if lowerErr := lower.Wait(); err == nil {
@@ -70,6 +69,29 @@ func (p *parts) run(ctx context.Context) error {
 	}
 	p.logger.Info("server stopped")
 	return errors.Join(err, closeErr)
+}
+
+// handOver gives leadership to another server, if there is one, so that the others need not wait for a timeout.
+func (p *parts) handOver() {
+	peers, err := p.store.Peers()
+	if err != nil || len(peers) < 2 || !p.store.IsLeader() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := p.store.TransferLeadership(ctx); err != nil {
+		p.logger.Warn("handing leadership over", "err", err)
+	}
+}
+
+// watchStore ends the server when its store cannot go on: a disk that failed, say.
+func (p *parts) watchStore(ctx context.Context) error {
+	select {
+	case <-p.store.Failed():
+		return p.store.Err()
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // lead is what this server does while it leads its datacenter.

@@ -60,11 +60,7 @@ func (s source) datacenter(dc string, state *pb.FederationState) api.DatacenterS
 	}
 	if s.p.follower != nil && !d.Own {
 		if st := s.p.follower.Status(); !st.LastContact.IsZero() {
-			lag := time.Duration(0)
-			if !st.Connected {
-				lag = time.Since(st.LastContact)
-			}
-			d.ReplicationLag = api.Seconds(lag)
+			d.ReplicationLag = api.Seconds(lag(st.Connected, st.LastContact))
 		}
 	}
 	s.lastError(&d)

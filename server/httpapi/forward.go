@@ -36,8 +36,10 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 		h.failed(w, r, err)
 	case errors.Is(err, ErrNoPath):
 		noPath(w, ErrNoPath, err)
-	default: // ErrUnreachable, or no answer in time
+	case errors.Is(err, ErrUnreachable), ctx.Err() != nil: // or no answer in time
 		noPath(w, ErrUnreachable, err)
+	default:
+		fail(w, http.StatusInternalServerError, err.Error())
 	}
 }
 

@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -114,8 +115,8 @@ func TestForwardFails(t *testing.T) {
 		{"unreachable", "Remote DC has no server currently reachable", "", ErrUnreachable},
 		{"unreachable, wrapped", "Remote DC has no server currently reachable", "dial gateway 10.0.0.1:8443: i/o timeout",
 			fmt.Errorf("%w: dial gateway 10.0.0.1:8443: i/o timeout", ErrUnreachable)},
-		{"late", "Remote DC has no server currently reachable", "query dc2: context deadline exceeded",
-			fmt.Errorf("query dc2: %w", context.DeadlineExceeded)},
+		{"unreachable, with a cause before", "Remote DC has no server currently reachable", "dc2: Remote DC has no server currently reachable",
+			fmt.Errorf("dc2: %w", ErrUnreachable)},
 		{"cause of several lines", "No path to datacenter", "a  b ?  c", fmt.Errorf("%w: a\r\nb ?é c", ErrNoPath)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,6 +129,15 @@ func TestForwardFails(t *testing.T) {
 				t.Errorf("headers %v", w.Header())
 			}
 		})
+	}
+}
+
+// A refusal by a server that was reached is not called unreachable.
+func TestForwardRefused(t *testing.T) {
+	src := newFakeSource()
+	src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) { return nil, errors.New("server dc1/srv1 may not ask") }
+	if w := get(t.Context(), newHandler(t, src), "/v1/status/leader?dc=dc2"); w.Code != 500 || w.Body.String() != "server dc1/srv1 may not ask" {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
@@ -146,8 +156,11 @@ func TestForwardDeadline(t *testing.T) {
 			}
 			start := time.Now()
 			w := get(t.Context(), newHandler(t, src), target)
-			if took := time.Since(start); took != want || w.Code != 500 {
-				t.Errorf("%s: %d after %v, want 500 after %v", target, w.Code, took, want)
+			if took := time.Since(start); took != want || w.Body.String() != ErrUnreachable.Error() {
+				t.Errorf("%s: %d %s after %v, want unreachable after %v", target, w.Code, w.Body, took, want)
+			}
+			if cause := w.Header().Get(api.HeaderCause); cause != context.DeadlineExceeded.Error() {
+				t.Errorf("%s: cause %q", target, cause)
 			}
 		})
 	}
