@@ -135,7 +135,9 @@ func TestForwardFails(t *testing.T) {
 // A refusal by a server that was reached is not called unreachable.
 func TestForwardRefused(t *testing.T) {
 	src := newFakeSource()
-	src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) { return nil, errors.New("server dc1/srv1 may not ask") }
+	src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) {
+		return nil, errors.New("server dc1/srv1 may not ask")
+	}
 	if w := get(t.Context(), newHandler(t, src), "/v1/status/leader?dc=dc2"); w.Code != 500 || w.Body.String() != "server dc1/srv1 may not ask" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
