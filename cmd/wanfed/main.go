@@ -67,7 +67,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newServer(), newGateway(), newValidate(), newTLS(),
 		newMembers(), newFederation(), newStatus(),
-		newDemo(), newVersion(),
+		newDemo(), newVersion(), newCompletion(),
 	)
 	return root
 }

@@ -2,6 +2,102 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
 
-func newStatus() *cobra.Command { return &cobra.Command{Use: "status", Short: "not built yet"} }
+	"github.com/spf13/cobra"
+
+	"github.com/wanfed/wanfed/api"
+)
+
+func newStatus() *cobra.Command {
+	return newRead(&cobra.Command{
+		Use:   "status",
+		Short: "Show how well a datacenter sees the others, and what to do",
+		Long: `Show what a server knows of each datacenter: how many of its servers are alive and of its gateways healthy, how long
+ago its federation state changed (Record Age) and was last known to be the primary's (Lag), what failed last, and what
+to do about it.
+
+The state is ok, degraded (some servers or gateways are down) or unreachable (no server is alive for the one that
+answers). The exit status is 0 in any case, as long as the server answers.`,
+		Example: `  wanfed status
+  wanfed status --at dc2
+  wanfed status --format json | jq '.Datacenters[] | select(.Advice)'`,
+		Args: noArgs,
+	}, func(cmd *cobra.Command, _ []string, ask asker, out printer) error {
+		s, err := ask.Status(cmd.Context(), ask.opts)
+		if err != nil {
+			return err
+		}
+		return out.print(s, func(w io.Writer) error { return writeStatus(w, s) })
+	})
+}
+
+func writeStatus(w io.Writer, s api.Status) error {
+	leader := "no leader"
+	if s.Leader != "" {
+		leader = "leader " + s.Leader
+	}
+	ok := 0
+	rows := [][]string{{"Datacenter", "Role", "State", "Servers", "Gateways", "Record Age", "Lag"}}
+	for _, d := range s.Datacenters {
+		if d.Health() == api.HealthOK {
+			ok++
+		}
+		rows = append(rows, []string{
+			d.Name, role(d), string(d.Health()),
+			fmt.Sprintf("%d/%d alive", d.ServersAlive, d.ServersKnown),
+			fmt.Sprintf("%d/%d healthy", d.GatewaysHealthy, d.GatewaysKnown),
+			age(d.RecordAge), age(d.ReplicationLag),
+		})
+	}
+	fmt.Fprintf(w, "Datacenter %s (primary %s), node %s, %s, version %s: %d of %d datacenters ok\n\n",
+		printable(s.Datacenter), printable(s.PrimaryDatacenter), printable(s.Node), printable(leader), printable(s.Version), ok, len(s.Datacenters))
+	if err := writeTable(w, rows); err != nil {
+		return err
+	}
+	for _, d := range s.Datacenters {
+		writeTrouble(w, d)
+	}
+	if len(s.Components) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	rows = [][]string{{"Component", "State", "Detail"}}
+	for _, c := range s.Components {
+		rows = append(rows, []string{c.Name, c.State, c.Detail})
+	}
+	return writeTable(w, rows)
+}
+
+// writeTrouble says what failed last for a datacenter and what to do.
+func writeTrouble(w io.Writer, d api.DatacenterStatus) {
+	if d.LastError == "" && d.Advice == "" {
+		return
+	}
+	fmt.Fprintf(w, "\n%s:\n", printable(d.Name))
+	if d.LastError != "" {
+		at := ""
+		if !d.LastErrorAt.IsZero() {
+			at = " (" + d.LastErrorAt.UTC().Format(time.RFC3339) + ")"
+		}
+		fmt.Fprintf(w, "  last error%s: %s\n", at, printable(d.LastError))
+	}
+	if d.Advice != "" {
+		fmt.Fprintf(w, "  do: %s\n", printable(d.Advice))
+	}
+}
+
+func role(d api.DatacenterStatus) string {
+	roles := []string{"secondary"}
+	if d.Primary {
+		roles[0] = "primary"
+	}
+	if d.Own {
+		roles = append(roles, "own")
+	}
+	return strings.Join(roles, ", ")
+}

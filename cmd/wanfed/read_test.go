@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wanfed/wanfed/api"
+)
+
+// call runs the command as main does. code is the exit status.
+func call(t testing.TB, args ...string) (stdout string, code int, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	root.SetArgs(args)
+	err = root.ExecuteContext(t.Context())
+	if _, ok := errors.AsType[usageError](err); ok {
+		code = exitUsage
+	} else if err != nil {
+		code = exitFailed
+	}
+	return out.String(), code, err
+}
+
+// startAPI answers with fixed values; a real server would need a whole datacenter, and what it answers is tested in
+// server/httpapi and in package test. Here it is about what the commands ask and print.
+func startAPI(t *testing.T, answers map[string]any) {
+	t.Helper()
+	for _, env := range []string{"WANFED_HTTP_ADDR", "WANFED_CA_FILE", "WANFED_CERT_FILE", "WANFED_KEY_FILE", "WANFED_DOMAIN"} {
+		t.Setenv(env, "")
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, ok := answers[r.URL.RequestURI()]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if text, ok := v.(string); ok {
+			http.Error(w, text, http.StatusInternalServerError)
+			return
+		}
+		if err := json.NewEncoder(w).Encode(v); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	t.Setenv("WANFED_HTTP_ADDR", srv.URL)
+}
+
+func gatewayOf(id, health, lan, wan string) api.MeshGateway {
+	return api.MeshGateway{
+		Node: api.Node{Node: id},
+		Service: api.Service{ID: id, TaggedAddresses: map[string]api.ServiceAddress{
+			"lan": {Address: lan, Port: 8443}, "wan": {Address: wan, Port: 443},
+		}},
+		Checks: []api.Check{{Status: api.CheckPassing}, {Status: health}},
+	}
+}
+
+func sampleAnswers() map[string]any {
+	dc2 := api.FederationState{
+		Datacenter: "dc2", UpdatedAt: time.Date(2026, 11, 21, 1, 5, 0, 38604653, time.UTC), PrimaryModifyIndex: 20, ModifyIndex: 9,
+		MeshGateways: []api.MeshGateway{
+			gatewayOf("gw2a", api.CheckPassing, "10.2.0.101", "172.30.0.21"),
+			gatewayOf("gw2b", api.CheckCritical, "10.2.0.102", "2001:db8::9"),
+		},
+	}
+	dc1 := api.FederationState{Datacenter: "dc1", ModifyIndex: 16, MeshGateways: []api.MeshGateway{
+		{Node: api.Node{Node: "n1"}, Service: api.Service{ID: "gw1a", Address: "10.1.0.9", Port: 8443}, Checks: []api.Check{{Status: api.CheckWarning}}},
+	}}
+	members := []api.Member{
+		{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Status: api.MemberAlive, ProtocolCur: 2,
+			Tags: map[string]string{"dc": "dc1", "role": "consul", "build": "0.1.0:abc"}},
+		{Name: "srv1.dc2", Addr: "2001:db8::11", Port: 8300, Status: api.MemberFailed, ProtocolCur: 2,
+			Tags: map[string]string{"dc": "dc2", "role": "consul", "build": "0.1.0:\x1b[31mred"}},
+	}
+	return map[string]any{
+		"/v1/agent/members":                            members[:1],
+		"/v1/agent/members?wan=1":                      members,
+		"/v1/agent/members?dc=dc2":                     members[1:],
+		"/v1/agent/members?dc=dc9":                     "No path to datacenter",
+		"/v1/internal/federation-states":               []api.FederationState{dc1, dc2, {Datacenter: "dc3", ModifyIndex: 17}},
+		"/v1/internal/federation-state/dc2":            api.FederationStateAnswer{State: &dc2, Index: 22},
+		"/v1/internal/federation-state/dc3":            api.FederationStateAnswer{State: &api.FederationState{Datacenter: "dc3"}, Index: 22},
+		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways},
+		"/v1/catalog/datacenters":                      []string{"dc1", "dc2", "dc3"},
+		"/v1/agent/federation-status": api.Status{
+			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",
+			Datacenters: []api.DatacenterStatus{
+				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.Seconds(93 * time.Second)},
+				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
+					RecordAge: api.Seconds(26 * time.Hour), ReplicationLag: api.Seconds(234 * time.Millisecond)},
+				{Name: "dc3", ServersKnown: 1, LastError: "dial gateway 10.3.0.1:8443: connection refused\n",
+					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
+			},
+			Components: []api.ComponentStatus{{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"}, {Name: "replication", State: "not connected"}},
+		},
+		"/v1/agent/federation-status?dc=dc3": api.Status{Datacenter: "dc3", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"},
+	}
+}
+
+func TestTables(t *testing.T) {
+	startAPI(t, sampleAnswers())
+	for _, tt := range []struct{ args, want string }{
+		{"members --wan", `
+Node      Address              Status  Type    Build  Protocol  DC
+srv1.dc1  10.1.0.11:8300       alive   server  0.1.0  2         dc1
+srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
+`},
+		{"members --wan --detailed", `
+Node      Address              Status  Tags
+srv1.dc1  10.1.0.11:8300       alive   build=0.1.0:abc,dc=dc1,role=consul
+srv1.dc2  [2001:db8::11]:8300  failed  build=0.1.0:?[31mred,dc=dc2,role=consul
+`},
+		{"members", `
+Node      Address         Status  Type    Build  Protocol  DC
+srv1.dc1  10.1.0.11:8300  alive   server  0.1.0  2         dc1
+`},
+		{"members --at dc2", `
+Node      Address              Status  Type    Build  Protocol  DC
+srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
+`},
+		{"federation list", `
+Datacenter  Gateways     Updated               Primary Index  Index
+dc1         1/1 healthy  -                     -              16
+dc2         1/2 healthy  2026-11-21T01:05:00Z  20             9
+dc3         none         -                     -              17
+`},
+		{"federation read dc2", `
+Datacenter:     dc2
+Gateways:       1/2 healthy
+Updated:        2026-11-21T01:05:00Z
+Primary index:  20
+Index:          9
+
+Gateway  Node  Health    LAN              WAN
+gw2a     gw2a  passing   10.2.0.101:8443  172.30.0.21:443
+gw2b     gw2b  critical  10.2.0.102:8443  [2001:db8::9]:443
+`},
+		{"federation read dc3", `
+Datacenter:     dc3
+Gateways:       none
+Updated:        -
+Primary index:  -
+Index:          0
+`},
+		{"federation gateways", `
+Datacenter  Gateway  Node  Health    LAN              WAN
+dc1         gw1a     n1    warning   10.1.0.9:8443    10.1.0.9:8443
+dc2         gw2a     gw2a  passing   10.2.0.101:8443  172.30.0.21:443
+dc2         gw2b     gw2b  critical  10.2.0.102:8443  [2001:db8::9]:443
+`},
+		{"federation gateways --dc dc1", `
+Datacenter  Gateway  Node  Health   LAN            WAN
+dc1         gw1a     n1    warning  10.1.0.9:8443  10.1.0.9:8443
+`},
+		{"status", `
+Datacenter dc2 (primary dc1), node srv1, leader 10.2.0.11:8300, version 0.1.0: 1 of 3 datacenters ok
+
+Datacenter  Role            State        Servers    Gateways     Record Age  Lag
+dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s       -
+dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h        200ms
+dc3         secondary       unreachable  0/1 alive  0/0 healthy  -           -
+
+dc3:
+  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
+  do: start a gateway of dc3
+
+Component    State          Detail
+raft         ok             leader srv1, 3 voters
+replication  not connected
+`},
+		{"status --at dc3", `
+Datacenter dc3 (primary dc1), node srv1, no leader, version 0.1.0: 0 of 0 datacenters ok
+
+Datacenter  Role  State  Servers  Gateways  Record Age  Lag
+`},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			got, _, err := call(t, strings.Fields(tt.args)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for line := range strings.Lines(got) {
+				lines = append(lines, strings.TrimRight(line, " \n"))
+			}
+			if d := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.Join(lines, "\n")+"\n"); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// The JSON of a command is the API's own.
+func TestJSON(t *testing.T) {
+	answers := sampleAnswers()
+	startAPI(t, answers)
+	for args, want := range map[string]any{
+		"members --wan":                answers["/v1/agent/members?wan=1"],
+		"federation list":              answers["/v1/internal/federation-states"],
+		"federation read dc2":          answers["/v1/internal/federation-state/dc2"].(api.FederationStateAnswer).State,
+		"federation gateways":          answers["/v1/internal/federation-states/mesh-gateways"],
+		"federation gateways --dc dc2": map[string]any{"dc2": answers["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)["dc2"]},
+		"status":                       answers["/v1/agent/federation-status"],
+	} {
+		out, _, err := call(t, append(strings.Fields(args), "--format", "json")...)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+			continue
+		}
+		wantJSON, err := json.MarshalIndent(want, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(string(wantJSON)+"\n", out); d != "" {
+			t.Errorf("%s: %s", args, d)
+		}
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	startAPI(t, sampleAnswers())
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close() // nobody listens there now
+	dead := ln.Addr().String()
+	for _, tt := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"members --http-addr " + dead, exitFailed, "no server answers at http://" + dead +
+			": connection refused; is wanfed server running there? set --http-addr or WANFED_HTTP_ADDR"},
+		{"members --at dc9", exitFailed, "answered 500: No path to datacenter"},
+		{"federation read dc9", exitFailed, `datacenter "dc9" has no federation state`},
+		{"federation gateways --dc dc9", exitFailed, `no gateway of datacenter "dc9" is known; see: wanfed federation list`},
+		{"members --format yaml", exitUsage, `invalid argument "yaml" for "--format" flag: it must be table or json; see: wanfed members --help`},
+		{"version --format yaml", exitUsage, `it must be table or json; see: wanfed version --help`},
+		{"members dc2", exitUsage, `unexpected argument "dc2"; see: wanfed members --help`},
+		{"members --http-addr nonsense", exitUsage, `HTTP address "nonsense" has no port; write it like http://127.0.0.1:8500`},
+		{"status --http-addr https://127.0.0.1:1", exitUsage,
+			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; make a certificate with: wanfed tls cert create --cli --dc DC"},
+		{"status --http-addr https://127.0.0.1:1 --ca-file a --cert-file b --key-file c", exitFailed, "a"},
+		{"completion tcsh", exitUsage, `unknown command "tcsh"; see: wanfed completion --help`},
+		{"completion", exitUsage, "say what to do; see: wanfed completion --help"},
+		{"federation", exitUsage, "say what to do; see: wanfed federation --help"},
+		{"federation write dc2", exitUsage, `unknown command "write"; see: wanfed federation --help`},
+		{"federation read", exitUsage, "say which datacenter: wanfed federation read DC"},
+		{"federation read dc1 dc2", exitUsage, `unexpected argument "dc2": one datacenter at a time`},
+		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is no DNS label`},
+		{"federation delete dc2", exitUsage, "2 faults:\n  - --dc is required: the primary's name\n  - --server is required: host:port of a server or gateway"},
+		{"federation delete dc2 --dc dc1 --server 10.0.0.5", exitUsage, "--server: address 10.0.0.5: missing port in address; write it as host:port"},
+		{"federation delete dc2 --dc Dc1 --server 10.0.0.5:1", exitUsage, `--dc: "Dc1" is no DNS label`},
+		{"federation delete dc2 --dc dc1 --server 10.0.0.5:1 --ca-file a", exitUsage, "federation delete needs --cert-file, --key-file"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			out, code, err := call(t, strings.Fields(tt.args)...)
+			if err == nil || code != tt.code || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("exit %d, %v; want exit %d, %s", code, err, tt.code, tt.want)
+			}
+			if out != "" {
+				t.Errorf("printed: %s", out)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	out, _, err := call(t, "version")
+	if err != nil || !strings.HasPrefix(out, "wanfed ") || strings.Count(out, "\n") != 1 {
+		t.Errorf("%q, %v", out, err)
+	}
+	out, _, err = call(t, "version", "--format", "json")
+	var info struct{ Version, Go string }
+	if err != nil || json.Unmarshal([]byte(out), &info) != nil || info.Version == "" || info.Go == "" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	startAPI(t, sampleAnswers())
+	const dcs = "dc1\ndc2\ndc3\n:4\n" // 4: no file names
+	for _, tt := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"federation", "read", ""}, dcs},
+		{[]string{"federation", "read", "dc1", ""}, ":4\n"},
+		{[]string{"federation", "gateways", "--dc", ""}, dcs},
+		{[]string{"members", "--at", ""}, dcs},
+		{[]string{"status", "--format", ""}, "table\njson\n:4\n"},
+		{[]string{"members", "--http-addr", "127.0.0.1:1", "--at", ""}, ":4\n"}, // no server: nothing to offer, and no error
+		{[]string{"completion", "bash", ""}, ":4\n"},
+	} {
+		out, _, err := call(t, append([]string{"__complete"}, tt.words...)...)
+		if err != nil || out != tt.want {
+			t.Errorf("%q: %q, %v; want %q", tt.words, out, err, tt.want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, _, err := call(t, "completion", shell); err != nil || !strings.Contains(out, "__complete") {
+			t.Errorf("%s: %v, %d bytes", shell, err, len(out))
+		}
+	}
+}
+
+func TestEveryReadHasExamples(t *testing.T) {
+	for _, name := range []string{"members", "federation", "status", "version", "completion"} {
+		c, _, err := newRoot().Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range append(c.Commands(), c) {
+			if c.Example == "" || c.Short == "" {
+				t.Errorf("%s has no example or no short text", c.CommandPath())
+			}
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	for want, in := range map[string]*float64{
+		"-": nil, "0s": api.Seconds(-time.Second), "1.2s": api.Seconds(1234 * time.Millisecond), "1h2m3s": api.Seconds(3723400 * time.Millisecond),
+		"1d0h": api.Seconds(24 * time.Hour), "11574074d1h": new(1e12),
+	} {
+		if got := age(in); got != want {
+			t.Errorf("%v: %s, want %s", in, got, want)
+		}
+	}
+}
