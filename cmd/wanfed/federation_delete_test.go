@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// pki is a CA with certificates of dc1.
+type pki struct {
+	dir string
+	ca  tlsutil.Pair
+}
+
+func newPKI(t testing.TB) pki {
+	t.Helper()
+	ca, err := tlsutil.CreateCA(tlsutil.CARequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pki{dir: t.TempDir(), ca: ca}
+	if err := ca.Save(filepath.Join(p.dir, "ca.pem"), filepath.Join(p.dir, "ca-key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// files makes a certificate, valid for 127.0.0.1 too, and returns its files.
+func (p pki) files(t testing.TB, role tlsutil.Role, node string) tlsutil.Files {
+	t.Helper()
+	pair, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: role, DC: "dc1", Node: node, CA: p.ca, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := tlsutil.Files{CA: filepath.Join(p.dir, "ca.pem"), Cert: filepath.Join(p.dir, node+".pem"), Key: filepath.Join(p.dir, node+"-key.pem")}
+	if err := pair.Save(f.Cert, f.Key); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (p pki) identity(t testing.TB, role tlsutil.Role, node string) *tlsutil.Identity {
+	t.Helper()
+	id, err := tlsutil.Load(p.files(t, role, node), tlsutil.DefaultDomain, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func fileFlags(f tlsutil.Files) []string {
+	return []string{"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key}
+}
+
+// startServer serves the primary's real federation service over TLS. In place of Raft the store is in memory, and dc2 is
+// said to be alive: a whole server is tested in package test.
+func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory.Store) {
+	t.Helper()
+	store = memory.New()
+	t.Cleanup(func() { store.Close() })
+	for _, dc := range []string{"dc2", "dc3"} {
+		if _, _, err := federation.Upsert(t.Context(), store, &pb.FederationState{Datacenter: dc}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	svc, err := federation.NewService(federation.ServiceConfig{
+		Backend: store, DC: "dc1", PrimaryDC: "dc1", Logger: slog.New(slog.DiscardHandler),
+		Alive: func(dc string) bool { return dc == "dc2" },
+		Ask:   func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
+		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
+			p, _ := peer.FromContext(ctx)
+			return tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(id.ServerConfig(wanfed.ProtoGRPC))))
+	pb.RegisterFederationServiceServer(srv, svc)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		srv.Serve(ln)
+	}()
+	t.Cleanup(func() {
+		srv.Stop()
+		<-done
+	})
+	return ln.Addr().String(), store
+}
+
+func TestFederationDelete(t *testing.T) {
+	startAPI(t, nil) // clears the environment
+	p := newPKI(t)
+	addr, store := startServer(t, p.identity(t, tlsutil.RoleServer, "srv1"))
+	cli := fileFlags(p.files(t, tlsutil.RoleCLI, "cli"))
+	gateway := fileFlags(p.files(t, tlsutil.RoleGateway, "gw1"))
+	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleCLI, "cli"))
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close() // nobody listens there now
+	for _, tt := range []struct {
+		name, args string
+		files      []string
+		want       string // on stdout, or else in the error
+		code       int
+	}{
+		{"done", "dc3 --dc dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
+		{"nothing there", "dc3 --dc dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
+		{"alive", "dc2 --dc dc1 --server " + addr, cli,
+			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and would write its federation state again; " +
+				"stop its servers first, or delete it all the same with --force", exitFailed},
+		{"gateway's certificate", "dc2 --force --dc dc1 --server " + addr, gateway, "gateway/dc1/gw1 may not delete federation states", exitFailed},
+		{"another CA's certificate", "dc2 --force --dc dc1 --server " + addr, foreign, "is signed by another CA", exitFailed},
+		{"not the primary's name", "dc2 --force --dc dc9 --server " + addr, cli, "reach server.dc9.wanfed through " + addr, exitFailed},
+		{"nobody there", "dc2 --force --dc dc1 --server " + dead.Addr().String(), cli,
+			"no server answers at " + dead.Addr().String() + ": connect: connection refused; --server must be a server of dc1, or a gateway", exitFailed},
+		{"forced", "dc2 --force --dc dc1 --server " + addr, cli, "deleted the federation state of dc2\n", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, code, err := call(t, append(append([]string{"federation", "delete"}, strings.Fields(tt.args)...), tt.files...)...)
+			if err != nil {
+				out = err.Error()
+			}
+			if code != tt.code || !strings.Contains(out, tt.want) {
+				t.Errorf("exit %d, %s; want exit %d, %s", code, out, tt.code, tt.want)
+			}
+		})
+	}
+	for _, dc := range []string{"dc2", "dc3"} {
+		if s, _, err := federation.State(t.Context(), store, dc); err != nil || s != nil {
+			t.Errorf("%s afterwards: %v, %v", dc, s, err)
+		}
+	}
+}
+
+// A server that stops answering costs a deadline; an interrupt ends the command at once.
+func TestFederationDeleteIsInterrupted(t *testing.T) {
+	p := newPKI(t)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", p.identity(t, tlsutil.RoleServer, "srv1").ServerConfig(wanfed.ProtoGRPC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Read(make([]byte, 1)) // the handshake, and the first byte of gRPC; no answer
+		cancel()
+		io.Copy(io.Discard, c)
+	}()
+	t.Cleanup(func() { ln.Close(); <-done })
+	_, err = deleteState(ctx, p.identity(t, tlsutil.RoleCLI, "cli"), ln.Addr().String(), "dc1", "dc3", false)
+	if err == nil || !strings.Contains(err.Error(), "it may be deleted or not: see wanfed federation list") {
+		t.Error(err)
+	}
+}
+
+func TestReadOverTLS(t *testing.T) {
+	startAPI(t, nil) // clears the environment
+	p := newPKI(t)
+	id := p.identity(t, tlsutil.RoleServer, "srv1")
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		caller, err := tlsutil.PeerOf(r.TLS.PeerCertificates[0], tlsutil.DefaultDomain)
+		if err != nil {
+			t.Error(err)
+		}
+		json.NewEncoder(w).Encode([]api.Member{{Name: string(caller.Role) + "." + caller.DC}})
+	}))
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that fail on purpose
+	srv.TLS = id.ServerConfig("http/1.1")
+	srv.Listener = tls.NewListener(srv.Listener, srv.TLS)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	url := "https://" + srv.Listener.Addr().String()
+	cli := p.files(t, tlsutil.RoleCLI, "cli")
+	t.Setenv("WANFED_CA_FILE", cli.CA)
+	t.Setenv("WANFED_CERT_FILE", cli.Cert)
+	t.Setenv("WANFED_KEY_FILE", cli.Key)
+	t.Setenv("WANFED_HTTP_ADDR", url)
+	for _, args := range [][]string{{"members"}, {"members", "--tls-server-name", "server.dc1.wanfed"}} {
+		out, _, err := call(t, args...)
+		if err != nil || !strings.Contains(out, "cli.dc1") {
+			t.Errorf("%q: %s, %v", args, out, err)
+		}
+	}
+	for want, args := range map[string][]string{
+		"no server answers at " + url + ": peer failed, or has no certificate for the name we asked for": {"--tls-server-name", "server.dc9.wanfed"},
+		"signed by another CA": fileFlags(newPKI(t).files(t, tlsutil.RoleCLI, "cli")),
+	} {
+		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
