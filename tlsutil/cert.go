@@ -235,7 +235,7 @@ func (r CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
 	}
 	cas := x509.NewCertPool()
 	cas.AddCert(ca)
-	if err := verify(chain, cas, r.Role, now); err != nil {
+	if _, err := verify(chain, cas, r.Role, now); err != nil {
 		return fmt.Errorf("this CA cannot make that certificate: %w", err)
 	}
 	if _, err := PeerOf(chain[0], r.Domain); err != nil {

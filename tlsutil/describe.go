@@ -128,7 +128,9 @@ func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error 
 	}
 	p, err := PeerOf(chain[0], domain)
 	if err == nil {
-		return verify(chain, pool, p.Role, now)
+		_, err = verify(chain, pool, p.Role, now)
+	} else {
+		_, err = verifyFor(chain, pool, x509.ExtKeyUsageAny, now)
 	}
-	return verifyFor(chain, pool, x509.ExtKeyUsageAny, now)
+	return err
 }

@@ -62,7 +62,7 @@ func explain(err error) string {
 	case errors.As(err, &op) && op.Op == "remote error":
 		return explainAlert(op)
 	case errors.Is(err, io.EOF):
-		return "peer closed the connection during the handshake"
+		return "peer closed the connection"
 	}
 	return ""
 }
@@ -89,11 +89,11 @@ func explainInvalid(e x509.CertificateInvalidError) string {
 // The alerts of RFC 8446 section 6.2 that say something an operator can act on.
 var alerts = map[uint8]string{
 	40:  "peer refused the handshake: no common TLS parameters",
-	42:  "peer refused our certificate",
+	42:  "peer refused our certificate; its log says why",
 	43:  "peer refused our certificate: wrong type",
 	44:  "peer refused our certificate: revoked",
 	45:  "peer says our certificate is expired or not yet valid; check both clocks",
-	46:  "peer refused our certificate",
+	46:  "peer refused our certificate; its log says why",
 	48:  "peer says our certificate is signed by another CA",
 	70:  "no common TLS version: both sides need TLS 1.3",
 	80:  "peer failed, or has no certificate for the name we asked for; see its log",

@@ -24,6 +24,7 @@ type material struct {
 	cert tls.Certificate // with Leaf
 	cas  *x509.CertPool
 	peer Peer
+	ends *x509.Certificate // of the chain to the CA, the one that expires first
 	sum  [sha256.Size]byte // of the files
 }
 
@@ -111,32 +112,45 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server --dc DC --node NODE%s",
 			certName, err, domainFlag(i.domain))
 	}
-	if err := verify(chain, m.cas, m.peer.Role, time.Now()); err != nil {
+	chains, err := verify(chain, m.cas, m.peer.Role, time.Now())
+	if err != nil {
 		return nil, fmt.Errorf("cert %s: %w (CA file %s)", certName, err, caName)
 	}
+	m.ends = firstEnd(chains)
 	return m, nil
 }
 
-// verify checks chain against the CAs for everything that role does with its certificate.
-func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) error {
-	if err := verifyFor(chain, cas, x509.ExtKeyUsageClientAuth, now); err != nil || !role.accepts() {
-		return err
+// verify checks chain against the CAs for everything that role does with its certificate, and returns the ways to them.
+func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) ([][]*x509.Certificate, error) {
+	chains, err := verifyFor(chain, cas, x509.ExtKeyUsageClientAuth, now)
+	if err != nil || !role.accepts() {
+		return chains, err
 	}
 	return verifyFor(chain, cas, x509.ExtKeyUsageServerAuth, now)
 }
 
-func verifyFor(chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time) error {
+func verifyFor(chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time) ([][]*x509.Certificate, error) {
 	inter := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		inter.AddCert(c)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{
+	chains, err := chain[0].Verify(x509.VerifyOptions{
 		Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 	})
 	if err != nil {
-		return explained(err)
+		return nil, explained(err)
 	}
-	return nil
+	return chains, nil
+}
+
+// firstEnd is the certificate at whose end the last of chains stops to verify.
+func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
+	byEnd := func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
+	ends := make([]*x509.Certificate, len(chains))
+	for i, chain := range chains {
+		ends[i] = slices.MinFunc(chain, byEnd)
+	}
+	return slices.MaxFunc(ends, byEnd)
 }
 
 // ParseCerts returns the certificates of a PEM file, at least one. It says so when the file is something else.

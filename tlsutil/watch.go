@@ -4,7 +4,6 @@ package tlsutil
 
 import (
 	"context"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -112,21 +111,21 @@ var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * d
 
 const day = 24 * time.Hour
 
-// warnExpiry warns once for each of expiryWarnings that is passed; a certificate made for a shorter time than twice the
-// warning is not warned about that early.
+// warnExpiry warns once for each of expiryWarnings that is passed, of the own certificate or of a CA's that expires before
+// it. A certificate made for less than twice the time of a warning is not warned about that early.
 func (w *watcher) warnExpiry(now time.Time) {
-	leaf := w.i.Leaf()
-	step := expiryStep(leaf.NotBefore, leaf.NotAfter, now)
+	ends := w.i.current.Load().ends
+	step := expiryStep(ends.NotBefore, ends.NotAfter, now)
 	if step == 0 || step == w.warned {
 		return
 	}
 	w.warned = step
-	left := leaf.NotAfter.Sub(now).Round(time.Second)
-	level, msg := slog.LevelWarn, "certificate expires soon; make a new one and put it in place of the file"
-	if left <= 0 {
-		level, msg = slog.LevelError, "certificate has expired: other datacenters refuse it; put a new one in place of the file"
+	log := w.i.logger.With("cert", w.i.files.Cert, "expires", title(ends), "not_after", stamp(ends.NotAfter))
+	if left := ends.NotAfter.Sub(now); left > 0 {
+		log.Warn("certificate expires soon; make a new one and put it in place of the file", "left", left.Round(time.Second))
+	} else {
+		log.Error("certificate has expired and all peers refuse it; put a new one in place of the file")
 	}
-	w.i.logger.Log(context.Background(), level, msg, "cert", w.i.files.Cert, "not_after", stamp(leaf.NotAfter), "left", left)
 }
 
 // expiryStep is the smallest of expiryWarnings that is at least what is left, 0 when it is too early for any.

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/x509"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func newCA(tb testing.TB, r CARequest) Pair {
+	tb.Helper()
+	p, err := CreateCA(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func newCert(tb testing.TB, r CertRequest) Pair {
+	tb.Helper()
+	p, err := CreateCert(r)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func leafOf(tb testing.TB, p Pair) *x509.Certificate {
+	tb.Helper()
+	certs, err := ParseCerts(p.Cert)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return certs[0]
+}
+
+func TestCreateCA(t *testing.T) {
+	now := time.Now()
+	p := newCA(t, CARequest{Now: now})
+	c := leafOf(t, p)
+	key, err := ParseKey(p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, ok := key.(*ecdsa.PrivateKey); !ok || k.Curve != elliptic.P256() || !sameKey(c, key) {
+		t.Errorf("key is %T, not the P-256 key of the certificate", key)
+	}
+	if !c.IsCA || c.MaxPathLen != 0 || !c.MaxPathLenZero || !c.BasicConstraintsValid {
+		t.Errorf("CA %v, path length %d (%v)", c.IsCA, c.MaxPathLen, c.MaxPathLenZero)
+	}
+	if want := x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature; c.KeyUsage != want {
+		t.Errorf("key usage %b, want %b", c.KeyUsage, want)
+	}
+	if n := c.SerialNumber.BitLen(); n > 128 || n < 64 {
+		t.Errorf("serial has %d bits", n)
+	}
+	if d := c.NotAfter.Sub(now); (d - DefaultCADays*day).Abs() > time.Second {
+		t.Errorf("expires after %v", d)
+	}
+	if d := now.Sub(c.NotBefore); d < time.Minute || d > 10*time.Minute {
+		t.Errorf("backdated by %v", d)
+	}
+	if len(c.PermittedDNSDomains) > 0 {
+		t.Errorf("name constraints %v, not asked for", c.PermittedDNSDomains)
+	}
+	if other := leafOf(t, newCA(t, CARequest{})); other.SerialNumber.Cmp(c.SerialNumber) == 0 || other.Subject.String() == c.Subject.String() {
+		t.Error("two CAs cannot be told apart")
+	}
+	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1, NameConstraint: true}))
+	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, []string{"corp.example", "localhost"}) {
+		t.Errorf("name constraints %v, critical %v", c.PermittedDNSDomains, c.PermittedDNSDomainsCritical)
+	}
+}
+
+func TestCreateCARefuses(t *testing.T) {
+	for _, tt := range []struct {
+		r    CARequest
+		want string
+	}{
+		{CARequest{Domain: "a..b"}, "domain: "},
+		{CARequest{Domain: "a/b"}, "domain: "},
+		{CARequest{Days: -1}, "days: -1 is not between"},
+		{CARequest{Days: 36501, Domain: "_"}, `; days: 36501 is not`},
+	} {
+		if _, err := CreateCA(tt.r); !matches(err, tt.want) {
+			t.Errorf("CreateCA(%+v): %v, want %q", tt.r, err, tt.want)
+		}
+	}
+}
+
+func TestCreateCert(t *testing.T) {
+	ca := newCA(t, CARequest{})
+	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	for _, tt := range []struct {
+		r     CertRequest
+		names string
+		ips   string
+		uses  []x509.ExtKeyUsage
+	}{
+		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1"},
+			"srv1.server.dc1.wanfed server.dc1.wanfed localhost", "127.0.0.1 ::1", both},
+		{CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Domain: "Corp.Example"},
+			"gw1.gateway.dc1.corp.example gateway.dc1.corp.example localhost", "127.0.0.1 ::1", both},
+		{CertRequest{Role: RoleClient, DC: "dc1"},
+			"client.client.dc1.wanfed client.dc1.wanfed localhost", "127.0.0.1 ::1", client},
+		{CertRequest{Role: RoleCLI, DC: "dc1", Node: "ann"},
+			"ann.cli.dc1.wanfed cli.dc1.wanfed localhost", "127.0.0.1 ::1", client},
+		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1",
+			DNSNames: []string{"API.example.net", "*.example.org", "server.dc1.wanfed", "localhost"},
+			IPs:      []net.IP{net.ParseIP("10.0.0.1"), net.ParseIP("127.0.0.1"), net.ParseIP("2001:db8::1"), net.ParseIP("10.0.0.1")}},
+			"srv1.server.dc1.wanfed server.dc1.wanfed localhost api.example.net *.example.org",
+			"127.0.0.1 ::1 10.0.0.1 2001:db8::1", both},
+	} {
+		tt.r.CA = ca
+		c := leafOf(t, newCert(t, tt.r))
+		var ips []string
+		for _, ip := range c.IPAddresses {
+			ips = append(ips, ip.String())
+		}
+		if got := strings.Join(c.DNSNames, " "); got != tt.names {
+			t.Errorf("names %s, want %s", got, tt.names)
+		}
+		if got := strings.Join(ips, " "); got != tt.ips {
+			t.Errorf("addresses %s, want %s", got, tt.ips)
+		}
+		if !reflect.DeepEqual(c.ExtKeyUsage, tt.uses) || c.KeyUsage != x509.KeyUsageDigitalSignature || c.IsCA {
+			t.Errorf("usage %v, %b, CA %v", c.ExtKeyUsage, c.KeyUsage, c.IsCA)
+		}
+		if d := time.Until(c.NotAfter); (d - DefaultCertDays*day).Abs() > time.Minute {
+			t.Errorf("expires in %v", d)
+		}
+	}
+}
+
+func TestCreateCertRefuses(t *testing.T) {
+	ca, other := newCA(t, CARequest{}), newCA(t, CARequest{})
+	narrow := newCA(t, CARequest{NameConstraint: true})
+	old := newCA(t, CARequest{Days: 10, Now: time.Now().Add(-20 * day)})
+	short := newCA(t, CARequest{Days: 10})
+	leaf := newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: ca})
+	with := func(change func(*CertRequest)) CertRequest {
+		r := CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: ca}
+		change(&r)
+		return r
+	}
+	additional := func(s string) CertRequest { return with(func(r *CertRequest) { r.DNSNames = []string{s} }) }
+	for _, tt := range []struct {
+		r    CertRequest
+		want string
+	}{
+		{with(func(r *CertRequest) { r.Role = "admin" }), `role: "admin"`},
+		{with(func(r *CertRequest) { r.Node = "" }), "node: name is empty"},
+		{with(func(r *CertRequest) { r.Role, r.Node = RoleGateway, "" }), "node: name is empty"},
+		{with(func(r *CertRequest) { r.Node, r.DC = "A", "b.c" }), `dc: "b.c" is no DNS label: '.' is not one of a-z, 0-9, "-"; node: "A"`},
+		{with(func(r *CertRequest) { r.Domain = "x." }), "domain: "},
+		{with(func(r *CertRequest) { r.Days = -3 }), "days: -3"},
+		{additional("srv2.server.dc1.wanfed"), "names another peer than srv1.server.dc1.wanfed"},
+		{additional("SRV1.gateway.dc1.wanfed."), "is no DNS name"},
+		{additional("SRV1.gateway.dc1.wanfed"), "names another peer"},
+		{additional("server.dc2.wanfed"), "names another peer"},
+		{additional("gateway.dc1.wanfed"), "names another peer"},
+		{additional("*.server.dc1.wanfed"), "names another peer"},
+		{additional("*.dc1.wanfed"), "names another peer"},
+		{additional("a.*.wanfed"), "is no DNS name"},
+		{additional("10.0.0.1"), "is an IP address"},
+		{additional(""), "name is empty"},
+		{additional("a b"), "is no DNS name"},
+		{with(func(r *CertRequest) { r.IPs = []net.IP{net.IPv4zero} }), "is none of a machine"},
+		{with(func(r *CertRequest) { r.IPs = []net.IP{{1}} }), "is none of a machine"},
+		{with(func(r *CertRequest) { r.CA.Key = other.Key }), "does not belong"},
+		{with(func(r *CertRequest) { r.CA.Cert = nil }), "CA certificate is not PEM"},
+		{with(func(r *CertRequest) { r.CA.Cert = ca.Key }), "is a private key, not a certificate"},
+		{with(func(r *CertRequest) { r.CA.Key = ca.Cert }), "CA key has no private key"},
+		{with(func(r *CertRequest) { r.CA = leaf }), "is no CA"},
+		{with(func(r *CertRequest) { r.CA = old }), "expired at"},
+		{with(func(r *CertRequest) { r.CA, r.Days = short, 11 }), "would outlive its CA"},
+		{with(func(r *CertRequest) { r.CA, r.DNSNames = narrow, []string{"www.example.com"} }), "name constraints do not permit"},
+		{with(func(r *CertRequest) { r.CA, r.Domain = narrow, "consul" }), "name constraints do not permit"},
+	} {
+		if _, err := CreateCert(tt.r); !matches(err, tt.want) {
+			t.Errorf("CreateCert(%+v): %v, want %q", tt.r, err, tt.want)
+		}
+	}
+}
+
+// A certificate ends with its CA when nobody asks for longer, and the first of several CAs that has the key signs.
+func TestCreateCertAndItsCA(t *testing.T) {
+	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{NameConstraint: true})
+	bundle := Pair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
+	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
+	if !c.NotAfter.Equal(leafOf(t, short).NotAfter) || c.NotBefore.Before(leafOf(t, short).NotBefore) {
+		t.Errorf("valid %v to %v, outside its CA's time", c.NotBefore, c.NotAfter)
+	}
+	if err := Verify([]*x509.Certificate{c}, []*x509.Certificate{leafOf(t, short)}, "", time.Now()); err != nil {
+		t.Error(err)
+	}
+	c = leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: short, Days: 9}))
+	if !c.NotAfter.Before(leafOf(t, short).NotAfter) {
+		t.Errorf("9 days end at %v", c.NotAfter)
+	}
+	// Constraints on DNS names leave IP addresses free.
+	newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", CA: other, IPs: []net.IP{net.ParseIP("203.0.113.7")}})
+	// The longest names there can be.
+	long, domain := strings.Repeat("a", 63), strings.Repeat("d", 50)+"."+strings.Repeat("e", 49)
+	ca := newCA(t, CARequest{Domain: domain, NameConstraint: true})
+	c = leafOf(t, newCert(t, CertRequest{Role: RoleGateway, DC: long, Node: long, Domain: domain, CA: ca}))
+	if c.Subject.CommonName != long || len(c.DNSNames[0]) > 253 {
+		t.Errorf("CN %q, name of %d characters", c.Subject.CommonName, len(c.DNSNames[0]))
+	}
+}
+
+func TestParseKeyRefuses(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"", "is not PEM"},
+		{"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "is encrypted"},
+		{"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "cannot be parsed"},
+		{"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n", "cannot be parsed"},
+		{"-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n", "cannot be parsed"},
+		{"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", `a PEM block "CERTIFICATE"`},
+	} {
+		if _, err := ParseKey([]byte(tt.in)); !matches(err, tt.want) {
+			t.Errorf("ParseKey(%q): %v, want %q", tt.in, err, tt.want)
+		}
+	}
+}

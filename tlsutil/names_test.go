@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto/x509"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestParseName(t *testing.T) {
+	l63 := strings.Repeat("n", 63)
+	for _, tt := range []struct {
+		in, domain string
+		want       Peer
+		ok         bool
+	}{
+		{"srv1.server.dc1.wanfed", "wanfed", Peer{RoleServer, "srv1", "dc1"}, true},
+		{"server.dc1.wanfed", "wanfed", Peer{RoleServer, "", "dc1"}, true},
+		{"gw-1.gateway.dc1.wanfed", "wanfed", Peer{RoleGateway, "gw-1", "dc1"}, true},
+		{"c.client.dc1.wanfed", "wanfed", Peer{RoleClient, "c", "dc1"}, true},
+		{"cli.cli.dc1.wanfed", "wanfed", Peer{RoleCLI, "cli", "dc1"}, true},
+		{"server.server.server.wanfed", "wanfed", Peer{RoleServer, "server", "server"}, true},
+		{"SRV1.Server.DC1.WanFed.", "wanfed", Peer{RoleServer, "srv1", "dc1"}, true},
+		{"srv1.server.dc1.corp.example", "Corp.example", Peer{RoleServer, "srv1", "dc1"}, true},
+		{l63 + ".server.dc1.wanfed", "wanfed", Peer{RoleServer, l63, "dc1"}, true},
+
+		{"", "wanfed", Peer{}, false},
+		{"wanfed", "wanfed", Peer{}, false},
+		{".wanfed", "wanfed", Peer{}, false},
+		{"server.wanfed", "wanfed", Peer{}, false},
+		{"dc1.wanfed", "wanfed", Peer{}, false},
+		{"agent.dc1.wanfed", "wanfed", Peer{}, false},
+		{"server.dc1.wanfed..", "wanfed", Peer{}, false},
+		{"server.dc1.consul", "wanfed", Peer{}, false},
+		{"server.dc1xwanfed", "wanfed", Peer{}, false},
+		{"server..wanfed", "wanfed", Peer{}, false},
+		{".server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"*.server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"a.srv1.server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"srv_1.server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"-a.server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"a.server.-dc1.wanfed", "wanfed", Peer{}, false},
+		{"n" + l63 + ".server.dc1.wanfed", "wanfed", Peer{}, false},
+		{"\u212a.server.dc1.wanfed", "wanfed", Peer{}, false}, // Kelvin sign: lower case is an ASCII k
+		{"srv1.server.dc1.wanfed\x00", "wanfed", Peer{}, false},
+		{"srv1.ſerver.dc1.wanfed", "wanfed", Peer{}, false},
+	} {
+		if got, ok := ParseName(tt.in, tt.domain); got != tt.want || ok != tt.ok {
+			t.Errorf("ParseName(%q, %q) = %+v, %v; want %+v, %v", tt.in, tt.domain, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestPeerOf(t *testing.T) {
+	srv1 := Peer{RoleServer, "srv1", "dc1"}
+	for _, tt := range []struct {
+		names string
+		want  Peer
+		err   string
+	}{
+		{"srv1.server.dc1.wanfed server.dc1.wanfed localhost", srv1, ""},
+		{"localhost server.dc1.wanfed srv1.server.dc1.wanfed SRV1.server.dc1.wanfed", srv1, ""},
+		{"www.example.com srv1.server.dc1.wanfed", srv1, ""},
+		{"", Peer{}, "no SAN of the form"},
+		{"server.dc1.wanfed", Peer{}, "no SAN of the form"},
+		{"*.server.dc1.wanfed server.dc1.wanfed", Peer{}, "its SANs: *.server.dc1.wanfed, server.dc1.wanfed"},
+		{"srv1.server.dc1.consul", Peer{}, `domain "wanfed"`},
+		{"srv1.server.dc1.wanfed srv2.server.dc1.wanfed", Peer{}, "two peers, server/dc1/srv1 and server/dc1/srv2"},
+		{"srv1.server.dc1.wanfed srv1.gateway.dc1.wanfed", Peer{}, "two peers"},
+		{"srv1.server.dc1.wanfed srv1.server.dc2.wanfed", Peer{}, "two peers"},
+	} {
+		got, err := PeerOf(&x509.Certificate{DNSNames: strings.Fields(tt.names)}, "wanfed")
+		if got != tt.want || !matches(err, tt.err) {
+			t.Errorf("PeerOf(%s) = %v, %v; want %v, %q", tt.names, got, err, tt.want, tt.err)
+		}
+		if strings.HasPrefix(tt.err, "no SAN") && !errors.Is(err, ErrNoPeerName) {
+			t.Errorf("PeerOf(%s): %v is not ErrNoPeerName", tt.names, err)
+		}
+	}
+}
+
+func TestCheckLabelAndDomain(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	for _, tt := range []struct {
+		in            string
+		label, domain string // what the errors contain
+	}{
+		{"a", "", ""},
+		{"dc-1", "", ""},
+		{"0", "", ""},
+		{long, "", ""},
+		{"", "empty", "empty"},
+		{long + "a", "longer than 63", "longer than 63"},
+		{"-a", "begins or ends", "begins or ends"},
+		{"a-", "begins or ends", "begins or ends"},
+		{"A", "is no DNS label", ""},
+		{"a_b", "is no DNS label", "is no DNS name"},
+		{"ä", "is no DNS label", "is no DNS name"},
+		{"a.b", "is no DNS label", ""},
+		{"a.b.", "is no DNS label", "empty"},
+		{"a..b", "is no DNS label", "empty"},
+		{"a/b", "is no DNS label", "is no DNS name"},
+		{long + "." + long, "longer than 63", "longer than 100"},
+	} {
+		if err := CheckLabel(tt.in); !matches(err, tt.label) {
+			t.Errorf("CheckLabel(%q) = %v, want %q", tt.in, err, tt.label)
+		}
+		if err := CheckDomain(tt.in); !matches(err, tt.domain) {
+			t.Errorf("CheckDomain(%q) = %v, want %q", tt.in, err, tt.domain)
+		}
+	}
+}
+
+func matches(err error, want string) bool {
+	if err == nil || want == "" {
+		return err == nil && want == ""
+	}
+	return strings.Contains(err.Error(), want)
+}
+
+// FuzzParseName covers what a peer chooses: the SNI that it sends and the SANs of its certificate.
+func FuzzParseName(f *testing.F) {
+	for _, s := range []string{
+		"srv1.server.dc1.wanfed", "server.dc1.wanfed", "A.GATEWAY.DC1.WANFED.", "", ".", "*.server.dc1.wanfed", "a.b.c.d.e",
+		"\u212a.server.dc1.wanfed", "srv1.server.dc1.wanfed\nsrv2.server.dc1.wanfed", "server..wanfed", "\xff.server.dc1.wanfed",
+	} {
+		f.Add(s, "wanfed")
+	}
+	f.Add("n.cli.dc.a.b", "a.B")
+	f.Fuzz(func(t *testing.T, s, domain string) {
+		if CheckDomain(domain) != nil {
+			return // Load refuses it
+		}
+		if p, ok := ParseName(s, domain); ok {
+			checkParsed(t, p)
+			if back := name(p.Role, p.Node, p.DC, strings.ToLower(domain)); back != strings.ToLower(strings.TrimSuffix(s, ".")) {
+				t.Errorf("ParseName(%q) = %+v, which is the name %q", s, p, back)
+			}
+		} else if p != (Peer{}) {
+			t.Errorf("ParseName(%q) = %+v, false", s, p)
+		}
+		leaf := &x509.Certificate{DNSNames: strings.Split(s, "\n")}
+		p, err := PeerOf(leaf, domain)
+		if err != nil {
+			return
+		}
+		if checkParsed(t, p); p.Node == "" {
+			t.Errorf("PeerOf(%q) has no node", leaf.DNSNames)
+		}
+		for _, san := range leaf.DNSNames {
+			if q, ok := ParseName(san, domain); ok && q.Node != "" && q != p {
+				t.Errorf("PeerOf(%q) = %v although it also names %v", leaf.DNSNames, p, q)
+			}
+		}
+	})
+}
+
+func checkParsed(t *testing.T, p Peer) {
+	if CheckLabel(p.DC) != nil || p.Node != "" && CheckLabel(p.Node) != nil {
+		t.Errorf("not labels: %+v", p)
+	}
+	switch p.Role {
+	case RoleServer, RoleGateway, RoleClient, RoleCLI:
+	default:
+		t.Errorf("no role: %+v", p)
+	}
+}
