@@ -3,13 +3,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -18,100 +13,6 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 )
-
-// call runs the command as main does. code is the exit status.
-func call(t testing.TB, args ...string) (stdout string, code int, err error) {
-	t.Helper()
-	var out bytes.Buffer
-	root := newRoot()
-	root.SetOut(&out)
-	root.SetErr(io.Discard)
-	root.SetArgs(args)
-	err = root.ExecuteContext(t.Context())
-	if _, ok := errors.AsType[usageError](err); ok {
-		code = exitUsage
-	} else if err != nil {
-		code = exitFailed
-	}
-	return out.String(), code, err
-}
-
-// startAPI answers with fixed values; a real server would need a whole datacenter, and what it answers is tested in
-// server/httpapi and in package test. Here it is about what the commands ask and print.
-func startAPI(t *testing.T, answers map[string]any) {
-	t.Helper()
-	for _, env := range []string{"WANFED_HTTP_ADDR", "WANFED_CA_FILE", "WANFED_CERT_FILE", "WANFED_KEY_FILE", "WANFED_DOMAIN"} {
-		t.Setenv(env, "")
-	}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, ok := answers[r.URL.RequestURI()]
-		if !ok {
-			w.WriteHeader(http.StatusNotFound)
-			return
-		}
-		if text, ok := v.(string); ok {
-			http.Error(w, text, http.StatusInternalServerError)
-			return
-		}
-		if err := json.NewEncoder(w).Encode(v); err != nil {
-			t.Error(err)
-		}
-	}))
-	t.Cleanup(srv.Close)
-	t.Setenv("WANFED_HTTP_ADDR", srv.URL)
-}
-
-func gatewayOf(id, health, lan, wan string) api.MeshGateway {
-	return api.MeshGateway{
-		Node: api.Node{Node: id},
-		Service: api.Service{ID: id, TaggedAddresses: map[string]api.ServiceAddress{
-			"lan": {Address: lan, Port: 8443}, "wan": {Address: wan, Port: 443},
-		}},
-		Checks: []api.Check{{Status: api.CheckPassing}, {Status: health}},
-	}
-}
-
-func sampleAnswers() map[string]any {
-	dc2 := api.FederationState{
-		Datacenter: "dc2", UpdatedAt: time.Date(2026, 11, 21, 1, 5, 0, 38604653, time.UTC), PrimaryModifyIndex: 20, ModifyIndex: 9,
-		MeshGateways: []api.MeshGateway{
-			gatewayOf("gw2a", api.CheckPassing, "10.2.0.101", "172.30.0.21"),
-			gatewayOf("gw2b", api.CheckCritical, "10.2.0.102", "2001:db8::9"),
-		},
-	}
-	dc1 := api.FederationState{Datacenter: "dc1", ModifyIndex: 16, MeshGateways: []api.MeshGateway{
-		{Node: api.Node{Node: "n1"}, Service: api.Service{ID: "gw1a", Address: "10.1.0.9", Port: 8443}, Checks: []api.Check{{Status: api.CheckWarning}}},
-	}}
-	members := []api.Member{
-		{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Status: api.MemberAlive, ProtocolCur: 2,
-			Tags: map[string]string{"dc": "dc1", "role": "consul", "build": "0.1.0:abc"}},
-		{Name: "srv1.dc2", Addr: "2001:db8::11", Port: 8300, Status: api.MemberFailed, ProtocolCur: 2,
-			Tags: map[string]string{"dc": "dc2", "role": "consul", "build": "0.1.0:\x1b[31mred"}},
-	}
-	return map[string]any{
-		"/v1/agent/members":                            members[:1],
-		"/v1/agent/members?wan=1":                      members,
-		"/v1/agent/members?dc=dc2":                     members[1:],
-		"/v1/agent/members?dc=dc9":                     "No path to datacenter",
-		"/v1/internal/federation-states":               []api.FederationState{dc1, dc2, {Datacenter: "dc3", ModifyIndex: 17}},
-		"/v1/internal/federation-state/dc2":            api.FederationStateAnswer{State: &dc2, Index: 22},
-		"/v1/internal/federation-state/dc3":            api.FederationStateAnswer{State: &api.FederationState{Datacenter: "dc3"}, Index: 22},
-		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways},
-		"/v1/catalog/datacenters":                      []string{"dc1", "dc2", "dc3"},
-		"/v1/agent/federation-status": api.Status{
-			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",
-			Datacenters: []api.DatacenterStatus{
-				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.Seconds(93 * time.Second)},
-				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
-					RecordAge: api.Seconds(26 * time.Hour), ReplicationLag: api.Seconds(234 * time.Millisecond)},
-				{Name: "dc3", ServersKnown: 1, LastError: "dial gateway 10.3.0.1:8443: connection refused\n",
-					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
-			},
-			Components: []api.ComponentStatus{{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"}, {Name: "replication", State: "not connected"}},
-		},
-		"/v1/agent/federation-status?dc=dc3": api.Status{Datacenter: "dc3", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"},
-	}
-}
 
 func TestTables(t *testing.T) {
 	startAPI(t, sampleAnswers())
