@@ -31,7 +31,7 @@ Prints "FILE: valid", or every fault with its line, and ends with exit status 1 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			return validateFiles(cmd.OutOrStdout(), files, []fileKind{serverFile})
+			return validateFiles(cmd.OutOrStdout(), files, []fileKind{serverFile, gatewayFile})
 		},
 	}
 	return cmd
@@ -61,6 +61,11 @@ type fileKind func() (settings any, check func() error)
 
 func serverFile() (any, func() error) {
 	s := defaultServerSettings()
+	return &s, func() error { return s.check() }
+}
+
+func gatewayFile() (any, func() error) {
+	s := defaultGatewaySettings()
 	return &s, func() error { return s.check() }
 }
 

@@ -5,6 +5,7 @@ package proc
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"regexp"
 
 	"github.com/wanfed/wanfed/tlsutil"
@@ -73,7 +74,7 @@ func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 
 func (c GatewayConfig) args() []string {
 	args := []string{"gateway",
-		"--dc", c.DC, "--node", c.Node,
+		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
 		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
 		"--lan", or(c.LAN, "127.0.0.1:0"), "--wan", or(c.WAN, "127.0.0.1:0"),
 	}

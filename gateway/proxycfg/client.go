@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Config of a Client.
+type Config struct {
+	// Identity is the gateway's; its certificate says which gateway of which datacenter this is. Required.
+	Identity *tlsutil.Identity
+	// Servers are addresses (host:port) of servers of the datacenter: at least one. Servers of the last snapshot join them.
+	Servers []string
+	// LAN and WAN are the addresses (host:port) that servers here, and other datacenters, dial. Required.
+	LAN, WAN string
+	// DataDir keeps the last snapshot. Required; made with mode 0700 if absent.
+	DataDir string
+	// LANSide and WANSide get the tables. Required.
+	LANSide, WANSide *gateway.Side
+	// Logger. Required.
+	Logger *slog.Logger
+}
+
+// Client is a gateway's connection to the servers of its datacenter.
+type Client struct {
+	cfg     Config
+	servers *servers
+
+	mu     sync.Mutex
+	status Status
+	snap   *pb.GatewaySnapshot // the last applied
+}
+
+// Status tells how the gateway gets its routes.
+type Status struct {
+	// Server is the address of the server in use; empty while there is none.
+	Server string
+	// Registered is when a server last acknowledged a heartbeat.
+	Registered time.Time
+	// SnapshotAt is when the snapshot in use was received; zero when it came from disk, or there is none.
+	SnapshotAt time.Time
+	// HasSnapshot says that there are routes, FromDisk that they are those of an earlier run.
+	HasSnapshot, FromDisk bool
+	LastError             string
+	LastErrorAt           time.Time
+}
+
+const (
+	callTimeout       = 10 * time.Second
+	deregisterTimeout = 2 * time.Second
+	minBackoff        = 50 * time.Millisecond
+	maxBackoff        = 3 * time.Second
+)
+
+// New checks cfg, loads the snapshot on disk, if any, and sets both tables by it. It connects to nothing.
+func New(cfg Config) (*Client, error) {
+	switch {
+	case cfg.Identity == nil || cfg.LANSide == nil || cfg.WANSide == nil || cfg.Logger == nil || cfg.DataDir == "":
+		return nil, errors.New("proxycfg: Identity, DataDir, LANSide, WANSide and Logger are required")
+	case len(cfg.Servers) == 0:
+		return nil, errors.New("no server is named: a gateway needs the address of at least one server of its datacenter")
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data_dir: %w", err)
+	}
+	c := &Client{cfg: cfg, servers: &servers{configured: cfg.Servers}}
+	c.loadDisk()
+	return c, nil
+}
+
+func (c *Client) loadDisk() {
+	snap, err := loadSnapshot(c.cfg.DataDir)
+	if err == nil && snap != nil {
+		err = c.checkOwn(snap)
+	}
+	if err == nil && snap != nil {
+		err = c.use(snap)
+	}
+	if err != nil {
+		c.cfg.Logger.Warn("snapshot on disk is not used", "err", err)
+		return
+	}
+	if snap != nil {
+		c.mu.Lock()
+		c.status.FromDisk = true
+		c.mu.Unlock()
+		c.cfg.Logger.Info("routing by the snapshot on disk until a server answers",
+			"servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
+	}
+}
+
+// checkOwn refuses a snapshot of another datacenter or domain.
+func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
+	dc, domain := c.cfg.Identity.Peer().DC, c.cfg.Identity.Domain()
+	if snap.Datacenter != dc || snap.Domain != domain {
+		return fmt.Errorf("it is of datacenter %q and domain %q, this gateway of %q and %q", snap.Datacenter, snap.Domain, dc, domain)
+	}
+	return nil
+}
+
+// Status returns how it goes.
+func (c *Client) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
+func (c *Client) Run(ctx context.Context) error {
+	cc, err := api.Connect(c.dial)
+	if err != nil {
+		return err
+	}
+	defer cc.Close()
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.register(gctx, pb.NewGatewayServiceClient(cc)) })
+	g.Go(func() error { return c.follow(gctx, pb.NewGatewayServiceClient(cc)) })
+	err = g.Wait()
+	c.deregister(ctx, pb.NewGatewayServiceClient(cc))
+	return err
+}
+
+// register is the heartbeat.
+func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
+	backoff, known := minBackoff, false
+	for {
+		cctx, cancel := context.WithTimeout(ctx, callTimeout)
+		resp, err := client.Register(cctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
+		cancel()
+		var next time.Duration
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			c.failed("registering", err)
+			next, known = backoff+rand.N(backoff/4), false
+			backoff = min(2*backoff, maxBackoff)
+		default:
+			backoff = minBackoff
+			interval := max(resp.GetInterval().AsDuration(), 100*time.Millisecond)
+			next = interval - rand.N(interval/10)
+			if !known {
+				c.cfg.Logger.Info("registered", "lan", c.cfg.LAN, "wan", c.cfg.WAN, "interval", interval)
+			}
+			known = true
+			c.mu.Lock()
+			c.status.Registered = time.Now()
+			c.mu.Unlock()
+		}
+		if !sleep(ctx, next) {
+			return nil
+		}
+	}
+}
+
+// follow applies snapshots as they come.
+func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) error {
+	backoff := minBackoff
+	for {
+		err := c.watch(ctx, client, func() { backoff = minBackoff })
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.failed("following snapshots", err)
+		if !sleep(ctx, backoff+rand.N(backoff/4)) {
+			return nil
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, received func()) error {
+	stream, err := client.Watch(ctx, &pb.WatchGatewayRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	for {
+		snap, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		received()
+		if err := c.checkOwn(snap); err != nil {
+			return fmt.Errorf("snapshot refused: %w", err)
+		}
+		c.apply(snap)
+	}
+}
+
+// apply uses a snapshot and keeps it on disk. One that cannot be used leaves the tables as they are.
+func (c *Client) apply(snap *pb.GatewaySnapshot) {
+	c.mu.Lock()
+	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
+	c.mu.Unlock()
+	if same {
+		return
+	}
+	if err := c.use(snap); err != nil {
+		c.failed("using a snapshot", err)
+		return
+	}
+	c.mu.Lock()
+	c.status.FromDisk = false
+	c.status.SnapshotAt = time.Now()
+	c.mu.Unlock()
+	c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
+	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
+		c.failed("keeping the snapshot", err)
+	}
+}
+
+func (c *Client) use(snap *pb.GatewaySnapshot) error {
+	lan, wan, err := Tables(snap)
+	if err != nil {
+		return err
+	}
+	c.cfg.LANSide.SetTable(lan)
+	c.cfg.WANSide.SetTable(wan)
+	var addrs []string
+	for _, s := range snap.Servers {
+		addrs = append(addrs, s.Address)
+	}
+	c.servers.learn(addrs)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snap = snap
+	c.status.HasSnapshot = true
+	return nil
+}
+
+// deregister tells the servers that this gateway stops, after ctx has ended.
+func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
+	defer cancel()
+	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{}); err != nil {
+		c.cfg.Logger.Warn("not deregistered: other datacenters use this gateway until its heartbeat is missed", "err", err)
+		return
+	}
+	c.cfg.Logger.Info("deregistered")
+}
+
+func (c *Client) failed(what string, err error) {
+	c.cfg.Logger.Warn(what, "err", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.LastError, c.status.LastErrorAt = what+": "+err.Error(), time.Now()
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
