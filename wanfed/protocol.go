@@ -26,3 +26,14 @@ const (
 	// PoolLAN has the servers of one datacenter; members are called <node>.
 	PoolLAN Pool = 2
 )
+
+// String gives the pool's name in logs, errors and metrics.
+func (p Pool) String() string {
+	switch p {
+	case PoolWAN:
+		return "wan"
+	case PoolLAN:
+		return "lan"
+	}
+	return "unknown"
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const testProto = "test/1"
+
+// echoNode is a server of dc2, and a gateway to it, that sends back what testProto connections bring.
+func echoNode(t testing.TB, a *authority, name string) (*node, *gatewayDouble) {
+	t.Helper()
+	n := newNode(t, a, name, "dc2")
+	n.mux.Handle(testProto, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+		defer c.Close()
+		buf := make([]byte, 64)
+		for {
+			m, err := c.Read(buf)
+			if err != nil {
+				return
+			}
+			if _, err := c.Write(buf[:m]); err != nil {
+				return
+			}
+		}
+	})
+	n.start(listen(t))
+	return n, newGatewayDouble(t, listen(t), "dc2", map[string]string{name: n.addr})
+}
+
+func hops(addrs ...string) *Routes {
+	r := &Routes{Hops: map[string][]Hop{}}
+	for _, a := range addrs {
+		r.Hops["dc2"] = append(r.Hops["dc2"], Hop{Addr: a, Via: "remote"})
+	}
+	return r
+}
+
+func roundTrip(t testing.TB, c *tls.Conn) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closedPort is an address at which nobody listens.
+func closedPort(t testing.TB) string {
+	t.Helper()
+	ln := listen(t)
+	ln.Close()
+	return ln.Addr().String()
+}
+
+func TestDialThroughGateway(t *testing.T) {
+	a := newAuthority(t)
+	_, gw := echoNode(t, a, "srv1")
+	n := newNode(t, a, "srv1", "dc1")
+	n.book.Store(hops(gw.addr))
+	for _, target := range []Target{{DC: "dc2"}, {DC: "dc2", Node: "srv1"}, {DC: "dc2", Node: "srv1", Addr: "192.0.2.1:1"}} {
+		c, err := n.d.Dial(t.Context(), target, "other/1", testProto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roundTrip(t, c)
+		if p := c.ConnectionState().NegotiatedProtocol; p != testProto {
+			t.Errorf("protocol %q", p)
+		}
+		c.Close()
+	}
+	got := n.d.Paths()
+	if len(got) != 1 || got[0].Addr != gw.addr || got[0].Attempts != 3 || got[0].Failures != 0 || got[0].RTT <= 0 || got[0].LastSuccess.IsZero() {
+		t.Errorf("paths: %+v", got)
+	}
+}
+
+func TestDialDeadGatewayCostsNothing(t *testing.T) {
+	a := newAuthority(t)
+	_, gw := echoNode(t, a, "srv1")
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = time.Hour })
+	dead := closedPort(t)
+	n.book.Store(hops(dead, gw.addr))
+	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	paths := n.d.Paths()
+	i := slices.IndexFunc(paths, func(p PathStatus) bool { return p.Addr == dead })
+	if i < 0 || paths[i].Failures != 1 || !strings.Contains(paths[i].LastError, "refused") {
+		t.Errorf("paths: %+v", paths)
+	}
+	if order := n.d.paths.order("dc2", n.book.Load().Hops["dc2"], time.Now()); order[0].Addr != gw.addr {
+		t.Errorf("the dead gateway is still tried first: %v", order)
+	}
+}
+
+func TestDialSilentGatewayCostsAStagger(t *testing.T) {
+	a := newAuthority(t)
+	_, gw := echoNode(t, a, "srv1")
+	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent.freeze(true)
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = 50 * time.Millisecond })
+	n.book.Store(hops(silent.addr, gw.addr))
+	for i, least := range []time.Duration{50 * time.Millisecond, 0} {
+		start := time.Now()
+		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if took := time.Since(start); took < least || took > 3*time.Second {
+			t.Errorf("dial %d took %v", i, took)
+		}
+	}
+	if got := silent.count(); got != 1 {
+		t.Errorf("the silent gateway was dialed %d times, want only once", got)
+	}
+	for _, p := range n.d.Paths() {
+		if p.Failures != 0 {
+			t.Errorf("being slower counts as a failure: %+v", p)
+		}
+	}
+}
+
+func TestDialNames(t *testing.T) {
+	a := newAuthority(t)
+	_, gw := echoNode(t, a, "srv1")
+	_, port, _ := net.SplitHostPort(gw.addr)
+	asked := 0
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+		c.LookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
+			asked++
+			if host != "gw.example" {
+				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+			return []net.IP{net.IPv4(127, 0, 0, 9), net.IPv6loopback, net.IPv4(127, 0, 0, 1)}, nil
+		}
+	})
+	n.book.Store(hops("nowhere.example:"+port, "gw.example:"+port))
+	for range 2 {
+		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := pathOf(c); p.addr != gw.addr || p.hop.Addr != "gw.example:"+port {
+			t.Errorf("went over %+v", p)
+		}
+		c.Close()
+	}
+	if last := n.d.paths.lastAddr("dc2", "gw.example:"+port); last != gw.addr || asked != 3 {
+		t.Errorf("remembers %q; asked the resolver %d times", last, asked)
+	}
+}
+
+func TestSortAddrs(t *testing.T) {
+	ips := []net.IP{net.IPv4(1, 1, 1, 1), net.IPv4(2, 2, 2, 2), net.ParseIP("2001:db8::1")}
+	if got := strings.Join(sortAddrs(ips, "1", ""), " "); got != "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1" {
+		t.Error(got)
+	}
+	if got := strings.Join(sortAddrs(ips, "1", "2.2.2.2:1"), " "); got != "2.2.2.2:1 [2001:db8::1]:1 1.1.1.1:1" {
+		t.Error(got)
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	srv, gw := echoNode(t, a, "srv1")
+	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent.freeze(true)
+	routeless := newGatewayDouble(t, listen(t), "dc9", nil)
+	wrong := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv2": srv.addr})
+	foreignGW := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
+	dead := closedPort(t)
+	for _, tt := range []struct {
+		name   string
+		routes *Routes
+		target Target
+		alpn   []string
+		want   []string // in the error's text
+		is     error
+	}{
+		{"unknown datacenter", hops(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
+		{"unknown server", &Routes{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
+		{"no server", &Routes{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
+		{"no datacenter", hops(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
+		{"bad node", hops(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
+		{"no protocol", hops(gw.addr), Target{DC: "dc2"}, []string{}, []string{"protocol id"}, nil},
+		{"refused", hops(dead), Target{DC: "dc2"}, nil,
+			[]string{"server.dc2.wanfed", "dc2", "remote gateway " + dead + ": connect: connection refused", "firewall"}, nil},
+		{"refused here", &Routes{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
+			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
+		{"two hops", hops(dead, silent.addr), Target{DC: "dc2"}, nil,
+			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
+		{"no route", hops(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
+		{"other server answers", hops(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
+		{"other CA", hops(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip}, []string{foreignGW.addr, "another CA", "one CA"}, nil},
+		{"other protocol", hops(gw.addr), Target{DC: "dc2"}, []string{"never/1"}, []string{gw.addr, "ALPN"}, nil},
+		{"no port", hops("10.0.0.1"), Target{DC: "dc2"}, nil, []string{`"10.0.0.1"`, "host:port"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+				c.AttemptTimeout, c.Stagger = 300*time.Millisecond, 20*time.Millisecond
+			})
+			n.book.Store(tt.routes)
+			if tt.alpn == nil {
+				tt.alpn = []string{testProto}
+			}
+			c, err := n.d.Dial(t.Context(), tt.target, tt.alpn...)
+			if err == nil {
+				c.Close()
+				t.Fatal("no error")
+			}
+			t.Log(err)
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error does not say %q: %v", want, err)
+				}
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("error is not %v: %v", tt.is, err)
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("error of several lines: %q", err)
+			}
+		})
+	}
+}
+
+func TestDialObeysContext(t *testing.T) {
+	a := newAuthority(t)
+	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent.freeze(true)
+	n := newNode(t, a, "srv1", "dc1")
+	n.book.Store(hops(silent.addr))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := n.d.Dial(ctx, Target{DC: "dc2"}, testProto)
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+}
+
+func TestDialAnyLocalServer(t *testing.T) {
+	a := newAuthority(t)
+	srv, _ := echoNode(t, a, "srv2")
+	n := newNode(t, a, "srv1", "dc2") // first by name, but oneself comes last
+	n.book.Store(&Routes{Servers: map[string]string{"srv1": closedPort(t), "srv2": srv.addr}})
+	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	roundTrip(t, c)
+	if got := n.d.Paths(); len(got) != 1 || got[0].Via != viaServer || got[0].Addr != srv.addr {
+		t.Errorf("paths: %+v", got)
+	}
+}
+
+func TestNewDialerRefuses(t *testing.T) {
+	_, err := NewDialer(DialerConfig{Stagger: -1})
+	for _, want := range []string{"Identity", "Book", "negative"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not mention %s", err, want)
+		}
+	}
+}

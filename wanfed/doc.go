@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package wanfed is the tunnel through which datacenters that reach each other only by gateways gossip and call each other.
+// It can be imported alone: a program on memberlist or serf needs this package and tlsutil.
+//
+// What it is for: every byte between datacenters goes over TLS connections whose SNI names the target and whose ALPN names
+// the protocol, so that gateways can forward them without opening them. The package has both ends of these connections: the
+// Dialer, which picks among the ways that the address book (Book) knows; the Mux, which accepts on one port and hands
+// connections out by protocol; and the Tunnel, which carries packets and streams of gossip pools and gives memberlist its
+// Transport. It leaves to others: what the book says, what runs on a gateway, certificates (tlsutil), and all state that
+// outlives the process. The bytes on the wire are described in SPEC.md.
+//
+// The flow of a packet: memberlist calls Transport.WriteToAddress, which copies it into the queue of the link to the target's
+// datacenter and returns. The link's goroutine dials, when there is no connection, and writes all that is queued at once. A
+// server of the other datacenter reads it and gives it to its own memberlist, or queues it for the server it is for. Streams
+// (state exchange) are streams of one yamux session per datacenter, relayed in the same way. Inside a datacenter the same
+// transport dials the servers directly. Servers that speak Consul's WAN gossip protocols are found out, and served, by ALPN.
+//
+// Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
+// and those of yamux. Both join them when their ctx ends. New functions start none. A Dialer has goroutines only while
+// a call of Dial lasts.
+//
+// Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
+// packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs
+// the others nothing. A peer is who its certificate says. Packets of one connection keep their order; across a reconnect
+// they may be lost, as datagrams may.
+//
+// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels; a stream opened through a gateway that
+// just died can take some ten seconds to fail. Hops are ordered by what real dials told; nothing is probed in advance, and a
+// connection that works stays on its hop.
+//
+//	book := &wanfed.Book{}
+//	book.Store(&wanfed.Routes{Hops: map[string][]wanfed.Hop{"dc2": {{Addr: "gw.dc2.example:8443", Via: "remote"}}}})
+//	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: book})
+//	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id})
+//	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: dialer, Mux: mux, Advertise: "10.0.0.1:8300"})
+//
+//	conf := memberlist.DefaultWANConfig()
+//	conf.Name, conf.RequireNodeNames = "srv1.dc1", true
+//	conf.Transport = tunnel.Transport(wanfed.PoolWAN)
+//
+//	group.Go(func() error { return mux.Run(ctx, listener) })
+//	group.Go(func() error { return tunnel.Run(ctx) })
+//	list, err := memberlist.Create(conf)
+//	_, err = list.Join([]string{"*.dc2/192.0.2.2:1"}) // any server of dc2; the address is never dialed
+package wanfed

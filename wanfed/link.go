@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// link sends packets to one target: all servers of another datacenter, or one server of the own. Senders push into its
+// queue and never wait; its goroutine, run, owns the connection, makes it when there is something to send, and makes it
+// anew when it fails. A link that nobody uses retires.
+type link struct {
+	t     *Tunnel
+	to    target
+	count [PoolLAN + 1]*counters // by pool; no others are ever pushed
+	wake  chan struct{}          // size 1: no push is missed
+
+	mu      sync.Mutex
+	q       frameQueue
+	pushed  time.Time // last push
+	addr    string    // where memberlist last said the target is; only for the own datacenter
+	retired bool      // takes no more; another link has the key, or nobody
+	failing bool      // the last thing that happened was a failure
+	wasUp   bool
+	st      LinkStatus
+}
+
+// newLink is called with t.mu held.
+func newLink(t *Tunnel, to target) *link {
+	l := &link{
+		t: t, to: to, wake: make(chan struct{}, 1),
+		q: frameQueue{max: t.cfg.QueueBytes}, addr: to.addr, st: LinkStatus{DC: to.dc, Node: to.node},
+	}
+	l.count[PoolWAN] = t.trafficLocked(trafficKey{PoolWAN, to.dc})
+	if to.dc == t.own.DC {
+		l.count[PoolLAN] = t.trafficLocked(trafficKey{PoolLAN, to.dc})
+	}
+	return l
+}
+
+// push queues a copy of packet for node and returns at once; false means that the link has retired.
+func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) bool {
+	l.mu.Lock()
+	if l.retired {
+		l.mu.Unlock()
+		return false
+	}
+	dropped := l.q.push(pool, node, packet)
+	l.pushed = now
+	if node != "" && addr != "" { // without a node it may be made up
+		l.addr = addr
+	}
+	l.mu.Unlock()
+	l.drop(dropQueueFull, dropped)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// drop counts what was lost.
+func (l *link) drop(why drop, n framed) {
+	for pool, n := range n {
+		if n > 0 && l.count[pool] != nil {
+			l.count[pool].drop(why, n)
+		}
+	}
+}
+
+// take empties the queue into the caller's hands; spare becomes the queue's buffer.
+func (l *link) take(spare []byte) (frames []byte, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.q.take(spare)
+}
+
+// run lives from the link's first packet until it retires or ctx ends.
+func (l *link) run(ctx context.Context) {
+	b := backoff{min: l.t.tm.backoffMin, max: l.t.tm.backoffMax}
+	for l.waitWork(ctx) {
+		ways := l.ways()
+		conn, err := l.dial(ctx)
+		if err == nil {
+			var settled bool
+			if settled, err = l.use(ctx, conn); settled {
+				b.reset()
+			}
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		l.failed(err)
+		l.expire()
+		l.waitRetry(ctx, b.next(rand.Float64()), ways)
+	}
+	l.retire()
+}
+
+// waitWork waits for something to send; false means that the link is to end.
+func (l *link) waitWork(ctx context.Context) bool {
+	idle := time.NewTimer(l.t.tm.linkIdle)
+	defer idle.Stop()
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		if l.queued() > 0 {
+			return true
+		}
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+		case <-idle.C:
+			if l.retireIfIdle() {
+				return false
+			}
+		}
+	}
+}
+
+// retire drops what is queued and takes the link out of the tunnel.
+func (l *link) retire() {
+	l.t.mu.Lock()
+	if l.t.links[l.to] == l {
+		delete(l.t.links, l.to)
+	}
+	l.t.mu.Unlock()
+	l.mu.Lock()
+	l.retired = true
+	frames, _ := l.q.take(nil)
+	l.mu.Unlock()
+	l.drop(dropExpired, countFrames(frames))
+}
+
+// retireIfIdle takes the link out of the tunnel unless a packet has just come.
+func (l *link) retireIfIdle() bool {
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.q.n > 0 {
+		return false
+	}
+	l.retired = true
+	if l.t.links[l.to] == l {
+		delete(l.t.links, l.to)
+	}
+	return true
+}
+
+// expire gives up what is queued when nothing was added for a while: nobody waits for it any more.
+func (l *link) expire() {
+	l.mu.Lock()
+	var frames []byte
+	if time.Since(l.pushed) >= l.t.tm.linkIdle {
+		frames, _ = l.q.take(nil)
+	}
+	l.mu.Unlock()
+	l.drop(dropExpired, countFrames(frames))
+}
+
+// ways is what the book says about reaching the target.
+func (l *link) ways() []Hop {
+	r := l.t.book.Load()
+	if l.to.dc != l.t.own.DC {
+		return r.Hops[l.to.dc]
+	}
+	return []Hop{{Addr: r.Servers[l.to.node]}}
+}
+
+// waitRetry waits out a back-off, but not longer than until the book has other ways than those that just failed.
+func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Hop) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		changed := l.t.book.Changed()
+		if !slices.Equal(l.ways(), failed) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dial connects: the tunnel's own protocol first, Consul's second, if the target is in another datacenter.
+func (l *link) dial(ctx context.Context) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.t.tm.dial)
+	defer cancel()
+	t := Target{DC: l.to.dc, Node: l.to.node}
+	if l.to.dc == l.t.own.DC {
+		l.mu.Lock()
+		t.Addr = l.addr
+		l.mu.Unlock()
+		return l.t.cfg.Dialer.Dial(ctx, t, ProtoGossip)
+	}
+	return l.t.cfg.Dialer.Dial(ctx, t, ProtoGossip, ProtoConsulPacket)
+}
+
+// failed records err, and logs it when it is news.
+func (l *link) failed(err error) {
+	l.mu.Lock()
+	gateway := l.st.Hop.Addr
+	news := !l.failing
+	l.failing = true
+	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
+	l.st.LastError, l.st.LastErrorAt = explain(err), time.Now()
+	l.mu.Unlock()
+	if news {
+		l.t.log.Warn("gossip link down", "dc", l.to.dc, "node", l.to.node, "gateway", gateway, "err", explain(err))
+	} else {
+		l.t.log.Debug("gossip link still down", "dc", l.to.dc, "node", l.to.node, "err", err)
+	}
+}
+
+// up records that the peer answered.
+func (l *link) up(p *pathConn, since time.Time, rtt time.Duration) {
+	l.mu.Lock()
+	news := l.failing || !l.wasUp
+	l.failing, l.wasUp = false, true
+	l.st.ConnectedSince, l.st.RTT = since, rtt
+	l.mu.Unlock()
+	if news {
+		l.t.log.Info("gossip link up", "dc", l.to.dc, "node", l.to.node, "gateway", p.hop.Addr, "remote", p.addr, "rtt", rtt)
+	}
+}
+
+// closed records that the connection was closed for no fault.
+func (l *link) closed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
+}
+
+// using records over which way and protocol the link goes now.
+func (l *link) using(p *pathConn, proto string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.st.Hop, l.st.Protocol = p.hop, proto
+}
+
+func (l *link) queued() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.q.n
+}
+
+func (l *link) snapshot() LinkStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.st
+	s.Queued = l.q.n
+	return s
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Handler serves one connection. It owns c, closes it, and returns when it is done with it, at the latest soon after ctx
+// ended, when c is also closed under it.
+type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
+
+// MuxConfig configures a Mux.
+type MuxConfig struct {
+	Identity *tlsutil.Identity // required
+	// HandshakeTimeout bounds the TLS handshake, from accept on. Default (0): 5 s.
+	HandshakeTimeout time.Duration
+	// MaxHandshakes bounds how many handshakes run at once; while they do, nothing more is accepted. Default (0): 256.
+	MaxHandshakes int
+	Logger        *slog.Logger // default: nothing is logged
+}
+
+// Mux accepts TLS connections on one port and hands each to the handler of the protocol that it negotiated by ALPN
+// (RFC 7301). Who may not use a protocol is turned away.
+type Mux struct {
+	cfg    MuxConfig
+	own    tlsutil.Peer
+	log    *slog.Logger
+	refuse *refusals
+
+	mu        sync.Mutex
+	routes    []*muxRoute // in order of preference; complete when running
+	listeners []*muxListener
+	running   bool
+	addr      net.Addr
+	conns     map[net.Conn]struct{} // accepted and neither closed nor handed over
+	stopping  bool
+	drainedc  chan struct{} // closed when stopping and conns is empty
+	accepted  uint64
+	handshake int // running now
+}
+
+// muxRoute is one protocol. Its counters are guarded by Mux.mu.
+type muxRoute struct {
+	alpn   string
+	roles  []tlsutil.Role
+	sameDC bool
+	handle Handler
+	open   int
+	total  uint64
+}
+
+// NewMux checks cfg. It listens on nothing yet.
+func NewMux(cfg MuxConfig) (*Mux, error) {
+	if cfg.Identity == nil {
+		return nil, errors.New("mux: no Identity")
+	}
+	if cfg.HandshakeTimeout < 0 || cfg.MaxHandshakes < 0 {
+		return nil, errors.New("mux: HandshakeTimeout and MaxHandshakes must not be negative")
+	}
+	if cfg.HandshakeTimeout == 0 {
+		cfg.HandshakeTimeout = 5 * time.Second
+	}
+	if cfg.MaxHandshakes == 0 {
+		cfg.MaxHandshakes = 256
+	}
+	log := orDiscard(cfg.Logger)
+	return &Mux{
+		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log),
+		conns: map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
+	}, nil
+}
+
+// Handle registers h for a protocol id; among several that a client offers, the one registered first is chosen. Only peers
+// of roles get in, and with sameDC only those of the own datacenter. Call it before Run; registering an id twice, or too
+// late, is a mistake in the program and panics.
+func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case alpn == "" || h == nil || len(roles) == 0:
+		panic("wanfed: Mux.Handle needs a protocol id, roles and a handler")
+	case m.running:
+		panic("wanfed: Mux.Handle(" + alpn + ") after Run")
+	case slices.ContainsFunc(m.routes, func(r *muxRoute) bool { return r.alpn == alpn }):
+		panic("wanfed: Mux.Handle(" + alpn + ") twice")
+	}
+	m.routes = append(m.routes, &muxRoute{alpn: alpn, roles: slices.Clone(roles), sameDC: sameDC, handle: h})
+}
+
+// Run accepts on ln until ctx ends, then closes ln and all connections that were not handed over to a Listener, waits for
+// all handlers, and returns nil. An error of ln that does not pass is returned. Call it once.
+func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer m.closeListeners()
+	defer cancel()
+	cfg := m.begin(ln.Addr())
+	wg.Go(func() {
+		<-ctx.Done()
+		ln.Close()
+		m.closeAll(&wg)
+	})
+	slots := make(chan struct{}, m.cfg.MaxHandshakes) // a semaphore
+	var wait time.Duration
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		c, err := ln.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				c.Close()
+			}
+			return nil
+		case err == nil:
+			wait = 0
+			wg.Go(func() { m.serve(ctx, c, cfg, func() { <-slots }) })
+		case !passing(err):
+			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
+		default:
+			<-slots
+			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
+			m.refuse.acceptFailed(err)
+			if !sleep(ctx, wait) {
+				return nil
+			}
+		}
+	}
+}
+
+// begin fixes the set of protocols.
+func (m *Mux) begin(addr net.Addr) *tls.Config {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running {
+		panic("wanfed: Mux.Run twice")
+	}
+	m.running, m.addr = true, addr
+	ids := make([]string, len(m.routes))
+	for i, r := range m.routes {
+		ids[i] = r.alpn
+	}
+	return noteHello(m.cfg.Identity.ServerConfig(ids...))
+}
+
+// passing says whether an accept error comes from a shortage or from the client, so that accepting again makes sense.
+func passing(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep waits and says whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// serve does the handshake and runs the handler. shaken is called once, when the handshake is over.
+func (m *Mux) serve(ctx context.Context, raw net.Conn, cfg *tls.Config, shaken func()) {
+	if !m.track(raw) {
+		shaken()
+		raw.Close()
+		return
+	}
+	defer m.forget(raw)
+	m.count(1)
+	c, hello := tls.Server(raw, cfg), &hello{}
+	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
+	m.count(-1)
+	shaken()
+	if err != nil {
+		raw.Close()
+		if ctx.Err() == nil {
+			m.refuse.handshakeFailed(raw.RemoteAddr(), hello, err)
+		}
+		return
+	}
+	r, p, ok := m.admit(c, hello)
+	if !ok {
+		closeConn(c)
+		return
+	}
+	m.log.Debug("connection accepted", "peer", p, "alpn", r.alpn, "remote", raw.RemoteAddr())
+	m.opened(r, 1)
+	defer m.opened(r, -1)
+	r.handle(ctx, c, p)
+}
+
+func (m *Mux) shake(ctx context.Context, c *tls.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.HandshakeTimeout)
+	defer cancel()
+	return c.HandshakeContext(ctx)
+}
+
+// admit finds the handler and checks that the peer may use it.
+func (m *Mux) admit(c *tls.Conn, h *hello) (*muxRoute, tlsutil.Peer, bool) {
+	cs := c.ConnectionState()
+	remote := c.RemoteAddr()
+	i := slices.IndexFunc(m.routes, func(r *muxRoute) bool { return r.alpn == cs.NegotiatedProtocol })
+	if i < 0 { // offered none, or only "http/1.1", which crypto/tls lets pass beside h2
+		m.refuse.note(noALPN, remote, nil, "alpn", h.alpn)
+		return nil, tlsutil.Peer{}, false
+	}
+	r := m.routes[i]
+	p, err := tlsutil.PeerOf(cs.PeerCertificates[0], m.cfg.Identity.Domain())
+	switch {
+	case err != nil:
+		m.refuse.note(certNoPeer, remote, err)
+	case !slices.Contains(r.roles, p.Role):
+		m.refuse.note(wrongRole, remote, nil, "peer", p, "alpn", r.alpn, "allowed", r.roles)
+	case r.sameDC && p.DC != m.own.DC:
+		m.refuse.note(wrongDC, remote, nil, "peer", p, "alpn", r.alpn, "allowed", m.own.DC)
+	default:
+		return r, p, true
+	}
+	return nil, p, false
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// track registers c for closing at the end; false means that the end has come.
+func (m *Mux) track(c net.Conn) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return false
+	}
+	m.accepted++
+	m.conns[c] = struct{}{}
+	return true
+}
+
+func (m *Mux) forget(c net.Conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.conns[c]; !ok {
+		return
+	}
+	delete(m.conns, c)
+	if m.stopping && len(m.conns) == 0 {
+		close(m.drainedc)
+	}
+}
+
+func (m *Mux) count(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.handshake += n
+}
+
+func (m *Mux) opened(r *muxRoute, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.open += n
+	if n > 0 {
+		r.total++
+	}
+}
+
+// stopGrace is how long handlers have, after their ctx ended, to say goodbye on their connections.
+const stopGrace = 250 * time.Millisecond
+
+// closeAll refuses new connections and closes those there are: what a handler has not closed itself within stopGrace.
+func (m *Mux) closeAll(wg *sync.WaitGroup) {
+	m.mu.Lock()
+	m.stopping = true
+	conns := make([]net.Conn, 0, len(m.conns))
+	for c := range m.conns {
+		conns = append(conns, c)
+	}
+	m.mu.Unlock()
+	limit := time.Now().Add(stopGrace)
+	for _, c := range conns {
+		c.SetDeadline(limit) // wakes what reads or writes without a nearer deadline
+	}
+	if len(conns) == 0 {
+		return
+	}
+	wg.Go(func() {
+		t := time.NewTimer(stopGrace)
+		defer t.Stop()
+		select {
+		case <-m.drainedc:
+			return
+		case <-t.C:
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+}
+
+// Listener registers a protocol id like Handle and gives its connections, their handshake done, to Accept as *tls.Conn:
+// for gRPC and Raft. Who accepts a connection owns it. Accept may be called before Run; it fails with net.ErrClosed when
+// Run ended or the listener was closed. Close turns later connections away; the Mux goes on.
+func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Listener {
+	l := &muxListener{m: m, alpn: alpn, conns: make(chan *tls.Conn), donec: make(chan struct{})}
+	m.Handle(alpn, roles, sameDC, l.offer)
+	m.mu.Lock()
+	m.listeners = append(m.listeners, l)
+	m.mu.Unlock()
+	return l
+}
+
+type muxListener struct {
+	m     *Mux
+	alpn  string
+	conns chan *tls.Conn
+	once  sync.Once
+	donec chan struct{} // closed by Close
+}
+
+// offer hands c over to Accept, or closes it.
+func (l *muxListener) offer(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+	l.m.forget(c.NetConn()) // before somebody else owns it; offer itself obeys ctx
+	select {
+	case l.conns <- c:
+		return
+	case <-l.donec:
+		if ctx.Err() != nil {
+			break
+		}
+		l.m.refuse.note(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", l.alpn)
+	case <-ctx.Done():
+	}
+	closeConn(c)
+}
+
+func (l *muxListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.donec:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+func (l *muxListener) Close() error {
+	l.once.Do(func() { close(l.donec) })
+	return nil
+}
+
+func (m *Mux) closeListeners() {
+	m.mu.Lock()
+	listeners := m.listeners
+	m.mu.Unlock()
+	for _, l := range listeners {
+		l.Close()
+	}
+}
+
+// Addr is the port's address once Run was called, and the protocol id before.
+func (l *muxListener) Addr() net.Addr {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.m.addr != nil {
+		return l.m.addr
+	}
+	return nameAddr(l.alpn)
+}
+
+// nameAddr is a net.Addr that is only a name.
+type nameAddr string
+
+func (nameAddr) Network() string  { return "tcp" }
+func (a nameAddr) String() string { return string(a) }
+
+// MuxStats counts what the port saw since the start.
+type MuxStats struct {
+	Accepted    uint64            // TCP connections
+	Handshaking int               // now
+	Refused     map[string]uint64 // by reason
+	Protocols   []ProtocolStats   // in order of preference
+}
+
+// ProtocolStats counts the connections of one protocol id.
+type ProtocolStats struct {
+	ALPN  string
+	Open  int // now, without those handed over by a Listener
+	Total uint64
+}
+
+// Stats may be called at any time.
+func (m *Mux) Stats() MuxStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshake, Refused: m.refuse.counts()}
+	for _, r := range m.routes {
+		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: r.alpn, Open: r.open, Total: r.total})
+	}
+	return s
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+// session is one outgoing yamux session: to any server of another datacenter, or to one server of the own. Its goroutine,
+// run, dials it, closes it when nobody uses it, and takes it out of the tunnel before it closes it. Many callers wait for
+// the dial of one.
+type session struct {
+	t      *Tunnel
+	to     target
+	addr   string        // to dial; only for the own datacenter
+	readyc chan struct{} // closed when the fields below are set
+
+	mux    *yamux.Session // nil: err, or consul, is set
+	conn   *tls.Conn
+	consul bool // the servers there speak Consul's protocols
+	err    error
+	since  time.Time
+
+	used atomic.Int64 // unix nanoseconds; last opening of a stream
+}
+
+// sessionTo returns the session to key, dialing it if there is none; not before it is ready.
+func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*session, error) {
+	s, err := t.findSession(key, addr)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.readyc:
+		return s, s.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (t *Tunnel) findSession(key target, addr string) (*session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.sessions[key]; s != nil {
+		return s, nil
+	}
+	if len(t.sessions) >= maxLinks {
+		return nil, fmt.Errorf("%d stream sessions are open already", maxLinks)
+	}
+	s := &session{t: t, to: key, addr: addr, readyc: make(chan struct{})}
+	if !t.life.start(s.run) {
+		return nil, net.ErrClosed
+	}
+	t.sessions[key] = s
+	return s, nil
+}
+
+// forgetSession makes the next caller dial anew.
+func (t *Tunnel) forgetSession(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sessions[s.to] == s {
+		delete(t.sessions, s.to)
+	}
+}
+
+func (s *session) run(ctx context.Context) {
+	err := s.dial(ctx)
+	if err != nil || s.consul {
+		s.t.forgetSession(s) // first, so that who sees the error can try again
+		s.err = err
+		close(s.readyc)
+		return
+	}
+	s.used.Store(time.Now().UnixNano())
+	close(s.readyc)
+	s.watch(ctx)
+	s.t.forgetSession(s)
+	_ = s.mux.Close()
+}
+
+func (s *session) dial(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.t.tm.dial)
+	defer cancel()
+	alpn := []string{ProtoStream}
+	if s.to.dc != s.t.own.DC {
+		alpn = append(alpn, ProtoConsulStream)
+	}
+	c, err := s.t.cfg.Dialer.Dial(ctx, Target{DC: s.to.dc, Node: s.to.node, Addr: s.addr}, alpn...)
+	if err != nil {
+		return err
+	}
+	if c.ConnectionState().NegotiatedProtocol == ProtoConsulStream {
+		s.consul = true
+		closeConn(c) // to any server there; the caller wants a certain one
+		return nil
+	}
+	s.conn, s.since = c, time.Now()
+	s.mux, err = yamux.Client(muxConn{c, s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("dc", s.to.dc, "node", s.to.node)))
+	if err != nil {
+		closeConn(c)
+	}
+	return err
+}
+
+// watch returns when the session is dead, idle or to end.
+func (s *session) watch(ctx context.Context) {
+	tick := time.NewTicker(s.t.tm.session / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.mux.CloseChan():
+			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended
+			s.t.log.Debug("stream session ended", "dc", s.to.dc, "node", s.to.node, "remote", s.conn.RemoteAddr(), "err", err)
+			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
+				s.t.cfg.Dialer.broke(s.conn, err)
+			}
+			return
+		case <-tick.C:
+			if s.mux.NumStreams() == 0 && time.Since(time.Unix(0, s.used.Load())) >= s.t.tm.session {
+				return
+			}
+		}
+	}
+}
+
+// dead says whether no stream can be opened any more.
+func (s *session) dead(err error) bool {
+	return s.mux.IsClosed() || errors.Is(err, yamux.ErrRemoteGoAway) || errors.Is(err, yamux.ErrStreamsExhausted)
+}
+
+// open opens a stream for h and waits for the answer. It returns when ctx ends, even if yamux does not.
+func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
+	type result struct {
+		c   net.Conn
+		err error
+	}
+	s.used.Store(time.Now().UnixNano())
+	got := make(chan result)
+	if !s.t.life.start(func(context.Context) {
+		c, err := s.handshake(ctx, h)
+		select {
+		case got <- result{c, err}:
+		case <-ctx.Done():
+			if c != nil {
+				c.Close()
+			}
+		}
+	}) {
+		return nil, net.ErrClosed
+	}
+	select {
+	case r := <-got:
+		return r.c, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, error) {
+	st, err := s.mux.OpenStream()
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	peer := h.target + "." + s.to.dc
+	if h.target == "" {
+		peer = s.to.String()
+	}
+	c := newStreamConn(st, peer)
+	if err := s.ask(ctx, c, h); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// ask writes the header and reads the status.
+func (s *session) ask(ctx context.Context, c *streamConn, h streamHeader) error {
+	limit, ok := ctx.Deadline()
+	if !ok {
+		limit = time.Now().Add(s.t.tm.open)
+	}
+	c.SetDeadline(limit)
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	if _, err := c.Write(h.append(make([]byte, 0, maxStreamHead))); err != nil {
+		return fmt.Errorf("write stream header: %w", err)
+	}
+	var status [1]byte
+	if _, err := io.ReadFull(c, status[:]); err != nil {
+		return fmt.Errorf("read stream status: %w", err)
+	}
+	if streamStatus(status[0]) != streamOK {
+		return &refusedError{streamStatus(status[0]), string(c.peer)}
+	}
+	if !stop() {
+		return ctx.Err()
+	}
+	return c.SetDeadline(time.Time{})
+}
+
+// openStream opens a stream of pool to a member, over the session to its datacenter (or, in the own one, to it). source is
+// who opens it. A session that turns out to be dead is replaced once; nothing of the caller's was sent by then.
+func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, source string) (net.Conn, error) {
+	key := target{dc: to.dc}
+	if to.dc == t.own.DC {
+		key = to
+	} else {
+		addr = ""
+	}
+	if to.node == "" {
+		addr = to.addr // the caller's may be made up
+	}
+	h := streamHeader{pool: pool, target: to.node, source: source}
+	retried := false
+	for range 3 {
+		if key.dc != t.own.DC && t.speaksConsul(key.dc) {
+			if c, err := t.openConsulStream(ctx, to); c != nil || err != nil {
+				return c, err
+			}
+		}
+		s, err := t.sessionTo(ctx, key, addr)
+		if err != nil {
+			return nil, err
+		}
+		if s.consul {
+			t.setConsul(key.dc, true)
+			continue
+		}
+		c, err := s.open(ctx, h)
+		var refused *refusedError
+		if err == nil || retried || ctx.Err() != nil || errors.As(err, &refused) || !s.dead(err) {
+			return c, err
+		}
+		retried = true
+		t.forgetSession(s)
+	}
+	return nil, fmt.Errorf("servers of datacenter %s do not agree on a protocol; do all run the same software?", key.dc)
+}
+
+func (s *session) snapshot() SessionStatus {
+	st := SessionStatus{DC: s.to.dc, Node: s.to.node}
+	select {
+	case <-s.readyc:
+		if s.mux != nil {
+			st.ConnectedSince, st.Streams, st.Hop = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
+		}
+	default:
+	}
+	return st
+}

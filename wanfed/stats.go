@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// drop is why a packet was not delivered.
+type drop uint8
+
+const (
+	dropQueueFull    drop = iota // link's queue full: the oldest went
+	dropWrite                    // connection failed while it was being written
+	dropExpired                  // link given up: no connection and nothing new to send
+	dropNoNode                   // for any server, but the datacenter needs a name (Consul's protocol)
+	dropTooManyLinks             // bound on links reached
+	dropUnknownNode              // received for a node that is no server of this datacenter
+	dropMisrouted                // received for another node from the own datacenter
+	dropNoPool                   // received for a pool that this server does not take part in now
+	dropPoolFull                 // received faster than memberlist takes them
+	drops
+)
+
+var dropNames = [drops]string{
+	dropQueueFull:    "queue_full",
+	dropWrite:        "write",
+	dropExpired:      "expired",
+	dropNoNode:       "no_node",
+	dropTooManyLinks: "too_many_links",
+	dropUnknownNode:  "unknown_node",
+	dropMisrouted:    "misrouted",
+	dropNoPool:       "no_pool",
+	dropPoolFull:     "pool_full",
+}
+
+// counters count packets of one pool to and from one datacenter.
+type counters struct {
+	sent, received, relayed atomic.Uint64
+	dropped                 [drops]atomic.Uint64
+}
+
+func (c *counters) drop(why drop, n int) { c.dropped[why].Add(uint64(n)) }
+
+type trafficKey struct {
+	pool Pool
+	dc   string
+}
+
+// maxTraffic bounds the datacenters counted one by one; names come from peers.
+const maxTraffic = 2048
+
+// otherDC stands for the datacenters beyond maxTraffic. It is no possible name of one.
+const otherDC = "(other)"
+
+// traffic returns the counters of (pool, dc).
+func (t *Tunnel) traffic(pool Pool, dc string) *counters {
+	k := trafficKey{pool, dc}
+	t.mu.RLock()
+	c := t.counts[k]
+	t.mu.RUnlock()
+	if c != nil {
+		return c
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.trafficLocked(k)
+}
+
+func (t *Tunnel) trafficLocked(k trafficKey) *counters {
+	c := t.counts[k]
+	if c == nil && len(t.counts) >= maxTraffic {
+		k.dc = otherDC
+		c = t.counts[k]
+	}
+	if c == nil {
+		c = &counters{}
+		t.counts[k] = c
+	}
+	return c
+}
+
+// TunnelStats is what the tunnel did since its start and how its connections are now.
+type TunnelStats struct {
+	Traffic  []Traffic         // sorted by pool and datacenter
+	Links    []LinkStatus      // outgoing packet links, sorted by datacenter and node
+	Sessions []SessionStatus   // outgoing stream sessions, likewise
+	Closed   map[string]uint64 // incoming connections and streams that were closed for a fault, by reason
+}
+
+// Traffic counts the packets of one pool to and from one datacenter.
+type Traffic struct {
+	Pool     Pool
+	DC       string
+	Sent     uint64            // written to a connection
+	Received uint64            // given to the pool
+	Relayed  uint64            // received from DC and handed on to another server of this datacenter
+	Dropped  map[string]uint64 // by reason; those sent to, and those received from, DC
+}
+
+// LinkStatus is one packet link.
+type LinkStatus struct {
+	DC, Node       string        // Node is empty for the link that serves all servers of DC
+	Hop            Hop           // last used
+	Protocol       string        // last used
+	ConnectedSince time.Time     // when the peer first answered; zero: not connected
+	RTT            time.Duration // of the last echo; 0: none yet
+	Queued         int           // packets
+	LastError      string
+	LastErrorAt    time.Time // zero: none
+}
+
+// SessionStatus is one stream session.
+type SessionStatus struct {
+	DC, Node       string
+	Hop            Hop
+	ConnectedSince time.Time // zero: being dialed
+	Streams        int       // open now
+}
+
+// Stats may be called at any time.
+func (t *Tunnel) Stats() TunnelStats {
+	t.mu.RLock()
+	s := TunnelStats{Closed: t.faults.counts()}
+	for k, c := range t.counts {
+		s.Traffic = append(s.Traffic, c.read(k))
+	}
+	links := make([]*link, 0, len(t.links))
+	for _, l := range t.links {
+		links = append(links, l)
+	}
+	sessions := make([]*session, 0, len(t.sessions))
+	for _, ss := range t.sessions {
+		sessions = append(sessions, ss)
+	}
+	t.mu.RUnlock()
+	for _, l := range links {
+		s.Links = append(s.Links, l.snapshot())
+	}
+	for _, ss := range sessions {
+		s.Sessions = append(s.Sessions, ss.snapshot())
+	}
+	slices.SortFunc(s.Traffic, func(a, b Traffic) int { return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.DC, b.DC)) })
+	slices.SortFunc(s.Links, func(a, b LinkStatus) int { return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node)) })
+	slices.SortFunc(s.Sessions, func(a, b SessionStatus) int { return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node)) })
+	return s
+}
+
+func (c *counters) read(k trafficKey) Traffic {
+	tr := Traffic{
+		Pool: k.pool, DC: k.dc, Sent: c.sent.Load(), Received: c.received.Load(), Relayed: c.relayed.Load(),
+		Dropped: map[string]uint64{},
+	}
+	for i := range c.dropped {
+		if n := c.dropped[i].Load(); n > 0 {
+			tr.Dropped[dropNames[i]] = n
+		}
+	}
+	return tr
+}

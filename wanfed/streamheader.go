@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const (
+	streamVersion = 0x51 // first byte of a stream header; another one is another version
+	streamHeadLen = 4    // version, pool, target length, source length
+	maxSource     = MaxName + 1 + MaxName
+	maxStreamHead = streamHeadLen + MaxName + maxSource
+)
+
+// streamHeader is what the opener of a ProtoStream stream sends first.
+type streamHeader struct {
+	pool   Pool
+	target string // node; empty: whoever receives it
+	source string // <node>.<dc> of who opened the stream first; only believed when a server of the own datacenter says it
+}
+
+// What is wrong with a stream header.
+var (
+	errStreamVersion = errors.New("unknown stream header version")
+	errStreamName    = errors.New("bad name in stream header")
+)
+
+// parseStreamHead checks the fixed part of a stream header and returns how many bytes of target and source follow it.
+func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err error) {
+	pool, target, source = Pool(b[1]), int(b[2]), int(b[3])
+	switch {
+	case b[0] != streamVersion:
+		err = fmt.Errorf("%w %#02x", errStreamVersion, b[0])
+	case pool != PoolWAN && pool != PoolLAN:
+		err = fmt.Errorf("%w: %d", errFramePool, pool)
+	case target > MaxName:
+		err = fmt.Errorf("%w: target of %d bytes, at most %d", errStreamName, target, MaxName)
+	case source < 3 || source > maxSource: // "a.b" is the shortest
+		err = fmt.Errorf("%w: source of %d bytes, not 3 to %d", errStreamName, source, maxSource)
+	}
+	return pool, target, source, err
+}
+
+// decodeStreamHeader reads the header at the start of b.
+func decodeStreamHeader(b []byte) (streamHeader, error) {
+	if len(b) < streamHeadLen {
+		return streamHeader{}, errFrameShort
+	}
+	pool, target, source, err := parseStreamHead([streamHeadLen]byte(b))
+	if err != nil {
+		return streamHeader{}, err
+	}
+	b = b[streamHeadLen:]
+	if len(b) < target+source {
+		return streamHeader{}, errFrameShort
+	}
+	h := streamHeader{pool: pool, target: string(b[:target]), source: string(b[target : target+source])}
+	if h.target != "" {
+		if err := tlsutil.CheckLabel(h.target); err != nil {
+			return streamHeader{}, fmt.Errorf("%w: target: %w", errStreamName, err)
+		}
+	}
+	node, dc, _ := strings.Cut(h.source, ".")
+	if err := errors.Join(tlsutil.CheckLabel(node), tlsutil.CheckLabel(dc)); err != nil {
+		return streamHeader{}, fmt.Errorf("%w: source: %w", errStreamName, err)
+	}
+	return h, nil
+}
+
+// append adds the header to dst. Its names were checked.
+func (h streamHeader) append(dst []byte) []byte {
+	dst = append(dst, streamVersion, byte(h.pool), byte(len(h.target)), byte(len(h.source)))
+	dst = append(dst, h.target...)
+	return append(dst, h.source...)
+}
+
+// streamStatus is the one byte that answers a stream header.
+type streamStatus uint8
+
+const (
+	streamOK          streamStatus = 0 // the target has the stream
+	streamBadHeader   streamStatus = 1 // unknown version, or names out of bounds
+	streamUnknownNode streamStatus = 2 // the target is no server of the datacenter
+	streamNotAllowed  streamStatus = 3 // this peer may not open this stream: LAN pool from elsewhere, or a second relay
+	streamNoPool      streamStatus = 4 // the target does not take part in the pool now
+	streamBusy        streamStatus = 5 // too many streams
+	streamUnreachable streamStatus = 6 // the relaying server could not reach the target
+)
+
+var streamStatusText = map[streamStatus]string{
+	streamOK:          "accepted",
+	streamBadHeader:   "it does not understand the stream header; do both sides run the same version?",
+	streamUnknownNode: "it knows no such server in its datacenter",
+	streamNotAllowed:  "it does not allow this stream",
+	streamNoPool:      "it does not take part in the pool (starting or stopping?)",
+	streamBusy:        "it has too many open streams",
+	streamUnreachable: "it cannot reach the server inside its datacenter",
+}
+
+// refusedError is a status other than streamOK.
+type refusedError struct {
+	status streamStatus
+	by     string // node.dc that answered
+}
+
+func (e *refusedError) Error() string {
+	text, ok := streamStatusText[e.status]
+	if !ok {
+		text = fmt.Sprintf("status %d", e.status)
+	}
+	return fmt.Sprintf("%s refused the stream: %s", e.by, text)
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// authority makes certificates.
+type authority struct {
+	t  testing.TB
+	ca tlsutil.Pair
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	ca, err := tlsutil.CreateCA(tlsutil.CARequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{t, ca}
+}
+
+// identity makes the identity of role/dc/node.
+func (a *authority) identity(role tlsutil.Role, node, dc string) *tlsutil.Identity {
+	a.t.Helper()
+	p, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: role, Node: node, DC: dc, CA: a.ca})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	dir := a.t.TempDir()
+	f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	for path, b := range map[string][]byte{f.CA: a.ca.Cert, f.Cert: p.Cert, f.Key: p.Key} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	id, err := tlsutil.Load(f, tlsutil.DefaultDomain, nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return id
+}
+
+func (a *authority) server(node, dc string) *tlsutil.Identity { return a.identity(tlsutil.RoleServer, node, dc) }
+
+// logBuffer collects log lines.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// listen listens on loopback.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// background runs f until stop is called, or the test ends, and joins it.
+func background(t testing.TB, f func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// node is one server: everything of this package on one real port.
+type node struct {
+	t    testing.TB
+	dc   string
+	name string
+	addr string
+	id   *tlsutil.Identity
+	book *Book
+	d    *Dialer
+	mux  *Mux
+	tun  *Tunnel
+	log  *logBuffer
+	stop func()
+}
+
+// newNode makes a server that does not run yet.
+func newNode(t testing.TB, a *authority, name, dc string, change ...func(*DialerConfig)) *node {
+	t.Helper()
+	n := &node{t: t, dc: dc, name: name, id: a.server(name, dc), book: &Book{}, log: &logBuffer{}}
+	cfg := DialerConfig{Identity: n.id, Book: n.book, Logger: n.log.logger()}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if n.d, err = NewDialer(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if n.mux, err = NewMux(MuxConfig{Identity: n.id, Logger: n.log.logger()}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// start makes the tunnel and runs it and the mux on ln.
+func (n *node) start(ln net.Listener, change ...func(*timing)) *node {
+	n.t.Helper()
+	n.addr = ln.Addr().String()
+	var err error
+	n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: n.mux, Advertise: n.addr, Logger: n.log.logger()})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, f := range change {
+		f(&n.tun.tm)
+	}
+	stopMux := background(n.t, func(ctx context.Context) error { return n.mux.Run(ctx, ln) })
+	stopTunnel := background(n.t, n.tun.Run)
+	n.stop = func() { stopTunnel(); stopMux() }
+	return n
+}
+
+// traffic gives the counters of (pool, dc).
+func (n *node) traffic(pool Pool, dc string) Traffic {
+	for _, tr := range n.tun.Stats().Traffic {
+		if tr.Pool == pool && tr.DC == dc {
+			return tr
+		}
+	}
+	return Traffic{}
+}
+
+// world is some servers with a gateway per datacenter between them.
+type world struct {
+	t     testing.TB
+	a     *authority
+	nodes map[string]*node // by <node>.<dc>
+	gws   map[string]*gatewayDouble
+}
+
+// newWorld starts servers srv1 to srv<perDC> in each datacenter. Their books have the other datacenters' gateways as hops.
+func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*timing)) *world {
+	t.Helper()
+	w := &world{t: t, a: newAuthority(t), nodes: map[string]*node{}, gws: map[string]*gatewayDouble{}}
+	servers := map[string]map[string]string{}
+	for _, dc := range dcs {
+		servers[dc] = map[string]string{}
+		for i := range perDC {
+			name := "srv" + string(rune('1'+i))
+			ln := listen(t)
+			servers[dc][name] = ln.Addr().String()
+			w.nodes[name+"."+dc] = newNode(t, w.a, name, dc).start(ln, change...)
+		}
+		w.gws[dc] = newGatewayDouble(t, listen(t), dc, servers[dc])
+	}
+	for _, n := range w.nodes {
+		r := &Routes{Servers: servers[n.dc], Hops: map[string][]Hop{}}
+		for _, dc := range dcs {
+			if dc != n.dc {
+				r.Hops[dc] = []Hop{{Addr: w.gws[dc].addr, Via: "remote"}}
+			}
+		}
+		n.book.Store(r)
+	}
+	return w
+}
+
+// gatewayDouble is a test double of a gateway: it reads the SNI of each connection, as the real one does, and copies bytes.
+// Unlike the real one it can be told to fall silent.
+type gatewayDouble struct {
+	t      testing.TB
+	dc     string
+	addr   string
+	routes map[string]string // node -> address
+
+	mu     sync.Mutex
+	frozen bool
+	thaw   chan struct{} // closed when frozen ends
+	ln     net.Listener  // nil: stopped
+	conns  map[net.Conn]bool
+	next   int
+	seen   int // connections
+	wg     sync.WaitGroup
+}
+
+func newGatewayDouble(t testing.TB, ln net.Listener, dc string, routes map[string]string) *gatewayDouble {
+	g := &gatewayDouble{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thaw: make(chan struct{})}
+	close(g.thaw)
+	g.serve(ln)
+	t.Cleanup(g.stop)
+	return g
+}
+
+func (g *gatewayDouble) serve(ln net.Listener) {
+	g.mu.Lock()
+	g.ln = ln
+	g.mu.Unlock()
+	g.wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			g.wg.Go(func() { g.relay(c) })
+		}
+	})
+}
+
+// stop is the death of the gateway's process.
+func (g *gatewayDouble) stop() {
+	g.freeze(false)
+	g.mu.Lock()
+	if g.ln != nil {
+		g.ln.Close()
+		g.ln = nil
+	}
+	for c := range g.conns {
+		c.Close()
+	}
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+// restart listens on the same address again.
+func (g *gatewayDouble) restart() {
+	g.t.Helper()
+	ln, err := net.Listen("tcp", g.addr)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.serve(ln)
+}
+
+// freeze makes the gateway keep its connections, and accept more, without passing a byte on: a stopped process.
+func (g *gatewayDouble) freeze(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if yes && !g.frozen {
+		g.thaw = make(chan struct{})
+	}
+	if !yes && g.frozen {
+		close(g.thaw)
+	}
+	g.frozen = yes
+}
+
+func (g *gatewayDouble) wait() {
+	g.mu.Lock()
+	c := g.thaw
+	g.mu.Unlock()
+	<-c
+}
+
+func (g *gatewayDouble) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seen
+}
+
+func (g *gatewayDouble) track(c net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ln == nil {
+		c.Close()
+		return false
+	}
+	g.conns[c] = true
+	return true
+}
+
+func (g *gatewayDouble) relay(c net.Conn) {
+	defer c.Close()
+	if !g.track(c) {
+		return
+	}
+	g.mu.Lock()
+	g.seen++
+	g.mu.Unlock()
+	g.wait()
+	sni, raw := peekSNI(c)
+	addr := g.route(sni)
+	if addr == "" {
+		return
+	}
+	out, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	if !g.track(out) {
+		return
+	}
+	if _, err := out.Write(raw); err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { g.copy(out, c) })
+	g.copy(c, out)
+	wg.Wait()
+}
+
+func (g *gatewayDouble) route(sni string) string {
+	name, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
+	if !ok || len(g.routes) == 0 {
+		return ""
+	}
+	if name != "" {
+		return g.routes[strings.TrimSuffix(name, ".")]
+	}
+	names := slices.Sorted(maps.Keys(g.routes))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next++
+	return g.routes[names[(g.next-1)%len(names)]]
+}
+
+func (g *gatewayDouble) copy(dst, src net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		g.wait()
+		n, err := src.Read(buf)
+		g.wait()
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				src.Close()
+				return
+			}
+		}
+		if err != nil {
+			dst.Close() // good enough for a double: no half-close
+			return
+		}
+	}
+}
+
+// peekConn records what is read and answers nothing.
+type peekConn struct {
+	net.Conn
+	raw bytes.Buffer
+}
+
+func (p *peekConn) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	p.raw.Write(b[:n])
+	return n, err
+}
+
+func (p *peekConn) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func peekSNI(c net.Conn) (sni string, raw []byte) {
+	p := &peekConn{Conn: c}
+	_ = tls.Server(p, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		sni = h.ServerName
+		return nil, errors.New("seen enough")
+	}}).Handshake()
+	return sni, p.raw.Bytes()
+}
+
+// eventually waits for an event that has no channel, by looking again and again.
+func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	end := time.After(limit)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}

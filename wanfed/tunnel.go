@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TunnelConfig configures a Tunnel.
+type TunnelConfig struct {
+	Identity *tlsutil.Identity // required
+	Dialer   *Dialer           // required; its book tells which servers this datacenter has
+	Mux      *Mux              // required; not yet running
+	// Advertise is the ip:port that members of the pools are told to reach this server at. Required.
+	Advertise string
+	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
+	QueueBytes int
+	Logger     *slog.Logger // default: nothing is logged
+}
+
+// Tunnel carries the gossip pools' packets and streams, between datacenters and inside one. All methods may be called from
+// any goroutine.
+type Tunnel struct {
+	cfg  TunnelConfig
+	own  tlsutil.Peer
+	addr netip.AddrPort // advertised
+	book *Book
+	log  *slog.Logger
+	tm   timing
+	life *lifetime
+	// faults counts and logs why connections and streams of others were closed.
+	faults *refusals
+
+	mu       sync.RWMutex
+	pools    [PoolLAN + 1]*Transport // nil: not taken part in
+	links    map[target]*link
+	sessions map[target]*session
+	consul   map[string]bool // datacenters whose servers speak Consul's protocols, as the last dial showed
+	counts   map[trafficKey]*counters
+}
+
+// timing has the tunnel's time limits; tests shorten them.
+type timing struct {
+	dial       time.Duration // one dial of a link or session, over all hops
+	write      time.Duration // one write
+	echoEvery  time.Duration // a link asks for an echo this often
+	silence    time.Duration // and is dead when it heard nothing for so long
+	linkIdle   time.Duration // a link without packets is closed by who dialed it, before
+	peerIdle   time.Duration // who accepted it would
+	body       time.Duration // between the head of a frame and its last byte; between accepting a stream and its header
+	settled    time.Duration // a connection that lived this long resets the back-off
+	backoffMin time.Duration
+	backoffMax time.Duration
+	consulAge  time.Duration // a Consul packet connection, on which nothing comes back, is made anew this often
+	open       time.Duration // opening a stream for which the caller gives no deadline, and relaying one
+	streamIdle time.Duration // a relayed stream on which nothing moves
+	session    time.Duration // a session without streams is closed by who dialed it
+	keepalive  time.Duration // yamux: asks this often
+	muxWrite   time.Duration // yamux: and is dead when no answer came for so long, or a write took so long
+}
+
+func defaultTiming() timing {
+	return timing{
+		dial: 15 * time.Second, write: 5 * time.Second,
+		echoEvery: 3 * time.Second, silence: 10 * time.Second,
+		linkIdle: time.Minute, peerIdle: 2 * time.Minute, body: 10 * time.Second,
+		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
+		consulAge: 30 * time.Second,
+		open:      10 * time.Second, streamIdle: 5 * time.Minute, session: time.Minute,
+		keepalive: 3 * time.Second, muxWrite: 7 * time.Second,
+	}
+}
+
+// defaultQueueBytes is some 190 packets of memberlist's usual size: half a minute of gossip to a datacenter.
+const defaultQueueBytes = 256 << 10
+
+// maxLinks bounds links and sessions each, since their targets' names come from peers.
+const maxLinks = 4096
+
+// NewTunnel checks cfg and registers the tunnel's protocol ids at cfg.Mux.
+func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
+	var errs []error
+	for what, missing := range map[string]bool{
+		"Identity": cfg.Identity == nil, "Dialer": cfg.Dialer == nil, "Mux": cfg.Mux == nil,
+	} {
+		if missing {
+			errs = append(errs, errors.New("no "+what))
+		}
+	}
+	addr, err := netip.ParseAddrPort(cfg.Advertise)
+	if err != nil || !addr.Addr().IsValid() || addr.Addr().IsUnspecified() || addr.Port() == 0 {
+		errs = append(errs, fmt.Errorf("Advertise %q is no ip:port that others could dial", cfg.Advertise))
+	}
+	if cfg.QueueBytes < 0 {
+		errs = append(errs, errors.New("QueueBytes must not be negative"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("tunnel: %w", err)
+	}
+	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
+	t := &Tunnel{
+		cfg: cfg, own: cfg.Identity.Peer(), addr: addr, book: cfg.Dialer.cfg.Book,
+		log: orDiscard(cfg.Logger), tm: defaultTiming(), life: newLifetime(),
+		links: map[target]*link{}, sessions: map[target]*session{}, consul: map[string]bool{},
+		counts: map[trafficKey]*counters{}, faults: newRefusals(orDiscard(cfg.Logger)),
+	}
+	servers := []tlsutil.Role{tlsutil.RoleServer}
+	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
+	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
+	cfg.Mux.Handle(ProtoConsulPacket, servers, false, t.serve(t.serveConsulPackets))
+	cfg.Mux.Handle(ProtoConsulStream, servers, false, t.serve(t.serveConsulStream))
+	return t, nil
+}
+
+// Run dials and writes for as long as ctx lives; until then, packets wait in their queues. When ctx ends, what is queued for
+// peers that are connected is still written, within a quarter of a second. Run then closes all connections and returns nil
+// after the last goroutine that it started. Call it once.
+func (t *Tunnel) Run(ctx context.Context) error {
+	t.life.run(ctx)
+	return nil
+}
+
+// serve makes a handler that also ends, and finds its connection closed, when the tunnel's Run has ended. h returns true
+// when it handed the connection on.
+func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bool)) Handler {
+	return func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		served, watched := make(chan struct{}), make(chan struct{})
+		go func() { // joined below
+			defer close(watched)
+			select {
+			case <-t.life.donec:
+			case <-ctx.Done():
+			case <-served:
+				return
+			}
+			cancel()
+			closeConn(c) // wakes h
+		}()
+		kept := h(ctx, c, p)
+		close(served)
+		<-watched
+		if !kept {
+			closeConn(c)
+		}
+	}
+}
+
+// Transport gives memberlist its NodeAwareTransport for one pool. In the WAN pool, members are called <node>.<dc> and an
+// address of the form *.<dc>/<any ip:port> means any server of that datacenter. In the LAN pool they are called <node>, and
+// an address without a name means whoever of this datacenter listens there. At most one transport per pool at a time: a
+// second call before Shutdown of the first is a mistake in the program and panics.
+func (t *Tunnel) Transport(p Pool) *Transport {
+	if p != PoolWAN && p != PoolLAN {
+		panic("wanfed: Tunnel.Transport of an unknown pool")
+	}
+	tr := newTransport(t, p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.pools[p]; old != nil && !old.isShut() {
+		panic("wanfed: Tunnel.Transport(" + p.String() + ") twice")
+	}
+	t.pools[p] = tr
+	return tr
+}
+
+// pool returns the transport of p, nil when there is none now.
+func (t *Tunnel) pool(p Pool) *Transport {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if tr := t.pools[p]; tr != nil && !tr.isShut() {
+		return tr
+	}
+	return nil
+}
+
+// speaksConsul says whether the servers of dc speak Consul's protocols, as the last dial showed.
+func (t *Tunnel) speaksConsul(dc string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.consul[dc]
+}
+
+func (t *Tunnel) setConsul(dc string, yes bool) {
+	t.mu.Lock()
+	was := t.consul[dc]
+	if yes {
+		t.consul[dc] = true
+	} else {
+		delete(t.consul, dc)
+	}
+	t.mu.Unlock()
+	if was != yes {
+		t.log.Info("datacenter's gossip protocol changed", "dc", dc, "consul", yes)
+	}
+}
+
+// name is what the WAN pool calls this server.
+func (t *Tunnel) name() string { return t.own.Node + "." + t.own.DC }
+
+// serverAddr is the address of a server of the own datacenter; "" when there is no such server.
+func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
+
+// send queues one packet and returns at once.
+func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) error {
+	for {
+		l, err := t.linkTo(pool, to)
+		if err != nil {
+			return err
+		}
+		if l == nil || l.push(pool, to.node, addr, packet, now) {
+			return nil // nil: dropped and counted
+		}
+		// It has just retired; linkTo makes a new one.
+	}
+}
+
+// linkTo returns the link that carries packets for to, nil when they were dropped.
+func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
+	key := to
+	t.mu.RLock()
+	if to.dc != t.own.DC {
+		if !t.consul[to.dc] {
+			key.node = ""
+		} else if to.node == "" {
+			t.mu.RUnlock()
+			t.traffic(pool, to.dc).drop(dropNoNode, 1)
+			return nil, nil
+		}
+	}
+	l := t.links[key]
+	t.mu.RUnlock()
+	if l != nil {
+		return l, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.links[key]; l != nil {
+		return l, nil
+	}
+	if len(t.links) >= maxLinks {
+		t.trafficLocked(trafficKey{pool, to.dc}).drop(dropTooManyLinks, 1)
+		return nil, nil
+	}
+	l = newLink(t, key)
+	if !t.life.start(l.run) {
+		return nil, net.ErrClosed
+	}
+	t.links[key] = l
+	return l, nil
+}
