@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package gateway is the data plane of a gateway: it forwards TLS connections by the server name (SNI) in their ClientHello
+// and never opens them. It knows TLS bytes and addresses, nothing else. What the routes are, and where they come from, is
+// left to package gateway/proxycfg or to a route file; keys and certificates have no place here.
+//
+// The flow of one connection: a [Listener] accepts it and its [Side] counts it. A [HelloParser] reads the ClientHello, over as
+// many TCP segments and TLS records as it takes, within Config.HelloTimeout. The side's [Table] finds the route: an exact name
+// wins over a wildcard, a long wildcard over a short one. The addresses of the route are dialled, the next one after a stagger
+// or as soon as one fails; an address that failed lately comes last. The first connection gets the bytes that were read so
+// far, then both directions are copied until both have ended. Between bare TCP connections the kernel does that (splice).
+//
+// A connection that cannot be forwarded is closed, counted by its [Reason], and logged: the first of its reason in ten seconds
+// at Info, the rest at Debug. Where TLS has an alert for the reason, the client gets it before the close.
+//
+// Goroutines: one for each listener and two for each connection, and one for each dial attempt. [Proxy.Run] starts them and
+// joins them all before it returns. When its context ends it closes the listeners, gives open connections Config.Drain and
+// closes the rest.
+//
+// Promises: [Side.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
+// leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the
+// limit of connections one that has not sent its hello for a while makes room for a new one; a routed one never does.
+//
+// Limits: a ClientHello has at most 64 KiB. TCP only. An encrypted ClientHello (ECH) routes by its outer name. A connection uses
+// two files, and two more for each direction in which the kernel moves bytes. A gateway refuses an upstream that is its own
+// listener, but cannot see a loop over several gateways: routes must not have one.
+//
+//	side := gateway.NewSide("wan")
+//	table, err := gateway.NewTable([]gateway.Route{
+//		{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:8300"}},
+//		{Match: "*.server.dc2.wanfed", To: []string{"gw.dc2.example:8443"}, Ordered: true},
+//	})
+//	...
+//	side.SetTable(table)
+//	proxy, err := gateway.New(gateway.Config{Logger: log})
+//	...
+//	err = proxy.Run(ctx, gateway.Listener{Listener: ln, Side: side})
+package gateway

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestForwardBySNI(t *testing.T) {
+	srv1, srv2 := upstream(t, named("srv1")), upstream(t, named("srv2"))
+	p := start(t, Config{},
+		Route{Match: "srv1.server.dc1.wanfed", To: []string{srv1}},
+		Route{Match: "*.server.dc2.wanfed", To: []string{srv2}},
+		Route{Match: "dead.server.dc1.wanfed", To: []string{deadAddr(t), srv1}, Ordered: true},
+		Route{Match: "down.server.dc1.wanfed", To: []string{deadAddr(t)}},
+		Route{Match: "loop.server.dc1.wanfed", To: []string{deadAddr(t)}},
+	)
+	for sni, want := range map[string]string{
+		"srv1.server.dc1.wanfed": "srv1", "SRV1.server.dc1.wanfed": "srv1", "any.server.dc2.wanfed": "srv2", "dead.server.dc1.wanfed": "srv1",
+	} {
+		c, got := p.connect(t, sni, 4)
+		if got != want {
+			t.Errorf("%s leads to %s, want %s", sni, got, want)
+		}
+		// Half-close: the client ends its direction and still gets the answer.
+		c.Write([]byte("hello"))
+		c.CloseWrite()
+		if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
+			t.Errorf("%s: after half-close: %q, %v", sni, rest, err)
+		}
+	}
+	st := p.side.Stats()
+	if st.Accepted != 4 || st.DialFailures != 1 {
+		t.Errorf("stats: %+v", st)
+	}
+	p.refused(t, nil)
+
+	for sni, want := range map[string]string{"other.server.dc1.wanfed": "unrecognized name", "down.server.dc1.wanfed": "internal error", "": "missing extension"} {
+		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want alert %q", sni, err, want)
+		}
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonUnknownSNI: 1, ReasonUpstreamUnreachable: 1, ReasonNoSNI: 1})
+}
+
+func TestRefuseOwnListener(t *testing.T) {
+	p := start(t, Config{})
+	p.side.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
+		t.Fatal("handshake through a loop worked")
+	}
+	p.stop()
+	// The dial to itself is accepted, then closed without a hello.
+	if st := p.side.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
+		t.Errorf("stats: %+v", st)
+	}
+}
+
+// TestCutHello closes a connection after each number of bytes of a hello: nothing may stay and nothing may be dialled.
+func TestCutHello(t *testing.T) {
+	p := start(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		t.Error("upstream was dialled")
+		return nil, errors.New("no")
+	}}, Route{Match: "cut.example", To: []string{"127.0.0.1:1"}})
+	hello := goHello(t, &tls.Config{ServerName: "cut.example"})
+	for n := range len(hello) {
+		c := p.raw(t)
+		c.Write(hello[:n])
+		c.CloseWrite()
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		c.Close()
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonHelloCut: uint64(len(hello))})
+}
+
+// TestHelloInPieces sends hellos byte by byte and over many records.
+func TestHelloInPieces(t *testing.T) {
+	got := make(chan []byte, 1)
+	ln := listen(t)
+	go func() {
+		for range 2 {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			b, _ := io.ReadAll(c)
+			c.Close()
+			got <- b
+		}
+	}()
+	p := start(t, Config{}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
+	hello := goHello(t, &tls.Config{ServerName: "pieces.example"})
+	for _, in := range [][]byte{hello, records(hello[recordHeader:], 3)} {
+		c := p.raw(t)
+		for i := range in {
+			if _, err := c.Write(in[i : i+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Write([]byte("more"))
+		c.CloseWrite()
+		if b := <-got; !bytes.Equal(b, append(in[:len(in):len(in)], "more"...)) {
+			t.Errorf("upstream got %d bytes, want %d", len(b), len(in)+4)
+		}
+		io.Copy(io.Discard, c)
+	}
+}
+
+func TestRefusalsAreLogged(t *testing.T) {
+	var log syncBuffer
+	p := start(t, Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	for _, say := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
+		c := p.raw(t)
+		c.Write([]byte(say))
+		io.Copy(io.Discard, c)
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonNotTLS: 2, ReasonHelloTooLarge: 1})
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("%d lines at Info, want one for each reason:\n%s", len(lines), log.String())
+	}
+	for _, want := range []string{"side=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("line has no %s: %s", want, lines[0])
+		}
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+func (b *syncBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
+
+func TestBulkBothWays(t *testing.T) {
+	const size = 24 << 20
+	sent := make([]byte, size)
+	r := rand.NewChaCha8([32]byte{1})
+	r.Read(sent)
+	echo := listen(t)
+	go func() {
+		if c, err := echo.Accept(); err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	p := start(t, Config{}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
+	c := p.raw(t)
+	hello := goHello(t, &tls.Config{ServerName: "bulk.example"})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		c.Write(hello)
+		c.Write(sent)
+		c.CloseWrite()
+	})
+	got, err := io.ReadAll(c)
+	wg.Wait()
+	if err != nil || !bytes.Equal(got, append(hello, sent...)) {
+		t.Fatalf("got %d bytes, %v", len(got), err)
+	}
+	p.stop()
+	if st := p.side.Stats(); st.BytesUp != uint64(len(got)) || st.BytesDown != uint64(len(got)) {
+		t.Errorf("counted %d up and %d down, want %d", st.BytesUp, st.BytesDown, len(got))
+	}
+}
+
+// TestResetIsPassedOn has the upstream break off: the client must not see a clean end of data.
+func TestResetIsPassedOn(t *testing.T) {
+	ln := listen(t)
+	go func() {
+		if c, err := ln.Accept(); err == nil {
+			c.Read(make([]byte, 1)) // the rest stays unread, and the linger makes it a reset anyway
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}
+	}()
+	p := start(t, Config{}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
+	c := p.raw(t)
+	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("client sees %v, want a reset", err)
+	}
+}
+
+func TestSetTableKeepsConnections(t *testing.T) {
+	oldAddr, newAddr := upstream(t, named("old")), upstream(t, named("new"))
+	p := start(t, Config{}, Route{Match: "swap.example", To: []string{oldAddr}})
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 8 { // load: each talks until the end on the connection that it opened before the swap
+		c, name := p.connect(t, "swap.example", 3)
+		if name != "old" {
+			t.Fatal(name)
+		}
+		wg.Go(func() {
+			b := make([]byte, 64)
+			for i := 0; ; i++ {
+				c.Write(b)
+				if _, err := io.ReadFull(c, b); err != nil {
+					t.Errorf("connection broke after %d rounds: %v", i, err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		to, want := newAddr, "new"
+		if i%2 == 1 {
+			to, want = oldAddr, "old"
+		}
+		p.side.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
+		c, got := p.connect(t, "swap.example", 3)
+		if c.Close(); got != want {
+			t.Fatalf("swap %d: connection goes to %s, want %s", i, got, want)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestLimit(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
+	a, _ := p.connect(t, "limit.example", 4)
+	b, _ := p.connect(t, "limit.example", 4)
+	c := p.raw(t)
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the third connection was served")
+	}
+	for _, c := range []*tls.Conn{a, b} { // those that are there stay
+		c.Write([]byte("x"))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+	}
+	p.refused(t, map[Reason]uint64{ReasonLimit: 1})
+	a.CloseWrite()
+	io.Copy(io.Discard, a) // ends when both sides of a have ended
+	a.Close()
+	p.stop()
+}
+
+func TestStopDrains(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
+	c, _ := p.connect(t, "drain.example", 4)
+	stopped := make(chan struct{})
+	go func() { p.stop(); close(stopped) }()
+	for { // the listener closes at once
+		n, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			break
+		}
+		n.Close()
+	}
+	c.Write([]byte("late"))
+	c.CloseWrite()
+	if rest, err := io.ReadAll(c); err != nil || string(rest) != "latebye" {
+		t.Errorf("while draining: %q, %v", rest, err)
+	}
+	c.Close()
+	<-stopped // well before the minute is over
+}
+
+func TestSides(t *testing.T) {
+	srv := upstream(t, named("srv1"))
+	p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lan, wan := NewSide("lan"), NewSide("wan")
+	lan.SetTable(mustTable(t, Route{Match: "far.example", To: []string{srv}}))
+	lnLAN, lnWAN := listen(t), listen(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	errc := make(chan error, 1)
+	go func() { errc <- p.Run(ctx, Listener{lnLAN, lan}, Listener{lnWAN, wan}) }()
+	(&running{addr: lnLAN.Addr().String()}).connect(t, "far.example", 4)
+	if _, err := tls.Dial("tcp", lnWAN.Addr().String(), &tls.Config{ServerName: "far.example"}); err == nil {
+		t.Error("the WAN side has the LAN side's route")
+	}
+	cancel()
+	if err := <-errc; err != nil {
+		t.Error(err)
+	}
+	if l, w := lan.Stats(), wan.Stats(); l.Accepted != 1 || w.Accepted != 1 || w.Refused[ReasonUnknownSNI] != 1 {
+		t.Errorf("lan %+v, wan %+v", l, w)
+	}
+}
+
+func TestNewTellsAllFaults(t *testing.T) {
+	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, DialStagger: -1})
+	for _, want := range []string{"connections", "hello timeout", "dial stagger"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name the %s", err, want)
+		}
+	}
+}
+
+func BenchmarkConnect(b *testing.B) {
+	ln := listen(b)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { io.Copy(c, c); c.Close() }()
+		}
+	}()
+	p := start(b, Config{}, Route{Match: "bench.example", To: []string{ln.Addr().String()}})
+	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Write(hello)
+		if _, err := io.ReadFull(c, make([]byte, len(hello))); err != nil {
+			b.Fatal(fmt.Errorf("echo: %w", err))
+		}
+		c.Close()
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A direction is copied in pieces, so that the counters move while it is open. A piece that takes less than pieceTime makes
+// the next one larger.
+const (
+	minPiece  = 32 << 10
+	maxPiece  = 16 << 20
+	pieceTime = 100 * time.Millisecond
+)
+
+// relay moves bytes both ways until both directions have ended. An end of data in one direction is passed on and leaves the
+// other open; a failure ends both. Between two bare *net.TCPConn the kernel moves the bytes (splice). The caller closes both
+// connections, which also ends a relay early.
+func relay(client, upstream net.Conn, up, down *atomic.Uint64) {
+	var wg sync.WaitGroup
+	wg.Go(func() { oneWay(client, upstream, down) })
+	oneWay(upstream, client, up)
+	wg.Wait()
+}
+
+func oneWay(dst, src net.Conn, count *atomic.Uint64) {
+	if err := copyAll(dst, src, count); err != nil || closeWrite(dst) != nil {
+		abort(dst)
+		abort(src)
+	}
+}
+
+// copyAll copies until src ends. A LimitedReader right around src does not keep TCPConn.ReadFrom from splicing.
+func copyAll(dst, src net.Conn, count *atomic.Uint64) error {
+	piece := io.LimitedReader{R: src}
+	for size := int64(minPiece); ; {
+		piece.N = size
+		begin := time.Now()
+		n, err := io.Copy(dst, &piece)
+		count.Add(uint64(n))
+		if err != nil || n < size {
+			return err
+		}
+		if time.Since(begin) < pieceTime {
+			size = min(size*4, maxPiece)
+		} else {
+			size = max(size/4, minPiece)
+		}
+	}
+}
+
+func closeWrite(c net.Conn) error {
+	if h, ok := c.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return c.Close()
+}
+
+// abort closes c so that its peer learns that data is missing: by a reset, not by an end of data.
+func abort(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	c.Close()
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Dead peers: a silent connection is probed after keepIdle, then each keepInterval; userTimeout ends one whose sent data or
+// probes stay unanswered.
+const (
+	keepIdle     = 15 * time.Second
+	keepInterval = 5 * time.Second
+	keepCount    = 3
+	userTimeout  = 30 * time.Second
+)
+
+// helloBuffer is what most ClientHellos fit in, in bytes; a longer one gets a larger buffer.
+const helloBuffer = 2 << 10
+
+var helloBuffers = sync.Pool{New: func() any { return new([helloBuffer]byte) }}
+
+// serve owns one client connection from its accept to its end.
+func (p *Proxy) serve(ctx context.Context, s *Side, client net.Conn) {
+	c := &conn{client: client, side: s, began: time.Now()}
+	s.accepted.Add(1)
+	if !p.conns.add(c) {
+		p.refuse(c, &refusal{reason: ReasonLimit})
+		client.Close()
+		return
+	}
+	defer p.conns.remove(c)
+	s.active.Add(1)
+	defer s.active.Add(^uint64(0))
+	tune(client)
+	if r := p.forward(ctx, c); r != nil && ctx.Err() == nil { // else it is this gateway that ends: not the client's fault
+		p.refuse(c, r)
+		r.tell(client)
+	}
+}
+
+func (p *Proxy) refuse(c *conn, r *refusal) {
+	c.side.refused[r.reason].Add(1)
+	p.refusals.write(c.side.name, c.client.RemoteAddr().String(), r)
+}
+
+// forward reads the hello, connects to where it wants and relays until the end, or says why not.
+func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
+	small := helloBuffers.Get().(*[helloBuffer]byte)
+	defer func() {
+		if small != nil {
+			helloBuffers.Put(small)
+		}
+	}()
+	hello, peeked, err := p.readHello(c, small[:0])
+	if err != nil {
+		return p.badHello(c, err)
+	}
+	if hello.SNI == "" {
+		return &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
+	}
+	to := c.side.Table().find(hello.SNI)
+	if to == nil {
+		return &refusal{reason: ReasonUnknownSNI, sni: hello.SNI}
+	}
+	upstream, failed, err := p.dialer.target(ctx, to)
+	c.side.dialFailures.Add(uint64(failed))
+	if err != nil {
+		return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+	}
+	if !p.conns.routed(c, upstream) {
+		upstream.Close()
+		return nil
+	}
+	tune(upstream)
+	upstream.SetWriteDeadline(time.Now().Add(p.dialTimeout))
+	if _, err := upstream.Write(peeked); err != nil {
+		return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+	}
+	upstream.SetWriteDeadline(time.Time{})
+	c.side.up.Add(uint64(len(peeked)))
+	helloBuffers.Put(small)
+	small, peeked = nil, nil // an idle connection keeps no buffer
+	if p.log.Enabled(ctx, slog.LevelDebug) {
+		p.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
+			"sni", hello.SNI, "addr", upstream.RemoteAddr().String())
+	}
+	relay(c.client, upstream, &c.side.up, &c.side.down)
+	return nil
+}
+
+// readHello reads until the ClientHello is complete. It returns everything that was read, in buf or in a larger buffer.
+func (p *Proxy) readHello(c *conn, buf []byte) (Hello, []byte, error) {
+	c.client.SetReadDeadline(c.began.Add(p.helloTimeout))
+	var parser HelloParser
+	for {
+		n, readErr := c.client.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		hello, err := parser.Parse(buf)
+		if err == nil && !p.conns.hello(c) {
+			err = net.ErrClosed
+		}
+		if err == nil {
+			c.client.SetReadDeadline(time.Time{})
+			return hello, buf, nil
+		}
+		if err != ErrNeedMore {
+			return Hello{}, nil, err
+		}
+		if readErr != nil {
+			return Hello{}, nil, readErr
+		}
+		if len(buf) == cap(buf) {
+			buf = append(make([]byte, 0, min(2*cap(buf), MaxHelloSize)), buf...)
+		}
+	}
+}
+
+// badHello says what a failure to read a hello was.
+func (p *Proxy) badHello(c *conn, err error) *refusal {
+	if !p.conns.hello(c) {
+		return &refusal{reason: ReasonLimit, err: errors.New("closed to make room: it had not sent a ClientHello yet")}
+	}
+	if _, ok := errors.AsType[*NotTLSError](err); ok {
+		return &refusal{reason: ReasonNotTLS, err: err}
+	}
+	switch {
+	case errors.Is(err, ErrHelloTooLarge):
+		return &refusal{reason: ReasonHelloTooLarge, err: err}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &refusal{reason: ReasonHelloTimeout, err: errors.New("no complete ClientHello within " + p.helloTimeout.String())}
+	}
+	return &refusal{reason: ReasonHelloCut, err: err}
+}
+
+// tune makes the kernel find out when the peer of a TCP connection is dead.
+func tune(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		// Errors mean that the connection has ended, which the next read says too.
+		t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepInterval, Count: keepCount})
+		setUserTimeout(t, userTimeout)
+	}
+}

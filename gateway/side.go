@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import "sync/atomic"
+
+// Side is what the listeners of one kind have in common: a table and counters. A gateway has a LAN side, for the servers of
+// its own datacenter, and a WAN side, for other datacenters. All methods may be called by anyone at any time.
+type Side struct {
+	name  string
+	table atomic.Pointer[Table]
+
+	accepted, active, up, down, dialFailures atomic.Uint64
+	refused                                  [reasons]atomic.Uint64
+}
+
+// NewSide makes a side whose table is empty: until SetTable it refuses every name.
+func NewSide(name string) *Side {
+	s := &Side{name: name}
+	s.table.Store(&Table{})
+	return s
+}
+
+// Name is the name given to NewSide, as logs and metrics show it.
+func (s *Side) Name() string { return s.name }
+
+// Table returns the current table.
+func (s *Side) Table() *Table { return s.table.Load() }
+
+// SetTable routes connections by t from now on. Open connections stay as they are.
+func (s *Side) SetTable(t *Table) { s.table.Store(t) }
+
+// Stats are the counters of one side since its start.
+type Stats struct {
+	// Accepted counts connections that came, Refused those of them that were not forwarded.
+	Accepted uint64
+	Refused  map[Reason]uint64
+	// Active is the number of client connections that are open now.
+	Active uint64
+	// BytesUp went from clients to upstreams, BytesDown the other way. The bytes of a slow connection are counted when it
+	// has moved 32 KiB or ends.
+	BytesUp, BytesDown uint64
+	// DialFailures counts attempts to reach an upstream address that failed, also when another address then worked.
+	DialFailures uint64
+}
+
+// Stats reads the counters. They are not read at one instant.
+func (s *Side) Stats() Stats {
+	st := Stats{
+		Accepted: s.accepted.Load(), Active: s.active.Load(), Refused: make(map[Reason]uint64, reasons),
+		BytesUp: s.up.Load(), BytesDown: s.down.Load(), DialFailures: s.dialFailures.Load(),
+	}
+	for _, r := range Reasons {
+		st.Refused[r] = s.refused[r].Load()
+	}
+	return st
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// maxName is the length of the longest DNS name, in bytes (RFC 1035, section 2.3.4).
+const maxName = 253
+
+// Route says where connections for one name, or for all names below one, go.
+type Route struct {
+	// Match is an SNI ("server.dc2.wanfed") or "*.suffix", which stands for one or more labels before the suffix.
+	Match string `json:"match"`
+	// To are the addresses, host:port; the host is an IP address or a DNS name, resolved at each dial.
+	To []string `json:"to"`
+	// Ordered says that the first address is the best and the others are for when it fails. Else they share the
+	// connections equally.
+	Ordered bool `json:"ordered,omitempty"`
+}
+
+// Table maps each SNI to its route. It is immutable; an exact name wins over a wildcard and a long wildcard over a short one.
+type Table struct {
+	exact map[string]*target
+	below map[string]*target // wildcards, by what follows "*."
+}
+
+// target is a route in a table.
+type target struct {
+	Route
+	turn atomic.Uint32 // counts connections; moves the start of the addresses on. It begins anywhere.
+}
+
+// NewTable builds a table. It reports everything that is wrong with the routes, each fault naming the route.
+func NewTable(routes []Route) (*Table, error) {
+	t := &Table{exact: map[string]*target{}, below: map[string]*target{}}
+	var errs []error
+	for _, r := range routes {
+		if err := CheckRoute(r); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.Match, r.To = normalName(r.Match), slices.Clone(r.To)
+		in, key := t.exact, r.Match
+		if suffix, ok := strings.CutPrefix(key, "*."); ok {
+			in, key = t.below, suffix
+		}
+		if in[key] != nil {
+			errs = append(errs, fmt.Errorf("route %q is there twice", r.Match))
+			continue
+		}
+		e := &target{Route: r}
+		e.turn.Store(rand.Uint32())
+		in[key] = e
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Lookup returns the route for an SNI, which need not be in normal form. Its cost does not depend on the number of routes.
+// The caller must not change the addresses.
+func (t *Table) Lookup(sni string) (Route, bool) {
+	if e := t.find(normalName(sni)); e != nil {
+		return e.Route, true
+	}
+	return Route{}, false
+}
+
+func (t *Table) find(sni string) *target {
+	if len(sni) > maxName { // it would cost a hash of the rest for each dot
+		return nil
+	}
+	if e := t.exact[sni]; e != nil {
+		return e
+	}
+	for len(t.below) > 0 {
+		i := strings.IndexByte(sni, '.')
+		if i < 0 {
+			break
+		}
+		if sni = sni[i+1:]; i > 0 {
+			if e := t.below[sni]; e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// Len is the number of routes.
+func (t *Table) Len() int { return len(t.exact) + len(t.below) }
+
+// Routes lists the routes, sorted by name. The caller must not change the addresses.
+func (t *Table) Routes() []Route {
+	all := make([]Route, 0, t.Len())
+	for _, m := range []map[string]*target{t.exact, t.below} {
+		for _, e := range m {
+			all = append(all, e.Route)
+		}
+	}
+	slices.SortFunc(all, func(a, b Route) int { return strings.Compare(a.Match, b.Match) })
+	return all
+}
+
+// CheckRoute returns everything that is wrong with one route, each fault naming it.
+func CheckRoute(r Route) error {
+	var errs []error
+	if err := checkMatch(r.Match); err != nil {
+		errs = append(errs, fmt.Errorf("route %q: %w", r.Match, err))
+	}
+	if len(r.To) == 0 {
+		errs = append(errs, fmt.Errorf("route %q leads nowhere: give it at least one host:port", r.Match))
+	}
+	for i, to := range r.To {
+		if err := CheckAddr(to); err != nil {
+			errs = append(errs, fmt.Errorf("route %q: %w", r.Match, err))
+		} else if slices.Contains(r.To[:i], to) {
+			errs = append(errs, fmt.Errorf("route %q has address %q twice", r.Match, to))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkMatch(m string) error {
+	name := strings.TrimPrefix(normalName(m), "*.")
+	if _, err := netip.ParseAddr(name); err == nil {
+		return errors.New("clients name no IP address in a ClientHello; write a DNS name")
+	}
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("%w; write a name as clients ask for it, or *.suffix", err)
+	}
+	return nil
+}
+
+// CheckAddr says whether an address can be dialled: host:port with a port of 1 to 65535 and a host that is a DNS name or an
+// IP address, but not an unspecified one.
+func CheckAddr(addr string) error {
+	i := strings.LastIndexByte(addr, ':')
+	if i < 0 {
+		return fmt.Errorf("address %q has no port: write host:port", addr)
+	}
+	host, port := addr[:i], addr[i+1:]
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("address %q: port %q is not a number from 1 to 65535", addr, port)
+	}
+	inner, bracketed := strings.CutPrefix(host, "[")
+	if bracketed {
+		inner, bracketed = strings.CutSuffix(inner, "]")
+	}
+	ip, err := netip.ParseAddr(inner)
+	switch {
+	case err == nil && ip.IsUnspecified():
+		return fmt.Errorf("address %q stands for no machine: write the IP address or DNS name to dial", addr)
+	case err == nil && ip.Is6() == bracketed:
+		return nil
+	case err == nil || strings.Contains(host, ":"):
+		return fmt.Errorf("address %q: write IPv6 as [address]:port, and nothing else in brackets", addr)
+	}
+	if err := checkName(normalName(host)); err != nil {
+		return fmt.Errorf("address %q: %w", addr, err)
+	}
+	return nil
+}
+
+// checkName wants a DNS name in normal form. Underscores are allowed: names of services have them.
+func checkName(s string) error {
+	if s == "" || len(s) > maxName {
+		return fmt.Errorf("a name has 1 to %d characters", maxName)
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.IndexFunc(label, notInLabel) >= 0 {
+			return fmt.Errorf("%q is not a DNS label: 1 to 63 of a-z, 0-9, \"-\" and \"_\", with no \"-\" at its ends", label)
+		}
+	}
+	return nil
+}
+
+func notInLabel(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+var testCert = func() func(testing.TB) tls.Certificate {
+	var once sync.Once
+	var cert tls.Certificate
+	return func(t testing.TB) tls.Certificate {
+		t.Helper()
+		once.Do(func() {
+			key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+			der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+		})
+		return cert
+	}
+}()
+
+func listen(t testing.TB) *net.TCPListener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.(*net.TCPListener)
+}
+
+// deadAddr is an address where nothing listens.
+func deadAddr(t testing.TB) string {
+	t.Helper()
+	ln := listen(t)
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// upstream is a TLS server that handles each connection with f and joins all when the test ends.
+func upstream(t testing.TB, f func(*tls.Conn)) string {
+	t.Helper()
+	ln := listen(t)
+	cert := testCert(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				f(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}))
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return ln.Addr().String()
+}
+
+// named says its name, then echoes until the client has said all, then says "bye" and closes.
+func named(name string) func(*tls.Conn) {
+	return func(c *tls.Conn) {
+		c.Write([]byte(name))
+		io.Copy(c, c)
+		c.Write([]byte("bye"))
+		c.Close()
+	}
+}
+
+// running is a Proxy with one side that serves real sockets.
+type running struct {
+	*Proxy
+	side *Side
+	addr string
+	stop func() // ends Run and waits for it
+}
+
+func start(t testing.TB, cfg Config, routes ...Route) *running {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Drain == 0 {
+		cfg.Drain = -1
+	}
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side := NewSide("lan")
+	side.SetTable(mustTable(t, routes...))
+	ln := listen(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	errc := make(chan error, 1)
+	go func() { errc <- p.Run(ctx, Listener{ln, side}) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-errc; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if n := side.Stats().Active; n != 0 {
+			t.Errorf("%d connections active after Run", n)
+		}
+	})
+	t.Cleanup(stop)
+	return &running{p, side, ln.Addr().String(), stop}
+}
+
+// connect makes a TLS connection through the proxy and reads the upstream's name of n bytes.
+func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
+	t.Helper()
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatalf("%s: %v", sni, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	name := make([]byte, n)
+	if _, err := io.ReadFull(c, name); err != nil {
+		t.Fatalf("%s: %v", sni, err)
+	}
+	return c, string(name)
+}
+
+// raw makes a TCP connection to the proxy.
+func (r *running) raw(t testing.TB) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c.(*net.TCPConn)
+}
+
+// refused checks the counters of refusals: those given, and no others.
+func (r *running) refused(t testing.TB, want map[Reason]uint64) {
+	t.Helper()
+	got := r.side.Stats().Refused
+	for _, reason := range Reasons {
+		if got[reason] != want[reason] {
+			t.Errorf("refused for %v: %d, want %d", reason, got[reason], want[reason])
+		}
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// memListener stands for a TCP listener where time is fake: real sockets cannot take part in that. Accept gives what is
+// sent on conns, then the errors.
+type memListener struct {
+	conns  chan net.Conn
+	errs   chan error
+	closed chan struct{}
+}
+
+func newMemListener() *memListener {
+	return &memListener{make(chan net.Conn), make(chan error), make(chan struct{})}
+}
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case err := <-l.errs:
+		return nil, err
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l *memListener) Close() error   { close(l.closed); return nil }
+func (l *memListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+func (l *memListener) connect() net.Conn {
+	c, s := net.Pipe()
+	l.conns <- s
+	return c
+}
+
+// fake runs f in fake time with a proxy on a memory listener and ends the proxy after it.
+func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Side)) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		p, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, s := newMemListener(), NewSide("wan")
+		ctx, cancel := context.WithCancel(t.Context())
+		errc := make(chan error, 1)
+		go func() { errc <- p.Run(ctx, Listener{l, s}) }()
+		f(t, l, s)
+		cancel()
+		if err := <-errc; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSlowHello(t *testing.T) {
+	fake(t, Config{}, func(t *testing.T, l *memListener, s *Side) {
+		hello := goHello(t, &tls.Config{ServerName: "slow.example"})
+		began := time.Now()
+		c := l.connect()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer c.Close()
+		wg.Go(func() {
+			for i := range hello { // a byte each 10 ms would take 15 s
+				if _, err := c.Write(hello[i : i+1]); err != nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("got %v", err)
+		}
+		if d := time.Since(began); d != 5*time.Second {
+			t.Errorf("closed after %v, want 5s", d)
+		}
+		if n := s.Stats().Refused[ReasonHelloTimeout]; n != 1 {
+			t.Errorf("hello_timeout counted %d times", n)
+		}
+	})
+}
+
+func TestLimitShedsTheSilent(t *testing.T) {
+	fake(t, Config{MaxConns: 2}, func(t *testing.T, l *memListener, s *Side) {
+		first := l.connect()
+		time.Sleep(time.Millisecond) // so that it is the oldest
+		second := l.connect()
+		defer second.Close()
+		synctest.Wait()
+		early := l.connect()
+		if _, err := early.Read(make([]byte, 1)); err == nil {
+			t.Error("a young connection had to make room")
+		}
+		time.Sleep(time.Second)
+		third := l.connect()
+		defer third.Close()
+		if _, err := first.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the oldest silent connection: %v", err)
+		}
+		synctest.Wait()
+		st := s.Stats()
+		if st.Active != 2 || st.Refused[ReasonLimit] != 2 || st.Refused[ReasonHelloCut] != 0 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestAcceptBacksOff(t *testing.T) {
+	fake(t, Config{}, func(t *testing.T, l *memListener, s *Side) {
+		began := time.Now()
+		for range 10 { // pauses of 5, 10, ... 640, 1000, 1000 ms between them
+			l.errs <- &net.OpError{Op: "accept", Err: &wrapped{syscall.EMFILE}}
+		}
+		c := l.connect()
+		c.Close()
+		want := (5 + 10 + 20 + 40 + 80 + 160 + 320 + 640 + 1000 + 1000) * time.Millisecond
+		if d := time.Since(began); d != want {
+			t.Errorf("ten failed accepts took %v, want %v", d, want)
+		}
+		synctest.Wait()
+		if s.Stats().Accepted != 1 {
+			t.Error("no connection was accepted after the failures")
+		}
+	})
+}
+
+type wrapped struct{ error }
+
+func (w *wrapped) Unwrap() error { return w.error }
+
+func TestBrokenListenerEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Config{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken, fine := newMemListener(), newMemListener()
+		errc := make(chan error, 1)
+		go func() { errc <- p.Run(t.Context(), Listener{broken, NewSide("lan")}, Listener{fine, NewSide("wan")}) }()
+		why := errors.New("broken")
+		broken.errs <- why
+		if err := <-errc; !errors.Is(err, why) || !strings.Contains(err.Error(), "lan side") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestDrainEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: 3 * time.Second, HelloTimeout: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newMemListener()
+		ctx, cancel := context.WithCancel(t.Context())
+		errc := make(chan error, 1)
+		s := NewSide("lan")
+		go func() { errc <- p.Run(ctx, Listener{l, s}) }()
+		c := l.connect()
+		defer c.Close()
+		began := time.Now()
+		cancel()
+		if err := <-errc; err != nil || time.Since(began) != 3*time.Second {
+			t.Errorf("Run ended after %v with %v", time.Since(began), err)
+		}
+		for _, r := range Reasons {
+			if n := s.Stats().Refused[r]; n != 0 {
+				t.Errorf("%v counted %d times at the end of the gateway", r, n)
+			}
+		}
+	})
+}
