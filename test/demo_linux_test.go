@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/demo"
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/test/lab"
+)
+
+// demoLimit bounds a demo that federates, on a busy machine.
+const demoLimit = 60 * time.Second
+
+// runDemo runs "wanfed demo --once" to its end and returns its report.
+func runDemo(t testing.TB, args ...string) demo.Report {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
+	defer cancel()
+	tmp := t.TempDir()
+	cmd := exec.CommandContext(ctx, lab.Binary(t), append([]string{"demo", "--once", "--format", "json"}, args...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, errs.String())
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary folder: %v, %v", left, err)
+	}
+	r := parseReport(t, out.String())
+	checkGone(t, r)
+	t.Logf("milliseconds: %v", r.TimingsMS)
+	return r
+}
+
+func parseReport(t testing.TB, line string) demo.Report {
+	t.Helper()
+	if strings.Count(strings.TrimSuffix(line, "\n"), "\n") > 0 {
+		t.Errorf("more than one line: %q", line)
+	}
+	var r demo.Report
+	if err := json.Unmarshal([]byte(line), &r); err != nil {
+		t.Fatalf("%v in %q", err, line)
+	}
+	return r
+}
+
+// addressesOf returns where each process of the demo listens.
+func addressesOf(r demo.Report) (addrs []string) {
+	for _, dc := range r.Datacenters {
+		for _, s := range dc.Servers {
+			addrs = append(addrs, s.RPC, strings.TrimPrefix(s.HTTP, "http://"))
+		}
+		for _, g := range dc.Gateways {
+			addrs = append(addrs, g.LAN, g.WAN)
+		}
+	}
+	return addrs
+}
+
+// checkGone waits until nothing listens any more where the demo's processes did.
+func checkGone(t testing.TB, r demo.Report) {
+	t.Helper()
+	lab.Eventually(t, 20*time.Second, "all processes of the demo are gone", func(ctx context.Context) error {
+		for _, addr := range addressesOf(r) {
+			var d net.Dialer
+			if c, err := d.DialContext(ctx, "tcp", addr); err == nil {
+				c.Close()
+				return fmt.Errorf("%s still listens", addr)
+			}
+		}
+		return nil
+	})
+}
+
+func TestDemo(t *testing.T) {
+	r := runDemo(t)
+	if len(r.Datacenters) != 3 {
+		t.Errorf("%d datacenters, want 3", len(r.Datacenters))
+	}
+	for _, step := range []string{"servers", "gateways", "members", "states", "request"} {
+		if r.TimingsMS[step] <= 0 {
+			t.Errorf("no time of %q: %v", step, r.TimingsMS)
+		}
+	}
+}
+
+func TestDemoWithThreeServers(t *testing.T) {
+	r := runDemo(t, "--datacenters", "2", "--servers", "3")
+	for _, dc := range r.Datacenters {
+		if len(dc.Servers) != 3 {
+			t.Errorf("%s has %d servers, want 3", dc.Name, len(dc.Servers))
+		}
+	}
+}
+
+// A demo that is stopped, or killed, takes its processes along.
+func TestDemoEnds(t *testing.T) {
+	for _, how := range []string{"stopped", "killed"} {
+		t.Run(how, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
+			defer cancel()
+			dir := t.TempDir()
+			p, err := proc.Start(ctx, proc.Config{
+				Name:    "demo",
+				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--format", "json", "--keep", filepath.Join(dir, "kept")},
+				LogPath: filepath.Join(dir, "log"),
+				Ready:   func(line string) bool { return strings.HasPrefix(line, "{") },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Kill()
+			if how == "killed" {
+				p.Kill()
+			} else if err := p.Stop(ctx); err != nil {
+				t.Errorf("stop: %v", err)
+			}
+			checkGone(t, parseReport(t, p.Line()))
+		})
+	}
+}
