@@ -143,17 +143,24 @@ func writeHints(w io.Writer, program string, r Report) {
 			fmt.Fprintf(w, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
 		}
 	})
-	first, last := r.Datacenters[0], r.Datacenters[len(r.Datacenters)-1]
+	// The gateway of a secondary: its datacenter still reaches the primary, by the addresses it was configured with, so that
+	// all learn of the change. Of three or more datacenters a third one watches.
+	first, second, watch := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
+	if n := len(r.Datacenters); n > 2 {
+		watch = r.Datacenters[n-1]
+	}
 	fmt.Fprintf(w, `
 Try:
-  %[1]s federation gateways --http-addr %[2]s
+  %[1]s status --http-addr %[2]s
   %[1]s members --wan --http-addr %[2]s
-  curl '%[2]s/v1/status/leader?dc=%[3]s'
-Stop a gateway and watch (kill -STOP freezes it instead):
-  kill %[4]d; %[1]s federation gateways --http-addr %[2]s
-Logs: %[5]s/<dc>/<node>/log
+  curl '%[3]s/v1/status/leader?dc=%[4]s'
+Stop the gateway of %[4]s, watch it go in %[5]s, and start it again with the command that appears here:
+  kill %[6]d; %[1]s federation gateways --http-addr %[2]s
+Freeze it, and let it go on:
+  kill -STOP %[6]d; kill -CONT %[6]d
+Logs: %[7]s/<dc>/<node>/log
 Ctrl-C stops everything.
-`, program, last.HTTP, first.Name, first.Gateways[0].PID, r.Dir)
+`, program, watch.HTTP, first.HTTP, second.Name, watch.Name, second.Gateways[0].PID, r.Dir)
 }
 
 // follow tells of each process that ends, until all have or ctx ends.
