@@ -28,6 +28,11 @@ const onBehalfKey = "wanfed-on-behalf"
 // leaderHold is how long a call waits for the datacenter to have a leader.
 const leaderHold = 7 * time.Second
 
+// forwardPause is how long a call waits before it is forwarded again to a leader that could not be reached.
+const forwardPause = 100 * time.Millisecond
+
+var noPause <-chan time.Time
+
 // leadership is what calls need to know of Raft.
 type leadership interface {
 	IsLeader() bool
@@ -111,17 +116,23 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	hold := time.NewTimer(leaderHold)
 	defer hold.Stop()
 	for {
-		changed := c.leader.LeaderChanged()
+		changed, pause := c.leader.LeaderChanged(), noPause
+		err := status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
 		if c.leader.IsLeader() {
 			return next(ctx, req)
 		}
 		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
-			return c.forward(ctx, node, info.FullMethod, req)
+			var resp any
+			if resp, err = c.forward(ctx, node, info.FullMethod, req); status.Code(err) != codes.Unavailable || !r.again {
+				return resp, err
+			}
+			pause = time.After(forwardPause) // the leader may be dead: wait for the next one, or for this one
 		}
 		select {
 		case <-changed:
+		case <-pause:
 		case <-hold.C:
-			return nil, status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+			return nil, err
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}

@@ -19,6 +19,8 @@ type rule struct {
 	anywhere, here []tlsutil.Role
 	// leader: answered by this datacenter's leader; others forward.
 	leader bool
+	// again: doing it twice is doing it once, so a forward that broke may be repeated.
+	again bool
 }
 
 var (
@@ -31,7 +33,7 @@ var (
 	readAnywhere = rule{anywhere: trusted, here: everyone}
 	writeHere    = rule{anywhere: operators, here: servers, leader: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}
-	gatewayWrite = rule{here: []tlsutil.Role{tlsutil.RoleGateway}, leader: true}
+	gatewayWrite = rule{here: []tlsutil.Role{tlsutil.RoleGateway}, leader: true, again: true}
 	serversOnly  = rule{anywhere: servers}
 )
 
@@ -44,7 +46,7 @@ var rules = map[string]rule{
 	pb.ResourceService_Delete_FullMethodName:      writeHere,
 
 	// A server of another datacenter may call Apply: whose state it may write is decided there, by its certificate.
-	pb.FederationService_Apply_FullMethodName:            {anywhere: trusted, leader: true},
+	pb.FederationService_Apply_FullMethodName:            {anywhere: trusted, leader: true, again: true},
 	pb.FederationService_Get_FullMethodName:              readAnywhere,
 	pb.FederationService_List_FullMethodName:             readAnywhere,
 	pb.FederationService_ListMeshGateways_FullMethodName: readAnywhere,
