@@ -89,7 +89,7 @@ func explainInvalid(e x509.CertificateInvalidError) string {
 // The alerts of RFC 8446 section 6.2 that say something an operator can act on.
 var alerts = map[uint8]string{
 	40:  "peer refused the handshake: no common TLS parameters",
-	42:  "peer refused our certificate; its log says why",
+	42:  "peer refused our certificate (expired, of another CA, or not of the name it wants); its log says why",
 	43:  "peer refused our certificate: wrong type",
 	44:  "peer refused our certificate: revoked",
 	45:  "peer says our certificate is expired or not yet valid; check both clocks",
