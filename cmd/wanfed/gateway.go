@@ -167,11 +167,8 @@ func endsInPort0(s string) bool {
 // run is a gateway of a datacenter.
 func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Logger) (err error) {
 	logger = logger.With("dc", s.DC, "gateway", s.Node)
-	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
+	id, err := s.identity(logger)
 	if err != nil {
-		return err
-	}
-	if err := id.CheckHolder(tlsutil.RoleGateway, s.Node, s.DC); err != nil {
 		return err
 	}
 	var lns listeners
@@ -218,6 +215,15 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Lo
 	err = client.Run(uctx)
 	stop()
 	return errors.Join(err, lower.Wait())
+}
+
+// identity loads the certificate and checks that it is this gateway's.
+func (s gatewaySettings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
+	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
+	if err != nil {
+		return nil, err
+	}
+	return id, id.CheckHolder(tlsutil.RoleGateway, s.Node, s.DC)
 }
 
 func or(s, byDefault string) string {

@@ -130,7 +130,10 @@ func readRoutes(path string) (*gateway.Table, error) {
 	}
 	table, err := gateway.NewTable(routes)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		for _, err := range listOf(faults(err)) {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
+		}
+		return nil, faults(errs...)
 	}
 	if table.Len() == 0 {
 		return nil, fmt.Errorf("%s has no route: write, for example, route \"*.server.dc2.wanfed\" { to = [\"198.51.100.2:8443\"] }", path)

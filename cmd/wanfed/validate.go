@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"reflect"
 	"regexp"
 
@@ -15,12 +16,14 @@ import (
 )
 
 func newValidate() *cobra.Command {
+	var gateway bool
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check files of settings",
 		Long: `Check files of settings as "wanfed server" and "wanfed gateway" would, without running anything: what the files
-say, and the certificates they name. What a file says tells whether it is a server's or a gateway's. Settings that are
-given as flags or in the environment are not seen: what is required must be in the file.
+say, and the files they name: certificates, and a gateway's routes. What a file says tells whether it is a server's, a
+gateway's or one of routes. Settings that are given as flags or in the environment are not seen: what is required must be
+in the file.
 
 Prints "FILE: valid", or every fault with its line, and ends with exit status 1 if there is any.`,
 		Example: `  wanfed validate /etc/wanfed/server.hcl /etc/wanfed/gateway.hcl`,
@@ -31,9 +34,14 @@ Prints "FILE: valid", or every fault with its line, and ends with exit status 1 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			return validateFiles(cmd.OutOrStdout(), files, []fileKind{serverFile, gatewayFile})
+			kinds := []fileKind{serverFile, gatewayFile}
+			if gateway {
+				kinds = []fileKind{gatewayFile}
+			}
+			return validateFiles(cmd.OutOrStdout(), files, kinds)
 		},
 	}
+	cmd.Flags().BoolVar(&gateway, "gateway", false, "the files are those of gateways, whatever they look like")
 	return cmd
 }
 
@@ -66,8 +74,24 @@ func serverFile() (any, func() error) {
 
 func gatewayFile() (any, func() error) {
 	s := defaultGatewaySettings()
-	return &s, func() error { return s.check() }
+	return &s, func() error { return faults(s.check(), s.checkFiles()) }
 }
+
+// checkFiles returns what is wrong with the files that the settings name. What is not named is for check to say.
+func (s gatewaySettings) checkFiles() error {
+	switch {
+	case s.Routes != "":
+		_, err := readRoutes(s.Routes)
+		return err
+	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "" || s.DC == "" || s.Node == "":
+		return nil
+	}
+	_, err := s.identity(slog.New(slog.DiscardHandler))
+	return err
+}
+
+// routeBlocks is what tells a file of routes from one of settings, which has no blocks.
+var routeBlocks = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "route", LabelNames: []string{"match"}}}}
 
 // validateFile checks a file as that one of kinds which it looks like.
 func validateFile(path string, kinds []fileKind) []error {
@@ -75,21 +99,30 @@ func validateFile(path string, kinds []fileKind) []error {
 	if len(errs) > 0 {
 		return errs
 	}
+	if content, _, _ := f.Body.PartialContent(routeBlocks); len(content.Blocks) > 0 {
+		_, err := readRoutes(path)
+		return listOf(err)
+	}
 	attrs, _ := f.Body.JustAttributes() // what else is in the file comes out when it is decoded
 	settings, check := looksLike(attrs, kinds)()
 	if errs := hclErrors(gohcl.DecodeBody(f.Body, nil, settings)); len(errs) > 0 {
 		return errs
 	}
-	err := check()
-	if list, ok := errors.AsType[faultList](err); ok {
-		errs = list
-	} else if err != nil {
-		errs = []error{err}
-	}
-	for i, err := range errs {
-		errs[i] = atLine(path, attrs, err)
+	for _, err := range listOf(check()) {
+		errs = append(errs, atLine(path, attrs, err))
 	}
 	return errs
+}
+
+// listOf takes apart what faults joined.
+func listOf(err error) []error {
+	if list, ok := errors.AsType[faultList](err); ok {
+		return list
+	}
+	if err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 // looksLike returns the kind that knows most of the attributes; of equals, the first.

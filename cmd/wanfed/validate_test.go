@@ -12,58 +12,100 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serverFiles makes the certificate of srv1 in dc2 and returns the three lines of settings that name it.
-func serverFiles(t testing.TB) string {
+// certLines makes a certificate for node in dc2 and returns the three lines of settings that name it.
+func certLines(t testing.TB, role tlsutil.Role, node string) string {
 	t.Helper()
 	pki, err := proc.NewPKI(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := pki.Issue(tlsutil.RoleServer, "dc2", "srv1")
+	f, err := pki.Issue(role, "dc2", node)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return "ca_file = \"" + f.CA + "\"\ncert_file = \"" + f.Cert + "\"\nkey_file = \"" + f.Key + "\"\n"
 }
 
+// validateTest is a file and what is said of it.
+type validateTest struct {
+	name, file string
+	want       []string // a part of each line of output, "FILE" for the file's path; none: the file is valid
+}
+
+func (test validateTest) run(t *testing.T, kinds ...fileKind) {
+	t.Run(test.name, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "x.hcl")
+		if err := os.WriteFile(path, []byte(test.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		err := validateFiles(&out, []string{path}, kinds)
+		if (err == nil) != (test.want == nil) {
+			t.Errorf("error = %v", err)
+		}
+		want := test.want
+		if want == nil {
+			want = []string{"FILE: valid"}
+		}
+		got := strings.ReplaceAll(out.String(), path, "FILE")
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("output lacks %q:\n%s", w, got)
+			}
+		}
+		if lines := strings.Count(got, "\n"); lines != len(want) {
+			t.Errorf("%d lines of output, want %d:\n%s", lines, len(want), got)
+		}
+	})
+}
+
 func TestValidateServerFile(t *testing.T) {
 	valid := "dc = \"dc2\"\nnode = \"srv1\"\ndata_dir = \"data\"\nprimary_datacenter = \"dc1\"\n" +
 		"primary_gateways = [\"gw.dc1.example.com:8443\"]\n"
-	tests := []struct {
-		name, file string
-		want       []string // parts of one line of output each
-	}{
-		{"valid", valid, []string{"FILE: valid"}},
+	certs := certLines(t, tlsutil.RoleServer, "srv1")
+	for _, test := range []validateTest{
+		{"valid", valid + certs, nil},
 		{"not HCL", "dc = \n", []string{"FILE:1,"}},
-		{"unknown attribute", valid + "colour = \"red\"\n", []string{"FILE:6,1: Unsupported argument"}},
-		{"wrong type", valid + "port = \"many\"\n", []string{"FILE:6,"}},
-		{"all faults at once", strings.Replace(valid, "gw.dc1.example.com:8443", "gw", 1) + "port = -1\nlog_level = \"loud\"\nbootstrap_expect = 2\nretry_join = [\"a:1\"]\n",
+		{"unknown attribute", valid + "colour = \"red\"\n" + certs, []string{"FILE:6,1: Unsupported argument"}},
+		{"wrong type", valid + "port = \"many\"\n" + certs, []string{"FILE:6,"}},
+		{"all faults at once", strings.Replace(valid, "gw.dc1.example.com:8443", "gw", 1) +
+			"port = -1\nlog_level = \"loud\"\nbootstrap_expect = 2\nretry_join = [\"a:1\"]\n" + certs,
 			[]string{"FILE:5: primary_gateways", "FILE:6: port is -1", "FILE:7: log_level", "FILE:8: bootstrap_expect is 2"}},
-		{"absent attribute", strings.Replace(valid, "data_dir", "bind", 1), []string{"FILE: data_dir is required", "FILE:3: bind"}},
-		{"another's certificate", strings.Replace(valid, "srv1", "srv2", 1), []string{"srv2"}},
+		{"absent attribute", strings.Replace(valid, "data_dir", "bind", 1) + certs, []string{"FILE: data_dir is required", "FILE:3: bind"}},
+		{"another's certificate", strings.Replace(valid, "srv1", "srv2", 1) + certs, []string{"srv2"}},
+	} {
+		test.run(t, serverFile, gatewayFile)
 	}
-	certs := serverFiles(t)
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "server.hcl")
-			if err := os.WriteFile(path, []byte(test.file+certs), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			var out strings.Builder
-			err := validateFiles(&out, []string{path}, []fileKind{serverFile})
-			if (err == nil) != (test.name == "valid") {
-				t.Errorf("error = %v", err)
-			}
-			got := strings.ReplaceAll(out.String(), path, "FILE")
-			for _, want := range test.want {
-				if !strings.Contains(got, want) {
-					t.Errorf("output lacks %q:\n%s", want, got)
-				}
-			}
-			if lines := strings.Count(got, "\n"); lines != len(test.want) {
-				t.Errorf("%d lines of output, want %d:\n%s", lines, len(test.want), got)
-			}
-		})
+}
+
+func TestValidateGatewayFile(t *testing.T) {
+	certs := certLines(t, tlsutil.RoleGateway, "gw1")
+	valid := "dc = \"dc2\"\nnode = \"gw1\"\ndata_dir = \"data\"\nservers = [\"10.0.0.5:8300\"]\n" +
+		"lan = \"10.0.0.5:8444\"\nwan = \"198.51.100.1:8443\"\n" + certs
+	routes := filepath.Join(t.TempDir(), "routes.hcl")
+	if err := os.WriteFile(routes, []byte("route \"a b\" {\n  to = [\"10.0.0.1:1\"]\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []validateTest{
+		{"valid", valid, nil},
+		{"faults", strings.Replace(valid, "10.0.0.5:8444", "lan", 1), []string{"FILE:5: lan"}},
+		{"another's certificate", strings.Replace(valid, "gw1", "gw2", 1), []string{"gw2"}},
+		{"file of routes", "listen = [\"0.0.0.0:8443\"]\nroutes = \"" + routes + "\"\n", []string{"routes.hcl: route \"a b\""}},
+		{"server's attribute", valid + "primary_gateways = [\"a:1\"]\n", []string{"FILE:10,1: Unsupported argument"}},
+	} {
+		test.run(t, serverFile, gatewayFile)
+	}
+	validateTest{"only common attributes", "dc = \"dc2\"\nnode = \"gw1\"\ndata_dir = \"data\"\n" + certs,
+		[]string{"FILE: lan is required", "FILE: wan is required", "FILE: servers is empty"}}.run(t, gatewayFile)
+}
+
+func TestValidateRouteFile(t *testing.T) {
+	for _, test := range []validateTest{
+		{"valid", "route \"*.server.dc2.wanfed\" {\n  to = [\"198.51.100.2:8443\"]\n}\n", nil},
+		{"faults", "route \"a b\" {\n  to = [\"h:1\"]\n}\nroute \"a\" {\n  to = [\"h\"]\n}\n", []string{"FILE: route \"a b\"", "FILE: route \"a\""}},
+		{"attribute absent", "route \"a\" {\n}\n", []string{"FILE:1,"}},
+	} {
+		test.run(t, serverFile, gatewayFile)
 	}
 }
 
