@@ -93,8 +93,8 @@ func (c *Config) validate() error {
 	if c.SnapshotInterval < minHeartbeat {
 		faults = append(faults, fmt.Errorf("SnapshotInterval %v is below %v", c.SnapshotInterval, minHeartbeat))
 	}
-	if c.SegmentSize < 4096 {
-		faults = append(faults, fmt.Errorf("SegmentSize %d is below 4096 bytes", c.SegmentSize))
+	if c.SegmentSize < 4096 || c.SegmentSize > 1<<30 {
+		faults = append(faults, fmt.Errorf("SegmentSize %d is not within 4096 bytes and 1 GiB", c.SegmentSize))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("raft store: %w", errors.Join(faults...))

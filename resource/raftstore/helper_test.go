@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -286,3 +287,10 @@ func awaitText(t testing.TB, s *Store, name, text string) {
 }
 
 func sprint(n int) string { return fmt.Sprint(n) }
+
+func testLogger() *slog.Logger {
+	if os.Getenv("TLOG") != "" {
+		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	return slog.New(slog.DiscardHandler)
+}

@@ -2,4 +2,185 @@
 
 package raftstore
 
-func runWriter() bool { return false }
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// writerDir, in the environment, makes the test binary a process that writes to the store there until it is killed.
+const writerDir = "WANFED_TEST_WRITER_DIR"
+
+const killWriters = 4
+
+// killConfig has files and snapshots so small that kills hit rotation, snapshots and truncation too.
+func killConfig(dir string, l *layer) Config {
+	return Config{
+		Node: "a", Dir: dir, Stream: l, Logger: testLogger(),
+		Heartbeat: 100 * time.Millisecond, SegmentSize: 16 << 10,
+		SnapshotInterval: 20 * time.Millisecond, SnapshotThreshold: 40, TrailingLogs: 20,
+	}
+}
+
+// runWriter does nothing unless this process is to be the writer. That one says each write on standard output once it is
+// acknowledged, and ends, if not by a kill, when its standard input does.
+func runWriter() bool {
+	dir := os.Getenv(writerDir)
+	if dir == "" {
+		return false
+	}
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	if err := writeForEver(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(1)
+	return true
+}
+
+func writeForEver(dir string) error {
+	ctx := context.Background()
+	nw := newNetwork(func(*network) net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			panic(err)
+		}
+		return l
+	}, nil)
+	s, err := Open(killConfig(dir, nw.layer("a")))
+	if err != nil {
+		return err
+	}
+	if !s.HasState() {
+		if err := s.Bootstrap([]string{"a"}); err != nil {
+			return err
+		}
+	}
+	for changed := s.LeaderChanged(); !s.IsLeader(); changed = s.LeaderChanged() {
+		<-changed
+	}
+	errc := make(chan error)
+	for w := range killWriters {
+		go func() {
+			for n := 0; ; n++ {
+				name := fmt.Sprintf("p%d-w%d-%d", os.Getpid(), w, n)
+				r, err := resource.New(testType, name, &pb.Node{Node: name})
+				if err == nil {
+					_, err = s.Commit(ctx, resource.PutOp(r, ""))
+				}
+				if err != nil {
+					errc <- err
+					return
+				}
+				fmt.Println(name) // one write of one line
+			}
+		}()
+	}
+	return <-errc
+}
+
+// TestKill: what was acknowledged before kill -9 is there after it.
+func TestKill(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	dir := t.TempDir()
+	acked := make(map[string]bool)
+	for round := range rounds {
+		lines, stderr := killedWriter(t, dir, 1+rand.IntN(120))
+		for _, name := range lines {
+			acked[name] = true
+		}
+		if len(lines) == 0 {
+			t.Fatalf("round %d: the writer wrote nothing: %s", round, stderr)
+		}
+		checkAcked(t, dir, acked)
+		if t.Failed() {
+			t.Fatalf("after round %d", round)
+		}
+	}
+	t.Logf("%d acknowledged writes survived %d kills", len(acked), rounds)
+}
+
+// killedWriter runs a writer, kills it after n acknowledgements, and returns all that it said.
+func killedWriter(t *testing.T, dir string, n int) (lines []string, stderr string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), writerDir+"="+dir)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := sync.OnceFunc(func() { cmd.Process.Kill() })
+	r := bufio.NewReader(out)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil { // a line without its end was not said
+			break
+		}
+		lines = append(lines, strings.TrimSuffix(line, "\n"))
+		if len(lines) >= n {
+			kill()
+		}
+	}
+	cmd.Wait() // killed: an error
+	return lines, errs.String()
+}
+
+func checkAcked(t *testing.T, dir string, acked map[string]bool) {
+	t.Helper()
+	s, err := Open(killConfig(dir, loopback(t).layer("a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	awaitLeader(t, s)
+	all, _, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := make(map[string]bool, len(all))
+	for _, r := range all {
+		n, err := resource.Decode[*pb.Node](r)
+		if err != nil || n.GetNode() != r.Id.Name {
+			t.Errorf("%s holds %v, %v", r.Id.Name, n, err)
+		}
+		stored[r.Id.Name] = true
+	}
+	for name := range acked {
+		if !stored[name] {
+			t.Errorf("acknowledged write %s is lost", name)
+		}
+	}
+}

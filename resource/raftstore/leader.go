@@ -134,6 +134,9 @@ func (s *Store) RunWhileLeader(ctx context.Context, fn func(context.Context) err
 	var done uint64 // the term that fn has finished with
 	for {
 		v, changed := s.current()
+		if err := s.Err(); err != nil && ctx.Err() == nil {
+			return err
+		}
 		if v.term != 0 && v.term != done && ctx.Err() == nil {
 			finished, err := s.runTerm(ctx, v.term, fn)
 			if err != nil && ctx.Err() == nil {

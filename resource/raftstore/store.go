@@ -118,6 +118,9 @@ func (s *Store) openLog() error {
 				meta.Close() // wal.Open leaves it open, and locked, when it fails
 			}
 		}()
+		if err := finishRotation(dir, meta, s.cfg.SegmentSize); err != nil {
+			return err
+		}
 		s.wal, err = wal.Open(dir,
 			wal.WithMetaStore(meta),
 			wal.WithSegmentSize(s.cfg.SegmentSize),

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// pipes is a network in memory, for tests with fake time, in which real sockets would stop the clock.
+func pipes() *network {
+	return newNetwork(
+		func(*network) net.Listener {
+			return &pipeListener{connc: make(chan net.Conn), donec: make(chan struct{})}
+		},
+		func(l net.Listener, timeout time.Duration) (net.Conn, error) {
+			near, far := net.Pipe()
+			select {
+			case l.(*pipeListener).connc <- far:
+				return near, nil
+			case <-l.(*pipeListener).donec:
+				return nil, net.ErrClosed
+			case <-time.After(timeout):
+				return nil, errCut
+			}
+		})
+}
+
+type pipeListener struct {
+	connc chan net.Conn
+	donec chan struct{}
+	once  sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.connc:
+		return c, nil
+	case <-l.donec:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.donec) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return nodeAddr("pipe") }
+
+// TestAlone: a server without others leads at once, after bootstrap and after a restart, whatever the heartbeat.
+func TestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := pipes()
+		cfg := nw.config(t, "a", t.TempDir())
+		cfg.Heartbeat = time.Hour
+		s := mustOpen(t, cfg)
+		start := time.Now()
+		if err := s.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		awaitLeader(t, s)
+		put(t, s, "x", "1")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := nw.config(t, "a", cfg.Dir)
+		again.Heartbeat = time.Hour
+		s = mustOpen(t, again)
+		awaitLeader(t, s)
+		if got := textOf(t, s, resource.Strong, "x"); got != "1" {
+			t.Errorf("x = %q after the restart", got)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("two elections of a lone server took %v", took)
+		}
+	})
+}
+
+// TestElectionTime: three servers have a leader a few round trips after bootstrap, and after a loss within a few heartbeats;
+// and a leader that nothing happens to stays.
+func TestElectionTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := pipes()
+		const heartbeat = 500 * time.Millisecond
+		start := time.Now()
+		all := group(t, nw, func(c *Config) { c.Heartbeat = heartbeat })
+		first := awaitLeader(t, values(all)...)
+		if took := time.Since(start); took > heartbeat {
+			t.Errorf("the first election took %v", took)
+		}
+		term := first.Stats().Term
+		time.Sleep(time.Minute)
+		if !first.IsLeader() || first.Stats().Term != term {
+			t.Error("an undisturbed leader lost its term")
+		}
+
+		nw.isolate(first.cfg.Node, true)
+		start = time.Now()
+		next := awaitLeader(t, values(all, first)...)
+		if took := time.Since(start); took > 6*heartbeat {
+			t.Errorf("failover took %v", took)
+		}
+		put(t, next, "x", "1")
+		until(t, "the old leader knows", []*Store{first}, func() bool { _, ok := first.Leader(); return !ok })
+		nw.isolate(first.cfg.Node, false)
+		awaitText(t, first, "x", "1")
+		if !next.IsLeader() {
+			t.Error("the server that came back took leadership away")
+		}
+	})
+}
+
+// TestTransfer: leadership goes where nobody waits for a timeout.
+func TestTransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := group(t, pipes(), func(c *Config) { c.Heartbeat = time.Minute })
+		first := awaitLeader(t, values(all)...)
+		put(t, first, "x", "1")
+		start := time.Now()
+		if err := first.TransferLeadership(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := awaitLeader(t, values(all, first)...)
+		if got := textOf(t, next, resource.Strong, "x"); got != "1" {
+			t.Errorf("x = %q at the next leader", got)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("transfer took %v", took)
+		}
+	})
+}
+
+// TestStrongRead: while leadership moves about, a strong read that any server answers has every write acknowledged before.
+func TestStrongRead(t *testing.T) {
+	all := group(t, loopback(t), nil)
+	stores := values(all)
+	awaitLeader(t, stores...)
+	ctx, cancel := context.WithCancel(t.Context())
+	var acked atomic.Int64
+	var answers, transfers atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() { // the one writer
+		for n := int64(1); ctx.Err() == nil; n++ {
+			for _, s := range stores {
+				if s.IsLeader() {
+					if _, err := s.Commit(ctx, resource.PutOp(thing(t, "n", sprint(int(n))), resource.AnyVersion)); err == nil {
+						acked.Store(n)
+					}
+				}
+			}
+		}
+	})
+	for _, s := range stores {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				before := acked.Load()
+				r, err := s.Read(ctx, resource.Strong, &pb.ID{Type: testType, Name: "n"})
+				if err != nil {
+					continue
+				}
+				answers.Add(1)
+				n, err := resource.Decode[*pb.Node](r)
+				if err != nil {
+					t.Error(err)
+				}
+				if got := atoi(n.GetNode()); got < before {
+					t.Errorf("a strong read of %s answered %d; %d was acknowledged before", s.cfg.Node, got, before)
+				}
+			}
+		})
+	}
+	for transfers.Load() < 10 {
+		if l := awaitLeader(t, stores...); l.TransferLeadership(ctx) == nil {
+			transfers.Add(1)
+		}
+	}
+	cancel()
+	wg.Wait()
+	if answers.Load() == 0 || acked.Load() == 0 {
+		t.Errorf("%d answers, %d writes: nothing was tested", answers.Load(), acked.Load())
+	}
+}
+
+func atoi(s string) (n int64) {
+	for _, r := range s {
+		n = 10*n + int64(r-'0')
+	}
+	return n
+}
+
+// TestRunWhileLeader: of all servers one runs the function, from when it may rely on what it reads until it loses the term;
+// never two of one server.
+func TestRunWhileLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := group(t, pipes(), nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		began := make(chan *Store)
+		for _, s := range values(all) {
+			var running atomic.Bool
+			wg.Go(func() {
+				err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
+					if !running.CompareAndSwap(false, true) {
+						t.Errorf("%s runs it twice at once", s.cfg.Node)
+					}
+					defer running.Store(false)
+					if !s.IsLeader() {
+						t.Errorf("%s runs it, and does not lead", s.cfg.Node)
+					}
+					began <- s
+					<-ctx.Done()
+					time.Sleep(10 * time.Second) // joined, however long it takes
+					return ctx.Err()
+				})
+				if err != nil {
+					t.Errorf("RunWhileLeader: %v", err)
+				}
+			})
+		}
+		at := <-began
+		for range 5 {
+			if err := at.TransferLeadership(ctx); err != nil {
+				t.Fatal(err)
+			}
+			next := <-began
+			if next == at {
+				t.Errorf("%s leads again after it gave leadership away", at.cfg.Node)
+			}
+			at = next
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestRunWhileLeaderEnds: what the function returns decides.
+func TestRunWhileLeaderEnds(t *testing.T) {
+	s := single(t)
+	boom := errors.New("boom")
+	if err := s.RunWhileLeader(t.Context(), func(context.Context) error { return boom }); !errors.Is(err, boom) {
+		t.Errorf("an error: %v", err)
+	}
+	calls := 0
+	err := s.RunWhileLeader(t.Context(), func(context.Context) error {
+		if calls++; calls < 3 {
+			return resource.ErrNotLeader
+		}
+		return boom
+	})
+	if calls != 3 || !errors.Is(err, boom) {
+		t.Errorf("ErrNotLeader while it leads: %d calls, %v; want another call", calls, err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := s.RunWhileLeader(ctx, func(context.Context) error { cancel(); return boom }); err != nil {
+		t.Errorf("the context ended: %v", err)
+	}
+
+	// Done for this term: not called again, until the store closes.
+	donec := make(chan struct{})
+	errc := make(chan error, 1)
+	go func() {
+		errc <- s.RunWhileLeader(t.Context(), func(context.Context) error { close(donec); return nil })
+	}()
+	<-donec
+	s.Close()
+	if err := <-errc; !errors.Is(err, resource.ErrClosed) {
+		t.Errorf("the store was closed: %v", err)
+	}
+}
+
+// TestLeaderChanged: a channel taken before asking is closed by the change that the answer does not show yet.
+func TestLeaderChanged(t *testing.T) {
+	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
+	changed := s.LeaderChanged()
+	if node, ok := s.Leader(); ok {
+		t.Errorf("leader %q before bootstrap", node)
+	}
+	if err := s.Bootstrap([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	awaitLeader(t, s)
+	if node, ok := s.Leader(); !ok || node != "a" {
+		t.Errorf("leader %q, %v", node, ok)
+	}
+	changed = s.LeaderChanged()
+	s.Close()
+	<-changed
+	if node, ok := s.Leader(); ok || s.IsLeader() {
+		t.Errorf("leader %q after Close", node)
+	}
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, servers := range []string{"single", "group"} {
+		for _, writers := range []int{1, 16, 256} {
+			b.Run(servers+"/writers="+sprint(writers), func(b *testing.B) {
+				var s *Store
+				if servers == "single" {
+					s = single(b)
+				} else {
+					s = awaitLeader(b, values(group(b, loopback(b), nil))...)
+				}
+				var left atomic.Int64
+				left.Store(int64(b.N))
+				var wg sync.WaitGroup
+				b.ResetTimer()
+				for w := range writers {
+					wg.Go(func() {
+						r := thing(b, "w"+sprint(w), "x")
+						for left.Add(-1) >= 0 {
+							if _, err := s.Commit(b.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
+								b.Error(err)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
+			})
+		}
+	}
+}
+
+func BenchmarkStrongRead(b *testing.B) {
+	s := awaitLeader(b, values(group(b, loopback(b), nil))...)
+	r := put(b, s, "x", "1")
+	b.ResetTimer()
+	for range b.N {
+		if _, err := s.Read(b.Context(), resource.Strong, r.Id); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
