@@ -14,15 +14,46 @@ import (
 // errLoop says that a route leads to a listener of this very process. Forwarding there would go round until the limit.
 var errLoop = errors.New("leads back to this gateway; take the address out of the route")
 
-// dialer reaches one of several addresses: the first at once, the next after a stagger or as soon as one fails, all in
-// parallel from then on (the manner of RFC 8305, section 5). The first connection wins, the others are given up.
-type dialer struct {
-	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	timeout  time.Duration // of one attempt; twice that for all
-	stagger  time.Duration
+// Dialer reaches one of several addresses: the first at once, the next after a stagger or as soon as one fails, all in
+// parallel from then on (the manner of RFC 8305, section 5). The first connection wins, the others are given up. The fields are
+// not changed after the first use; methods may be called by anyone at any time.
+type Dialer struct {
+	// Dial connects to one address. It must return soon when ctx ends. Required.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Timeout bounds one attempt; twice that bounds First. Required.
+	Timeout time.Duration
+	// Stagger is after how long without an answer the next address is tried too. Required.
+	Stagger time.Duration
+	// Memory is how long an address that failed is tried last. Zero: not at all.
+	Memory time.Duration
+
 	failures failures
-	attempts sync.WaitGroup // joined by Proxy.Run
-	own      []net.Addr     // listeners of this process
+	attempts sync.WaitGroup
+	own      []net.Addr // listeners of this process: connections to them are refused
+}
+
+// First connects to one of addrs (host:port; at least one), in this order but for those that failed lately, and returns its
+// address too. The caller closes the connection. An error names every address with its fault.
+func (d *Dialer) First(ctx context.Context, addrs []string) (net.Conn, string, error) {
+	addrs = d.failures.order(addrs, 0, time.Now(), d.Memory)
+	conn, won, _, err := d.race(ctx, addrs)
+	if err != nil {
+		return nil, "", err
+	}
+	return conn, addrs[won], nil
+}
+
+// Wait returns when attempts that were given up have ended too. No First may begin while it waits.
+func (d *Dialer) Wait() { d.attempts.Wait() }
+
+// target connects to one address of t and returns how many attempts failed before that.
+func (d *Dialer) target(ctx context.Context, t *target) (_ net.Conn, failed int, _ error) {
+	start := 0
+	if n := len(t.To); !t.Ordered && n > 1 {
+		start = int(t.turn.Add(1) % uint32(n))
+	}
+	conn, _, failed, err := d.race(ctx, d.failures.order(t.To, start, time.Now(), d.Memory))
+	return conn, failed, err
 }
 
 type attempt struct {
@@ -31,24 +62,16 @@ type attempt struct {
 	err  error
 }
 
-// target connects to one address of t and returns how many attempts failed before that. The caller closes the connection.
-func (d *dialer) target(ctx context.Context, t *target) (_ net.Conn, failed int, _ error) {
-	start := 0
-	if n := len(t.To); !t.Ordered && n > 1 {
-		start = int(t.turn.Add(1) % uint32(n))
-	}
-	return d.any(ctx, d.failures.order(t.To, start, time.Now()))
-}
-
-func (d *dialer) any(ctx context.Context, addrs []string) (net.Conn, int, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*d.timeout)
+// race returns the first connection, the place of its address, and how many attempts had failed by then.
+func (d *Dialer) race(ctx context.Context, addrs []string) (_ net.Conn, won, failed int, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*d.Timeout)
 	defer cancel()
 	var (
 		results = make(chan attempt)
 		pending = map[int]bool{}
 		started = 0
 		errs    []error
-		stagger = time.NewTimer(d.stagger)
+		stagger = time.NewTimer(d.Stagger)
 	)
 	defer stagger.Stop()
 	next := func() {
@@ -56,7 +79,7 @@ func (d *dialer) any(ctx context.Context, addrs []string) (net.Conn, int, error)
 			started++
 			pending[n] = true
 			d.attempts.Go(func() { d.attempt(ctx, n, addrs[n], results) })
-			stagger.Reset(d.stagger)
+			stagger.Reset(d.Stagger)
 		}
 	}
 	for next(); ; {
@@ -67,12 +90,12 @@ func (d *dialer) any(ctx context.Context, addrs []string) (net.Conn, int, error)
 			delete(pending, a.n)
 			if a.err == nil {
 				d.judge(addrs, a.n, pending)
-				return a.conn, len(errs), nil
+				return a.conn, a.n, len(errs), nil
 			}
 			d.failures.failed(addrs[a.n], time.Now())
 			errs = append(errs, a.err)
 			if next(); len(pending) == 0 {
-				return nil, len(errs), errors.Join(errs...)
+				return nil, 0, len(errs), errors.Join(errs...)
 			}
 		case <-ctx.Done():
 			for n := range pending {
@@ -81,13 +104,13 @@ func (d *dialer) any(ctx context.Context, addrs []string) (net.Conn, int, error)
 					d.failures.failed(addrs[n], time.Now())
 				}
 			}
-			return nil, len(errs), errors.Join(errs...)
+			return nil, 0, len(errs), errors.Join(errs...)
 		}
 	}
 }
 
 // judge notes that address won worked and that those which had a head start and still did not answer are no good now.
-func (d *dialer) judge(addrs []string, won int, pending map[int]bool) {
+func (d *Dialer) judge(addrs []string, won int, pending map[int]bool) {
 	d.failures.worked(addrs[won])
 	for n := range pending {
 		if n < won {
@@ -97,10 +120,10 @@ func (d *dialer) judge(addrs []string, won int, pending map[int]bool) {
 }
 
 // attempt dials one address and reports; when nobody wants its connection any more, it closes it.
-func (d *dialer) attempt(ctx context.Context, n int, addr string, results chan<- attempt) {
-	one, cancel := context.WithTimeout(ctx, d.timeout)
+func (d *Dialer) attempt(ctx context.Context, n int, addr string, results chan<- attempt) {
+	one, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
-	conn, err := d.dial(one, "tcp", addr)
+	conn, err := d.Dial(one, "tcp", addr)
 	if err == nil && d.isOwn(conn) {
 		conn.Close()
 		conn, err = nil, errLoop
@@ -121,7 +144,7 @@ func (d *dialer) attempt(ctx context.Context, n int, addr string, results chan<-
 }
 
 // isOwn says whether the other end of a connection is a listener of this process.
-func (d *dialer) isOwn(c net.Conn) bool {
+func (d *Dialer) isOwn(c net.Conn) bool {
 	remote, ok1 := c.RemoteAddr().(*net.TCPAddr)
 	local, ok2 := c.LocalAddr().(*net.TCPAddr)
 	if !ok1 || !ok2 {

@@ -18,9 +18,9 @@ import (
 
 func TestFailuresOrder(t *testing.T) {
 	now := time.Now()
-	f := &failures{keep: 10 * time.Second}
+	f := &failures{}
 	order := func(start int, at time.Duration) string {
-		return strings.Join(f.order([]string{"a", "b", "c", "d"}, start, now.Add(at)), "")
+		return strings.Join(f.order([]string{"a", "b", "c", "d"}, start, now.Add(at), 10*time.Second), "")
 	}
 	check := func(got, want string) {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestDialStagger(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fakeNet{began: time.Now(), answer: tt.answer}
-				d := &dialer{dial: f.dial, timeout: 5 * time.Second, stagger: 250 * ms, failures: failures{keep: time.Minute}}
+				d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, Stagger: 250 * ms, Memory: time.Minute}
 				route := &target{Route: Route{To: []string{"a", "b", "c"}, Ordered: true}}
 				c, _, err := d.target(t.Context(), route)
 				took := time.Since(f.began)
@@ -121,7 +121,7 @@ func TestDialStagger(t *testing.T) {
 				if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
 				}
-				if got := strings.Join(d.failures.order(route.To, 0, time.Now()), ""); got != tt.after {
+				if got := strings.Join(d.failures.order(route.To, 0, time.Now(), d.Memory), ""); got != tt.after {
 					t.Errorf("next order %s, want %s", got, tt.after)
 				}
 			})
@@ -132,7 +132,7 @@ func TestDialStagger(t *testing.T) {
 func TestDialEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeNet{began: time.Now()}
-		d := &dialer{dial: f.dial, timeout: 5 * time.Second, stagger: time.Hour, failures: failures{keep: time.Minute}}
+		d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, Stagger: time.Hour, Memory: time.Minute}
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 		defer cancel()
 		_, _, err := d.target(ctx, &target{Route: Route{To: []string{"a"}}})
@@ -143,9 +143,30 @@ func TestDialEndsWithContext(t *testing.T) {
 	})
 }
 
+func TestDialFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": -1, "b": 0}}
+		d := &Dialer{Dial: f.dial, Timeout: time.Second, Stagger: time.Second, Memory: time.Minute}
+		for range 2 {
+			c, addr, err := d.First(t.Context(), []string{"a", "b"})
+			if err != nil || addr != "b" {
+				t.Fatal(addr, err)
+			}
+			c.Close()
+		}
+		d.Wait()
+		if got := len(f.log); got != 3 { // the second time b is first
+			t.Errorf("dials: %v", f.log)
+		}
+		if _, _, err := d.First(t.Context(), []string{"a"}); err == nil || err.Error() != "dial a: refused" {
+			t.Error(err)
+		}
+	})
+}
+
 func TestDialBalances(t *testing.T) {
 	f := &fakeNet{began: time.Now(), answer: map[string]time.Duration{"a": 0, "b": 0, "c": 0}}
-	d := &dialer{dial: f.dial, timeout: time.Second, stagger: time.Second}
+	d := &Dialer{Dial: f.dial, Timeout: time.Second, Stagger: time.Second}
 	for _, ordered := range []bool{false, true} {
 		tab := mustTable(t, Route{Match: "x.example", To: []string{"a:1", "b:1", "c:1"}, Ordered: ordered})
 		route := tab.find("x.example")

@@ -77,7 +77,7 @@ type Proxy struct {
 	helloTimeout time.Duration
 	dialTimeout  time.Duration
 	drainTime    time.Duration
-	dialer       dialer
+	dialer       Dialer
 	conns        conns
 	serving      sync.WaitGroup
 }
@@ -101,14 +101,11 @@ func New(cfg Config) (*Proxy, error) {
 			open:  map[*conn]struct{}{},
 		},
 	}
-	p.dialer = dialer{
-		dial:     cfg.Dial,
-		timeout:  p.dialTimeout,
-		stagger:  orDefault(cfg.DialStagger, 250*time.Millisecond),
-		failures: failures{keep: orDefault(cfg.FailureMemory, 10*time.Second)},
-	}
-	if p.dialer.dial == nil {
-		p.dialer.dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).DialContext
+	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
+	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)
+	p.dialer.Memory = orDefault(cfg.FailureMemory, 10*time.Second)
+	if p.dialer.Dial == nil {
+		p.dialer.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).DialContext
 	}
 	return p, nil
 }
@@ -156,7 +153,7 @@ func (p *Proxy) Run(ctx context.Context, listeners ...Listener) error {
 	stop()
 	p.conns.closeAll()
 	<-done
-	p.dialer.attempts.Wait()
+	p.dialer.Wait()
 	return err
 }
 
