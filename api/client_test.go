@@ -151,7 +151,7 @@ func TestClientErrors(t *testing.T) {
 		}, "ADDR answered 500: Remote DC has no server currently reachable: dial gateway 10.0.0.1:8443: connection refused"},
 		{"first line only", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "one\ntwo", 400) }, "ADDR answered 400: one"},
 		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "ADDR answered 503 (Service Unavailable)"},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", 302) },
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
 			"ADDR answered 302: redirect to /login, which is no wanfed server's answer"},
 		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
 			"answer of ADDR to /v1/status/leader is not what a wanfed server sends: invalid character '<' looking for beginning of value; is something else listening there?"},

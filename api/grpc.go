@@ -60,7 +60,7 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	return authInfo(c)
 }
 func (handshaken) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
 func (handshaken) OverrideServerName(string) error         { return nil }

@@ -221,11 +221,11 @@ func joinBackoff(failed int) time.Duration {
 }
 
 // LastError returns the last error of joining datacenter dc, and when; nil when there is none since it last worked.
-func (j *Joiner) LastError(dc string) (error, time.Time) {
+func (j *Joiner) LastError(dc string) (time.Time, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if a := j.attempts["*."+dc]; a != nil {
-		return a.err, a.at
+		return a.at, a.err
 	}
-	return nil, time.Time{}
+	return time.Time{}, nil
 }

@@ -70,25 +70,25 @@ func (s source) datacenter(dc string, state *pb.FederationState) api.DatacenterS
 
 // lastError takes the newest of what dialing, joining and, for the primary, replication met.
 func (s source) lastError(d *api.DatacenterStatus) {
-	note := func(err error, at time.Time) {
+	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
 			d.LastError, d.LastErrorAt = err.Error(), at
 		}
 	}
 	for _, p := range s.p.dialer.Paths() {
 		if p.DC == d.Name && p.LastError != "" {
-			note(errors.New(p.LastError), p.LastErrorAt)
+			note(p.LastErrorAt, errors.New(p.LastError))
 		}
 	}
 	if d.Own {
 		up := s.p.antiEntropy.Status()
-		note(up.LastError, up.LastErrorAt)
+		note(up.LastErrorAt, up.LastError)
 		return
 	}
 	note(s.p.joiner.LastError(d.Name))
 	if d.Primary && s.p.follower != nil {
 		down := s.p.follower.Status()
-		note(down.LastError, down.LastErrorAt)
+		note(down.LastErrorAt, down.LastError)
 	}
 }
 
