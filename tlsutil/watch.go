@@ -50,10 +50,10 @@ type watcher struct {
 func (w *watcher) run(ctx context.Context) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
-	timer := time.NewTimer(0) // what changed between Load and the first watch
-	defer timer.Stop()
-	var first time.Time // of the events that timer waits out; zero: none
 	w.follow()
+	timer := time.NewTimer(settle) // for what changed between Load and the first watch
+	defer timer.Stop()
+	first := time.Now() // of the events that timer waits out; zero: none
 	for {
 		select {
 		case <-ctx.Done():

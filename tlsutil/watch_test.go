@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// lines is a log whose lines a test can wait for.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+	c   chan struct{} // size 1: a wake-up that is never lost
+}
+
+func newLines() *lines { return &lines{c: make(chan struct{}, 1)} }
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	l.all = append(l.all, string(bytes.TrimSpace(b)))
+	l.mu.Unlock()
+	select {
+	case l.c <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+// take waits for the next line and checks that it contains want.
+func (l *lines) take(t *testing.T, want string) {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		l.mu.Lock()
+		if len(l.all) > 0 {
+			line := l.all[0]
+			l.all = l.all[1:]
+			l.mu.Unlock()
+			if !strings.Contains(line, want) {
+				t.Fatalf("logged %s, want %s", line, want)
+			}
+			return
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.c:
+		case <-timeout:
+			t.Fatalf("no line %q", want)
+		}
+	}
+}
+
+func (l *lines) none(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.all) > 0 {
+		t.Errorf("logged also %q", l.all)
+	}
+}
+
+// start runs i until the test ends.
+func start(t *testing.T, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func filesIn(dir string) Files {
+	return Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+}
+
+// put writes the files in place.
+func put(t *testing.T, f Files, ca []byte, p Pair) {
+	t.Helper()
+	for path, b := range map[string][]byte{f.CA: ca, f.Cert: p.Cert, f.Key: p.Key} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func loadLogged(t *testing.T, f Files) (*Identity, *lines) {
+	t.Helper()
+	l := newLines()
+	i, err := Load(f, "wanfed", slog.New(slog.NewTextHandler(l, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i, l
+}
+
+var srv1 = CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1"}
+
+func issueFrom(t *testing.T, ca Pair, r CertRequest) Pair {
+	t.Helper()
+	r.CA = ca
+	return newCert(t, r)
+}
+
+func serialOf(t *testing.T, p Pair) string { return "serial=" + leafOf(t, p).SerialNumber.Text(16) }
+
+func TestRunReloads(t *testing.T) {
+	ca := newCA(t, CARequest{})
+	f := filesIn(t.TempDir())
+	put(t, f, ca.Cert, issueFrom(t, ca, srv1))
+	i, log := loadLogged(t, f)
+
+	// What changes before Run begins is not missed.
+	p := issueFrom(t, ca, srv1)
+	put(t, f, ca.Cert, p)
+	start(t, i.Run)
+	log.take(t, serialOf(t, p))
+
+	p = issueFrom(t, ca, srv1)
+	put(t, f, ca.Cert, p)
+	log.take(t, serialOf(t, p))
+
+	// Renamed into place, one after the other.
+	p = issueFrom(t, ca, srv1)
+	for path, b := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key} {
+		if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log.take(t, serialOf(t, p))
+
+	// Another peer's is refused, with one line, until the right one comes.
+	put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv2"}))
+	log.take(t, "is now that of server/dc1/srv2, not of server/dc1/srv1")
+	if i.Peer().Node != "srv1" {
+		t.Errorf("peer is %v", i.Peer())
+	}
+	put(t, f, ca.Cert, p) // the one in use: nothing to say
+	p = issueFrom(t, ca, srv1)
+	put(t, f, ca.Cert, p)
+	log.take(t, serialOf(t, p))
+
+	// A key that others can read is said again.
+	p = issueFrom(t, ca, srv1)
+	put(t, f, ca.Cert, p)
+	if err := os.Chmod(f.Key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log.take(t, serialOf(t, p))
+	log.take(t, "private key file can be read by group or others")
+	log.none(t)
+}
+
+// Kubernetes: the files are links into ..data, itself a link to a folder, that is swapped by a rename.
+func TestRunFollowsKubernetesLinks(t *testing.T) {
+	ca := newCA(t, CARequest{})
+	dir := t.TempDir()
+	version := func(name string) Pair {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := issueFrom(t, ca, srv1)
+		put(t, filesIn(filepath.Join(dir, name)), ca.Cert, p)
+		link(t, name, filepath.Join(dir, "..tmp"))
+		if err := os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	version("..1")
+	for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		link(t, filepath.Join("..data", name), filepath.Join(dir, name))
+	}
+	i, log := loadLogged(t, filesIn(dir))
+	start(t, i.Run)
+	for _, name := range []string{"..2", "..3"} {
+		p := version(name)
+		log.take(t, serialOf(t, p))
+	}
+	log.none(t)
+}
+
+// The files are links to another folder, where they are written in place, and later to a third.
+func TestRunFollowsLinksToOtherFolders(t *testing.T) {
+	ca := newCA(t, CARequest{})
+	dir, a, b := t.TempDir(), t.TempDir(), t.TempDir()
+	put(t, filesIn(a), ca.Cert, issueFrom(t, ca, srv1))
+	pb := issueFrom(t, ca, srv1)
+	put(t, filesIn(b), ca.Cert, pb)
+	lead := func(to string) {
+		for _, name := range []string{"ca.pem", "cert.pem", "key.pem"} {
+			link(t, filepath.Join(to, name), filepath.Join(dir, "tmp"))
+			if err := os.Rename(filepath.Join(dir, "tmp"), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lead(a)
+	i, log := loadLogged(t, filesIn(dir))
+	start(t, i.Run)
+	lead(b)
+	log.take(t, serialOf(t, pb))
+	p := issueFrom(t, ca, srv1)
+	put(t, filesIn(b), ca.Cert, p)
+	log.take(t, serialOf(t, p))
+	log.none(t)
+}
+
+func link(t *testing.T, to, path string) {
+	t.Helper()
+	if err := os.Symlink(to, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Without notifications the files are looked at periodically; and a certificate whose time has not come yet is taken when
+// it has.
+func TestRunLooksPeriodically(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newCA(t, CARequest{})
+		f := filesIn(t.TempDir())
+		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
+		i, log := loadLogged(t, f)
+		w := &watcher{i: i, watched: map[string]bool{}}
+		start(t, w.run)
+		synctest.Wait()
+		later := srv1
+		later.Now = time.Now().Add(3*time.Minute + backdate)
+		p := issueFrom(t, ca, later)
+		put(t, f, ca.Cert, p)
+		time.Sleep(recheck) // of the bubble, not of the world
+		synctest.Wait()
+		log.take(t, "is not valid before")
+		time.Sleep(recheck)
+		synctest.Wait()
+		log.none(t)
+		time.Sleep(2 * recheck)
+		synctest.Wait()
+		log.take(t, serialOf(t, p))
+		log.none(t)
+	})
+}
+
+func TestRunWarnsOfExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newCA(t, CARequest{Days: 20})
+		f := filesIn(t.TempDir())
+		put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", Days: 16}))
+		i, log := loadLogged(t, f)
+		w := &watcher{i: i, watched: map[string]bool{}}
+		start(t, w.run)
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		wait(9*day - time.Hour)
+		log.none(t)
+		wait(2 * time.Hour)
+		log.take(t, "certificate expires soon")
+		wait(day)
+		log.none(t)
+		// A new one ends the warnings, until its CA comes to its end, at 20 days: too few for a week's warning.
+		p := issueFrom(t, ca, srv1)
+		put(t, f, ca.Cert, p)
+		wait(2 * time.Minute)
+		log.take(t, serialOf(t, p))
+		log.none(t)
+		wait(10 * day)
+		for _, left := range []string{"left=72h0m0s", "left=48h0m0s", "left=24h0m0s", "left=12h0m0s", "left=1h0m0s"} {
+			log.take(t, left)
+		}
+		log.take(t, "certificate has expired and all peers refuse it")
+		log.none(t)
+	})
+}
+
+func TestExpiryStep(t *testing.T) {
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		lives, left, want time.Duration
+	}{
+		{365 * day, 365 * day, 0},
+		{365 * day, 30*day + 1, 0},
+		{365 * day, 30 * day, 30 * day},
+		{365 * day, 8 * day, 14 * day},
+		{365 * day, 13 * time.Hour, day},
+		{365 * day, 1, 1},
+		{365 * day, 0, 1},
+		{365 * day, -day, 1},
+		{59 * day, 20 * day, 0}, // made for too short a time to warn 30 days before
+		{59 * day, 14 * day, 14 * day},
+		{time.Hour, time.Minute, 0},
+		{time.Hour, -time.Minute, 1},
+	} {
+		end := start.Add(tt.lives)
+		if got := expiryStep(start, end, end.Add(-tt.left)); got != tt.want {
+			t.Errorf("a life of %v with %v left: %v, want %v", tt.lives, tt.left, got, tt.want)
+		}
+	}
+}
