@@ -71,11 +71,13 @@ func explainInvalid(e x509.CertificateInvalidError) string {
 	who := title(e.Cert)
 	switch e.Reason {
 	case x509.Expired:
-		now := time.Now()
-		if now.Before(e.Cert.NotBefore) {
+		switch now := time.Now(); {
+		case now.Before(e.Cert.NotBefore):
 			return fmt.Sprintf("certificate of %s is not valid before %s; check the clocks", who, stamp(e.Cert.NotBefore))
+		case now.After(e.Cert.NotAfter):
+			return fmt.Sprintf("certificate of %s expired at %s; make a new one", who, stamp(e.Cert.NotAfter))
 		}
-		return fmt.Sprintf("certificate of %s expired at %s; make a new one", who, stamp(e.Cert.NotAfter))
+		return fmt.Sprintf("certificate of %s is not valid then, but from %s to %s", who, stamp(e.Cert.NotBefore), stamp(e.Cert.NotAfter))
 	case x509.IncompatibleUsage:
 		return fmt.Sprintf("certificate of %s has not the extended key usage for this (client or server authentication)", who)
 	case x509.CANotAuthorizedForThisName:

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"crypto/x509"
+	"net"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDescribe(t *testing.T) {
+	now := time.Now()
+	ca := newCA(t, CARequest{Domain: "corp.example", NameConstraint: true})
+	p := newCert(t, CertRequest{Role: RoleGateway, DC: "dc1", Node: "gw1", Domain: "corp.example", Days: 30, CA: ca,
+		IPs: []net.IP{net.ParseIP("203.0.113.7")}})
+	d := Describe(leafOf(t, p), "", now)
+	if d.Role != RoleGateway || d.DC != "dc1" || d.Node != "gw1" || d.Domain != "corp.example" || d.NoPeer != "" || d.CA || d.SelfSigned {
+		t.Errorf("holder %+v", d)
+	}
+	if want := []string{"digital signature", "server authentication", "client authentication"}; !reflect.DeepEqual(d.Usage, want) {
+		t.Errorf("usage %v", d.Usage)
+	}
+	if want := []string{"127.0.0.1", "::1", "203.0.113.7"}; !reflect.DeepEqual(d.IPs, want) {
+		t.Errorf("addresses %v", d.IPs)
+	}
+	if d.Issuer != leafOf(t, ca).Subject.String() || d.KeyType != "ECDSA" || len(d.SHA256) != 64 {
+		t.Errorf("got %+v", d)
+	}
+	for after, want := range map[time.Duration]struct {
+		days          int
+		expired, soon bool
+	}{
+		0:            {30, false, false},
+		12 * day:     {18, false, false},
+		29*day + 1e9: {0, false, false},
+		31*day + 2e9: {-2, true, false},
+		-day:         {31, false, true},
+	} {
+		d := Describe(leafOf(t, p), "", leafOf(t, p).NotAfter.Add(after-30*day))
+		if d.DaysLeft != want.days || d.Expired != want.expired || d.NotYetValid != want.soon {
+			t.Errorf("after %v: %d days left, expired %v, not yet valid %v", after, d.DaysLeft, d.Expired, d.NotYetValid)
+		}
+	}
+	if d := Describe(leafOf(t, p), "wanfed", now); d.Role != "" || d.NoPeer == "" {
+		t.Errorf("with another domain: %+v", d)
+	}
+	d = Describe(leafOf(t, ca), "", now)
+	if !d.CA || !d.SelfSigned || d.Role != "" || d.NoPeer != "" || !reflect.DeepEqual(d.Permitted, []string{"corp.example", "localhost"}) {
+		t.Errorf("CA %+v", d)
+	}
+	both := *leafOf(t, p)
+	both.DNSNames = []string{"a.server.dc1.wanfed", "b.server.dc1.wanfed"}
+	if d := Describe(&both, "", now); d.Role != "" || !strings.Contains(d.NoPeer, "two peers") {
+		t.Errorf("two peers: %+v", d)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	now := time.Now()
+	ca, other := newCA(t, CARequest{}), newCA(t, CARequest{})
+	one := func(p Pair) []*x509.Certificate { return []*x509.Certificate{leafOf(t, p)} }
+	cli := newCert(t, CertRequest{Role: RoleCLI, DC: "dc1", CA: ca})
+	for _, tt := range []struct {
+		chain, cas []*x509.Certificate
+		at         time.Time
+		want       string
+	}{
+		{one(cli), one(ca), now, ""},
+		{one(ca), one(ca), now, ""},
+		{one(cli), append(one(other), one(ca)...), now, ""},
+		{one(cli), one(other), now, "is signed by another CA"},
+		{one(other), one(ca), now, "is signed by another CA"},
+		{one(cli), one(ca), now.Add(-day), "is not valid"},
+	} {
+		if err := Verify(tt.chain, tt.cas, "", tt.at); !matches(err, tt.want) {
+			t.Errorf("Verify(%s) = %v, want %q", title(tt.chain[0]), err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+func TestSave(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
+	p := Pair{Cert: []byte("cert"), Key: []byte("key")}
+	if err := p.Save(cert, key); err != nil {
+		t.Fatal(err)
+	}
+	checkFile(t, cert, "cert", 0o644)
+	checkFile(t, key, "key", 0o600)
+	if err := (Pair{Cert: []byte("x"), Key: []byte("x")}).Save(cert, key); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second save: %v", err)
+	}
+	// One of the two is enough to refuse, and the other is not left behind.
+	for _, tt := range [][2]string{{cert, filepath.Join(dir, "k2.pem")}, {filepath.Join(dir, "c2.pem"), key}} {
+		if err := p.Save(tt[0], tt[1]); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("save %v: %v", tt, err)
+		}
+	}
+	checkFile(t, cert, "cert", 0o644)
+	checkFile(t, key, "key", 0o600)
+	checkNames(t, dir, "c.pem", "k.pem")
+	if err := p.Save(filepath.Join(dir, "gone", "c.pem"), filepath.Join(dir, "k3.pem")); err == nil || errors.Is(err, fs.ErrExist) {
+		t.Errorf("save to a folder that does not exist: %v", err)
+	}
+	checkNames(t, dir, "c.pem", "k.pem")
+	// A dangling link is a name in use.
+	if err := os.Symlink("nowhere", filepath.Join(dir, "k4.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Save(filepath.Join(dir, "c4.pem"), filepath.Join(dir, "k4.pem")); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("save over a link: %v", err)
+	}
+}
+
+func TestCreateExclusive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	if err := createExclusive(path, []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := createExclusive(path, []byte("b"), 0o600); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("second: %v", err)
+	}
+	checkFile(t, path, "a", 0o600)
+}
+
+// Many save at once; each gets a number of its own, in a row, and each certificate stands beside its key.
+func TestSaveNumberedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	// Half a pair of somebody else's: its number is not free.
+	if err := os.WriteFile(filepath.Join(dir, "p-3.pem"), []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const n = 20
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			b := fmt.Append(nil, i)
+			cert, key, err := Pair{Cert: b, Key: b}.SaveNumbered(filepath.Join(dir, "p"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			checkFile(t, cert, string(b), 0o644)
+			checkFile(t, key, string(b), 0o600)
+		})
+	}
+	wg.Wait()
+	checkFile(t, filepath.Join(dir, "p-3.pem"), "other", 0o600)
+	pairs := 0
+	for i := range n + 1 {
+		cert, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("p-%d.pem", i)))
+		if err != nil {
+			t.Error(err)
+		}
+		key, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("p-%d-key.pem", i)))
+		if err == nil && string(cert) == string(key) {
+			pairs++
+		}
+	}
+	if pairs != n {
+		t.Errorf("%d pairs in %d numbers, want %d", pairs, n+1, n)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, ".wanfed-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func checkFile(t *testing.T, path, want string, mode fs.FileMode) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil || string(b) != want {
+		t.Errorf("%s: %q, %v; want %q", path, b, err, want)
+		return
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != mode {
+		t.Errorf("%s: mode %v, %v; want %v", path, st.Mode().Perm(), err, mode)
+	}
+}
+
+func checkNames(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != len(want) {
+		t.Errorf("folder has %v, %v; want %v", entries, err, want)
+		return
+	}
+	for i, e := range entries {
+		if e.Name() != want[i] {
+			t.Errorf("folder has %v, want %v", entries, want)
+		}
+	}
+}
