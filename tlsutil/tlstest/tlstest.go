@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package tlstest makes real CAs and certificates for tests.
-//
-//	ca := tlstest.NewCA(t)
-//	srv := ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1")
-//	gw := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
 package tlstest
 
 import (
