@@ -230,15 +230,16 @@ func (p *Pool) serfConfig() *serf.Config {
 	ml.AdvertisePort = ml.BindPort
 	ml.RequireNodeNames = p.cfg.Kind == WAN
 	ml.DeadNodeReclaimTime = 30 * time.Second
-	logger := hclogs.Std(p.cfg.Logger, "memberlist")
-	ml.Logger = logger
+	// What they call Info is our Debug: membership changes are logged here, once.
+	logger := slog.New(demote{p.cfg.Logger.Handler()})
+	ml.Logger = hclogs.Std(logger, "memberlist")
 
 	c := serf.DefaultConfig()
 	c.Init()
 	c.NodeName = p.cfg.Name
 	c.Tags = p.cfg.Tags
 	c.MemberlistConfig = ml
-	c.Logger = hclogs.Std(p.cfg.Logger, "serf")
+	c.Logger = hclogs.Std(logger, "serf")
 	c.EventCh = p.events
 	c.EnableNameConflictResolution = false // names are in certificates
 	c.BroadcastTimeout = time.Second

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/wanfed"
@@ -58,12 +59,14 @@ func (c *conns) to(dc, node string) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// Run makes connections that wait for their next attempt try at once when the address book changes. At the end it closes all.
+// Run gives up connections that have failed when the address book changes, so that the next call dials at once and does not
+// wait for their back-off. (ClientConn.ResetConnectBackoff would do, but reads a map that others write.) At the end it
+// closes all.
 func (c *conns) Run(ctx context.Context) error {
 	for {
 		changed := c.book.Changed()
-		for _, cc := range c.all() {
-			cc.ResetConnectBackoff()
+		for _, cc := range c.takeFailed() {
+			_ = cc.Close() // calls that just began on it are told that it is closing, and are repeated by who made them
 		}
 		select {
 		case <-changed:
@@ -71,6 +74,19 @@ func (c *conns) Run(ctx context.Context) error {
 			return c.close()
 		}
 	}
+}
+
+func (c *conns) takeFailed() []*grpc.ClientConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*grpc.ClientConn
+	for key, cc := range c.byName {
+		if cc.GetState() == connectivity.TransientFailure {
+			delete(c.byName, key)
+			out = append(out, cc)
+		}
+	}
+	return out
 }
 
 func (c *conns) all() []*grpc.ClientConn {

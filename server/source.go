@@ -124,7 +124,7 @@ func (s source) Query(ctx context.Context, dc, path, rawQuery string) (*pb.Query
 		return resp, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case status.Code(err) == codes.Unavailable:
+	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled: // the latter: the connection was given up
 		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, status.Convert(err).Message())
 	}
 	return nil, err

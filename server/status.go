@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -77,7 +76,7 @@ func (s source) lastError(d *api.DatacenterStatus) {
 	}
 	for _, p := range s.p.dialer.Paths() {
 		if p.DC == d.Name && p.LastError != "" {
-			note(p.LastErrorAt, errors.New(p.LastError))
+			note(p.LastErrorAt, fmt.Errorf("%s %s: %s", p.Via, p.Addr, p.LastError))
 		}
 	}
 	if d.Own {
