@@ -66,15 +66,16 @@ type parts struct {
 }
 
 // assemble builds every part of a validated configuration. It listens on both ports and opens the store; it serves nothing.
-func assemble(cfg Config) (_ *parts, err error) {
-	p := &parts{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
+// The ports come first: a server that cannot have them leaves nothing on the disk.
+func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
+	p := &parts{cfg: cfg, identity: id, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
 	for _, build := range []func() error{
-		p.buildData, p.buildPorts, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildGRPC, p.buildHTTP,
+		p.buildPorts, p.buildData, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildGRPC, p.buildHTTP,
 	} {
 		if err := build(); err != nil {
 			return nil, err
@@ -132,9 +133,6 @@ func nodeID(file string) (string, error) {
 }
 
 func (p *parts) buildPorts() (err error) {
-	if p.identity, err = p.cfg.identity(); err != nil {
-		return err
-	}
 	p.serverLn, err = listen(net.JoinHostPort(p.cfg.Bind, strconv.Itoa(p.cfg.Port)), "--port or --bind")
 	if err != nil {
 		return err

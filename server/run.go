@@ -20,10 +20,11 @@ const stopTimeout = 2 * time.Second
 // other end is an error: a fault in cfg, a port that is taken, a part that failed.
 func Run(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
-	if err := Validate(cfg); err != nil {
+	id, err := cfg.validate()
+	if err != nil {
 		return err
 	}
-	p, err := assemble(cfg)
+	p, err := assemble(cfg, id)
 	if err != nil {
 		return err
 	}

@@ -53,16 +53,39 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns everything that is wrong with cfg, joined, or nil. It reads files; it starts and changes nothing.
+// CheckSettings returns everything that is wrong with cfg itself, joined, or nil. It looks at no file.
+func CheckSettings(cfg Config) error { return errors.Join(cfg.withDefaults().check()...) }
+
+// CheckFiles returns everything that is wrong with the files and folders that cfg names, joined, or nil. What is missing in
+// cfg is for CheckSettings to say. It changes nothing.
+func CheckFiles(cfg Config) error {
+	_, err := cfg.withDefaults().files()
+	return err
+}
+
+// Validate is CheckSettings and CheckFiles.
 func Validate(cfg Config) error {
-	cfg = cfg.withDefaults()
-	errs := cfg.check()
-	if cfg.CAFile != "" && cfg.CertFile != "" && cfg.KeyFile != "" && cfg.DC != "" && cfg.Node != "" {
-		if _, err := cfg.identity(); err != nil {
-			errs = append(errs, err)
-		}
+	_, err := cfg.withDefaults().validate()
+	return err
+}
+
+func (c Config) validate() (*tlsutil.Identity, error) {
+	id, err := c.files()
+	return id, errors.Join(errors.Join(c.check()...), err)
+}
+
+// files checks the files, and gives the certificate. Whose it is can be checked only where that is known.
+func (c Config) files() (*tlsutil.Identity, error) {
+	var errs []error
+	if st, err := os.Stat(c.DataDir); c.DataDir != "" && err == nil && !st.IsDir() {
+		errs = append(errs, fmt.Errorf("data_dir %s is a file, not a folder: name a folder, or move the file away", filepath.Clean(c.DataDir)))
 	}
-	return errors.Join(errs...)
+	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" ||
+		tlsutil.CheckDomain(c.Domain) != nil || tlsutil.CheckLabel(c.DC) != nil || tlsutil.CheckLabel(c.Node) != nil {
+		return nil, errors.Join(errs...)
+	}
+	id, err := c.identity()
+	return id, errors.Join(append(errs, err)...)
 }
 
 // identity loads the certificate and checks that it is this server's.
@@ -78,7 +101,7 @@ func (c Config) identity() (*tlsutil.Identity, error) {
 func (c Config) check() (errs []error) {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, f := range []struct{ name, value, example string }{
-		{"dc", c.DC, "--dc dc1"}, {"node", c.Node, "--node srv1"}, {"primary_datacenter", c.PrimaryDC, "--primary-datacenter dc1"},
+		{"dc", c.DC, "--dc dc1"}, {"node", c.Node, "--node srv1"},
 	} {
 		if f.value == "" {
 			fault("%s is required, for example %s", f.name, f.example)
@@ -86,17 +109,18 @@ func (c Config) check() (errs []error) {
 			fault("%s: %w", f.name, err)
 		}
 	}
+	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // by default they are the same: one fault
+		fault("primary_datacenter: %w", err)
+	}
+	if err := tlsutil.CheckDomain(c.Domain); err != nil {
+		fault("domain: %w", err)
+	}
 	for _, f := range []struct{ name, value, flag string }{
 		{"data_dir", c.DataDir, "--data-dir"}, {"ca_file", c.CAFile, "--ca-file"},
 		{"cert_file", c.CertFile, "--cert-file"}, {"key_file", c.KeyFile, "--key-file"},
 	} {
 		if f.value == "" {
 			fault("%s is required: set %s", f.name, f.flag)
-		}
-	}
-	if c.DataDir != "" {
-		if st, err := os.Stat(c.DataDir); err == nil && !st.IsDir() {
-			fault("data_dir %s is a file, not a folder", filepath.Clean(c.DataDir))
 		}
 	}
 	errs = append(errs, c.checkFederation()...)
@@ -114,6 +138,7 @@ func (c Config) check() (errs []error) {
 
 func (c Config) checkFederation() (errs []error) {
 	switch {
+	case c.DC == "": // told already, and no more to tell without it
 	case c.DC == c.PrimaryDC && len(c.PrimaryGateways) > 0:
 		errs = append(errs, fmt.Errorf("primary_gateways is set, but %s is the primary itself: remove it, or name another primary_datacenter", c.DC))
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:

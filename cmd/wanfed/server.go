@@ -87,17 +87,17 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	if err := collectMetrics(); err != nil {
 		return err
 	}
-	return server.Run(cmd.Context(), cfg)
+	return faults(server.Run(cmd.Context(), cfg))
 }
 
-// check returns everything that is wrong with the settings.
+// check returns everything that is wrong with the settings, without opening files.
 func (s serverSettings) check() error {
 	var port error
 	if s.Port < 0 {
 		port = fmt.Errorf("port is %d: must be 0 to 65535", s.Port)
 	}
 	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
-	return faults(server.Validate(s.config()), port, log)
+	return faults(server.CheckSettings(s.config()), port, log)
 }
 
 // config is what the settings mean to the server, where port 0 stands for the default and -1 for any.

@@ -13,6 +13,9 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/spf13/cobra"
+
+	"github.com/wanfed/wanfed/server"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 func newValidate() *cobra.Command {
@@ -69,7 +72,7 @@ type fileKind func() (settings any, check func() error)
 
 func serverFile() (any, func() error) {
 	s := defaultServerSettings()
-	return &s, func() error { return s.check() }
+	return &s, func() error { return faults(s.check(), server.CheckFiles(s.config())) }
 }
 
 func gatewayFile() (any, func() error) {
@@ -83,10 +86,11 @@ func (s gatewaySettings) checkFiles() error {
 	case s.Routes != "":
 		_, err := readRoutes(s.Routes)
 		return err
-	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "" || s.DC == "" || s.Node == "":
+	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "",
+		tlsutil.CheckDomain(s.Domain) != nil, tlsutil.CheckLabel(s.DC) != nil, tlsutil.CheckLabel(s.Node) != nil:
 		return nil
 	}
-	_, err := s.identity(slog.New(slog.DiscardHandler))
+	_, err := s.identity(slog.Default())
 	return err
 }
 
