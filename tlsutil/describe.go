@@ -14,29 +14,29 @@ import (
 
 // Description is what people want to know of a certificate. Times are UTC.
 type Description struct {
-	// Role, DC, Node and Domain are who the holder is; all empty when the certificate names no peer (a CA), NoPeer says why.
-	Role   Role   `json:"role,omitempty"`
-	DC     string `json:"dc,omitempty"`
-	Node   string `json:"node,omitempty"`
-	Domain string `json:"domain,omitempty"`
-	NoPeer string `json:"no_peer,omitempty"`
+	// Role, DC, Node and Domain are who the holder is; all empty when the certificate names no peer: a CA, or NoPeer says why.
+	Role   Role   `json:",omitempty"`
+	DC     string `json:",omitempty"`
+	Node   string `json:",omitempty"`
+	Domain string `json:",omitempty"`
+	NoPeer string `json:",omitempty"`
 
-	CA          bool      `json:"ca"`
-	Permitted   []string  `json:"permitted_dns_domains,omitempty"` // a CA's name constraints
-	DNSNames    []string  `json:"dns_names"`
-	IPs         []string  `json:"ip_addresses"`
-	NotBefore   time.Time `json:"not_before"`
-	NotAfter    time.Time `json:"not_after"`
-	DaysLeft    int       `json:"days_left"` // whole days, negative after the end
-	Expired     bool      `json:"expired"`
-	NotYetValid bool      `json:"not_yet_valid"`
-	Subject     string    `json:"subject"`
-	Issuer      string    `json:"issuer"`
-	SelfSigned  bool      `json:"self_signed"`
-	Serial      string    `json:"serial"` // hexadecimal
-	KeyType     string    `json:"key_type"`
-	Usage       []string  `json:"usage"`
-	SHA256      string    `json:"sha256"` // of the whole certificate, hexadecimal
+	CA          bool
+	Permitted   []string `json:",omitempty"` // a CA's name constraints: DNS domains
+	DNSNames    []string
+	IPs         []string
+	NotBefore   time.Time
+	NotAfter    time.Time
+	DaysLeft    int // whole days, negative after the end
+	Expired     bool
+	NotYetValid bool
+	Subject     string
+	Issuer      string
+	SelfSigned  bool
+	Serial      string // hexadecimal
+	KeyType     string
+	Usage       []string
+	SHA256      string // of the whole certificate, hexadecimal
 }
 
 // Describe describes c at now. An empty domain means: take the one that c's names suggest.

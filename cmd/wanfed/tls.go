@@ -13,11 +13,10 @@ import (
 )
 
 func newTLS() *cobra.Command {
-	c := newGroup("tls", "Make and look at certificates",
-		newGroup("ca", "Make a CA", newTLSCACreate()),
-		newGroup("cert", "Make certificates", newTLSCertCreate()),
-		newTLSInspect(),
-	)
+	ca, cert := newGroup("ca", "Make a CA", newTLSCACreate()), newGroup("cert", "Make certificates", newTLSCertCreate())
+	ca.Example = `  wanfed tls ca create`
+	cert.Example = `  wanfed tls cert create --server --dc dc1 --node srv1`
+	c := newGroup("tls", "Make and look at certificates", ca, cert, newTLSInspect())
 	c.Long = `Make and look at certificates.
 
 Every server and gateway needs a certificate whose names say who it is:
@@ -43,7 +42,7 @@ Files that exist are never overwritten.`,
   wanfed tls ca create --domain example.net --days 3650 --name-constraint`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkTLSDays(cmd, r.Days); err != nil {
+			if err := checkTLSFlags(cmd, r.Domain, r.Days); err != nil {
 				return err
 			}
 			if err := r.Validate(); err != nil {
@@ -67,8 +66,11 @@ Files that exist are never overwritten.`,
 	return c
 }
 
-// checkTLSDays refuses --days 0, which the library takes for its default.
-func checkTLSDays(cmd *cobra.Command, days int) error {
+// checkTLSFlags refuses what the library takes for its default.
+func checkTLSFlags(cmd *cobra.Command, domain string, days int) error {
+	if domain == "" {
+		return usagef("--domain is empty; leave it out for %q", tlsutil.DefaultDomain)
+	}
 	if days == 0 && cmd.Flags().Changed("days") {
 		return usagef("--days 0 is no time to be valid; ask for at least 1")
 	}

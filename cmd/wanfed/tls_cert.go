@@ -5,10 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +73,23 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return printSaved(cmd.OutOrStdout(), p, cert, key, "keep it secret: it is this "+string(f.req.Role)+"'s own")
+	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "keep it secret: it is this "+string(f.req.Role)+"'s own"); err != nil {
+		return err
+	}
+	return f.noteEnd(cmd.OutOrStdout(), p)
+}
+
+// noteEnd says when the certificate got less than the usual time because its CA expires.
+func (f *certFlags) noteEnd(w io.Writer, p tlsutil.Pair) error {
+	certs, err := tlsutil.ParseCerts(p.Cert)
+	if err != nil {
+		return err
+	}
+	if left := time.Until(certs[0].NotAfter); f.req.Days == 0 && left < (tlsutil.DefaultCertDays-1)*24*time.Hour {
+		fmt.Fprintf(w, "note: it is valid for %d days, not the usual %d, because its CA expires then\n",
+			int(left.Hours()/24), tlsutil.DefaultCertDays)
+	}
+	return nil
 }
 
 // check turns the flags into the request; what is wrong with them is a usage error.
@@ -102,7 +120,7 @@ func (f *certFlags) check(cmd *cobra.Command) error {
 		}
 		f.req.IPs = append(f.req.IPs, ip)
 	}
-	if err := checkTLSDays(cmd, f.req.Days); err != nil {
+	if err := checkTLSFlags(cmd, f.req.Domain, f.req.Days); err != nil {
 		return err
 	}
 	if err := f.req.Validate(); err != nil {
@@ -121,7 +139,11 @@ func (f *certFlags) readCA() error {
 	hint := ""
 	if f.caFile == "" {
 		f.caFile, f.caKey = caFiles(f.req.Domain)
-		hint = "; make one with: wanfed tls ca create, or name one with --ca and --key"
+		flag := ""
+		if f.req.Domain != tlsutil.DefaultDomain {
+			flag = " --domain " + f.req.Domain
+		}
+		hint = fmt.Sprintf("; make one with: wanfed tls ca create%s, or name one with --ca and --key", flag)
 	}
 	for _, part := range []struct {
 		what, path string

@@ -4,12 +4,12 @@ package main
 
 import (
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,23 +20,30 @@ import (
 
 // inspected is one certificate of a file, as --format json shows it.
 type inspected struct {
-	File     string `json:"file"`
-	Position int    `json:"position"` // in the file, from 1
-	Of       int    `json:"of"`
+	File     string
+	Position int // in the file, from 1
+	Of       int // certificates in the file
 	tlsutil.Description
-	Verified    *bool  `json:"verified,omitempty"` // only with --ca
-	VerifyError string `json:"verify_error,omitempty"`
+	Verified    *bool  `json:",omitempty"` // only with --ca, of a file's first certificate
+	VerifyError string `json:",omitempty"`
+}
+
+// inspector is what the command line of "tls inspect" says.
+type inspector struct {
+	printer
+	caFile, domain string
+	cas            []*x509.Certificate
 }
 
 func newTLSInspect() *cobra.Command {
-	var format, caFile, domain string
+	in := inspector{printer: printer{format: formatTable}}
 	c := &cobra.Command{
 		Use:   "inspect FILE...",
 		Short: "Show whose certificates these are, their names, expiry and issuer",
 		Long: `Show the certificates in PEM files: role, datacenter and node, names, expiry, issuer and usage.
 
 With --ca each file's first certificate is verified as handshakes do it, through the file's other
-certificates; exit code 1 says that one of them does not verify.`,
+certificates; exit status 1 says that one of them does not verify.`,
 		Example: `  wanfed tls inspect dc2-server-wanfed-0.pem
   wanfed tls inspect *.pem --ca wanfed-agent-ca.pem
   wanfed tls inspect --format json dc2-server-wanfed-0.pem`,
@@ -47,31 +54,29 @@ certificates; exit code 1 says that one of them does not verify.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			if format != "table" && format != "json" {
-				return usagef("--format %q is neither table nor json", format)
-			}
-			if err := tlsutil.CheckDomain(domain); domain != "" && err != nil {
+			if err := tlsutil.CheckDomain(in.domain); in.domain != "" && err != nil {
 				return usagef("--domain: %w", err)
 			}
-			return inspect(cmd.OutOrStdout(), files, format, caFile, domain)
+			in.w = cmd.OutOrStdout()
+			return in.inspect(files, time.Now())
 		},
 	}
-	c.Flags().StringVar(&format, "format", "table", "table or json")
-	c.Flags().StringVar(&caFile, "ca", "", "verify against the CAs in this file")
-	c.Flags().StringVar(&domain, "domain", "", "domain of names on the wire (default: what the names suggest)")
+	c.Flags().Var(&in.format, "format", "table or json")
+	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+	c.Flags().StringVar(&in.caFile, "ca", "", "verify against the CAs in this file")
+	c.Flags().StringVar(&in.domain, "domain", "", "domain of names on the wire (default: what the names suggest)")
 	return c
 }
 
 // inspect shows all files that it can and then returns what was wrong with any.
-func inspect(w io.Writer, files []string, format, caFile, domain string) error {
-	var cas []*x509.Certificate
-	if caFile != "" {
+func (in *inspector) inspect(files []string, now time.Time) error {
+	if in.caFile != "" {
 		var err error
-		if cas, err = readCerts(caFile); err != nil {
+		if in.cas, err = readCerts(in.caFile); err != nil {
 			return err
 		}
 	}
-	var all []inspected
+	all := []inspected{} // [] rather than null in JSON
 	var faults []string
 	for _, file := range files {
 		certs, err := readCerts(file)
@@ -80,20 +85,19 @@ func inspect(w io.Writer, files []string, format, caFile, domain string) error {
 			continue
 		}
 		for i, c := range certs {
-			s := inspected{File: file, Position: i + 1, Of: len(certs), Description: tlsutil.Describe(c, domain, time.Now())}
-			if cas != nil && i == 0 {
-				err := tlsutil.Verify(certs, cas, domain, time.Now())
-				ok := err == nil
-				s.Verified = &ok
-				if !ok {
-					s.VerifyError = err.Error()
-					faults = append(faults, fmt.Sprintf("%s does not verify against %s", file, caFile))
-				}
-			}
-			all = append(all, s)
+			all = append(all, inspected{File: file, Position: i + 1, Of: len(certs), Description: tlsutil.Describe(c, in.domain, now)})
 		}
+		if in.cas == nil {
+			continue
+		}
+		first, ok := &all[len(all)-len(certs)], true
+		if err := tlsutil.Verify(certs, in.cas, in.domain, now); err != nil {
+			ok, first.VerifyError = false, err.Error()
+			faults = append(faults, fmt.Sprintf("%s does not verify against %s", file, in.caFile))
+		}
+		first.Verified = &ok
 	}
-	if err := writeInspected(w, all, format, caFile); err != nil {
+	if err := in.print(all, func(w io.Writer) error { return in.tables(w, all) }); err != nil {
 		return err
 	}
 	if len(faults) > 0 {
@@ -112,75 +116,76 @@ func readCerts(file string) ([]*x509.Certificate, error) {
 	}
 	certs, err := tlsutil.ParseCerts(b)
 	if err != nil {
-		return nil, fmt.Errorf("file %s %w", file, err)
+		return nil, fmt.Errorf("file %s: %w", file, err)
 	}
 	return certs, nil
 }
 
-func writeInspected(w io.Writer, all []inspected, format, caFile string) error {
-	if format == "json" {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(append([]inspected{}, all...)) // [] rather than null
-	}
+func (in *inspector) tables(w io.Writer, all []inspected) error {
 	for i, s := range all {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		fmt.Fprint(w, s.table(caFile))
+		fmt.Fprint(w, printable(s.File))
+		if s.Of > 1 {
+			fmt.Fprintf(w, " (%d of %d)", s.Position, s.Of)
+		}
+		fmt.Fprintln(w)
+		if err := writeTable(w, s.rows(in.caFile)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// table shows s as a heading and aligned rows.
-func (s inspected) table(caFile string) string {
-	var b strings.Builder
-	b.WriteString(s.File)
-	if s.Of > 1 {
-		fmt.Fprintf(&b, " (%d of %d)", s.Position, s.Of)
-	}
-	b.WriteByte('\n')
-	row := func(key, format string, args ...any) {
-		fmt.Fprintf(&b, "  %-11s %s\n", key, fmt.Sprintf(format, args...))
+// rows are what a table shows of s.
+func (s inspected) rows(caFile string) [][]string {
+	var rows [][]string
+	row := func(key string, values ...string) {
+		rows = append(rows, []string{"  " + key, strings.Join(values, ", ")})
 	}
 	switch {
 	case s.Role != "":
-		row("role", "%s", s.Role)
-		row("datacenter", "%s", s.DC)
-		row("node", "%s", s.Node)
-		row("domain", "%s", s.Domain)
-	case s.CA:
-		row("role", "CA")
+		row("Role", string(s.Role))
+		row("Datacenter", s.DC)
+		row("Node", s.Node)
+		row("Domain", s.Domain)
+	case s.CA && s.NoPeer == "":
+		row("Role", "CA")
 	default:
-		row("role", "none: %s", s.NoPeer)
+		row("Role", "none: "+s.NoPeer)
 	}
 	if len(s.Permitted) > 0 {
-		row("permitted", "%s", strings.Join(s.Permitted, ", "))
+		row("Only names in", s.Permitted...)
 	}
 	if len(s.DNSNames)+len(s.IPs) > 0 {
-		row("names", "%s", strings.Join(append(s.DNSNames[:len(s.DNSNames):len(s.DNSNames)], s.IPs...), ", "))
+		row("Names", slices.Concat(s.DNSNames, s.IPs)...)
 	}
-	row("valid", "%s to %s (%s)", s.NotBefore.Format(time.RFC3339), s.NotAfter.Format(time.RFC3339), s.state())
-	row("subject", "%s", s.Subject)
+	row("Valid", fmt.Sprintf("%s to %s (%s)", s.NotBefore.Format(time.RFC3339), s.NotAfter.Format(time.RFC3339), s.state()))
+	row("Subject", s.Subject)
 	if s.SelfSigned {
-		row("issuer", "itself")
+		row("Issuer", "itself")
 	} else {
-		row("issuer", "%s", s.Issuer)
+		row("Issuer", s.Issuer)
 	}
-	row("serial", "%s", s.Serial)
-	row("usage", "%s", strings.Join(s.Usage, ", "))
-	if s.Verified != nil && *s.Verified {
-		row("verified", "yes, against %s", caFile)
-	} else if s.Verified != nil {
-		row("verified", "NO, against %s: %s", caFile, s.VerifyError)
+	row("Serial", s.Serial)
+	row("Usage", s.Usage...)
+	switch {
+	case s.Verified == nil:
+	case *s.Verified:
+		row("Verified", "yes, against "+caFile)
+	default:
+		row("Verified", "NO, against "+caFile+": "+s.VerifyError)
 	}
-	return b.String()
+	return rows
 }
 
 func (s inspected) state() string {
 	switch {
-	case s.Expired:
+	case s.Expired && s.DaysLeft < -1:
 		return fmt.Sprintf("EXPIRED %d days ago", -s.DaysLeft-1)
+	case s.Expired:
+		return "EXPIRED"
 	case s.NotYetValid:
 		return "NOT YET VALID"
 	}
