@@ -61,7 +61,9 @@ func TestPathsFollowTheBook(t *testing.T) {
 	book := &Book{}
 	book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
 	p := newPaths(book)
-	touch := func(dc, addr string) { p.update(dc, Hop{Addr: addr, Via: "own"}, "dc1", func(s *pathState) { s.Attempts++ }) }
+	touch := func(dc, addr string) {
+		p.update(dc, Hop{Addr: addr, Via: "own"}, "dc1", func(s *pathState) { s.Attempts++ })
+	}
 	for _, k := range []pathKey{{"dc2", "a"}, {"dc2", "b"}, {"dc2", "x"}, {"dc9", "a"}, {"dc1", "l"}, {"dc1", "x"}, {"dc2", "a"}} {
 		touch(k.dc, k.addr)
 	}

@@ -94,18 +94,18 @@ const (
 
 var streamStatusText = map[streamStatus]string{
 	streamOK:          "accepted",
-	streamBadHeader:   "it does not understand the stream header; do both sides run the same version?",
-	streamUnknownNode: "it knows no such server in its datacenter",
-	streamNotAllowed:  "it does not allow this stream",
+	streamBadHeader:   "the stream header was not understood; do both sides run the same version?",
+	streamUnknownNode: "its datacenter has no such server",
+	streamNotAllowed:  "this server may not open it",
 	streamNoPool:      "it does not take part in the pool (starting or stopping?)",
-	streamBusy:        "it has too many open streams",
-	streamUnreachable: "it cannot reach the server inside its datacenter",
+	streamBusy:        "it has too many streams already",
+	streamUnreachable: "a server of its datacenter took the stream, but cannot reach it",
 }
 
 // refusedError is a status other than streamOK.
 type refusedError struct {
 	status streamStatus
-	by     string // node.dc that answered
+	target string
 }
 
 func (e *refusedError) Error() string {
@@ -113,5 +113,5 @@ func (e *refusedError) Error() string {
 	if !ok {
 		text = fmt.Sprintf("status %d", e.status)
 	}
-	return fmt.Sprintf("%s refused the stream: %s", e.by, text)
+	return fmt.Sprintf("stream to %s refused: %s", e.target, text)
 }

@@ -62,7 +62,9 @@ func (a *authority) identity(role tlsutil.Role, node, dc string) *tlsutil.Identi
 	return id
 }
 
-func (a *authority) server(node, dc string) *tlsutil.Identity { return a.identity(tlsutil.RoleServer, node, dc) }
+func (a *authority) server(node, dc string) *tlsutil.Identity {
+	return a.identity(tlsutil.RoleServer, node, dc)
+}
 
 // logBuffer collects log lines.
 type logBuffer struct {

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// memNet is a network inside a synctest bubble: pipes between those who listen and those who dial. There, limits of
+// minutes are tested as they are. yamux cannot take part: it keeps timers in a global pool that bubbles must not share.
+type memNet struct {
+	mu        sync.Mutex
+	listeners map[string]*memListener
+	dials     []time.Time
+}
+
+func newMemNet() *memNet { return &memNet{listeners: map[string]*memListener{}} }
+
+func (n *memNet) listen(addr string) *memListener {
+	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), donec: make(chan struct{})}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listeners[addr] = l
+	return l
+}
+
+func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	n.dials = append(n.dials, time.Now())
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("nobody listens")
+	}
+	a, b := net.Pipe()
+	select {
+	case l.conns <- b:
+		return a, nil
+	case <-l.donec:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (n *memNet) dialed() []time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]time.Time(nil), n.dials...)
+}
+
+type memListener struct {
+	addr  nameAddr
+	conns chan net.Conn
+	once  sync.Once
+	donec chan struct{}
+}
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.donec:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memListener) Close() error   { l.once.Do(func() { close(l.donec) }); return nil }
+func (l *memListener) Addr() net.Addr { return l.addr }
+
+// memPair starts srv1 of dc1, which reaches srv1 of dc2 through nw at the address of srv1.
+func memPair(t *testing.T, nw *memNet) (n1, n2 *node) {
+	t.Helper()
+	a := newAuthority(t)
+	use := func(c *DialerConfig) { c.DialTCP = nw.dial }
+	n1 = newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
+	n2 = newNode(t, a, "srv1", "dc2", use).start(nw.listen("10.0.2.1:8300"))
+	n1.book.Store(hops(n2.addr))
+	return n1, n2
+}
+
+func TestLinkIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		n1, n2 := memPair(t, nw)
+		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+		tm := n1.tun.tm
+		for range 10 { // echoes keep the connection alive for as long as packets are sent now and then
+			send(t, t1, "srv1.dc2", "x")
+			receive(t, t2)
+			time.Sleep(tm.linkIdle - time.Second)
+		}
+		if got := len(nw.dialed()); got != 1 {
+			t.Errorf("%d dials", got)
+		}
+		if l := n1.tun.Stats().Links; len(l) != 1 || l[0].ConnectedSince.IsZero() {
+			t.Errorf("links: %+v", l)
+		}
+		time.Sleep(tm.echoEvery + 2*time.Second)
+		if l := n1.tun.Stats().Links; len(l) != 1 || !l[0].ConnectedSince.IsZero() || l[0].LastError != "" {
+			t.Errorf("links, idle: %+v", l)
+		}
+		if got := n2.mux.Stats().Protocols[0]; got.ALPN != ProtoGossip || got.Open != 0 || got.Total != 1 {
+			t.Errorf("the peer's connections: %+v", got)
+		}
+		time.Sleep(tm.linkIdle)
+		if l := n1.tun.Stats().Links; len(l) != 0 {
+			t.Errorf("links, retired: %+v", l)
+		}
+		send(t, t1, "srv1.dc2", "again")
+		if got := receive(t, t2); got != "again" {
+			t.Errorf("received %q", got)
+		}
+		if log := n1.log.String(); strings.Contains(log, "WARN") {
+			t.Errorf("log:\n%s", log)
+		}
+	})
+}
+
+func TestLinkBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		n1, n2 := memPair(t, nw)
+		n1.book.Store(hops("10.0.9.9:1")) // where nobody listens
+		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+		tm := n1.tun.tm
+		send(t, t1, "srv1.dc2", "x")
+		time.Sleep(30 * time.Second)
+		dials := nw.dialed()
+		want := backoff{min: tm.backoffMin, max: tm.backoffMax}
+		for i := 1; i < len(dials); i++ {
+			gap := dials[i].Sub(dials[i-1])
+			if most := want.next(0); gap > most || gap < most*3/4 {
+				t.Errorf("dial %d came after %v, want about %v", i, gap, most)
+			}
+		}
+		if len(dials) < 9 || len(dials) > 14 {
+			t.Errorf("%d dials in 30 s", len(dials))
+		}
+		if got := strings.Count(n1.log.String(), "gossip link down"); got != 1 {
+			t.Errorf("logged %d times that it is down", got)
+		}
+		// Nothing new to send: it gives up, and what waited is counted as lost.
+		time.Sleep(2*tm.linkIdle + 2*tm.backoffMax)
+		if got := n1.traffic(PoolWAN, "dc2").Dropped["expired"]; got != 1 || len(n1.tun.Stats().Links) != 0 {
+			t.Errorf("expired %d, links %+v", got, n1.tun.Stats().Links)
+		}
+		n1.book.Store(hops(n2.addr))
+		send(t, t1, "srv1.dc2", "y")
+		if got := receive(t, t2); got != "y" {
+			t.Errorf("received %q", got)
+		}
+	})
+}
+
+func TestLinkNoticesSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc2")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
+			defer c.Close()
+			for buf := make([]byte, 1024); ; { // reads, and answers nothing
+				if _, err := c.Read(buf); err != nil {
+					return
+				}
+			}
+		})
+		background(t, func(ctx context.Context) error { return m.Run(ctx, nw.listen("10.0.2.1:8300")) })
+		n1.book.Store(hops("10.0.2.1:8300"))
+		t1 := n1.tun.Transport(PoolWAN)
+		tm := n1.tun.tm
+		send(t, t1, "srv1.dc2", "x")
+		time.Sleep(tm.silence - time.Millisecond)
+		if l := n1.tun.Stats().Links[0]; l.LastError != "" || !l.ConnectedSince.IsZero() {
+			t.Errorf("link before: %+v", l)
+		}
+		time.Sleep(2 * time.Millisecond)
+		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
+			t.Errorf("link after: %+v", l)
+		}
+		if p := n1.d.Paths(); len(p) != 1 || p[0].Failures != 1 || !strings.Contains(p[0].LastError, "stopped answering") {
+			t.Errorf("paths: %+v", p)
+		}
+	})
+}
+
+func TestPeerIdleClosesTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		n1, n2 := memPair(t, nw)
+		t2 := n2.tun.Transport(PoolWAN)
+		raw, err := nw.dial(t.Context(), n2.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(raw, n1.id.ClientConfig("srv1.server.dc2.wanfed", ProtoGossip))
+		defer c.Close()
+		if _, err := c.Write(appendFrame(nil, PoolWAN, "", []byte("x"))); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, t2)
+		start := time.Now()
+		if !isClosedByPeer(c) {
+			t.Error("the connection stays open")
+		}
+		if took := time.Since(start).Round(time.Second); took != n2.tun.tm.peerIdle {
+			t.Errorf("closed after %v", took)
+		}
+		if got := n2.tun.Stats().Closed; len(got) != 0 {
+			t.Errorf("being idle is no fault: %v", got)
+		}
+	})
+}
+
+func TestConsulConnectionsAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		n2 := newNode(t, a, "srv1", "dc2").asConsulOn(nw.listen("10.0.2.1:8300"))
+		n1.book.Store(hops(n2.addr))
+		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+		start := time.Now()
+		for time.Since(start) < 5*time.Minute {
+			send(t, t1, "srv1.dc2", "x")
+			receive(t, t2)
+			time.Sleep(time.Second)
+		}
+		// One dial to find out the protocol, then one for each 30 s.
+		if got := len(nw.dialed()); got < 10 || got > 12 {
+			t.Errorf("%d dials in 5 min", got)
+		}
+		if got := n1.traffic(PoolWAN, "dc2"); len(got.Dropped) != 0 || got.Sent != 300 {
+			t.Errorf("traffic: %+v", got)
+		}
+	})
+}
+
+func TestLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLifetime()
+		ended := make(chan string, 2) // one for each that is started
+		early := func(ctx context.Context) { <-ctx.Done(); ended <- "early" }
+		if !l.start(early) {
+			t.Error("refused before run")
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { l.run(ctx); close(done) }()
+		synctest.Wait()
+		if !l.start(func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second); ended <- "slow" }) {
+			t.Error("refused while running")
+		}
+		cancel()
+		synctest.Wait()
+		if l.start(early) {
+			t.Error("started after the end")
+		}
+		select {
+		case <-done:
+			t.Error("run did not wait")
+		default:
+		}
+		<-done
+		if a, b := <-ended, <-ended; a != "early" || b != "slow" {
+			t.Errorf("ended: %s, %s", a, b)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// member starts a memberlist of n's with short intervals.
+func member(t testing.TB, n *node, pool Pool) *memberlist.Memberlist {
+	t.Helper()
+	conf := memberlist.DefaultLANConfig()
+	conf.Name, conf.RequireNodeNames = n.name+"."+n.dc, true
+	if pool == PoolLAN {
+		conf.Name, conf.RequireNodeNames = n.name, false // a LAN join has only addresses
+	}
+	conf.Transport = n.tun.Transport(pool)
+	conf.LogOutput = io.Discard
+	conf.ProbeInterval, conf.ProbeTimeout = 200*time.Millisecond, 100*time.Millisecond
+	conf.GossipInterval, conf.PushPullInterval = 20*time.Millisecond, 500*time.Millisecond
+	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult, conf.AwarenessMaxMultiplier = 2, 1, 1
+	conf.TCPTimeout = 2 * time.Second
+	m, err := memberlist.Create(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Shutdown() })
+	return m
+}
+
+// alive lists the members that m takes for alive.
+func alive(m *memberlist.Memberlist) string {
+	var names []string
+	for _, n := range m.Members() {
+		if n.State == memberlist.StateAlive {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func TestMemberlistOverTheTunnel(t *testing.T) {
+	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *timing) {
+		tm.echoEvery, tm.silence, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
+		tm.keepalive, tm.muxWrite = 100*time.Millisecond, 400*time.Millisecond
+	})
+	ms := map[string]*memberlist.Memberlist{}
+	for name, n := range w.nodes {
+		ms[name] = member(t, n, PoolWAN)
+	}
+	see := func(who []string, whom string) {
+		t.Helper()
+		for _, name := range who {
+			eventually(t, name+" sees "+whom, 20*time.Second, func() bool { return alive(ms[name]) == whom })
+		}
+	}
+	const all = "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
+	everybody := strings.Fields(all)
+	if _, err := ms["srv1.dc2"].Join([]string{"*.dc1/192.0.2.2:1"}); err != nil { // nobody listens at that address
+		t.Fatal(err)
+	}
+	for _, name := range []string{"srv2.dc1", "srv2.dc2"} {
+		first := "srv1" + strings.TrimPrefix(name, "srv2")
+		if _, err := ms[name].Join([]string{first + "/" + w.nodes[first].addr}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	see(everybody, all)
+
+	// A server dies.
+	ms["srv2.dc2"].Shutdown()
+	see([]string{"srv1.dc1", "srv2.dc1", "srv1.dc2"}, "srv1.dc1 srv1.dc2 srv2.dc1")
+	ms["srv2.dc2"] = member(t, w.nodes["srv2.dc2"], PoolWAN)
+	if _, err := ms["srv2.dc2"].Join([]string{"*.dc1/192.0.2.2:1"}); err != nil {
+		t.Fatal(err)
+	}
+	see(everybody, all)
+
+	// Both gateways stand still: each datacenter is alone, and knows it.
+	w.gws["dc1"].freeze(true)
+	w.gws["dc2"].freeze(true)
+	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
+	see([]string{"srv1.dc2", "srv2.dc2"}, "srv1.dc2 srv2.dc2")
+	w.gws["dc1"].freeze(false)
+	w.gws["dc2"].freeze(false)
+	see(everybody, all)
+
+	// No gateway at all: an empty address book must not keep members alive.
+	full := w.nodes["srv1.dc1"].book.Load()
+	w.gws["dc1"].stop() // else state exchange from dc2 would still refute what dc1 believes
+	w.gws["dc2"].stop()
+	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
+		r := *w.nodes[name].book.Load()
+		r.Hops = nil
+		w.nodes[name].book.Store(&r)
+	}
+	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
+	w.gws["dc1"].restart()
+	w.gws["dc2"].restart()
+	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
+		r := *full
+		w.nodes[name].book.Store(&r)
+	}
+	see(everybody, all)
+}
+
+func TestBothPoolsShareTheTunnel(t *testing.T) {
+	w := newWorld(t, 2, []string{"dc1", "dc2"})
+	lan := map[string]*memberlist.Memberlist{}
+	wan := map[string]*memberlist.Memberlist{}
+	for name, n := range w.nodes {
+		lan[name], wan[name] = member(t, n, PoolLAN), member(t, n, PoolWAN)
+	}
+	for _, dc := range []string{"dc1", "dc2"} {
+		if _, err := lan["srv2."+dc].Join([]string{w.nodes["srv1."+dc].addr}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wan["srv2."+dc].Join([]string{"srv1." + dc + "/" + w.nodes["srv1."+dc].addr}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := wan["srv2.dc2"].Join([]string{"*.dc1/192.0.2.2:1"}); err != nil {
+		t.Fatal(err)
+	}
+	for name := range w.nodes {
+		eventually(t, name+"'s pools", 20*time.Second, func() bool {
+			return alive(lan[name]) == "srv1 srv2" && alive(wan[name]) == "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
+		})
+	}
+	msg := []byte("user message")
+	for _, m := range lan["srv1.dc1"].Members() {
+		if m.Name == "srv2" {
+			if err := lan["srv1.dc1"].SendReliable(m, msg); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

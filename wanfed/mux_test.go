@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// muxBed is a mux of srv1 in dc1 with two protocols: one for servers and gateways, one for servers of dc1.
+type muxBed struct {
+	m    *Mux
+	addr string
+	log  *logBuffer
+	got  chan tlsutil.Peer
+	stop func()
+}
+
+func newMuxBed(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxBed {
+	t.Helper()
+	b := &muxBed{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
+	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
+	for _, f := range change {
+		f(&cfg)
+	}
+	var err error
+	if b.m, err = NewMux(cfg); err != nil {
+		t.Fatal(err)
+	}
+	h := func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+		defer c.Close()
+		b.got <- p
+		c.Write([]byte("hi"))
+		io.Copy(io.Discard, c)
+	}
+	b.m.Handle("all/1", []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway}, false, h)
+	b.m.Handle("own/1", []tlsutil.Role{tlsutil.RoleServer}, true, h)
+	ln := listen(t)
+	b.addr = ln.Addr().String()
+	b.stop = background(t, func(ctx context.Context) error { return b.m.Run(ctx, ln) })
+	return b
+}
+
+// refusedFor waits until the mux has counted one refusal, of that kind.
+func (b *muxBed) refusedFor(t *testing.T, why refusal) {
+	t.Helper()
+	eventually(t, "refusal "+string(why), 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 })
+	if got := b.m.Stats().Refused; got[string(why)] != 1 || len(got) != 1 {
+		t.Errorf("refused: %v, want one %s", got, why)
+	}
+	eventually(t, "a log line", time.Second, func() bool { return strings.Contains(b.log.String(), "\n") || why == hungUp })
+	if log := b.log.String(); why != hungUp && (strings.Count(log, "\n") != 1 || !strings.Contains(log, refusalText[why])) {
+		t.Errorf("log:\n%s", log)
+	} else {
+		t.Log(strings.TrimSpace(log))
+	}
+}
+
+func TestMuxRefusals(t *testing.T) {
+	a, expired := expiredCert(t)
+	foreign := newAuthority(t)
+	sni := tlsutil.ServerName("", "dc1", tlsutil.DefaultDomain)
+	shake := func(cfg *tls.Config) func(*testing.T, net.Conn) {
+		return func(t *testing.T, c net.Conn) {
+			tc := tls.Client(c, cfg)
+			if tc.Handshake() == nil {
+				tc.Read(make([]byte, 1))
+			}
+		}
+	}
+	with := func(cfg *tls.Config, change func(*tls.Config)) *tls.Config {
+		change(cfg)
+		return cfg
+	}
+	srv2 := a.server("srv2", "dc1")
+	for _, tt := range []struct {
+		why refusal
+		run func(*testing.T, net.Conn)
+	}{
+		{plainText, func(t *testing.T, c net.Conn) { c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); io.Copy(io.Discard, c) }},
+		{noALPN, shake(srv2.ClientConfig(sni))},
+		{unknownALPN, shake(srv2.ClientConfig(sni, "smtp", "imap"))},
+		{unknownSNI, shake(srv2.ClientConfig("srv9.server.dc1.wanfed", "all/1"))},
+		{oldTLS, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }))},
+		{certMissing, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) {
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
+		}))},
+		{certForeign, shake(with(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"), func(c *tls.Config) {
+			c.InsecureSkipVerify, c.VerifyConnection = true, nil // the test's client does not mind; the server does
+		}))},
+		{certInvalid, shake(with(srv2.ClientConfig(sni, "all/1"), present(expired)))},
+		{peerRefusedUs, shake(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"))},
+		{wrongRole, shake(a.identity(tlsutil.RoleClient, "joe", "dc1").ClientConfig(sni, "all/1"))},
+		{wrongDC, shake(a.server("srv2", "dc2").ClientConfig(sni, "own/1"))},
+		{tooSlow, func(t *testing.T, c net.Conn) { c.Write([]byte{22, 3, 1}); io.Copy(io.Discard, c) }},
+		{hungUp, func(t *testing.T, c net.Conn) {}},
+	} {
+		t.Run(string(tt.why), func(t *testing.T) {
+			b := newMuxBed(t, a, func(c *MuxConfig) {
+				if tt.why == tooSlow {
+					c.HandshakeTimeout = 50 * time.Millisecond
+				}
+			})
+			c, err := net.Dial("tcp", b.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetDeadline(time.Now().Add(5 * time.Second))
+			tt.run(t, c)
+			c.Close()
+			b.refusedFor(t, tt.why)
+			if len(b.got) != 0 {
+				t.Error("a handler ran")
+			}
+		})
+	}
+}
+
+// expiredCert makes a CA of two years ago, and the certificate of a server that expired a year ago.
+func expiredCert(t *testing.T) (*authority, tls.Certificate) {
+	t.Helper()
+	old := time.Now().AddDate(-2, 0, 0)
+	ca, err := tlsutil.CreateCA(tlsutil.CARequest{Now: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1", CA: ca, Now: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{t, ca}, cert
+}
+
+// present makes a client use cert and trust anybody.
+func present(cert tls.Certificate) func(*tls.Config) {
+	return func(c *tls.Config) {
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+		c.InsecureSkipVerify, c.VerifyConnection = true, nil
+	}
+}
+
+func TestMuxHandsOut(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a)
+	for _, tt := range []struct {
+		id   *tlsutil.Identity
+		alpn []string
+		want string
+	}{
+		{a.server("srv2", "dc2"), []string{"all/1"}, "all/1"},
+		{a.identity(tlsutil.RoleGateway, "gw1", "dc1"), []string{"all/1"}, "all/1"},
+		{a.server("srv2", "dc1"), []string{"own/1"}, "own/1"},
+		{a.server("srv2", "dc1"), []string{"own/1", "nope/1", "all/1"}, "all/1"}, // the listener's order counts
+	} {
+		c, err := tls.Dial("tcp", b.addr, tt.id.ClientConfig("srv1.server.dc1.wanfed", tt.alpn...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := <-b.got; p != tt.id.Peer() {
+			t.Errorf("peer %v, want %v", p, tt.id.Peer())
+		}
+		if got := c.ConnectionState().NegotiatedProtocol; got != tt.want {
+			t.Errorf("protocol %q, want %q", got, tt.want)
+		}
+		c.Close()
+	}
+	eventually(t, "connections closed", 5*time.Second, func() bool { return b.m.Stats().Protocols[0].Open == 0 })
+	s := b.m.Stats()
+	if s.Accepted != 4 || s.Protocols[0].ALPN != "all/1" || s.Protocols[0].Total != 3 || s.Protocols[1].Total != 1 || len(s.Refused) != 0 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+func TestMuxStopClosesConnections(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a)
+	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	slow, err := net.Dial("tcp", b.addr) // in the middle of a handshake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	<-b.got
+	eventually(t, "both accepted", 5*time.Second, func() bool { return b.m.Stats().Accepted == 2 })
+	start := time.Now()
+	b.stop()
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+		t.Error("the connection is still open")
+	}
+}
+
+func TestMuxListener(t *testing.T) {
+	a := newAuthority(t)
+	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := []tlsutil.Role{tlsutil.RoleServer}
+	l, closed := m.Listener(ProtoRaft, servers, true), m.Listener(ProtoGRPC, servers, false)
+	if l.Addr().String() != ProtoRaft {
+		t.Errorf("address before Run: %v", l.Addr())
+	}
+	ln := listen(t)
+	stop := background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
+	dial := func(alpn string) *tls.Conn {
+		c, err := tls.Dial("tcp", ln.Addr().String(), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", alpn))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		return c
+	}
+	c := dial(ProtoRaft)
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if cs := s.(*tls.Conn).ConnectionState(); !cs.HandshakeComplete || cs.NegotiatedProtocol != ProtoRaft {
+		t.Errorf("accepted in state %+v", cs)
+	}
+	if l.Addr().String() != ln.Addr().String() {
+		t.Errorf("address: %v", l.Addr())
+	}
+	closed.Close()
+	if _, err := closed.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept on a closed listener: %v", err)
+	}
+	if _, err := dial(ProtoGRPC).Read(make([]byte, 1)); err == nil {
+		t.Error("a closed listener's protocol is still served")
+	}
+	waiting := dial(ProtoRaft) // nobody accepts it
+	eventually(t, "handshake", 5*time.Second, func() bool { return m.Stats().Protocols[0].Open == 1 })
+	stop()
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after the end: %v", err)
+	}
+	if _, err := waiting.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("a connection that nobody accepted: %v", err)
+	}
+	// Who accepted a connection owns it: the mux's end does not close it.
+	go s.Write([]byte("x"))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if got := m.Stats().Refused[string(notServed)]; got != 1 {
+		t.Errorf("not_served = %d", got)
+	}
+}
+
+// shortListener fails as a process without file descriptors does, twice; then for good.
+type shortListener struct {
+	net.Listener
+	n    atomic.Int32
+	last error
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if l.n.Add(1) <= 2 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return nil, l.last
+}
+
+func (l *shortListener) Close() error   { return nil }
+func (l *shortListener) Addr() net.Addr { return nameAddr("test") }
+
+func TestMuxBacksOff(t *testing.T) {
+	a := newAuthority(t)
+	id := a.server("srv1", "dc1")
+	synctest.Test(t, func(t *testing.T) {
+		m, err := NewMux(MuxConfig{Identity: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		broken := errors.New("broken")
+		if err := m.Run(t.Context(), &shortListener{last: broken}); !errors.Is(err, broken) {
+			t.Errorf("Run = %v", err)
+		}
+		if took := time.Since(start); took != 15*time.Millisecond {
+			t.Errorf("backed off for %v, want 5 ms and 10 ms", took)
+		}
+		if got := m.Stats().Refused[string(acceptError)]; got != 2 {
+			t.Errorf("accept_error = %d", got)
+		}
+	})
+}
+
+func TestMuxBoundsHandshakes(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a, func(c *MuxConfig) { c.MaxHandshakes = 2 })
+	var slow []net.Conn
+	for range 3 {
+		c, err := net.Dial("tcp", b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		slow = append(slow, c)
+	}
+	eventually(t, "two handshakes", 5*time.Second, func() bool { return b.m.Stats().Handshaking == 2 })
+	if n := b.m.Stats().Accepted; n != 2 {
+		t.Errorf("%d accepted", n)
+	}
+	for _, c := range slow {
+		c.Close()
+	}
+	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-b.got
+}
+
+func TestRefusalsAreNotLoggedTooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logBuffer{}
+		r := newRefusals(log.logger())
+		for range 1000 {
+			r.note(plainText, nameAddr("192.0.2.1:1"), nil)
+		}
+		r.note(noALPN, nameAddr("192.0.2.1:1"), nil)
+		time.Sleep(refusalLogEvery)
+		r.note(plainText, nameAddr("192.0.2.1:1"), nil)
+		if got := log.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "unlogged=999") {
+			t.Errorf("log:\n%s", got)
+		}
+		if got := r.counts(); got[string(plainText)] != 1001 || got[string(noALPN)] != 1 {
+			t.Errorf("counts: %v", got)
+		}
+	})
+}
+
+func TestMuxMistakes(t *testing.T) {
+	if _, err := NewMux(MuxConfig{}); err == nil || !strings.Contains(err.Error(), "Identity") {
+		t.Errorf("no identity: %v", err)
+	}
+	m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := func(context.Context, *tls.Conn, tlsutil.Peer) {}
+	m.Handle("a/1", tlsutil.Roles, false, h)
+	for name, f := range map[string]func(){
+		"twice":    func() { m.Handle("a/1", tlsutil.Roles, false, h) },
+		"no id":    func() { m.Handle("", tlsutil.Roles, false, h) },
+		"no roles": func() { m.Handle("b/1", nil, false, h) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/hashicorp/yamux"
+	"golang.org/x/net/nettest"
+)
+
+func TestStreamConnIsANetConn(t *testing.T) {
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		a, b := net.Pipe()
+		cfg := defaultTiming().muxConfig(orDiscard(nil))
+		client, err := yamux.Client(a, cfg)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		server, err := yamux.Server(b, cfg)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		c, err := client.OpenStream()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		s, err := server.AcceptStream()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return newStreamConn(c, "a"), newStreamConn(s, "b"), func() { client.Close(); server.Close() }, nil
+	})
+}
+
+func TestStreamConnTellsAnEndFromABreak(t *testing.T) {
+	pair := func() (c, s *streamConn, client *yamux.Session) {
+		a, b := net.Pipe()
+		cfg := defaultTiming().muxConfig(orDiscard(nil))
+		client, _ = yamux.Client(a, cfg)
+		server, _ := yamux.Server(b, cfg)
+		t.Cleanup(func() { client.Close(); server.Close() })
+		cst, err := client.OpenStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sst, err := server.AcceptStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newStreamConn(cst, "a"), newStreamConn(sst, "b"), client
+	}
+	c, s, _ := pair()
+	c.CloseWrite()
+	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("after the peer's end: %v", err)
+	}
+	_, s, client := pair()
+	client.Close()
+	if _, err := s.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("after the session broke: %v", err)
+	}
+}
