@@ -70,7 +70,7 @@ func (d *Dialer) race(ctx context.Context, addrs []string) (_ net.Conn, won, fai
 		results = make(chan attempt)
 		pending = map[int]bool{}
 		started = 0
-		errs    []error
+		errs    = make([]error, len(addrs)) // in the order of addrs
 		stagger = time.NewTimer(d.Stagger)
 	)
 	defer stagger.Stop()
@@ -90,21 +90,23 @@ func (d *Dialer) race(ctx context.Context, addrs []string) (_ net.Conn, won, fai
 			delete(pending, a.n)
 			if a.err == nil {
 				d.judge(addrs, a.n, pending)
-				return a.conn, a.n, len(errs), nil
+				return a.conn, a.n, failed, nil
 			}
 			d.failures.failed(addrs[a.n], time.Now())
-			errs = append(errs, a.err)
+			errs[a.n] = a.err
+			failed++
 			if next(); len(pending) == 0 {
-				return nil, 0, len(errs), errors.Join(errs...)
+				return nil, 0, failed, errors.Join(errs...)
 			}
 		case <-ctx.Done():
 			for n := range pending {
-				errs = append(errs, fmt.Errorf("dial %s: %w", addrs[n], ctx.Err()))
+				errs[n] = fmt.Errorf("dial %s: %w", addrs[n], ctx.Err())
+				failed++
 				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 					d.failures.failed(addrs[n], time.Now())
 				}
 			}
-			return nil, 0, len(errs), errors.Join(errs...)
+			return nil, 0, failed, errors.Join(errs...)
 		}
 	}
 }

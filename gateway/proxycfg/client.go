@@ -40,30 +40,20 @@ type Config struct {
 
 // Client is a gateway's connection to the servers of its datacenter.
 type Client struct {
-	cfg     Config
-	servers *servers
+	cfg       Config
+	servers   *servers
+	dialer    *gateway.Dialer
+	connected chan struct{} // a wake-up: there is a new connection
 
 	mu     sync.Mutex
 	status Status
 	snap   *pb.GatewaySnapshot // the last applied
-}
-
-// Status tells how the gateway gets its routes.
-type Status struct {
-	// Server is the address of the server in use; empty while there is none.
-	Server string
-	// Registered is when a server last acknowledged a heartbeat.
-	Registered time.Time
-	// SnapshotAt is when the snapshot in use was received; zero when it came from disk, or there is none.
-	SnapshotAt time.Time
-	// HasSnapshot says that there are routes, FromDisk that they are those of an earlier run.
-	HasSnapshot, FromDisk bool
-	LastError             string
-	LastErrorAt           time.Time
+	warned map[string]warning  // by what failed
+	noDial error               // why no server could be reached; nil while one could
 }
 
 const (
-	callTimeout       = 10 * time.Second
+	callTimeout       = 5 * time.Second // less than the servers' patience with a silent gateway
 	deregisterTimeout = 2 * time.Second
 	minBackoff        = 50 * time.Millisecond
 	maxBackoff        = 3 * time.Second
@@ -80,7 +70,10 @@ func New(cfg Config) (*Client, error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data_dir: %w", err)
 	}
-	c := &Client{cfg: cfg, servers: &servers{configured: cfg.Servers}}
+	c := &Client{
+		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity),
+		connected: make(chan struct{}, 1), warned: map[string]warning{},
+	}
 	c.loadDisk()
 	return c, nil
 }
@@ -90,14 +83,12 @@ func (c *Client) loadDisk() {
 	if err == nil && snap != nil {
 		err = c.checkOwn(snap)
 	}
-	if err == nil && snap != nil {
-		err = c.use(snap)
-	}
 	if err != nil {
 		c.cfg.Logger.Warn("snapshot on disk is not used", "err", err)
 		return
 	}
 	if snap != nil {
+		c.use(snap)
 		c.mu.Lock()
 		c.status.FromDisk = true
 		c.mu.Unlock()
@@ -115,19 +106,13 @@ func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 	return nil
 }
 
-// Status returns how it goes.
-func (c *Client) Status() Status {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.status
-}
-
 // Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	cc, err := api.Connect(c.dial)
 	if err != nil {
 		return err
 	}
+	defer c.dialer.Wait()
 	defer cc.Close()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.register(gctx, pb.NewGatewayServiceClient(cc)) })
@@ -137,25 +122,28 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-// register is the heartbeat.
+// register is the heartbeat: one now, one each interval, and one for each new connection.
 func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
 	backoff, known := minBackoff, false
 	for {
 		cctx, cancel := context.WithTimeout(ctx, callTimeout)
 		resp, err := client.Register(cctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
 		cancel()
-		var next time.Duration
+		next := backoff + rand.N(backoff/4)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			c.failed("registering", err)
-			next, known = backoff+rand.N(backoff/4), false
-			backoff = min(2*backoff, maxBackoff)
+			c.failed("cannot register", err)
+			backoff, known = min(2*backoff, maxBackoff), false
 		default:
-			backoff = minBackoff
+			select {
+			case <-c.connected: // the call itself made the connection
+			default:
+			}
 			interval := max(resp.GetInterval().AsDuration(), 100*time.Millisecond)
-			next = interval - rand.N(interval/10)
+			next, backoff = interval-rand.N(interval/10), minBackoff
+			c.worked("cannot register")
 			if !known {
 				c.cfg.Logger.Info("registered", "lan", c.cfg.LAN, "wan", c.cfg.WAN, "interval", interval)
 			}
@@ -164,7 +152,7 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) e
 			c.status.Registered = time.Now()
 			c.mu.Unlock()
 		}
-		if !sleep(ctx, next) {
+		if !sleep(ctx, next, c.connected) {
 			return nil
 		}
 	}
@@ -178,8 +166,8 @@ func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) err
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.failed("following snapshots", err)
-		if !sleep(ctx, backoff+rand.N(backoff/4)) {
+		c.failed("cannot follow snapshots", err)
+		if !sleep(ctx, backoff+rand.N(backoff/4), nil) {
 			return nil
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -197,6 +185,7 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 			return err
 		}
 		received()
+		c.worked("cannot follow snapshots")
 		if err := c.checkOwn(snap); err != nil {
 			return fmt.Errorf("snapshot refused: %w", err)
 		}
@@ -204,45 +193,48 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 	}
 }
 
-// apply uses a snapshot and keeps it on disk. One that cannot be used leaves the tables as they are.
+// apply uses a snapshot and keeps it on disk.
 func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
+	early := len(snap.Servers) == 0 && len(c.snap.GetServers()) > 0
 	c.mu.Unlock()
 	if same {
 		return
 	}
-	if err := c.use(snap); err != nil {
-		c.failed("using a snapshot", err)
+	if early { // not even the server that sent it is in it
+		c.cfg.Logger.Debug("snapshot of a server that has just started is not used")
 		return
 	}
+	c.use(snap)
 	c.mu.Lock()
 	c.status.FromDisk = false
 	c.status.SnapshotAt = time.Now()
 	c.mu.Unlock()
 	c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
-		c.failed("keeping the snapshot", err)
+		c.failed("snapshot not kept on disk", err)
 	}
 }
 
-func (c *Client) use(snap *pb.GatewaySnapshot) error {
-	lan, wan, err := Tables(snap)
-	if err != nil {
-		return err
+func (c *Client) use(snap *pb.GatewaySnapshot) {
+	lan, wan, faults := Tables(snap)
+	for _, err := range faults {
+		c.cfg.Logger.Warn("left out of the routes", "err", err)
 	}
 	c.cfg.LANSide.SetTable(lan)
 	c.cfg.WANSide.SetTable(wan)
 	var addrs []string
 	for _, s := range snap.Servers {
-		addrs = append(addrs, s.Address)
+		if gateway.CheckAddr(s.Address) == nil {
+			addrs = append(addrs, s.Address)
+		}
 	}
 	c.servers.learn(addrs)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snap = snap
 	c.status.HasSnapshot = true
-	return nil
 }
 
 // deregister tells the servers that this gateway stops, after ctx has ended.
@@ -256,20 +248,14 @@ func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient)
 	c.cfg.Logger.Info("deregistered")
 }
 
-func (c *Client) failed(what string, err error) {
-	c.cfg.Logger.Warn(what, "err", err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.status.LastError, c.status.LastErrorAt = what+": "+err.Error(), time.Now()
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for d or for a wake-up. It returns false when ctx has ended.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+	case <-wake:
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }

@@ -22,33 +22,38 @@ const (
 )
 
 // saveSnapshot replaces the file in one step: a crash leaves the old one or the new one.
-func saveSnapshot(dir string, snap *pb.GatewaySnapshot) (err error) {
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(snap)
+func saveSnapshot(dir string, snap *pb.GatewaySnapshot) error {
+	// The name is always the same, so that a crash leaves one such file at most. One process uses the folder.
+	tmp := filepath.Join(dir, snapshotFile+".new")
+	b, err := encodeSnapshot(snap)
 	if err != nil {
-		return fmt.Errorf("encode snapshot: %w", err)
-	}
-	sum := sha256.Sum256(body)
-	f, err := os.CreateTemp(dir, snapshotFile+".*.tmp")
-	if err != nil {
-		return fmt.Errorf("save snapshot: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("save snapshot: %w", err), os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(bytes.Join([][]byte{[]byte(snapshotMagic), sum[:], body}, nil))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), filepath.Join(dir, snapshotFile)); err != nil {
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
 		return err
+	}
+	_, err = f.Write(b)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	if err := os.Rename(tmp, filepath.Join(dir, snapshotFile)); err != nil {
+		return errors.Join(err, os.Remove(tmp))
 	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func encodeSnapshot(snap *pb.GatewaySnapshot) ([]byte, error) {
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(snap)
+	if err != nil {
+		return nil, fmt.Errorf("encode snapshot: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	return bytes.Join([][]byte{[]byte(snapshotMagic), sum[:], body}, nil), nil
 }
 
 // loadSnapshot reads the file. It returns nil without an error when there is none.

@@ -10,14 +10,17 @@
 // # Flow
 //
 // Client.Run dials any server (the configured addresses, and those of the last snapshot) with SNI server.<dc>.<domain>.
-// It calls Register at once and then every interval the server asks for: that is the heartbeat. Beside it, it
-// follows Watch: each snapshot replaces both tables and is kept on disk. Without any server, after a restart too, the gateway
-// routes by the snapshot on disk. At the end it calls Deregister, so that no datacenter uses this gateway any more.
+// A server that does not answer soon does not hold it up: the next is dialled too. It calls Register at once, for each new
+// connection, and every interval the server asks for: that is the heartbeat. Beside it, it follows Watch: each snapshot
+// replaces both tables and is kept on disk. Without any server, after a restart too, the gateway routes by the snapshot on
+// disk. At the end it calls Deregister, so that no datacenter uses this gateway any more.
 //
 // # Routes
 //
 // The WAN side, where other datacenters connect, leads to servers of this datacenter and nowhere else: no loop and no open
-// relay is possible. The LAN side, where this datacenter's servers connect, leads to other datacenters' gateways too.
+// relay is possible. The LAN side, where this datacenter's servers connect, leads to other datacenters' gateways too. What
+// cannot be routed by is left out with a warning; the rest is used. A snapshot without any server is not used if the one before
+// had some: its sender has only just started.
 //
 // # Goroutines
 //

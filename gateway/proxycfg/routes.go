@@ -3,54 +3,102 @@
 package proxycfg
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Tables builds what the two sides of a gateway route by. It is pure. A snapshot that cannot be routed by is an error that
-// names the fault: nothing of it is used.
-func Tables(snap *pb.GatewaySnapshot) (lan, wan *gateway.Table, err error) {
-	local := localRoutes(snap)
-	far := farRoutes(snap)
-	wan, wanErr := gateway.NewTable(local)
-	lan, lanErr := gateway.NewTable(append(far, local...))
-	if err := errors.Join(wanErr, lanErr); err != nil {
-		return nil, nil, fmt.Errorf("snapshot of %s: %w", snap.GetDatacenter(), err)
-	}
-	return lan, wan, nil
-}
-
-// localRoutes lead to this datacenter's servers: each by its name, and any of them.
-func localRoutes(snap *pb.GatewaySnapshot) []gateway.Route {
-	var routes []gateway.Route
-	var all []string
-	for _, s := range snap.GetServers() {
-		routes = append(routes, gateway.Route{
-			Match: tlsutil.ServerName(s.Node, snap.Datacenter, snap.Domain), To: []string{s.Address},
-		})
-		all = append(all, s.Address)
-	}
-	if len(all) > 0 {
-		routes = append(routes, gateway.Route{Match: tlsutil.ServerName("", snap.Datacenter, snap.Domain), To: all})
-	}
-	return routes
-}
-
-// farRoutes lead to other datacenters' gateways, the best first.
-func farRoutes(snap *pb.GatewaySnapshot) []gateway.Route {
-	var routes []gateway.Route
+// Tables builds what the two sides of a gateway route by. It is pure. What cannot be routed by, such as an address without a
+// port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others.
+func Tables(snap *pb.GatewaySnapshot) (lan, wan *gateway.Table, faults []error) {
+	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), seen: map[string]bool{}}
+	b.servers(snap.GetServers())
+	wan = b.table()
 	for _, dc := range snap.GetDatacenters() {
-		if dc.Name == snap.Datacenter || len(dc.Gateways) == 0 {
+		b.datacenter(dc)
+	}
+	return b.table(), wan, b.faults
+}
+
+// builder collects routes that are fit for a table.
+type builder struct {
+	dc, domain string
+	routes     []gateway.Route
+	seen       map[string]bool // names of routes
+	faults     []error
+}
+
+// table builds a table of the routes so far. Those that add let in have no fault.
+func (b *builder) table() *gateway.Table {
+	t, err := gateway.NewTable(b.routes)
+	if err != nil {
+		b.faults = append(b.faults, err)
+		return &gateway.Table{}
+	}
+	return t
+}
+
+// add lets a route in if it is fit and new.
+func (b *builder) add(r gateway.Route) bool {
+	switch err := gateway.CheckRoute(r); {
+	case err != nil:
+		b.faults = append(b.faults, err)
+	case b.seen[r.Match]:
+		b.faults = append(b.faults, fmt.Errorf("%q is there twice", r.Match))
+	default:
+		b.seen[r.Match] = true
+		b.routes = append(b.routes, r)
+		return true
+	}
+	return false
+}
+
+// servers adds the routes to this datacenter's servers: each by its name, and any of them.
+func (b *builder) servers(servers []*pb.SnapshotServer) {
+	var all []string
+	for _, s := range servers {
+		err := tlsutil.CheckLabel(s.GetNode())
+		if err == nil {
+			err = gateway.CheckAddr(s.GetAddress())
+		}
+		if err != nil {
+			b.faults = append(b.faults, fmt.Errorf("server %q: %w", s.GetNode(), err))
 			continue
 		}
-		name := tlsutil.ServerName("", dc.Name, snap.Domain)
-		for _, match := range []string{name, "*." + name} {
-			routes = append(routes, gateway.Route{Match: match, To: dc.Gateways, Ordered: true})
+		ok := b.add(gateway.Route{Match: tlsutil.ServerName(s.Node, b.dc, b.domain), To: []string{s.Address}})
+		if ok && !slices.Contains(all, s.Address) {
+			all = append(all, s.Address)
 		}
 	}
-	return routes
+	if len(all) > 0 {
+		b.add(gateway.Route{Match: tlsutil.ServerName("", b.dc, b.domain), To: all})
+	}
+}
+
+// datacenter adds the routes to another datacenter's gateways, the best first.
+func (b *builder) datacenter(dc *pb.SnapshotDatacenter) {
+	if err := tlsutil.CheckLabel(dc.GetName()); err != nil {
+		b.faults = append(b.faults, fmt.Errorf("datacenter %q: %w", dc.GetName(), err))
+		return
+	}
+	if dc.Name == b.dc {
+		return // its servers are near
+	}
+	var to []string
+	for _, addr := range dc.Gateways {
+		if err := gateway.CheckAddr(addr); err != nil {
+			b.faults = append(b.faults, fmt.Errorf("gateway of datacenter %s: %w", dc.Name, err))
+		} else if !slices.Contains(to, addr) {
+			to = append(to, addr)
+		}
+	}
+	if len(to) == 0 {
+		return
+	}
+	name := tlsutil.ServerName("", dc.Name, b.domain)
+	b.add(gateway.Route{Match: name, To: to, Ordered: true})
+	b.add(gateway.Route{Match: "*." + name, To: to, Ordered: true})
 }

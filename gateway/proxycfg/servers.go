@@ -7,16 +7,24 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// attemptTimeout bounds TCP and TLS to one server.
-const attemptTimeout = 3 * time.Second
+const (
+	// attemptTimeout bounds TCP and TLS to one server.
+	attemptTimeout = 3 * time.Second
+	// serverStagger is after how long without an answer the next server is tried too.
+	serverStagger = 250 * time.Millisecond
+	// serverMemory is how long a server that failed is tried last.
+	serverMemory = 10 * time.Second
+)
 
 // servers remembers where servers of the datacenter are.
 type servers struct {
@@ -31,6 +39,8 @@ func (s *servers) learn(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.learned = slices.Clone(addrs)
+	// A datacenter's gateways should not all choose the same server.
+	rand.Shuffle(len(s.learned), func(i, j int) { s.learned[i], s.learned[j] = s.learned[j], s.learned[i] })
 }
 
 // order lists every address once: the last good one, the learned ones (they are alive), the configured ones.
@@ -52,37 +62,50 @@ func (s *servers) set(good string) {
 	s.good = good
 }
 
-// dial connects to the first server that answers.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	var errs []error
-	dc := c.cfg.Identity.Peer().DC
-	for _, addr := range c.servers.order() {
-		conn, err := c.dialOne(ctx, addr, dc)
-		if err == nil {
-			c.servers.set(addr)
-			c.mu.Lock()
-			if c.status.Server != addr {
-				c.cfg.Logger.Info("connected to a server", "addr", addr)
+// newDialer makes what connects to servers. It checks that a server of the own datacenter answers.
+func newDialer(id *tlsutil.Identity) *gateway.Dialer {
+	return &gateway.Dialer{
+		Timeout: attemptTimeout, Stagger: serverStagger, Memory: serverMemory,
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			d := tls.Dialer{Config: id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2")}
+			c, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, plain(err)
 			}
-			c.status.Server = addr
-			c.mu.Unlock()
-			return conn, nil
-		}
-		errs = append(errs, fmt.Errorf("server %s: %s", addr, tlsutil.Explain(err)))
-		if ctx.Err() != nil {
-			break
-		}
+			return c, nil
+		},
 	}
-	c.servers.set("")
-	c.mu.Lock()
-	c.status.Server = ""
-	c.mu.Unlock()
-	return nil, fmt.Errorf("no server of %s answers: %w", dc, errors.Join(errs...))
 }
 
-func (c *Client) dialOne(ctx context.Context, addr, dc string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	d := tls.Dialer{Config: c.cfg.Identity.ClientConfig(tlsutil.ServerName("", dc, c.cfg.Identity.Domain()), "h2")}
-	return d.DialContext(ctx, "tcp", addr)
+// plain leaves out of a failed dial what the dialer says too: the address.
+func plain(err error) error {
+	text := tlsutil.Explain(err)
+	if op, ok := errors.AsType[*net.OpError](err); ok && text == err.Error() {
+		return op.Err
+	}
+	return errors.New(text)
+}
+
+// dial connects to the first server that answers and wakes the heartbeat: the servers may not know this gateway any more.
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	conn, addr, err := c.dialer.First(ctx, c.servers.order())
+	if err != nil {
+		err = fmt.Errorf("no server of %s answers: %w", c.cfg.Identity.Peer().DC, err)
+	}
+	c.servers.set(addr)
+	c.mu.Lock()
+	changed := c.status.Server != addr
+	c.status.Server, c.noDial = addr, err
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		c.cfg.Logger.Info("connected to a server", "addr", addr)
+	}
+	select {
+	case c.connected <- struct{}{}:
+	default:
+	}
+	return conn, nil
 }

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestClientRegistersFollowsAndDeregisters(t *testing.T) {
+	r := newRig(t)
+	srv := r.double(t, "srv1", sample)
+	stop := r.start(t, srv.addr)
+	register := "register 127.0.0.1:8444 gw1.example:8443 by gateway/dc1/gw1"
+	for range 3 { // at once, then the heartbeat
+		srv.wait(t, register)
+	}
+	wait(t, r.logs, `level=INFO msg="routes changed" servers=1 datacenters=1`)
+	r.routed(t, sample)
+
+	next := proto.CloneOf(sample)
+	next.Servers = append(next.Servers, server("srv2", "10.0.0.2:8300"))
+	next.Datacenters[0].Gateways = []string{"198.51.100.3:8443"}
+	srv.publish(next)
+	wait(t, r.logs, `level=INFO msg="routes changed" servers=2`)
+	r.routed(t, next)
+	st := r.Status()
+	if st.Server != srv.addr || !st.HasSnapshot || st.FromDisk || st.SnapshotAt.IsZero() || st.Registered.IsZero() {
+		t.Errorf("status %+v", st)
+	}
+
+	stop()
+	srv.wait(t, "deregister by gateway/dc1/gw1")
+	if snap, err := loadSnapshot(r.dir); err != nil || !proto.Equal(snap, next) {
+		t.Errorf("on disk: %v, %v", snap, err)
+	}
+}
+
+func TestClientFailsOver(t *testing.T) {
+	r := newRig(t)
+	second := r.double(t, "srv2", sample)
+	known := proto.CloneOf(sample) // names the second server; the gateway is told of the first only
+	known.Servers = []*pb.SnapshotServer{server("srv2", second.addr)}
+	first := r.double(t, "srv1", known)
+	r.start(t, first.addr)
+	first.wait(t, "register")
+	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
+	first.stop()
+	began := time.Now()
+	second.wait(t, "register")
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("second server used after %v", d)
+	}
+	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
+	r.routed(t, sample)
+	if st := r.Status(); st.Server != second.addr {
+		t.Errorf("server in use: %s, want %s", st.Server, second.addr)
+	}
+}
+
+// TestClientPassesBySilentServer has a first server that accepts and says nothing.
+func TestClientPassesBySilentServer(t *testing.T) {
+	r := newRig(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	srv := r.double(t, "srv1", sample)
+	began := time.Now()
+	r.start(t, silent.Addr().String(), srv.addr)
+	srv.wait(t, "register")
+	if d := time.Since(began); d > attemptTimeout {
+		t.Errorf("registered after %v", d)
+	}
+}
+
+func TestClientRestartsWithoutServers(t *testing.T) {
+	r := newRig(t)
+	srv := r.double(t, "srv1", sample)
+	stop := r.start(t, srv.addr)
+	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
+	stop()
+	srv.stop()
+
+	stop = r.start(t, srv.addr)
+	r.routed(t, sample) // before anything else
+	wait(t, r.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `)
+	r.routed(t, sample)
+	if st := r.Status(); !st.HasSnapshot || !st.FromDisk || !st.SnapshotAt.IsZero() || st.Server != "" || !strings.Contains(st.LastError, "refused") {
+		t.Errorf("status %+v", st)
+	}
+	stop()
+	wait(t, r.logs, `level=WARN msg="not deregistered`)
+}
+
+func TestClientIgnoresUnfitFile(t *testing.T) {
+	foreign := proto.CloneOf(sample)
+	foreign.Datacenter = "dc9"
+	whole, err := encodeSnapshot(foreign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, content := range map[string][]byte{"is damaged": append(whole, 1), `of datacenter \"dc9\"`: whole} {
+		r := newRig(t)
+		if err := os.WriteFile(filepath.Join(r.dir, snapshotFile), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		srv := r.double(t, "srv1", sample)
+		stop := r.start(t, srv.addr)
+		line := <-r.logs
+		if !strings.HasPrefix(line, `level=WARN msg="snapshot on disk is not used"`) || !strings.Contains(line, want) {
+			t.Errorf("first line: %s", line)
+		}
+		wait(t, r.logs, "level=INFO msg=\"routes changed\"")
+		r.routed(t, sample)
+		stop()
+	}
+}
+
+func TestClientRefusesSnapshots(t *testing.T) {
+	r := newRig(t)
+	srv := r.double(t, "srv1", sample)
+	r.start(t, srv.addr)
+	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
+
+	// A server that has just started knows not even itself.
+	srv.publish(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"})
+	wait(t, r.logs, `level=DEBUG msg="snapshot of a server that has just started`)
+	r.routed(t, sample)
+
+	foreign := proto.CloneOf(sample)
+	foreign.Domain = "other"
+	srv.publish(foreign)
+	wait(t, r.logs, `level=WARN msg="cannot follow snapshots" err="snapshot refused: it is of datacenter \"dc1\" and domain \"other\"`)
+	r.routed(t, sample)
+
+	bad := proto.CloneOf(sample)
+	bad.Datacenters = append(bad.Datacenters, datacenter("dc3", "nonsense"))
+	srv.publish(bad)
+	wait(t, r.logs, `level=WARN msg="left out of the routes" err="gateway of datacenter dc3: address \"nonsense\" has no port`)
+	r.routed(t, sample)
+}
+
+func TestClientSaysWhyItIsRefused(t *testing.T) {
+	r := newRig(t)
+	srv := r.double(t, "srv1", sample)
+	srv.refuse = status.Error(codes.InvalidArgument, "wan address is taken by gateway gw2")
+	r.start(t, srv.addr)
+	wait(t, r.logs, `level=WARN msg="cannot register" err="wan address is taken by gateway gw2"`)
+	srv.mu.Lock()
+	srv.refuse = nil
+	srv.mu.Unlock()
+	srv.wait(t, "register")
+	wait(t, r.logs, `level=INFO msg=registered`)
+
+	// A server of another datacenter stands at the address of ours.
+	other := newRig(t)
+	stranger := newDouble(t, other.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
+	other.start(t, stranger.addr)
+	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+stranger.addr+`: peer failed, or has no certificate for the name`)
+}
+
+// TestClientRegistersAtReconnect has intervals of an hour: another server must hear of the gateway at once all the same.
+func TestClientRegistersAtReconnect(t *testing.T) {
+	r := newRig(t)
+	first, second := r.double(t, "srv1", sample), r.double(t, "srv2", sample)
+	first.every, second.every = time.Hour, time.Hour
+	r.start(t, first.addr, second.addr)
+	first.wait(t, "register")
+	wait(t, r.logs, `level=INFO msg="routes changed"`)
+	first.stop()
+	second.wait(t, "register")
+}
+
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, events := logEvents()
+		c := &Client{cfg: Config{Logger: log}, warned: map[string]warning{}}
+		level := func() string {
+			line, _, _ := strings.Cut(<-events, " ")
+			return line
+		}
+		fail := func(text, want string) {
+			t.Helper()
+			if c.failed("cannot register", errors.New(text)); level() != want {
+				t.Errorf("%s after %v: want %s", text, time.Now(), want)
+			}
+		}
+		fail("a", "level=WARN")
+		fail("a", "level=DEBUG")
+		fail("b", "level=WARN")
+		time.Sleep(59 * time.Second)
+		fail("b", "level=DEBUG")
+		time.Sleep(time.Second)
+		fail("b", "level=WARN")
+		c.worked("cannot register")
+		fail("b", "level=WARN")
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	r := newRig(t)
+	side := gateway.NewSide("lan")
+	cfg := Config{Identity: r.id, DataDir: r.dir, LANSide: side, WANSide: side, Logger: slog.New(slog.DiscardHandler)}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "at least one server") {
+		t.Error(err)
+	}
+	cfg.Servers = []string{"127.0.0.1:1"}
+	cfg.DataDir = filepath.Join(r.dir, "file", "below")
+	if err := os.WriteFile(filepath.Join(r.dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "data_dir") {
+		t.Error(err)
+	}
+	if _, err := New(Config{}); err == nil {
+		t.Error("the empty configuration is accepted")
+	}
+}

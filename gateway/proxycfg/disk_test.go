@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+var sample = &pb.GatewaySnapshot{
+	Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
+	Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")},
+}
+
+func TestSnapshotOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	if snap, err := loadSnapshot(dir); snap != nil || err != nil {
+		t.Fatalf("empty folder: %v, %v", snap, err)
+	}
+	for _, want := range []*pb.GatewaySnapshot{sample, {Datacenter: "dc1"}, sample} {
+		if err := saveSnapshot(dir, want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := loadSnapshot(dir); err != nil || !proto.Equal(got, want) {
+			t.Fatalf("got %v, %v", got, err)
+		}
+	}
+	path := filepath.Join(dir, snapshotFile)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("folder has %v, %v", entries, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(whole) { // cut anywhere, and one bit flipped anywhere
+		flipped := append([]byte(nil), whole...)
+		flipped[n] ^= 1
+		for _, b := range [][]byte{whole[:n], flipped} {
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if snap, err := loadSnapshot(dir); err == nil || snap != nil || !strings.Contains(err.Error(), path) {
+				t.Fatalf("byte %d: got %v, %v", n, snap, err)
+			}
+		}
+	}
+}
+
+func TestSaveSnapshotFails(t *testing.T) {
+	if err := saveSnapshot(filepath.Join(t.TempDir(), "absent"), sample); err == nil {
+		t.Error("saving to a folder that is not there worked")
+	}
+}
+
+func FuzzParseSnapshot(f *testing.F) {
+	f.Add([]byte(snapshotMagic))
+	whole, err := encodeSnapshot(sample)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		snap, err := parseSnapshot(b)
+		if err != nil {
+			return
+		}
+		if lan, wan, _ := Tables(snap); lan == nil || wan == nil {
+			t.Error("no tables")
+		}
+	})
+}

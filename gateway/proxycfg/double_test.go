@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxycfg
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+)
+
+// patience is how long a test waits for an event that must come.
+const patience = 20 * time.Second
+
+// double is a test double of a server: the connection, TLS and gRPC are real, the answers are the test's. The real service
+// needs a store with a leader, which the tests of package server have.
+type double struct {
+	pb.UnimplementedGatewayServiceServer
+	addr   string
+	events chan string // "register lan wan", "deregister", each with who called; 1000 is more than any test causes
+	stop   func()
+
+	mu      sync.Mutex
+	snap    *pb.GatewaySnapshot
+	changed chan struct{}
+	refuse  error         // what Register answers
+	every   time.Duration // the interval it answers; default 100 ms
+}
+
+func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *double {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &double{addr: ln.Addr().String(), events: make(chan string, 1000), snap: snap, changed: make(chan struct{})}
+	srv := grpc.NewServer(grpc.Creds(api.Handshaken()))
+	pb.RegisterGatewayServiceServer(srv, d)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		srv.Serve(handshakes{ln, id.ServerConfig("h2")})
+	}()
+	d.stop = sync.OnceFunc(func() { srv.Stop(); <-done })
+	t.Cleanup(d.stop)
+	return d
+}
+
+// handshakes is a listener that does TLS before gRPC sees a connection, one after the other.
+type handshakes struct {
+	net.Listener
+	cfg *tls.Config
+}
+
+func (l handshakes) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		s := tls.Server(c, l.cfg)
+		if s.Handshake() != nil {
+			c.Close()
+			continue
+		}
+		c.SetDeadline(time.Time{})
+		return s, nil
+	}
+}
+
+func caller(ctx context.Context) string {
+	p, _ := peer.FromContext(ctx)
+	who, err := tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], "wanfed")
+	if err != nil {
+		return err.Error()
+	}
+	return who.String()
+}
+
+func (d *double) Register(ctx context.Context, r *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refuse != nil {
+		return nil, d.refuse
+	}
+	d.events <- "register " + r.Lan + " " + r.Wan + " by " + caller(ctx)
+	return &pb.RegisterGatewayResponse{Interval: durationpb.New(cmp.Or(d.every, 100*time.Millisecond)), Ttl: durationpb.New(time.Second)}, nil
+}
+
+func (d *double) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
+	d.events <- "deregister by " + caller(ctx)
+	return &pb.DeregisterGatewayResponse{}, nil
+}
+
+func (d *double) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStreamingServer[pb.GatewaySnapshot]) error {
+	for {
+		d.mu.Lock()
+		snap, changed := d.snap, d.changed
+		d.mu.Unlock()
+		if snap == nil {
+			return status.Error(codes.Unavailable, "no snapshot yet")
+		}
+		if err := stream.Send(snap); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+func (d *double) publish(snap *pb.GatewaySnapshot) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.snap = snap
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *double) wait(t testing.TB, want string) {
+	t.Helper()
+	wait(t, d.events, want)
+}
+
+// wait reads events until one begins with want.
+func wait(t testing.TB, events <-chan string, want string) {
+	t.Helper()
+	var seen []string
+	for timeout := time.After(patience); ; {
+		select {
+		case e := <-events:
+			if strings.HasPrefix(e, want) {
+				return
+			}
+			seen = append(seen, e)
+		case <-timeout:
+			t.Fatalf("no event %q within %v; seen: %q", want, patience, seen)
+		}
+	}
+}
+
+// logEvents makes a logger whose lines, level first, can be waited for.
+func logEvents() (*slog.Logger, <-chan string) {
+	w := make(logWriter, 10000)
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})), w
+}
+
+type logWriter chan string
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w <- string(b)
+	return len(b), nil
+}
+
+// rig is a client with what it needs.
+type rig struct {
+	*Client
+	ca       *tlstest.CA
+	id       *tlsutil.Identity // of gateway gw1 in dc1
+	lan, wan *gateway.Side
+	dir      string
+	logs     <-chan string
+}
+
+// newRig makes what a client needs; start makes and runs the client.
+func newRig(t testing.TB) *rig {
+	ca := tlstest.NewCA(t)
+	return &rig{ca: ca, id: ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1"), dir: t.TempDir()}
+}
+
+func (r *rig) double(t testing.TB, node string, snap *pb.GatewaySnapshot) *double {
+	t.Helper()
+	return newDouble(t, r.ca.Identity(t, tlsutil.RoleServer, node, "dc1"), snap)
+}
+
+// start makes a new client and runs it. The returned function stops it and waits.
+func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
+	t.Helper()
+	r.lan, r.wan = gateway.NewSide("lan"), gateway.NewSide("wan")
+	log, events := logEvents()
+	r.logs = events
+	c, err := New(Config{
+		Identity: r.id, Servers: servers, LAN: "127.0.0.1:8444", WAN: "gw1.example:8443", DataDir: r.dir,
+		LANSide: r.lan, WANSide: r.wan, Logger: log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Client = c
+	ctx, cancel := context.WithCancel(context.Background())
+	errc := make(chan error, 1)
+	go func() { errc <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-errc; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// routed says whether both sides have the routes to the servers of snap, and the LAN side those to its datacenters.
+func (r *rig) routed(t testing.TB, snap *pb.GatewaySnapshot) {
+	t.Helper()
+	for _, s := range snap.Servers {
+		for _, side := range []*gateway.Side{r.lan, r.wan} {
+			if to, ok := side.Table().Lookup(s.Node + ".server.dc1.wanfed"); !ok || to.To[0] != s.Address {
+				t.Errorf("%s side: %s leads to %v, want %s", side.Name(), s.Node, to.To, s.Address)
+			}
+		}
+	}
+	for _, dc := range snap.Datacenters {
+		name := "srv9.server." + dc.Name + ".wanfed"
+		if to, ok := r.lan.Table().Lookup(name); !ok || to.To[0] != dc.Gateways[0] {
+			t.Errorf("lan side: %s leads to %v, want %v", name, to.To, dc.Gateways)
+		}
+		if to, ok := r.wan.Table().Lookup(name); ok {
+			t.Errorf("wan side: %s leads to %v, want nowhere", name, to.To)
+		}
+	}
+}
