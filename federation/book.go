@@ -28,7 +28,7 @@ type AddressBookConfig struct {
 	// PrimaryGateways are the configured addresses; none in the primary.
 	PrimaryGateways []string
 	Backend         resource.Backend
-	LAN             *pool.Pool
+	LAN, WAN        *pool.Pool
 	// Book is written by this AddressBook alone.
 	Book   *wanfed.Book
 	Logger *slog.Logger
@@ -45,8 +45,8 @@ type AddressBook struct {
 
 // NewAddressBook checks cfg and publishes what is known before anything runs: the configured addresses.
 func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
-	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.Book == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, Book and Logger are required")
+	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Book and Logger are required")
 	}
 	a := &AddressBook{cfg: cfg, changed: make(chan struct{})}
 	a.publish(facts{})
@@ -58,6 +58,7 @@ type facts struct {
 	states  []*pb.FederationState
 	own     []*pb.MeshGateway
 	servers map[string]string // node → host:port of alive servers of this datacenter
+	hints   map[string][]string
 }
 
 // Run keeps the book true until ctx ends. It waits for changes and reads everything anew after each; several changes at
@@ -72,7 +73,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
 	}
 	for {
-		lan := a.cfg.LAN.Changed()
+		lan, wan := a.cfg.LAN.Changed(), a.cfg.WAN.Changed()
 		f, err := a.read(ctx)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("address book: %w", err)
@@ -85,6 +86,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 			return nil
 		case <-wake:
 		case <-lan:
+		case <-wan:
 		}
 	}
 }
@@ -102,6 +104,7 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 			f.servers[m.Name] = m.Addr
 		}
 	}
+	f.hints = hints(a.cfg.WAN.Members(), a.cfg.DC)
 	return f, nil
 }
 
@@ -149,6 +152,9 @@ func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapsho
 		if s.Datacenter != cfg.DC {
 			far[s.Datacenter] = addrs(s.MeshGateways, catalog.TagWAN)
 		}
+	}
+	for dc, told := range f.hints {
+		far[dc] = union(slices.Clone(told), far[dc]) // as fresh as gossip is: the record may be older, and stays behind
 	}
 	if cfg.DC != cfg.PrimaryDC {
 		far[cfg.PrimaryDC] = union(far[cfg.PrimaryDC], cfg.PrimaryGateways)

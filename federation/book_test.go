@@ -12,7 +12,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-func gateway(dc, node, lan, wan, status string) *pb.MeshGateway {
+func meshGateway(dc, node, lan, wan, status string) *pb.MeshGateway {
 	return &pb.MeshGateway{
 		Node: &pb.Node{Node: node, Datacenter: dc},
 		Service: &pb.Service{Node: node, Id: node, Kind: catalog.KindMeshGateway, TaggedAddresses: map[string]*pb.Address{
@@ -25,12 +25,12 @@ func gateway(dc, node, lan, wan, status string) *pb.MeshGateway {
 func TestComputeOfASecondary(t *testing.T) {
 	cfg := AddressBookConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}
 	dc1 := &pb.FederationState{Datacenter: "dc1", MeshGateways: []*pb.MeshGateway{
-		gateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical),
-		gateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
+		meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical),
+		meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
 	}}
 	// The same LAN addresses as dc2's own gateways: only names may tell datacenters apart.
-	dc3 := &pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{gateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusWarning)}}
-	own := []*pb.MeshGateway{gateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}
+	dc3 := &pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{meshGateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusWarning)}}
+	own := []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}
 	viaOwn := wanfed.Hop{Addr: "10.0.0.9:8443", Via: ViaOwn}
 
 	tests := []struct {
@@ -61,6 +61,21 @@ func TestComputeOfASecondary(t *testing.T) {
 			snap: []*pb.SnapshotDatacenter{
 				{Name: "dc1", Gateways: []string{"198.51.100.2:8443", "198.51.100.1:8443", "gw.dc1.example:8443"}},
 				{Name: "dc3", Gateways: []string{"198.51.100.3:8443"}},
+			},
+		},
+		{
+			name: "what servers tell in the WAN pool comes before the record, which stays",
+			facts: facts{own: own, states: []*pb.FederationState{dc3},
+				hints: map[string][]string{"dc3": {"198.51.100.33:8443"}, "dc5": {"198.51.100.5:8443"}}},
+			hops: map[string][]wanfed.Hop{
+				"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}},
+				"dc3": {viaOwn, {Addr: "198.51.100.33:8443", Via: ViaRemote}, {Addr: "198.51.100.3:8443", Via: ViaRemote}},
+				"dc5": {viaOwn, {Addr: "198.51.100.5:8443", Via: ViaRemote}},
+			},
+			snap: []*pb.SnapshotDatacenter{
+				{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}},
+				{Name: "dc3", Gateways: []string{"198.51.100.33:8443", "198.51.100.3:8443"}},
+				{Name: "dc5", Gateways: []string{"198.51.100.5:8443"}},
 			},
 		},
 		{

@@ -13,6 +13,7 @@
 //   - AddressBook computes, in one place, how every datacenter is reached, from federation states, the own gateways, the
 //     configured primary gateways and the servers of the LAN pool. It publishes two immutable values: wanfed.Routes for this
 //     server's dialer and a GatewaySnapshot for its gateways.
+//   - Hinter tells the own gateways' addresses to the WAN pool, in this server's tags: for when the record cannot travel.
 //   - Joiner keeps this server in the WAN pool: it contacts every known datacenter of which no member is alive, and every
 //     server of its own datacenter that is missing there.
 //   - Admit refuses members whose name is not <node>.<dc>, or whose primary is another.
@@ -25,11 +26,11 @@
 //
 // # Order of hops
 //
-// Own gateways (LAN address) first, then the other datacenter's gateways (WAN address), healthy before critical ones, then, for
-// the primary, the configured addresses. The dialer tries them in this order, corrected by what it has seen.
+// Own gateways (LAN address) first, then the other datacenter's gateways (WAN address): those its servers tell in the WAN pool,
+// those of its record, healthy before critical ones, and, for the primary, the configured addresses. The dialer tries them in this order, corrected by what it has seen.
 //
 // # Goroutines
 //
 // AddressBook.Run and Joiner.Run each join what they start. Nothing polls: both wait for changes of the store, the pools
-// and the book; the Joiner also retries with back-off (200 ms to 30 s, with jitter).
+// and the book; the Joiner also retries with back-off (200 ms to 3 s, with jitter).
 package federation

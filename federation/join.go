@@ -48,7 +48,7 @@ type attempt struct {
 // Back-off between attempts to join one address, before jitter.
 const (
 	minJoinBackoff = 200 * time.Millisecond
-	maxJoinBackoff = 30 * time.Second
+	maxJoinBackoff = 3 * time.Second
 )
 
 // anyAddr stands where the transport needs an address and uses only the name (RFC 5737: never routed).

@@ -17,8 +17,8 @@ import (
 func TestSame(t *testing.T) {
 	base := func() *pb.FederationState {
 		return &pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{
-			gateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing),
-			gateway("dc2", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
+			meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing),
+			meshGateway("dc2", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
 		}}
 	}
 	tests := []struct {
@@ -69,7 +69,7 @@ func TestMayWrite(t *testing.T) {
 }
 
 func TestValidateState(t *testing.T) {
-	ok := gateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
+	ok := meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing)
 	tests := []struct {
 		state *pb.FederationState
 		want  string // in the error; "" for none

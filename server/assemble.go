@@ -54,6 +54,7 @@ type parts struct {
 	lan, wan    *pool.Pool
 	addressBook *federation.AddressBook
 	joiner      *federation.Joiner
+	hinter      *federation.Hinter
 	group       *group
 	gateways    *catalog.Gateways
 	antiEntropy *replication.AntiEntropy

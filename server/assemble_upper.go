@@ -61,6 +61,10 @@ func (p *parts) buildPools() (err error) {
 	if err != nil {
 		return err
 	}
+	p.hinter, err = federation.NewHinter(federation.HinterConfig{Backend: p.store, WAN: p.wan, Tags: wanTags, Logger: p.logger})
+	if err != nil {
+		return err
+	}
 	p.group = &group{
 		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, join: p.cfg.RetryJoin, tags: lanTags,
 		raft: p.store, lan: p.lan, logger: p.logger,
@@ -81,7 +85,7 @@ func (p *parts) tags() map[string]string {
 func (p *parts) buildRecords() (err error) {
 	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
 		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
-		Backend: p.store, LAN: p.lan, Book: p.book, Logger: p.logger,
+		Backend: p.store, LAN: p.lan, WAN: p.wan, Book: p.book, Logger: p.logger,
 	})
 	if err != nil {
 		return err

@@ -50,6 +50,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.wan.Run(uctx) })
 	upper.Go(func() error { return p.addressBook.Run(uctx) })
 	upper.Go(func() error { return p.joiner.Run(uctx) })
+	upper.Go(func() error { return p.hinter.Run(uctx) })
 	upper.Go(func() error { return p.group.runJoin(uctx) })
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })

@@ -76,16 +76,25 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 
 // files checks the files, and gives the certificate. Whose it is can be checked only where that is known.
 func (c Config) files() (*tlsutil.Identity, error) {
-	var errs []error
-	if st, err := os.Stat(c.DataDir); c.DataDir != "" && err == nil && !st.IsDir() {
-		errs = append(errs, fmt.Errorf("data_dir %s is a file, not a folder: name a folder, or move the file away", filepath.Clean(c.DataDir)))
-	}
+	errs := []error{CheckFolder("data_dir", c.DataDir)}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" ||
 		tlsutil.CheckDomain(c.Domain) != nil || tlsutil.CheckLabel(c.DC) != nil || tlsutil.CheckLabel(c.Node) != nil {
 		return nil, errors.Join(errs...)
 	}
 	id, err := c.identity()
 	return id, errors.Join(append(errs, err)...)
+}
+
+// CheckFolder returns an error, which names the setting, for a path at which there is something else than a folder. One that
+// is not there yet, or no path at all, is no fault.
+func CheckFolder(setting, path string) error {
+	if path == "" {
+		return nil
+	}
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
+		return fmt.Errorf("%s %s is a file, not a folder: name a folder, or move the file away", setting, filepath.Clean(path))
+	}
+	return nil
 }
 
 // identity loads the certificate and checks that it is this server's.
@@ -183,7 +192,7 @@ func (c Config) checkAddresses() (errs []error) {
 		}
 	}
 	if c.Port < 0 || c.Port > 65535 {
-		errs = append(errs, fmt.Errorf("port is %d: must be 1 to 65535", c.Port))
+		errs = append(errs, fmt.Errorf("port is %d: must be 0 to 65535", c.Port))
 	}
 	if _, _, err := parseHTTPAddr(c.HTTPAddr); err != nil {
 		errs = append(errs, err)

@@ -99,7 +99,7 @@ var alerts = map[uint8]string{
 	48:  "peer says our certificate is signed by another CA",
 	70:  "no common TLS version: both sides need TLS 1.3",
 	80:  "peer failed, or has no certificate for the name we asked for; see its log",
-	112: "peer has no certificate for the name we asked for",
+	112: "what answers there has no route to, or no certificate for, the name we asked for",
 	116: "peer demands a certificate and we sent none",
 	120: "no common protocol (ALPN)",
 }
