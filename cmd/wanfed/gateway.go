@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -104,10 +105,13 @@ func (s gatewaySettings) check() error {
 			fault("%s is required, for example %s", f.name, f.flag)
 		}
 	}
-	for name, label := range map[string]string{"dc": s.DC, "node": s.Node} {
-		if err := tlsutil.CheckLabel(label); label != "" && err != nil {
-			fault("%s: %w", name, err)
+	for _, f := range []struct{ name, label string }{{"dc", s.DC}, {"node", s.Node}} {
+		if err := tlsutil.CheckLabel(f.label); f.label != "" && err != nil {
+			fault("%s: %w", f.name, err)
 		}
+	}
+	if err := tlsutil.CheckDomain(s.Domain); err != nil {
+		fault("domain: %w", err)
 	}
 	if len(s.Servers) == 0 {
 		fault("servers is empty: name at least one server of this datacenter, for example --server 10.0.0.5:8300")
@@ -129,12 +133,15 @@ func (s gatewaySettings) check() error {
 			fault("wan %q is a name: say with wan_bind which ip:port to listen on", s.WAN)
 		}
 	}
-	if s.LAN != "" && s.LAN == s.WAN && !endsInPort0(s.LAN) {
+	switch listen := or(s.WANBind, s.WAN); {
+	case overlap(s.LAN, s.WAN) && s.LAN == s.WAN:
 		fault("wan and lan are both %s: they have different routes, so each needs an address of its own", s.LAN)
+	case overlap(s.LAN, listen):
+		fault("wan side %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
 	}
-	for name, addr := range map[string]string{"lan": s.LAN, "wan": s.WAN} {
-		if ap, err := netip.ParseAddrPort(addr); err == nil && ap.Addr().IsUnspecified() {
-			fault("%s %q is unspecified: nobody can dial it; name the address that others dial", name, addr)
+	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
+		if ap, err := netip.ParseAddrPort(f.addr); err == nil && ap.Addr().IsUnspecified() {
+			fault("%s %q is unspecified: nobody can dial it; name the address that others dial", f.name, f.addr)
 		}
 	}
 	return faults(append(errs, s.checkAdmin(), log)...)
@@ -159,15 +166,18 @@ func isIPPort(s string) bool {
 	return err == nil
 }
 
-func endsInPort0(s string) bool {
-	ap, err := netip.ParseAddrPort(s)
-	return err == nil && ap.Port() == 0
+// overlap says whether one machine cannot listen on both addresses.
+func overlap(a, b string) bool {
+	x, err1 := netip.ParseAddrPort(a)
+	y, err2 := netip.ParseAddrPort(b)
+	return err1 == nil && err2 == nil && x.Port() == y.Port() && x.Port() != 0 &&
+		(x.Addr() == y.Addr() || x.Addr().IsUnspecified() || y.Addr().IsUnspecified())
 }
 
 // run is a gateway of a datacenter.
 func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Logger) (err error) {
 	logger = logger.With("dc", s.DC, "gateway", s.Node)
-	id, err := s.identity(logger)
+	id, err := s.files(logger)
 	if err != nil {
 		return err
 	}
@@ -179,6 +189,10 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Lo
 		return err
 	}
 	wanLn, err := lns.listen("wan", or(s.WANBind, s.WAN))
+	if err != nil {
+		return err
+	}
+	adminLn, err := lns.listenAdmin(s.AdminAddr, logger)
 	if err != nil {
 		return err
 	}
@@ -194,10 +208,7 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Lo
 	if err != nil {
 		return err
 	}
-	admin, err := lns.admin(s.AdminAddr, adminHandler([]*gateway.Side{lan, wan}, client), logger)
-	if err != nil {
-		return err
-	}
+	admin := newAdmin(adminLn, adminHandler([]*gateway.Side{lan, wan}, client))
 	fmt.Fprintln(out, ready)
 
 	// Other datacenters must know that this gateway stops before it does: the client's group ends first.
@@ -217,13 +228,14 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, logger *slog.Lo
 	return errors.Join(err, lower.Wait())
 }
 
-// identity loads the certificate and checks that it is this gateway's.
-func (s gatewaySettings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
+// files checks what the settings name, and gives the certificate: this gateway's.
+func (s gatewaySettings) files(logger *slog.Logger) (*tlsutil.Identity, error) {
+	folder := server.CheckFolder("data_dir", s.DataDir)
 	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = id.CheckHolder(tlsutil.RoleGateway, s.Node, s.DC)
 	}
-	return id, id.CheckHolder(tlsutil.RoleGateway, s.Node, s.DC)
+	return id, faults(folder, err)
 }
 
 func or(s, byDefault string) string {

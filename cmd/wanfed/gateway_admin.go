@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,29 +19,32 @@ import (
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 )
 
-func sorted(s []string) []string {
-	slices.Sort(s)
-	return s
-}
-
 // adminServer serves the admin address; the zero one serves nothing.
 type adminServer struct {
 	ln  net.Listener
 	srv *http.Server
 }
 
-func (l *listeners) admin(addr string, h http.Handler, logger *slog.Logger) (adminServer, error) {
+// listenAdmin listens on the admin address, if there is one.
+func (l *listeners) listenAdmin(addr string, logger *slog.Logger) (net.Listener, error) {
 	if addr == "" {
-		return adminServer{}, nil
+		return nil, nil
 	}
 	ln, err := l.listen("admin_addr", addr)
 	if err != nil {
-		return adminServer{}, err
+		return nil, err
 	}
 	logger.Info("admin address", "addr", "http://"+ln.Addr().String())
+	return ln, nil
+}
+
+func newAdmin(ln net.Listener, h http.Handler) adminServer {
+	if ln == nil {
+		return adminServer{}
+	}
 	return adminServer{ln: ln, srv: &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
-	}}, nil
+	}}
 }
 
 // run serves until ctx ends.

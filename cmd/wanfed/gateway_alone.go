@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"golang.org/x/sync/errgroup"
 
@@ -34,17 +35,20 @@ func (s gatewaySettings) checkAlone() error {
 		}
 	}
 	var foreign []string
-	for name, set := range map[string]bool{
-		"dc": s.DC != "", "node": s.Node != "", "lan": s.LAN != "", "wan": s.WAN != "", "servers": len(s.Servers) > 0,
-		"ca_file": s.CAFile != "", "cert_file": s.CertFile != "", "key_file": s.KeyFile != "",
-		"data_dir": s.DataDir != "", "wan_bind": s.WANBind != "",
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"dc", s.DC != ""}, {"node", s.Node != ""}, {"data_dir", s.DataDir != ""},
+		{"ca_file", s.CAFile != ""}, {"cert_file", s.CertFile != ""}, {"key_file", s.KeyFile != ""},
+		{"servers", len(s.Servers) > 0}, {"lan", s.LAN != ""}, {"wan", s.WAN != ""}, {"wan_bind", s.WANBind != ""},
 	} {
-		if set {
-			foreign = append(foreign, name)
+		if f.set {
+			foreign = append(foreign, f.name)
 		}
 	}
 	if len(foreign) > 0 {
-		errs = append(errs, fmt.Errorf("a gateway on a route file knows no datacenter: leave out %s, or leave out listen and routes", strings.Join(sorted(foreign), ", ")))
+		errs = append(errs, fmt.Errorf("a gateway on a route file knows no datacenter: leave out %s, or leave out listen and routes", strings.Join(foreign, ", ")))
 	}
 	return faults(errs...)
 }
@@ -73,23 +77,24 @@ func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, logger *sl
 	if err != nil {
 		return err
 	}
-	admin, err := lns.admin(s.AdminAddr, adminHandler([]*gateway.Side{side}, nil), logger)
+	adminLn, err := lns.listenAdmin(s.AdminAddr, logger)
 	if err != nil {
 		return err
 	}
+	admin := newAdmin(adminLn, adminHandler([]*gateway.Side{side}, nil))
+	hup := make(chan os.Signal, 1) // a wake-up
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	fmt.Fprintf(out, "wanfed gateway: listening on %s, %d routes\n", strings.Join(addrs, ", "), table.Len())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return proxy.Run(gctx, serving...) })
 	g.Go(func() error { return admin.run(gctx) })
-	g.Go(func() error { return reloadRoutes(gctx, s.Routes, side, logger) })
+	g.Go(func() error { return reloadRoutes(gctx, hup, s.Routes, side, logger) })
 	return g.Wait()
 }
 
-// reloadRoutes reads the file again at each SIGHUP. A file with a fault changes nothing.
-func reloadRoutes(ctx context.Context, path string, side *gateway.Side, logger *slog.Logger) error {
-	hup := make(chan os.Signal, 1) // a wake-up
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+// reloadRoutes reads the file again at each signal. A file with a fault changes nothing.
+func reloadRoutes(ctx context.Context, hup <-chan os.Signal, path string, side *gateway.Side, logger *slog.Logger) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,12 +114,14 @@ func reloadRoutes(ctx context.Context, path string, side *gateway.Side, logger *
 // routeFile is the file's form.
 type routeFile struct {
 	Routes []struct {
-		Match   string   `hcl:"match,label"`
-		To      []string `hcl:"to"`
-		Ordered bool     `hcl:"ordered,optional"`
+		Match   string    `hcl:"match,label"`
+		To      []string  `hcl:"to"`
+		Ordered bool      `hcl:"ordered,optional"`
+		At      hcl.Range `hcl:",def_range"`
 	} `hcl:"route,block"`
 }
 
+// readRoutes reads a file of routes. Each fault names file, line and column.
 func readRoutes(path string) (*gateway.Table, error) {
 	f, errs := parseHCL(path)
 	if len(errs) > 0 {
@@ -124,19 +131,27 @@ func readRoutes(path string) (*gateway.Table, error) {
 	if err := faults(hclErrors(gohcl.DecodeBody(f.Body, nil, &file))...); err != nil {
 		return nil, err
 	}
-	routes := make([]gateway.Route, 0, len(file.Routes))
-	for _, r := range file.Routes {
-		routes = append(routes, gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered})
-	}
-	table, err := gateway.NewTable(routes)
-	if err != nil {
-		for _, err := range listOf(faults(err)) {
-			errs = append(errs, fmt.Errorf("%s: %w", path, err))
-		}
-		return nil, faults(errs...)
-	}
-	if table.Len() == 0 {
+	if len(file.Routes) == 0 {
 		return nil, fmt.Errorf("%s has no route: write, for example, route \"*.server.dc2.wanfed\" { to = [\"198.51.100.2:8443\"] }", path)
 	}
-	return table, nil
+	routes := make([]gateway.Route, 0, len(file.Routes))
+	first := map[string]hcl.Range{}
+	for _, r := range file.Routes {
+		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered}
+		at := fmt.Sprintf("%s:%d,%d", r.At.Filename, r.At.Start.Line, r.At.Start.Column)
+		for _, err := range listOf(faults(gateway.CheckRoute(route))) {
+			errs = append(errs, fmt.Errorf("%s: %w", at, err))
+		}
+		name := strings.ToLower(strings.TrimSuffix(r.Match, "."))
+		if twin, ok := first[name]; ok {
+			errs = append(errs, fmt.Errorf("%s: route %q is in line %d already", at, r.Match, twin.Start.Line))
+			continue
+		}
+		first[name] = r.At
+		routes = append(routes, route)
+	}
+	if len(errs) > 0 {
+		return nil, faults(errs...)
+	}
+	return gateway.NewTable(routes)
 }
