@@ -74,9 +74,9 @@ func (d *Dialer) recordFailure(dc string, hop Hop, err error) {
 	})
 }
 
-// broke records that a connection of Dial, which had been good, failed by its path's fault: the next dial tries another
+// Broke records that a connection of Dial, which had been good, failed by its path's fault: the next dial tries another
 // hop first.
-func (d *Dialer) broke(c *tls.Conn, err error) {
+func (d *Dialer) Broke(c *tls.Conn, err error) {
 	if p := pathOf(c); p != nil {
 		d.recordFailure(p.dc, p.hop, err)
 	}

@@ -113,9 +113,9 @@ func TestDialSilentGatewayCostsAStagger(t *testing.T) {
 	_, gw := echoNode(t, a, "srv1")
 	silent := newGatewayDouble(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = 50 * time.Millisecond })
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = 200 * time.Millisecond })
 	n.book.Store(hops(silent.addr, gw.addr))
-	for i, least := range []time.Duration{50 * time.Millisecond, 0} {
+	for i, least := range []time.Duration{200 * time.Millisecond, 0} {
 		start := time.Now()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {

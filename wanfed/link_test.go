@@ -180,7 +180,8 @@ func TestLinkNoticesSilence(t *testing.T) {
 				}
 			}
 		})
-		background(t, func(ctx context.Context) error { return m.Run(ctx, nw.listen("10.0.2.1:8300")) })
+		ln := nw.listen("10.0.2.1:8300")
+		background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 		n1.book.Store(hops("10.0.2.1:8300"))
 		t1 := n1.tun.Transport(PoolWAN)
 		tm := n1.tun.tm

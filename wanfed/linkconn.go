@@ -70,7 +70,7 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (settled bool, err error) {
 		l.closed()
 	}
 	if errors.Is(err, errSilent) || isTimeout(err) {
-		l.t.cfg.Dialer.broke(c, err)
+		l.t.cfg.Dialer.Broke(c, err)
 	}
 	return settled, err
 }

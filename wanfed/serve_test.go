@@ -79,9 +79,7 @@ func TestBadFramesCloseTheConnection(t *testing.T) {
 				t.Error("the connection stays open")
 			}
 			eventually(t, "fault counted", 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 })
-			if got := n.traffic(PoolWAN, "dc2"); got.Received != 1 {
-				t.Errorf("traffic: %+v", got)
-			}
+			eventually(t, "packet counted", 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 })
 		})
 	}
 }
@@ -130,12 +128,11 @@ func TestFramesDoNotLoop(t *testing.T) {
 	if got := receive(t, t1); got != "near" {
 		t.Errorf("srv1 received %q", got)
 	}
-	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["unknown_node"] != 1 || got.Relayed != 1 || got.Received != 1 {
-		t.Errorf("from dc2: %+v", got)
-	}
-	if got := n1.traffic(PoolWAN, "dc1"); got.Dropped["misrouted"] != 1 || got.Relayed != 0 || got.Received != 1 {
-		t.Errorf("from dc1: %+v", got)
-	}
+	eventually(t, "packets counted", 5*time.Second, func() bool {
+		a, b := n1.traffic(PoolWAN, "dc2"), n1.traffic(PoolWAN, "dc1")
+		return a.Dropped["unknown_node"] == 1 && a.Relayed == 1 && a.Received == 1 &&
+			b.Dropped["misrouted"] == 1 && b.Relayed == 0 && b.Received == 1
+	})
 	if got := n1.traffic(PoolLAN, "dc1"); got.Dropped["misrouted"] != 1 {
 		t.Errorf("LAN from dc1: %+v", got)
 	}
@@ -214,10 +211,10 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 			t.Errorf("%s: status %d, %v; want %d", tt.name, got, err, tt.want)
 		}
 	}
-	got := n.tun.Stats().Closed
-	if got[string(faultHeader)] != 2 || got[string(faultSource)] != 4 {
-		t.Errorf("closed: %v", got)
-	}
+	eventually(t, "faults counted", 5*time.Second, func() bool {
+		got := n.tun.Stats().Closed
+		return got[string(faultHeader)] == 2 && got[string(faultSource)] == 4
+	})
 }
 
 func TestSilentStreamBlocksNoOther(t *testing.T) {
@@ -245,7 +242,7 @@ func TestSilentStreamBlocksNoOther(t *testing.T) {
 func TestTooManyStreamsAreRefused(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"})
 	n := w.nodes["srv1.dc1"]
-	n.tun.Transport(PoolWAN) // nobody accepts
+	tr := n.tun.Transport(PoolWAN) // nobody accepts
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
 	ok, busy := 0, 0
 	for range streamBacklog + 2 {
@@ -254,6 +251,7 @@ func TestTooManyStreamsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		case got == streamOK:
 			ok++
+			eventually(t, "stream waits to be accepted", 5*time.Second, func() bool { return len(tr.StreamCh()) == ok })
 		case got == streamBusy:
 			busy++
 		}

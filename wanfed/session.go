@@ -124,7 +124,7 @@ func (s *session) watch(ctx context.Context) {
 			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended
 			s.t.log.Debug("stream session ended", "dc", s.to.dc, "node", s.to.node, "remote", s.conn.RemoteAddr(), "err", err)
 			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
-				s.t.cfg.Dialer.broke(s.conn, err)
+				s.t.cfg.Dialer.Broke(s.conn, err)
 			}
 			return
 		case <-tick.C:

@@ -87,15 +87,16 @@ func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
 			return true
 		})
 	}
-	relayed := uint64(0)
-	for _, n := range w.nodes {
-		for _, dc := range []string{"dc1", "dc2"} {
-			relayed += n.traffic(PoolWAN, dc).Relayed
+	// Of two packets from each server, one is for the server that did not get the connection.
+	eventually(t, "relayed packets counted", 5*time.Second, func() bool {
+		relayed := uint64(0)
+		for _, n := range w.nodes {
+			for _, dc := range []string{"dc1", "dc2"} {
+				relayed += n.traffic(PoolWAN, dc).Relayed
+			}
 		}
-	}
-	if relayed != 4 { // of two packets from each server, one is for the server that did not get the connection
-		t.Errorf("%d packets were relayed, want 4", relayed)
-	}
+		return relayed == 4
+	})
 }
 
 func TestLANPackets(t *testing.T) {
@@ -421,7 +422,7 @@ func TestPoolFullDropsAndCounts(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	t1 := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
 	n2 := w.nodes["srv1.dc2"]
-	n2.tun.Transport(PoolWAN) // nobody takes its packets
+	t2 := n2.tun.Transport(PoolWAN) // nobody takes its packets
 	sent := 0
 	eventually(t, "packets dropped", 10*time.Second, func() bool {
 		for range 100 {
@@ -430,7 +431,7 @@ func TestPoolFullDropsAndCounts(t *testing.T) {
 		}
 		return n2.traffic(PoolWAN, "dc1").Dropped["pool_full"] > 0
 	})
-	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog {
+	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog || len(t2.PacketCh()) != packetBacklog {
 		t.Errorf("traffic: %+v", got)
 	}
 }
