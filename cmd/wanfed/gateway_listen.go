@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,7 +14,8 @@ import (
 type listeners struct{ open []net.Listener }
 
 func (l *listeners) listen(setting, addr string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", addr)
+	// The gateway sets its own keepalive; HTTP has idle timeouts.
+	ln, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %s: the port is taken by another process; stop it (see: ss -ltnp), or choose another", setting, addr)

@@ -90,7 +90,7 @@ func TestValidateGatewayFile(t *testing.T) {
 		{"valid", valid, nil},
 		{"faults", strings.Replace(valid, "10.0.0.5:8444", "lan", 1), []string{"FILE:5: lan"}},
 		{"another's certificate", strings.Replace(valid, "gw1", "gw2", 1), []string{"gw2"}},
-		{"file of routes", "listen = [\"0.0.0.0:8443\"]\nroutes = \"" + routes + "\"\n", []string{"routes.hcl: route \"a b\""}},
+		{"file of routes", "listen = [\"0.0.0.0:8443\"]\nroutes = \"" + routes + "\"\n", []string{"routes.hcl:1,1: route \"a b\""}},
 		{"server's attribute", valid + "primary_gateways = [\"a:1\"]\n", []string{"FILE:10,1: Unsupported argument"}},
 	} {
 		test.run(t, serverFile, gatewayFile)
@@ -102,7 +102,7 @@ func TestValidateGatewayFile(t *testing.T) {
 func TestValidateRouteFile(t *testing.T) {
 	for _, test := range []validateTest{
 		{"valid", "route \"*.server.dc2.wanfed\" {\n  to = [\"198.51.100.2:8443\"]\n}\n", nil},
-		{"faults", "route \"a b\" {\n  to = [\"h:1\"]\n}\nroute \"a\" {\n  to = [\"h\"]\n}\n", []string{"FILE: route \"a b\"", "FILE: route \"a\""}},
+		{"faults", "route \"a b\" {\n  to = [\"h:1\"]\n}\nroute \"a\" {\n  to = [\"h\"]\n}\n", []string{"FILE:1,1: route \"a b\"", "FILE:4,1: route \"a\""}},
 		{"attribute absent", "route \"a\" {\n}\n", []string{"FILE:1,"}},
 	} {
 		test.run(t, serverFile, gatewayFile)
