@@ -20,9 +20,9 @@ const MaxMessageSize = 16 << 20
 
 // Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn whose handshake is done and whose
 // peer was verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
-// closes it.
-func Connect(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///wanfed",
+// closes it. Options are added to, and may replace, those it has.
+func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 		grpc.WithTransportCredentials(Handshaken()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
@@ -32,7 +32,7 @@ func Connect(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientConn
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
 		grpc.WithDisableServiceConfig(),
-	)
+	}, options...)...)
 }
 
 // Handshaken is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.

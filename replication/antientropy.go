@@ -86,15 +86,18 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 
 	var last sent
 	var retry backoff
+	failing := false
 	for {
-		ways := a.cfg.Ways()
+		ways, began := a.cfg.Ways(), time.Now()
 		var next time.Duration
 		err := a.round(ctx, &last)
 		a.note(err)
 		if err != nil && ctx.Err() == nil {
-			next = retry.next()
-			a.cfg.Logger.Warn("writing the own federation state to the primary", "err", err, "retry", next)
+			next = retry.next(time.Since(began))
+			a.cfg.Logger.Log(ctx, level(failing), "writing the own federation state to the primary", "err", err, "retry", next)
+			failing = true
 		} else {
+			failing = false
 			retry.reset()
 			next = resyncEvery + rand.N(resyncEvery/10)
 			ways = nil // nothing to wait for
@@ -164,15 +167,4 @@ func (a *AntiEntropy) note(err error) {
 	if err != nil {
 		a.status.LastErrorAt = time.Now()
 	}
-}
-
-// backoff doubles from 100 ms to 30 s and adds up to a quarter of jitter.
-type backoff struct{ n int }
-
-func (b *backoff) reset() { b.n = 0 }
-
-func (b *backoff) next() time.Duration {
-	d := min(100*time.Millisecond<<min(b.n, 12), 30*time.Second)
-	b.n++
-	return d + rand.N(d/4)
 }

@@ -20,7 +20,7 @@
 //
 // # Pace
 //
-// The network's round trips set it. After an error both retry with back-off (100 ms to 30 s, with jitter), and at once when
+// The network's round trips set it. After an error both retry with back-off (100 ms to 3 s, with jitter), and at once when
 // the way to the primary changed. AntiEntropy compares once a minute in any case, as a safety net.
 //
 // # Goroutines

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -69,6 +71,7 @@ func (f *Follower) Status() DownwardStatus {
 // Run follows until ctx ends. Call it while this server leads, once at a time.
 func (f *Follower) Run(ctx context.Context) error {
 	var retry backoff
+	failing := false
 	for {
 		ways := f.cfg.Ways()
 		began := time.Now()
@@ -79,9 +82,11 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 		if f.heardSince(began) {
 			retry.reset()
+			failing = false
 		}
-		next := retry.next()
-		f.cfg.Logger.Warn("following the primary", "type", f.cfg.Type.Kind, "err", err, "retry", next)
+		next := retry.next(time.Since(began))
+		f.cfg.Logger.Log(ctx, level(failing), "following the primary", "type", f.cfg.Type.Kind, "err", err, "retry", next)
+		failing = true
 		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
@@ -112,7 +117,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("no sign of life for %v", silence)) })
 	defer watchdog.Stop()
 
-	stream, err := client.Follow(ctx, &pb.FollowRequest{Type: f.cfg.Type, Have: have})
+	stream, err := client.Follow(ctx, &pb.FollowRequest{Type: f.cfg.Type, Have: have}, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // SourceHeartbeat is how often an idle stream carries an empty message.
-const SourceHeartbeat = 5 * time.Second
+const SourceHeartbeat = 2 * time.Second
 
 // Chunks of the first difference: at most this many resources, and this many bytes, in a message.
 const (

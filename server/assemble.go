@@ -182,7 +182,7 @@ func (p *parts) buildTunnel() (err error) {
 	p.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{
 		Identity: p.identity, Dialer: p.dialer, Mux: p.mux, Advertise: p.adv.String(), Logger: p.logger,
 	})
-	p.conns = newConns(p.dialer, p.book)
+	p.conns = newConns(p.cfg.DC, p.dialer, p.book)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -106,8 +107,7 @@ func (p *parts) buildRecords() (err error) {
 		p.follower, err = replication.NewFollower(replication.FollowerConfig{
 			Backend: p.store, Type: federation.StateType, Ways: p.book.Changed, Logger: p.logger,
 			Connect: func() (pb.ReplicationServiceClient, error) {
-				cc, err := p.conns.to(p.cfg.PrimaryDC, "")
-				return pb.NewReplicationServiceClient(cc), err
+				return pb.NewReplicationServiceClient(p.conns.far(p.cfg.PrimaryDC)), nil
 			},
 		})
 		if err != nil {
@@ -120,13 +120,14 @@ func (p *parts) buildRecords() (err error) {
 	return err
 }
 
-// reach asks any server of a datacenter whether it is there, over the connection that other calls use too.
+// reach asks any server of a datacenter whether it is there, over the connection that other calls use too. It waits until
+// there is one, or ctx ends.
 func (p *parts) reach(ctx context.Context, dc string) error {
 	cc, err := p.conns.to(dc, "")
 	if err != nil {
 		return err
 	}
-	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
+	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
 	return err
 }
 
@@ -136,13 +137,9 @@ func (p *parts) applyHere(ctx context.Context, s *pb.FederationState) error {
 }
 
 func (p *parts) applyInPrimary(ctx context.Context, s *pb.FederationState) error {
-	cc, err := p.conns.to(p.cfg.PrimaryDC, "")
-	if err != nil {
-		return err
-	}
-	_, err = pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+	_, err := pb.NewFederationServiceClient(p.conns.far(p.cfg.PrimaryDC)).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
-	})
+	}, grpc.WaitForReady(true))
 	return err
 }
 
@@ -160,8 +157,7 @@ func (p *parts) buildGRPC() error {
 			if _, known := p.book.Load().Hops[dc]; !known {
 				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
 			}
-			cc, err := p.conns.to(dc, "")
-			return pb.NewFederationServiceClient(cc), err
+			return pb.NewFederationServiceClient(p.conns.far(dc)), nil
 		},
 	})
 	if err != nil {
@@ -200,7 +196,7 @@ func (p *parts) buildGRPC() error {
 		return resp, nil
 	}})
 	healthpb.RegisterHealthServer(p.grpc, health.NewServer())
-	p.grpcLn = p.mux.Listener(wanfed.ProtoGRPC, everyone, false)
+	p.grpcLn = hearing{p.mux.Listener(wanfed.ProtoGRPC, everyone, false), p.cfg.Domain, p.conns.heardOf}
 	return nil
 }
 
@@ -226,7 +222,10 @@ func (p *parts) buildHTTP() error {
 	if err != nil {
 		return err
 	}
-	p.http = &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	p.http = &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn), // clients that are refused
+	}
 	if _, useTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr); useTLS {
 		p.httpLn = tls.NewListener(p.httpLn, p.identity.ServerConfig("h2", "http/1.1"))
 	}

@@ -4,12 +4,14 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/wanfed"
@@ -20,22 +22,34 @@ import (
 type conns struct {
 	dialer *wanfed.Dialer
 	book   *wanfed.Book
+	*redial
 
 	mu     sync.Mutex
 	closed bool
-	byName map[connKey]*grpc.ClientConn
+	byName map[connKey]*conn
+	old    sync.WaitGroup // connections that were given up and drain
+	stop   chan struct{}  // closed at the end: drains are cut short
 }
 
 type connKey struct{ dc, node string }
 
-func newConns(d *wanfed.Dialer, b *wanfed.Book) *conns {
-	return &conns{dialer: d, book: b, byName: map[connKey]*grpc.ClientConn{}}
+// conn is a gRPC connection and the TLS connection it goes over.
+type conn struct {
+	*grpc.ClientConn
+	key  connKey
+	tls  atomic.Pointer[tls.Conn] // the last one dialed
+	life context.Context          // ends when the connection is given up. Stored, since it is the conn's own and no call's
+	end  context.CancelFunc
+}
+
+func newConns(own string, d *wanfed.Dialer, b *wanfed.Book) *conns {
+	return &conns{dialer: d, book: b, redial: newRedial(own), byName: map[connKey]*conn{}, stop: make(chan struct{})}
 }
 
 var errStopping = errors.New("server is stopping")
 
 // to returns the connection to a server; node "" is any server of dc. It does not dial: the first call does.
-func (c *conns) to(dc, node string) (*grpc.ClientConn, error) {
+func (c *conns) to(dc, node string) (*conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -45,13 +59,21 @@ func (c *conns) to(dc, node string) (*grpc.ClientConn, error) {
 	if cc := c.byName[key]; cc != nil {
 		return cc, nil
 	}
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
-		conn, err := c.dialer.Dial(ctx, wanfed.Target{DC: dc, Node: node}, wanfed.ProtoGRPC)
+	cc := &conn{key: key}
+	cc.life, cc.end = context.WithCancel(context.Background())
+	var err error
+	cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
+		var t *tls.Conn
+		err := c.redial.do(ctx, key, func() (err error) {
+			t, err = c.dialer.Dial(ctx, wanfed.Target{DC: dc, Node: node}, wanfed.ProtoGRPC)
+			return err
+		})
 		if err != nil {
 			return nil, err // a typed nil would not be nil
 		}
-		return conn, nil
-	})
+		cc.tls.Store(t)
+		return t, nil
+	}, dialAtOnce)
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +81,14 @@ func (c *conns) to(dc, node string) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// Run gives up connections that have failed when the address book changes, so that the next call dials at once and does not
-// wait for their back-off. (ClientConn.ResetConnectBackoff would do, but reads a map that others write.) At the end it
-// closes all.
+// Run follows the address book until ctx ends, and then closes all connections.
 func (c *conns) Run(ctx context.Context) error {
+	old := &wanfed.Routes{}
 	for {
 		changed := c.book.Changed()
-		for _, cc := range c.takeFailed() {
-			_ = cc.Close() // calls that just began on it are told that it is closing, and are repeated by who made them
-		}
+		now := c.book.Load()
+		c.routesChanged(old, now)
+		old = now
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -76,23 +97,30 @@ func (c *conns) Run(ctx context.Context) error {
 	}
 }
 
-func (c *conns) takeFailed() []*grpc.ClientConn {
+// giveUp makes the next call dial anew. Calls under way on cc may finish within grace; streams on it end.
+func (c *conns) giveUp(cc *conn, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []*grpc.ClientConn
-	for key, cc := range c.byName {
-		if cc.GetState() == connectivity.TransientFailure {
-			delete(c.byName, key)
-			out = append(out, cc)
-		}
+	if c.byName[cc.key] != cc {
+		return // somebody was faster
 	}
-	return out
+	delete(c.byName, cc.key)
+	cc.end()
+	c.old.Go(func() {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-c.stop:
+		}
+		_ = cc.Close() // calls still on it are told that it is closing
+	})
 }
 
-func (c *conns) all() []*grpc.ClientConn {
+func (c *conns) all() []*conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]*grpc.ClientConn, 0, len(c.byName))
+	out := make([]*conn, 0, len(c.byName))
 	for _, cc := range c.byName {
 		out = append(out, cc)
 	}
@@ -102,9 +130,12 @@ func (c *conns) all() []*grpc.ClientConn {
 func (c *conns) close() error {
 	c.mu.Lock()
 	c.closed = true
+	close(c.stop)
 	c.mu.Unlock()
+	c.old.Wait()
 	var errs []error
 	for _, cc := range c.all() {
+		cc.end()
 		errs = append(errs, cc.Close())
 	}
 	return errors.Join(errs...)

@@ -114,11 +114,7 @@ func (s source) Query(ctx context.Context, dc, path, rawQuery string) (*pb.Query
 	if _, known := s.p.book.Load().Hops[dc]; !known {
 		return nil, httpapi.ErrNoPath
 	}
-	cc, err := s.p.conns.to(dc, "")
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", httpapi.ErrUnreachable, err)
-	}
-	resp, err := pb.NewServerServiceClient(cc).Query(ctx, &pb.QueryRequest{Path: path, RawQuery: rawQuery})
+	resp, err := pb.NewServerServiceClient(s.p.conns.far(dc)).Query(ctx, &pb.QueryRequest{Path: path, RawQuery: rawQuery})
 	switch {
 	case err == nil:
 		return resp, nil

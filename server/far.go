@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// Bounds of how long an answer from another datacenter may take before its connection is doubted. Between them it is twice the
+// round trip of the connection's handshake.
+const (
+	minPatience = 150 * time.Millisecond
+	maxPatience = time.Second
+	// drainGrace is how long calls under way on a doubted connection may still be answered.
+	drainGrace = 30 * time.Second
+	// maxAsks bounds the calls made for one.
+	maxAsks = 3
+)
+
+var errSilentPath = errors.New("no answer on an open connection")
+
+// far calls any server of another datacenter. Its calls may be made twice, so only calls for which that makes no difference
+// may go through it: all that cross datacenters are such.
+//
+// A connection that is slow to answer is tested with a small call of its own. When that is not answered either, the path is
+// held to be dead, long before TCP or a keepalive finds out: the next calls dial another hop, and so does this call, at
+// once, while it still takes a late answer from the old one. An answer that merely takes long, as to a blocking query,
+// costs one test and nothing else.
+type far struct {
+	c  *conns
+	dc string
+}
+
+func (c *conns) far(dc string) grpc.ClientConnInterface { return far{c, dc} }
+
+// Invoke implements grpc.ClientConnInterface. It returns when ctx ends.
+func (f far) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	answer := reply.(proto.Message)
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // ends the call that lost
+	type result struct {
+		got proto.Message
+		err error
+	}
+	results := make(chan result, maxAsks) // one for each call: none of them blocks
+	dead := make(chan struct{}, maxAsks)  // one for each test
+	running, asked := 0, 0
+	ask := func() error {
+		cc, err := f.c.to(f.dc, "")
+		if err != nil {
+			return err
+		}
+		running, asked = running+1, asked+1
+		wg.Go(func() {
+			got := answer.ProtoReflect().New().Interface()
+			err := cc.Invoke(ctx, method, args, got, opts...)
+			results <- result{got, err}
+		})
+		wg.Go(func() {
+			if f.c.testDead(ctx, cc) {
+				dead <- struct{}{}
+			}
+		})
+		return nil
+	}
+	if err := ask(); err != nil {
+		return err
+	}
+	for {
+		again := true
+		select {
+		case r := <-results:
+			running--
+			if r.err == nil {
+				proto.Merge(answer, r.got)
+				return nil
+			}
+			// Cancelled, but not by us: the connection was given up for what is past.
+			again = status.Code(r.err) == codes.Canceled && ctx.Err() == nil && asked < maxAsks
+			if !again && running == 0 {
+				return r.err
+			}
+		case <-dead:
+		}
+		if again && asked < maxAsks {
+			if err := ask(); err != nil && running == 0 {
+				return err
+			}
+		}
+	}
+}
+
+// NewStream implements grpc.ClientConnInterface. The stream ends with codes.Canceled when its path is found to be dead: at its
+// beginning, or by any call later.
+func (f far) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	cc, err := f.c.to(f.dc, "")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	unhook := context.AfterFunc(cc.life, cancel)
+	context.AfterFunc(ctx, func() { unhook() })
+	stream, err := cc.NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	go f.c.testDead(ctx, cc) // ends with the stream's context, or when it knows
+	return stream, nil
+}
+
+// testDead waits for the patience that the path deserves, then tests the connection, and gives it up when it is dead. It
+// returns when ctx ends.
+func (c *conns) testDead(ctx context.Context, cc *conn) bool {
+	patience := c.patience(cc.key.dc)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return false
+	}
+	t := cc.tls.Load()
+	if t == nil || cc.GetState() != connectivity.Ready {
+		return false // it is dialing: the dialer finds another hop by itself
+	}
+	tctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(cc).Check(tctx, &healthpb.HealthCheckRequest{})
+	if ctx.Err() != nil || status.Code(err) != codes.DeadlineExceeded {
+		return false
+	}
+	c.dialer.Broke(t, errSilentPath)
+	c.giveUp(cc, drainGrace)
+	return true
+}
+
+// patience is how long an answer of a datacenter usually takes, and as much again.
+func (c *conns) patience(dc string) time.Duration {
+	var rtt time.Duration
+	for _, p := range c.dialer.Paths() {
+		if p.DC == dc && p.LastSuccess.After(p.LastErrorAt) {
+			rtt = max(rtt, p.RTT)
+		}
+	}
+	return min(max(2*rtt, minPatience), maxPatience)
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// redial says when a server that could not be dialed is dialed again: after a pause, or at once when there is news of its
+// datacenter. News are other ways in the address book, and a server of it that has come here. gRPC dials a connection
+// that failed again and again for as long as it is open, so calls that wait for one need no timer of their own.
+type redial struct {
+	own string // datacenter
+
+	mu     sync.Mutex
+	failed map[connKey]failure
+	news   map[string]chan struct{} // by datacenter; closed and removed
+}
+
+// failure is what is known of a server that could not be dialed.
+type failure struct {
+	times int             // in a row
+	until time.Time       // pause before the next dial
+	news  <-chan struct{} // taken before the last dial
+}
+
+// Pauses between dials double from minPause to maxPause, or to maxOwnPause in the own datacenter.
+const (
+	minPause    = 50 * time.Millisecond
+	maxPause    = 2 * time.Second
+	maxOwnPause = 500 * time.Millisecond
+)
+
+// dialAtOnce makes gRPC dial without pauses worth the name: redial makes them.
+var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+	MinConnectTimeout: 15 * time.Second,
+})
+
+func newRedial(own string) *redial {
+	return &redial{own: own, failed: map[connKey]failure{}, news: map[string]chan struct{}{}}
+}
+
+// do dials key once, not before its pause is over. It returns early when ctx ends.
+func (r *redial) do(ctx context.Context, key connKey, dial func() error) error {
+	if err := r.pause(ctx, key); err != nil {
+		return err
+	}
+	news := r.newsOf(key.dc) // before the dial: what comes during it counts
+	err := dial()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.failed, key)
+		return nil
+	}
+	limit := maxPause
+	if key.dc == r.own {
+		limit = maxOwnPause
+	}
+	f := r.failed[key]
+	f.until = time.Now().Add(min(minPause<<min(f.times, 10), limit))
+	f.times++
+	f.news = news
+	r.failed[key] = f
+	return err
+}
+
+func (r *redial) pause(ctx context.Context, key connKey) error {
+	r.mu.Lock()
+	f, failed := r.failed[key]
+	r.mu.Unlock()
+	if !failed {
+		return nil
+	}
+	timer := time.NewTimer(time.Until(f.until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-f.news:
+		r.mu.Lock()
+		delete(r.failed, key) // what is new may take a moment to work: short pauses again
+		r.mu.Unlock()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// newsOf returns a channel that is closed at the next news of a datacenter.
+func (r *redial) newsOf(dc string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ch := r.news[dc]
+	if ch == nil {
+		ch = make(chan struct{})
+		r.news[dc] = ch
+	}
+	return ch
+}
+
+// heardOf says that dc can perhaps be reached again, or otherwise than before.
+func (r *redial) heardOf(dc string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ch := r.news[dc]; ch != nil {
+		close(ch)
+		delete(r.news, dc)
+	}
+}
+
+// routesChanged gives the news of an address book that has changed.
+func (r *redial) routesChanged(old, now *wanfed.Routes) {
+	for dc, hops := range now.Hops {
+		if !slices.Equal(hops, old.Hops[dc]) {
+			r.heardOf(dc)
+		}
+	}
+	if !maps.Equal(now.Servers, old.Servers) {
+		r.heardOf(r.own)
+	}
+}
