@@ -16,7 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func TestForwardBySNI(t *testing.T) {
@@ -204,116 +203,6 @@ func TestResetIsPassedOn(t *testing.T) {
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("client sees %v, want a reset", err)
-	}
-}
-
-func TestSetTableKeepsConnections(t *testing.T) {
-	oldAddr, newAddr := upstream(t, named("old")), upstream(t, named("new"))
-	p := start(t, Config{}, Route{Match: "swap.example", To: []string{oldAddr}})
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range 8 { // load: each talks until the end on the connection that it opened before the swap
-		c, name := p.connect(t, "swap.example", 3)
-		if name != "old" {
-			t.Fatal(name)
-		}
-		wg.Go(func() {
-			b := make([]byte, 64)
-			for i := 0; ; i++ {
-				c.Write(b)
-				if _, err := io.ReadFull(c, b); err != nil {
-					t.Errorf("connection broke after %d rounds: %v", i, err)
-					return
-				}
-				select {
-				case <-stop:
-					return
-				default:
-				}
-			}
-		})
-	}
-	for i := range 50 {
-		to, want := newAddr, "new"
-		if i%2 == 1 {
-			to, want = oldAddr, "old"
-		}
-		p.side.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
-		c, got := p.connect(t, "swap.example", 3)
-		if c.Close(); got != want {
-			t.Fatalf("swap %d: connection goes to %s, want %s", i, got, want)
-		}
-	}
-	close(stop)
-	wg.Wait()
-}
-
-func TestLimit(t *testing.T) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
-	a, _ := p.connect(t, "limit.example", 4)
-	b, _ := p.connect(t, "limit.example", 4)
-	c := p.raw(t)
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the third connection was served")
-	}
-	for _, c := range []*tls.Conn{a, b} { // those that are there stay
-		c.Write([]byte("x"))
-		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-			t.Error(err)
-		}
-	}
-	p.refused(t, map[Reason]uint64{ReasonLimit: 1})
-	a.CloseWrite()
-	io.Copy(io.Discard, a) // ends when both sides of a have ended
-	a.Close()
-	p.stop()
-}
-
-func TestStopDrains(t *testing.T) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
-	c, _ := p.connect(t, "drain.example", 4)
-	stopped := make(chan struct{})
-	go func() { p.stop(); close(stopped) }()
-	for { // the listener closes at once
-		n, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			break
-		}
-		n.Close()
-	}
-	c.Write([]byte("late"))
-	c.CloseWrite()
-	if rest, err := io.ReadAll(c); err != nil || string(rest) != "latebye" {
-		t.Errorf("while draining: %q, %v", rest, err)
-	}
-	c.Close()
-	<-stopped // well before the minute is over
-}
-
-func TestSides(t *testing.T) {
-	srv := upstream(t, named("srv1"))
-	p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lan, wan := NewSide("lan"), NewSide("wan")
-	lan.SetTable(mustTable(t, Route{Match: "far.example", To: []string{srv}}))
-	lnLAN, lnWAN := listen(t), listen(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	errc := make(chan error, 1)
-	go func() { errc <- p.Run(ctx, Listener{lnLAN, lan}, Listener{lnWAN, wan}) }()
-	(&running{addr: lnLAN.Addr().String()}).connect(t, "far.example", 4)
-	if _, err := tls.Dial("tcp", lnWAN.Addr().String(), &tls.Config{ServerName: "far.example"}); err == nil {
-		t.Error("the WAN side has the LAN side's route")
-	}
-	cancel()
-	if err := <-errc; err != nil {
-		t.Error(err)
-	}
-	if l, w := lan.Stats(), wan.Stats(); l.Accepted != 1 || w.Accepted != 1 || w.Refused[ReasonUnknownSNI] != 1 {
-		t.Errorf("lan %+v, wan %+v", l, w)
 	}
 }
 
