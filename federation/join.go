@@ -22,8 +22,8 @@ type JoinerConfig struct {
 	DC, Node string
 	LAN, WAN *pool.Pool
 	Book     *wanfed.Book
-	// Reach returns nil when any server of a datacenter answers. Joins are one after another inside serf: only a datacenter
-	// that answers may take its turn, so that a dead one does not hold up the others.
+	// Reach returns nil when any server of a datacenter answers; it waits for that until ctx ends. Joins are one after
+	// another inside serf: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.
 	Reach  func(ctx context.Context, dc string) error
 	Logger *slog.Logger
 }
@@ -45,7 +45,8 @@ type attempt struct {
 	at      time.Time // of err
 }
 
-// Back-off between attempts to join one address, before jitter.
+// Back-off between the beginnings of attempts to join one address, before jitter. An attempt waits for Reach, and so joins at
+// once when the datacenter can be reached.
 const (
 	minJoinBackoff = 200 * time.Millisecond
 	maxJoinBackoff = 3 * time.Second
@@ -172,6 +173,7 @@ func (j *Joiner) join(ctx context.Context, name string) {
 			addr = m.Addr
 		}
 	}
+	began := time.Now()
 	err := j.reach(ctx, name)
 	if err == nil {
 		err = j.cfg.WAN.Join(ctx, name+"/"+addr)
@@ -180,13 +182,17 @@ func (j *Joiner) join(ctx context.Context, name string) {
 	j.mu.Lock()
 	a := j.attempts[name]
 	a.running = false
+	level := slog.LevelWarn
 	if err == nil {
 		a.failed, a.err = 0, nil
 		// The pool tells when the member is there; should it refuse it, do not try again at once.
 		a.next = time.Now().Add(maxJoinBackoff)
 	} else {
+		if a.failed > 0 {
+			level = slog.LevelDebug // no news
+		}
 		a.err, a.at = err, time.Now()
-		a.next = time.Now().Add(joinBackoff(a.failed))
+		a.next = began.Add(joinBackoff(a.failed))
 		a.failed++
 	}
 	j.mu.Unlock()
@@ -195,7 +201,7 @@ func (j *Joiner) join(ctx context.Context, name string) {
 		return
 	}
 	if err != nil {
-		j.cfg.Logger.Warn("joining the WAN pool", "peer", name, "err", err)
+		j.cfg.Logger.Log(ctx, level, "joining the WAN pool", "peer", name, "err", err)
 		return
 	}
 	j.cfg.Logger.Info("joined in the WAN pool", "peer", name)

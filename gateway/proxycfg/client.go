@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
@@ -56,8 +57,14 @@ const (
 	callTimeout       = 5 * time.Second // less than the servers' patience with a silent gateway
 	deregisterTimeout = 2 * time.Second
 	minBackoff        = 50 * time.Millisecond
-	maxBackoff        = 3 * time.Second
+	maxBackoff        = time.Second
 )
+
+// redial makes a gateway find a server that is back soon: it is a near one.
+var redial = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+	MinConnectTimeout: 10 * time.Second,
+})
 
 // New checks cfg, loads the snapshot on disk, if any, and sets both tables by it. It connects to nothing.
 func New(cfg Config) (*Client, error) {
@@ -108,7 +115,7 @@ func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 
 // Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
-	cc, err := api.Connect(c.dial)
+	cc, err := api.Connect(c.dial, redial)
 	if err != nil {
 		return err
 	}
@@ -124,25 +131,25 @@ func (c *Client) Run(ctx context.Context) error {
 
 // register is the heartbeat: one now, one each interval, and one for each new connection.
 func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
-	backoff, known := minBackoff, false
+	pause, known := minBackoff, false
 	for {
 		cctx, cancel := context.WithTimeout(ctx, callTimeout)
 		resp, err := client.Register(cctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
 		cancel()
-		next := backoff + rand.N(backoff/4)
+		next := pause + rand.N(pause/4)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			c.failed("cannot register", err)
-			backoff, known = min(2*backoff, maxBackoff), false
+			pause, known = min(2*pause, maxBackoff), false
 		default:
 			select {
 			case <-c.connected: // the call itself made the connection
 			default:
 			}
 			interval := max(resp.GetInterval().AsDuration(), 100*time.Millisecond)
-			next, backoff = interval-rand.N(interval/10), minBackoff
+			next, pause = interval-rand.N(interval/10), minBackoff
 			c.worked("cannot register")
 			if !known {
 				c.cfg.Logger.Info("registered", "lan", c.cfg.LAN, "wan", c.cfg.WAN, "interval", interval)
@@ -152,25 +159,28 @@ func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) e
 			c.status.Registered = time.Now()
 			c.mu.Unlock()
 		}
-		if !sleep(ctx, next, c.connected) {
+		switch woken := sleep(ctx, next, c.connected); {
+		case ctx.Err() != nil:
 			return nil
+		case woken:
+			pause = minBackoff // gRPC may not use the new connection yet: try again soon
 		}
 	}
 }
 
 // follow applies snapshots as they come.
 func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) error {
-	backoff := minBackoff
+	pause := minBackoff
 	for {
-		err := c.watch(ctx, client, func() { backoff = minBackoff })
+		err := c.watch(ctx, client, func() { pause = minBackoff })
 		if ctx.Err() != nil {
 			return nil
 		}
 		c.failed("cannot follow snapshots", err)
-		if !sleep(ctx, backoff+rand.N(backoff/4), nil) {
+		if sleep(ctx, pause+rand.N(pause/4), nil); ctx.Err() != nil {
 			return nil
 		}
-		backoff = min(2*backoff, maxBackoff)
+		pause = min(2*pause, maxBackoff)
 	}
 }
 
@@ -248,14 +258,15 @@ func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient)
 	c.cfg.Logger.Info("deregistered")
 }
 
-// sleep waits for d or for a wake-up. It returns false when ctx has ended.
+// sleep waits for d or for a wake-up, or until ctx ends. It says whether it was woken.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-t.C:
 	case <-wake:
+		return true
+	case <-t.C:
 	case <-ctx.Done():
 	}
-	return ctx.Err() == nil
+	return false
 }

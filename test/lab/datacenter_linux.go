@@ -3,19 +3,14 @@
 package lab
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -33,11 +28,14 @@ type Lab struct {
 	t   testing.TB
 	Net *Network
 	PKI *proc.PKI
-	WAN string // namespace of the WAN's switch
+	WAN string // namespace of the WAN's switch; empty if the WAN is emulated
+	// PrimaryGateways (host:port) is what servers of secondaries are told at their start. Default: all gateways of dc1.
+	PrimaryGateways []string
 
-	dir string
-	bin string
-	dcs []*Datacenter
+	dir      string
+	bin      string
+	dcs      []*Datacenter
+	emulator *emulator // nil: the WAN is a bridge
 }
 
 // Datacenter is one of a lab.
@@ -48,18 +46,6 @@ type Datacenter struct {
 	bridge   string
 	Servers  []*Node
 	Gateways []*Node
-}
-
-// Node is a server or gateway, with its namespace and, while it runs, its process.
-type Node struct {
-	dc      *Datacenter
-	Name    string
-	NS      string
-	LAN     string // IP
-	WAN     string // IP; empty for a server
-	TLS     tlsutil.Files
-	Process *proc.Process
-	client  *http.Client
 }
 
 var built struct {
@@ -99,14 +85,48 @@ func RemoveBinary() {
 // New makes an empty lab, or skips the test.
 func New(t testing.TB) *Lab {
 	t.Helper()
-	l := &Lab{t: t, Net: NewNetwork(t), dir: t.TempDir(), bin: Binary(t)}
-	var err error
-	if l.PKI, err = proc.NewPKI(filepath.Join(l.dir, "pki"), ""); err != nil {
-		t.Fatal(err)
-	}
+	l := newLab(t)
 	l.WAN = l.Net.Bridge("wan")
 	return l
 }
+
+// newLab makes a lab without a WAN.
+func newLab(t testing.TB) *Lab {
+	t.Helper()
+	l := &Lab{t: t, Net: NewNetwork(t), dir: t.TempDir(), bin: Binary(t)}
+	var err error
+	if keep := os.Getenv("WANFED_LAB_DIR"); keep != "" { // to look at logs afterwards
+		if l.dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.PKI, err = proc.NewPKI(filepath.Join(l.dir, "pki"), ""); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Datacenters lists those added so far. The caller must not change the slice.
+func (l *Lab) Datacenters() []*Datacenter { return l.dcs }
+
+// Running lists the servers whose processes run, of all datacenters or of the given ones.
+func (l *Lab) Running(dcs ...*Datacenter) []*Node {
+	if len(dcs) == 0 {
+		dcs = l.dcs
+	}
+	var out []*Node
+	for _, dc := range dcs {
+		for _, s := range dc.Servers {
+			if s.Running() {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
+
+// Nodes lists servers and gateways.
+func (d *Datacenter) Nodes() []*Node { return slices.Concat(d.Servers, d.Gateways) }
 
 // Add adds a datacenter of servers and gateways. Nothing runs yet. Every datacenter has the same subnet and addresses.
 func (l *Lab) Add(servers, gateways int) *Datacenter {
@@ -134,106 +154,20 @@ func (d *Datacenter) AddGateway() *Node {
 	d.lab.t.Helper()
 	i := len(d.Gateways) + 1
 	g := d.node(tlsutil.RoleGateway, fmt.Sprintf("gw%d", i), fmt.Sprintf("10.10.0.%d", 100+i), fmt.Sprintf("198.18.%d.%d", d.number, i))
-	d.lab.Net.Plug(g.NS, "wan", g.WAN+"/16", d.lab.WAN)
+	if d.lab.emulator != nil {
+		d.lab.emulator.attach(g)
+	} else {
+		d.lab.Net.Plug(g.NS, "wan", g.WAN+"/16", d.lab.WAN)
+	}
 	d.Gateways = append(d.Gateways, g)
 	return g
 }
 
-func (d *Datacenter) node(role tlsutil.Role, name, lan, wan string) *Node {
-	d.lab.t.Helper()
-	n := &Node{dc: d, Name: name, NS: d.lab.Net.Namespace(d.Name + "-" + name), LAN: lan, WAN: wan}
-	d.lab.Net.Plug(n.NS, "lan", lan+"/24", d.bridge)
-	var err error
-	if n.TLS, err = d.lab.PKI.Issue(role, d.Name, name); err != nil {
-		d.lab.t.Fatal(err)
+// Kill kills (-9) all servers and gateways of a datacenter.
+func (d *Datacenter) Kill() {
+	for _, n := range d.Nodes() {
+		n.Kill()
 	}
-	tr := &http.Transport{DialContext: DialIn(n.NS)}
-	n.client = &http.Client{Transport: tr, Timeout: 30 * time.Second}
-	d.lab.t.Cleanup(func() {
-		if n.Process != nil {
-			n.Process.Kill()
-		}
-		tr.CloseIdleConnections()
-		if d.lab.t.Failed() && n.Process != nil {
-			d.lab.t.Logf("end of the log of %s/%s:", d.Name, name)
-			for _, line := range n.Process.Tail(25) {
-				d.lab.t.Log(line)
-			}
-		}
-	})
-	return n
-}
-
-func (n *Node) program() []string {
-	return []string{"ip", "netns", "exec", n.NS, n.dc.lab.bin}
-}
-
-func (n *Node) folder() string {
-	return filepath.Join(n.dc.lab.dir, n.dc.Name+"-"+n.Name)
-}
-
-// StartServer starts, or starts again, a server on its data.
-func (n *Node) StartServer(args ...string) {
-	n.dc.lab.t.Helper()
-	cfg := proc.ServerConfig{
-		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS,
-		Bind: n.LAN, Port: ServerPort, HTTPAddr: "127.0.0.1:8500", PrimaryDC: "dc1", Args: args,
-	}
-	if n.dc.number > 1 {
-		for _, g := range n.dc.lab.dcs[0].Gateways {
-			cfg.PrimaryGateways = append(cfg.PrimaryGateways, net.JoinHostPort(g.WAN, fmt.Sprint(WANPort)))
-		}
-	}
-	if len(n.dc.Servers) > 1 {
-		cfg.BootstrapExpect = len(n.dc.Servers)
-		for _, s := range n.dc.Servers {
-			cfg.RetryJoin = append(cfg.RetryJoin, net.JoinHostPort(s.LAN, fmt.Sprint(ServerPort)))
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	s, err := proc.StartServer(ctx, cfg)
-	if err != nil {
-		n.dc.lab.t.Fatal(err)
-	}
-	n.Process = s.Process
-}
-
-// StartGateway starts, or starts again, a gateway at its present WAN address.
-func (n *Node) StartGateway(args ...string) {
-	n.dc.lab.t.Helper()
-	var servers []string
-	for _, s := range n.dc.Servers {
-		servers = append(servers, net.JoinHostPort(s.LAN, fmt.Sprint(ServerPort)))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	g, err := proc.StartGateway(ctx, proc.GatewayConfig{
-		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
-		LAN: net.JoinHostPort(n.LAN, fmt.Sprint(LANPort)), WAN: net.JoinHostPort(n.WAN, fmt.Sprint(WANPort)), Args: args,
-	})
-	if err != nil {
-		n.dc.lab.t.Fatal(err)
-	}
-	n.Process = g.Process
-}
-
-// Stop ends the process cleanly.
-func (n *Node) Stop() {
-	n.dc.lab.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	if err := n.Process.Stop(ctx); err != nil {
-		n.dc.lab.t.Errorf("stop %s/%s: %v", n.dc.Name, n.Name, err)
-	}
-}
-
-// ReAddress gives a stopped gateway another WAN address.
-func (n *Node) ReAddress(wan string) {
-	n.dc.lab.t.Helper()
-	n.dc.lab.Net.Flush(n.NS, "wan")
-	n.dc.lab.Net.Address(n.NS, "wan", wan+"/16")
-	n.WAN = wan
 }
 
 // Start starts all servers and gateways of a datacenter, and does not wait for what they do together.
@@ -244,57 +178,5 @@ func (d *Datacenter) Start() {
 	}
 	for _, g := range d.Gateways {
 		g.StartGateway()
-	}
-}
-
-// Get asks a server's HTTP API and decodes the JSON into out, if not nil.
-func (n *Node) Get(ctx context.Context, path string, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500"+path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := n.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s: %s", path, resp.Status, bytes.TrimSpace(body))
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(body, out)
-}
-
-// CLI runs a wanfed command in the node's namespace and returns what it printed.
-func (n *Node) CLI(args ...string) (string, error) {
-	cmd := exec.Command("ip", append([]string{"netns", "exec", n.NS, n.dc.lab.bin}, args...)...)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// Eventually calls check every few milliseconds until it returns nil, or fails the test after limit. It returns how long it took.
-func Eventually(t testing.TB, limit time.Duration, what string, check func(ctx context.Context) error) time.Duration {
-	t.Helper()
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check(ctx)
-		if err == nil {
-			return time.Since(start)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, limit, err)
-		}
 	}
 }

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Eventually calls check every few milliseconds until it returns nil, or fails the test after limit. It returns how long it took.
+func Eventually(t testing.TB, limit time.Duration, what string, check func(ctx context.Context) error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return time.Since(start)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		}
+	}
+}

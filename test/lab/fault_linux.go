@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// NeedNFT skips the test where packets cannot be dropped.
+func NeedNFT(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs the nft command (Debian package nftables)")
+	}
+}
+
+// holeTable is the nft table of BlackHole.
+const holeTable = "hole"
+
+// BlackHole drops every packet that reaches or leaves the node, on all its links, without an answer to anybody. Needs NeedNFT.
+func (n *Node) BlackHole() {
+	n.dc.lab.t.Helper()
+	n.nft(fmt.Sprintf(`table inet %[1]s {
+		chain in  { type filter hook input  priority 0; policy drop; iif lo accept; }
+		chain out { type filter hook output priority 0; policy drop; oif lo accept; }
+	}`, holeTable))
+}
+
+// Heal ends BlackHole.
+func (n *Node) Heal() {
+	n.dc.lab.t.Helper()
+	n.nft("delete table inet " + holeTable)
+}
+
+func (n *Node) nft(rules string) {
+	n.dc.lab.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", n.NS, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		n.dc.lab.t.Fatalf("nft in %s: %v: %s", n.NS, err, out)
+	}
+}
+
+// OpenFiles counts the open file descriptors of the process.
+func (n *Node) OpenFiles() (int, error) {
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.Process.Pid()))
+	return len(fds), err
+}
+
+// Metric reads the sum of a server's metric over all its labels.
+func (n *Node) Metric(ctx context.Context, name string) (sum float64, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	found := false
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, 16<<20))
+	for lines.Scan() {
+		rest, ok := strings.CutPrefix(lines.Text(), name)
+		if !ok || rest == "" || (rest[0] != ' ' && rest[0] != '{') {
+			continue
+		}
+		v, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("metric %s of %s: %w", name, n.NS, err)
+		}
+		found, sum = true, sum+v
+	}
+	if err := lines.Err(); err != nil || !found {
+		return 0, errors.Join(fmt.Errorf("%s has no metric %s", n.NS, name), err)
+	}
+	return sum, nil
+}

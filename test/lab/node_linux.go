@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Node is a server or gateway, with its namespace and, while it runs, its process.
+type Node struct {
+	dc      *Datacenter
+	Name    string
+	NS      string
+	LAN     string // IP
+	WAN     string // IP; empty for a server
+	TLS     tlsutil.Files
+	Process *proc.Process
+	client  *http.Client
+}
+
+func (d *Datacenter) node(role tlsutil.Role, name, lan, wan string) *Node {
+	d.lab.t.Helper()
+	n := &Node{dc: d, Name: name, NS: d.lab.Net.Namespace(d.Name + "-" + name), LAN: lan, WAN: wan}
+	d.lab.Net.Plug(n.NS, "lan", lan+"/24", d.bridge)
+	var err error
+	if n.TLS, err = d.lab.PKI.Issue(role, d.Name, name); err != nil {
+		d.lab.t.Fatal(err)
+	}
+	tr := &http.Transport{DialContext: DialIn(n.NS)}
+	n.client = &http.Client{Transport: tr, Timeout: 30 * time.Second}
+	d.lab.t.Cleanup(func() {
+		if n.Process != nil {
+			n.Process.Kill()
+		}
+		tr.CloseIdleConnections()
+		if d.lab.t.Failed() && n.Process != nil {
+			d.lab.t.Logf("end of the log of %s/%s:", d.Name, name)
+			for _, line := range n.Process.Tail(25) {
+				d.lab.t.Log(line)
+			}
+		}
+	})
+	return n
+}
+
+// ServerAddr is the address (host:port) of a server's port, LANAddr and WANAddr are those of a gateway's two sides.
+func (n *Node) ServerAddr() string { return net.JoinHostPort(n.LAN, fmt.Sprint(ServerPort)) }
+func (n *Node) LANAddr() string    { return net.JoinHostPort(n.LAN, fmt.Sprint(LANPort)) }
+func (n *Node) WANAddr() string    { return net.JoinHostPort(n.WAN, fmt.Sprint(WANPort)) }
+
+// WANName is a server's name in the WAN pool.
+func (n *Node) WANName() string { return n.Name + "." + n.dc.Name }
+
+// DC is where the node is.
+func (n *Node) DC() *Datacenter { return n.dc }
+
+func (n *Node) program() []string {
+	return []string{"ip", "netns", "exec", n.NS, n.dc.lab.bin}
+}
+
+func (n *Node) folder() string {
+	return filepath.Join(n.dc.lab.dir, n.dc.Name+"-"+n.Name)
+}
+
+// StartServer starts, or starts again, a server on its data.
+func (n *Node) StartServer(args ...string) {
+	n.dc.lab.t.Helper()
+	cfg := proc.ServerConfig{
+		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS,
+		Bind: n.LAN, Port: ServerPort, HTTPAddr: "127.0.0.1:8500", PrimaryDC: "dc1", Args: args,
+	}
+	if n.dc.number > 1 {
+		cfg.PrimaryGateways = n.dc.lab.PrimaryGateways
+		for _, g := range n.dc.lab.dcs[0].Gateways {
+			if n.dc.lab.PrimaryGateways == nil {
+				cfg.PrimaryGateways = append(cfg.PrimaryGateways, g.WANAddr())
+			}
+		}
+	}
+	if len(n.dc.Servers) > 1 {
+		cfg.BootstrapExpect = len(n.dc.Servers)
+		for _, s := range n.dc.Servers {
+			cfg.RetryJoin = append(cfg.RetryJoin, s.ServerAddr())
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s, err := proc.StartServer(ctx, cfg)
+	if err != nil {
+		n.dc.lab.t.Fatal(err)
+	}
+	n.Process = s.Process
+}
+
+// StartGateway starts, or starts again, a gateway at its present WAN address.
+func (n *Node) StartGateway(args ...string) {
+	n.dc.lab.t.Helper()
+	var servers []string
+	for _, s := range n.dc.Servers {
+		servers = append(servers, s.ServerAddr())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	g, err := proc.StartGateway(ctx, proc.GatewayConfig{
+		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
+		LAN: n.LANAddr(), WAN: n.WANAddr(), Args: args,
+	})
+	if err != nil {
+		n.dc.lab.t.Fatal(err)
+	}
+	n.Process = g.Process
+}
+
+// Stop ends the process cleanly.
+func (n *Node) Stop() {
+	n.dc.lab.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if err := n.Process.Stop(ctx); err != nil {
+		n.dc.lab.t.Errorf("stop %s/%s: %v", n.dc.Name, n.Name, err)
+	}
+}
+
+// Kill ends the process with SIGKILL, if it runs.
+func (n *Node) Kill() {
+	if n.Process != nil {
+		n.Process.Kill()
+	}
+}
+
+// Running says whether the process has been started and has not ended.
+func (n *Node) Running() bool {
+	if n.Process == nil {
+		return false
+	}
+	select {
+	case <-n.Process.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// ReAddressLAN gives a node whose process does not run another LAN address.
+func (n *Node) ReAddressLAN(lan string) {
+	n.dc.lab.t.Helper()
+	n.dc.lab.Net.Flush(n.NS, "lan")
+	n.dc.lab.Net.Address(n.NS, "lan", lan+"/24")
+	n.LAN = lan
+}
+
+// ReAddress gives a stopped gateway another WAN address.
+func (n *Node) ReAddress(wan string) {
+	n.dc.lab.t.Helper()
+	n.dc.lab.Net.Flush(n.NS, "wan")
+	n.dc.lab.Net.Address(n.NS, "wan", wan+"/16")
+	n.WAN = wan
+	if n.dc.lab.emulator != nil {
+		n.dc.lab.emulator.moved(n)
+	}
+}
+
+// Get asks a server's HTTP API and decodes the JSON into out, if not nil.
+func (n *Node) Get(ctx context.Context, path string, out any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s: %s", path, resp.Status, bytes.TrimSpace(body))
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(body, out)
+}
+
+// CLI runs a wanfed command in the node's namespace and returns what it printed.
+func (n *Node) CLI(args ...string) (string, error) {
+	cmd := exec.Command("ip", append([]string{"netns", "exec", n.NS, n.dc.lab.bin}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const (
+	// promptly bounds a recovery once the path exists again, on a busy machine. An idle one takes a fraction of it, but a
+	// recovery that waits for a timer of 30 s or 60 s takes more.
+	promptly = 8 * time.Second
+	// failure bounds how long the WAN pool takes to call a dead member failed: 30 s of suspicion after a probe or two.
+	failure = 75 * time.Second
+	// pollTimeout bounds one question of a poll. Longer than a dial over a dead path would make the poll measure that.
+	pollTimeout = 2 * time.Second
+)
+
+// chaos skips the long variants unless they are asked for.
+func chaos(t *testing.T) {
+	t.Helper()
+	if os.Getenv("WANFED_CHAOS") == "" {
+		t.Skip("takes long; set WANFED_CHAOS=1, or: make chaos")
+	}
+}
+
+// outage lets time pass in which something is down: how long it lasts is what the test is about, back-offs grow meanwhile.
+func outage(t *testing.T, d time.Duration) {
+	t.Helper()
+	t.Logf("outage of %v", d)
+	<-time.After(d)
+}
+
+// awaitWhole waits until the federation is whole again, and logs how long that took.
+func awaitWhole(t *testing.T, l *lab.Lab, limit time.Duration, what string) time.Duration {
+	t.Helper()
+	took := lab.Eventually(t, limit, what, func(ctx context.Context) error { return whole(ctx, l) })
+	t.Logf("%s: whole after %v", what, took.Round(time.Millisecond))
+	return took
+}
+
+// whole returns nil when every running server sees everything that runs: all servers alive, the state of each datacenter with
+// all its gateways, healthy and at their addresses, and when each datacenter answers for each other one.
+func whole(ctx context.Context, l *lab.Lab) error {
+	for _, s := range l.Running() {
+		if err := wholeFor(ctx, l, s); err != nil {
+			return fmt.Errorf("%s: %w", s.WANName(), err)
+		}
+	}
+	return nil
+}
+
+func wholeFor(ctx context.Context, l *lab.Lab, s *lab.Node) error {
+	if err := allAlive(ctx, l, s); err != nil {
+		return err
+	}
+	states, err := statesOf(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, dc := range l.Datacenters() {
+		if err := stateShows(states[dc.Name], dc); err != nil {
+			return err
+		}
+		if len(l.Running(dc)) == 0 {
+			continue
+		}
+		if err := answersFor(ctx, s, dc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allAlive: the WAN pool has every running server alive at its address.
+func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
+	members, err := wanMembers(ctx, s)
+	if err != nil {
+		return err
+	}
+	for _, other := range l.Running() {
+		switch m, ok := members[other.WANName()]; {
+		case !ok:
+			return fmt.Errorf("%s is no member", other.WANName())
+		case m.Status != api.MemberAlive:
+			return fmt.Errorf("%s is %s", other.WANName(), m.Status)
+		case m.Addr != other.LAN:
+			return fmt.Errorf("%s has the address %s, not %s", other.WANName(), m.Addr, other.LAN)
+		}
+	}
+	return nil
+}
+
+func wanMembers(ctx context.Context, s *lab.Node) (map[string]api.Member, error) {
+	var list []api.Member
+	if err := ask(ctx, s, "/v1/agent/members?wan=1", &list); err != nil {
+		return nil, err
+	}
+	out := map[string]api.Member{}
+	for _, m := range list {
+		out[m.Name] = m
+	}
+	return out, nil
+}
+
+func statesOf(ctx context.Context, s *lab.Node) (map[string]api.FederationState, error) {
+	var list []api.FederationState
+	if err := ask(ctx, s, "/v1/internal/federation-states", &list); err != nil {
+		return nil, err
+	}
+	out := map[string]api.FederationState{}
+	for _, st := range list {
+		out[st.Datacenter] = st
+	}
+	return out, nil
+}
+
+// stateShows: the state has every running gateway of dc, healthy and at its address.
+func stateShows(st api.FederationState, dc *lab.Datacenter) error {
+	for _, g := range dc.Gateways {
+		if !g.Running() {
+			continue
+		}
+		i := slices.IndexFunc(st.MeshGateways, func(m api.MeshGateway) bool { return m.Node.Node == g.Name })
+		if i < 0 {
+			return fmt.Errorf("state of %s: no gateway %s", dc.Name, g.Name)
+		}
+		got := st.MeshGateways[i]
+		if wan := got.Service.TaggedAddresses[catalog.TagWAN].Address; wan != g.WAN || !got.Healthy() {
+			return fmt.Errorf("state of %s: gateway %s at %s, healthy %v; it is at %s", dc.Name, g.Name, wan, got.Healthy(), g.WAN)
+		}
+	}
+	return nil
+}
+
+// answersFor: asked through s, dc names the servers it has.
+func answersFor(ctx context.Context, s *lab.Node, dc *lab.Datacenter) error {
+	var got, want []string
+	if err := ask(ctx, s, "/v1/status/peers?dc="+dc.Name, &got); err != nil {
+		return fmt.Errorf("asked for %s: %w", dc.Name, err)
+	}
+	for _, n := range dc.Servers {
+		want = append(want, n.ServerAddr())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("asked for %s: it has the servers %v, not %v", dc.Name, got, want)
+	}
+	return nil
+}
+
+// ask is Node.Get with the patience of a poll.
+func ask(ctx context.Context, s *lab.Node, path string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	return s.Get(ctx, path, out)
+}
+
+// awaitStatus waits until servers see a member with a status.
+func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api.MemberStatus, by ...*lab.Node) {
+	t.Helper()
+	what := fmt.Sprintf("%s %s", member.WANName(), status)
+	took := lab.Eventually(t, limit, what, func(ctx context.Context) error {
+		for _, s := range by {
+			members, err := wanMembers(ctx, s)
+			if err != nil {
+				return err
+			}
+			if got := members[member.WANName()].Status; got != status {
+				return fmt.Errorf("%s sees it %s", s.WANName(), got)
+			}
+		}
+		return nil
+	})
+	t.Logf("%s after %v", what, took.Round(time.Millisecond))
+}
+
+// recordsOf reads a server's federation states as stored, by datacenter, with an operator's certificate.
+func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) map[string]*pb.Resource {
+	t.Helper()
+	dc := s.DC().Name
+	cc := connect(t, l, tlsutil.RoleCLI, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
+	defer cc.Close()
+	out := map[string]*pb.Resource{}
+	lab.Eventually(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {
+		resp, err := pb.NewResourceServiceClient(cc).List(ctx, &pb.ListRequest{Type: federation.StateType})
+		if err != nil {
+			return err
+		}
+		for _, r := range resp.Resources {
+			out[r.Id.Name] = r
+		}
+		return nil
+	})
+	return out
+}
+
+// sameRecords fails the test unless every record of before is there, is the same one, and has not gone back.
+func sameRecords(t *testing.T, before, after map[string]*pb.Resource) {
+	t.Helper()
+	for name, b := range before {
+		a := after[name]
+		switch {
+		case a == nil:
+			t.Errorf("record %s is lost", name)
+		case a.Id.Uid != b.Id.Uid:
+			t.Errorf("record %s is another one: uid %s, not %s", name, a.Id.Uid, b.Id.Uid)
+		case a.ModifyIndex < b.ModifyIndex || a.Generation < b.Generation && a.ModifyIndex == b.ModifyIndex:
+			t.Errorf("record %s went back: index %d, generation %s; it was %d, %s", name, a.ModifyIndex, a.Generation, b.ModifyIndex, b.Generation)
+		}
+		if err := replicaOf(a, b); err != nil {
+			t.Errorf("record %s: %v", name, err)
+		}
+	}
+}
+
+func replicaOf(a, b *pb.Resource) error {
+	if a.GetPrimaryModifyIndex() < b.GetPrimaryModifyIndex() {
+		return errors.New("its primary index went back")
+	}
+	var state pb.FederationState
+	if err := a.GetData().UnmarshalTo(&state); err != nil {
+		return err
+	}
+	return federation.ValidateState(&state)
+}
