@@ -53,10 +53,8 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 		if now.Sub(start) >= d.cfg.Stagger {
 			d.paths.update(a.dc, hop, d.dc, func(s *pathState) { s.bad = now })
 		}
-	case ctx.Err() != nil: // the caller gave up; says nothing about the hop unless it had its time
-		if now.Sub(start) >= d.cfg.Stagger {
-			d.paths.update(a.dc, hop, d.dc, func(s *pathState) { s.bad = now })
-		}
+	case ctx.Err() != nil && (now.Sub(start) < d.cfg.Stagger || errors.Is(ctx.Err(), context.Canceled)):
+		// The caller gave up before the hop had its time.
 	default:
 		d.recordFailure(a.dc, hop, err)
 	}
@@ -74,8 +72,8 @@ func (d *Dialer) recordFailure(dc string, hop Hop, err error) {
 	})
 }
 
-// Broke records that a connection of Dial, which had been good, failed by its path's fault: the next dial tries another
-// hop first.
+// Broke records that a connection of Dial, which had been good, failed by its path's fault, such as falling silent: the
+// next dial tries another hop first.
 func (d *Dialer) Broke(c *tls.Conn, err error) {
 	if p := pathOf(c); p != nil {
 		d.recordFailure(p.dc, p.hop, err)

@@ -14,7 +14,8 @@
 // datacenter and returns. The link's goroutine dials, when there is no connection, and writes all that is queued at once. A
 // server of the other datacenter reads it and gives it to its own memberlist, or queues it for the server it is for. Streams
 // (state exchange) are streams of one yamux session per datacenter, relayed in the same way. Inside a datacenter the same
-// transport dials the servers directly. Servers that speak Consul's WAN gossip protocols are found out, and served, by ALPN.
+// transport dials the servers directly. Servers that speak Consul's WAN gossip protocols are found out, and served, by ALPN;
+// their names must be DNS labels too.
 //
 // Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
 // and those of yamux. Both join them when their ctx ends. New functions start none. A Dialer has goroutines only while
@@ -26,8 +27,9 @@
 // they may be lost, as datagrams may.
 //
 // Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels; a stream opened through a gateway that
-// just died can take some ten seconds to fail. Hops are ordered by what real dials told; nothing is probed in advance, and a
-// connection that works stays on its hop.
+// just died can take some ten seconds to fail. Hops are ordered by what real dials told: nothing is probed in advance. A
+// link or session on a fallback way dials the ways that the book prefers, when the book changes and now and then, and moves
+// when one works, without losing what is under way; connections that others got from Dial stay where they are.
 //
 //	book := &wanfed.Book{}
 //	book.Store(&wanfed.Routes{Hops: map[string][]wanfed.Hop{"dc2": {{Addr: "gw.dc2.example:8443", Via: "remote"}}}})

@@ -24,6 +24,10 @@ type linkConn struct {
 	began  time.Time
 	spare  []byte // buffers used in turn with the queue's
 	out    []byte // Consul's framing of what was taken
+
+	looking bool           // for a better way
+	found   chan *tls.Conn // size 1: the result of looking, nil if there is none
+	next    *tls.Conn      // the connection that takes over from this one
 }
 
 // writeChunk bounds what one write deadline covers, in bytes.
@@ -59,18 +63,23 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (settled bool, err error) {
 		closeConn(c)
 		return true, nil
 	}
-	lc := &linkConn{l: l, c: c, path: pathOf(c), consul: proto == ProtoConsulPacket, began: time.Now()}
-	l.using(lc.path, proto)
-	if lc.consul {
-		l.up(lc.path, lc.began, lc.path.rtt)
+	for next := c; next != nil; {
+		lc := &linkConn{
+			l: l, c: next, path: pathOf(next), consul: proto == ProtoConsulPacket, began: time.Now(), found: make(chan *tls.Conn, 1),
+		}
+		l.using(lc.path, proto)
+		if lc.consul {
+			l.up(lc.path, lc.began, lc.path.rtt)
+		}
+		err = lc.pump(ctx)
+		settled = time.Since(lc.began) >= l.t.tm.settled
+		if errors.Is(err, errSilent) || isTimeout(err) {
+			l.t.cfg.Dialer.Broke(lc.c, err)
+		}
+		next = lc.next
 	}
-	err = lc.pump(ctx)
-	settled = time.Since(lc.began) >= l.t.tm.settled
 	if err == nil {
 		l.closed()
-	}
-	if errors.Is(err, errSilent) || isTimeout(err) {
-		l.t.cfg.Dialer.Broke(c, err)
 	}
 	return settled, err
 }
@@ -91,9 +100,12 @@ func (l *link) requeue() {
 
 // pump writes what is queued, and asks for echoes, until the connection fails, is not needed, or ctx ends.
 func (lc *linkConn) pump(ctx context.Context) error {
+	lookCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	defer dropFound(lc.found)
 	defer wg.Wait()
 	defer closeConn(lc.c) // ends the reader
+	defer cancel()        // ends looking for a better way
 	read := make(chan error, 1)
 	wg.Go(func() {
 		read <- lc.read()
@@ -101,7 +113,7 @@ func (lc *linkConn) pump(ctx context.Context) error {
 	})
 	stop := context.AfterFunc(ctx, func() { lc.c.SetWriteDeadline(time.Now().Add(stopGrace)) })
 	defer stop()
-	err, readErr := lc.writeLoop(ctx, read)
+	err, readErr := lc.writeLoop(ctx, read, func() { lc.look(lookCtx, &wg) })
 	if readErr == nil {
 		closeConn(lc.c)
 		if e := <-read; err != nil && !errors.Is(e, errHungUp) && !errors.Is(e, net.ErrClosed) {
@@ -118,11 +130,14 @@ func (lc *linkConn) pump(ctx context.Context) error {
 }
 
 // writeLoop returns err of the writer, or readErr of the reader, who ended first, or nil when the connection is not
-// needed any more.
-func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, readErr error) {
+// needed any more: for want of packets, or because next takes over. look looks for a better way.
+func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look func()) (err, readErr error) {
 	tm := lc.l.t.tm
-	tick := time.NewTicker(tm.echoEvery)
+	tick, better := time.NewTicker(tm.echoEvery), time.NewTicker(tm.better)
 	defer tick.Stop()
+	defer better.Stop()
+	changed := lc.l.t.book.Changed()
+	look() // the book may have changed while this connection was dialed
 	used := time.Now()
 	if err := lc.flush(ctx, true); err != nil {
 		return err, nil
@@ -140,6 +155,16 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 				return lc.flush(ctx, false), nil
 			}
 			err = lc.flush(ctx, true)
+		case <-changed:
+			changed = lc.l.t.book.Changed()
+			look()
+		case <-better.C:
+			look()
+		case c := <-lc.found:
+			if lc.looking = false; c != nil {
+				lc.next = c
+				return lc.flush(ctx, false), nil
+			}
 		case e := <-read:
 			return nil, e
 		case <-ctx.Done():
@@ -149,6 +174,16 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error) (err, read
 			return err, nil
 		}
 	}
+}
+
+// look dials the hops that the book prefers to this connection's, if there are such, beside the connection, which goes on
+// until one of them is ready to take over.
+func (lc *linkConn) look(ctx context.Context, wg *sync.WaitGroup) {
+	if lc.looking {
+		return
+	}
+	to, proto := Target{DC: lc.l.to.dc, Node: lc.l.to.node}, lc.c.ConnectionState().NegotiatedProtocol
+	lc.looking = lc.l.t.lookForBetter(ctx, wg, lc.c, to, proto, lc.found)
 }
 
 // flush writes all that is queued, and an echo frame behind it.

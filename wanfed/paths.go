@@ -86,6 +86,19 @@ func (p *paths) update(dc string, hop Hop, ownDC string, change func(*pathState)
 	}
 }
 
+// trusted gives those of hops that no recent failure speaks against.
+func (p *paths) trusted(dc string, hops []Hop, now time.Time) []Hop {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []Hop
+	for _, h := range hops {
+		if s := p.known[pathKey{dc, h.Addr}]; s == nil || !s.suspect(now) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
 // order is orderHops with what is known now.
 func (p *paths) order(dc string, hops []Hop, now time.Time) []Hop {
 	p.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,11 +82,24 @@ func (s *session) run(ctx context.Context) {
 		close(s.readyc)
 		return
 	}
-	s.used.Store(time.Now().UnixNano())
 	close(s.readyc)
-	s.watch(ctx)
+	s.live(ctx)
+}
+
+// live keeps a ready session until it is dead, idle, replaced by one over a better way, or ctx ended.
+func (s *session) live(ctx context.Context) {
+	s.used.Store(time.Now().UnixNano())
+	lookCtx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	found := make(chan *tls.Conn, 1)
+	s.watch(ctx, found, func() bool {
+		return s.t.lookForBetter(lookCtx, &wg, s.conn, Target{DC: s.to.dc, Node: s.to.node}, ProtoStream, found)
+	})
 	s.t.forgetSession(s)
 	_ = s.mux.Close()
+	cancel()
+	wg.Wait()
+	dropFound(found)
 }
 
 func (s *session) dial(ctx context.Context) error {
@@ -104,6 +118,11 @@ func (s *session) dial(ctx context.Context) error {
 		closeConn(c) // to any server there; the caller wants a certain one
 		return nil
 	}
+	return s.adopt(c)
+}
+
+// adopt makes c the session's connection.
+func (s *session) adopt(c *tls.Conn) (err error) {
 	s.conn, s.since = c, time.Now()
 	s.mux, err = yamux.Client(muxConn{c, s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("dc", s.to.dc, "node", s.to.node)))
 	if err != nil {
@@ -112,12 +131,43 @@ func (s *session) dial(ctx context.Context) error {
 	return err
 }
 
-// watch returns when the session is dead, idle or to end.
-func (s *session) watch(ctx context.Context) {
-	tick := time.NewTicker(s.t.tm.session / 4)
+// succeed puts a session over c in the place of s, which takes no new streams then.
+func (s *session) succeed(c *tls.Conn) {
+	n := &session{t: s.t, to: s.to, addr: s.addr, readyc: make(chan struct{})}
+	if n.adopt(c) != nil {
+		return
+	}
+	close(n.readyc)
+	s.t.mu.Lock()
+	ok := s.t.sessions[s.to] == s && s.t.life.start(n.live)
+	if ok {
+		s.t.sessions[s.to] = n
+	}
+	s.t.mu.Unlock()
+	if !ok {
+		_ = n.mux.Close()
+	}
+}
+
+// watch returns when the session is dead, idle or to end. look looks for a better way; the result comes on found.
+func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func() bool) {
+	tick, better := time.NewTicker(s.t.tm.session/4), time.NewTicker(s.t.tm.better)
 	defer tick.Stop()
+	defer better.Stop()
+	changed := s.t.book.Changed()
+	looking, replaced := look(), false
 	for {
 		select {
+		case <-changed:
+			changed = s.t.book.Changed()
+			looking = looking || look()
+		case <-better.C:
+			looking = looking || look()
+		case c := <-found:
+			if looking = false; c != nil {
+				s.succeed(c)
+				looking, replaced = true, true // no more looking
+			}
 		case <-ctx.Done():
 			return
 		case <-s.mux.CloseChan():
@@ -128,7 +178,8 @@ func (s *session) watch(ctx context.Context) {
 			}
 			return
 		case <-tick.C:
-			if s.mux.NumStreams() == 0 && time.Since(time.Unix(0, s.used.Load())) >= s.t.tm.session {
+			idle := time.Since(time.Unix(0, s.used.Load()))
+			if s.mux.NumStreams() == 0 && (replaced || idle >= s.t.tm.session) {
 				return
 			}
 		}

@@ -62,6 +62,7 @@ type timing struct {
 	settled    time.Duration // a connection that lived this long resets the back-off
 	backoffMin time.Duration
 	backoffMax time.Duration
+	better     time.Duration // a connection on a fallback way looks for a better one this often, and when the book changes
 	consulAge  time.Duration // a Consul packet connection, on which nothing comes back, is made anew this often
 	open       time.Duration // opening a stream for which the caller gives no deadline, and relaying one
 	streamIdle time.Duration // a relayed stream on which nothing moves
@@ -76,8 +77,8 @@ func defaultTiming() timing {
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
 		linkIdle: time.Minute, peerIdle: 2 * time.Minute, body: 10 * time.Second,
 		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
-		consulAge: 30 * time.Second,
-		open:      10 * time.Second, streamIdle: 5 * time.Minute, session: time.Minute,
+		better: 30 * time.Second, consulAge: 30 * time.Second,
+		open: 10 * time.Second, streamIdle: 5 * time.Minute, session: time.Minute,
 		keepalive: 3 * time.Second, muxWrite: 7 * time.Second,
 	}
 }
@@ -110,7 +111,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	}
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	t := &Tunnel{
-		cfg: cfg, own: cfg.Identity.Peer(), addr: addr, book: cfg.Dialer.cfg.Book,
+		cfg: cfg, own: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), book: cfg.Dialer.cfg.Book,
 		log: orDiscard(cfg.Logger), tm: defaultTiming(), life: newLifetime(),
 		links: map[target]*link{}, sessions: map[target]*session{}, consul: map[string]bool{},
 		counts: map[trafficKey]*counters{}, faults: newRefusals(orDiscard(cfg.Logger)),

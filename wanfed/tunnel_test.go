@@ -362,7 +362,7 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 
 // A peer that accepts and never reads must cost its own datacenter only.
 func TestBlackHole(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = 200*time.Millisecond, time.Minute })
+	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
 	hole := blackHole(t, w.a, "srv1", "dc2")
@@ -372,9 +372,9 @@ func TestBlackHole(t *testing.T) {
 	packet := make([]byte, 1400)
 	var slowest, sum time.Duration
 	n := 0
-	over := time.After(10 * time.Second)
+	over := time.After(20 * time.Second)
 	for i := 0; n1.traffic(PoolWAN, "dc2").Dropped["write"] == 0; i++ { // until the socket's buffers are full
-		for range 100 {
+		for range 400 {
 			start := time.Now()
 			if _, err := t1.WriteToAddress(packet, to("srv1.dc2")); err != nil {
 				t.Fatal(err)

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"slices"
+	"sync"
+	"time"
+)
+
+// better gives the hops that the book prefers to the way that c took, without those that failed recently. There are none
+// to the own datacenter, whose servers are dialed directly.
+func (d *Dialer) better(c *tls.Conn) []Hop {
+	p := pathOf(c)
+	if p == nil || p.dc == d.dc {
+		return nil
+	}
+	hops := d.cfg.Book.Load().Hops[p.dc]
+	if i := slices.IndexFunc(hops, func(h Hop) bool { return h.Addr == p.hop.Addr }); i >= 0 {
+		hops = hops[:i] // else it has left the book, and any other is better
+	}
+	return d.paths.trusted(p.dc, hops, time.Now())
+}
+
+// lookForBetter dials the hops that the book prefers to the way that c took. It returns at once; false means that there
+// are none. The result, nil if all failed, comes on found, which has room for it.
+func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.Conn, to Target, proto string, found chan<- *tls.Conn) bool {
+	hops := t.cfg.Dialer.better(c)
+	if len(hops) == 0 {
+		return false
+	}
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
+		defer cancel()
+		log := t.log.With("dc", to.DC, "node", to.Node, "alpn", proto)
+		next, err := t.cfg.Dialer.dialHops(ctx, to, hops, []string{proto})
+		if err != nil {
+			log.Debug("no better way", "err", err)
+		} else {
+			log.Info("connection moves to a better way", "gateway", pathOf(next).hop.Addr, "from", pathOf(c).hop.Addr)
+		}
+		found <- next
+	})
+	return true
+}
+
+// dropFound closes what was found too late.
+func dropFound(found <-chan *tls.Conn) {
+	select {
+	case c := <-found:
+		if c != nil {
+			closeConn(c)
+		}
+	default:
+	}
+}

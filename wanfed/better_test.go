@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"testing"
+	"time"
+)
+
+// A secondary that started over its primary's gateway moves to its own one when the book names it: links and sessions, and
+// without losing a packet or breaking a stream.
+func TestConnectionsMoveToTheBetterWay(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.session = 200 * time.Millisecond })
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	book := func(hops ...Hop) {
+		r := *n1.book.Load()
+		r.Hops = map[string][]Hop{"dc2": hops}
+		n1.book.Store(&r)
+	}
+	remote, better := Hop{Addr: w.gws["dc2"].addr, Via: "remote"}, Hop{Addr: own.addr, Via: "own"}
+
+	send(t, t1, "srv1.dc2", "over the remote gateway")
+	receive(t, t2)
+	c, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := <-t2.StreamCh()
+
+	over := func(h Hop) func() bool {
+		return func() bool {
+			st := n1.tun.Stats()
+			return len(st.Links) == 1 && st.Links[0].Hop == h && !st.Links[0].ConnectedSince.IsZero() &&
+				len(st.Sessions) == 1 && st.Sessions[0].Hop == h
+		}
+	}
+	eventually(t, "everything goes over the remote gateway", 5*time.Second, over(remote))
+	book(Hop{Addr: closedPort(t), Via: "own"}, remote) // a better one that does not work changes nothing
+	eventually(t, "the dead gateway was tried", 5*time.Second, func() bool {
+		for _, p := range n1.d.Paths() {
+			if p.Failures > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	send(t, t1, "srv1.dc2", "still there")
+	receive(t, t2)
+	if !over(remote)() {
+		t.Errorf("stats: %+v", n1.tun.Stats())
+	}
+
+	book(better, remote)
+	for i := 0; !over(better)(); i++ {
+		send(t, t1, "srv1.dc2", "while it moves")
+		receive(t, t2)
+		if i > 100000 {
+			t.Fatalf("nothing moved: %+v", n1.tun.Stats())
+		}
+	}
+	checkHalfClose(t, c, s) // the old session's stream goes on
+	checkHalfClose(t, s, c)
+	c.Close()
+	s.Close()
+	w.gws["dc2"].stop() // whatever is still on it would break now
+	send(t, t1, "srv1.dc2", "over the own gateway")
+	if got := receive(t, t2); got != "over the own gateway" {
+		t.Errorf("received %q", got)
+	}
+	if c, err = t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	checkEcho(t, c, <-t2.StreamCh())
+
+	book() // the gateway left the book: what works stays
+	send(t, t1, "srv1.dc2", "still")
+	receive(t, t2)
+	if got := n1.traffic(PoolWAN, "dc2"); len(got.Dropped) != 0 {
+		t.Errorf("lost packets: %+v", got)
+	}
+}
