@@ -136,7 +136,7 @@ func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*
 	}
 	owner, err := s.cfg.Backend.Read(ctx, c, id)
 	if errors.Is(err, ErrNotFound) {
-		return nil, invalidField("owner", IDString(id), "must be stored; write the owner first")
+		return nil, fmt.Errorf("%w owner %s: must be stored; write the owner first", ErrInvalid, IDString(id))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("owner: %w", err)
@@ -153,7 +153,7 @@ func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 		return fmt.Errorf("write %s: %w: its version is %s, not %s; read it and try again", IDString(r.Id), ErrConflict, stored.Version, r.Version)
 	}
 	if r.Owner != nil && !sameOwner(r.Owner, stored.Owner) {
-		return invalidField("owner", IDString(r.Owner), "must be as it was at creation; leave it out")
+		return fmt.Errorf("%w owner %s: must be as it was at creation; leave it out", ErrInvalid, IDString(r.Owner))
 	}
 	r.Id.Uid, r.Owner, r.Status = stored.Id.Uid, stored.Owner, stored.Status
 	r.Generation = stored.Generation

@@ -109,14 +109,17 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config is a store's for tests: quick elections, small files.
+// config is a store's for tests: small files, and a heartbeat that no busy machine misses.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),
-		Logger:    slog.New(slog.DiscardHandler),
-		Heartbeat: 100 * time.Millisecond, SegmentSize: 256 << 10,
+		Logger:    testLogger().With("me", node),
+		Heartbeat: 2 * time.Second, SegmentSize: 256 << 10,
 	}
 }
+
+// quick is for tests in which leaders are lost.
+func quick(c *Config) { c.Heartbeat = 150 * time.Millisecond }
 
 func mustOpen(t testing.TB, cfg Config) *Store {
 	t.Helper()
@@ -289,7 +292,7 @@ func awaitText(t testing.TB, s *Store, name, text string) {
 func sprint(n int) string { return fmt.Sprint(n) }
 
 func testLogger() *slog.Logger {
-	if os.Getenv("TLOG") != "" {
+	if os.Getenv("WANFED_TEST_LOG") != "" {
 		return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return slog.New(slog.DiscardHandler)

@@ -40,7 +40,7 @@ func (s *Store) setView(v view) {
 	}
 }
 
-// barrierRetry is how long after a barrier that failed without loss of leadership the next is tried.
+// barrierRetry is how long to wait for a transfer of leadership that is under way, before the next try.
 const barrierRetry = 20 * time.Millisecond
 
 // followLeadership keeps the view true until the store closes or fails. Raft's channels only say that something may have changed; what is so is
@@ -78,8 +78,9 @@ func (s *Store) followLeadership() {
 		case ready = <-passed:
 			asked = 0
 		case <-s.failedc:
-			s.stop()
 			s.setView(view{})
+			s.drain() // Raft drops answers when it stops
+			s.stop()
 			return
 		case <-s.donec:
 			s.setView(view{})
@@ -95,14 +96,21 @@ func (s *Store) barrier(ctx context.Context, term uint64) uint64 {
 		return term
 	}
 	if s.raft.State() == raft.Leader { // a transfer of leadership is under way, perhaps in vain
-		timer := time.NewTimer(barrierRetry)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+		_ = sleep(ctx, barrierRetry)
 	}
 	return 0
+}
+
+// sleep waits for d, or until ctx ends: its error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Leader returns the node that leads, if one is known. It may be wrong by the time it takes to notice a loss.
@@ -199,9 +207,12 @@ func (s *Store) untilLost(ctx context.Context, term uint64) {
 	}
 }
 
+// retryPause is how long RunWhileLeader waits before it calls again what found no leader while this server led.
+const retryPause = 50 * time.Millisecond
+
 // pause waits for the term to end, but not long.
 func (s *Store) pause(ctx context.Context, term uint64) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Heartbeat)
+	ctx, cancel := context.WithTimeout(ctx, retryPause)
 	defer cancel()
 	s.untilLost(ctx, term)
 }

@@ -179,7 +179,7 @@ func TestStrongRead(t *testing.T) {
 			}
 		})
 	}
-	for transfers.Load() < 10 {
+	for transfers.Load() < 5 {
 		if l := awaitLeader(t, stores...); l.TransferLeadership(ctx) == nil {
 			transfers.Add(1)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -145,14 +146,37 @@ func (s *Store) changeGroup(ctx context.Context, what, node string, want bool, s
 	return nil
 }
 
-// TransferLeadership hands leadership to another voter that is up to date, before this server stops. It blocks for a few
-// round trips, at most an election timeout. Only the leader can: resource.ErrNotLeader.
+// TransferLeadership hands leadership to another voter, before this server stops: to the one whose log is furthest, or, if
+// that one does not answer, to the next. It blocks for a few round trips, at most an election timeout for each voter. Only
+// the leader can: resource.ErrNotLeader.
 func (s *Store) TransferLeadership(ctx context.Context) error {
-	if s.alone() {
+	voters, err := s.Peers()
+	if err != nil {
+		return fmt.Errorf("transfer leadership: %w", err)
+	}
+	others := slices.DeleteFunc(voters, func(node string) bool { return node == s.cfg.Node })
+	if len(others) == 0 {
 		return errors.New("transfer leadership: there is no other voter")
 	}
-	if _, err := s.call(ctx, func() raft.Future { return s.raft.LeadershipTransfer() }); err != nil {
-		return fmt.Errorf("transfer leadership: %w", readError(err))
+	tries := []func() raft.Future{func() raft.Future { return s.raft.LeadershipTransfer() }}
+	for _, node := range others {
+		srv := server(node)
+		tries = append(tries, func() raft.Future { return s.raft.LeadershipTransferToServer(srv.ID, srv.Address) })
 	}
-	return nil
+	for len(tries) > 0 {
+		_, err = s.call(ctx, tries[0])
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, raft.ErrLeadershipTransferInProgress): // of another caller, or the end of our own last try
+			if err = sleep(ctx, barrierRetry); err == nil {
+				continue
+			}
+		}
+		if err = readError(err); ctx.Err() != nil || errors.Is(err, resource.ErrNotLeader) {
+			break
+		}
+		tries = tries[1:]
+	}
+	return fmt.Errorf("transfer leadership: %w", err)
 }

@@ -140,8 +140,12 @@ func (s *Store) startRaft() error {
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger,
 	})
 	m := &machine{state: s.state, fail: s.fail}
+	h := &history{WAL: s.wal}
 	return unpanicked(func() error {
-		r, err := raft.NewRaft(rc, m, s.wal, s.wal, snaps, s.trans)
+		if err := h.open(snaps); err != nil {
+			return err
+		}
+		r, err := raft.NewRaft(rc, m, h, s.wal, snapshots{snaps, h}, s.trans)
 		if err == nil {
 			s.raft, s.stop = r, sync.OnceValue(r.Shutdown)
 		}
@@ -155,12 +159,12 @@ func (s *Store) fail(err error) {
 	first := s.err == nil
 	if first {
 		s.err = err
-		close(s.failedc)
 	}
 	s.mu.Unlock()
 	if first {
 		s.log.Error("store stopped", "node", s.cfg.Node, "err", err)
-		s.state.Close() // ends watches and waits
+		s.state.Close() // ends watches and waits, which then find err
+		close(s.failedc)
 	}
 }
 

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCheckName(t *testing.T) {
+	for name, good := range map[string]bool{
+		"a": true, "dc-2": true, "srv1.dc1": true, "0_1": true, "-": true, strings.Repeat("x", 253): true,
+		"": false, strings.Repeat("x", 254): false, "A": false, "a b": false, "a/b": false, "*": false, "ä": false, "a\x00": false,
+	} {
+		err := CheckName(name)
+		if (err == nil) != good || err != nil && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("name %q: must be 1 to 253", name))) {
+			t.Errorf("CheckName(%q) = %v", name, err)
+		}
+	}
+}
+
+func TestUID(t *testing.T) {
+	at := time.UnixMilli(1469918176385)
+	if got := newULID(at); len(got) != 26 || !strings.HasPrefix(got, "01ARYZ6S41") { // the example of the ULID specification
+		t.Errorf("ULID of %v: %s", at.UnixMilli(), got)
+	}
+	last := time.UnixMilli(1<<48 - 1)
+	if got := newULID(last); !strings.HasPrefix(got, "7ZZZZZZZZZ") {
+		t.Errorf("ULID of the last millisecond: %s", got)
+	}
+	if a, b := newULID(at), newULID(at.Add(time.Millisecond)); a >= b {
+		t.Errorf("%s and, a millisecond later, %s", a, b)
+	}
+	seen := make(map[string]bool)
+	for range 1000 {
+		uid := NewUID()
+		if seen[uid] || strings.Trim(uid, crockford) != "" {
+			t.Fatalf("uid %s again, or of foreign digits", uid)
+		}
+		seen[uid] = true
+	}
+}
+
+var fsType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+
+func TestTyped(t *testing.T) {
+	r, err := New(fsType, "dc2", &pb.FederationState{Datacenter: "dc2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := Decode[*pb.FederationState](r)
+	if err != nil || state.GetDatacenter() != "dc2" {
+		t.Errorf("decoded %v, %v", state, err)
+	}
+	generation := r.Generation
+	if err := SetData(r, &pb.FederationState{Datacenter: "dc3"}); err != nil || r.Generation == generation {
+		t.Errorf("SetData: %v, generation %s after %s", err, r.Generation, generation)
+	}
+	if err := CheckStored(r); err != nil {
+		t.Error(err)
+	}
+
+	_, err = Decode[*pb.Node](r)
+	want := `invalid data of federation/v1/FederationState "dc2": its type is "wanfed.v1.FederationState", not "wanfed.v1.Node"`
+	if !errors.Is(err, ErrInvalid) || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	r.Data.Value = []byte{0xff}
+	if _, err := Decode[*pb.FederationState](r); !errors.Is(err, ErrInvalid) {
+		t.Errorf("damaged data: %v", err)
+	}
+	if _, err := Decode[*pb.FederationState](&pb.Resource{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("no data: %v", err)
+	}
+	if _, err := New(fsType, "DC2", &pb.FederationState{}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("bad name: %v", err)
+	}
+	if got := IDString(&pb.ID{Type: fsType, Name: "x", Tenancy: &pb.Tenancy{Namespace: "n"}}); got != `federation/v1/FederationState "x" in default/n` {
+		t.Error(got)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	g := NewRegistry()
+	node := &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
+	for _, reg := range []Registration{
+		{Type: fsType, Message: &pb.FederationState{}, Federated: true},
+		{Type: node, Message: &pb.Node{}},
+	} {
+		if err := g.Register(reg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Register(Registration{Type: node, Message: &pb.Node{}}); err == nil || err.Error() != "register type catalog/v1/Node: it is registered already" {
+		t.Errorf("duplicate: %v", err)
+	}
+	for _, typ := range []*pb.Type{
+		nil,
+		{Group: "Catalog", GroupVersion: "v1", Kind: "Node"},
+		{Group: "catalog", GroupVersion: "", Kind: "Node"},
+		{Group: "catalog", GroupVersion: "v1", Kind: "node"},
+		{Group: "catalog", GroupVersion: "v1", Kind: "No-de"},
+	} {
+		err := g.Register(Registration{Type: typ})
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") || !strings.Contains(err.Error(), "message") {
+			t.Errorf("register %v: %v; want both faults", typ, err)
+		}
+	}
+	if reg, err := g.Lookup(fsType); err != nil || !reg.Federated {
+		t.Errorf("lookup: %+v, %v", reg, err)
+	}
+	_, err := g.Lookup(&pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"})
+	if want := `invalid type "x/v1/Y": is not registered; known are catalog/v1/Node, federation/v1/FederationState`; err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if all := g.Types(); len(all) != 2 || all[0].Type.Kind != "Node" {
+		t.Errorf("types %v", all)
+	}
+}
+
+// TestStatus: every class of error survives the wire, with its text.
+func TestStatus(t *testing.T) {
+	for _, c := range errorClasses {
+		err := fmt.Errorf("write x: %w", c.err)
+		st := status.Convert(StatusError(err))
+		if st.Code() != c.code || st.Message() != err.Error() {
+			t.Errorf("%v became %v", err, st)
+		}
+		// As it is on the wire.
+		wire := status.FromProto(proto.CloneOf(st.Proto())).Err()
+		back := FromStatus(wire)
+		for _, other := range errorClasses {
+			if errors.Is(back, other.err) != (other.err == c.err) {
+				t.Errorf("%v came back as %v: Is(%v) is %v", err, back, other.err, errors.Is(back, other.err))
+			}
+		}
+		if back.Error() != err.Error() || status.Code(back) != c.code {
+			t.Errorf("came back as %q, %v", back, status.Code(back))
+		}
+		if again := StatusError(back); status.Code(again) != c.code {
+			t.Errorf("handed on as %v", again)
+		}
+	}
+	if StatusError(nil) != nil || FromStatus(nil) != nil {
+		t.Error("nil did not stay nil")
+	}
+	both := errors.Join(ErrUnknownOutcome, context.DeadlineExceeded)
+	if got := FromStatus(StatusError(both)); !errors.Is(got, ErrUnknownOutcome) {
+		t.Errorf("an unknown outcome came back as %v", got)
+	}
+	if got := status.Code(StatusError(errors.New("boom"))); got != codes.Internal {
+		t.Errorf("an unknown error became %v", got)
+	}
+	for err, want := range map[error]error{
+		status.Error(codes.NotFound, "x"):         ErrNotFound,
+		status.Error(codes.DeadlineExceeded, "x"): context.DeadlineExceeded,
+	} {
+		if got := FromStatus(err); !errors.Is(got, want) {
+			t.Errorf("%v came back as %v", err, got)
+		}
+	}
+	plain := errors.New("no status")
+	for _, err := range []error{plain, status.Error(codes.Unavailable, "connection refused")} {
+		if got := FromStatus(err); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
