@@ -135,12 +135,13 @@ func (c Config) check() (errs []error) {
 	errs = append(errs, c.checkFederation()...)
 	errs = append(errs, c.checkAddresses()...)
 	switch c.BootstrapExpect {
-	case 1, 3, 5:
+	case 1:
+	case 3, 5:
+		if len(c.RetryJoin) == 0 {
+			fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300", c.BootstrapExpect)
+		}
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
-	}
-	if c.BootstrapExpect > 1 && len(c.RetryJoin) == 0 {
-		fault("bootstrap_expect is %d but retry_join is empty: name the other servers, for example --retry-join 10.0.0.2:8300", c.BootstrapExpect)
 	}
 	return errs
 }

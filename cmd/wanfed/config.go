@@ -110,8 +110,10 @@ func parseHCL(path string) (*hcl.File, []error) {
 	return f, nil
 }
 
+// hclErrors gives one error for each place: what HCL says of it next only follows from the first.
 func hclErrors(diags hcl.Diagnostics) []error {
 	var errs []error
+	told := map[hcl.Pos]bool{} // all are of one file
 	for _, d := range diags {
 		if d.Severity != hcl.DiagError {
 			continue
@@ -120,6 +122,10 @@ func hclErrors(diags hcl.Diagnostics) []error {
 			errs = append(errs, fmt.Errorf("%s: %s", d.Summary, d.Detail))
 			continue
 		}
+		if told[d.Subject.Start] {
+			continue
+		}
+		told[d.Subject.Start] = true
 		errs = append(errs, fmt.Errorf("%s:%d,%d: %s: %s",
 			d.Subject.Filename, d.Subject.Start.Line, d.Subject.Start.Column, d.Summary, d.Detail))
 	}

@@ -147,11 +147,15 @@ func looksLike(attrs hcl.Attributes, kinds []fileKind) fileKind {
 	return best
 }
 
-var firstWord = regexp.MustCompile(`^[a-z0-9_]+`)
+var firstWord = regexp.MustCompile(`^[A-Za-z0-9_]+`)
+
+// attributeOf is which attribute errors about a file speak of that begin with these words.
+var attributeOf = map[string]string{"CA": "ca_file", "cert": "cert_file", "key": "key_file"}
 
 // atLine puts before err where the attribute stands with whose name it begins; only the file, if none.
 func atLine(path string, attrs hcl.Attributes, err error) error {
-	if a, ok := attrs[firstWord.FindString(err.Error())]; ok {
+	word := firstWord.FindString(err.Error())
+	if a, ok := attrs[or(attributeOf[word], word)]; ok {
 		return fmt.Errorf("%s:%d: %w", path, a.Range.Start.Line, err)
 	}
 	return fmt.Errorf("%s: %w", path, err)
