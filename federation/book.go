@@ -29,6 +29,9 @@ type AddressBookConfig struct {
 	PrimaryGateways []string
 	Backend         resource.Backend
 	LAN, WAN        *pool.Pool
+	// Ready is closed when Backend has caught up with its datacenter after a start. Until then the book grows, but is not
+	// given to gateways: they would forget what they knew.
+	Ready <-chan struct{}
 	// Book is written by this AddressBook alone.
 	Book   *wanfed.Book
 	Logger *slog.Logger
@@ -39,17 +42,17 @@ type AddressBook struct {
 	cfg AddressBookConfig
 
 	mu       sync.Mutex
-	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here
+	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here; nil: not known yet
 	changed  chan struct{}       // closed and replaced when snapshot changes
 }
 
 // NewAddressBook checks cfg and publishes what is known before anything runs: the configured addresses.
 func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
-	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Book and Logger are required")
+	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Ready == nil || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, Book and Logger are required")
 	}
 	a := &AddressBook{cfg: cfg, changed: make(chan struct{})}
-	a.publish(facts{})
+	a.publish(facts{}, false)
 	return a, nil
 }
 
@@ -72,6 +75,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 	for _, typ := range []*pb.Type{StateType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
 	}
+	ready := a.cfg.Ready
 	for {
 		lan, wan := a.cfg.LAN.Changed(), a.cfg.WAN.Changed()
 		f, err := a.read(ctx)
@@ -79,7 +83,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 			return fmt.Errorf("address book: %w", err)
 		}
 		if err == nil {
-			a.publish(f)
+			a.publish(f, ready == nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -87,6 +91,8 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		case <-wake:
 		case <-lan:
 		case <-wan:
+		case <-ready:
+			ready = nil // and read once more
 		}
 	}
 }
@@ -108,7 +114,8 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 	return f, nil
 }
 
-func (a *AddressBook) publish(f facts) {
+// publish stores what follows from f; for gateways too when it is whole.
+func (a *AddressBook) publish(f facts, whole bool) {
 	routes, snap := compute(a.cfg, f)
 	if old := a.cfg.Book.Load(); !sameRoutes(old, routes) {
 		a.cfg.Book.Store(routes)
@@ -116,7 +123,7 @@ func (a *AddressBook) publish(f facts) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if proto.Equal(a.snapshot, snap) {
+	if !whole || a.snapshot != nil && proto.Equal(a.snapshot, snap) {
 		return
 	}
 	a.snapshot = snap
@@ -124,7 +131,8 @@ func (a *AddressBook) publish(f facts) {
 	a.changed = make(chan struct{})
 }
 
-// Snapshot returns what gateways must know, and a channel that is closed when there is a newer one.
+// Snapshot returns what gateways must know, nil as long as this server does not know it itself, and a channel that is closed
+// when there is a newer one.
 func (a *AddressBook) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

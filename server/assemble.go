@@ -46,6 +46,7 @@ type parts struct {
 	mux      *wanfed.Mux
 	tunnel   *wanfed.Tunnel
 	conns    *conns
+	caughtUp chan struct{} // closed when the store is level with its datacenter
 
 	store    *raftstore.Store
 	registry *resource.Registry

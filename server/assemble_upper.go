@@ -84,9 +84,10 @@ func (p *parts) tags() map[string]string {
 }
 
 func (p *parts) buildRecords() (err error) {
+	p.caughtUp = make(chan struct{})
 	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
 		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
-		Backend: p.store, LAN: p.lan, WAN: p.wan, Book: p.book, Logger: p.logger,
+		Backend: p.store, LAN: p.lan, WAN: p.wan, Ready: p.caughtUp, Book: p.book, Logger: p.logger,
 	})
 	if err != nil {
 		return err

@@ -65,8 +65,10 @@ func storeOr(err error, code codes.Code) error {
 func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStreamingServer[pb.GatewaySnapshot]) error {
 	for {
 		snap, changed := s.book.Snapshot()
-		if err := stream.Send(snap); err != nil {
-			return err
+		if snap != nil {
+			if err := stream.Send(snap); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-changed:

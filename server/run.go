@@ -55,6 +55,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })
 	upper.Go(func() error { return p.watchStore(uctx) })
+	upper.Go(func() error { return p.catchUp(uctx) })
 	upper.Go(func() error { return p.serveGRPC(uctx) })
 	upper.Go(func() error { return p.serveHTTP(uctx) })
 
@@ -93,6 +94,28 @@ func (p *parts) watchStore(ctx context.Context) error {
 		return p.store.Err()
 	case <-ctx.Done():
 		return nil
+	}
+}
+
+// catchUp closes caughtUp when the store has applied what its datacenter had committed: as leader by its barrier, as follower
+// when it is level with what the leader told it. How far a follower has applied is no event, so it looks every few
+// milliseconds while it starts.
+func (p *parts) catchUp(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		changed := p.store.LeaderChanged()
+		st := p.store.Stats()
+		if p.store.IsLeader() || st.Leader != "" && st.Leader != p.cfg.Node && st.CommitIndex > 0 && st.AppliedIndex >= st.CommitIndex {
+			close(p.caughtUp)
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
