@@ -193,18 +193,11 @@ func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Hop) {
 	}
 }
 
-// dial connects: the tunnel's own protocol first, Consul's second, if the target is in another datacenter.
 func (l *link) dial(ctx context.Context) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.t.tm.dial)
-	defer cancel()
-	t := Target{DC: l.to.dc, Node: l.to.node}
-	if l.to.dc == l.t.own.DC {
-		l.mu.Lock()
-		t.Addr = l.addr
-		l.mu.Unlock()
-		return l.t.cfg.Dialer.Dial(ctx, t, ProtoGossip)
-	}
-	return l.t.cfg.Dialer.Dial(ctx, t, ProtoGossip, ProtoConsulPacket)
+	l.mu.Lock()
+	addr := l.addr
+	l.mu.Unlock()
+	return l.t.dial(ctx, l.to, addr, ProtoGossip, ProtoConsulPacket)
 }
 
 // failed records err, and logs it when it is news.

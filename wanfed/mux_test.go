@@ -5,13 +5,9 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,132 +207,6 @@ func TestMuxStopClosesConnections(t *testing.T) {
 	if _, err := io.Copy(io.Discard, c); isTimeout(err) {
 		t.Error("the connection is still open")
 	}
-}
-
-func TestMuxListener(t *testing.T) {
-	a := newAuthority(t)
-	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	servers := []tlsutil.Role{tlsutil.RoleServer}
-	l, closed := m.Listener(ProtoRaft, servers, true), m.Listener(ProtoGRPC, servers, false)
-	if l.Addr().String() != ProtoRaft {
-		t.Errorf("address before Run: %v", l.Addr())
-	}
-	ln := listen(t)
-	stop := background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
-	dial := func(alpn string) *tls.Conn {
-		c, err := tls.Dial("tcp", ln.Addr().String(), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", alpn))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(5 * time.Second))
-		return c
-	}
-	c := dial(ProtoRaft)
-	s, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if cs := s.(*tls.Conn).ConnectionState(); !cs.HandshakeComplete || cs.NegotiatedProtocol != ProtoRaft {
-		t.Errorf("accepted in state %+v", cs)
-	}
-	if l.Addr().String() != ln.Addr().String() {
-		t.Errorf("address: %v", l.Addr())
-	}
-	closed.Close()
-	if _, err := closed.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept on a closed listener: %v", err)
-	}
-	if _, err := dial(ProtoGRPC).Read(make([]byte, 1)); err == nil {
-		t.Error("a closed listener's protocol is still served")
-	}
-	waiting := dial(ProtoRaft) // nobody accepts it
-	eventually(t, "handshake", 5*time.Second, func() bool { return m.Stats().Protocols[0].Open == 1 })
-	stop()
-	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after the end: %v", err)
-	}
-	if _, err := waiting.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("a connection that nobody accepted: %v", err)
-	}
-	// Who accepted a connection owns it: the mux's end does not close it.
-	go s.Write([]byte("x"))
-	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Error(err)
-	}
-	if got := m.Stats().Refused[string(notServed)]; got != 1 {
-		t.Errorf("not_served = %d", got)
-	}
-}
-
-// shortListener fails as a process without file descriptors does, twice; then for good.
-type shortListener struct {
-	net.Listener
-	n    atomic.Int32
-	last error
-}
-
-func (l *shortListener) Accept() (net.Conn, error) {
-	if l.n.Add(1) <= 2 {
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
-	}
-	return nil, l.last
-}
-
-func (l *shortListener) Close() error   { return nil }
-func (l *shortListener) Addr() net.Addr { return nameAddr("test") }
-
-func TestMuxBacksOff(t *testing.T) {
-	a := newAuthority(t)
-	id := a.server("srv1", "dc1")
-	synctest.Test(t, func(t *testing.T) {
-		m, err := NewMux(MuxConfig{Identity: id})
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		broken := errors.New("broken")
-		if err := m.Run(t.Context(), &shortListener{last: broken}); !errors.Is(err, broken) {
-			t.Errorf("Run = %v", err)
-		}
-		if took := time.Since(start); took != 15*time.Millisecond {
-			t.Errorf("backed off for %v, want 5 ms and 10 ms", took)
-		}
-		if got := m.Stats().Refused[string(acceptError)]; got != 2 {
-			t.Errorf("accept_error = %d", got)
-		}
-	})
-}
-
-func TestMuxBoundsHandshakes(t *testing.T) {
-	a := newAuthority(t)
-	b := newMuxBed(t, a, func(c *MuxConfig) { c.MaxHandshakes = 2 })
-	var slow []net.Conn
-	for range 3 {
-		c, err := net.Dial("tcp", b.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		slow = append(slow, c)
-	}
-	eventually(t, "two handshakes", 5*time.Second, func() bool { return b.m.Stats().Handshaking == 2 })
-	if n := b.m.Stats().Accepted; n != 2 {
-		t.Errorf("%d accepted", n)
-	}
-	for _, c := range slow {
-		c.Close()
-	}
-	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	<-b.got
 }
 
 func TestRefusalsAreNotLoggedTooOften(t *testing.T) {

@@ -214,6 +214,22 @@ func (t *Tunnel) name() string { return t.own.Node + "." + t.own.DC }
 // serverAddr is the address of a server of the own datacenter; "" when there is no such server.
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
+// dial connects to a link's or session's target: by the tunnel's own protocol or, in another datacenter, by Consul's. addr is
+// where memberlist says a server of the own datacenter is. When the book says something else, one of the two is out of
+// date; whoever answers has the certificate of the server that is meant.
+func (t *Tunnel) dial(ctx context.Context, to target, addr, own, consul string) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
+	defer cancel()
+	d, who := t.cfg.Dialer, Target{DC: to.dc, Node: to.node, Addr: addr}
+	if to.dc != t.own.DC {
+		return d.Dial(ctx, who, own, consul)
+	}
+	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {
+		return d.dialHops(ctx, who, []Hop{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}, []string{own})
+	}
+	return d.Dial(ctx, who, own)
+}
+
 // send queues one packet and returns at once.
 func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) error {
 	for {

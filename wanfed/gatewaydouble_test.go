@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// gatewayDouble is a test double of a gateway: it reads the SNI of each connection, as the real one does, and copies bytes.
+// Unlike the real one it can be told to fall silent.
+type gatewayDouble struct {
+	t      testing.TB
+	dc     string
+	addr   string
+	routes map[string]string // node -> address
+
+	mu     sync.Mutex
+	frozen bool
+	thaw   chan struct{} // closed when frozen ends
+	ln     net.Listener  // nil: stopped
+	conns  map[net.Conn]bool
+	next   int
+	seen   int // connections
+	wg     sync.WaitGroup
+}
+
+func newGatewayDouble(t testing.TB, ln net.Listener, dc string, routes map[string]string) *gatewayDouble {
+	g := &gatewayDouble{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thaw: make(chan struct{})}
+	close(g.thaw)
+	g.serve(ln)
+	t.Cleanup(g.stop)
+	return g
+}
+
+func (g *gatewayDouble) serve(ln net.Listener) {
+	g.mu.Lock()
+	g.ln = ln
+	g.mu.Unlock()
+	g.wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			g.wg.Go(func() { g.relay(c) })
+		}
+	})
+}
+
+// stop is the death of the gateway's process.
+func (g *gatewayDouble) stop() {
+	g.freeze(false)
+	g.mu.Lock()
+	if g.ln != nil {
+		g.ln.Close()
+		g.ln = nil
+	}
+	for c := range g.conns {
+		c.Close()
+	}
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+// restart listens on the same address again.
+func (g *gatewayDouble) restart() {
+	g.t.Helper()
+	ln, err := net.Listen("tcp", g.addr)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.serve(ln)
+}
+
+// freeze makes the gateway keep its connections, and accept more, without passing a byte on: a stopped process.
+func (g *gatewayDouble) freeze(yes bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if yes && !g.frozen {
+		g.thaw = make(chan struct{})
+	}
+	if !yes && g.frozen {
+		close(g.thaw)
+	}
+	g.frozen = yes
+}
+
+func (g *gatewayDouble) wait() {
+	g.mu.Lock()
+	c := g.thaw
+	g.mu.Unlock()
+	<-c
+}
+
+func (g *gatewayDouble) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seen
+}
+
+func (g *gatewayDouble) track(c net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ln == nil {
+		c.Close()
+		return false
+	}
+	g.conns[c] = true
+	return true
+}
+
+func (g *gatewayDouble) relay(c net.Conn) {
+	defer c.Close()
+	if !g.track(c) {
+		return
+	}
+	g.mu.Lock()
+	g.seen++
+	g.mu.Unlock()
+	g.wait()
+	sni, raw := peekSNI(c)
+	addr := g.route(sni)
+	if addr == "" {
+		return
+	}
+	out, err := net.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	if !g.track(out) {
+		return
+	}
+	if _, err := out.Write(raw); err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { g.copy(out, c) })
+	g.copy(c, out)
+	wg.Wait()
+}
+
+func (g *gatewayDouble) route(sni string) string {
+	name, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
+	if !ok || len(g.routes) == 0 {
+		return ""
+	}
+	if name != "" {
+		return g.routes[strings.TrimSuffix(name, ".")]
+	}
+	names := slices.Sorted(maps.Keys(g.routes))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.next++
+	return g.routes[names[(g.next-1)%len(names)]]
+}
+
+func (g *gatewayDouble) copy(dst, src net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		g.wait()
+		n, err := src.Read(buf)
+		g.wait()
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				src.Close()
+				return
+			}
+		}
+		if err != nil {
+			dst.Close() // good enough for a double: no half-close
+			return
+		}
+	}
+}
+
+// peekConn records what is read and answers nothing.
+type peekConn struct {
+	net.Conn
+	raw bytes.Buffer
+}
+
+func (p *peekConn) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	p.raw.Write(b[:n])
+	return n, err
+}
+
+func (p *peekConn) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func peekSNI(c net.Conn) (sni string, raw []byte) {
+	p := &peekConn{Conn: c}
+	_ = tls.Server(p, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		sni = h.ServerName
+		return nil, errors.New("seen enough")
+	}}).Handshake()
+	return sni, p.raw.Bytes()
+}

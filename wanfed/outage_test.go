@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.backoffMax = 50 * time.Millisecond })
+	n1 := w.nodes["srv1.dc1"]
+	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
+	send(t, t1, "srv1.dc2", "before")
+	receive(t, t2)
+	eventually(t, "link up", 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].ConnectedSince.IsZero() })
+	w.gws["dc2"].stop()
+	eventually(t, "link down", 5*time.Second, func() bool { return n1.tun.Stats().Links[0].ConnectedSince.IsZero() })
+	send(t, t1, "srv1.dc2", "after")
+	w.gws["dc2"].restart()
+	if got := receive(t, t2); got != "after" {
+		t.Errorf("received %q", got)
+	}
+	log := n1.log.String()
+	if strings.Count(log, "gossip link up") < 1 || strings.Count(log, "gossip link down") != 1 {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+func TestBookChangeEndsTheBackOff(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
+	n1 := w.nodes["srv1.dc1"]
+	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
+	good := n1.book.Load()
+	n1.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: closedPort(t)}}}})
+	send(t, t1, "srv1.dc2", "x")
+	eventually(t, "a failed dial", 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() })
+	n1.book.Store(good)
+	if got := receive(t, t2); got != "x" {
+		t.Errorf("received %q", got)
+	}
+}
+
+// A stopped gateway process keeps its connections open and swallows what is written to them.
+func TestLinkLeavesAFrozenGateway(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.echoEvery, tm.silence = 50*time.Millisecond, 300*time.Millisecond })
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	r := *n1.book.Load()
+	r.Hops = map[string][]Hop{"dc2": {{Addr: w.gws["dc2"].addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	n1.book.Store(&r)
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	send(t, t1, "srv1.dc2", "one")
+	receive(t, t2)
+	w.gws["dc2"].freeze(true)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for sent := 0; ; sent++ {
+		select {
+		case <-tick.C:
+			send(t, t1, "srv1.dc2", "again")
+			continue
+		case <-t2.PacketCh():
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing came over the second gateway")
+		}
+		break
+	}
+	if l := n1.tun.Stats().Links[0]; l.Hop.Addr != second.addr || !strings.Contains(l.LastError, "stopped answering") {
+		t.Errorf("link: %+v", l)
+	}
+	for _, p := range n1.d.Paths() {
+		if p.Addr == w.gws["dc2"].addr && p.LastErrorAt.IsZero() {
+			t.Errorf("the frozen gateway has a clean record: %+v", p)
+		}
+	}
+}
+
+// A peer that accepts and never reads must cost its own datacenter only.
+func TestBlackHole(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = time.Second, time.Minute })
+	n1 := w.nodes["srv1.dc1"]
+	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
+	hole := blackHole(t, w.a, "srv1", "dc2")
+	r := *n1.book.Load()
+	r.Hops = map[string][]Hop{"dc2": {{Addr: hole}}, "dc3": r.Hops["dc3"]}
+	n1.book.Store(&r)
+	packet := make([]byte, 1400)
+	var slowest, sum time.Duration
+	n := 0
+	over := time.After(20 * time.Second)
+	for i := 0; n1.traffic(PoolWAN, "dc2").Dropped["write"] == 0; i++ { // until the socket's buffers are full
+		for range 400 {
+			start := time.Now()
+			if _, err := t1.WriteToAddress(packet, to("srv1.dc2")); err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(start)
+			slowest, sum, n = max(slowest, took), sum+took, n+1
+		}
+		send(t, t1, "srv1.dc3", fmt.Sprint(i))
+		if got := receive(t, t3); got != fmt.Sprint(i) {
+			t.Fatalf("dc3 received %q, want %d", got, i)
+		}
+		select {
+		case <-over:
+			t.Fatalf("no write failed: %+v", n1.tun.Stats())
+		default:
+		}
+	}
+	// Some microseconds on an idle machine; the limits leave room for the race detector and the scheduler of a busy one.
+	mean := sum / time.Duration(n)
+	if t.Logf("%d sends, mean %v, slowest %v", n, mean, slowest); mean > time.Millisecond || slowest > time.Second {
+		t.Error("sends wait")
+	}
+	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {
+		t.Errorf("nothing was dropped for a full queue: %+v", got)
+	}
+}
+
+// blackHole accepts TLS connections for a server and never reads from them.
+func blackHole(t *testing.T, a *authority, name, dc string) string {
+	t.Helper()
+	m, err := NewMux(MuxConfig{Identity: a.server(name, dc)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
+		<-ctx.Done()
+		c.Close()
+	})
+	ln := listen(t)
+	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
+	return ln.Addr().String()
+}

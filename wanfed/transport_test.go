@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+func TestStreamErrors(t *testing.T) {
+	w := newWorld(t, 2, []string{"dc1", "dc2"})
+	n := w.nodes["srv1.dc1"]
+	tr := n.tun.Transport(PoolWAN)
+	w.nodes["srv1.dc2"].tun.Transport(PoolWAN) // srv2.dc2 takes no part in the pool
+	for _, tt := range []struct {
+		name, want string
+	}{
+		{"srv9.dc2", "has no such server"},
+		{"srv2.dc2", "does not take part in the pool"},
+		{"srv1.dc9", "no path to datacenter dc9"},
+		{"srv9.dc1", "refused"}, // the address that memberlist gave is tried
+		{"nodots", "no name of the form"},
+	} {
+		start := time.Now()
+		c, err := tr.DialAddressTimeout(memberlist.Address{Name: tt.name, Addr: closedPort(t)}, 10*time.Second)
+		if err == nil {
+			c.Close()
+			t.Errorf("%s: no error", tt.name)
+			continue
+		}
+		t.Log(err)
+		if !strings.Contains(err.Error(), tt.want) || !isRemoteFailure(err) || time.Since(start) > 3*time.Second {
+			t.Errorf("%s: %v after %v; want quickly, as a remote failure, %q", tt.name, err, time.Since(start), tt.want)
+		}
+	}
+}
+
+func TestWriteToAddressErrors(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1"})
+	n := w.nodes["srv1.dc1"]
+	tr := n.tun.Transport(PoolWAN)
+	if _, err := tr.WriteToAddress(make([]byte, MaxPacket+1), to("a.dc2")); err == nil || isRemoteFailure(err) {
+		t.Errorf("too large a packet is our fault, not the peer's: %v", err)
+	}
+	if _, err := tr.WriteTo([]byte("x"), "10.0.0.1:1"); !isRemoteFailure(err) {
+		t.Errorf("no name: %v", err)
+	}
+	// Nobody knows dc9: the packet waits, so that the missing ack makes memberlist suspect it.
+	if at, err := tr.WriteToAddress([]byte("x"), to("a.dc9")); err != nil || at.IsZero() {
+		t.Errorf("unknown datacenter: %v", err)
+	}
+	eventually(t, "link's error", 5*time.Second, func() bool {
+		l := n.tun.Stats().Links
+		return len(l) == 1 && strings.Contains(l[0].LastError, "no path") && l[0].Queued == 1
+	})
+	tr.Shutdown()
+	if _, err := tr.WriteToAddress([]byte("x"), to("a.dc2")); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Shutdown: %v", err)
+	}
+}
+
+func TestTransportShutdownLeavesTheTunnel(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	send(t, t1, "srv1.dc2", "one")
+	receive(t, t2)
+	w.gws["dc2"].freeze(true) // dials and streams hang from here on
+	done := make(chan error, 1)
+	go func() {
+		_, err := t1.DialAddressTimeout(to("srv1.dc2"), time.Hour)
+		done <- err
+	}()
+	eventually(t, "dial under way", 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 })
+	t1.Shutdown()
+	if err := <-done; !errors.Is(err, net.ErrClosed) || !isRemoteFailure(err) {
+		t.Errorf("dial: %v", err)
+	}
+	w.gws["dc2"].freeze(false)
+	again := n1.tun.Transport(PoolWAN) // serf started anew
+	send(t, again, "srv1.dc2", "two")
+	if got := receive(t, t2); got != "two" {
+		t.Errorf("received %q", got)
+	}
+	// Who is not there any more refuses.
+	t2.Shutdown()
+	if _, err := again.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err == nil || !strings.Contains(err.Error(), "take part") {
+		t.Errorf("dial to a pool that was shut down: %v", err)
+	}
+	send(t, again, "srv1.dc2", "three")
+	eventually(t, "packet dropped", 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 })
+}
+
+func TestDialTimeoutWhileAnotherDials(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1 := w.nodes["srv1.dc1"]
+	t1 := n1.tun.Transport(PoolWAN)
+	w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
+	w.gws["dc2"].freeze(true)
+	long := make(chan error, 1)
+	go func() {
+		c, err := t1.DialAddressTimeout(to("srv1.dc2"), 20*time.Second)
+		if err == nil {
+			c.Close()
+		}
+		long <- err
+	}()
+	eventually(t, "dial under way", 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 })
+	start := time.Now()
+	_, err := t1.DialAddressTimeout(to("srv1.dc2"), 50*time.Millisecond)
+	var ne net.Error
+	if took := time.Since(start); took > time.Second || !errors.As(err, &ne) || !ne.Timeout() || !isRemoteFailure(err) {
+		t.Errorf("%v after %v", err, took)
+	}
+	w.gws["dc2"].freeze(false)
+	if err := <-long; err != nil {
+		t.Errorf("the other caller: %v", err)
+	}
+}
