@@ -10,7 +10,7 @@
 // # Flow of a write
 //
 // Service.Write takes a resource from a verified peer. The Registry says what its type demands: the name and data are
-// checked, the type's Mutate, Validate and Authorize run, in this order. The service then chooses uid (new at creation) and
+// checked, the type's Mutate, Authorize and Validate run, in this order. The service then chooses uid (new at creation) and
 // generation (new when the data is), keeps status and owner, and commits one Put: with the version the client gave, as
 // compare-and-swap; without one, against what is stored now, again at most eight times if others write between. The
 // state machine alone decides, in commit order, whether the expectation holds.

@@ -40,8 +40,8 @@ type Registration struct {
 	// Validate says what is wrong with a resource about to be written, after Mutate. Nil: nothing is. It is given a
 	// resource whose name and type of data are right.
 	Validate func(r *pb.Resource) error
-	// Authorize says why p may not do verb. For VerbWrite r is the resource as it would be written, for VerbDelete as it
-	// is stored, for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: servers and operators
+	// Authorize says why p may not do verb. For VerbWrite r is what the client sent, mutated; for VerbDelete what is
+	// stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: servers and operators
 	// (cli) of the own datacenter may do everything; others of it, and servers and operators of others, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }

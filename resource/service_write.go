@@ -57,16 +57,16 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err := decodeInto(r, newMessage(reg)); err != nil {
 		return nil, reg, err
 	}
+	if reg.Mutate != nil {
+		if err := reg.Mutate(r); err != nil {
+			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
+		}
+	}
 	if err := s.authorize(reg, peer, VerbWrite, r); err != nil {
 		return nil, reg, err
 	}
 	if err := s.checkWritable(reg); err != nil {
 		return nil, reg, err
-	}
-	if reg.Mutate != nil {
-		if err := reg.Mutate(r); err != nil {
-			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
-		}
 	}
 	if reg.Validate != nil {
 		if err := reg.Validate(r); err != nil {

@@ -25,8 +25,12 @@
 //
 // # Limits
 //
-// No goroutine is started. Methods block only where resource.Backend says so. A new resource must name an owner that is
-// stored, else it would outlive it; a replica need not, since the owner may come later.
+// No goroutine is started. Methods block only where resource.Backend says so.
+//
+// Where resource.Backend leaves a choice: a new resource must name an owner that is stored (resource.ErrNotFound), else it
+// would outlive it; a replica need not, since the owner may come later. A write that puts another uid in a resource's place
+// deletes the old resource, with what it owns, and watches see that. The event of a deletion shows the resource as it was
+// last, but with the index of the deletion as ModifyIndex.
 //
 //	s := memory.New()
 //	defer s.Close()

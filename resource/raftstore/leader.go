@@ -134,8 +134,9 @@ func (s *Store) LeaderChanged() <-chan struct{} {
 }
 
 // RunWhileLeader calls fn each time this server begins to lead, as IsLeader has it. fn's context ends when the term does; the
-// next call comes after fn has returned, so that no two run at once. What fn returns after that, and resource.ErrNotLeader
-// at any time, is not an error. If fn returns nil earlier it has done its work for this term.
+// next call comes after fn has returned, so that no two run at once. What fn returns after that is not an error; nor is, at
+// any time, resource.ErrNotLeader or ErrUnknownOutcome: it is called again, if this server still leads. If fn returns nil
+// earlier it has done its work for this term.
 //
 // It blocks until ctx ends (nil), fn fails (its error), or the store closes or fails (that error).
 func (s *Store) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {

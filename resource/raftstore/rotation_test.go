@@ -55,7 +55,7 @@ func sealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) 
 		t.Fatal(err)
 	}
 	var entries []types.LogEntry
-	for sealed := false; !sealed; sealed, _, err = w.Sealed() {
+	for sealed := false; !sealed; {
 		entries = nil
 		for range 3 {
 			last++
@@ -66,6 +66,9 @@ func sealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) 
 			entries = append(entries, types.LogEntry{Index: last, Data: []byte(b.String())})
 		}
 		if err := w.Append(entries); err != nil {
+			t.Fatal(err)
+		}
+		if sealed, _, err = w.Sealed(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// FuzzApply: no log entry makes the state machine panic, and one that it refuses changes nothing.
+func FuzzApply(f *testing.F) {
+	r := thing(f, "x", "1")
+	child := thing(f, "y", "1")
+	child.Owner = r.Id
+	for _, ops := range [][]*pb.Op{
+		nil,
+		{{}},
+		{resource.PutOp(r, ""), resource.PutOp(child, ""), resource.RemoveOp(r.Id, "")},
+		{resource.ReplicaOp(r), resource.PutOp(r, resource.AnyVersion)},
+		{resource.PutOp(r, "12")},
+	} {
+		b, err := proto.Marshal(&pb.Batch{Ops: ops})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte("garbage"))
+	f.Fuzz(func(t *testing.T, entry []byte) {
+		var failed error
+		m := &machine{state: memory.NewState(), fail: func(err error) { failed = err }}
+		defer m.state.Close()
+		res := m.Apply(&raft.Log{Index: 5, Data: entry}).(result)
+		if res.err != nil && m.state.Index() != 1 {
+			t.Errorf("refused with %v, but the state is at %d", res.err, m.state.Index())
+		}
+		if _, err := m.Snapshot(); (err != nil) != (failed != nil) {
+			t.Errorf("failed with %v, snapshot %v", failed, err)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestServicePeers: what a type without rules of its own allows.
+func TestServicePeers(t *testing.T) {
+	g := newRig(t, nil)
+	g.write(node(t, "a", ""))
+	id := &pb.ID{Type: nodeType, Name: "a"}
+	for _, tc := range []struct {
+		role        tlsutil.Role
+		dc          string
+		read, write bool
+	}{
+		{tlsutil.RoleServer, "dc1", true, true}, {tlsutil.RoleCLI, "dc1", true, true},
+		{tlsutil.RoleGateway, "dc1", true, false}, {tlsutil.RoleClient, "dc1", true, false},
+		{tlsutil.RoleServer, "dc2", true, false}, {tlsutil.RoleCLI, "dc2", true, false},
+		{tlsutil.RoleGateway, "dc2", false, false}, {tlsutil.RoleClient, "dc2", false, false},
+	} {
+		g.as(tc.role, tc.dc)
+		_, read := g.Read(t.Context(), &pb.ReadRequest{Id: id})
+		_, list := g.List(t.Context(), &pb.ListRequest{Type: nodeType})
+		_, write := g.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", "")})
+		_, del := g.Delete(t.Context(), &pb.DeleteRequest{Id: &pb.ID{Type: nodeType, Name: "none"}})
+		for _, c := range []struct {
+			err  error
+			good bool
+		}{{read, tc.read}, {list, tc.read}, {write, tc.write}, {del, tc.write}} {
+			if (c.err == nil) != c.good || !c.good && status.Code(c.err) != codes.PermissionDenied {
+				t.Errorf("%v/%s: %v", tc.role, tc.dc, c.err)
+			}
+		}
+	}
+	g.peer.Store(nil)
+	_, err := g.Read(t.Context(), &pb.ReadRequest{Id: id})
+	g.check(err, codes.PermissionDenied, resource.ErrDenied, "no certificate")
+	stream, err := g.WatchList(t.Context(), &pb.WatchListRequest{Type: nodeType})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	g.check(err, codes.PermissionDenied, resource.ErrDenied, "no certificate")
+}
+
+func TestServiceWatch(t *testing.T) {
+	g := newRig(t, nil)
+	a := g.write(node(t, "a", ""))
+	g.write(node(t, "b", ""))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := g.WatchList(ctx, &pb.WatchListRequest{Type: nodeType, NamePrefix: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() *pb.WatchEvent {
+		t.Helper()
+		ev, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ev
+	}
+	if ev := next(); !proto.Equal(ev.GetUpsert().GetResource(), a) {
+		t.Errorf("snapshot %v", ev)
+	}
+	if ev := next(); ev.GetEndOfSnapshot() == nil {
+		t.Errorf("end of snapshot %v", ev)
+	}
+	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: a.Id}); err != nil {
+		t.Fatal(err)
+	}
+	if ev := next(); ev.GetDelete().GetResource().GetId().GetUid() != a.Id.Uid {
+		t.Errorf("delete %v", ev)
+	}
+	cancel()
+	if _, err := stream.Recv(); !errors.Is(resource.FromStatus(err), context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	out, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "*", Namespace: "*"}})
+	if err != nil || len(out.GetResources()) != 1 {
+		t.Errorf("list: %v, %v", out, err)
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// TestServiceConcurrent: writes without a version all land, though each is a compare-and-swap.
+func TestServiceConcurrent(t *testing.T) {
+	g := newRig(t, nil)
+	g.write(node(t, "a", ""))
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range 20 {
+				if _, err := g.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", "")}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// scripted answers eventual reads with what was true before, and strong ones and commits as the store does: a new leader
+// that has not applied everything yet. It fails commits while errs has errors.
+type scripted struct {
+	resource.Backend
+	stale *pb.Resource
+	errs  []error
+	tries int
+}
+
+func (s *scripted) Read(ctx context.Context, c resource.Consistency, id *pb.ID) (*pb.Resource, error) {
+	if c == resource.Eventual && s.stale != nil {
+		return s.stale, nil
+	}
+	return s.Backend.Read(ctx, c, id)
+}
+
+func (s *scripted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	s.tries++
+	if len(s.errs) > 0 {
+		err := s.errs[0]
+		s.errs = s.errs[1:]
+		return nil, err
+	}
+	return s.Backend.Commit(ctx, ops...)
+}
+
+// TestServiceStale: a read that is out of date refuses nobody.
+func TestServiceStale(t *testing.T) {
+	store := memory.New()
+	defer store.Close()
+	b := &scripted{Backend: store}
+	g := newRig(t, b)
+	first := g.write(node(t, "a", "1"))
+	second := g.write(node(t, "a", "2"))
+	b.stale = first
+	r := node(t, "a", "3")
+	r.Version = second.Version
+	if got := g.write(r); got.Version == second.Version {
+		t.Errorf("written %v", got)
+	}
+}
+
+// TestServiceRetry: conflicts are tried again within bounds, and only where the client asked for no version; other errors not
+// at all.
+func TestServiceRetry(t *testing.T) {
+	store := memory.New()
+	defer store.Close()
+	b := &scripted{Backend: store}
+	g := newRig(t, b)
+	first := g.write(node(t, "a", "1"))
+	conflicts := func(n int) (errs []error) {
+		for range n {
+			errs = append(errs, fmt.Errorf("race: %w", resource.ErrConflict))
+		}
+		return errs
+	}
+	b.tries, b.errs = 0, conflicts(7)
+	g.write(node(t, "a", "2"))
+	if b.tries != 8 {
+		t.Errorf("%d tries", b.tries)
+	}
+	b.errs = conflicts(8)
+	g.fails(node(t, "a", "3"), codes.Aborted, resource.ErrConflict, "race")
+
+	r := node(t, "a", "4")
+	stored, _ := store.Read(t.Context(), resource.Strong, first.Id)
+	r.Version = stored.Version
+	b.tries, b.errs = 0, conflicts(1)
+	g.fails(r, codes.Aborted, resource.ErrConflict, "race")
+	b.errs = []error{resource.ErrNotLeader}
+	g.fails(node(t, "a", "5"), codes.Unavailable, resource.ErrNotLeader, "not the leader")
+	b.errs = []error{resource.ErrUnknownOutcome}
+	g.fails(node(t, "a", "6"), codes.Unknown, resource.ErrUnknownOutcome, "unknown")
+	if b.tries != 3 {
+		t.Errorf("%d tries, want 1 each", b.tries)
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestServiceWrite(t *testing.T) {
+	g := newRig(t, nil)
+	given := node(t, "a", "10.0.0.1")
+	given.Metadata = map[string]string{"k": "v"}
+	given.PrimaryModifyIndex, given.CreateIndex, given.Generation = 7, 7, "mine"
+	first := g.write(given)
+	if len(first.Id.Uid) != 26 || len(first.Generation) != 26 || first.Version == "" || first.PrimaryModifyIndex != 0 ||
+		first.CreateIndex == 7 || first.Metadata["k"] != "v" || first.Id.Tenancy.GetNamespace() != "default" {
+		t.Errorf("created %v", first)
+	}
+
+	// A controller's status stays, and the generation with it.
+	withStatus := proto.CloneOf(first)
+	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: first.Generation}}
+	if _, err := g.backend.Commit(t.Context(), resource.PutOp(withStatus, first.Version)); err != nil {
+		t.Fatal(err)
+	}
+	same := g.write(node(t, "a", "10.0.0.1")) // no version, no metadata
+	if same.Generation != first.Generation || same.Id.Uid != first.Id.Uid || same.Version == first.Version ||
+		same.Status["c"] == nil || len(same.Metadata) != 0 {
+		t.Errorf("same data written: %v", same)
+	}
+	changed := proto.CloneOf(same)
+	changed.Data = data(t, &pb.Node{Node: "a", Address: "10.0.0.2"})
+	changed.Status = nil
+	second := g.write(changed) // compare-and-swap
+	if second.Generation == first.Generation || second.Status["c"] == nil {
+		t.Errorf("other data written: %v", second)
+	}
+
+	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource was changed meanwhile: its version is `+second.Version+", not "+same.Version)
+	r := node(t, "b", "")
+	r.Version = "12"
+	g.fails(r, codes.Aborted, resource.ErrConflict, "there is none")
+	r = node(t, "b", "")
+	r.Id.Uid = first.Id.Uid
+	g.fails(r, codes.FailedPrecondition, resource.ErrWrongUID, "there is none")
+	r = node(t, "a", "")
+	r.Id.Uid = resource.NewUID()
+	g.fails(r, codes.FailedPrecondition, resource.ErrWrongUID, second.Id.Uid)
+}
+
+func TestServiceRefuses(t *testing.T) {
+	g := newRig(t, nil)
+	with := func(change func(r *pb.Resource)) *pb.Resource {
+		r := node(t, "a", "")
+		change(r)
+		return r
+	}
+	for text, r := range map[string]*pb.Resource{
+		`invalid name "A": must be`:                                     with(func(r *pb.Resource) { r.Id.Name = "A" }),
+		`invalid type "//": is not registered`:                          with(func(r *pb.Resource) { r.Id = nil }),
+		`invalid type "catalog/v2/Node": is not registered; known are `: with(func(r *pb.Resource) { r.Id.Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"} }),
+		`invalid tenancy.partition "x": must be "default"`:              with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "x"} }),
+		`invalid tenancy.namespace "*": must be "default"`:              with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "*"} }),
+		`its type is "", not "wanfed.v1.Node"`:                          with(func(r *pb.Resource) { r.Data = nil }),
+		`its type is "wanfed.v1.Check", not "wanfed.v1.Node"`:           with(func(r *pb.Resource) { r.Data = data(t, &pb.Check{}) }),
+		`not a wanfed.v1.Node`:                                          with(func(r *pb.Resource) { r.Data.Value = []byte{0xff} }),
+		`invalid version "*"`:                                           with(func(r *pb.Resource) { r.Version = "*" }),
+		`invalid owner catalog/v1/Node "none": must be stored`:          with(func(r *pb.Resource) { r.Owner = &pb.ID{Type: nodeType, Name: "none"} }),
+		`owner: invalid name "B"`:                                       with(func(r *pb.Resource) { r.Owner = &pb.ID{Type: nodeType, Name: "B"} }),
+		`owner: invalid type "//"`:                                      with(func(r *pb.Resource) { r.Owner = &pb.ID{Name: "b"} }),
+		`data.node "a": must be the resource's name`: with(func(r *pb.Resource) {
+			r.Id.Type, r.Id.Name = hostType, "b"
+		}),
+	} {
+		g.fails(r, codes.InvalidArgument, resource.ErrInvalid, text)
+	}
+	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, NamePrefix: "A"}); true {
+		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `name_prefix "A"`)
+	}
+	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "x"}}); true {
+		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `tenancy.partition "x"`)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), resource.ConsistencyKey, "sometimes")
+	if _, err := g.List(ctx, &pb.ListRequest{Type: nodeType}); true {
+		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `"sometimes": must be "consistent" or "stale"`)
+	}
+	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: &pb.ID{Type: nodeType, Name: "a"}}); true {
+		g.check(err, codes.NotFound, resource.ErrNotFound, `catalog/v1/Node "a": resource not found`)
+	}
+	if _, err := resource.NewService(resource.ServiceConfig{}); err == nil || strings.Count(err.Error(), "is required") != 5 {
+		t.Errorf("a service without anything: %v", err)
+	}
+}
+
+func TestServiceHooks(t *testing.T) {
+	g := newRig(t, nil)
+	host := func(name string) *pb.Resource {
+		return &pb.Resource{Id: &pb.ID{Type: hostType, Name: name}, Data: data(t, &pb.Node{Node: name})}
+	}
+	n, err := resource.Decode[*pb.Node](g.write(host("n")))
+	if err != nil || n.Address != "127.0.0.1" {
+		t.Errorf("mutated to %v, %v", n, err)
+	}
+	g.as(tlsutil.RoleGateway, "dc1") // its node is n
+	g.write(host("n"))
+	g.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write itself alone")
+}
+
+func TestServiceFederated(t *testing.T) {
+	g := newRig(t, nil)
+	fs := &pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})}
+	g.write(fs)
+	g.primary.Store(false)
+	g.fails(fs, codes.FailedPrecondition, resource.ErrFederated, "federation/v1/FederationState is federated: write it in the primary datacenter")
+	_, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: fs.Id})
+	g.check(err, codes.FailedPrecondition, resource.ErrFederated, "write it in the primary datacenter")
+	g.write(node(t, "a", "")) // not federated
+	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: fs.Id}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServiceOwner(t *testing.T) {
+	g := newRig(t, nil)
+	owner := g.write(node(t, "o", ""))
+	child := node(t, "c", "")
+	child.Owner = &pb.ID{Type: nodeType, Name: "o"} // by name: the one stored now
+	stored := g.write(child)
+	if stored.Owner.GetUid() != owner.Id.Uid {
+		t.Errorf("owner %v, want uid %s", stored.Owner, owner.Id.Uid)
+	}
+	g.write(child)                      // the same owner
+	again := g.write(node(t, "c", "x")) // none: it stays
+	if !proto.Equal(again.Owner, stored.Owner) {
+		t.Errorf("owner %v", again.Owner)
+	}
+	child.Owner = &pb.ID{Type: nodeType, Name: "other"}
+	g.fails(child, codes.InvalidArgument, resource.ErrInvalid, "must be as it was at creation")
+
+	for _, ctx := range []context.Context{t.Context(), resource.WithConsistency(t.Context(), resource.Strong)} {
+		for _, id := range []*pb.ID{owner.Id, {Type: nodeType, Name: "o"}} {
+			out, err := g.ListByOwner(ctx, &pb.ListByOwnerRequest{Owner: id})
+			if err != nil || len(out.GetResources()) != 1 || out.GetResources()[0].Id.Name != "c" {
+				t.Errorf("ListByOwner %v: %v, %v", id, out, err)
+			}
+		}
+	}
+	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: owner.Id}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := g.Read(t.Context(), &pb.ReadRequest{Id: stored.Id})
+	g.check(err, codes.NotFound, resource.ErrNotFound, "")
+}
+
+func TestServiceDelete(t *testing.T) {
+	g := newRig(t, nil)
+	r := g.write(node(t, "a", ""))
+	byName := &pb.ID{Type: nodeType, Name: "a"}
+	_, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: byName, Version: "1"})
+	g.check(err, codes.Aborted, resource.ErrConflict, "its version is "+r.Version)
+	for _, req := range []*pb.DeleteRequest{
+		{Id: &pb.ID{Type: nodeType, Name: "a", Uid: resource.NewUID()}}, // an earlier one: gone
+		{Id: byName, Version: r.Version},
+		{Id: byName, Version: r.Version},
+		{Id: byName},
+	} {
+		if _, err := g.Delete(t.Context(), req); err != nil {
+			t.Errorf("delete %v: %v", req, err)
+		}
+	}
+	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: byName})
+	g.check(err, codes.NotFound, resource.ErrNotFound, "")
+}
