@@ -104,6 +104,25 @@ func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	return nil
 }
 
+// staysAlive watches for a while that no running server sees another one as anything but alive.
+func staysAlive(t *testing.T, l *lab.Lab, d time.Duration) {
+	t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(d); ; {
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+			for _, s := range l.Running() {
+				if err := allAlive(t.Context(), l, s); err != nil {
+					t.Fatalf("%s: %v", s.WANName(), err)
+				}
+			}
+		}
+	}
+}
+
 func wanMembers(ctx context.Context, s *lab.Node) (map[string]api.Member, error) {
 	var list []api.Member
 	if err := ask(ctx, s, "/v1/agent/members?wan=1", &list); err != nil {
@@ -189,13 +208,16 @@ func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api
 	t.Logf("%s after %v", what, took.Round(time.Millisecond))
 }
 
-// recordsOf reads a server's federation states as stored, by datacenter, with an operator's certificate.
-func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) map[string]*pb.Resource {
+// records are federation states as stored, by datacenter.
+type records map[string]*pb.Resource
+
+// recordsOf reads a server's records with an operator's certificate.
+func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	t.Helper()
 	dc := s.DC().Name
 	cc := connect(t, l, tlsutil.RoleCLI, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
 	defer cc.Close()
-	out := map[string]*pb.Resource{}
+	out := records{}
 	lab.Eventually(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {
 		resp, err := pb.NewResourceServiceClient(cc).List(ctx, &pb.ListRequest{Type: federation.StateType})
 		if err != nil {
@@ -210,7 +232,7 @@ func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) map[string]*pb.Resource {
 }
 
 // sameRecords fails the test unless every record of before is there, is the same one, and has not gone back.
-func sameRecords(t *testing.T, before, after map[string]*pb.Resource) {
+func sameRecords(t *testing.T, before, after records) {
 	t.Helper()
 	for name, b := range before {
 		a := after[name]
