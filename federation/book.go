@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -32,6 +33,8 @@ type AddressBookConfig struct {
 	// Ready is closed when Backend has caught up with its datacenter after a start. Until then the book grows, but is not
 	// given to gateways: they would forget what they knew.
 	Ready <-chan struct{}
+	// File keeps the addresses that were ever known, for the next start. Required.
+	File string
 	// Book is written by this AddressBook alone.
 	Book   *wanfed.Book
 	Logger *slog.Logger
@@ -40,18 +43,24 @@ type AddressBookConfig struct {
 // AddressBook computes how every datacenter is reached and publishes it.
 type AddressBook struct {
 	cfg AddressBookConfig
+	old remembered // only publish uses it, which is called by one goroutine at a time
 
 	mu       sync.Mutex
 	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here; nil: not known yet
 	changed  chan struct{}       // closed and replaced when snapshot changes
 }
 
-// NewAddressBook checks cfg and publishes what is known before anything runs: the configured addresses.
+// NewAddressBook checks cfg, reads the file, and publishes what is known before anything runs: the configured addresses, and
+// those of earlier runs.
 func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
-	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Ready == nil || cfg.Book == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, Book and Logger are required")
+	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, File, Book and Logger are required")
 	}
 	a := &AddressBook{cfg: cfg, changed: make(chan struct{})}
+	var err error
+	if a.old, err = loadRemembered(cfg.File); err != nil {
+		cfg.Logger.Warn("addresses of earlier runs are not used", "err", err)
+	}
 	a.publish(facts{}, false)
 	return a, nil
 }
@@ -62,6 +71,7 @@ type facts struct {
 	own     []*pb.MeshGateway
 	servers map[string]string // node → host:port of alive servers of this datacenter
 	hints   map[string][]string
+	old     remembered
 }
 
 // Run keeps the book true until ctx ends. It waits for changes and reads everything anew after each; several changes at
@@ -116,7 +126,13 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 
 // publish stores what follows from f; for gateways too when it is whole.
 func (a *AddressBook) publish(f facts, whole bool) {
-	routes, snap := compute(a.cfg, f)
+	f.old = a.old
+	routes, snap, known := compute(a.cfg, f)
+	if a.old.note(known, time.Now()) {
+		if err := a.old.save(a.cfg.File); err != nil {
+			a.cfg.Logger.Warn("known addresses are not kept for the next start", "err", err)
+		}
+	}
 	if old := a.cfg.Book.Load(); !sameRoutes(old, routes) {
 		a.cfg.Book.Store(routes)
 		a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Hops), "servers", len(routes.Servers))
@@ -148,10 +164,11 @@ const (
 	ViaOwn        = "own gateway"
 	ViaRemote     = "remote gateway"
 	ViaConfigured = "configured address"
+	ViaRemembered = "remembered address"
 )
 
-// compute turns facts into the two published values. It is pure.
-func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapshot) {
+// compute turns facts into the two published values, and gives the addresses that somebody names now. It is pure.
+func compute(cfg AddressBookConfig, f facts) (_ *wanfed.Routes, _ *pb.GatewaySnapshot, known map[string][]string) {
 	far := map[string][]string{} // datacenter → WAN addresses, healthy first
 	if cfg.DC != cfg.PrimaryDC {
 		far[cfg.PrimaryDC] = nil
@@ -167,6 +184,10 @@ func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapsho
 	if cfg.DC != cfg.PrimaryDC {
 		far[cfg.PrimaryDC] = union(far[cfg.PrimaryDC], cfg.PrimaryGateways)
 	}
+	known = maps.Clone(far)
+	for dc := range far {
+		far[dc] = union(slices.Clone(far[dc]), f.old.of(dc))
+	}
 	own := addrs(f.own, catalog.TagLAN)
 
 	routes := &wanfed.Routes{Servers: f.servers, Hops: map[string][]wanfed.Hop{}}
@@ -178,8 +199,11 @@ func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapsho
 		}
 		for _, addr := range far[dc] {
 			via := ViaRemote
-			if dc == cfg.PrimaryDC && slices.Contains(cfg.PrimaryGateways, addr) {
+			switch {
+			case dc == cfg.PrimaryDC && slices.Contains(cfg.PrimaryGateways, addr):
 				via = ViaConfigured
+			case !slices.Contains(known[dc], addr):
+				via = ViaRemembered
 			}
 			hops = append(hops, wanfed.Hop{Addr: addr, Via: via})
 		}
@@ -191,7 +215,7 @@ func compute(cfg AddressBookConfig, f facts) (*wanfed.Routes, *pb.GatewaySnapsho
 	for _, node := range slices.Sorted(maps.Keys(f.servers)) {
 		snap.Servers = append(snap.Servers, &pb.SnapshotServer{Node: node, Address: f.servers[node]})
 	}
-	return routes, snap
+	return routes, snap, known
 }
 
 // addrs lists the addresses of gateways, healthy ones first, each once. Critical ones stay at the end: a health check may

@@ -4,6 +4,7 @@ package federation
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -64,6 +65,21 @@ func TestComputeOfASecondary(t *testing.T) {
 			},
 		},
 		{
+			name: "an address of earlier runs is the last hop, and makes no datacenter known that nobody names",
+			facts: facts{states: []*pb.FederationState{dc3}, old: remembered{
+				"dc3": {"198.51.100.30:8443": time.Unix(1, 0), "198.51.100.31:8443": time.Unix(2, 0), "198.51.100.3:8443": time.Unix(3, 0)},
+				"dc8": {"198.51.100.8:8443": time.Unix(1, 0)},
+			}},
+			hops: map[string][]wanfed.Hop{
+				"dc1": {{Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}},
+				"dc3": {{Addr: "198.51.100.3:8443", Via: ViaRemote}, {Addr: "198.51.100.31:8443", Via: ViaRemembered}, {Addr: "198.51.100.30:8443", Via: ViaRemembered}},
+			},
+			snap: []*pb.SnapshotDatacenter{
+				{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}},
+				{Name: "dc3", Gateways: []string{"198.51.100.3:8443", "198.51.100.31:8443", "198.51.100.30:8443"}},
+			},
+		},
+		{
 			name: "what servers tell in the WAN pool comes before the record, which stays",
 			facts: facts{own: own, states: []*pb.FederationState{dc3},
 				hints: map[string][]string{"dc3": {"198.51.100.33:8443"}, "dc5": {"198.51.100.5:8443"}}},
@@ -87,7 +103,7 @@ func TestComputeOfASecondary(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			routes, snap := compute(cfg, tt.facts)
+			routes, snap, _ := compute(cfg, tt.facts)
 			if d := cmp.Diff(tt.hops, routes.Hops); d != "" {
 				t.Errorf("hops (-want +got):\n%s", d)
 			}
@@ -107,7 +123,7 @@ func TestComputeOfASecondary(t *testing.T) {
 }
 
 func TestComputeOfThePrimaryHasNoConfiguredHop(t *testing.T) {
-	routes, snap := compute(AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}, facts{})
+	routes, snap, _ := compute(AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}, facts{})
 	if len(routes.Hops) != 0 || len(snap.Datacenters) != 0 {
 		t.Errorf("a lone primary knows hops %v and datacenters %v", routes.Hops, snap.Datacenters)
 	}

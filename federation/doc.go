@@ -27,7 +27,8 @@
 // # Order of hops
 //
 // Own gateways (LAN address) first, then the other datacenter's gateways (WAN address): those its servers tell in the WAN pool,
-// those of its record, healthy before critical ones, and, for the primary, the configured addresses. The dialer tries them in this order, corrected by what it has seen.
+// those of its record, healthy before critical ones, for the primary the configured addresses, and last the addresses it had
+// earlier: they are kept on disk for 30 days, 16 of each datacenter. The dialer tries them in this order, corrected by what it has seen.
 //
 // # Goroutines
 //

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -87,7 +88,8 @@ func (p *parts) buildRecords() (err error) {
 	p.caughtUp = make(chan struct{})
 	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
 		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
-		Backend: p.store, LAN: p.lan, WAN: p.wan, Ready: p.caughtUp, Book: p.book, Logger: p.logger,
+		Backend: p.store, LAN: p.lan, WAN: p.wan, Ready: p.caughtUp, File: filepath.Join(p.cfg.DataDir, "addresses.json"),
+		Book: p.book, Logger: p.logger,
 	})
 	if err != nil {
 		return err
