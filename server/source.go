@@ -112,7 +112,7 @@ func (s source) serverAddr(node string) string {
 // Query implements httpapi.Source.
 func (s source) Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
 	if _, known := s.p.book.Load().Hops[dc]; !known {
-		return nil, httpapi.ErrNoPath
+		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
 	resp, err := pb.NewServerServiceClient(s.p.conns.far(dc)).Query(ctx, &pb.QueryRequest{Path: path, RawQuery: rawQuery})
 	switch {

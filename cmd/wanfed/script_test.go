@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"maps"
 	"os/exec"
 	"strconv"
 	"testing"
@@ -20,14 +21,17 @@ func TestMain(m *testing.M) {
 //
 //	exits 2 wanfed tls
 //
-// which runs the command like exec and demands the exit status.
+// which runs the command like exec and demands the exit status, and use the commands of processes.
 func TestScripts(t *testing.T) {
+	cmds := maps.Clone(processes)
+	cmds["exits"] = exits
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds:                cmds,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each process that ends well waits a second
+			setupProcesses(env)
 			return nil
 		},
 	})
