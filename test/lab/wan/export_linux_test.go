@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wan
+
+var InNamespace = inNamespace
