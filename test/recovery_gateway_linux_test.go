@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestGatewayOutages kills every gateway between two datacenters and starts them again: at once, when their records have become
+// critical, and when each side has called the other's server failed.
+func TestGatewayOutages(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		outage time.Duration
+		failed bool
+	}{
+		{"at once", 0, false},
+		{"when they are critical", 15 * time.Second, false},
+		{"when members are failed", 0, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := lab.New(t)
+			dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
+			dc1.Start()
+			dc2.Start()
+			awaitWhole(t, l, promptly, "start")
+			gateways := []*lab.Node{dc1.Gateways[0], dc2.Gateways[0]}
+			for _, g := range gateways {
+				g.Kill()
+			}
+			if tc.outage > 0 {
+				outage(t, tc.outage)
+			}
+			if tc.failed {
+				awaitStatus(t, failure, dc2.Servers[0], api.MemberFailed, dc1.Servers[0])
+				awaitStatus(t, failure, dc1.Servers[0], api.MemberFailed, dc2.Servers[0])
+			}
+			for _, g := range gateways {
+				g.StartGateway()
+			}
+			awaitWhole(t, l, promptly, "gateways restarted "+tc.name)
+		})
+	}
+}
+
+// TestGatewayRoutesFromDisk restarts dc2's gateway while dc2 has no server. What stands in for the server then speaks TLS with
+// its certificate and nothing else, so the gateway can have its routes from nowhere but its disk: a connection from dc1
+// must get there. When the server itself is back, all is as before.
+func TestGatewayRoutesFromDisk(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, promptly, "start")
+	srv, gw := dc2.Servers[0], dc2.Gateways[0]
+	srv.Kill()
+	gw.Kill()
+	gw.StartGateway()
+
+	stop := standIn(t, srv)
+	id, err := l.PKI.Issue(tlsutil.RoleCLI, "dc1", "operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := lab.Eventually(t, promptly, "connection to "+srv.WANName(), func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+		defer cancel()
+		who, err := tlsutil.Load(id, "wanfed", quiet)
+		if err != nil {
+			return err
+		}
+		raw, err := lab.DialIn(dc1.Servers[0].NS)(ctx, "tcp", dc1.Gateways[0].LANAddr())
+		if err != nil {
+			return err
+		}
+		c, err := handshake(ctx, raw, who.ClientConfig(tlsutil.ServerName(srv.Name, "dc2", "wanfed"), standInProto))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	t.Logf("routed from disk after %v", took)
+	stop()
+	srv.StartServer()
+	awaitWhole(t, l, promptly, "server restarted")
+}
+
+const standInProto = "stand-in"
+
+// standIn accepts TLS connections in a server's place, with its certificate, until the function it returns is called.
+func standIn(t *testing.T, srv *lab.Node) (stop func()) {
+	t.Helper()
+	id, err := tlsutil.Load(srv.TLS, "wanfed", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := lab.ListenIn(srv.NS, net.JoinHostPort(srv.LAN, strconv.Itoa(lab.ServerPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := tls.NewListener(raw, id.ServerConfig(standInProto))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
+				defer cancel()
+				_ = c.(*tls.Conn).HandshakeContext(ctx) // the client says how it went
+			})
+		}
+	})
+	return sync.OnceFunc(func() { ln.Close(); wg.Wait() })
+}
+
+// TestPrimaryReAddressed gives gateways of the primary other WAN addresses while dc2 is connected, cut off or down. dc2 is
+// configured with the address that the primary's second gateway has at the start.
+func TestPrimaryReAddressed(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		while  string
+		all    bool // the second gateway too: the configured address leads nowhere any more
+		both   bool // dc2's gateway too: only dc3 knows both
+		always bool
+	}{
+		{"connected", false, false, true},
+		{"cut off", false, false, true},
+		{"down", false, false, true},
+		{"connected", true, false, true},
+		{"cut off", true, false, true},
+		{"down", true, false, false},
+		{"cut off", true, true, true},
+		{"down", true, true, false},
+	} {
+		t.Run(fmt.Sprintf("%s, all %v, both %v", tc.while, tc.all, tc.both), func(t *testing.T) {
+			t.Parallel()
+			if !tc.always {
+				chaos(t)
+			}
+			l := lab.New(t)
+			dc1, dc2, dc3 := l.Add(1, 2), l.Add(1, 1), l.Add(1, 1)
+			l.PrimaryGateways = []string{dc1.Gateways[1].WANAddr()}
+			for _, dc := range l.Datacenters() {
+				dc.Start()
+			}
+			awaitWhole(t, l, promptly, "start")
+			far := dc2.Gateways[0]
+			switch tc.while {
+			case "cut off":
+				far.Stop()
+			case "down":
+				far.Stop()
+				dc2.Servers[0].Stop()
+			}
+			moved := dc1.Gateways[:1]
+			if tc.all {
+				moved = dc1.Gateways
+			}
+			for i, g := range moved {
+				g.Stop()
+				g.ReAddress(fmt.Sprintf("198.18.1.%d", 71+i))
+				g.StartGateway()
+			}
+			lab.Eventually(t, promptly, "dc3 knows the new addresses", func(ctx context.Context) error {
+				states, err := statesOf(ctx, dc3.Servers[0])
+				if err != nil {
+					return err
+				}
+				return stateShows(states["dc1"], dc1)
+			})
+			if tc.both {
+				far.ReAddress("198.18.2.71")
+			}
+			if tc.while == "down" {
+				dc2.Servers[0].StartServer()
+			}
+			if tc.while != "connected" {
+				far.StartGateway()
+			}
+			awaitWhole(t, l, promptly, "gateways moved while dc2 was "+tc.while)
+		})
+	}
+}
