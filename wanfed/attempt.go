@@ -59,7 +59,7 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 		d.recordFailure(a.dc, hop, err)
 	}
 	if err != nil {
-		d.log.Debug("dial failed", "dc", a.dc, "sni", a.sni, "gateway", hop.Addr, "err", err)
+		d.log.Debug("dial failed", "sni", a.sni, "gateway", hop.Addr, "err", err)
 	}
 	return conn, err
 }

@@ -34,7 +34,7 @@ func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.C
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
 		defer cancel()
-		log := t.log.With("dc", to.DC, "node", to.Node, "alpn", proto)
+		log := t.log.With("peer", (target{dc: to.DC, node: to.Node}).String(), "alpn", proto)
 		next, err := t.cfg.Dialer.dialHops(ctx, to, hops, []string{proto})
 		if err != nil {
 			log.Debug("no better way", "err", err)

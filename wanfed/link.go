@@ -210,9 +210,9 @@ func (l *link) failed(err error) {
 	l.st.LastError, l.st.LastErrorAt = explain(err), time.Now()
 	l.mu.Unlock()
 	if news {
-		l.t.log.Warn("gossip link down", "dc", l.to.dc, "node", l.to.node, "gateway", gateway, "err", explain(err))
+		l.t.log.Warn("gossip link down", "peer", l.to.String(), "gateway", gateway, "err", explain(err))
 	} else {
-		l.t.log.Debug("gossip link still down", "dc", l.to.dc, "node", l.to.node, "err", err)
+		l.t.log.Debug("gossip link still down", "peer", l.to.String(), "err", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func (l *link) up(p *pathConn, since time.Time, rtt time.Duration) {
 	l.st.ConnectedSince, l.st.RTT = since, rtt
 	l.mu.Unlock()
 	if news {
-		l.t.log.Info("gossip link up", "dc", l.to.dc, "node", l.to.node, "gateway", p.hop.Addr, "remote", p.addr, "rtt", rtt)
+		l.t.log.Info("gossip link up", "peer", l.to.String(), "gateway", p.hop.Addr, "remote", p.addr, "rtt", rtt)
 	}
 }
 

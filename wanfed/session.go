@@ -117,7 +117,7 @@ func (s *session) dial(ctx context.Context) error {
 // adopt makes c the session's connection.
 func (s *session) adopt(c *tls.Conn) (err error) {
 	s.conn, s.since = c, time.Now()
-	s.mux, err = yamux.Client(muxConn{c, s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("dc", s.to.dc, "node", s.to.node)))
+	s.mux, err = yamux.Client(muxConn{c, s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("peer", s.to.String())))
 	if err != nil {
 		closeConn(c)
 	}
@@ -165,7 +165,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			return
 		case <-s.mux.CloseChan():
 			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended
-			s.t.log.Debug("stream session ended", "dc", s.to.dc, "node", s.to.node, "remote", s.conn.RemoteAddr(), "err", err)
+			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
 			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
 				s.t.cfg.Dialer.Broke(s.conn, err)
 			}

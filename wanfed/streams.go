@@ -169,7 +169,7 @@ func (t *Tunnel) relayStream(ctx context.Context, c *streamConn, h streamHeader,
 		if errors.As(err, &refused) {
 			status = refused.status
 		}
-		t.log.Debug("stream not relayed", "peer", p, "node", h.target, "err", err)
+		t.log.Debug("stream not relayed", "peer", p, "target", h.target, "err", err)
 		t.answer(c, status)
 		return
 	}

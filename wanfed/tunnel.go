@@ -204,7 +204,7 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 	}
 	t.mu.Unlock()
 	if was != yes {
-		t.log.Info("datacenter's gossip protocol changed", "dc", dc, "consul", yes)
+		t.log.Info("datacenter's gossip protocol changed", "peer", dc, "consul", yes)
 	}
 }
 

@@ -36,7 +36,7 @@ func (s *Store) setView(v view) {
 	}
 	s.mu.Unlock()
 	if old.leader != v.leader && v.leader != "" {
-		s.log.Info("leader elected", "node", s.cfg.Node, "leader", v.leader)
+		s.log.Info("leader elected", "leader", v.leader)
 	}
 }
 

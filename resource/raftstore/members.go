@@ -47,7 +47,7 @@ func (s *Store) Bootstrap(nodes []string) error {
 	if err != nil {
 		return fmt.Errorf("bootstrap %v: %w", nodes, err)
 	}
-	s.log.Info("raft group bootstrapped", "node", s.cfg.Node, "nodes", nodes)
+	s.log.Info("raft group bootstrapped", "nodes", nodes)
 	if nodes[0] == s.cfg.Node {
 		s.hurry() // one of them alone, so that they do not split the vote
 	}
@@ -81,7 +81,7 @@ func (s *Store) hurry() {
 	for _, t := range []time.Duration{s.cfg.Heartbeat + nudge, s.cfg.Heartbeat} {
 		rc.HeartbeatTimeout = t
 		if err := s.raft.ReloadConfig(rc); err != nil {
-			s.log.Warn("raft timeouts not changed", "node", s.cfg.Node, "err", err)
+			s.log.Warn("raft timeouts not changed", "err", err)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (s *Store) changeGroup(ctx context.Context, what, node string, want bool, s
 	if _, err := s.call(ctx, start); err != nil {
 		return fmt.Errorf("%s %s: %w", what, node, commitError(err))
 	}
-	s.log.Info("raft group changed", "node", s.cfg.Node, "change", what, "peer", node)
+	s.log.Info("raft group changed", "change", what, "peer", node)
 	return nil
 }
 

@@ -162,7 +162,7 @@ func (s *Store) fail(err error) {
 	}
 	s.mu.Unlock()
 	if first {
-		s.log.Error("store stopped", "node", s.cfg.Node, "err", err)
+		s.log.Error("store stopped", "err", err)
 		s.state.Close() // ends watches and waits, which then find err
 		close(s.failedc)
 	}
