@@ -63,6 +63,7 @@ type parts struct {
 	grpc        *grpc.Server
 	grpcLn      net.Listener
 	stopCalls   context.CancelFunc
+	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
 }
@@ -71,6 +72,7 @@ type parts struct {
 // The ports come first: a server that cannot have them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 	p := &parts{cfg: cfg, identity: id, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
+	p.refused = newRefusedCalls(p.logger)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())

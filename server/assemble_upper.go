@@ -151,7 +151,7 @@ func (p *parts) buildGRPC() error {
 	p.stopCalls = stop
 	c := &calls{
 		dc: p.cfg.DC, node: p.cfg.Node, domain: p.cfg.Domain,
-		leader: p.store, conns: p.conns, stopping: stopping, logger: p.logger,
+		leader: p.store, conns: p.conns, stopping: stopping, refused: p.refused,
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
 		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Peer: peerFrom, Logger: p.logger,
@@ -181,7 +181,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(api.Handshaken()),
+		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),

@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -28,6 +27,9 @@ const onBehalfKey = "wanfed-on-behalf"
 // leaderHold is how long a call waits for the datacenter to have a leader.
 const leaderHold = 7 * time.Second
 
+// callPreface is how long a peer may take, after the TLS handshake, to begin to speak HTTP/2.
+const callPreface = 10 * time.Second
+
 // forwardPause is how long a call waits before it is forwarded again to a leader that could not be reached.
 const forwardPause = 100 * time.Millisecond
 
@@ -46,7 +48,7 @@ type calls struct {
 	leader           leadership
 	conns            *conns
 	stopping         context.Context // ends when the server stops: long streams end then
-	logger           *slog.Logger
+	refused          *refusedCalls
 }
 
 type peerKey struct{}
@@ -98,8 +100,9 @@ func (c *calls) admit(ctx context.Context, method string) (context.Context, rule
 		return ctx, r, false, status.Errorf(codes.Unimplemented, "no such method: %s", method)
 	}
 	if err := r.allow(p, method, c.dc); err != nil {
-		c.logger.Warn("call refused", "peer", p.String(), "method", method, "err", err)
-		return ctx, r, false, status.Error(codes.PermissionDenied, err.Error())
+		err = status.Error(codes.PermissionDenied, err.Error())
+		c.refused.note(p, method, err)
+		return ctx, r, false, err
 	}
 	return context.WithValue(ctx, peerKey{}, p), r, forwarded, nil
 }
@@ -110,8 +113,13 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	if err != nil {
 		return nil, err
 	}
+	here := func() (any, error) {
+		resp, err := next(ctx, req)
+		c.noteDenied(ctx, info.FullMethod, err)
+		return resp, err
+	}
 	if !r.leader {
-		return next(ctx, req)
+		return here()
 	}
 	hold := time.NewTimer(leaderHold)
 	defer hold.Stop()
@@ -119,7 +127,7 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		changed, pause := c.leader.LeaderChanged(), noPause
 		err := status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
 		if c.leader.IsLeader() {
-			return next(ctx, req)
+			return here()
 		}
 		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
 			var resp any
@@ -136,6 +144,13 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
+	}
+}
+
+// noteDenied counts a call that its service refused. The server that answers does, not the one that forwards.
+func (c *calls) noteDenied(ctx context.Context, method string, err error) {
+	if p, perr := peerFrom(ctx); perr == nil {
+		c.refused.note(p, method, err)
 	}
 }
 
@@ -195,6 +210,7 @@ func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
 	err = next(srv, streamWith{ss, ctx})
+	c.noteDenied(ctx, info.FullMethod, err)
 	if c.stopping.Err() != nil {
 		return status.Error(codes.Unavailable, "server is stopping")
 	}

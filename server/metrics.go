@@ -25,6 +25,7 @@ var (
 	descAccepted  = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused   = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
 	descProtocol  = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
+	descCalls     = desc("calls_refused_total", "gRPC calls refused for who calls.", "method", "role")
 	descSent      = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
 	descReceived  = desc("gossip_received_total", "Gossip packets given to a pool.", "pool", "dc")
 	descRelayed   = desc("gossip_relayed_total", "Gossip packets handed on to another server of this datacenter.", "pool", "dc")
@@ -68,6 +69,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, p := range port.Protocols {
 		count(descProtocol, p.Total, p.ALPN)
+	}
+	for kind, v := range c.p.refused.counts() {
+		count(descCalls, v, kind.method, string(kind.role))
 	}
 	c.tunnel(gauge, count)
 	for _, p := range c.p.dialer.Paths() {
