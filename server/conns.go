@@ -43,7 +43,7 @@ type conn struct {
 }
 
 func newConns(own string, d *wanfed.Dialer, b *wanfed.Book) *conns {
-	return &conns{dialer: d, book: b, redial: newRedial(own), byName: map[connKey]*conn{}, stop: make(chan struct{})}
+	return &conns{dialer: d, book: b, redial: newRedial(own, b), byName: map[connKey]*conn{}, stop: make(chan struct{})}
 }
 
 var errStopping = errors.New("server is stopping")
@@ -64,7 +64,7 @@ func (c *conns) to(dc, node string) (*conn, error) {
 	var err error
 	cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
 		var t *tls.Conn
-		err := c.redial.do(ctx, key, func() (err error) {
+		err := c.redial.do(ctx, key, func(ctx context.Context) (err error) {
 			t, err = c.dialer.Dial(ctx, wanfed.Target{DC: dc, Node: node}, wanfed.ProtoGRPC)
 			return err
 		})

@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -19,7 +20,8 @@ import (
 // datacenter. News are other ways in the address book, and a server of it that has come here. gRPC dials a connection
 // that failed again and again for as long as it is open, so calls that wait for one need no timer of their own.
 type redial struct {
-	own string // datacenter
+	own  string // datacenter
+	book *wanfed.Book
 
 	mu     sync.Mutex
 	failed map[connKey]failure
@@ -46,17 +48,22 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: 15 * time.Second,
 })
 
-func newRedial(own string) *redial {
-	return &redial{own: own, failed: map[connKey]failure{}, news: map[string]chan struct{}{}}
+func newRedial(own string, b *wanfed.Book) *redial {
+	return &redial{own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{}}
 }
 
-// do dials key once, not before its pause is over. It returns early when ctx ends.
-func (r *redial) do(ctx context.Context, key connKey, dial func() error) error {
+// do dials key, not before its pause is over. A dial under way when the address book gets other ways to key's datacenter is
+// begun anew: those it is busy with may be dead. It returns early when ctx ends.
+func (r *redial) do(ctx context.Context, key connKey, dial func(context.Context) error) error {
 	if err := r.pause(ctx, key); err != nil {
 		return err
 	}
 	news := r.newsOf(key.dc) // before the dial: what comes during it counts
-	err := dial()
+	err := r.dial(ctx, key.dc, dial)
+	for errors.Is(err, errOtherWays) && ctx.Err() == nil {
+		news = r.newsOf(key.dc)
+		err = r.dial(ctx, key.dc, dial)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
@@ -72,6 +79,35 @@ func (r *redial) do(ctx context.Context, key connKey, dial func() error) error {
 	f.times++
 	f.news = news
 	r.failed[key] = f
+	return err
+}
+
+var errOtherWays = errors.New("the address book has other ways now")
+
+// dial calls dial once. Its error is errOtherWays when the ways changed meanwhile.
+func (r *redial) dial(ctx context.Context, dc string, dial func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	wg.Go(func() {
+		for ways := r.book.Load().Hops[dc]; ; {
+			news := r.newsOf(dc)
+			if !slices.Equal(r.book.Load().Hops[dc], ways) {
+				cancel(errOtherWays)
+				return
+			}
+			select {
+			case <-news:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	err := dial(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errOtherWays) {
+		return errOtherWays
+	}
 	return err
 }
 
