@@ -80,7 +80,7 @@ func TestWholeRestarts(t *testing.T) {
 				dc.Start()
 			}
 			awaitWhole(t, l, promptly, "start")
-			acked := write(t, l, l.Datacenters()[0].Servers[0], 20)
+			acked := writeNumbers(t, l, l.Datacenters()[0].Servers[0], 20)
 			before := map[*lab.Datacenter]records{}
 			for _, dc := range l.Datacenters() {
 				before[dc] = recordsOf(t, l, dc.Servers[0])
@@ -113,9 +113,9 @@ func TestWholeRestarts(t *testing.T) {
 	}
 }
 
-// write writes the state of dc9, which is nothing but a certificate, n times at the primary and returns the last number that was
+// writeNumbers writes the state of dc9, which is nothing but a certificate, n times at the primary and returns the last number that was
 // acknowledged: the last.
-func write(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
+func writeNumbers(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
 	t.Helper()
 	cc := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", s.NS, s.ServerAddr(), tlsutil.ServerName("", s.DC().Name, "wanfed"))
 	defer cc.Close()

@@ -16,15 +16,19 @@ func Eventually(t testing.TB, limit time.Duration, what string, check func(ctx c
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
 		err := check(ctx)
 		if err == nil {
 			return time.Since(start)
 		}
+		if last == nil || ctx.Err() == nil { // else it says no more than that the time is over
+			last = err
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, limit, err)
+			t.Fatalf("%s: not within %v: %v", what, limit, last)
 		}
 	}
 }
