@@ -17,7 +17,7 @@ const module = "github.com/wanfed/wanfed"
 
 // layers is who may import whom: a package imports only packages of layers below its own. A new package needs a place here.
 var layers = [][]string{
-	{"cmd/wanfed"},
+	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
 	{"server/httpapi"},
 	{"automation"},

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build unix
+
+package examples
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shell is a shell that runs a README's steps one after the other.
+type shell struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Reader
+}
+
+// newShell starts a shell at the top of the repository. Its background processes are in its process group, and end with
+// the test.
+func newShell(t testing.TB) *shell {
+	t.Helper()
+	cmd := exec.Command("sh", "-eu")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the one error is that all have ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("the shell's errors:\n%s", errs.String())
+		}
+	})
+	return &shell{t, cmd, in, bufio.NewReader(out)}
+}
+
+// step runs script and returns the last line it printed, once all that it does not run in the background is done.
+func (s *shell) step(script string) (last string) {
+	s.t.Helper()
+	const done = "that step is done"
+	if _, err := fmt.Fprintf(s.in, "%s\necho '%s'\n", script, done); err != nil {
+		s.t.Fatal(err)
+	}
+	for {
+		line, err := s.out.ReadString('\n')
+		if err != nil {
+			s.t.Fatalf("the shell ended in the step\n%s", script)
+		}
+		if line = strings.TrimSpace(line); line == done {
+			return last
+		}
+		last = line
+	}
+}
+
+var (
+	shBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+)
+
+// steps are the shell scripts of a README, with free ports in place of those it names.
+func steps(t testing.TB, readme string) (scripts []string) {
+	t.Helper()
+	b, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := map[string]string{}
+	for _, m := range shBlock.FindAllSubmatch(b, -1) {
+		scripts = append(scripts, address.ReplaceAllStringFunc(string(m[1]), func(addr string) string {
+			if free[addr] == "" {
+				free[addr] = freeAddr(t)
+			}
+			return free[addr]
+		}))
+	}
+	return scripts
+}
+
+// freeAddr is an address where nobody listens until the test ends, but for those whom it tells.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+var nodes = []string{"a.dc1", "a.dc2", "b.dc1", "b.dc2"}
+
+// wait waits until done says of what each of some nodes printed that it is enough.
+func wait(t testing.TB, what, dir string, of []string, done func(log []string) bool) {
+	t.Helper()
+	start, end := time.Now(), time.After(45*time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for left := slices.Clone(of); len(left) > 0; {
+		left = slices.DeleteFunc(left, func(node string) bool { return done(logOf(t, dir, node)) })
+		select {
+		case <-tick.C:
+		case <-end:
+			for _, node := range left {
+				t.Errorf("%s does not say that %s; it says\n%s", node, what, strings.Join(logOf(t, dir, node), "\n"))
+			}
+			t.FailNow()
+		}
+	}
+	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
+}
+
+// logOf are the lines that a node printed; at least one, which may be empty.
+func logOf(t testing.TB, dir, node string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, node+".log"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the shell may not have come to it yet
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// start runs the steps of a README up to the one that starts the nodes; two remain.
+func start(t testing.TB, readme string) (s *shell, dir, leave, cleanUp string) {
+	t.Helper()
+	scripts := steps(t, readme)
+	if len(scripts) != 6 {
+		t.Fatalf("%s has %d steps, not 6", readme, len(scripts))
+	}
+	s = newShell(t)
+	for _, script := range scripts[:4] {
+		s.step(script)
+	}
+	return s, s.step("pwd"), scripts[4], scripts[5]
+}
+
+func TestMemberlist(t *testing.T) {
+	t.Parallel()
+	s, dir, leave, cleanUp := start(t, "memberlist/README.md")
+	lastIs := func(want string) func([]string) bool {
+		return func(log []string) bool { return log[len(log)-1] == want }
+	}
+	wait(t, "all are there", dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
+	s.step(leave)
+	wait(t, "b.dc2 has left", dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
+	s.step(cleanUp)
+}
+
+func TestSerf(t *testing.T) {
+	t.Parallel()
+	s, dir, leave, cleanUp := start(t, "serf/README.md")
+	has := func(want ...string) func([]string) bool {
+		return func(log []string) bool {
+			return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(log, line) })
+		}
+	}
+	wait(t, "all are there and said something", dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
+		"member-join b.dc2", "user-event: b.dc2: good morning"))
+	s.step(leave)
+	wait(t, "b.dc2 has left", dir, nodes[:3], has("member-leave b.dc2"))
+	s.step(cleanUp)
+}
+
+func TestExamplesUseTheTunnelAlone(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./memberlist", "./serf").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const module = "github.com/wanfed/wanfed/"
+	allowed := []string{"wanfed", "tlsutil", "examples/memberlist", "examples/serf"}
+	for dep := range strings.Lines(string(out)) {
+		dep = strings.TrimSpace(dep)
+		if ours, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, ours) || strings.Contains(dep, "hashicorp/raft") {
+			t.Errorf("the examples depend on %s", dep)
+		}
+	}
+}
+
+func TestExamplesAreShort(t *testing.T) {
+	for _, path := range []string{"memberlist/main.go", "serf/main.go"} {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(b, []byte("\n")); n >= 100 {
+			t.Errorf("%s has %d lines, not less than 100", path, n)
+		}
+	}
+}
