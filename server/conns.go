@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/wanfed"
@@ -36,10 +37,11 @@ type connKey struct{ dc, node string }
 // conn is a gRPC connection and the TLS connection it goes over.
 type conn struct {
 	*grpc.ClientConn
-	key  connKey
-	tls  atomic.Pointer[tls.Conn] // the last one dialed
-	life context.Context          // ends when the connection is given up. Stored, since it is the conn's own and no call's
-	end  context.CancelFunc
+	key   connKey
+	first atomic.Pointer[tls.Conn] // dialed before gRPC asked
+	tls   atomic.Pointer[tls.Conn] // the last one dialed
+	life  context.Context          // ends when the connection is given up. Stored, since it is the conn's own and no call's
+	end   context.CancelFunc
 }
 
 func newConns(own string, d *wanfed.Dialer, b *wanfed.Book) *conns {
@@ -59,17 +61,25 @@ func (c *conns) to(dc, node string) (*conn, error) {
 	if cc := c.byName[key]; cc != nil {
 		return cc, nil
 	}
+	return c.addLocked(key, nil)
+}
+
+// addLocked makes the connection of key. first, if not nil, is what it goes over until that fails.
+func (c *conns) addLocked(key connKey, first *tls.Conn) (*conn, error) {
 	cc := &conn{key: key}
 	cc.life, cc.end = context.WithCancel(context.Background())
+	cc.first.Store(first)
 	var err error
 	cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
-		var t *tls.Conn
-		err := c.redial.do(ctx, key, func(ctx context.Context) (err error) {
-			t, err = c.dialer.Dial(ctx, wanfed.Target{DC: dc, Node: node}, wanfed.ProtoGRPC)
-			return err
-		})
-		if err != nil {
-			return nil, err // a typed nil would not be nil
+		t := cc.first.Swap(nil)
+		if t == nil {
+			err := c.redial.do(ctx, key, func(ctx context.Context) (err error) {
+				t, err = c.dialer.Dial(ctx, wanfed.Target{DC: key.dc, Node: key.node}, wanfed.ProtoGRPC)
+				return err
+			})
+			if err != nil {
+				return nil, err // a typed nil would not be nil
+			}
 		}
 		cc.tls.Store(t)
 		return t, nil
@@ -83,6 +93,9 @@ func (c *conns) to(dc, node string) (*conn, error) {
 
 // Run follows the address book until ctx ends, and then closes all connections.
 func (c *conns) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.keepMoving(ctx) })
 	old := &wanfed.Routes{}
 	for {
 		changed := c.book.Changed()
@@ -97,14 +110,69 @@ func (c *conns) Run(ctx context.Context) error {
 	}
 }
 
+// keepMoving looks for better ways until ctx ends.
+func (c *conns) keepMoving(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		changed := c.book.Changed()
+		c.move(ctx)
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+const (
+	// lookEvery is how often a connection on a fallback way looks for a better one, besides at changes of the book.
+	lookEvery = 30 * time.Second
+	// lookFor bounds one such look.
+	lookFor = 5 * time.Second
+)
+
+// move dials, for each connection to another datacenter, the ways that the book prefers to the one it took, and puts a
+// connection that comes about in its place. The old one is given up only then.
+func (c *conns) move(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, cc := range c.all() {
+		t := cc.tls.Load()
+		if cc.key.dc == c.own || t == nil || cc.GetState() != connectivity.Ready {
+			continue
+		}
+		wg.Go(func() {
+			next, err := c.dialer.DialBetter(ctx, t, wanfed.Target{DC: cc.key.dc, Node: cc.key.node}, wanfed.ProtoGRPC)
+			if err == nil && next != nil {
+				c.giveUpFor(cc, next, drainGrace)
+			}
+		})
+	}
+}
+
 // giveUp makes the next call dial anew. Calls under way on cc may finish within grace; streams on it end.
-func (c *conns) giveUp(cc *conn, grace time.Duration) {
+func (c *conns) giveUp(cc *conn, grace time.Duration) { c.giveUpFor(cc, nil, grace) }
+
+// giveUpFor is giveUp, with the connection that the next call goes over, if not nil.
+func (c *conns) giveUpFor(cc *conn, next *tls.Conn, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byName[cc.key] != cc {
-		return // somebody was faster
+	if c.byName[cc.key] != cc || c.closed { // somebody was faster
+		if next != nil {
+			_ = next.NetConn().Close()
+		}
+		return
 	}
 	delete(c.byName, cc.key)
+	if next != nil {
+		if moved, err := c.addLocked(cc.key, next); err == nil {
+			moved.Connect() // takes next before it grows old
+		}
+	}
 	cc.end()
 	c.old.Go(func() {
 		timer := time.NewTimer(grace)
@@ -137,6 +205,9 @@ func (c *conns) close() error {
 	for _, cc := range c.all() {
 		cc.end()
 		errs = append(errs, cc.Close())
+		if t := cc.first.Swap(nil); t != nil {
+			_ = t.NetConn().Close() // gRPC never asked for it
+		}
 	}
 	return errors.Join(errs...)
 }
