@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// refusal bounds how long a write may take to be refused where there is no quorum.
+const refusal = 12 * time.Second
+
+// TestServersOfASecondary kills servers of a secondary that has three: the leader, whose successor must go on with anti-entropy
+// and replication; then one more, so that there is no quorum.
+func TestServersOfASecondary(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(1, 1), l.Add(3, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, 2*promptly, "start")
+	leader := leaderOf(t, dc2)
+	leader.Kill()
+	killed := time.Now()
+	survivors := l.Running(dc2)
+
+	writeNumbers(t, l, dc1.Servers[0], 1)
+	awaitNumber(t, promptly, 1, survivors...)
+	t.Logf("replication goes on %v after the leader's kill", time.Since(killed).Round(time.Millisecond))
+	dc2.Gateways[0].Stop()
+	dc2.Gateways[0].ReAddress("198.18.2.71")
+	dc2.Gateways[0].StartGateway()
+	awaitShown(t, promptly, dc2, append(survivors, dc1.Servers[0])...)
+	t.Logf("anti-entropy goes on %v after the leader's kill", time.Since(killed).Round(time.Millisecond))
+
+	second := leaderAmong(t, survivors)
+	second.Kill()
+	last := l.Running(dc2)[0]
+	withoutQuorum(t, l, last)
+	writeNumbers(t, l, dc1.Servers[0], 2)
+
+	second.StartServer()
+	awaitNumber(t, promptly, 2, last, second)
+	leader.StartServer()
+	awaitNumber(t, promptly, 2, dc2.Servers...)
+	awaitWhole(t, l, promptly, "all servers of dc2 back")
+	staysAlive(t, l, 15*time.Second)
+	sameEverywhere(t, l)
+}
+
+// TestServersOfThePrimary does the same to the primary, with a secondary that writes meanwhile.
+func TestServersOfThePrimary(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, 2*promptly, "start")
+	leader := leaderOf(t, dc1)
+	follower := dc1.Servers[slices.IndexFunc(dc1.Servers, func(n *lab.Node) bool { return n != leader })]
+	follower.Kill()
+	writeNumbers(t, l, leader, 1)
+	awaitNumber(t, promptly, 1, append(l.Running(dc1), dc2.Servers...)...)
+
+	leader.Kill()
+	last := l.Running(dc1)[0]
+	withoutQuorum(t, l, last)
+	gw := dc2.Gateways[0]
+	gw.Stop()
+	gw.ReAddress("198.18.2.71")
+	gw.StartGateway()
+
+	follower.StartServer()
+	awaitShown(t, promptly, dc2, last, follower)
+	leader.StartServer()
+	awaitNumber(t, promptly, 1, dc1.Servers...)
+	awaitWhole(t, l, promptly, "all servers of dc1 back")
+	sameEverywhere(t, l)
+}
+
+// withoutQuorum checks what a server says that has lost the majority: reads as before, and a clear refusal of writes in time.
+func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
+	t.Helper()
+	dc := s.DC().Name
+	cc := connect(t, l, tlsutil.RoleGateway, dc, "gw9", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
+	defer cc.Close()
+	var took time.Duration
+	var err error
+	for err == nil { // the leader's loss takes a moment to show
+		ctx, cancel := context.WithTimeout(t.Context(), 2*refusal)
+		began := time.Now()
+		_, err = pb.NewGatewayServiceClient(cc).Deregister(ctx, &pb.DeregisterGatewayRequest{})
+		took = time.Since(began)
+		cancel()
+	}
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no leader") || took > refusal {
+		t.Errorf("a write without a quorum: after %v: %v", took, err)
+	}
+	t.Logf("a write without a quorum is refused after %v: %v", took.Round(time.Millisecond), status.Convert(err).Message())
+	lab.Eventually(t, promptly, "reads without a quorum", func(ctx context.Context) error {
+		states, err := statesOf(ctx, s)
+		if err != nil {
+			return err
+		}
+		for _, dc := range l.Datacenters() {
+			if err := stateShows(states[dc.Name], dc); err != nil {
+				return err
+			}
+			if len(l.Running(dc)) > 0 {
+				if err := answersFor(ctx, s, dc); err != nil {
+					return err
+				}
+			}
+		}
+		var leader string
+		if err := ask(ctx, s, "/v1/status/leader", &leader); err != nil || leader != "" {
+			return errors.Join(err, errors.New("leader is still said to be "+leader))
+		}
+		return nil
+	})
+}
+
+// awaitNumber waits until servers have the state of dc9 with a number.
+func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.Node) {
+	t.Helper()
+	lab.Eventually(t, limit, "record of dc9", func(ctx context.Context) error {
+		for _, s := range servers {
+			states, err := statesOf(ctx, s)
+			if err != nil {
+				return err
+			}
+			if got := numberOfJSON(states["dc9"]); got != want {
+				return errors.New(s.WANName() + " has another one")
+			}
+		}
+		return nil
+	})
+}
+
+// awaitShown waits until servers show the gateways of dc as they are.
+func awaitShown(t *testing.T, limit time.Duration, dc *lab.Datacenter, servers ...*lab.Node) {
+	t.Helper()
+	took := lab.Eventually(t, limit, "gateways of "+dc.Name, func(ctx context.Context) error {
+		for _, s := range servers {
+			states, err := statesOf(ctx, s)
+			if err != nil {
+				return err
+			}
+			if err := stateShows(states[dc.Name], dc); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.Logf("gateways of %s shown after %v", dc.Name, took.Round(time.Millisecond))
+}
+
+// leaderAmong returns the one of servers that leads.
+func leaderAmong(t *testing.T, servers []*lab.Node) *lab.Node {
+	t.Helper()
+	var leader *lab.Node
+	lab.Eventually(t, promptly, "a leader", func(ctx context.Context) error {
+		var addr string
+		if err := ask(ctx, servers[0], "/v1/status/leader", &addr); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(servers, func(n *lab.Node) bool { return n.ServerAddr() == addr })
+		if i < 0 {
+			return errors.New("leader is " + addr)
+		}
+		leader = servers[i]
+		return nil
+	})
+	return leader
+}
