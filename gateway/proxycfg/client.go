@@ -45,6 +45,7 @@ type Client struct {
 	servers   *servers
 	dialer    *gateway.Dialer
 	connected chan struct{} // a wake-up: there is a new connection
+	routed    chan struct{} // closed when there are routes
 
 	mu     sync.Mutex
 	status Status
@@ -57,6 +58,7 @@ const (
 	callTimeout       = 5 * time.Second // less than the servers' patience with a silent gateway
 	deregisterTimeout = 2 * time.Second
 	minBackoff        = 50 * time.Millisecond
+	routesWait        = time.Second
 	maxBackoff        = time.Second
 )
 
@@ -79,7 +81,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity),
-		connected: make(chan struct{}, 1), warned: map[string]warning{},
+		connected: make(chan struct{}, 1), routed: make(chan struct{}), warned: map[string]warning{},
 	}
 	c.loadDisk()
 	return c, nil
@@ -129,8 +131,17 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-// register is the heartbeat: one now, one each interval, and one for each new connection.
+// register is the heartbeat: one as soon as there are routes, since servers dial a gateway at once when it registers, then one
+// each interval, and one for each new connection.
 func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
+	wait := time.NewTimer(routesWait)
+	defer wait.Stop()
+	select {
+	case <-c.routed:
+	case <-wait.C: // the call will say what is wrong
+	case <-ctx.Done():
+		return nil
+	}
 	pause, known := minBackoff, false
 	for {
 		cctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -243,6 +254,9 @@ func (c *Client) use(snap *pb.GatewaySnapshot) {
 	c.servers.learn(addrs)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.snap == nil {
+		close(c.routed)
+	}
 	c.snap = snap
 	c.status.HasSnapshot = true
 }

@@ -10,7 +10,7 @@
 // # Flow
 //
 // Client.Run dials any server (the configured addresses, and those of the last snapshot) with SNI server.<dc>.<domain>.
-// A server that does not answer soon does not hold it up: the next is dialled too. It calls Register at once, for each new
+// A server that does not answer soon does not hold it up: the next is dialled too. It calls Register once it has routes, for each new
 // connection, and every interval the server asks for: that is the heartbeat. Beside it, it follows Watch: each snapshot
 // replaces both tables and is kept on disk. Without any server, after a restart too, the gateway routes by the snapshot on
 // disk. At the end it calls Deregister, so that no datacenter uses this gateway any more.
