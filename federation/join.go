@@ -43,6 +43,7 @@ type attempt struct {
 	next    time.Time // not before
 	err     error     // the last
 	at      time.Time // of err
+	reached bool      // the datacenter answered, and still there was err
 }
 
 // Back-off between the beginnings of attempts to join one address, before jitter. An attempt waits for Reach, and so joins at
@@ -175,7 +176,8 @@ func (j *Joiner) join(ctx context.Context, name string) {
 	}
 	began := time.Now()
 	err := j.reach(ctx, name)
-	if err == nil {
+	reached := err == nil
+	if reached {
 		err = j.cfg.WAN.Join(ctx, name+"/"+addr)
 	}
 
@@ -188,9 +190,10 @@ func (j *Joiner) join(ctx context.Context, name string) {
 		// The pool tells when the member is there; should it refuse it, do not try again at once.
 		a.next = time.Now().Add(maxJoinBackoff)
 	} else {
-		if a.failed > 0 {
+		if a.failed > 0 && a.reached == reached {
 			level = slog.LevelDebug // no news
 		}
+		a.reached = reached
 		a.err, a.at = err, time.Now()
 		a.next = began.Add(joinBackoff(a.failed))
 		a.failed++

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,11 +55,15 @@ type Pool struct {
 	events chan serf.Event
 	ready  chan struct{} // closed once serf is set
 
-	serf *serf.Serf // written before ready is closed
+	serf atomic.Pointer[serf.Serf] // set before ready is closed; replaced when the member has moved
 
+	moved time.Time // when move was last done; Run's
+
+	former  chan netip.AddrPort // a wake-up: the address at which others have this member alive, not its own
 	members atomic.Pointer[[]Member]
 
 	mu      sync.Mutex
+	tags    map[string]string
 	changed chan struct{} // closed and replaced after members changed
 }
 
@@ -73,6 +79,8 @@ func New(cfg Config) (*Pool, error) {
 		cfg:     cfg,
 		events:  make(chan serf.Event, 256), // serf blocks when it is full: the reader only copies
 		ready:   make(chan struct{}),
+		former:  make(chan netip.AddrPort, 1),
+		tags:    maps.Clone(cfg.Tags),
 		changed: make(chan struct{}),
 	}, nil
 }
@@ -80,11 +88,11 @@ func New(cfg Config) (*Pool, error) {
 // Run is the pool's life: it blocks until ctx ends, leaves the pool, and returns nil; or returns why it could not start.
 // It may be called once. Leaving takes up to 2 s.
 func (p *Pool) Run(ctx context.Context) error {
-	s, err := serf.Create(p.serfConfig())
+	s, err := p.create(p.cfg.Advertise, p.events)
 	if err != nil {
-		return fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
+		return err
 	}
-	p.serf = s
+	p.serf.Store(s)
 	p.refresh()
 	close(p.ready)
 
@@ -94,15 +102,26 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer close(stopped)
 	wg.Go(func() { p.follow(stopped) })
 
-	select {
-	case <-ctx.Done():
-	case <-s.ShutdownCh():
-		return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
+	for {
+		select {
+		case <-ctx.Done():
+			return p.leave(s)
+		case <-s.ShutdownCh():
+			return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
+		case addr := <-p.former:
+			if s, err = p.move(s, addr); err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// leave ends the pool's life.
+func (p *Pool) leave(s *serf.Serf) error {
 	if err := s.Leave(); err != nil {
 		p.cfg.Logger.Warn("leaving the gossip pool", "err", err)
 	}
-	if err := s.Shutdown(); err != nil {
+	if err := errors.Join(p.cfg.Transport.Shutdown(), s.Shutdown()); err != nil {
 		return fmt.Errorf("stop gossip pool of %s: %w", p.cfg.Name, err)
 	}
 	return nil
@@ -143,7 +162,7 @@ func verb(t serf.EventType) string {
 }
 
 func (p *Pool) refresh() {
-	ms := p.serf.Members()
+	ms := p.serf.Load().Members()
 	out := make([]Member, 0, len(ms))
 	for _, m := range ms {
 		out = append(out, fromSerf(m))
@@ -181,11 +200,32 @@ func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if p.serf.State() != serf.SerfAlive {
+	s := p.serf.Load()
+	if s.State() != serf.SerfAlive {
 		return ErrNotRunning
 	}
-	_, err := p.serf.Join(addrs, true)
-	return err
+	_, err := s.Join(addrs, true)
+	return oneLine(err, addrs)
+}
+
+// oneLine makes an error of memberlist, which has a list in several lines, one that people read. The address of a member
+// with a name is left out: it may mean nothing.
+func oneLine(err error, addrs []string) error {
+	list, ok := err.(interface{ WrappedErrors() []error })
+	if !ok {
+		return err
+	}
+	var texts []string
+	for _, e := range list.WrappedErrors() {
+		text := e.Error()
+		for _, addr := range addrs {
+			if _, hostport, ok := strings.Cut(addr, "/"); ok {
+				text = strings.TrimPrefix(text, "failed to join "+hostport+": ")
+			}
+		}
+		texts = append(texts, text)
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 // SetTags replaces this member's tags and tells the others.
@@ -195,7 +235,10 @@ func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return p.serf.SetTags(tags)
+	p.mu.Lock()
+	p.tags = maps.Clone(tags)
+	p.mu.Unlock()
+	return p.serf.Load().SetTags(tags)
 }
 
 // RTT estimates the round-trip time to another member from network coordinates (Vivaldi). ok is false when it is not known.
@@ -205,55 +248,71 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 	default:
 		return 0, false
 	}
-	own, err := p.serf.GetCoordinate()
+	s := p.serf.Load()
+	own, err := s.GetCoordinate()
 	if err != nil {
 		return 0, false
 	}
-	other, ok := p.serf.GetCachedCoordinate(name)
+	other, ok := s.GetCachedCoordinate(name)
 	if !ok {
 		return 0, false
 	}
 	return own.DistanceTo(other), true
 }
 
-func (p *Pool) serfConfig() *serf.Config {
+// create starts a serf that tells others the address adv. Its transport outlives it.
+func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (*serf.Serf, error) {
+	s, err := serf.Create(p.serfConfig(adv, events))
+	if err != nil {
+		return nil, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
+	}
+	return s, nil
+}
+
+func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Config {
 	ml := memberlist.DefaultLANConfig()
 	if p.cfg.Kind == WAN {
 		ml = memberlist.DefaultWANConfig()
 		ml.TCPTimeout = 10 * time.Second
 	}
-	ml.Transport = p.cfg.Transport
+	ml.Transport = lent{p.cfg.Transport, adv}
 	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.
-	ml.BindAddr = p.cfg.Advertise.Addr().String()
-	ml.BindPort = int(p.cfg.Advertise.Port())
+	ml.BindAddr = adv.Addr().String()
+	ml.BindPort = int(adv.Port())
 	ml.AdvertiseAddr = ml.BindAddr
 	ml.AdvertisePort = ml.BindPort
 	ml.RequireNodeNames = p.cfg.Kind == WAN
-	ml.DeadNodeReclaimTime = 30 * time.Second
+	ml.DeadNodeReclaimTime = time.Millisecond // a dead member may come back elsewhere: names are in certificates
 	// What they call Info is our Debug: membership changes are logged here, once.
-	logger := slog.New(demote{p.cfg.Logger.Handler()})
+	logger := slog.New(newDemote(p.cfg.Logger.Handler()))
 	ml.Logger = hclogs.Std(logger, "memberlist")
 
 	c := serf.DefaultConfig()
 	c.Init()
 	c.NodeName = p.cfg.Name
-	c.Tags = p.cfg.Tags
+	c.Tags = p.currentTags()
 	c.MemberlistConfig = ml
 	c.Logger = hclogs.Std(logger, "serf")
-	c.EventCh = p.events
+	c.EventCh = events
 	c.EnableNameConflictResolution = false // names are in certificates
 	c.BroadcastTimeout = time.Second
 	c.LeavePropagateDelay = 300 * time.Millisecond
 	c.ReconnectTimeout = 72 * time.Hour
 	c.TombstoneTimeout = 72 * time.Hour
-	c.Merge = admit{p}
+	c.Merge = admit{p, adv}
 	return c
 }
 
 // admit is serf's merge delegate: one refused member refuses the whole exchange.
-type admit struct{ p *Pool }
+type admit struct {
+	p   *Pool
+	adv netip.AddrPort
+}
 
 func (a admit) NotifyMerge(ms []*serf.Member) error {
+	if len(ms) == 1 { // not an exchange, but news that this member is alive
+		a.p.heard(a.adv, fromSerf(*ms[0]))
+	}
 	if a.p.cfg.Admit == nil {
 		return nil
 	}

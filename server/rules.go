@@ -28,8 +28,9 @@ var (
 	servers   = []tlsutil.Role{tlsutil.RoleServer}
 	trusted   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleCLI}
 	everyone  = tlsutil.Roles
+	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
 
-	readHere     = rule{anywhere: operators, here: everyone}
+	readHere     = rule{anywhere: operators, here: readers}
 	readAnywhere = rule{anywhere: trusted, here: everyone}
 	writeHere    = rule{anywhere: operators, here: servers, leader: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}

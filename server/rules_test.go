@@ -31,7 +31,7 @@ func TestRules(t *testing.T) {
 		{pb.FederationService_Apply_FullMethodName, []string{"server here", "server far", "operator far"}},
 		{pb.FederationService_List_FullMethodName, []string{"server here", "server far", "gateway here", "client here", "operator far"}},
 		{pb.ResourceService_Write_FullMethodName, []string{"server here", "operator far"}},
-		{pb.ResourceService_Read_FullMethodName, []string{"server here", "gateway here", "client here", "operator far"}},
+		{pb.ResourceService_Read_FullMethodName, []string{"server here", "client here", "operator far"}},
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway here"}},
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway here"}},
 		{pb.ReplicationService_Follow_FullMethodName, []string{"server here", "server far"}},

@@ -55,6 +55,9 @@ func name(role Role, node, dc, domain string) string {
 // ErrNoPeerName says that a certificate has no name of the form <node>.<role>.<dc>.<domain>.
 var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli>.<dc>.<domain>")
 
+// ErrTwoPeers says that a certificate has the names of two peers.
+var ErrTwoPeers = errors.New("certificate names two peers")
+
 // PeerOf reads role, node and datacenter from the names of a certificate that was already verified. A certificate with
 // names of two different peers is refused: it would be both.
 func PeerOf(leaf *x509.Certificate, domain string) (Peer, error) {
@@ -65,7 +68,7 @@ func PeerOf(leaf *x509.Certificate, domain string) (Peer, error) {
 			continue
 		}
 		if found != (Peer{}) && found != p {
-			return Peer{}, fmt.Errorf("certificate names two peers, %v and %v", found, p)
+			return Peer{}, fmt.Errorf("%w, %v and %v", ErrTwoPeers, found, p)
 		}
 		found = p
 	}

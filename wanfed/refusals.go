@@ -57,7 +57,7 @@ var refusalText = map[refusal]string{
 	oldTLS:        "connection refused: peer has no TLS 1.3",
 	certInvalid:   "connection refused: client certificate is not valid",
 	certForeign:   "connection refused: client certificate of another CA",
-	certNoPeer:    "connection refused: client certificate names no peer",
+	certNoPeer:    "connection refused: client certificate does not name one peer",
 	certMissing:   "connection refused: no usable client certificate",
 	peerRefusedUs: "connection refused by the peer during the handshake",
 	tooSlow:       "connection refused: handshake took too long",
@@ -203,7 +203,7 @@ func whyRefused(h *hello, err error) refusal {
 		return plainText
 	case errors.As(err, &name):
 		return unknownSNI
-	case errors.Is(err, tlsutil.ErrNoPeerName):
+	case errors.Is(err, tlsutil.ErrNoPeerName), errors.Is(err, tlsutil.ErrTwoPeers):
 		return certNoPeer
 	case errors.As(err, &unknown):
 		return certForeign

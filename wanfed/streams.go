@@ -32,11 +32,27 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	for {
 		st, err := s.AcceptStreamWithContext(ctx)
 		if err != nil {
-			t.ended(ctx, c, p, ProtoStream, "", err)
+			why := refusal("")
+			if brokeProtocol(err) {
+				why = faultFrame
+			}
+			t.ended(ctx, c, p, ProtoStream, why, err)
 			return false
 		}
 		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p) })
 	}
+}
+
+// brokeProtocol says whether a session ended because the peer sent what is no yamux.
+func brokeProtocol(err error) bool {
+	for _, e := range []error{
+		yamux.ErrInvalidVersion, yamux.ErrInvalidMsgType, yamux.ErrUnexpectedFlag, yamux.ErrRecvWindowExceeded, yamux.ErrDuplicateStream,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // closeIdle closes a session on which there was no stream for a while: longer than who opened it waits to do the same.
@@ -95,6 +111,9 @@ func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tls
 		t.deliverStream(ctx, c, h)
 	case v == relay:
 		t.relayStream(ctx, c, h, p)
+	case v == forbidden:
+		t.refuseStream(c, streamNotAllowed)
+		t.ended(ctx, c, p, ProtoStream, faultLAN, nil)
 	default:
 		t.refuseStream(c, streamNotAllowed)
 	}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// attempt is one call and what must come of it.
+type attempt struct {
+	name string
+	by   string // the certificate, role/dc/node
+	at   *site
+	call func(ctx context.Context, cc *grpc.ClientConn) error
+	code codes.Code
+	want string // in the error's text
+}
+
+// refuseCalls calls with certificates of all kinds what each may not, and some of what it may.
+func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
+	before := stateOf(t, dc1, "dc2")
+	conns := map[string]*grpc.ClientConn{}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, a := range attempts(dc1, dc2) {
+		t.Run(fmt.Sprintf("%s by %s at %s", a.name, strings.ReplaceAll(a.by, "/", " "), a.at.dc), func(t *testing.T) {
+			key := a.by + " at " + a.at.dc
+			if conns[key] == nil {
+				role, rest, _ := strings.Cut(a.by, "/")
+				dc, node, _ := strings.Cut(rest, "/")
+				conns[key] = l.callOutliving(a.at.server.Addr, "server."+a.at.dc+".wanfed", tlsutil.Role(role), node, dc)
+			}
+			log := logOf(a.at.server.Process).mark(t)
+			err := a.call(ctx, conns[key])
+			if status.Code(err) != a.code || !strings.Contains(status.Convert(err).Message(), a.want) {
+				t.Fatalf("got %v, want %v: %s", err, a.code, a.want)
+			}
+			if strings.Contains(status.Convert(err).Message(), "\n") {
+				t.Errorf("more than one line: %v", err)
+			}
+			if a.code == codes.PermissionDenied {
+				log.await(t, `msg="call refused".* peer=`+a.by)
+				if all, err := log.lines(`msg="call refused"`); err != nil || len(all) != 1 {
+					t.Errorf("%d lines, %v, want one: %q", len(all), err, all)
+				}
+			}
+		})
+	}
+	if n := metric(t, dc1.server.HTTP, `wanfed_calls_refused_total{method="/wanfed.v1.FederationService/Apply",role="server"}`); n < 2 {
+		t.Errorf("counted %v refused calls of Apply by servers", n)
+	}
+	if after := stateOf(t, dc1, "dc2"); after != before {
+		t.Errorf("the federation state of dc2 was %s and is %s", before, after)
+	}
+}
+
+// stateOf is a federation state as text.
+func stateOf(t *testing.T, s *site, dc string) string {
+	t.Helper()
+	states, err := s.states(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range states {
+		if st.Datacenter == dc {
+			return fmt.Sprintf("%+v", st)
+		}
+	}
+	return "none"
+}
+
+// callOutliving is call for a connection that several subtests share.
+func (l *loopback) callOutliving(addr, sni string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
+	return l.call(l.t, addr, sni, role, node, dc)
+}
+
+func apply(op pb.ApplyFederationStateRequest_Op, dc string, md ...string) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, cc *grpc.ClientConn) error {
+		state := numbered(dc, 1)
+		if op == pb.ApplyFederationStateRequest_OP_DELETE {
+			state = &pb.FederationState{Datacenter: dc}
+		}
+		ctx = metadata.AppendToOutgoingContext(ctx, md...)
+		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{Op: op, State: state})
+		return err
+	}
+}
+
+func register(md ...string) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, cc *grpc.ClientConn) error {
+		ctx = metadata.AppendToOutgoingContext(ctx, md...)
+		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"})
+		return err
+	}
+}
+
+func deregister(ctx context.Context, cc *grpc.ClientConn) error {
+	_, err := pb.NewGatewayServiceClient(cc).Deregister(ctx, &pb.DeregisterGatewayRequest{})
+	return err
+}
+
+func watchGateway(ctx context.Context, cc *grpc.ClientConn) error {
+	stream, err := pb.NewGatewayServiceClient(cc).Watch(ctx, &pb.WatchGatewayRequest{})
+	if err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func follow(ctx context.Context, cc *grpc.ClientConn) error {
+	stream, err := pb.NewReplicationServiceClient(cc).Follow(ctx, &pb.FollowRequest{Type: stateType})
+	if err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}
+
+func query(ctx context.Context, cc *grpc.ClientConn) error {
+	_, err := pb.NewServerServiceClient(cc).Query(ctx, &pb.QueryRequest{Path: "/v1/status/leader"})
+	return err
+}
+
+var (
+	stateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+	nodeType  = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
+)
+
+func writeRecord(typ *pb.Type, name string, data proto.Message) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, cc *grpc.ClientConn) error {
+		a, err := anypb.New(data)
+		if err != nil {
+			return err
+		}
+		_, err = pb.NewResourceServiceClient(cc).Write(ctx, &pb.WriteRequest{Resource: &pb.Resource{Id: &pb.ID{Type: typ, Name: name}, Data: a}})
+		return err
+	}
+}
+
+func removeRecord(typ *pb.Type, name string) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, cc *grpc.ClientConn) error {
+		_, err := pb.NewResourceServiceClient(cc).Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: typ, Name: name}})
+		return err
+	}
+}
+
+func listRecords(typ *pb.Type) func(context.Context, *grpc.ClientConn) error {
+	return func(ctx context.Context, cc *grpc.ClientConn) error {
+		_, err := pb.NewResourceServiceClient(cc).List(ctx, &pb.ListRequest{Type: typ})
+		return err
+	}
+}
+
+func attempts(dc1, dc2 *site) (all []attempt) {
+	const (
+		upsert   = pb.ApplyFederationStateRequest_OP_UPSERT
+		del      = pb.ApplyFederationStateRequest_OP_DELETE
+		behalf   = "wanfed-on-behalf"
+		denied   = codes.PermissionDenied
+		notHere  = codes.FailedPrecondition
+		notAlive = "dc7" // nobody runs it
+	)
+	add := func(at *site, code codes.Code, want, name string, call func(context.Context, *grpc.ClientConn) error, by ...string) {
+		for _, p := range by {
+			all = append(all, attempt{name, p, at, call, code, want})
+		}
+	}
+	ofOthers := []string{"gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc1/client"}
+
+	// A federation state is its datacenter's servers' to write, and operators'.
+	add(dc1, denied, "may not write the federation state of dc2: a server writes that of its own datacenter only", "upsert dc2",
+		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
+	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
+	add(dc1, denied, "may not call", "delete dc2", apply(del, "dc2"), ofOthers...)
+	add(dc1, denied, "may not delete federation states: make an operator's certificate with: wanfed tls cert create --cli", "delete dc2",
+		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
+	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli", "server/dc1/srv1")
+	add(dc1, codes.InvalidArgument, "no DNS label", "upsert a name that is no label", apply(upsert, "dc.2"), "cli/dc1/cli")
+	add(dc1, codes.InvalidArgument, "op is", "no operation", apply(0, "dc3"), "server/dc3/srv1")
+	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2", apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
+	add(dc1, codes.OK, "", "upsert its own", apply(upsert, notAlive), "server/dc7/srv1")
+	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "cli/dc2/cli")
+	add(dc1, codes.OK, "", "upsert its own again", apply(upsert, notAlive), "server/dc7/srv1")
+	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "server/dc1/srv1")
+
+	// What a call says of its caller counts only from a server of this datacenter.
+	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
+		forged := strings.ReplaceAll(as, "/", " ")
+		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
+		add(dc1, denied, "may not call", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "gateway/dc1/gw1", "client/dc1/client")
+		add(dc1, denied, "may not delete", "delete dc2 as "+forged, apply(del, "dc2", behalf, as), "server/dc3/srv1")
+	}
+	add(dc1, denied, "may not call", "register as another's gateway", register(behalf, "gateway/dc1/gw1"), "server/dc3/srv1", "gateway/dc2/gw1")
+	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert as nobody", apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
+
+	// Gateways register where they are.
+	const gatewayElsewhere = "only a gateway of dc1 may"
+	add(dc1, denied, gatewayElsewhere, "register", register(), "gateway/dc2/gw1")
+	add(dc1, denied, gatewayElsewhere, "deregister", deregister, "gateway/dc2/gw1")
+	add(dc1, denied, gatewayElsewhere, "watch", watchGateway, "gateway/dc2/gw1")
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{"register": register(), "deregister": deregister, "watch": watchGateway} {
+		add(dc1, denied, "may not call", name, call, "server/dc1/srv1", "server/dc2/srv1", "client/dc1/client", "cli/dc1/cli")
+	}
+	add(dc1, codes.OK, "", "watch", watchGateway, "gateway/dc1/gw1")
+
+	// Records of a federated type are written in the primary, and not by its own rules' detour.
+	state := numbered("dc2", 1)
+	add(dc1, denied, "only a server of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
+	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")
+	add(dc1, denied, "may not call", "write a federation state", writeRecord(stateType, "dc2", state), ofOthers...)
+	add(dc1, denied, "may not", "delete a federation state", removeRecord(stateType, "dc2"), append(ofOthers, "server/dc1/srv1", "server/dc2/srv1")...)
+	add(dc1, codes.InvalidArgument, `data.datacenter is "dc2" in a resource called "dc3"`, "write a state under another name", writeRecord(stateType, "dc3", state), "cli/dc1/cli")
+	add(dc2, notHere, "federated", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "cli/dc2/cli", "cli/dc1/cli")
+	add(dc2, notHere, "federated", "delete a federation state in a secondary", removeRecord(stateType, "dc2"), "server/dc2/srv1", "cli/dc1/cli")
+	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
+	node := &pb.Node{Node: "n1", Address: "192.0.2.1", Datacenter: "dc1"}
+	add(dc1, denied, "may not call", "write a node", writeRecord(nodeType, "n1", node), "server/dc2/srv1", "gateway/dc1/gw1", "client/dc1/client")
+	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "server/dc2/srv1", "gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc2/client")
+	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client")
+
+	// Servers alone follow and ask each other.
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{"follow": follow, "query": query} {
+		add(dc1, denied, "may not call", name, call, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
+		add(dc1, codes.OK, "", name, call, "server/dc3/srv1")
+	}
+	add(dc2, notHere, "this datacenter is not the primary: nothing to follow here", "follow", follow, "server/dc3/srv1")
+
+	add(dc1, denied, "may not call", "health", func(ctx context.Context, cc *grpc.ClientConn) error {
+		_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
+		return err
+	}, "gateway/dc2/gw1", "client/dc2/client")
+	add(dc1, codes.Unimplemented, "unknown", "no such method", func(ctx context.Context, cc *grpc.ClientConn) error {
+		return cc.Invoke(ctx, "/wanfed.v1.FederationService/Steal", &pb.GetFederationStateRequest{}, &pb.GetFederationStateResponse{})
+	}, "server/dc3/srv1")
+	return all
+}

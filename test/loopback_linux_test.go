@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+)
+
+// patience is how long a test waits for one thing, on a busy machine.
+const patience = 20 * time.Second
+
+// site is a datacenter of a loopback: one server and one gateway, as processes on loopback addresses. Both log at debug, so
+// that every refusal has its line.
+type site struct {
+	dc      string
+	server  *proc.Server
+	gateway *proc.Gateway
+	admin   string // URL of the gateway's admin address
+}
+
+// loopback is a federation for tests of what must not work in it: any user can run it, and any certificate can be made.
+type loopback struct {
+	t   testing.TB
+	ca  *tlstest.CA
+	dir string
+	bin string
+}
+
+func newLoopback(t testing.TB) *loopback {
+	t.Helper()
+	return &loopback{t: t, ca: tlstest.NewCA(t), dir: t.TempDir(), bin: lab.Binary(t)}
+}
+
+// start runs a datacenter. Without primary gateways it is the primary itself.
+func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s := &site{dc: dc}
+	var err error
+	s.server, err = proc.StartServer(ctx, proc.ServerConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-srv1"), DC: dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
+		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: "debug",
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.keep(s.server.Process)
+	s.gateway, err = proc.StartGateway(ctx, proc.GatewayConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-gw1"), DC: dc, Node: "gw1", TLS: l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
+		Servers: []string{s.server.Addr}, LogLevel: "debug", Args: []string{"--admin-addr", "127.0.0.1:0"},
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.keep(s.gateway.Process)
+	s.admin = logOf(s.gateway.Process).await(l.t, `msg="admin address".* addr=(\S+)`)[1]
+	return s
+}
+
+// keep ends the process with the test, and shows the end of its log if that failed.
+func (l *loopback) keep(p *proc.Process) {
+	l.t.Cleanup(func() {
+		p.Kill()
+		if l.t.Failed() {
+			l.t.Logf("end of the log of %s:\n%s", p.LogPath(), strings.Join(p.Tail(30), "\n"))
+		}
+	})
+}
+
+// federated waits until every site has seen a healthy gateway and a living server of each.
+func (l *loopback) federated(sites ...*site) {
+	l.t.Helper()
+	lab.Eventually(l.t, patience, "federation", func(ctx context.Context) error {
+		for _, s := range sites {
+			st, err := s.status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, other := range sites {
+				i := slices.IndexFunc(st.Datacenters, func(d api.DatacenterStatus) bool { return d.Name == other.dc })
+				if i < 0 || st.Datacenters[i].ServersAlive != 1 || st.Datacenters[i].GatewaysHealthy != 1 {
+					return fmt.Errorf("%s does not yet see %s: %+v", s.dc, other.dc, st.Datacenters)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (s *site) status(ctx context.Context) (st api.Status, err error) {
+	c, err := api.NewClient(api.ClientConfig{Addr: s.server.HTTP})
+	if err != nil {
+		return st, err
+	}
+	defer c.Close()
+	return c.Status(ctx, api.QueryOptions{})
+}
+
+// states are the federation states that the server has.
+func (s *site) states(ctx context.Context) ([]api.FederationState, error) {
+	c, err := api.NewClient(api.ClientConfig{Addr: s.server.HTTP})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
+	return states, err
+}
+
+// metric is the value of one line of /metrics, 0 where there is none.
+func metric(t testing.TB, base, series string) float64 {
+	t.Helper()
+	resp, err := http.Get(base + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if v, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
+			n, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// logFile reads what a process logs from some point on.
+type logFile struct {
+	path string
+	from int64
+}
+
+// logOf begins at the beginning; mark moves on to the end.
+func logOf(p *proc.Process) *logFile { return &logFile{path: p.LogPath()} }
+
+func (f *logFile) mark(t testing.TB) *logFile {
+	t.Helper()
+	st, err := os.Stat(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.from = st.Size()
+	return f
+}
+
+// lines are those that match.
+func (f *logFile) lines(expr string) (matches [][]string, err error) {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(f.from, io.SeekStart); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(file)
+	return regexp.MustCompile(`(?m)^.*`+expr+`.*$`).FindAllStringSubmatch(string(b), -1), err
+}
+
+// await waits for the first line that matches and returns its submatches.
+func (f *logFile) await(t testing.TB, expr string) (match []string) {
+	t.Helper()
+	lab.Eventually(t, patience, "line "+expr, func(context.Context) error {
+		matches, err := f.lines(expr)
+		if err == nil && len(matches) == 0 {
+			err = errors.New("no such line in " + f.path)
+		}
+		if err == nil {
+			match = matches[0]
+		}
+		return err
+	})
+	return match
+}
+
+// client is a TLS configuration of a peer with a new certificate of its own.
+func (l *loopback) client(t testing.TB, role tlsutil.Role, node, dc, sni string, alpn ...string) *tls.Config {
+	t.Helper()
+	return l.ca.Identity(t, role, node, dc).ClientConfig(sni, alpn...)
+}
+
+// signed is a TLS configuration with a certificate that "wanfed tls" would not make; the server is verified all the same.
+func (l *loopback) signed(t testing.TB, cert x509.Certificate, sni string, alpn ...string) *tls.Config {
+	t.Helper()
+	cfg := l.client(t, tlsutil.RoleServer, "any", "dc9", sni, alpn...)
+	return with(t, cfg, l.ca.Sign(t, cert))
+}
+
+// with replaces the certificate that is sent.
+func with(t testing.TB, cfg *tls.Config, p tlsutil.Pair) *tls.Config {
+	t.Helper()
+	pair, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	return cfg
+}
+
+// dial connects and does the handshake.
+func dial(ctx context.Context, addr string, cfg *tls.Config) (*tls.Conn, error) {
+	c, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*tls.Conn), nil
+}
+
+// closedBy waits until the other end closes the connection, or the handshake fails: with TLS 1.3 a client learns only from
+// its first read that its certificate was refused. It returns what was read before.
+func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []byte, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := dial(ctx, addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return drained(t, c, send)
+}
+
+func drained(t testing.TB, c net.Conn, send []byte) ([]byte, error) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(patience))
+	_, werr := c.Write(send) // may fail: the other end may have closed already
+	got, err := io.ReadAll(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v does not close the connection", c.RemoteAddr())
+	}
+	return got, errors.Join(werr, err)
+}
+
+// call is a gRPC client with a new certificate of its own.
+func (l *loopback) call(t testing.TB, addr, sni string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
+	t.Helper()
+	cfg := l.client(t, role, node, dc, sni, "h2")
+	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		c, err := dial(ctx, addr, cfg)
+		if err != nil {
+			return nil, err // a typed nil would not be nil
+		}
+		return c, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// refuseAtGateway connects to both sides of dc1's gateway as nobody can be forwarded.
+func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
+	lan, wan := dc1.gateway.LAN, dc1.gateway.WAN
+	for _, test := range []struct {
+		name, side, addr string
+		sni              string // "": plain text
+		reason           string
+		want             string
+		alert            string // what the client is told
+	}{
+		{"plain text from the WAN", "wan", wan, "", "not_tls", `level=INFO msg="connection refused"… side=wan remote=127.0.0.1:… err="not a TLS ClientHello but a plain HTTP request"`, ""},
+		{"plain text from the LAN", "lan", lan, "", "not_tls", `side=lan`, ""},
+		{"unknown datacenter", "lan", lan, "server.dc9.wanfed", "unknown_sni", `side=lan … sni=server.dc9.wanfed … hint="check datacenter and domain in the name`, "unrecognized name"},
+		{"unknown server", "wan", wan, "srv9.server.dc1.wanfed", "unknown_sni", `side=wan … sni=srv9.server.dc1.wanfed`, "unrecognized name"},
+		{"another datacenter from the WAN", "wan", wan, "server.dc2.wanfed", "unknown_sni", `side=wan … sni=server.dc2.wanfed`, "unrecognized name"},
+		{"a server of another datacenter from the WAN", "wan", wan, "srv1.server.dc2.wanfed", "unknown_sni", `sni=srv1.server.dc2.wanfed`, "unrecognized name"},
+		{"the gateway itself", "wan", wan, "gw1.gateway.dc1.wanfed", "unknown_sni", `sni=gw1.gateway.dc1.wanfed`, "unrecognized name"},
+		{"another domain", "lan", lan, "server.dc2.consul", "unknown_sni", `sni=server.dc2.consul`, "unrecognized name"},
+		{"no name", "wan", wan, "127.0.0.1", "no_sni", `err="the ClientHello has no server_name"`, "missing extension"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			series := fmt.Sprintf(`wanfed_gateway_refused_total{reason=%q,side=%q}`, test.reason, test.side)
+			counted(t, logOf(dc1.gateway.Process), dc1.admin, series, test.reason, test.want, func() {
+				if test.sni == "" {
+					plainHTTP(t, test.addr)
+					return
+				}
+				got, err := closedBy(t, test.addr, l.client(t, tlsutil.RoleServer, "srv1", "dc2", test.sni, "h2"), nil)
+				if err == nil || !strings.Contains(err.Error(), test.alert) {
+					t.Errorf("read %q, %v, want the alert %q", got, err, test.alert)
+				}
+			})
+		})
+	}
+	t.Run("half a hello", func(t *testing.T) {
+		series := `wanfed_gateway_refused_total{reason="hello_cut",side="wan"}`
+		counted(t, logOf(dc1.gateway.Process), dc1.admin, series, "hello_cut", `level=DEBUG msg="connection refused"`, func() {
+			c, err := net.Dial("tcp", wan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Write([]byte{22, 3, 1, 0x02, 0, 1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			drained(t, c, nil)
+		})
+	})
+	t.Run("a server refuses through two gateways", func(t *testing.T) { // the ends of the connection decide, not its way
+		cfg := l.client(t, tlsutil.RoleGateway, "gw1", "dc2", "server.dc2.wanfed", "wanfed/gossip/1")
+		counted(t, logOf(dc2.server.Process), dc2.server.HTTP, `wanfed_port_refused_total{reason="role"}`, "role", `peer=gateway/dc2/gw1`, func() {
+			if got, _ := closedBy(t, lan, cfg, nil); len(got) > 0 {
+				t.Errorf("read %q", got)
+			}
+		})
+	})
+	t.Run("a name it knows", func(t *testing.T) { // what was refused above is not refused for another reason
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for _, sni := range []string{"server.dc2.wanfed", "srv1.server.dc2.wanfed", "SRV1.Server.DC2.wanfed", "server.dc1.wanfed", "srv1.server.dc1.wanfed"} {
+			c, err := dial(ctx, lan, l.client(t, tlsutil.RoleServer, "srv1", "dc2", sni, "h2"))
+			if err != nil {
+				t.Errorf("%s: %v", sni, err)
+				continue
+			}
+			checkLeaf(t, c, sni)
+		}
+	})
+}
+
+func checkLeaf(t *testing.T, c *tls.Conn, sni string) {
+	t.Helper()
+	defer c.Close()
+	if err := c.ConnectionState().PeerCertificates[0].VerifyHostname(sni); err != nil {
+		t.Errorf("%s is answered by another: %v", sni, err)
+	}
+}
