@@ -13,6 +13,9 @@
 // member list until its context ends, then leaves the pool (so that others see "left" at once, not "failed" later) and shuts
 // serf down. Join may be called from Run's start on; before, it waits.
 //
+// A server that was killed and is back at another address is alive in the others' lists at its old one. The pool finds out
+// when one of them tells it, leaves under the old address and comes back under its own (move.go).
+//
 // # Promises
 //
 // Members never blocks on the network. Changed is closed after the new list is visible. Identity comes before gossip: only

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
-
-	"github.com/wanfed/wanfed/internal/hclogs"
 )
 
 // Kind chooses the timings of a pool.
@@ -109,7 +106,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		case <-s.ShutdownCh():
 			return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
 		case addr := <-p.former:
-			if s, err = p.move(s, addr); err != nil {
+			if s, err = p.move(ctx, s, addr); err != nil {
 				return err
 			}
 		}
@@ -258,72 +255,4 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	return own.DistanceTo(other), true
-}
-
-// create starts a serf that tells others the address adv. Its transport outlives it.
-func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (*serf.Serf, error) {
-	s, err := serf.Create(p.serfConfig(adv, events))
-	if err != nil {
-		return nil, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
-	}
-	return s, nil
-}
-
-func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Config {
-	ml := memberlist.DefaultLANConfig()
-	if p.cfg.Kind == WAN {
-		ml = memberlist.DefaultWANConfig()
-		ml.TCPTimeout = 10 * time.Second
-	}
-	ml.Transport = lent{p.cfg.Transport, adv}
-	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.
-	ml.BindAddr = adv.Addr().String()
-	ml.BindPort = int(adv.Port())
-	ml.AdvertiseAddr = ml.BindAddr
-	ml.AdvertisePort = ml.BindPort
-	ml.RequireNodeNames = p.cfg.Kind == WAN
-	ml.DeadNodeReclaimTime = time.Millisecond // a dead member may come back elsewhere: names are in certificates
-	// What they call Info is our Debug: membership changes are logged here, once.
-	logger := slog.New(newDemote(p.cfg.Logger.Handler()))
-	ml.Logger = hclogs.Std(logger, "memberlist")
-
-	c := serf.DefaultConfig()
-	c.Init()
-	c.NodeName = p.cfg.Name
-	c.Tags = p.currentTags()
-	c.MemberlistConfig = ml
-	c.Logger = hclogs.Std(logger, "serf")
-	c.EventCh = events
-	c.EnableNameConflictResolution = false // names are in certificates
-	c.BroadcastTimeout = time.Second
-	c.LeavePropagateDelay = 300 * time.Millisecond
-	c.ReconnectTimeout = 72 * time.Hour
-	c.TombstoneTimeout = 72 * time.Hour
-	c.Merge = admit{p, adv}
-	return c
-}
-
-// admit is serf's merge delegate: one refused member refuses the whole exchange.
-type admit struct {
-	p   *Pool
-	adv netip.AddrPort
-}
-
-func (a admit) NotifyMerge(ms []*serf.Member) error {
-	if len(ms) == 1 { // not an exchange, but news that this member is alive
-		a.p.heard(a.adv, fromSerf(*ms[0]))
-	}
-	if a.p.cfg.Admit == nil {
-		return nil
-	}
-	for _, m := range ms {
-		if err := a.p.cfg.Admit(fromSerf(*m)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func addrOf(m serf.Member) string {
-	return net.JoinHostPort(m.Addr.String(), fmt.Sprint(m.Port))
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -84,6 +85,24 @@ func (n *Network) Plug(ns, dev, addr, bridge string) {
 	n.ip("-n", bridge, "link", "set", port, "master", "br0", "up")
 	n.Address(ns, dev, addr)
 	n.ip("-n", ns, "link", "set", dev, "up")
+}
+
+// Hosts gives a namespace names: addr by name, in an /etc/hosts of its own. Programs started there afterwards see it, and
+// every later change of it.
+func (n *Network) Hosts(ns string, names map[string]string) {
+	n.t.Helper()
+	dir := filepath.Join("/etc/netns", ns) // see ip-netns(8)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { os.RemoveAll(dir) })
+	b := []byte("127.0.0.1 localhost\n")
+	for name, addr := range names {
+		b = fmt.Appendf(b, "%s %s\n", addr, name)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hosts"), b, 0o644); err != nil {
+		n.t.Fatal(err)
+	}
 }
 
 // Address adds an address to a device.
