@@ -42,7 +42,7 @@ func start(run func(context.Context) error) *part {
 }
 
 // end stops the part and returns what it returned.
-func (p *part) end(t *testing.T) {
+func (p *part) end(t testing.TB) {
 	t.Helper()
 	p.stop()
 	select {
@@ -55,7 +55,7 @@ func (p *part) end(t *testing.T) {
 	}
 }
 
-func startServer(t *testing.T, cfg Config) (*part, Addrs) {
+func startServer(t testing.TB, cfg Config) (*part, Addrs) {
 	t.Helper()
 	cfg.Bind, cfg.HTTPAddr, cfg.Port, cfg.Logger = "127.0.0.1", "127.0.0.1:0", -1, quiet
 	started := make(chan Addrs, 1)
