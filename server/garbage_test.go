@@ -45,7 +45,20 @@ func newTarget(t testing.TB) *target {
 	g.part, g.addrs = startServer(t, Config{
 		DC: "dc1", Node: "srv1", DataDir: filepath.Join(t.TempDir(), "data"), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
 	})
-	return g
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(10 * time.Second); ; {
+		err := g.alive(context.Background())
+		if err == nil {
+			return g
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			g.part.end(t)
+			t.Fatal(err)
+		}
+	}
 }
 
 // protocols are all that the port speaks.
@@ -112,7 +125,7 @@ func (g *target) alive(ctx context.Context) error {
 	}
 	defer c.Close()
 	if leader, err := c.Leader(ctx, api.QueryOptions{}); err != nil || leader != g.addrs.Server {
-		return fmt.Errorf("leader is %q, %w", leader, err)
+		return fmt.Errorf("leader is %q, %v", leader, err)
 	}
 	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, wanfed.ProtoGRPC) })
 	if err != nil {
