@@ -18,4 +18,5 @@
 //
 //	go test -race -run TestImports ./test
 //	sudo go test ./test
+//	sudo WANFED_CHAOS=1 go test -v -timeout 30m -run TestChaos ./test
 package test

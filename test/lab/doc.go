@@ -12,6 +12,12 @@
 //
 // The WAN's addresses are those of RFC 2544, never routed on the Internet. A Capture reads every frame of the WAN bridge.
 //
+// NewWAN puts an emulated WAN (package wan) in the bridge's place: with delay and loss, and with links that can be cut in one
+// direction or both while processes run. Lab.Capture reads all of it too.
+//
+// What can be done to nodes: Kill, Stop, Suspend (SIGSTOP), CutWAN, BlackHole (every packet, LAN too, by nft), ReAddress, and
+// a StandIn that listens in a gateway's place and treats connections badly.
+//
 // It needs Linux, root and the ip command; New skips the test, with one line that says what is missing, where it cannot run.
 // Names of namespaces carry the process id, so that several runs do not meet; everything is deleted when the test ends.
 package lab

@@ -99,6 +99,22 @@ func (l *Lab) Tap(f func(packet []byte)) (stop func()) {
 	}
 }
 
+// FlowOf reads to which direction of which TCP connection an IPv4 packet belongs.
+func FlowOf(packet []byte) (f Flow, ok bool) {
+	if len(packet) < 20 || packet[0]>>4 != 4 || packet[9] != protoTCP {
+		return f, false
+	}
+	head := int(packet[0]&15) * 4
+	if head < 20 || len(packet) < head+20 {
+		return f, false
+	}
+	src, dst := netip.AddrFrom4([4]byte(packet[12:16])), netip.AddrFrom4([4]byte(packet[16:20]))
+	return Flow{
+		From: netip.AddrPortFrom(src, binary.BigEndian.Uint16(packet[head:])),
+		To:   netip.AddrPortFrom(dst, binary.BigEndian.Uint16(packet[head+2:])),
+	}, true
+}
+
 // Capture captures all of the WAN, be it a bridge or emulated. The test's end stops it.
 func (l *Lab) Capture() *Capture {
 	l.t.Helper()
