@@ -282,4 +282,3 @@ func leaderOf(t *testing.T, dc *lab.Datacenter) *lab.Node {
 	})
 	return leader
 }
-
