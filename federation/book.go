@@ -120,7 +120,7 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 			f.servers[m.Name] = m.Addr
 		}
 	}
-	f.hints = hints(a.cfg.WAN.Members(), a.cfg.DC)
+	f.hints = hints(a.cfg.WAN.Members(), a.cfg.DC, a.cfg.PrimaryDC, f.states)
 	return f, nil
 }
 

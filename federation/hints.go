@@ -59,12 +59,18 @@ func parseHint(s string) []string {
 	return out
 }
 
-// hints collects what alive members of other datacenters say, by datacenter.
-func hints(members []pool.Member, ownDC string) map[string][]string {
+// hints collects what members of other datacenters say, by datacenter. One that is not alive may only be cut off, so it is
+// heard too as long as its datacenter is one of the federation: the primary, or one that has a state. Once the state of a
+// dead one is deleted, nobody dials it any more.
+func hints(members []pool.Member, ownDC, primary string, states []*pb.FederationState) map[string][]string {
 	out := map[string][]string{}
 	for _, m := range members {
 		_, dc, err := SplitWANName(m.Name)
 		if err != nil || dc == ownDC || m.Status == pool.StatusLeft {
+			continue
+		}
+		federated := dc == primary || slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter == dc })
+		if !federated && !m.Alive() {
 			continue
 		}
 		if addrs := parseHint(m.Tags[TagGateways]); len(addrs) > 0 {

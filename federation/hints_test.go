@@ -44,10 +44,12 @@ func TestHints(t *testing.T) {
 		member("srv1.dc3", "nonsense,:,0.0.0.0:1,198.51.100.3:0,"+strings.Repeat("x", 10), pool.StatusAlive),
 		member("srv1.dc4", strings.Repeat("198.51.100.4:8443,", 100), pool.StatusAlive),
 		member("bad", "198.51.100.5:8443", pool.StatusAlive),
-	}, "dc2")
+		member("srv1.dc6", "198.51.100.6:8443", pool.StatusFailed), // without a state
+		member("srv1.dc7", "198.51.100.7:8443", pool.StatusFailed),
+	}, "dc2", "dc1", []*pb.FederationState{{Datacenter: "dc7"}})
 	want := []string{"198.51.100.1:8443", "[2001:db8::1]:8443", "gw.dc1.example:8443"}
-	if len(got) != 1 || !slices.Equal(got["dc1"], want) {
-		t.Errorf("hints are %v, want only dc1: %v", got, want)
+	if len(got) != 2 || !slices.Equal(got["dc1"], want) || !slices.Equal(got["dc7"], []string{"198.51.100.7:8443"}) {
+		t.Errorf("hints are %v, want only dc7 and dc1: %v", got, want)
 	}
 }
 

@@ -101,6 +101,11 @@ func (c *conns) Run(ctx context.Context) error {
 		changed := c.book.Changed()
 		now := c.book.Load()
 		c.routesChanged(old, now)
+		for _, cc := range c.all() {
+			if dc := cc.key.dc; dc != c.own && len(now.Hops[dc]) == 0 && len(old.Hops[dc]) > 0 {
+				c.giveUp(cc, 0) // it was deleted: nobody is to dial it for ever
+			}
+		}
 		old = now
 		select {
 		case <-changed:

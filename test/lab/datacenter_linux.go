@@ -125,6 +125,9 @@ func (l *Lab) Running(dcs ...*Datacenter) []*Node {
 	return out
 }
 
+// One is the first server of a datacenter: for those that have one.
+func One(d *Datacenter) *Node { return d.Servers[0] }
+
 // Nodes lists servers and gateways.
 func (d *Datacenter) Nodes() []*Node { return slices.Concat(d.Servers, d.Gateways) }
 

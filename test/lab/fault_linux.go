@@ -3,9 +3,7 @@
 package lab
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -57,21 +55,30 @@ func (n *Node) OpenFiles() (int, error) {
 	return len(fds), err
 }
 
-// Metric reads the sum of a server's metric over all its labels.
-func (n *Node) Metric(ctx context.Context, name string) (sum float64, err error) {
+// Metrics reads all of a server's metrics, as text.
+func (n *Node) Metrics(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500/metrics", nil)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	resp, err := n.client.Do(req)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	return string(b), err
+}
+
+// Metric reads the sum of a server's metric over all its labels.
+func (n *Node) Metric(ctx context.Context, name string) (sum float64, err error) {
+	text, err := n.Metrics(ctx)
+	if err != nil {
+		return 0, err
+	}
 	found := false
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, 16<<20))
-	for lines.Scan() {
-		rest, ok := strings.CutPrefix(lines.Text(), name)
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), name)
 		if !ok || rest == "" || (rest[0] != ' ' && rest[0] != '{') {
 			continue
 		}
@@ -81,8 +88,8 @@ func (n *Node) Metric(ctx context.Context, name string) (sum float64, err error)
 		}
 		found, sum = true, sum+v
 	}
-	if err := lines.Err(); err != nil || !found {
-		return 0, errors.Join(fmt.Errorf("%s has no metric %s", n.NS, name), err)
+	if !found {
+		return 0, fmt.Errorf("%s has no metric %s", n.NS, name)
 	}
 	return sum, nil
 }

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestDeadDatacenter has two datacenters in the records of which nothing answers: dc9, which never existed, and dc3, which is
+// killed. The others must not be slower for it, and an operator can delete the records: with force at once, without once they
+// are known to be dead.
+func TestDeadDatacenter(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 1), l.Add(1, 1)
+	dc1.Start()
+	writeNumbers(t, l, lab.One(dc1), 1)
+	dc2.Start()
+	dc3.Start()
+	awaitWhole(t, l, promptly, "joining beside a dead datacenter")
+	dc3.Kill()
+	outage(t, 5*time.Second) // those that dial it in vain
+	lab.One(dc2).Kill()
+	lab.One(dc2).StartServer()
+	awaitWhole(t, l, promptly, "restart beside two dead datacenters")
+	steady(t, lab.One(dc1), lab.One(dc2))
+
+	// Refused while it is alive. With force it is gone, and comes back, since dc2 is alive and writes it again.
+	if out, err := deleteState(t, l, dc2, "dc2"); err == nil || !strings.Contains(out, "is alive in the WAN pool") {
+		t.Errorf("delete of what is alive: %v: %s", err, out)
+	}
+	if out, err := deleteState(t, l, dc2, "dc2", "--force"); err != nil {
+		t.Errorf("delete with --force: %v: %s", err, out)
+	}
+	awaitWhole(t, l, promptly, "deleted state of a living datacenter written again")
+
+	// Without force once it is dead.
+	if out, err := deleteState(t, l, dc2, "dc9"); err != nil {
+		t.Errorf("delete of what never was a member: %v: %s", err, out)
+	}
+	awaitGone(t, "dc9", l.Running()...)
+	awaitStatus(t, failure, lab.One(dc3), api.MemberFailed, lab.One(dc1), lab.One(dc2))
+	if out, err := deleteState(t, l, dc2, "dc3"); err != nil {
+		t.Errorf("delete of what is dead: %v: %s", err, out)
+	}
+	awaitGone(t, "dc3", l.Running()...)
+	awaitNoDials(t, "dc3", l.Running()...)
+
+	dc3.Start()
+	awaitWhole(t, l, promptly, "deleted datacenter back")
+}
+
+// steady checks that requests between two datacenters are answered at once.
+func steady(t *testing.T, a, b *lab.Node) {
+	t.Helper()
+	s := load(t, 2*time.Second, a, b)
+	t.Logf("requests: %v", s)
+	if s.failed > 0 || s.longest() > time.Second {
+		t.Errorf("requests beside a dead datacenter: %v: %v", s, s.err)
+	}
+}
+
+// deleteState runs "wanfed federation delete" on the server of dc, which reaches the primary through dc's gateway.
+func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, args ...string) (string, error) {
+	t.Helper()
+	id, err := l.PKI.Issue(tlsutil.RoleCLI, dc.Name, "operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	out, err := lab.One(dc).CLI(append([]string{"federation", "delete", state, "--dc", "dc1", "--server", dc.Gateways[0].LANAddr(),
+		"--ca-file", id.CA, "--cert-file", id.Cert, "--key-file", id.Key}, args...)...)
+	t.Logf("delete %s %v after %v: %s", state, args, time.Since(began).Round(time.Millisecond), strings.TrimSpace(out))
+	return out, err
+}
+
+// awaitGone waits until no server has the state of dc.
+func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
+	t.Helper()
+	took := lab.Eventually(t, promptly, "state of "+dc+" gone", func(ctx context.Context) error {
+		for _, s := range servers {
+			states, err := statesOf(ctx, s)
+			if err != nil {
+				return err
+			}
+			if _, there := states[dc]; there {
+				return fmt.Errorf("%s has it", s.WANName())
+			}
+		}
+		return nil
+	})
+	t.Logf("state of %s gone everywhere after %v", dc, took)
+}
+
+// awaitNoDials waits until servers know no hop to dc any more.
+func awaitNoDials(t *testing.T, dc string, servers ...*lab.Node) {
+	t.Helper()
+	lab.Eventually(t, promptly, "no dials of "+dc, func(ctx context.Context) error {
+		for _, s := range servers {
+			text, err := s.Metrics(ctx)
+			if err != nil {
+				return err
+			}
+			if strings.Contains(text, `wanfed_dial_attempts_total{addr="`) && strings.Contains(text, `dc="`+dc+`",via=`) {
+				return fmt.Errorf("%s still has hops to it", s.WANName())
+			}
+		}
+		return nil
+	})
+}
