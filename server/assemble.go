@@ -4,18 +4,14 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"google.golang.org/grpc"
@@ -105,35 +101,6 @@ func (p *parts) close() error {
 		errs = append(errs, p.store.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func (p *parts) buildData() error {
-	if err := os.MkdirAll(p.cfg.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make data_dir: %w", err)
-	}
-	id, err := nodeID(filepath.Join(p.cfg.DataDir, "node-id"))
-	p.nodeID = id
-	return err
-}
-
-// nodeID reads this server's id, a UUID (RFC 9562 section 5.4), and makes it at the first start.
-func nodeID(file string) (string, error) {
-	b, err := os.ReadFile(file)
-	if err == nil {
-		return strings.TrimSpace(string(b)), nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("read node id: %w", err)
-	}
-	var u [16]byte
-	rand.Read(u[:])
-	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
-	h := hex.EncodeToString(u[:])
-	id := strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
-	if err := os.WriteFile(file, []byte(id+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write node id: %w", err)
-	}
-	return id, nil
 }
 
 func (p *parts) buildPorts() (err error) {

@@ -14,7 +14,7 @@ type Config struct {
 	// Domain of names on the wire. Default "wanfed".
 	Domain string
 	// DataDir holds the Raft log, snapshots and the last known addresses. Required; made with mode 0700 if absent; used
-	// by one process and one node name.
+	// by one process, one node name and one datacenter.
 	DataDir string
 
 	// CAFile, CertFile and KeyFile are PEM files. Required. Changed files are loaded again while running.

@@ -70,7 +70,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"other CA", other.Pair.Cert, good, nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed is signed by another CA (CN=wanfed agent CA"},
 		{"expired", old.Pair.Cert, old.Issue(t, expired), nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed expired at 20"},
 		{"future", ca.Pair.Cert, pair(func(r *tlsutil.CertRequest) { r.Now = time.Now().Add(time.Hour) }), nil, "is not valid before 20"},
-		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil, "make one with: wanfed tls cert create --server --dc DC --node NODE"},
+		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil, "make one with: wanfed tls cert create --server (or --gateway) --dc DC --node NODE"},
 		{"two peers", ca.Pair.Cert, pairOf(t, ca, "a.server.dc1.wanfed", "b.server.dc1.wanfed"), nil, "names two peers"},
 		{"CA as certificate", ca.Pair.Cert, ca.Pair, nil, "no SAN of the form"},
 	} {

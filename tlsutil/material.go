@@ -109,7 +109,7 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
 	}
 	if m.peer, err = PeerOf(chain[0], i.domain); err != nil {
-		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server --dc DC --node NODE%s",
+		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server (or --gateway) --dc DC --node NODE%s",
 			certName, err, domainFlag(i.domain))
 	}
 	chains, err := verify(chain, m.cas, m.peer.Role, time.Now())

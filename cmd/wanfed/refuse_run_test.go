@@ -53,7 +53,7 @@ func stopProcess(t testing.TB, p *proc.Process) {
 	}
 }
 
-// tree lists what is below dir with sizes.
+// tree lists the files below dir.
 func tree(t testing.TB, dir string) (all []string) {
 	t.Helper()
 	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
@@ -68,7 +68,8 @@ func tree(t testing.TB, dir string) (all []string) {
 	return all
 }
 
-// TestDataDirIsOneNodes: a folder is used by one process and one node, and who is refused changes nothing in it.
+// TestDataDirIsOneNodes: a folder is used by one process, one node and one datacenter, and who is refused changes nothing in
+// it.
 func TestDataDirIsOneNodes(t *testing.T) {
 	t.Parallel()
 	c := newPEMFiles(t)
@@ -90,6 +91,8 @@ func TestDataDirIsOneNodes(t *testing.T) {
 
 	args = append(append([]string{}, base...), append([]string{"srv2"}, c.cert("srv2")...)...)
 	execute(t, nil, args...).refused(t, 1, `data dir \S+ belongs to node "srv1", not "srv2"; give another --data-dir, or start with --node srv1`)
+	args = append(append([]string{}, base...), append([]string{"srv1", "--dc", "dc2"}, c.cert("dc2-srv1")...)...)
+	execute(t, nil, args...).refused(t, 1, `data dir \S+ belongs to datacenter "dc1", not "dc2"; give another --data-dir, or empty this one`)
 	if after := tree(t, data); strings.Join(after, "\n") != strings.Join(before, "\n") {
 		t.Errorf("files before: %q, after: %q", before, after)
 	}

@@ -17,7 +17,9 @@ func TestServerRefuses(t *testing.T) {
 	make1 := `; make one with: wanfed tls cert create --server --dc dc1 --node srv1`
 	for _, r := range []refusal{
 		{name: "certificate without the node's name", args: c.cert("nameless-srv1"), code: 1,
-			want: `cert nameless-srv1\.pem: certificate has no SAN of the form .* its SANs: server\.dc1\.wanfed, localhost\); make one with: wanfed tls cert create --server --dc DC --node NODE`},
+			want: `cert nameless-srv1\.pem: certificate has no SAN of the form .* its SANs: server\.dc1\.wanfed, localhost\); make one with: wanfed tls cert create --server \(or --gateway\) --dc DC --node NODE`},
+		{name: "certificate of another domain", args: []string{"--domain", "consul"}, code: 1,
+			want: `cert srv1\.pem: certificate has no SAN of the form .* \(domain "consul"; .* --domain consul`},
 		{name: "certificate without the datacenter's name", args: c.cert("lonely-srv1"), code: 1,
 			want: `cert lonely-srv1\.pem has no SAN "server\.dc1\.wanfed"` + make1},
 		{name: "certificate of two nodes", args: c.cert("two-srv1"), code: 1,
@@ -127,7 +129,7 @@ func TestGatewayRefuses(t *testing.T) {
 	make1 := `; make one with: wanfed tls cert create --gateway --dc dc1 --node gw1`
 	for _, r := range []refusal{
 		{name: "certificate without the node's name", args: c.cert("nameless-gw1"), code: 1,
-			want: `cert nameless-gw1\.pem: certificate has no SAN of the form .*; make one with: wanfed tls cert create --\S+ --dc DC --node NODE`},
+			want: `cert nameless-gw1\.pem: certificate has no SAN of the form .*; make one with: wanfed tls cert create --server \(or --gateway\) --dc DC --node NODE`},
 		{name: "certificate without the datacenter's name", args: c.cert("lonely-gw1"), code: 1, want: `cert lonely-gw1\.pem has no SAN "gateway\.dc1\.wanfed"` + make1},
 		{name: "certificate of another datacenter", args: c.cert("dc2-gw1"), code: 1,
 			want: `cert dc2-gw1\.pem has no SAN "gw1\.gateway\.dc1\.wanfed" \(it is for datacenter dc2: gateway/dc2/gw1\)` + make1},

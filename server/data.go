@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// buildData makes the data dir, or makes sure that it is this datacenter's: one that came with the image of a machine of
+// another holds that one's records. Whether it is this node's, and not in use, the store tells.
+func (p *parts) buildData() error {
+	dir := p.cfg.DataDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make data_dir: %w", err)
+	}
+	dc, err := lineOf(filepath.Join(dir, "datacenter"), func() string { return p.cfg.DC })
+	if err != nil {
+		return err
+	}
+	if dc != p.cfg.DC {
+		return fmt.Errorf("data dir %s belongs to datacenter %q, not %q; give another --data-dir, or empty this one", dir, dc, p.cfg.DC)
+	}
+	p.nodeID, err = lineOf(filepath.Join(dir, "node-id"), newNodeID)
+	return err
+}
+
+// newNodeID is a random UUID (RFC 9562 section 5.4).
+func newNodeID() string {
+	var u [16]byte
+	rand.Read(u[:])
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	h := hex.EncodeToString(u[:])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// lineOf returns the line that a file holds. Where there is no file, it gets the line that first makes, whole or not at all.
+func lineOf(file string, first func() string) (string, error) {
+	b, err := os.ReadFile(file)
+	if line := strings.TrimSpace(string(b)); err == nil && line != "" {
+		return line, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read %s of the data dir: %w", filepath.Base(file), err)
+	}
+	line := first()
+	tmp := file + ".tmp"
+	err = os.WriteFile(tmp, []byte(line+"\n"), 0o600)
+	if err == nil {
+		err = os.Rename(tmp, file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("write %s of the data dir: %w", filepath.Base(file), errors.Join(err, os.RemoveAll(tmp)))
+	}
+	return line, nil
+}
