@@ -48,6 +48,10 @@ const (
 	// rpcTimeout bounds one Raft call between servers, dialTimeout a dial for it.
 	rpcTimeout  = 10 * time.Second
 	dialTimeout = 2 * time.Second
+	// rpcsInFlight of 1 turns pipelining off. With it (raft 1.8.0) a leader whose follower refuses an entry can block for ever
+	// on handing over the next, while the one who would take it has gone: that follower gets nothing more, and Shutdown
+	// never returns. Entries that wait go together in the next call, so that little is lost.
+	rpcsInFlight = 1
 	// drainTimeout bounds how long Close waits for commits under way.
 	drainTimeout = time.Second
 	// maxEntry bounds a log entry, in bytes.

@@ -17,9 +17,10 @@ import (
 
 // machine is the state machine as Raft calls it: from one goroutine, one call at a time.
 type machine struct {
-	state *memory.State
-	fail  func(error) // the store can go no further
-	err   error       // why; from then on nothing is applied or snapshotted
+	state    *memory.State
+	restored func()      // called when the state is a snapshot's
+	fail     func(error) // the store can go no further
+	err      error       // why; from then on nothing is applied or snapshotted
 }
 
 var _ raft.ConfigurationStore = (*machine)(nil)
@@ -69,11 +70,21 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return snapshot{m.state.Snapshot()}, nil
 }
 
+// Restore fails the store if it cannot read a snapshot whose checksum was right: to go on with an older one, as Raft would
+// when it starts, is to lose what the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
 	if m.err != nil {
 		return m.err
 	}
-	return m.state.Restore(r)
+	switch err := m.state.Restore(r); {
+	case err == nil:
+		m.restored()
+		return nil
+	case errors.Is(err, resource.ErrClosed):
+		return err
+	default:
+		return m.broken(err)
+	}
 }
 
 // snapshot writes itself from a goroutine of Raft's, beside Apply.

@@ -92,6 +92,10 @@ func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	}
 	l.nw.mu.Lock()
 	defer l.nw.mu.Unlock()
+	if l.nw.cut[string(node)] || l.nw.cut[l.node] { // since then
+		c.Close()
+		return nil, errCut
+	}
 	l.nw.conns[c] = [2]string{l.node, string(node)}
 	return c, nil
 }
@@ -251,6 +255,21 @@ func put(t testing.TB, s *Store, name, text string) *pb.Resource {
 		t.Fatal(err)
 	}
 	return out[0]
+}
+
+// write is put to whichever store leads, again if it loses leadership meanwhile. It returns that store.
+func write(t testing.TB, stores []*Store, name, text string) *Store {
+	t.Helper()
+	for {
+		s := awaitLeader(t, stores...)
+		_, err := s.Commit(t.Context(), resource.PutOp(thing(t, name, text), resource.AnyVersion))
+		switch {
+		case err == nil:
+			return s
+		case !errors.Is(err, resource.ErrNotLeader) && !errors.Is(err, resource.ErrUnknownOutcome):
+			t.Fatal(err)
+		}
+	}
 }
 
 // textOf reads a resource's text, "" if there is none.

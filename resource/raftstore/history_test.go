@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"google.golang.org/protobuf/proto"
@@ -38,6 +40,11 @@ func TestSnapshotThenLog(t *testing.T) {
 	if err := away.Close(); err != nil {
 		t.Fatal(err)
 	}
+	nw.isolate(node, true) // it may have been closed before it emptied its log: then it does now
+	if err := mustOpen(t, nw.config(t, node, dir)).Close(); err != nil {
+		t.Fatal(err)
+	}
+	nw.isolate(node, false)
 
 	// What that leader had sent to this server alone.
 	l, err := wal.Open(filepath.Join(dir, logDir), wal.WithSegmentSize(4096))
@@ -67,6 +74,83 @@ func TestSnapshotThenLog(t *testing.T) {
 	if got := textOf(t, away, resource.Eventual, "lost"); got != "" {
 		t.Error("an entry that was never committed was applied")
 	}
+}
+
+// sendSnapshot makes leader send its newest snapshot to node, as it does when it thinks that node needs it.
+func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.InstallSnapshotRequest)) (*raft.InstallSnapshotResponse, error) {
+	t.Helper()
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(leader.cfg.Dir, retainSnapshots, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := snaps.List()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("snapshots %v, %v", all, err)
+	}
+	meta, r, err := snaps.Open(all[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	req := &raft.InstallSnapshotRequest{
+		RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.Node), Addr: []byte(leader.cfg.Node)},
+		SnapshotVersion: meta.Version, Term: leader.Stats().Term, Size: meta.Size,
+		LastLogIndex: meta.Index, LastLogTerm: meta.Term,
+		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
+	}
+	change(req)
+	var resp raft.InstallSnapshotResponse
+	err = leader.trans.InstallSnapshot(raft.ServerID(node), raft.ServerAddress(node), req, &resp, r)
+	return &resp, err
+}
+
+// TestSnapshotAgain: a snapshot that comes when the server has all it covers, and more, costs it nothing.
+func TestSnapshotAgain(t *testing.T) {
+	nw := loopback(t)
+	all := group(t, nw, nil)
+	leader := awaitLeader(t, values(all)...)
+	f := values(all, leader)[0]
+	put(t, leader, "x", "1")
+	if err := leader.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	last := put(t, leader, "after", "1").ModifyIndex
+	awaitText(t, f, "after", "1")
+	w, err := f.Watch(resource.Query{Type: testType, Prefix: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if _, err := w.Next(t.Context()); err != nil { // end of snapshot
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(*raft.InstallSnapshotRequest){
+		"as it is": func(*raft.InstallSnapshotRequest) {},
+		"older":    func(r *raft.InstallSnapshotRequest) { r.LastLogIndex-- },
+	} {
+		resp, err := sendSnapshot(t, leader, f.cfg.Node, change)
+		if err != nil || !resp.Success || resp.Term != leader.Stats().Term {
+			t.Errorf("%s: %+v, %v", what, resp, err)
+		}
+	}
+	if got, err := f.wal.LastIndex(); got < last || err != nil {
+		t.Errorf("the log ends at %d, %v; it had %d", got, err, last)
+	}
+	put(t, leader, "none", "1")
+	if ev, err := w.Next(t.Context()); err != nil || ev.GetUpsert() == nil {
+		t.Errorf("the watch over it: %v, %v", ev, err)
+	}
+
+	// One of an earlier term is not even that.
+	if resp, err := sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.Term-- }); err != nil || resp.Success {
+		t.Errorf("of an earlier term: %+v, %v", resp, err)
+	}
+	// One that contradicts a log which is longer stops the server before it loses track of its log.
+	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.LastLogIndex, r.LastLogTerm = last, 99 })
+	if err == nil || !strings.Contains(err.Error(), "remove the data dir") {
+		t.Errorf("contradiction: %v", err)
+	}
+	<-f.Failed()
 }
 
 // TestSnapshotWithOldLog: the process ended when it had stored the leader's snapshot, and had not emptied its log.
@@ -104,7 +188,7 @@ func TestChurn(t *testing.T) {
 	nw := loopback(t)
 	small := func(c *Config) {
 		quick(c)
-		c.SegmentSize, c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = 4096, 5, 10, 20*time.Millisecond
+		c.SegmentSize, c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = 4096, 20, 10, 20*time.Millisecond
 	}
 	all := group(t, nw, small)
 	awaitLeader(t, values(all)...)
@@ -135,9 +219,9 @@ func TestChurn(t *testing.T) {
 		}
 		acked = append(acked, stop()...)
 	}
-	put(t, awaitLeader(t, values(all)...), "last", "1")
+	write(t, values(all), "last", "1")
 	for _, s := range values(all) {
 		awaitText(t, s, "last", "1")
-		checkHas(t, s, resource.Eventual, acked)
+		checkHas(t, s, acked)
 	}
 }

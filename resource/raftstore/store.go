@@ -28,7 +28,8 @@ type Store struct {
 	lock    *os.File
 	wal     *wal.WAL
 	streams *streams
-	trans   *raft.NetworkTransport
+	trans   *transport
+	history *history
 	raft    *raft.Raft
 	stop    func() raft.Future // stops raft; the same future each time
 	state   *memory.State
@@ -136,21 +137,26 @@ func (s *Store) startRaft() error {
 	if err != nil {
 		return err
 	}
-	s.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger,
+	s.trans = newTransport(&raft.NetworkTransportConfig{
+		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
-	m := &machine{state: s.state, fail: s.fail}
-	h := &history{WAL: s.wal}
-	return unpanicked(func() error {
-		if err := h.open(snaps); err != nil {
+	s.history = &history{WAL: s.wal}
+	m := &machine{state: s.state, restored: s.history.restored, fail: s.fail}
+	err = unpanicked(func() error {
+		if err := s.history.open(snaps); err != nil {
 			return err
 		}
-		r, err := raft.NewRaft(rc, m, h, s.wal, snapshots{snaps, h}, s.trans)
+		r, err := raft.NewRaft(rc, m, s.history, s.wal, snapshots{snaps, s.history}, s.trans)
 		if err == nil {
 			s.raft, s.stop = r, sync.OnceValue(r.Shutdown)
 		}
 		return err
 	})
+	if err != nil {
+		return errors.Join(err, s.Err()) // the latter says more of a snapshot that cannot be read
+	}
+	s.trans.work.Go(func() { s.trans.forward(s.settleInstall) })
+	return nil
 }
 
 // fail makes the store useless, with err as the reason. followLeadership then stops Raft, so that another server can lead.
@@ -237,6 +243,9 @@ func (s *Store) release() error {
 	}
 	errs = append(errs, s.streams.Close())
 	s.streams.wait()
+	if s.trans != nil {
+		s.trans.wait()
+	}
 	s.follow.Wait()
 	s.drain()
 	if s.wal != nil {
