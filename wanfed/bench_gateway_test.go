@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// BenchmarkThroughGateway sends packets from one server to another through a gateway, by the tunnel and, in turns with it,
+// by plainPool, and counts those that arrive. None is lost. An operation is one packet by each.
+func BenchmarkThroughGateway(b *testing.B) {
+	w := newBenchWorld(b)
+	for _, size := range []int{100, 1400} { // a ping or an ack; memberlist's full packet
+		for _, senders := range []int{1, 8} {
+			b.Run(fmt.Sprintf("bytes=%d/senders=%d", size, senders), func(b *testing.B) { w.compare(b, size, senders) })
+		}
+	}
+}
+
+// underWay bounds how many bytes are sent and not yet received, so that the queue of the link (256 KiB) never drops one.
+const underWay = 192 << 10
+
+func (w *benchWorld) compare(b *testing.B, size, senders int) {
+	packet, to := make([]byte, size), srv1(dcTunnel)
+	defer time.AfterFunc(5*time.Minute, func() { panic("a packet was lost") }).Stop()
+	tunnel := func(n int) time.Duration {
+		return transfer(n, senders, min(underWay/(size+16), 960),
+			func() { w.write(b, packet, to) }, func() { <-w.receive.PacketCh() })
+	}
+	plain := func(n int) time.Duration {
+		send := func() {
+			if err := w.plain.send("srv1", dcPlain, packet); err != nil {
+				b.Error(err)
+			}
+		}
+		return transfer(n, senders, 1<<30, send, func() { <-w.plainCh })
+	}
+	tunnel(1000) // connect
+	plain(1000)
+	b.ResetTimer()
+	const rounds = 10
+	var t, p time.Duration
+	for i := range rounds {
+		n := b.N*(i+1)/rounds - b.N*i/rounds
+		t += tunnel(n)
+		p += plain(n)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")
+	b.ReportMetric(float64(b.N)/p.Seconds(), "plain-packets/s")
+	b.ReportMetric(p.Seconds()/t.Seconds(), "x-plain")
+}
+
+// transfer sends n packets and returns when all were received. At most window are under way.
+func transfer(n, senders, window int, send, receive func()) time.Duration {
+	const batch = 16
+	begin := time.Now()
+	credit := make(chan struct{}, max(1, min(window, n+batch)/batch)) // a batch under way each
+	var taken atomic.Int64
+	var wg sync.WaitGroup
+	for range senders {
+		wg.Go(func() {
+			for {
+				first := taken.Add(batch) - batch
+				if first >= int64(n) {
+					return
+				}
+				credit <- struct{}{}
+				for range min(batch, int64(n)-first) {
+					send()
+				}
+			}
+		})
+	}
+	for i := range n {
+		receive()
+		if i%batch == batch-1 {
+			<-credit
+		}
+	}
+	wg.Wait()
+	return time.Since(begin)
+}
+
+// BenchmarkSend is what memberlist's goroutines pay for a packet while the peer takes all it gets, through a gateway: by the
+// tunnel, where the link's goroutine does the rest, and by plainPool. All that sender, gateway and peer allocate counts.
+func BenchmarkSend(b *testing.B) {
+	w := newBenchWorld(b)
+	packet, to := make([]byte, 1400), srv1(dcSink)
+	w.write(b, packet, to)
+	w.connected(b, dcSink)
+	b.Run("tunnel", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			w.write(b, packet, to)
+		}
+	})
+	b.Run("plain", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := w.plain.send("srv1", dcSink, packet); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkSendBlackHole is how long WriteToAddress takes when the peer accepts the connection and never reads.
+func BenchmarkSendBlackHole(b *testing.B) {
+	w := newBenchWorld(b)
+	packet, to := make([]byte, 1400), srv1(dcHole)
+	w.write(b, packet, to)
+	w.connected(b, dcHole)
+	for _, senders := range []int{1, 8} {
+		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
+			b.ReportAllocs()
+			latencies(b, senders, func() { w.write(b, packet, to) })
+		})
+	}
+	b.Run("nothing", func(b *testing.B) { latencies(b, 1, func() {}) }) // what the machine alone does
+	b.Run("plain", w.plainBlackHole)
+}
+
+// latencies calls f b.N times from some goroutines and reports how long single calls took.
+func latencies(b *testing.B, goroutines int, f func()) {
+	took := make([]time.Duration, b.N)
+	clear(took) // page faults now, not later
+	b.ResetTimer()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
+				begin := time.Now()
+				f()
+				took[i] = time.Since(begin)
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	slices.Sort(took)
+	for name, i := range map[string]int{"p50-ns": b.N / 2, "p99-ns": b.N * 99 / 100, "max-ns": b.N - 1} {
+		b.ReportMetric(float64(took[i]), name)
+	}
+}
+
+// plainBlackHole is how many packets plainPool sends to such a peer until a sender stands still.
+func (w *benchWorld) plainBlackHole(b *testing.B) {
+	for range b.N {
+		sent, failed := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(failed)
+			for packet := make([]byte, 1400); w.plain.send("srv1", dcHole, packet) == nil; {
+				sent <- struct{}{}
+			}
+		}()
+		n := 0
+		for still := time.After(time.Second); ; still = time.After(time.Second) {
+			select {
+			case <-sent:
+				n++
+				continue
+			case <-still:
+			}
+			break
+		}
+		w.plain.close() // ends the write that stands still
+		<-failed
+		b.ReportMetric(float64(n), "packets-until-blocked")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkStreams opens streams (what memberlist needs for each exchange of state) and closes them, by the tunnel and by
+// plainPool, and counts the TLS handshakes that takes. An operation is one stream by each.
+func BenchmarkStreams(b *testing.B) {
+	w := newBenchWorld(b)
+	background(b, func(ctx context.Context) error {
+		for {
+			select {
+			case c := <-w.receive.StreamCh():
+				c.Close()
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	handshakes := func() uint64 { return w.muxes[dcTunnel].Stats().Accepted }
+	before, dialed := handshakes(), w.plain.dialed()
+	var t, p time.Duration
+	b.ResetTimer()
+	for range b.N {
+		begin := time.Now()
+		c, err := w.send.DialAddressTimeout(srv1(dcTunnel), 10*time.Second)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Close()
+		t += time.Since(begin)
+		begin = time.Now()
+		pc, err := w.plain.dial("srv1", dcPlain, wanfed.ProtoConsulStream)
+		if err != nil {
+			b.Fatal(err)
+		}
+		pc.Close()
+		p += time.Since(begin)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(handshakes()-before), "handshakes")
+	b.ReportMetric(float64(w.plain.dialed()-dialed), "plain-handshakes")
+	b.ReportMetric(float64(t.Microseconds())/float64(b.N), "us/stream")
+	b.ReportMetric(float64(p.Microseconds())/float64(b.N), "plain-us/stream")
+}

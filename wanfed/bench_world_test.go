@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// Datacenters of the benchmarks, one for each kind of server that is sent to.
+const (
+	dcTunnel = "dc2" // a tunnel, as it is
+	dcPlain  = "dc3" // plainPackets and plainStreams
+	dcSink   = "dc4" // reads packets, answers echoes, keeps nothing
+	dcHole   = "dc5" // accepts TLS and never reads
+)
+
+// benchWorld is one server of dc1, which sends, one server in each other datacenter, and one gateway to all of them.
+type benchWorld struct {
+	tunnel  *wanfed.Tunnel    // dc1's server
+	send    *wanfed.Transport // of it
+	plain   *plainPool        // of dc1's server
+	muxes   map[string]*wanfed.Mux
+	receive *wanfed.Transport // of dcTunnel's server
+	plainCh chan []byte       // packets that reached dcPlain's
+}
+
+func newBenchWorld(tb testing.TB) *benchWorld {
+	tb.Helper()
+	ca := tlstest.NewCA(tb)
+	w := &benchWorld{muxes: map[string]*wanfed.Mux{}, plainCh: make(chan []byte)}
+	servers := []tlsutil.Role{tlsutil.RoleServer}
+	var routes []gateway.Route
+	for dc, add := range map[string]func(*wanfed.Mux, *tlsutil.Identity, string){
+		dcTunnel: func(m *wanfed.Mux, id *tlsutil.Identity, addr string) {
+			_, w.receive = newTunnel(tb, id, m, addr, &wanfed.Book{})
+		},
+		dcPlain: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
+			m.Handle(wanfed.ProtoConsulPacket, servers, false, plainPackets(w.plainCh))
+			m.Handle(wanfed.ProtoConsulStream, servers, false, plainStreams)
+		},
+		dcSink: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
+			m.Handle(wanfed.ProtoGossip, servers, false, sink)
+			m.Handle(wanfed.ProtoConsulPacket, servers, false, plainStreams)
+		},
+		dcHole: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
+			m.Handle(wanfed.ProtoGossip, servers, false, hole)
+			m.Handle(wanfed.ProtoConsulPacket, servers, false, hole)
+		},
+	} {
+		mux, id, ln := newMux(tb, ca, dc)
+		add(mux, id, ln.Addr().String())
+		background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
+		w.muxes[dc] = mux
+		for _, name := range []string{"server.", "srv1.server."} {
+			routes = append(routes, gateway.Route{Match: name + dc + "." + tlsutil.DefaultDomain, To: []string{ln.Addr().String()}})
+		}
+	}
+	gw := startGateway(tb, routes)
+	book := &wanfed.Book{}
+	hops := map[string][]wanfed.Hop{}
+	for dc := range w.muxes {
+		hops[dc] = []wanfed.Hop{{Addr: gw, Via: "remote"}}
+	}
+	book.Store(&wanfed.Routes{Hops: hops})
+	mux, id, ln := newMux(tb, ca, "dc1")
+	w.tunnel, w.send = newTunnel(tb, id, mux, ln.Addr().String(), book)
+	background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
+	w.plain = newPlainPool(id, gw)
+	tb.Cleanup(w.plain.close)
+	return w
+}
+
+// write sends one packet by the tunnel to a datacenter's server.
+func (w *benchWorld) write(tb testing.TB, packet []byte, to memberlist.Address) {
+	if _, err := w.send.WriteToAddress(packet, to); err != nil {
+		tb.Error(err)
+	}
+}
+
+// connected waits until the link to dc is up; a packet must have been written to it.
+func (w *benchWorld) connected(tb testing.TB, dc string) {
+	tb.Helper()
+	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		links := w.tunnel.Stats().Links
+		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 && links[i].Hop.Addr != "" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			tb.Fatalf("no link to %s", dc)
+		}
+	}
+}
+
+// srv1 is how memberlist calls the server of a datacenter. Its address means nothing.
+func srv1(dc string) memberlist.Address {
+	return memberlist.Address{Name: "srv1." + dc, Addr: "10.0.0.1:8300"}
+}
+
+func newMux(tb testing.TB, ca *tlstest.CA, dc string) (*wanfed.Mux, *tlsutil.Identity, net.Listener) {
+	tb.Helper()
+	id := ca.Identity(tb, tlsutil.RoleServer, "srv1", dc)
+	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return mux, id, ln
+}
+
+// newTunnel starts a tunnel and returns it with its WAN pool.
+func newTunnel(
+	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.Book,
+) (*wanfed.Tunnel, *wanfed.Transport) {
+	tb.Helper()
+	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: book})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: dialer, Mux: mux, Advertise: addr})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	background(tb, tunnel.Run)
+	return tunnel, tunnel.Transport(wanfed.PoolWAN)
+}
+
+// startGateway runs a real gateway on loopback.
+func startGateway(tb testing.TB, routes []gateway.Route) (addr string) {
+	tb.Helper()
+	table, err := gateway.NewTable(routes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	side := gateway.NewSide("wan")
+	side.SetTable(table)
+	proxy, err := gateway.New(gateway.Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	background(tb, func(ctx context.Context) error { return proxy.Run(ctx, gateway.Listener{Listener: ln, Side: side}) })
+	return ln.Addr().String()
+}
+
+// background runs f until the end of the benchmark and joins it.
+func background(tb testing.TB, f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil {
+			tb.Error(err)
+		}
+	})
+	tb.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+// hole is a peer that accepted a connection and stands still.
+func hole(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
+	<-ctx.Done()
+	c.Close()
+}
+
+// sink reads frames, as SPEC.md has them, and sends echo frames back.
+func sink(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
+	defer c.Close()
+	r := bufio.NewReaderSize(c, 32<<10)
+	for {
+		head, err := r.Peek(6)
+		if err != nil {
+			return
+		}
+		size := 4 + int(binary.BigEndian.Uint32(head))
+		if head[4] == 0 {
+			if _, err := io.CopyN(c, r, int64(size)); err != nil {
+				return
+			}
+			continue
+		}
+		if _, err := r.Discard(size); err != nil {
+			return
+		}
+	}
+}
