@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -123,6 +124,16 @@ func TestOpenKeyIsWarnedAbout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Kill()
+	file := filepath.Join(t.TempDir(), "server.hcl")
+	f := c.files("srv1")
+	err = os.WriteFile(file, fmt.Appendf(nil, "dc = \"dc1\"\nnode = \"srv1\"\ndata_dir = \"data\"\nca_file = %q\ncert_file = %q\nkey_file = %q\n", f.CA, f.Cert, f.Key), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := execute(t, nil, "validate", file); r.code != 0 || r.stdout != file+": valid\n" || strings.Count(r.stderr, "\n") != 1 ||
+		!strings.Contains(r.stderr, "private key file can be read by group or others; make it 0600") {
+		t.Errorf("validate: %+v", r)
+	}
 	for _, p := range []*proc.Process{g.Process, s.Process} {
 		stopProcess(t, p)
 		b, err := os.ReadFile(p.LogPath())
