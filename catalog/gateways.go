@@ -241,6 +241,9 @@ func (g *Gateways) records(reg Registration) (*pb.MeshGateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkMeta(reg.Meta); err != nil {
+		return nil, err
+	}
 	meta := maps.Clone(reg.Meta)
 	if meta == nil {
 		meta = map[string]string{}

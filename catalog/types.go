@@ -85,8 +85,8 @@ func validateService(r *pb.Resource) error {
 		return fmt.Errorf("data.port of %s is %d: more than 65535", s.Id, s.Port)
 	}
 	for tag, a := range s.TaggedAddresses {
-		if a.GetAddress() == "" || a.GetPort() == 0 || a.GetPort() > 65535 {
-			return fmt.Errorf("data.tagged_addresses[%s] of %s is no host and port", tag, s.Id)
+		if err := CheckAddress(a); err != nil {
+			return fmt.Errorf("data.tagged_addresses[%s] of %s: %w", tag, s.Id, err)
 		}
 	}
 	return nil
@@ -121,20 +121,4 @@ func TaggedAddr(g *pb.MeshGateway, tag string) string {
 		return ""
 	}
 	return net.JoinHostPort(a.Address, strconv.Itoa(int(a.Port)))
-}
-
-// parseAddr splits host:port. what names it in errors.
-func parseAddr(what, s string) (*pb.Address, error) {
-	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" {
-		return nil, fmt.Errorf("%s address %q is not host:port", what, s)
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n == 0 {
-		return nil, fmt.Errorf("%s address %q: port is not a number from 1 to 65535", what, s)
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return nil, fmt.Errorf("%s address %q is unspecified: nobody can dial it", what, s)
-	}
-	return &pb.Address{Address: host, Port: uint32(n)}, nil
 }

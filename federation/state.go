@@ -60,8 +60,11 @@ func validate(r *pb.Resource) error {
 	return ValidateState(s)
 }
 
-// MaxGateways bounds the gateways of one federation state.
-const MaxGateways = 1024
+// MaxGateways bounds the gateways of one federation state, MaxStateSize its size in bytes.
+const (
+	MaxGateways  = 1024
+	MaxStateSize = 1 << 20
+)
 
 // ValidateState says what is wrong with a state, or nil.
 func ValidateState(s *pb.FederationState) error {
@@ -71,6 +74,9 @@ func ValidateState(s *pb.FederationState) error {
 	if n := len(s.MeshGateways); n > MaxGateways {
 		return fmt.Errorf("federation state of %s has %d gateways: more than %d", s.Datacenter, n, MaxGateways)
 	}
+	if n := proto.Size(s); n > MaxStateSize {
+		return fmt.Errorf("federation state of %s has %d bytes: more than %d", s.Datacenter, n, MaxStateSize)
+	}
 	for i, g := range s.MeshGateways {
 		switch {
 		case g.GetNode() == nil || g.GetService() == nil:
@@ -79,6 +85,11 @@ func ValidateState(s *pb.FederationState) error {
 			return fmt.Errorf("federation state of %s: gateway %s is in datacenter %q", s.Datacenter, g.Node.Node, g.Node.Datacenter)
 		case catalog.TaggedAddr(g, catalog.TagWAN) == "":
 			return fmt.Errorf("federation state of %s: gateway %s has no WAN address", s.Datacenter, g.Node.Node)
+		}
+		for tag, addr := range g.Service.TaggedAddresses {
+			if err := catalog.CheckAddress(addr); err != nil {
+				return fmt.Errorf("federation state of %s: gateway %s: address %q: %w", s.Datacenter, g.Node.Node, tag, err)
+			}
 		}
 	}
 	return nil

@@ -198,6 +198,30 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, codes.OK, "", "upsert its own again", apply(upsert, notAlive), "server/dc7/srv1")
 	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "server/dc1/srv1")
 
+	// What others would route by must be right, whoever writes it.
+	for what, bad := range map[string]*pb.FederationState{
+		`host "a b" is neither an IP address nor a DNS name`: stateWith("dc3", "192.0.2.1:1", "a b:2"),
+		"0.0.0.0 is unspecified":                             stateWith("dc3", "192.0.2.1:1", "0.0.0.0:2"),
+		"port is not a number":                               stateWith("dc3", "192.0.2.1:1", "192.0.2.1:0"),
+		`gateway gw1 is in datacenter "dc4"`:                 {Datacenter: "dc3", MeshGateways: stateWith("dc4", "192.0.2.1:1", "192.0.2.1:2").MeshGateways},
+	} {
+		add(dc1, codes.InvalidArgument, what, "upsert", func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{Op: upsert, State: bad})
+			return err
+		}, "server/dc3/srv1", "cli/dc1/cli")
+		add(dc1, codes.InvalidArgument, what, "write", writeRecord(stateType, "dc3", bad), "cli/dc1/cli")
+	}
+	add(dc1, codes.InvalidArgument, "WAN address", "register nowhere", func(ctx context.Context, cc *grpc.ClientConn) error {
+		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "0.0.0.0:8443"})
+		return err
+	}, "gateway/dc1/gw5")
+	add(dc1, codes.InvalidArgument, "meta has 5001 bytes", "register with much", func(ctx context.Context, cc *grpc.ClientConn) error {
+		_, err := pb.NewGatewayServiceClient(cc).Register(ctx, &pb.RegisterGatewayRequest{
+			Lan: "192.0.2.1:1", Wan: "192.0.2.1:2", Meta: map[string]string{"m": strings.Repeat("x", 5000)},
+		})
+		return err
+	}, "gateway/dc1/gw5")
+
 	// What a call says of its caller counts only from a server of this datacenter.
 	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
 		forged := strings.ReplaceAll(as, "/", " ")
