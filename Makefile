@@ -7,7 +7,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test race lint bench fuzz check gen plugins
+.PHONY: build demo test race chaos lint bench fuzz check gen plugins
 build:
 	$(GO) build -trimpath -o bin/wanfed ./cmd/wanfed
 demo: build
@@ -17,6 +17,8 @@ test:
 	$(GO) test $(RACE) -timeout 10m ./...
 race:
 	$(GO) test -race -count=1 -timeout 15m ./...
+chaos:
+	WANFED_CHAOS=1 $(GO) test -count=1 -timeout 60m -v ./test
 lint:
 	$(STATICCHECK) ./...
 	$(RULES)

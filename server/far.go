@@ -87,8 +87,10 @@ func (f far) Invoke(ctx context.Context, method string, args, reply any, opts ..
 				proto.Merge(answer, r.got)
 				return nil
 			}
-			// Cancelled, but not by us: the connection was given up for what is past.
-			again = status.Code(r.err) == codes.Canceled && ctx.Err() == nil && asked < maxAsks
+			// Cancelled, but not by us: the connection was given up for what is past. Unavailable: it may have broken
+			// under the call, with the gateway that it went through, and the next one holds.
+			code := status.Code(r.err)
+			again = ctx.Err() == nil && (code == codes.Canceled && asked < maxAsks || code == codes.Unavailable && asked == 1)
 			if !again && running == 0 {
 				return r.err
 			}

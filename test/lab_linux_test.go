@@ -3,13 +3,22 @@
 package test
 
 import (
+	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/wanfed/wanfed/test/lab"
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given { // a lab mostly waits: three at a time keep a processor busy enough
+		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
+	}
 	code := m.Run()
 	lab.RemoveBinary()
 	os.Exit(code)

@@ -29,7 +29,7 @@ func TestStartOrders(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if !tc.always {
-				chaos(t)
+				onlyChaos(t)
 			}
 			l := lab.New(t)
 			dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
@@ -40,7 +40,7 @@ func TestStartOrders(t *testing.T) {
 			for _, part := range tc.before {
 				start[part]()
 			}
-			outage(t, 20*time.Second)
+			outage(t, longer(40*time.Second, 12*time.Second))
 			for _, part := range tc.after {
 				start[part]()
 			}
