@@ -17,8 +17,7 @@ test:
 	$(GO) test $(RACE) -timeout 10m ./...
 race:
 	$(GO) test -race -count=1 -timeout 15m ./...
-chaos:
-	WANFED_CHAOS=1 $(GO) test -count=1 -timeout 60m -v ./test
+chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 60m -v ./test
 lint:
 	$(STATICCHECK) ./...
 	$(RULES)

@@ -29,12 +29,23 @@ const (
 	pollTimeout = 2 * time.Second
 )
 
-// chaos skips the long variants unless they are asked for.
-func chaos(t *testing.T) {
+// chaos says that the long variants are asked for.
+func chaos() bool { return os.Getenv("WANFED_CHAOS") != "" }
+
+// onlyChaos skips what is a long variant.
+func onlyChaos(t *testing.T) {
 	t.Helper()
-	if os.Getenv("WANFED_CHAOS") == "" {
+	if !chaos() {
 		t.Skip("takes long; set WANFED_CHAOS=1, or: make chaos")
 	}
+}
+
+// longer is a duration for the long variants, shorter for the others.
+func longer(long, short time.Duration) time.Duration {
+	if chaos() {
+		return long
+	}
+	return short
 }
 
 // outage lets time pass in which something is down: how long it lasts is what the test is about, back-offs grow meanwhile.
