@@ -5,9 +5,7 @@ package test
 import (
 	"context"
 	"encoding/pem"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,19 +69,15 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 			}
 		})
 	}
-	if how, err := os.ReadFile(filepath.Join("..", "docs", "how-it-works.md")); err != nil || !strings.Contains(string(how), "-servername srv9.server.dc9.wanfed") {
-		t.Errorf("how-it-works.md does not show the name that nobody has: %v", err)
+	if !strings.Contains(readDoc(t, "how-it-works.md"), "-servername srv9.server.dc9.wanfed") {
+		t.Error("how-it-works.md does not show the name that nobody has")
 	}
 }
 
 // openSSLCommand is the command line of openssl in a document, in words.
 func openSSLCommand(t *testing.T, file string) []string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "docs", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`\$ (openssl s_client (?:.*\\\n)*.*) </dev/null`).FindStringSubmatch(string(b))
+	line := regexp.MustCompile(`\$ (openssl s_client (?:.*\\\n)*.*) </dev/null`).FindStringSubmatch(readDoc(t, file))
 	if line == nil {
 		t.Fatalf("%s has no openssl command", file)
 	}

@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -59,11 +61,25 @@ func counted(t *testing.T, log *logFile, base, series, reason, want string, try 
 	if err != nil || len(all) != 1 {
 		t.Errorf("%d lines, %v, want one: %q", len(all), err, all)
 	}
-	if ok := matches(line, want); !ok {
+	if !matches(line, want) {
 		t.Errorf("line: %s\nwant: %s", line, want)
+	}
+	name, _, _ := strings.Cut(series, "{")
+	if doc := readDoc(t, "how-it-works.md"); !strings.Contains(doc, "`"+name+"`") || !strings.Contains(doc, "`"+reason+"`") {
+		t.Errorf("how-it-works.md does not name %s with %s", name, reason)
 	}
 }
 
+func readDoc(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "docs", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// matches says whether line has all parts of want, which "…" separates, in order.
 func matches(line, want string) bool {
 	for part := range strings.SplitSeq(want, "…") {
 		i := strings.Index(line, part)
