@@ -4,6 +4,7 @@ package test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,6 +51,29 @@ var faults = []fault{
 	{"far server suspended", suspendAnswerer},
 }
 
+// moreFaults are for the long form alone.
+var moreFaults = []fault{
+	{"gateway cut one way, away from it", func(t *testing.T, c chaosLab, g *lab.Node) (func(), *lab.Node) {
+		return cutOneWay(t, c.WANLink(g, c.far.Gateways[0]).There), nil
+	}},
+	{"gateway cut one way, towards it", func(t *testing.T, c chaosLab, g *lab.Node) (func(), *lab.Node) {
+		return cutOneWay(t, c.WANLink(g, c.far.Gateways[0]).Back), nil
+	}},
+}
+
+func cutOneWay(t *testing.T, p *wan.Path) (heal func()) {
+	t.Helper()
+	set := func(cut bool) {
+		link := p.Link()
+		link.Cut = cut
+		if err := p.Set(link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(true)
+	return func() { set(false) }
+}
+
 func standInFault(m lab.Manners) func(*testing.T, chaosLab, *lab.Node) (func(), *lab.Node) {
 	return func(t *testing.T, _ chaosLab, g *lab.Node) (func(), *lab.Node) {
 		g.Kill()
@@ -87,10 +111,13 @@ func suspendAnswerer(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node) 
 func TestChaosGateway(t *testing.T) {
 	alongside(t)
 	var shared chaosLab
-	if !long() { // one lab for all: each fault hits the way that the last one left
+	all := faults
+	if long() {
+		all = append(slices.Clone(faults), moreFaults...)
+	} else { // one lab for all: each fault hits the way that the last one left
 		shared = newChaosLab(t)
 	}
-	for _, f := range faults {
+	for _, f := range all {
 		t.Run(f.name, func(t *testing.T) {
 			c := shared
 			if long() {
