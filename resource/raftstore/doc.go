@@ -25,9 +25,10 @@
 //
 // # Goroutines
 //
-// Raft runs its own; Close joins them and the handlers of their connections. Open starts one more, which follows
-// leadership, and each Commit, strong read and membership change one that waits for Raft's answer. Close waits for these as
-// well; only if Raft drops an answer in the moment it stops does one outlive it, holding nothing but that answer.
+// Raft runs its own; Close joins them and the handlers of their connections. Open starts two more: one follows leadership,
+// one hands Raft the calls of other servers. Each Commit, strong read and membership change starts one that waits for Raft's
+// answer. Close waits for these as well; only if Raft drops an answer in the moment it stops does one outlive it, holding
+// nothing but that answer.
 //
 // # Failure
 //

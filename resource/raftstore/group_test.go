@@ -52,7 +52,7 @@ func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan stru
 // awaitWrites waits until s has applied n more writes.
 func awaitWrites(t *testing.T, s *Store, n uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := s.Wait(ctx, testType, s.Stats().StoreIndex+n); err != nil {
 		t.Fatal(err)

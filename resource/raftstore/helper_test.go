@@ -170,12 +170,12 @@ func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
 	return all
 }
 
-const patience = 20 * time.Second
+const waitLimit = 20 * time.Second
 
 // until waits until cond holds, asked again whenever a store's view of leadership changes.
 func until(t testing.TB, what string, stores []*Store, cond func() bool) {
 	t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(waitLimit)
 	defer timeout.Stop()
 	for {
 		changed := make(chan struct{}, len(stores))
@@ -292,7 +292,7 @@ func textOf(t testing.TB, s *Store, c resource.Consistency, name string) string 
 // awaitText waits until s has applied a resource with that text.
 func awaitText(t testing.TB, s *Store, name, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for {
 		_, index, err := s.List(ctx, resource.Eventual, resource.Query{Type: testType})

@@ -100,7 +100,7 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	}
 	change(req)
 	var resp raft.InstallSnapshotResponse
-	err = leader.trans.InstallSnapshot(raft.ServerID(node), raft.ServerAddress(node), req, &resp, r)
+	err = leader.trans.NetworkTransport.InstallSnapshot(raft.ServerID(node), raft.ServerAddress(node), req, &resp, r)
 	return &resp, err
 }
 
@@ -147,10 +147,13 @@ func TestSnapshotAgain(t *testing.T) {
 	}
 	// One that contradicts a log which is longer stops the server before it loses track of its log.
 	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.LastLogIndex, r.LastLogTerm = last, 99 })
-	if err == nil || !strings.Contains(err.Error(), "remove the data dir") {
-		t.Errorf("contradiction: %v", err)
+	if err == nil {
+		t.Error("a contradiction was accepted")
 	}
 	<-f.Failed()
+	if err := f.Err(); !strings.Contains(err.Error(), "remove the data dir") {
+		t.Errorf("it failed with %v", err)
+	}
 }
 
 // TestSnapshotWithOldLog: the process ended when it had stored the leader's snapshot, and had not emptied its log.

@@ -66,6 +66,7 @@ func (s *Store) followLeadership() {
 		term, leads := s.raft.CurrentTerm(), s.raft.State() == raft.Leader
 		if !leads || term != ready {
 			ready = 0
+			s.trans.patience.release() // what waits in an earlier term
 		}
 		s.setView(view{leader: string(id), term: ready})
 		if leads && ready == 0 && asked == 0 {
@@ -81,6 +82,7 @@ func (s *Store) followLeadership() {
 			s.setView(view{})
 			s.drain() // Raft drops answers when it stops
 			s.stop()
+			s.trans.Close() // else the others wait for answers
 			return
 		case <-s.donec:
 			s.setView(view{})

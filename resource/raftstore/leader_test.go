@@ -120,6 +120,53 @@ func TestElectionTime(t *testing.T) {
 	})
 }
 
+// TestComeback: a server that was away for long is up to date within a second of its return, and the leader does not wait for
+// it longer than it leads, or the server belongs to the group.
+func TestComeback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := pipes()
+		all := group(t, nw, func(c *Config) { c.Heartbeat = 500 * time.Millisecond })
+		leader := awaitLeader(t, values(all)...)
+		away := values(all, leader)[0]
+		put(t, leader, "x", "0")
+		for i := 1; i <= 3; i++ {
+			nw.isolate(away.cfg.Node, true)
+			time.Sleep(time.Minute)
+			put(t, leader, "x", sprint(i))
+			start := time.Now()
+			nw.isolate(away.cfg.Node, false)
+			awaitText(t, away, "x", sprint(i))
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("it took %v to catch up", took)
+			}
+		}
+
+		nw.isolate(away.cfg.Node, true)
+		time.Sleep(time.Minute)
+		for range 3 { // also to the one that is away, in vain
+			leader = write(t, values(all, away), "x", "y")
+			start := time.Now()
+			if err := leader.TransferLeadership(t.Context()); err != nil {
+				t.Errorf("transfer: %v", err)
+			}
+			next := awaitLeader(t, values(all, away, leader)...)
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("leadership took %v from %s to %s", took, leader.cfg.Node, next.cfg.Node)
+			}
+		}
+		leader = write(t, values(all, away), "x", "z")
+		if err := leader.RemoveServer(t.Context(), away.cfg.Node); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		leader.trans.patience.mu.Lock()
+		defer leader.trans.patience.mu.Unlock()
+		if n := len(leader.trans.patience.waiting); n != 0 {
+			t.Errorf("%d servers are waited for", n)
+		}
+	})
+}
+
 // TestTransfer: leadership goes where nobody waits for a timeout.
 func TestTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

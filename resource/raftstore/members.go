@@ -139,7 +139,9 @@ func (s *Store) changeGroup(ctx context.Context, what, node string, want bool, s
 	if err != nil || slices.Contains(voters, node) == want {
 		return err
 	}
-	if _, err := s.call(ctx, start); err != nil {
+	_, err = s.call(ctx, start)
+	s.trans.patience.release() // nobody waits for one that has left
+	if err != nil {
 		return fmt.Errorf("%s %s: %w", what, node, commitError(err))
 	}
 	s.log.Info("raft group changed", "change", what, "peer", node)
@@ -163,6 +165,7 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 		srv := server(node)
 		tries = append(tries, func() raft.Future { return s.raft.LeadershipTransferToServer(srv.ID, srv.Address) })
 	}
+	defer s.trans.patience.rush()()
 	for len(tries) > 0 {
 		_, err = s.call(ctx, tries[0])
 		switch {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -155,6 +156,10 @@ func (s *Store) startRaft() error {
 	if err != nil {
 		return errors.Join(err, s.Err()) // the latter says more of a snapshot that cannot be read
 	}
+	s.trans.patience.start(func(id raft.ServerID, term uint64) bool {
+		voters, err := s.Peers()
+		return err == nil && slices.Contains(voters, string(id)) && s.raft.State() == raft.Leader && s.raft.CurrentTerm() == term
+	})
 	s.trans.work.Go(func() { s.trans.forward(s.settleInstall) })
 	return nil
 }

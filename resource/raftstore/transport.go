@@ -10,14 +10,15 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is the library's, with one check before Raft gets a call: a snapshot that this server does not need does not reach
-// it (see history).
+// transport is the library's, with two changes: a snapshot that this server does not need does not reach Raft (see history),
+// and a leader finds a server that comes back at once (see patience).
 type transport struct {
 	*raft.NetworkTransport
-	rpcc  chan raft.RPC // what Raft consumes
-	stopc chan struct{} // closed by Close
-	stop  sync.Once
-	work  sync.WaitGroup // forward, and the answers that it gives itself
+	patience patience
+	rpcc     chan raft.RPC // what Raft consumes
+	stopc    chan struct{} // closed by Close
+	stop     sync.Once
+	work     sync.WaitGroup // forward, and the answers that it gives itself
 }
 
 var _ raft.WithPreVote = (*transport)(nil)
@@ -34,7 +35,30 @@ func (t *transport) Consumer() <-chan raft.RPC { return t.rpcc }
 
 func (t *transport) Close() error {
 	t.stop.Do(func() { close(t.stopc) })
+	t.patience.end()
 	return t.NetworkTransport.Close()
+}
+
+// AppendEntries is the leader's call with entries, and its heartbeat.
+func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := t.NetworkTransport.AppendEntries(id, target, req, resp)
+	heartbeat := req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0 // as the other end has it
+	switch {
+	case heartbeat && err == nil:
+		t.patience.heard(id)
+	case !heartbeat && err != nil:
+		t.patience.wait(id, req.Term)
+	}
+	return err
+}
+
+// InstallSnapshot is the leader's call too.
+func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	err := t.NetworkTransport.InstallSnapshot(id, target, req, resp, data)
+	if err != nil {
+		t.patience.wait(id, req.Term)
+	}
+	return err
 }
 
 // wait returns when forward and what it started have. Call Close before, and end the connections.
