@@ -26,6 +26,7 @@ func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (*serf.Serf,
 
 func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Config {
 	ml := memberlist.DefaultLANConfig()
+	ml.TCPTimeout = 3 * time.Second
 	if p.cfg.Kind == WAN {
 		ml = memberlist.DefaultWANConfig()
 		ml.TCPTimeout = 10 * time.Second

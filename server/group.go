@@ -43,19 +43,21 @@ type group struct {
 
 const (
 	minLANBackoff = 100 * time.Millisecond
-	maxLANBackoff = 10 * time.Second
+	maxLANBackoff = 2 * time.Second
 )
 
-// runJoin contacts the configured addresses until another server of this datacenter is alive, and again whenever none is.
+// runJoin contacts the configured addresses as long as no other server of this datacenter is alive, and every one that the
+// pool calls failed: it may have been cut off only, and then nobody but this server and its like notices that it is back.
 func (g *group) runJoin(ctx context.Context) error {
-	if len(g.join) == 0 {
-		return nil
-	}
-	backoff := minLANBackoff
+	backoff, failing := minLANBackoff, false
+	var last []string
 	for {
 		changed := g.lan.Changed()
-		if g.othersAlive() > 0 {
-			backoff = minLANBackoff
+		missing := g.missing()
+		if !slices.Equal(missing, last) {
+			backoff, failing, last = minLANBackoff, false, missing
+		}
+		if len(missing) == 0 {
 			select {
 			case <-changed:
 				continue
@@ -63,8 +65,15 @@ func (g *group) runJoin(ctx context.Context) error {
 				return nil
 			}
 		}
-		if err := g.lan.Join(ctx, g.join...); err != nil && ctx.Err() == nil {
-			g.logger.Warn("joining the LAN pool", "err", err, "retry", backoff)
+		order := slices.Clone(missing) // they are dialed one after the other: a dead one should not always be the first
+		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		if err := g.lan.Join(ctx, order...); err != nil && ctx.Err() == nil {
+			level := slog.LevelWarn
+			if failing {
+				level = slog.LevelDebug // no news
+			}
+			g.logger.Log(ctx, level, "joining the LAN pool", "err", err)
+			failing = true
 		}
 		timer := time.NewTimer(backoff + rand.N(backoff/4))
 		select {
@@ -79,14 +88,23 @@ func (g *group) runJoin(ctx context.Context) error {
 	}
 }
 
-func (g *group) othersAlive() int {
-	n := 0
+// missing lists whom to join: host:port, or node/host:port.
+func (g *group) missing() []string {
+	var out []string
+	alone := true
 	for _, m := range g.lan.Members() {
-		if m.Alive() && m.Name != g.node {
-			n++
+		switch {
+		case m.Name == g.node:
+		case m.Alive():
+			alone = false
+		case m.Status == pool.StatusFailed:
+			out = append(out, m.Name+"/"+m.Addr)
 		}
 	}
-	return n
+	if alone {
+		out = append(out, g.join...)
+	}
+	return out
 }
 
 // runBootstrap forms the first Raft group once as many servers as expected are alive, none of which has Raft state. Only the

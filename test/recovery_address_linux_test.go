@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // TestServerMoves gives a server of dc2 another LAN address, under the same name and with the same data, and starts it again:
@@ -45,6 +46,7 @@ func TestServerMoves(t *testing.T) {
 				l.Net.Hosts(gw.NS, map[string]string{"srv1.example": dc2.Servers[0].LAN})
 				srv.StartServer()
 				awaitWhole(t, l, 2*promptly, "server moved")
+				throughGateway(t, l, dc1, srv, wanfed.ProtoGRPC) // that very server
 				writeNumbers(t, l, dc1.Servers[0], 1)
 				awaitNumber(t, promptly, 1, dc2.Servers...)
 				sameEverywhere(t, l)

@@ -22,21 +22,26 @@ import (
 func TestGatewayOutages(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name   string
-		outage time.Duration
-		failed bool
+		name    string
+		servers int
+		outage  time.Duration
+		failed  bool
 	}{
-		{"at once", 0, false},
-		{"when they are critical", 15 * time.Second, false},
-		{"when members are failed", 0, true},
+		{"at once", 1, 0, false},
+		{"when they are critical", 1, 15 * time.Second, false},
+		{"when members are failed", 1, 0, true},
+		{"when members are failed, three servers each", 3, 0, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
+			if tc.failed && tc.servers > 1 {
+				onlyChaos(t) // calling six members failed takes two minutes
+			}
 			l := lab.New(t)
-			dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
+			dc1, dc2 := l.Add(tc.servers, 1), l.Add(tc.servers, 1)
 			dc1.Start()
 			dc2.Start()
-			awaitWhole(t, l, promptly, "start")
+			awaitWhole(t, l, 2*promptly, "start")
 			gateways := []*lab.Node{dc1.Gateways[0], dc2.Gateways[0]}
 			for _, g := range gateways {
 				g.Kill()
@@ -45,8 +50,10 @@ func TestGatewayOutages(t *testing.T) {
 				outage(t, tc.outage)
 			}
 			if tc.failed {
-				awaitStatus(t, failure, dc2.Servers[0], api.MemberFailed, dc1.Servers[0])
-				awaitStatus(t, failure, dc1.Servers[0], api.MemberFailed, dc2.Servers[0])
+				for i := range tc.servers {
+					awaitStatus(t, 2*failure, dc2.Servers[i], api.MemberFailed, dc1.Servers...)
+					awaitStatus(t, 2*failure, dc1.Servers[i], api.MemberFailed, dc2.Servers...)
+				}
 			}
 			for _, g := range gateways {
 				g.StartGateway()
@@ -72,31 +79,39 @@ func TestGatewayRoutesFromDisk(t *testing.T) {
 	gw.StartGateway()
 
 	stop := standIn(t, srv)
-	id, err := l.PKI.Issue(tlsutil.RoleCLI, "dc1", "operator")
+	took := throughGateway(t, l, dc1, srv, standInProto)
+	t.Logf("routed from disk after %v", took)
+	stop()
+	srv.StartServer()
+	awaitWhole(t, l, promptly, "server restarted")
+}
+
+// throughGateway waits until a connection from dc, through its gateway, gets to a certain server of another datacenter, and
+// returns how long that took.
+func throughGateway(t *testing.T, l *lab.Lab, dc *lab.Datacenter, srv *lab.Node, proto string) time.Duration {
+	t.Helper()
+	files, err := l.PKI.Issue(tlsutil.RoleCLI, dc.Name, "operator")
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := lab.Eventually(t, promptly, "connection to "+srv.WANName(), func(ctx context.Context) error {
+	id, err := tlsutil.Load(files, "wanfed", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sni := tlsutil.ServerName(srv.Name, srv.DC().Name, "wanfed")
+	return lab.Eventually(t, promptly, "connection to "+srv.WANName(), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
-		who, err := tlsutil.Load(id, "wanfed", quiet)
+		raw, err := lab.DialIn(lab.One(dc).NS)(ctx, "tcp", dc.Gateways[0].LANAddr())
 		if err != nil {
 			return err
 		}
-		raw, err := lab.DialIn(dc1.Servers[0].NS)(ctx, "tcp", dc1.Gateways[0].LANAddr())
-		if err != nil {
-			return err
-		}
-		c, err := handshake(ctx, raw, who.ClientConfig(tlsutil.ServerName(srv.Name, "dc2", "wanfed"), standInProto))
+		c, err := handshake(ctx, raw, id.ClientConfig(sni, proto))
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	})
-	t.Logf("routed from disk after %v", took)
-	stop()
-	srv.StartServer()
-	awaitWhole(t, l, promptly, "server restarted")
 }
 
 const standInProto = "stand-in"

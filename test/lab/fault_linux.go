@@ -34,7 +34,21 @@ func (n *Node) BlackHole() {
 	}`, holeTable))
 }
 
-// Heal ends BlackHole.
+// CutFrom drops every packet between the node and others of its datacenter, without an answer to anybody. Needs NeedNFT.
+func (n *Node) CutFrom(others ...*Node) {
+	n.dc.lab.t.Helper()
+	var addrs []string
+	for _, o := range others {
+		addrs = append(addrs, o.LAN)
+	}
+	set := strings.Join(addrs, ", ")
+	n.nft(fmt.Sprintf(`table inet %[1]s {
+		chain in  { type filter hook input  priority 0; policy accept; ip saddr { %[2]s } drop; }
+		chain out { type filter hook output priority 0; policy accept; ip daddr { %[2]s } drop; }
+	}`, holeTable, set))
+}
+
+// Heal ends BlackHole and CutFrom.
 func (n *Node) Heal() {
 	n.dc.lab.t.Helper()
 	n.nft("delete table inet " + holeTable)
