@@ -55,6 +55,13 @@ func TestServersOfASecondary(t *testing.T) {
 	leader.StartServer()
 	awaitNumber(t, promptly, 2, dc2.Servers...)
 	awaitWhole(t, l, promptly, "all servers of dc2 back")
+
+	dc2.Kill()
+	for _, s := range []*lab.Node{dc2.Servers[2], dc2.Servers[0], dc2.Servers[1]} {
+		s.StartServer()
+	}
+	dc2.Gateways[0].StartGateway()
+	awaitWhole(t, l, promptly, "all of dc2 killed and restarted")
 	staysAlive(t, l, longer(60*time.Second, 2*time.Second))
 	sameEverywhere(t, l)
 }
@@ -72,6 +79,10 @@ func TestServersOfThePrimary(t *testing.T) {
 	follower.Kill()
 	writeNumbers(t, l, leader, 1)
 	awaitNumber(t, promptly, 1, append(l.Running(dc1), dc2.Servers...)...)
+	outage(t, longer(40*time.Second, 12*time.Second))
+	follower.StartServer()
+	awaitNumber(t, promptly, 1, follower)
+	follower.Kill()
 
 	leader.Kill()
 	last := l.Running(dc1)[0]
@@ -134,7 +145,7 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 // awaitNumber waits until servers have the state of dc9 with a number.
 func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.Node) {
 	t.Helper()
-	lab.Eventually(t, limit, "record of dc9", func(ctx context.Context) error {
+	took := lab.Eventually(t, limit, "record of dc9", func(ctx context.Context) error {
 		for _, s := range servers {
 			states, err := statesOf(ctx, s)
 			if err != nil {
@@ -146,6 +157,7 @@ func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.No
 		}
 		return nil
 	})
+	t.Logf("record of dc9 at %d servers after %v", len(servers), took.Round(time.Millisecond))
 }
 
 // awaitShown waits until servers show the gateways of dc as they are.
