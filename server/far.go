@@ -14,10 +14,12 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/federation"
 )
 
-// Bounds of how long an answer from another datacenter may take before its connection is doubted. Between them it is twice the
-// round trip of the connection's handshake.
+// Bounds of how long an answer from another datacenter may take before its connection is doubted. Between them it is two round
+// trips.
 const (
 	minPatience = 150 * time.Millisecond
 	maxPatience = time.Second
@@ -131,6 +133,8 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-cc.life.Done(): // another call found out
+		return true
 	case <-ctx.Done():
 		return false
 	}
@@ -140,7 +144,11 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	}
 	tctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	defer context.AfterFunc(cc.life, cancel)()
 	_, err := healthpb.NewHealthClient(cc).Check(tctx, &healthpb.HealthCheckRequest{})
+	if cc.life.Err() != nil {
+		return true
+	}
 	if ctx.Err() != nil || status.Code(err) != codes.DeadlineExceeded {
 		return false
 	}
@@ -149,13 +157,19 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	return true
 }
 
-// patience is how long an answer of a datacenter usually takes, and as much again.
+// patience is two round trips to a datacenter. A handshake through an own gateway takes as long: the gateway connects to
+// the next one meanwhile.
 func (c *conns) patience(dc string) time.Duration {
-	var rtt time.Duration
+	var d time.Duration
 	for _, p := range c.dialer.Paths() {
-		if p.DC == dc && p.LastSuccess.After(p.LastErrorAt) {
-			rtt = max(rtt, p.RTT)
+		if p.DC != dc || !p.LastSuccess.After(p.LastErrorAt) {
+			continue
+		}
+		if p.Via == federation.ViaOwn {
+			d = max(d, p.RTT)
+		} else {
+			d = max(d, 2*p.RTT)
 		}
 	}
-	return min(max(2*rtt, minPatience), maxPatience)
+	return min(max(d, minPatience), maxPatience)
 }
