@@ -56,6 +56,7 @@ func TestDeadDatacenter(t *testing.T) {
 
 	dc3.Start()
 	awaitWhole(t, l, promptly, "deleted datacenter back")
+	sameEverywhere(t, l)
 }
 
 // steady checks that requests between two datacenters are answered at once.

@@ -92,7 +92,8 @@ func TestWholeRestarts(t *testing.T) {
 					l.Datacenters()[n-1].Kill()
 				}
 			}
-			if len(tc.killed) == 1 && tc.pause > 0 {
+			if len(tc.killed) == 1 { // the secondaries do without the primary
+				steady(t, lab.One(l.Datacenters()[1]), lab.One(l.Datacenters()[2]))
 				outage(t, tc.pause)
 			}
 			for _, n := range tc.killed {
