@@ -26,6 +26,8 @@ type redial struct {
 	mu     sync.Mutex
 	failed map[connKey]failure
 	news   map[string]chan struct{} // by datacenter; closed and removed
+	lost   map[string]bool          // datacenters of which the last dial failed
+	turned chan struct{}            // closed and replaced when lost changes
 }
 
 // failure is what is known of a server that could not be dialed.
@@ -49,7 +51,10 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 })
 
 func newRedial(own string, b *wanfed.Book) *redial {
-	return &redial{own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{}}
+	return &redial{
+		own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{},
+		lost: map[string]bool{}, turned: make(chan struct{}),
+	}
 }
 
 // do dials key, not before its pause is over. A dial under way when the address book gets other ways to key's datacenter is
@@ -66,6 +71,11 @@ func (r *redial) do(ctx context.Context, key connKey, dial func(context.Context)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if key.node == "" && r.lost[key.dc] != (err != nil) {
+		r.lost[key.dc] = err != nil
+		close(r.turned)
+		r.turned = make(chan struct{})
+	}
 	if err == nil {
 		delete(r.failed, key)
 		return nil
@@ -152,6 +162,13 @@ func (r *redial) heardOf(dc string) {
 		close(ch)
 		delete(r.news, dc)
 	}
+}
+
+// lostOf says whether the last dial of a datacenter failed, and gives a channel that is closed when that may have changed.
+func (r *redial) lostOf(dc string) (bool, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost[dc], r.turned
 }
 
 // routesChanged gives the news of an address book that has changed.
