@@ -26,7 +26,6 @@ type link struct {
 	addr    string    // where memberlist last said the target is; only for the own datacenter
 	retired bool      // takes no more; another link has the key, or nobody
 	failing bool      // the last thing that happened was a failure
-	since   time.Time // of failing
 	wasUp   bool
 	st      LinkStatus
 }
@@ -88,7 +87,6 @@ func (l *link) run(ctx context.Context) {
 		ways := l.ways()
 		conn, err := l.dial(ctx)
 		if err == nil {
-			l.dropStale()
 			var settled bool
 			if settled, err = l.use(ctx, conn); settled {
 				b.reset()
@@ -167,17 +165,6 @@ func (l *link) expire() {
 	l.drop(dropExpired, countFrames(frames))
 }
 
-// dropStale drops what was queued during a longer outage: old news of who is dead would be believed by those who know better.
-func (l *link) dropStale() {
-	l.mu.Lock()
-	var frames []byte
-	if l.failing && time.Since(l.since) >= l.t.tm.stale {
-		frames, _ = l.q.take(nil)
-	}
-	l.mu.Unlock()
-	l.drop(dropExpired, countFrames(frames))
-}
-
 // ways is what the book says about reaching the target.
 func (l *link) ways() []Hop {
 	r := l.t.book.Load()
@@ -218,9 +205,6 @@ func (l *link) failed(err error) {
 	l.mu.Lock()
 	gateway := l.st.Hop.Addr
 	news := !l.failing
-	if news {
-		l.since = time.Now()
-	}
 	l.failing = true
 	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
 	l.st.LastError, l.st.LastErrorAt = explain(err), time.Now()

@@ -59,7 +59,6 @@ type timing struct {
 	linkIdle   time.Duration // a link without packets is closed by who dialed it, before
 	peerIdle   time.Duration // who accepted it would
 	body       time.Duration // between the head of a frame and its last byte; between accepting a stream and its header
-	stale      time.Duration // what was queued on a link that was down for so long is not sent any more
 	settled    time.Duration // a connection that lived this long resets the back-off
 	backoffMin time.Duration
 	backoffMax time.Duration
@@ -77,7 +76,7 @@ func defaultTiming() timing {
 		dial: 15 * time.Second, write: 5 * time.Second,
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
 		linkIdle: time.Minute, peerIdle: 2 * time.Minute, body: 10 * time.Second,
-		stale: time.Second, settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
+		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		better: 30 * time.Second, consulAge: 30 * time.Second,
 		open: 10 * time.Second, streamIdle: 5 * time.Minute, session: time.Minute,
 		keepalive: 3 * time.Second, muxWrite: 7 * time.Second,
