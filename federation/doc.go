@@ -16,7 +16,7 @@
 //   - Hinter tells the own gateways' addresses to the WAN pool, in this server's tags: for when the record cannot travel.
 //   - Joiner keeps this server in the WAN pool: it contacts every known datacenter of which no member is alive, and every
 //     server of its own datacenter that is missing there.
-//     While the primary cannot be dialed, it asks the other datacenters, which may know new addresses (Seek).
+//     It also exchanges state with datacenters that could not be reached for a while (CatchUp).
 //   - Admit refuses members whose name is not <node>.<dc>, or whose primary is another.
 //
 // # Flow of a secondary's first seconds

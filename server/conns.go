@@ -19,7 +19,8 @@ import (
 )
 
 // conns holds one gRPC connection per server, or per "any server of a datacenter". They are keyed by datacenter and node,
-// never by address. There are as many as datacenters and own servers.
+// never by address. There are as many as datacenters and own servers. Those to other datacenters of the address book are
+// kept open, so that it shows when one can be reached again (redial.contacts).
 type conns struct {
 	dialer *wanfed.Dialer
 	book   *wanfed.Book
@@ -30,6 +31,7 @@ type conns struct {
 	byName map[connKey]*conn
 	old    sync.WaitGroup // connections that were given up and drain
 	stop   chan struct{}  // closed at the end: drains are cut short
+	kept   sync.WaitGroup // keep
 }
 
 type connKey struct{ dc, node string }
@@ -88,7 +90,23 @@ func (c *conns) addLocked(key connKey, first *tls.Conn) (*conn, error) {
 		return nil, err
 	}
 	c.byName[key] = cc
+	if key.dc != c.own && key.node == "" {
+		c.kept.Go(func() { keep(cc) })
+	}
 	return cc, nil
+}
+
+// keep connects cc whenever it is not, until it is given up.
+func keep(cc *conn) {
+	for {
+		state := cc.GetState()
+		if state == connectivity.Idle {
+			cc.Connect()
+		}
+		if !cc.WaitForStateChange(cc.life, state) {
+			return
+		}
+	}
 }
 
 // Run follows the address book until ctx ends, and then closes all connections.
@@ -104,6 +122,11 @@ func (c *conns) Run(ctx context.Context) error {
 		for _, cc := range c.all() {
 			if dc := cc.key.dc; dc != c.own && len(now.Hops[dc]) == 0 && len(old.Hops[dc]) > 0 {
 				c.giveUp(cc, 0) // it was deleted: nobody is to dial it for ever
+			}
+		}
+		for dc := range now.Hops {
+			if _, err := c.to(dc, ""); err != nil {
+				return errors.Join(err, c.close())
 			}
 		}
 		old = now
@@ -159,7 +182,7 @@ func (c *conns) move(ctx context.Context) {
 	}
 }
 
-// giveUp makes the next call dial anew. Calls under way on cc may finish within grace; streams on it end.
+// giveUp makes the next call use a connection that is dialed anew. Calls under way on cc may finish within grace; streams on it end.
 func (c *conns) giveUp(cc *conn, grace time.Duration) { c.giveUpFor(cc, nil, grace) }
 
 // giveUpFor is giveUp, with the connection that the next call goes over, if not nil.
@@ -173,7 +196,7 @@ func (c *conns) giveUpFor(cc *conn, next *tls.Conn, grace time.Duration) {
 		return
 	}
 	delete(c.byName, cc.key)
-	if next != nil {
+	if next != nil || cc.key.node == "" && len(c.book.Load().Hops[cc.key.dc]) > 0 {
 		if moved, err := c.addLocked(cc.key, next); err == nil {
 			moved.Connect() // takes next before it grows old
 		}
@@ -214,5 +237,6 @@ func (c *conns) close() error {
 			_ = t.NetConn().Close() // gRPC never asked for it
 		}
 	}
+	c.kept.Wait()
 	return errors.Join(errs...)
 }

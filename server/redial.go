@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -26,8 +27,8 @@ type redial struct {
 	mu     sync.Mutex
 	failed map[connKey]failure
 	news   map[string]chan struct{} // by datacenter; closed and removed
-	lost   map[string]bool          // datacenters of which the last dial failed
-	turned chan struct{}            // closed and replaced when lost changes
+	touch  map[string]federation.Contact
+	turned chan struct{} // closed and replaced when touch changes
 }
 
 // failure is what is known of a server that could not be dialed.
@@ -53,32 +54,51 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 func newRedial(own string, b *wanfed.Book) *redial {
 	return &redial{
 		own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{},
-		lost: map[string]bool{}, turned: make(chan struct{}),
+		touch: map[string]federation.Contact{}, turned: make(chan struct{}),
 	}
 }
 
 // do dials key, not before its pause is over. A dial under way when the address book gets other ways to key's datacenter is
 // begun anew: those it is busy with may be dead. It returns early when ctx ends.
 func (r *redial) do(ctx context.Context, key connKey, dial func(context.Context) error) error {
-	if err := r.pause(ctx, key); err != nil {
+	woken, err := r.pause(ctx, key)
+	if err != nil {
 		return err
 	}
-	news := r.newsOf(key.dc) // before the dial: what comes during it counts
-	err := r.dial(ctx, key.dc, dial)
-	for errors.Is(err, errOtherWays) && ctx.Err() == nil {
-		news = r.newsOf(key.dc)
-		err = r.dial(ctx, key.dc, dial)
+	var limit time.Duration
+	if woken {
+		limit = waysSettle
 	}
+	var news <-chan struct{}
+	for again := true; again; {
+		news = r.newsOf(key.dc) // before the dial: what comes during it counts
+		err = r.dial(ctx, key.dc, limit, dial)
+		limit = 0
+		if errors.Is(err, errOtherWays) {
+			limit = waysSettle
+		}
+		again = ctx.Err() == nil && (errors.Is(err, errOtherWays) || errors.Is(err, errTooEarly))
+	}
+	r.note(key, news, err)
+	return err
+}
+
+// note keeps how a dial of key went that began with news.
+func (r *redial) note(key connKey, news <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if key.node == "" && r.lost[key.dc] != (err != nil) {
-		r.lost[key.dc] = err != nil
+	if c := r.touch[key.dc]; key.node == "" && c.Lost != (err != nil) {
+		c.Lost = err != nil
+		if err == nil {
+			c.Regained++
+		}
+		r.touch[key.dc] = c
 		close(r.turned)
 		r.turned = make(chan struct{})
 	}
 	if err == nil {
 		delete(r.failed, key)
-		return nil
+		return
 	}
 	limit := maxPause
 	if key.dc == r.own {
@@ -89,13 +109,20 @@ func (r *redial) do(ctx context.Context, key connKey, dial func(context.Context)
 	f.times++
 	f.news = news
 	r.failed[key] = f
-	return err
 }
 
-var errOtherWays = errors.New("the address book has other ways now")
+var (
+	errOtherWays = errors.New("the address book has other ways now")
+	errTooEarly  = errors.New("the own gateways may not have had the new ways yet")
+)
 
-// dial calls dial once. Its error is errOtherWays when the ways changed meanwhile.
-func (r *redial) dial(ctx context.Context, dc string, dial func(context.Context) error) error {
+// waysSettle is when a dial that began with news is begun anew. The own gateways hear of other ways a moment later than this
+// server does: a dial that passes them too early hangs at an address that is dead.
+const waysSettle = 500 * time.Millisecond
+
+// dial calls dial once. Its error is errOtherWays when the ways changed meanwhile, errTooEarly when it was not done within
+// limit, if that is not 0.
+func (r *redial) dial(ctx context.Context, dc string, limit time.Duration, dial func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -114,19 +141,24 @@ func (r *redial) dial(ctx context.Context, dc string, dial func(context.Context)
 			}
 		}
 	})
+	if limit > 0 {
+		timer := time.AfterFunc(limit, func() { cancel(errTooEarly) })
+		defer timer.Stop()
+	}
 	err := dial(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errOtherWays) {
-		return errOtherWays
+	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errOtherWays) || errors.Is(cause, errTooEarly)) {
+		return cause
 	}
 	return err
 }
 
-func (r *redial) pause(ctx context.Context, key connKey) error {
+// pause waits until key should be dialed again; woken says that there is news.
+func (r *redial) pause(ctx context.Context, key connKey) (woken bool, err error) {
 	r.mu.Lock()
 	f, failed := r.failed[key]
 	r.mu.Unlock()
 	if !failed {
-		return nil
+		return false, nil
 	}
 	timer := time.NewTimer(time.Until(f.until))
 	defer timer.Stop()
@@ -136,10 +168,11 @@ func (r *redial) pause(ctx context.Context, key connKey) error {
 		r.mu.Lock()
 		delete(r.failed, key) // what is new may take a moment to work: short pauses again
 		r.mu.Unlock()
+		return true, nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
-	return nil
+	return false, nil
 }
 
 // newsOf returns a channel that is closed at the next news of a datacenter.
@@ -164,11 +197,11 @@ func (r *redial) heardOf(dc string) {
 	}
 }
 
-// lostOf says whether the last dial of a datacenter failed, and gives a channel that is closed when that may have changed.
-func (r *redial) lostOf(dc string) (bool, <-chan struct{}) {
+// contacts tells how dials of datacenters went, and gives a channel that is closed when that has changed.
+func (r *redial) contacts() (map[string]federation.Contact, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lost[dc], r.turned
+	return maps.Clone(r.touch), r.turned
 }
 
 // routesChanged gives the news of an address book that has changed.

@@ -51,10 +51,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.addressBook.Run(uctx) })
 	upper.Go(func() error { return p.joiner.Run(uctx) })
 	upper.Go(func() error { return p.hinter.Run(uctx) })
-	if p.cfg.DC != p.cfg.PrimaryDC {
-		lost := func() (bool, <-chan struct{}) { return p.conns.lostOf(p.cfg.PrimaryDC) }
-		upper.Go(func() error { return p.joiner.Seek(uctx, p.cfg.PrimaryDC, lost) })
-	}
+	upper.Go(func() error { return p.joiner.CatchUp(uctx, p.cfg.PrimaryDC, p.conns.contacts) })
 	upper.Go(func() error { return p.group.runJoin(uctx) })
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })

@@ -48,6 +48,7 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 		d.paths.update(a.dc, hop, d.dc, func(s *pathState) {
 			s.good, s.LastSuccess, s.RTT, s.addr = now, now, p.rtt, p.addr
 		})
+		d.worked.note(a.dc)
 	case errors.Is(context.Cause(ctx), errOvertaken):
 		// Not a failure, but evidence if the one that won started later: then this one was slow.
 		if now.Sub(start) >= d.cfg.Stagger {

@@ -49,6 +49,8 @@ type Dialer struct {
 	node  string // own
 	paths *paths
 	log   *slog.Logger
+
+	worked worked
 }
 
 // NewDialer checks cfg. A Dialer holds nothing that needs closing.

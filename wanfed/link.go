@@ -174,10 +174,15 @@ func (l *link) ways() []Hop {
 	return []Hop{{Addr: r.Servers[l.to.node]}}
 }
 
-// waitRetry waits out a back-off, but not longer than until the book has other ways than those that just failed.
+// waitRetry waits out a back-off, but not longer than until the book has other ways than those that just failed, or until
+// another dial of the datacenter has worked. Two links must not wake each other without a pause: the shortest back-off stays.
 func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Hop) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	var worked <-chan struct{}
+	least := time.NewTimer(l.t.tm.backoffMin)
+	defer least.Stop()
+	next := l.t.cfg.Dialer.worked.at(l.to.dc)
 	for {
 		changed := l.t.book.Changed()
 		if !slices.Equal(l.ways(), failed) {
@@ -185,6 +190,10 @@ func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Hop) {
 		}
 		select {
 		case <-changed:
+		case <-least.C:
+			worked = next // it may be closed already
+		case <-worked:
+			return
 		case <-timer.C:
 			return
 		case <-ctx.Done():
