@@ -19,4 +19,5 @@
 //	go test -race -run TestImports ./test
 //	sudo go test ./test
 //	sudo WANFED_CHAOS=1 go test -v -timeout 30m -run TestChaos ./test
+//	WANFED_BENCH=1 go test -v -timeout 30m -run TestIdleFootprint ./test
 package test

@@ -57,6 +57,7 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")
 	b.ReportMetric(float64(b.N)/p.Seconds(), "plain-packets/s")
 	b.ReportMetric(p.Seconds()/t.Seconds(), "x-plain")
+	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // so far; the tunnel has one
 }
 
 // transfer sends n packets and returns when all were received. At most window are under way.

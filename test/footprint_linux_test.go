@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/test/lab"
+)
+
+var (
+	footprintDCs     = flag.Int("footprint.dcs", 20, "datacenters of TestIdleFootprint")
+	footprintServers = flag.Int("footprint.servers", 3, "servers in each")
+	footprintFor     = flag.Duration("footprint.for", 3*time.Minute, "how long it looks on after all have found each other")
+)
+
+// TestIdleFootprint makes the WAN pool of a large federation, lets it idle, and looks at what it holds open: at most two
+// connections from a server to each other datacenter, and nothing that grows.
+func TestIdleFootprint(t *testing.T) {
+	if os.Getenv("WANFED_BENCH") == "" {
+		t.Skip("takes minutes; set WANFED_BENCH=1")
+	}
+	c := newCrowd(t, *footprintDCs, *footprintServers)
+	t.Logf("%d datacenters, each with %d servers and a gateway", *footprintDCs, *footprintServers)
+	c.join()
+	for _, share := range []float64{0.99, 1} { // the last few wait for an exchange of state, which memberlist does each 2 minutes
+		took := lab.Eventually(t, 6*time.Minute, "all see all", func(context.Context) error { return c.converged(share) })
+		t.Logf("%.0f %% of pairs see each other %v later", 100*share, took.Round(10*time.Millisecond))
+	}
+
+	tick := time.NewTicker(*footprintFor / 24)
+	defer tick.Stop()
+	before := c.measure()
+	t.Log(measureHead)
+	var all []measure
+	for begin := time.Now(); time.Since(begin) < *footprintFor; {
+		<-tick.C
+		m := c.measure()
+		all = append(all, m)
+		t.Logf("%6.0fs %v", time.Since(begin).Seconds(), m)
+		if m.mostPerDC > 2 {
+			t.Errorf("a server has %d connections to one datacenter", m.mostPerDC)
+		}
+	}
+	c.report(before, all[len(all)-1])
+	if err := c.converged(1); err != nil {
+		t.Error(err)
+	}
+	checkFlat(t, all)
+}
+
+// checkFlat compares the first third of the measures with the last.
+func checkFlat(t testing.TB, all []measure) {
+	t.Helper()
+	for _, figure := range []struct {
+		what string
+		of   func(measure) int
+	}{
+		{"connections", func(m measure) int { return m.links + m.sessions }},
+		{"goroutines", func(m measure) int { return m.goroutines }},
+		{"open files", func(m measure) int { return m.files }},
+		{"KiB of memory", func(m measure) int { return m.rss >> 10 }},
+		{"gateways' goroutines", func(m measure) int { return m.gw.goroutines }},
+		{"gateways' open files", func(m measure) int { return m.gw.files }},
+		{"gateways' KiB of memory", func(m measure) int { return m.gw.rss >> 10 }},
+	} {
+		median := func(part []measure) int {
+			v := make([]int, len(part))
+			for i, m := range part {
+				v[i] = figure.of(m)
+			}
+			slices.Sort(v)
+			return v[len(v)/2]
+		}
+		first, last := median(all[:len(all)/3]), median(all[len(all)*2/3:])
+		t.Logf("%s: median of the first third %d, of the last %d", figure.what, first, last)
+		if float64(last) > 1.2*float64(first) {
+			t.Errorf("%s grew", figure.what)
+		}
+	}
+}
