@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestForwardBySNI(t *testing.T) {
@@ -63,8 +64,17 @@ func TestRefuseOwnListener(t *testing.T) {
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
 		t.Fatal("handshake through a loop worked")
 	}
-	p.stop()
 	// The dial to itself is accepted, then closed without a hello.
+	limit, tick := time.After(5*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for p.side.Stats().Accepted < 2 {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("the dial to itself was not accepted")
+		}
+	}
+	p.stop()
 	if st := p.side.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
 		t.Errorf("stats: %+v", st)
 	}
