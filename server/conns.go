@@ -113,6 +113,8 @@ func keep(cc *conn) {
 func (c *conns) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // an early return ends keepMoving too
 	wg.Go(func() { c.keepMoving(ctx) })
 	old := &wanfed.Routes{}
 	for {
