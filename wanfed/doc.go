@@ -26,8 +26,7 @@
 // the others nothing. A peer is who its certificate says. Packets of one connection keep their order; across a reconnect
 // they may be lost, as datagrams may.
 //
-// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels; a stream opened through a gateway that
-// just died can take some ten seconds to fail. Hops are ordered by what real dials told: nothing is probed in advance. A
+// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels. Hops are ordered by what real dials told: nothing is probed in advance. A
 // link or session on a fallback way dials the ways that the book prefers, when the book changes and now and then, and moves
 // when one works, without losing what is under way; connections that others got from Dial stay where they are.
 //

@@ -11,19 +11,22 @@ import (
 	"time"
 )
 
-// open opens a stream for h and waits for the answer. It returns when ctx ends, even if yamux does not.
+// open opens a stream for h and waits for the answer. It returns when ctx ends, even if yamux does not, and with
+// errSilentSession soon after the path has died: an answer that is late makes it test the session.
 func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
 	type result struct {
 		c   net.Conn
 		err error
 	}
 	s.used.Store(time.Now().UnixNano())
+	opening, cancel := context.WithCancel(ctx)
+	defer cancel()
 	got := make(chan result)
 	if !s.t.life.start(func(context.Context) {
-		c, err := s.handshake(ctx, h)
+		c, err := s.handshake(opening, h)
 		select {
 		case got <- result{c, err}:
-		case <-ctx.Done():
+		case <-opening.Done():
 			if c != nil {
 				c.Close()
 			}
@@ -31,11 +34,20 @@ func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
 	}) {
 		return nil, net.ErrClosed
 	}
-	select {
-	case r := <-got:
-		return r.c, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	late := time.NewTimer(s.patience())
+	defer late.Stop()
+	var silent <-chan struct{}
+	for {
+		select {
+		case r := <-got:
+			return r.c, r.err
+		case <-late.C:
+			silent = s.test(opening)
+		case <-silent:
+			return nil, errSilentSession
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
@@ -114,7 +126,9 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 			return c, err
 		}
 		retried = true
-		t.forgetSession(s)
+		if t.forgetSession(s) && errors.Is(err, errSilentSession) {
+			t.cfg.Dialer.Broke(s.conn, err) // the next dial goes another way
+		}
 	}
 	return nil, fmt.Errorf("servers of datacenter %s do not agree on a protocol; do all run the same software?", key.dc)
 }

@@ -139,3 +139,44 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 	return ln.Addr().String()
 }
+
+// A stream that is opened over a session whose gateway froze goes another way, long before the session's keepalive.
+func TestStreamLeavesAFrozenGateway(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.keepalive, tm.muxWrite = time.Hour, time.Hour })
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	first := w.gws["dc2"]
+	r := *n1.book.Load()
+	r.Hops = map[string][]Hop{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	n1.book.Store(&r)
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	open := func() {
+		t.Helper()
+		c, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		select {
+		case far := <-t2.StreamCh():
+			far.Close()
+		case <-time.After(10 * time.Second):
+			t.Fatal("the stream did not arrive")
+		}
+	}
+	open()
+	first.freeze(true)
+	start := time.Now()
+	open()
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("the stream took %v", took)
+	}
+	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != second.addr {
+		t.Errorf("sessions: %+v", s)
+	}
+	for _, p := range n1.d.Paths() {
+		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
+			t.Errorf("the frozen gateway has a clean record: %+v", p)
+		}
+	}
+}

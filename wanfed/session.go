@@ -64,13 +64,15 @@ func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 	return s, nil
 }
 
-// forgetSession makes the next caller dial anew.
-func (t *Tunnel) forgetSession(s *session) {
+// forgetSession makes the next caller dial anew; false means that somebody else already did.
+func (t *Tunnel) forgetSession(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sessions[s.to] == s {
-		delete(t.sessions, s.to)
+	if t.sessions[s.to] != s {
+		return false
 	}
+	delete(t.sessions, s.to)
+	return true
 }
 
 func (s *session) run(ctx context.Context) {
@@ -181,7 +183,8 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 
 // dead says whether no stream can be opened any more.
 func (s *session) dead(err error) bool {
-	return s.mux.IsClosed() || errors.Is(err, yamux.ErrRemoteGoAway) || errors.Is(err, yamux.ErrStreamsExhausted)
+	return s.mux.IsClosed() || errors.Is(err, errSilentSession) ||
+		errors.Is(err, yamux.ErrRemoteGoAway) || errors.Is(err, yamux.ErrStreamsExhausted)
 }
 
 func (s *session) snapshot() SessionStatus {
