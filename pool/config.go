@@ -30,6 +30,11 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	if p.cfg.Kind == WAN {
 		ml = memberlist.DefaultWANConfig()
 		ml.TCPTimeout = 10 * time.Second
+		// A suspected member has 20 s to 40 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
+		// log10 of its size. A link on a dead path takes some 10 s to find another one. memberlist's own values, 30 s to 180 s, are
+		// for datagrams, and let half a federation that is cut off look alive for two minutes.
+		ml.SuspicionMult = 4
+		ml.SuspicionMaxTimeoutMult = 2
 	}
 	ml.Transport = lent{p.cfg.Transport, adv}
 	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.

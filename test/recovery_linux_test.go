@@ -23,8 +23,8 @@ const (
 	// promptly bounds a recovery once the path exists again, on a busy machine. An idle one takes a fraction of it, but a
 	// recovery that waits for a timer of 30 s or 60 s takes more.
 	promptly = 8 * time.Second
-	// failure bounds how long the WAN pool takes to call a dead member failed: 30 s of suspicion after a probe or two.
-	failure = 75 * time.Second
+	// failure bounds how long the WAN pool takes to call a dead member failed: 20 s to 40 s of suspicion after a probe or two.
+	failure = 60 * time.Second
 	// pollTimeout bounds one question of a poll. Longer than a dial over a dead path would make the poll measure that.
 	pollTimeout = 2 * time.Second
 )
