@@ -6,6 +6,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // Contact tells how dialing any server of a datacenter goes.
@@ -78,7 +80,7 @@ func (j *Joiner) exchange(ctx context.Context, dc string) {
 		began := time.Now()
 		err := j.reach(ctx, "*."+dc)
 		if err == nil {
-			err = j.cfg.WAN.Join(ctx, "*."+dc+"/"+anyAddr)
+			err = j.cfg.WAN.Join(ctx, wanfed.AnyServer(dc))
 		}
 		if err == nil {
 			j.cfg.Logger.Debug("caught up with gossip", "peer", "*."+dc)

@@ -53,9 +53,6 @@ const (
 	maxJoinBackoff = 3 * time.Second
 )
 
-// anyAddr stands where the transport needs an address and uses only the name (RFC 5737: never routed).
-const anyAddr = "192.0.2.1:8300"
-
 // NewJoiner checks cfg.
 func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
 	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Reach == nil || cfg.Logger == nil {
@@ -168,17 +165,11 @@ func (j *Joiner) forgive() {
 }
 
 func (j *Joiner) join(ctx context.Context, name string) {
-	addr := anyAddr
-	for _, m := range j.cfg.LAN.Members() {
-		if WANName(m.Name, j.cfg.DC) == name {
-			addr = m.Addr
-		}
-	}
 	began := time.Now()
 	err := j.reach(ctx, name)
 	reached := err == nil
 	if reached {
-		err = j.cfg.WAN.Join(ctx, name+"/"+addr)
+		err = j.cfg.WAN.Join(ctx, j.whom(name))
 	}
 
 	j.mu.Lock()
@@ -208,6 +199,20 @@ func (j *Joiner) join(ctx context.Context, name string) {
 		return
 	}
 	j.cfg.Logger.Info("joined in the WAN pool", "peer", name)
+}
+
+// whom is what the pool joins to reach what is missing: "*.<dc>", or a server of this datacenter.
+func (j *Joiner) whom(name string) string {
+	if dc, ok := strings.CutPrefix(name, "*."); ok {
+		return wanfed.AnyServer(dc)
+	}
+	addr := ""
+	for _, m := range j.cfg.LAN.Members() {
+		if WANName(m.Name, j.cfg.DC) == name {
+			addr = m.Addr
+		}
+	}
+	return name + "/" + addr
 }
 
 // reachTimeout bounds one question whether a datacenter answers.

@@ -7,8 +7,9 @@
 // the protocol, so that gateways can forward them without opening them. The package has both ends of these connections: the
 // Dialer, which picks among the ways that the address book (Book) knows; the Mux, which accepts on one port and hands
 // connections out by protocol; and the Tunnel, which carries packets and streams of gossip pools and gives memberlist its
-// Transport. It leaves to others: what the book says, what runs on a gateway, certificates (tlsutil), and all state that
-// outlives the process. The bytes on the wire are described in SPEC.md.
+// Transport. A Node is these wired together, for programs that need nothing special. The package leaves to others: what the
+// book says, what runs on a gateway, certificates (tlsutil), and all state that outlives the process. The bytes on the wire
+// are described in SPEC.md.
 //
 // The flow of a packet: memberlist calls Transport.WriteToAddress, which copies it into the queue of the link to the target's
 // datacenter and returns. The link's goroutine dials, when there is no connection, and writes all that is queued at once. A
@@ -18,8 +19,8 @@
 // their names must be DNS labels too.
 //
 // Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
-// and those of yamux. Both join them when their ctx ends. New functions start none. A Dialer has goroutines only while
-// a call of Dial lasts.
+// and those of yamux. Both join them when their ctx ends; Node.Run is both. New functions start none. A Dialer has goroutines
+// only while a call of Dial lasts.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
 // packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs
@@ -30,18 +31,16 @@
 // link or session on a fallback way dials the ways that the book prefers, when the book changes and now and then, and moves
 // when one works, without losing what is under way; connections that others got from Dial stay where they are.
 //
-//	book := &wanfed.Book{}
-//	book.Store(&wanfed.Routes{Hops: map[string][]wanfed.Hop{"dc2": {{Addr: "gw.dc2.example:8443", Via: "remote"}}}})
-//	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: book})
-//	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id})
-//	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: dialer, Mux: mux, Advertise: "10.0.0.1:8300"})
+// A program on memberlist or serf makes a Node, which wires the parts, and gives its Transport to the library:
+//
+//	node, err := wanfed.NewNode(wanfed.NodeConfig{
+//		Identity: id, Advertise: "10.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.dc2.example:8443"}},
+//	})
+//	go node.Run(ctx, listener)
 //
 //	conf := memberlist.DefaultWANConfig()
-//	conf.Name, conf.RequireNodeNames = "srv1.dc1", true
-//	conf.Transport = tunnel.Transport(wanfed.PoolWAN)
-//
-//	group.Go(func() error { return mux.Run(ctx, listener) })
-//	group.Go(func() error { return tunnel.Run(ctx) })
+//	conf.Name, conf.RequireNodeNames = node.Name(), true
+//	conf.Transport = node.Tunnel.Transport(wanfed.PoolWAN)
 //	list, err := memberlist.Create(conf)
-//	_, err = list.Join([]string{"*.dc2/192.0.2.2:1"}) // any server of dc2; the address is never dialed
+//	_, err = list.Join([]string{wanfed.AnyServer("dc2")})
 package wanfed

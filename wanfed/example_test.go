@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/hashicorp/memberlist"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// Two programs in two datacenters gossip by memberlist; all that lies between them is a gateway that forwards TLS connections by name.
+// What a program does is in gossip.
+func Example() {
+	dir, err := os.MkdirTemp("", "wanfed")
+	exitOn(err)
+	defer os.RemoveAll(dir)
+	ca, err := tlsutil.CreateCA(tlsutil.CARequest{})
+	exitOn(err)
+	group, ctx := errgroup.WithContext(context.Background())
+	ctx, stop := context.WithCancel(ctx)
+
+	ln1, ln2, lnGateway := listen(), listen(), listen()
+	routes, err := gateway.NewTable([]gateway.Route{
+		{Match: "*.dc1.wanfed", To: []string{ln1.Addr().String()}},
+		{Match: "*.dc2.wanfed", To: []string{ln2.Addr().String()}},
+	})
+	exitOn(err)
+	side := gateway.NewSide("wan")
+	side.SetTable(routes)
+	proxy, err := gateway.New(gateway.Config{})
+	exitOn(err)
+	group.Go(func() error { return proxy.Run(ctx, gateway.Listener{Listener: lnGateway, Side: side}) })
+
+	// gossip starts a node at ln and a memberlist on it.
+	gossip := func(id *tlsutil.Identity, ln net.Listener, otherDC string) *memberlist.Memberlist {
+		node, err := wanfed.NewNode(wanfed.NodeConfig{
+			Identity: id, Advertise: ln.Addr().String(),
+			Gateways: map[string][]string{otherDC: {lnGateway.Addr().String()}},
+		})
+		exitOn(err)
+		group.Go(func() error { return node.Run(ctx, ln) })
+
+		conf := memberlist.DefaultWANConfig()
+		conf.Name, conf.RequireNodeNames = node.Name(), true
+		conf.Transport = node.Tunnel.Transport(wanfed.PoolWAN)
+		conf.LogOutput = io.Discard
+		list, err := memberlist.Create(conf)
+		exitOn(err)
+		return list
+	}
+	list1 := gossip(identity(ca, dir, "a", "dc1"), ln1, "dc2")
+	list2 := gossip(identity(ca, dir, "b", "dc2"), ln2, "dc1")
+	_, err = list2.Join([]string{wanfed.AnyServer("dc1")})
+	exitOn(err)
+
+	var names []string
+	for _, m := range list2.Members() {
+		names = append(names, m.Name)
+	}
+	slices.Sort(names)
+	fmt.Println(names)
+
+	exitOn(errors.Join(list1.Shutdown(), list2.Shutdown()))
+	stop()
+	exitOn(group.Wait())
+	// Output: [a.dc1 b.dc2]
+}
+
+// identity makes a node's certificate, as wanfed tls cert create does, and loads it.
+func identity(ca tlsutil.Pair, dir, node, dc string) *tlsutil.Identity {
+	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: node, DC: dc, CA: ca})
+	exitOn(err)
+	files := tlsutil.Files{
+		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, node+".pem"), Key: filepath.Join(dir, node+"-key.pem"),
+	}
+	for path, b := range map[string][]byte{files.CA: ca.Cert, files.Cert: cert.Cert, files.Key: cert.Key} {
+		exitOn(os.WriteFile(path, b, 0o600))
+	}
+	id, err := tlsutil.Load(files, tlsutil.DefaultDomain, nil)
+	exitOn(err)
+	return id
+}
+
+func listen() net.Listener {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	exitOn(err)
+	return ln
+}
+
+func exitOn(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestNodesGossip: a Node needs nothing but its parts' wiring to gossip with another datacenter and within its own.
+func TestNodesGossip(t *testing.T) {
+	a := newAuthority(t)
+	start := func(name, dc string, gateways map[string][]string) (*Node, string) {
+		ln := listen(t)
+		n, err := NewNode(NodeConfig{Identity: a.server(name, dc), Advertise: ln.Addr().String(), Gateways: gateways})
+		if err != nil {
+			t.Fatal(err)
+		}
+		background(t, func(ctx context.Context) error { return n.Run(ctx, ln) })
+		return n, ln.Addr().String()
+	}
+	ln2 := listen(t)
+	a1, addr1 := start("a", "dc1", map[string][]string{"dc2": {ln2.Addr().String()}})
+	gw1 := newGatewayDouble(t, listen(t), "dc1", map[string]string{"a": addr1})
+	a2, addr2 := start("a", "dc2", map[string][]string{"dc1": {gw1.addr}})
+	b2, addrB2 := start("b", "dc2", map[string][]string{"dc1": {gw1.addr}})
+	newGatewayDouble(t, ln2, "dc2", map[string]string{"a": addr2}) // what is for b passes a
+	a2.SetServer("b.dc2", addrB2)
+	b2.SetServer("a.dc2", addr2)
+	a2.SetServer("a.dc1", "192.0.2.9:1") // of another datacenter: no news for the book
+	if got := slices.Sorted(maps.Keys(a2.Book.Load().Servers)); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("servers in the book: %v", got)
+	}
+
+	m1, m2, mb := nodeMember(t, a1), nodeMember(t, a2), nodeMember(t, b2)
+	if _, err := m2.Join([]string{AnyServer("dc1")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mb.Join([]string{"a.dc2/" + addr2}); err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]*memberlist.Memberlist{"a.dc1": m1, "a.dc2": m2, "b.dc2": mb} {
+		eventually(t, name+" sees all", 20*time.Second, func() bool { return m.NumMembers() == 3 })
+	}
+}
+
+// nodeMember starts a memberlist of n's with short intervals.
+func nodeMember(t testing.TB, n *Node) *memberlist.Memberlist {
+	t.Helper()
+	conf := memberlist.DefaultWANConfig()
+	conf.Name, conf.RequireNodeNames, conf.LogOutput = n.Name(), true, io.Discard
+	conf.Transport = n.Tunnel.Transport(PoolWAN)
+	conf.GossipInterval, conf.PushPullInterval = 20*time.Millisecond, 500*time.Millisecond
+	m, err := memberlist.Create(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Shutdown() })
+	return m
+}
+
+func TestNodeSetGateways(t *testing.T) {
+	a := newAuthority(t)
+	n, err := NewNode(NodeConfig{
+		Identity: a.server("a", "dc1"), Advertise: "127.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := n.Book.Changed()
+	if err := n.SetGateways("dc3", "192.0.2.1:8443", "[2001:db8::1]:8443"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was told of the change")
+	}
+	if got := n.Book.Load().Hops; len(got) != 2 || len(got["dc3"]) != 2 || got["dc3"][1].Addr != "[2001:db8::1]:8443" {
+		t.Errorf("hops: %v", got)
+	}
+	if err := n.SetGateways("dc2"); err != nil || len(n.Book.Load().Hops) != 1 {
+		t.Errorf("dc2 is not forgotten: %v, %v", n.Book.Load().Hops, err)
+	}
+	for want, f := range map[string]func() error{
+		"own datacenter": func() error { return n.SetGateways("dc1", "192.0.2.1:1") },
+		"no host:port":   func() error { return n.SetGateways("dc2", "192.0.2.1") },
+		`"Dc2"`:          func() error { return n.SetGateways("Dc2", "192.0.2.1:1") },
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want it to say %s", err, want)
+		}
+	}
+}
+
+func TestNewNodeRefuses(t *testing.T) {
+	a := newAuthority(t)
+	if _, err := NewNode(NodeConfig{}); err == nil || !strings.Contains(err.Error(), "no Identity") {
+		t.Errorf("got %v", err)
+	}
+	_, err := NewNode(NodeConfig{
+		Identity: a.identity(tlsutil.RoleClient, "a", "dc1"), Advertise: "0.0.0.0:0", Gateways: map[string][]string{"dc2": {"gw"}},
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "no host:port", "no ip:port that others could dial"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %s", err, want)
+		}
+	}
+}
