@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,6 +154,7 @@ func (c chaosLab) endure(t *testing.T, f fault) {
 			t.Logf("%s called %s %s, %v after the fault", m.by, m.member, m.status, at)
 		}
 	}
+	c.logSuspicions(t, broken)
 	for _, a := range asks {
 		a.stop()
 		if a != asks[1] || down != c.far.Servers[0] { // else the one that asked was suspended itself
@@ -160,6 +162,27 @@ func (c chaosLab) endure(t *testing.T, f fault) {
 		}
 	}
 	t.Logf("the emulator was late by %v at worst", worstLate(c.Lab))
+}
+
+// logSuspicions logs who had to say that it is alive, because others suspected it.
+func (c chaosLab) logSuspicions(t *testing.T, since time.Time) {
+	t.Helper()
+	for _, s := range c.Running() {
+		for _, line := range s.Process.Tail(200) {
+			var at time.Time
+			if err := at.UnmarshalText([]byte(logTime(line))); err != nil || at.Before(since) || !strings.Contains(line, "Refuting a suspect message") {
+				continue
+			}
+			t.Logf("%s was suspected %v after the fault: %s", s.WANName(), ms(at.Sub(since)), line)
+		}
+	}
+}
+
+// logTime is the time of a log line.
+func logTime(line string) string {
+	_, rest, _ := strings.Cut(line, "time=")
+	at, _, _ := strings.Cut(rest, " ")
+	return at
 }
 
 // judge logs what a fault did to the questions. It demands that those asked when all was whole again are answered, and in the
