@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil_test
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+)
+
+// countConn counts what goes through a connection.
+type countConn struct {
+	net.Conn
+	n *int
+}
+
+func (c countConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	*c.n += n
+	return n, err
+}
+
+func (c countConn) Write(b []byte) (int, error) {
+	*c.n += len(b)
+	return c.Conn.Write(b)
+}
+
+// forgetful keeps no sessions.
+type forgetful struct{ tls.ClientSessionCache }
+
+func (forgetful) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+
+// BenchmarkHandshake makes connections on loopback, one after the other: TCP, TLS, and one byte from the server, with which
+// the ticket comes. The work of both sides is in the figures.
+func BenchmarkHandshake(b *testing.B) {
+	ca := tlstest.NewCA(b)
+	srv, cli := ca.Identity(b, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(b, tlsutil.RoleServer, "srv1", "dc2")
+	addr := sayOne(b, srv.ServerConfig("a"))
+	for _, bb := range []struct {
+		name    string
+		config  func() *tls.Config
+		resumed bool
+	}{
+		{"full", func() *tls.Config { return cli.ClientConfig("server.dc1.wanfed", "a") }, false},
+		{"resumed", func() *tls.Config { return cli.ResumingClientConfig("server.dc1.wanfed", "a") }, true},
+		{"full-for-nothing", func() *tls.Config { // brings a ticket that is not used
+			cfg := cli.ResumingClientConfig("server.dc1.wanfed", "a")
+			cfg.ClientSessionCache = forgetful{cfg.ClientSessionCache}
+			return cfg
+		}, false},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			hearOne(b, addr, bb.config())
+			b.ReportAllocs()
+			b.ResetTimer()
+			wire := 0
+			for range b.N {
+				resumed, n := hearOne(b, addr, bb.config())
+				if resumed != bb.resumed {
+					b.Fatalf("resumed: %v", resumed)
+				}
+				wire += n
+			}
+			b.ReportMetric(float64(wire)/float64(b.N), "B(wire)/op")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "handshakes/s")
+		})
+	}
+}
+
+// sayOne listens and sends one byte on each connection.
+func sayOne(tb testing.TB, cfg *tls.Config) (addr string) {
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan struct{})
+	tb.Cleanup(func() { ln.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			c.Write([]byte{1}) // a failure shows at the other end
+			c.Close()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func hearOne(tb testing.TB, addr string, cfg *tls.Config) (resumed bool, wire int) {
+	raw, err := net.Dial("tcp", addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := tls.Client(countConn{raw, &wire}, cfg)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		tb.Fatal(err)
+	}
+	return c.ConnectionState().DidResume, wire
+}
