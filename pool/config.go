@@ -45,7 +45,7 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	ml.RequireNodeNames = p.cfg.Kind == WAN
 	ml.DeadNodeReclaimTime = time.Millisecond // a dead member may come back elsewhere: names are in certificates
 	// What they call Info is our Debug: membership changes are logged here, once.
-	logger := slog.New(newDemote(p.cfg.Logger.Handler()))
+	logger := slog.New(hclogs.Demote(p.cfg.Logger.Handler()))
 	ml.Logger = hclogs.Std(logger, "memberlist")
 
 	c := serf.DefaultConfig()

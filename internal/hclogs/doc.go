@@ -11,7 +11,8 @@
 // SetLevel does nothing.
 //
 // Nothing here starts a goroutine, buffers or blocks, other than in the slog handler. Loggers may be used from any
-// goroutine. What the package does not do: rate limits, and taking apart the texts of the libraries.
+// goroutine. Demote makes the libraries quieter: what they call Info, and what they say again and again, becomes Debug. What
+// the package does not do: taking apart the texts of the libraries.
 //
 //	conf := raft.DefaultConfig()
 //	conf.Logger = hclogs.New(logger, "raft")

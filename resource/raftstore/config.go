@@ -110,7 +110,7 @@ func (c *Config) validate() error {
 func (c *Config) raftConfig() *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
-	rc.Logger = hclogs.New(slog.New(demoted{c.Logger.Handler()}), "raft")
+	rc.Logger = hclogs.New(slog.New(hclogs.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + nudge
 	rc.LeaderLeaseTimeout = c.Heartbeat / 2

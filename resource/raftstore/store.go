@@ -127,7 +127,7 @@ func (s *Store) openLog() error {
 			wal.WithMetaStore(meta),
 			wal.WithSegmentSize(s.cfg.SegmentSize),
 			wal.WithMetricsCollector(walMetrics{}),
-			wal.WithLogger(hclogs.New(slog.New(demoted{s.log.Handler()}), "wal")))
+			wal.WithLogger(hclogs.New(slog.New(hclogs.Demote(s.log.Handler())), "wal")))
 		return err
 	})
 }
