@@ -14,20 +14,21 @@ import (
 // errLoop says that a route leads to a listener of this very process. Forwarding there would go round until the limit.
 var errLoop = errors.New("leads back to this gateway; take the address out of the route")
 
-// Dialer reaches one of several addresses: the first at once, the next after a stagger or as soon as one fails, all in
-// parallel from then on (the manner of RFC 8305, section 5). The first connection wins, the others are given up. The fields are
-// not changed after the first use; methods may be called by anyone at any time.
+// Dialer reaches one of several addresses: the first at once, the next when the one before takes longer than it usually does or
+// fails, all in parallel from then on (the manner of RFC 8305, section 5). The first that answers wins, the others are
+// given up. The fields are not changed after the first use; methods may be called by anyone at any time.
 type Dialer struct {
 	// Dial connects to one address. It must return soon when ctx ends. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Timeout bounds one attempt; twice that bounds First. Required.
+	// Timeout bounds one attempt to connect; twice that bounds First. Required.
 	Timeout time.Duration
-	// Stagger is after how long without an answer the next address is tried too. Required.
+	// Stagger is after how long without an answer the next address is tried too, at the latest. Required.
 	Stagger time.Duration
-	// Memory is how long an address that failed is tried last. Zero: not at all.
+	// Memory is how long an address that failed is tried last, at most: it is tried again beside one that works after an
+	// eighth of that, then after longer pauses. Zero: not at all.
 	Memory time.Duration
 
-	failures failures
+	evidence evidence
 	attempts sync.WaitGroup
 	own      []net.Addr // listeners of this process: connections to them are refused
 }
@@ -35,114 +36,91 @@ type Dialer struct {
 // First connects to one of addrs (host:port; at least one), in this order but for those that failed lately, and returns its
 // address too. The caller closes the connection. An error names every address with its fault.
 func (d *Dialer) First(ctx context.Context, addrs []string) (net.Conn, string, error) {
-	addrs = d.failures.order(addrs, 0, time.Now(), d.Memory)
-	conn, won, _, err := d.race(ctx, addrs)
-	if err != nil {
-		return nil, "", err
-	}
-	return conn, addrs[won], nil
+	won, _, err := d.reach(ctx, addrs, 0, request{})
+	return won.conn, won.addr, err
 }
 
 // Wait returns when attempts that were given up have ended too. No First may begin while it waits.
 func (d *Dialer) Wait() { d.attempts.Wait() }
 
-// target connects to one address of t and returns how many attempts failed before that.
-func (d *Dialer) target(ctx context.Context, t *target) (_ net.Conn, failed int, _ error) {
+// target reaches one address of t and returns how many attempts failed before that.
+func (d *Dialer) target(ctx context.Context, t *target, req request) (_ attempt, failed int, _ error) {
 	start := 0
 	if n := len(t.To); !t.Ordered && n > 1 {
 		start = int(t.turn.Add(1) % uint32(n))
 	}
-	conn, _, failed, err := d.race(ctx, d.failures.order(t.To, start, time.Now(), d.Memory))
-	return conn, failed, err
+	return d.reach(ctx, t.To, start, req)
 }
 
-type attempt struct {
-	n    int // place in the order
-	conn net.Conn
-	err  error
+func (d *Dialer) reach(ctx context.Context, addrs []string, start int, req request) (_ attempt, failed int, _ error) {
+	sorted, due := d.evidence.order(addrs, start, time.Now(), d.Memory)
+	if due != "" {
+		d.attempts.Go(func() { d.retry(ctx, due, req.hello) })
+	}
+	r := race{d: d, req: req, addrs: sorted, results: make(chan attempt)}
+	won, err := r.run(ctx)
+	return won, r.failed, err
 }
 
-// race returns the first connection, the place of its address, and how many attempts had failed by then.
-func (d *Dialer) race(ctx context.Context, addrs []string) (_ net.Conn, won, failed int, _ error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*d.Timeout)
+// retry finds out whether an address that failed works again. Nobody waits for it.
+func (d *Dialer) retry(ctx context.Context, addr string, hello []byte) {
+	ctx, cancel := context.WithTimeout(ctx, min(2*d.Stagger+2*d.evidence.patience(addr, d.Stagger), d.Timeout))
 	defer cancel()
-	var (
-		results = make(chan attempt)
-		pending = map[int]bool{}
-		started = 0
-		errs    = make([]error, len(addrs)) // in the order of addrs
-		stagger = time.NewTimer(d.Stagger)
-	)
-	defer stagger.Stop()
-	next := func() {
-		if n := started; n < len(addrs) {
-			started++
-			pending[n] = true
-			d.attempts.Go(func() { d.attempt(ctx, n, addrs[n], results) })
-			stagger.Reset(d.Stagger)
-		}
-	}
-	for next(); ; {
-		select {
-		case <-stagger.C:
-			next()
-		case a := <-results:
-			delete(pending, a.n)
-			if a.err == nil {
-				d.judge(addrs, a.n, pending)
-				return a.conn, a.n, failed, nil
-			}
-			d.failures.failed(addrs[a.n], time.Now())
-			errs[a.n] = a.err
-			failed++
-			if next(); len(pending) == 0 {
-				return nil, 0, failed, errors.Join(errs...)
-			}
-		case <-ctx.Done():
-			for n := range pending {
-				errs[n] = fmt.Errorf("dial %s: %w", addrs[n], ctx.Err())
-				failed++
-				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					d.failures.failed(addrs[n], time.Now())
-				}
-			}
-			return nil, 0, failed, errors.Join(errs...)
-		}
+	began := time.Now()
+	conn, answer, err := d.ask(ctx, addr, hello)
+	switch {
+	case err == nil:
+		d.evidence.worked(addr, time.Since(began))
+		answer.free()
+		conn.Close()
+	case !errors.Is(ctx.Err(), context.Canceled):
+		d.evidence.noAnswer(addr, 0, time.Now(), d.Memory)
 	}
 }
 
-// judge notes that address won worked and that those which had a head start and still did not answer are no good now.
-func (d *Dialer) judge(addrs []string, won int, pending map[int]bool) {
-	d.failures.worked(addrs[won])
-	for n := range pending {
-		if n < won {
-			d.failures.failed(addrs[n], time.Now())
-		}
+// ask connects to one address. If there is a hello it sends that and waits for the answer.
+func (d *Dialer) ask(ctx context.Context, addr string, hello []byte) (net.Conn, answer, error) {
+	conn, err := d.connect(ctx, addr)
+	if err != nil || hello == nil {
+		return conn, answer{}, err
 	}
+	tune(conn)
+	unhook := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	var a answer
+	if _, err = conn.Write(hello); err == nil {
+		a, err = readAnswer(conn)
+	}
+	if !unhook() { // the deadline may be set
+		err = ctx.Err()
+	}
+	if err != nil {
+		a.free()
+		conn.Close()
+		return nil, answer{}, fmt.Errorf("no answer to the ClientHello from %s: %w", addr, reason(err))
+	}
+	return conn, a, nil
 }
 
-// attempt dials one address and reports; when nobody wants its connection any more, it closes it.
-func (d *Dialer) attempt(ctx context.Context, n int, addr string, results chan<- attempt) {
+func (d *Dialer) connect(ctx context.Context, addr string) (net.Conn, error) {
 	one, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
 	conn, err := d.Dial(one, "tcp", addr)
 	if err == nil && d.isOwn(conn) {
 		conn.Close()
-		conn, err = nil, errLoop
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err // the rest of its text repeats the address
+		err = errLoop
 	}
 	if err != nil {
-		err = fmt.Errorf("dial %s: %w", addr, err)
+		return nil, fmt.Errorf("dial %s: %w", addr, reason(err))
 	}
-	select {
-	case results <- attempt{n, conn, err}:
-	case <-ctx.Done():
-		if conn != nil {
-			conn.Close()
-		}
+	return conn, nil
+}
+
+// reason leaves out of a network error what its context says too: the address.
+func reason(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
 	}
+	return err
 }
 
 // isOwn says whether the other end of a connection is a listener of this process.

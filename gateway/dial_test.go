@@ -16,40 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestFailuresOrder(t *testing.T) {
-	now := time.Now()
-	f := &failures{}
-	order := func(start int, at time.Duration) string {
-		return strings.Join(f.order([]string{"a", "b", "c", "d"}, start, now.Add(at), 10*time.Second), "")
-	}
-	check := func(got, want string) {
-		t.Helper()
-		if got != want {
-			t.Errorf("order %s, want %s", got, want)
-		}
-	}
-	check(order(0, 0), "abcd")
-	check(order(2, 0), "cdab")
-	f.failed("a", now)
-	f.failed("c", now.Add(time.Second))
-	check(order(0, 2*time.Second), "bdac")
-	check(order(2, 2*time.Second), "dbac")
-	check(order(0, 10*time.Second), "abdc") // a is forgiven, c not yet
-	f.worked("c")
-	check(order(0, 10*time.Second), "abcd")
-	f.failed("a", now)
-	f.failed("b", now)
-	f.failed("c", now)
-	f.failed("d", now)
-	check(order(1, 0), "bcda")
-	for i := range maxFailures + 10 {
-		f.failed(fmt.Sprint(i), now)
-	}
-	if len(f.at) > maxFailures {
-		t.Errorf("%d failures are remembered", len(f.at))
-	}
-}
-
 // fakeNet stands for upstreams that real loopback sockets cannot play: silent ones. It notes when each was dialled.
 type fakeNet struct {
 	began  time.Time
@@ -106,10 +72,10 @@ func TestDialStagger(t *testing.T) {
 				f := &fakeNet{began: time.Now(), answer: tt.answer}
 				d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, Stagger: 250 * ms, Memory: time.Minute}
 				route := &target{Route: Route{To: []string{"a", "b", "c"}, Ordered: true}}
-				c, _, err := d.target(t.Context(), route)
+				won, _, err := d.target(t.Context(), route, request{})
 				took := time.Since(f.began)
-				if c != nil {
-					c.Close()
+				if err == nil {
+					won.conn.Close()
 				}
 				d.attempts.Wait()
 				if took != tt.took {
@@ -121,8 +87,8 @@ func TestDialStagger(t *testing.T) {
 				if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
 				}
-				if got := strings.Join(d.failures.order(route.To, 0, time.Now(), d.Memory), ""); got != tt.after {
-					t.Errorf("next order %s, want %s", got, tt.after)
+				if got, due := d.evidence.order(route.To, 0, time.Now(), d.Memory); strings.Join(got, "") != tt.after || due != "" {
+					t.Errorf("next order %s, want %s; tried again: %q", got, tt.after, due)
 				}
 			})
 		})
@@ -135,7 +101,7 @@ func TestDialEndsWithContext(t *testing.T) {
 		d := &Dialer{Dial: f.dial, Timeout: 5 * time.Second, Stagger: time.Hour, Memory: time.Minute}
 		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Millisecond)
 		defer cancel()
-		_, _, err := d.target(ctx, &target{Route: Route{To: []string{"a"}}})
+		_, _, err := d.target(ctx, &target{Route: Route{To: []string{"a"}}}, request{})
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(f.began) != 7*time.Millisecond {
 			t.Errorf("after %v: %v", time.Since(f.began), err)
 		}
@@ -173,11 +139,11 @@ func TestDialBalances(t *testing.T) {
 		route.To = []string{"a", "b", "c"}
 		f.log = nil
 		for range 9 {
-			c, _, err := d.target(t.Context(), route)
+			won, _, err := d.target(t.Context(), route, request{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.Close()
+			won.conn.Close()
 		}
 		d.attempts.Wait()
 		count := map[byte]int{}

@@ -6,23 +6,33 @@
 //
 // The flow of one connection: a [Listener] accepts it and its [Side] counts it. A [HelloParser] reads the ClientHello, over as
 // many TCP segments and TLS records as it takes, within Config.HelloTimeout. The side's [Table] finds the route: an exact name
-// wins over a wildcard, a long wildcard over a short one. The addresses of the route are dialled, the next one after a stagger
-// or as soon as one fails; an address that failed lately comes last. The first connection gets the bytes that were read so
-// far, then both directions are copied until both have ended. Between bare TCP connections the kernel does that (splice).
+// wins over a wildcard, a long wildcard over a short one. The addresses of the route are dialled, the next one as soon as one
+// fails, or when it takes longer than it usually does, a stagger at most; all race from then on, and those of a newer table
+// join them. Each gets the hello, and the first whole TLS record that comes back decides: an upstream that accepts and then
+// says nothing, hangs up or trickles is no upstream. Then both directions are copied until both have ended. Between bare TCP
+// connections the kernel does that (splice).
+//
+// A connection alone is enough, and gets the bytes that were read, where the route has one address, and where the client has sent
+// data with its hello (early data of TLS 1.3, or any bytes behind the hello): two servers could act on that.
+//
+// An address that failed, or that another overtook, comes last. It is asked again beside one that works, by the hello of one
+// client in a while, so that it is in its place again before a client waits for it.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason], and logged: the first of its reason in ten seconds
 // at Info, the rest at Debug. Where TLS has an alert for the reason, the client gets it before the close.
 //
 // Goroutines: one for each listener and two for each connection, and one for each dial attempt. [Proxy.Run] starts them and
 // joins them all before it returns. When its context ends it closes the listeners, gives open connections Config.Drain and
-// closes the rest.
+// closes the rest. A client that closes while an upstream is waited for is noticed within a stagger (on Linux).
 //
 // Promises: [Side.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
 // leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the
 // limit of connections one that has not sent its hello for a while makes room for a new one; a routed one never does.
 //
 // Limits: a ClientHello has at most 64 KiB. TCP only. An encrypted ClientHello (ECH) routes by its outer name. A connection uses
-// two files, and two more for each direction in which the kernel moves bytes. A gateway refuses an upstream that is its own
+// two files, and two more for each direction in which the kernel moves bytes; one more for each further address that is asked.
+// What an upstream may say before it is chosen is one record, of at most 16 KiB. A client that ends its direction before that
+// counts as gone: no TLS client does so. A gateway refuses an upstream that is its own
 // listener, but cannot see a loop over several gateways: routes must not have one.
 //
 //	side := gateway.NewSide("wan")

@@ -21,6 +21,7 @@ const (
 	clientHello     = 1
 	extServerName   = 0
 	extALPN         = 16
+	extEarlyData    = 42
 	nameTypeHost    = 0
 )
 
@@ -30,6 +31,8 @@ type Hello struct {
 	SNI string
 	// ALPN are the protocol ids that the client offers, best first.
 	ALPN []string
+	// EarlyData says that the client sends data with its hello (0-RTT): a second server that got them could act on them too.
+	EarlyData bool
 }
 
 // Errors of HelloParser.Parse, besides *NotTLSError.
@@ -53,6 +56,7 @@ func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.L
 type HelloParser struct {
 	next int    // where in the input the next unread record begins
 	msg  []byte // the handshake bytes of the records before it, if the hello did not fit into one
+	end  int    // where in the input the records of the hello end, when it is complete
 }
 
 // Parse looks at in: everything that was received so far, the bytes of earlier calls included. It returns ErrNeedMore until
@@ -85,6 +89,7 @@ func (p *HelloParser) Parse(in []byte) (Hello, error) {
 			return Hello{}, more(in)
 		}
 		if len(msg) >= size {
+			p.end = p.next + recordHeader + len(payload)
 			return parseBody(msg[messageHeader:size])
 		}
 		if p.msg = msg; p.next == 0 {
@@ -173,6 +178,8 @@ func parseBody(b []byte) (Hello, error) {
 		case extALPN:
 			ok = ok && !hasProto && readALPN(ext, &h)
 			hasProto = true
+		case extEarlyData:
+			h.EarlyData = true
 		}
 		if !ok {
 			return Hello{}, malformed(fmt.Sprintf("extension %d is not well formed", kind))

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ var errSeen = errors.New("hello seen")
 func cryptoHello(b []byte) (h Hello, ok bool) {
 	tls.Server(&scriptConn{in: bytes.NewReader(b)}, &tls.Config{
 		GetConfigForClient: func(i *tls.ClientHelloInfo) (*tls.Config, error) {
-			h, ok = Hello{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos}, true
+			h, ok = Hello{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
 			return nil, errSeen
 		},
 	}).HandshakeContext(context.Background())
@@ -115,7 +116,7 @@ func TestParseGoHellos(t *testing.T) {
 		size int // at least
 	}{
 		{"default, with X25519MLKEM768", &tls.Config{ServerName: "srv1.server.dc1.wanfed", NextProtos: []string{"wanfed/gossip/1", "h2"}},
-			Hello{"srv1.server.dc1.wanfed", []string{"wanfed/gossip/1", "h2"}}, 1400},
+			Hello{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
 		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, Hello{SNI: "a.example"}, 0},
 		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, Hello{SNI: "b.example"}, 0},
 		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, Hello{SNI: "srv1.server.dc1.wanfed"}, 0},

@@ -22,11 +22,13 @@ type Config struct {
 	MaxConns int
 	// HelloTimeout is how long a client may take, from its connection on, to send its whole ClientHello. Default 5 s.
 	HelloTimeout time.Duration
-	// DialTimeout bounds one attempt to reach an upstream address; twice that all attempts for a connection. Default 5 s.
+	// DialTimeout bounds one attempt to connect to an upstream address; twice that all attempts for a client, with the wait for
+	// an answer. Default 5 s.
 	DialTimeout time.Duration
-	// DialStagger is after how long without an answer the next address is tried too. Default 250 ms.
+	// DialStagger is after how long without an answer the next address is tried too, at the latest: an address that usually
+	// answers sooner is given 50 ms more than that. Default 250 ms.
 	DialStagger time.Duration
-	// FailureMemory is how long an address that failed is tried last. Default 10 s.
+	// FailureMemory is how long an address that failed is tried last, at most; see Dialer.Memory. Default 10 s.
 	FailureMemory time.Duration
 	// Drain is how long open connections may go on after the context of Run has ended. Default 2 s; negative: not at all.
 	Drain time.Duration

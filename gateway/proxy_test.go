@@ -225,18 +225,26 @@ func TestNewTellsAllFaults(t *testing.T) {
 	}
 }
 
-func BenchmarkConnect(b *testing.B) {
-	ln := listen(b)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
+func BenchmarkConnect(b *testing.B)    { benchmarkConnect(b, 1) }
+func BenchmarkConnectTwo(b *testing.B) { benchmarkConnect(b, 2) }
+
+// benchmarkConnect opens, asks and closes connections to a name with this many addresses.
+func benchmarkConnect(b *testing.B, addrs int) {
+	var to []string
+	for range addrs {
+		ln := listen(b)
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go func() { io.Copy(c, c); c.Close() }()
 			}
-			go func() { io.Copy(c, c); c.Close() }()
-		}
-	}()
-	p := start(b, Config{}, Route{Match: "bench.example", To: []string{ln.Addr().String()}})
+		}()
+		to = append(to, ln.Addr().String())
+	}
+	p := start(b, Config{}, Route{Match: "bench.example", To: to})
 	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
 	b.ReportAllocs()
 	for b.Loop() {

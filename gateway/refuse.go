@@ -21,6 +21,7 @@ const (
 	ReasonHelloTimeout
 	ReasonHelloTooLarge
 	ReasonHelloCut
+	ReasonClientGone
 	ReasonUpstreamUnreachable
 	ReasonLimit
 	reasons
@@ -28,7 +29,7 @@ const (
 
 // Reasons lists every reason.
 var Reasons = [reasons]Reason{ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge,
-	ReasonHelloCut, ReasonUpstreamUnreachable, ReasonLimit}
+	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit}
 
 var reasonInfo = [reasons]struct {
 	name  string
@@ -47,6 +48,8 @@ var reasonInfo = [reasons]struct {
 		"no usual TLS client sends this much; look at what connects from there"},
 	ReasonHelloCut: {"hello_cut", 0,
 		"the client closed before it had said what it wants; a TCP health check does that"},
+	ReasonClientGone: {"client_gone", 0,
+		"the client closed before an upstream had answered; it may have found another way"},
 	ReasonUpstreamUnreachable: {"upstream_unreachable", 80, // internal_error
 		"check that the address is right, that something listens there and that no firewall stands between"},
 	ReasonLimit: {"limit", 0,
@@ -87,7 +90,7 @@ type refusalLog struct {
 
 func (l *refusalLog) write(side, remote string, r *refusal) {
 	level, more := slog.LevelDebug, 0
-	if r.reason != ReasonHelloCut {
+	if r.reason != ReasonHelloCut && r.reason != ReasonClientGone {
 		level, more = l.level(r.reason)
 	}
 	attrs := []any{"side", side, "remote", remote, "sni", clip(r.sni), "reason", r.reason.String()}

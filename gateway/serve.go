@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -69,22 +70,31 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	if to == nil {
 		return &refusal{reason: ReasonUnknownSNI, sni: hello.SNI}
 	}
-	upstream, failed, err := p.dialer.target(ctx, to)
+	won, failed, err := p.dialer.target(ctx, to, p.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))
+	if errors.Is(err, errGone) {
+		return &refusal{reason: ReasonClientGone, sni: hello.SNI}
+	}
 	if err != nil {
 		return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
 	}
+	defer won.answer.free()
+	upstream := won.conn
 	if !p.conns.routed(c, upstream) {
 		upstream.Close()
 		return nil
 	}
-	tune(upstream)
-	upstream.SetWriteDeadline(time.Now().Add(p.dialTimeout))
-	if _, err := upstream.Write(peeked); err != nil {
-		return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+	if won.answer.b == nil {
+		tune(upstream)
+		if err := p.write(upstream, peeked); err != nil {
+			return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+		}
+	} else if p.write(c.client, won.answer.b) != nil {
+		return nil // the client has gone
 	}
-	upstream.SetWriteDeadline(time.Time{})
 	c.side.up.Add(uint64(len(peeked)))
+	c.side.down.Add(uint64(len(won.answer.b)))
+	won.answer.free()
 	helloBuffers.Put(small)
 	small, peeked = nil, nil // an idle connection keeps no buffer
 	if p.log.Enabled(ctx, slog.LevelDebug) {
@@ -93,6 +103,39 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	}
 	relay(c.client, upstream, &c.side.up, &c.side.down)
 	return nil
+}
+
+// request says how to choose among the addresses of t: by their answers to the hello, if there are several and it does no harm
+// that more than one gets it. Addresses that a newer table gives the same name are asked too.
+func (p *Proxy) request(c *conn, t *target, hello Hello, peeked []byte) request {
+	table := c.side.Table()
+	req := request{
+		gone: func() bool { return gone(c.client) },
+		news: func() []string {
+			now := c.side.Table()
+			if now == table {
+				return nil
+			}
+			table = now
+			if t := now.find(hello.SNI); t != nil {
+				return t.To
+			}
+			return nil
+		},
+	}
+	if len(t.To) > 1 && !hello.EarlyData {
+		req.hello = slices.Clone(peeked) // attempts that are given up may need it for longer than this connection
+	}
+	return req
+}
+
+// write writes all of b in the time that a dial may take.
+func (p *Proxy) write(c net.Conn, b []byte) error {
+	c.SetWriteDeadline(time.Now().Add(p.dialTimeout))
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(time.Time{})
 }
 
 // readHello reads until the ClientHello is complete. It returns everything that was read, in buf or in a larger buffer.
@@ -108,6 +151,7 @@ func (p *Proxy) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 		}
 		if err == nil {
 			c.client.SetReadDeadline(time.Time{})
+			hello.EarlyData = hello.EarlyData || parser.end < len(buf)
 			return hello, buf, nil
 		}
 		if err != ErrNeedMore {

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// rawUpstream serves TCP connections with f, which gets them after their hello has begun to come, and counts them. It joins
+// all when the test ends.
+func rawUpstream(t testing.TB, f func(*net.TCPConn)) (string, *atomic.Int32) {
+	t.Helper()
+	ln := listen(t)
+	var (
+		n  atomic.Int32
+		wg sync.WaitGroup
+	)
+	wg.Go(func() {
+		for {
+			c, err := ln.AcceptTCP()
+			if err != nil {
+				return
+			}
+			n.Add(1)
+			wg.Go(func() {
+				defer c.Close()
+				c.Read(make([]byte, 1))
+				f(c)
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	return ln.Addr().String(), &n
+}
+
+func silent(c *net.TCPConn) { io.Copy(io.Discard, c) }
+
+func trickle(c *net.TCPConn) {
+	go silent(c) // ends with c
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for _, b := range append([]byte{22, 3, 3, 2, 0}, make([]byte, 512)...) {
+		<-tick.C
+		if _, err := c.Write([]byte{b}); err != nil {
+			return
+		}
+	}
+}
+
+// alert answers with a TLS alert: unrecognized_name.
+func alert(c *net.TCPConn) {
+	c.Write([]byte{21, 3, 3, 0, 2, 2, 112})
+	silent(c)
+}
+
+func TestNextWhenNoAnswer(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		bad  func(*net.TCPConn)
+	}{
+		{"silent", silent},
+		{"hangs up", func(*net.TCPConn) {}},
+		{"resets", func(c *net.TCPConn) { c.SetLinger(0) }},
+		{"trickles", trickle},
+		{"speaks no TLS", func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); silent(c) }},
+		{"header of a huge record", func(c *net.TCPConn) { c.Write([]byte{22, 3, 3, 0xff, 0xff}); silent(c) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			bad, asked := rawUpstream(t, tt.bad)
+			good := upstream(t, named("good"))
+			p := start(t, Config{}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			for i := range 3 {
+				began := time.Now()
+				c, _ := p.connect(t, "x.example", 4)
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("connection %d took %v", i, took)
+				}
+				c.Write([]byte("hello"))
+				c.CloseWrite()
+				if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
+					t.Errorf("got %q, %v", rest, err)
+				}
+			}
+			p.stop()
+			if n := asked.Load(); n != 1 {
+				t.Errorf("the bad one was asked %d times", n)
+			}
+			p.refused(t, nil)
+			if n := p.side.Stats().DialFailures; n != 1 {
+				t.Errorf("%d failures counted", n)
+			}
+		})
+	}
+}
+
+func TestAlertIsAnAnswer(t *testing.T) {
+	first, _ := rawUpstream(t, alert)
+	second, asked := rawUpstream(t, silent)
+	p := start(t, Config{}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		t.Errorf("client sees %v", err)
+	}
+	p.stop()
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the second one was asked %d times", n)
+	}
+	p.refused(t, nil)
+}
+
+// TestNoReplayOfData has the client send data with its hello. The upstream that has got it must stay the only one.
+func TestNoReplayOfData(t *testing.T) {
+	plain := goHello(t, &tls.Config{ServerName: "x.example"})
+	for _, tt := range []struct {
+		name string
+		says []byte
+	}{
+		{"extension early_data", craft(sniExt("x.example"), ext(extEarlyData))},
+		{"bytes behind the hello", append(plain[:len(plain):len(plain)], "more"...)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := make(chan []byte, 1)
+			first, _ := rawUpstream(t, func(c *net.TCPConn) {
+				b, _ := io.ReadAll(c)
+				got <- b
+			})
+			second, asked := rawUpstream(t, silent)
+			p := start(t, Config{DialStagger: time.Millisecond}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+			c := p.raw(t)
+			c.Write(tt.says)
+			c.CloseWrite()
+			if b := <-got; !bytes.Equal(b, tt.says[1:]) {
+				t.Errorf("upstream got %d bytes, want %d", len(b), len(tt.says)-1)
+			}
+			io.Copy(io.Discard, c)
+			p.stop()
+			if n := asked.Load(); n != 0 {
+				t.Errorf("the second one was asked %d times", n)
+			}
+		})
+	}
+}
+
+func TestClientGoesWhileWaiting(t *testing.T) {
+	one, asked := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	for _, more := range []string{"", "more"} { // bytes that nobody reads must not hide it
+		p := start(t, Config{DialStagger: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+		asked.Store(0)
+		c := p.raw(t)
+		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
+		until(t, func() bool { return asked.Load() > 0 })
+		c.Write([]byte(more))
+		c.Close()
+		began := time.Now()
+		until(t, func() bool { return p.side.Stats().Active == 0 })
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("noticed after %v", d)
+		}
+		p.stop()
+		p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
+	}
+}
+
+// until waits for something that happens soon.
+func until(t testing.TB, ok func() bool) {
+	t.Helper()
+	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("it did not happen")
+		}
+	}
+}
+
+func TestAllBad(t *testing.T) {
+	var addrs []string
+	for _, f := range []func(*net.TCPConn){func(*net.TCPConn) {}, silent, trickle} {
+		addr, _ := rawUpstream(t, f)
+		addrs = append(addrs, addr)
+	}
+	addrs = append(addrs, deadAddr(t))
+	p := start(t, Config{DialTimeout: 200 * time.Millisecond, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	began := time.Now()
+	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
+	if err == nil || !strings.Contains(err.Error(), "internal error") {
+		t.Errorf("client sees %v", err)
+	}
+	if d := time.Since(began); d > 2*time.Second {
+		t.Errorf("refused after %v", d)
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
+	if n := p.side.Stats().DialFailures; n != 4 {
+		t.Errorf("%d failures counted", n)
+	}
+}
+
+// TestLongAnswer has the first record come in pieces and be as long as it may.
+func TestLongAnswer(t *testing.T) {
+	says := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), maxRecord+recordProtection+100)...)
+	long, _ := rawUpstream(t, func(c *net.TCPConn) {
+		for i := 0; i < len(says); i += 1000 {
+			c.Write(says[i:min(i+1000, len(says))])
+		}
+		c.CloseWrite()
+		silent(c)
+	})
+	p := start(t, Config{}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
+	c := p.raw(t)
+	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, says) {
+		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(says))
+	}
+	c.Close()
+	p.stop()
+	if got := p.side.Stats().BytesDown; got != uint64(len(says)) {
+		t.Errorf("counted %d bytes, want %d", got, len(says))
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte{21, 3, 3, 0, 2, 2, 112})
+	f.Add([]byte{22, 3, 1, 0, 5, 2})
+	f.Add([]byte{22, 3, 3, 0x41, 0})
+	f.Add([]byte("HTTP/1.1 400"))
+	f.Add(append([]byte{23, 3, 3, 0, 1, 0}, make([]byte, 3000)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := readAnswer(&scriptConn{in: bytes.NewReader(b)})
+		defer a.free()
+		switch {
+		case err != nil:
+			if a.b != nil || a.small != nil {
+				t.Error("a buffer comes with an error")
+			}
+		case !bytes.HasPrefix(b, a.b):
+			t.Error("the answer is not what was said")
+		default:
+			if size, err := recordSize(a.b); err != nil || size < recordHeader || size > len(a.b) {
+				t.Errorf("an answer of %d bytes has a record of %d, %v", len(a.b), size, err)
+			}
+		}
+		if err == nil && len(a.b) > recordHeader+maxRecord+recordProtection {
+			t.Errorf("%d bytes were held", len(a.b))
+		}
+		if len(b) == 0 && !errors.Is(err, errHungUp) {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxKnown bounds the memory of evidence, in addresses.
+	maxKnown = 4096
+	// slack is added to what an address usually takes to answer before the next one is asked too.
+	slack = 50 * time.Millisecond
+	// firstPause is the part of Dialer.Memory after which an address that failed is tried again for the first time. The
+	// pause doubles up to the whole.
+	firstPause = 8
+)
+
+// evidence is what real connections have shown of upstream addresses: how soon each answers, and which failed lately. One that
+// failed is asked after the others, and now and then beside one that works, so that it is back in its place before a client
+// would have to wait for it.
+type evidence struct {
+	mu sync.Mutex
+	of map[string]*known
+}
+
+type known struct {
+	typical, varies time.Duration // time to the answer, smoothed as in RFC 6298, section 2; zero: not known
+	failed          time.Time     // since then it does not work; zero: it does, as far as is known
+	pause           time.Duration // how long after that it is tried again. It stays when the address works, in case it only seems to
+	retry           time.Time     // when
+}
+
+func (e *evidence) getLocked(addr string) *known {
+	k := e.of[addr]
+	if k == nil {
+		if e.of == nil || len(e.of) >= maxKnown {
+			e.of = map[string]*known{} // it is only a memory: forgetting costs one stagger each
+		}
+		k = &known{}
+		e.of[addr] = k
+	}
+	return k
+}
+
+// worked notes that addr answered after took.
+func (e *evidence) worked(addr string, took time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.getLocked(addr)
+	k.failed = time.Time{}
+	if k.typical == 0 {
+		k.typical, k.varies = took, took/2
+		return
+	}
+	k.varies += (max(k.typical-took, took-k.typical) - k.varies) / 4
+	k.typical += (took - k.typical) / 8
+}
+
+// noAnswer notes that addr failed, took after it was asked. It is given memory at most until it is tried again.
+func (e *evidence) noAnswer(addr string, took time.Duration, now time.Time, memory time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.getLocked(addr)
+	if k.typical > 0 {
+		k.typical = max(k.typical, took) // if it is slow and nothing else, it gets more time from now on
+	}
+	switch {
+	case !k.failed.IsZero() && now.Before(k.retry):
+		return // of the same failure, or of the attempt that order allowed: it has set the time already
+	case k.pause == 0 || now.Sub(k.retry) > 2*memory:
+		k.pause = memory / firstPause
+	default:
+		k.pause = min(2*k.pause, memory)
+	}
+	k.failed, k.retry = now, now.Add(k.pause)
+}
+
+// patience is how long to wait for addr before the next one is asked too: limit at most.
+func (e *evidence) patience(addr string, limit time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	k := e.of[addr]
+	if k == nil || k.typical == 0 {
+		return limit
+	}
+	return min(limit, k.typical+max(4*k.varies, slack))
+}
+
+// order returns the addresses from number start on, in a circle, those that failed last, the longest ago first. It also returns
+// one that failed and is to be tried again now, beside the first, if there is one and the first works; each due one is
+// returned to a single caller. When nobody has tried one again for memory longer than it should, it is forgiven.
+func (e *evidence) order(addrs []string, start int, now time.Time, memory time.Duration) (sorted []string, due string) {
+	if len(addrs) == 1 {
+		return addrs, ""
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	bad := 0
+	for _, a := range addrs {
+		k := e.of[a]
+		if k == nil || k.failed.IsZero() {
+			continue
+		}
+		if now.Sub(k.retry) >= memory {
+			k.failed = time.Time{}
+			continue
+		}
+		bad++
+		if due == "" && !now.Before(k.retry) {
+			due = a
+		}
+	}
+	if start == 0 && bad == 0 {
+		return addrs, ""
+	}
+	sorted = append(slices.Clone(addrs[start:]), addrs[:start]...)
+	if bad > 0 {
+		slices.SortStableFunc(sorted, func(a, b string) int { return e.failedLocked(a).Compare(e.failedLocked(b)) })
+	}
+	if bad == len(addrs) || due == "" {
+		return sorted, ""
+	}
+	k := e.of[due]
+	k.pause = min(2*k.pause, memory)
+	k.retry = now.Add(k.pause)
+	return sorted, due
+}
+
+func (e *evidence) failedLocked(addr string) time.Time {
+	if k := e.of[addr]; k != nil {
+		return k.failed
+	}
+	return time.Time{}
+}
