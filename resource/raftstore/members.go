@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -94,12 +93,12 @@ func (s *Store) alone() bool {
 
 // Peers returns the voters of the group, sorted, this server among them if it is one; none before it is in a group.
 func (s *Store) Peers() ([]string, error) {
-	f := s.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return nil, fmt.Errorf("voters: %w", readError(err))
+	servers, err := s.servers()
+	if err != nil {
+		return nil, err
 	}
 	var voters []string
-	for _, srv := range f.Configuration().Servers {
+	for _, srv := range servers {
 		if srv.Suffrage == raft.Voter {
 			voters = append(voters, string(srv.ID))
 		}
@@ -108,36 +107,69 @@ func (s *Store) Peers() ([]string, error) {
 	return voters, nil
 }
 
+// servers returns the latest configuration that this server has.
+func (s *Store) servers() ([]raft.Server, error) {
+	f := s.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, fmt.Errorf("servers of the Raft group: %w", readError(err))
+	}
+	return f.Configuration().Servers, nil
+}
+
 // AddVoter makes node, whose store is open and has no state or is behind, a voter. It blocks until the group has agreed.
 // Only the leader can; errors are those of Commit. One that is a voter is left alone.
 func (s *Store) AddVoter(ctx context.Context, node string) error {
 	if err := tlsutil.CheckLabel(node); err != nil {
 		return fmt.Errorf("add voter: %w", err)
 	}
-	return s.changeGroup(ctx, "add voter", node, true, func() raft.Future {
+	done := func(srv raft.Server, in bool) bool { return in && srv.Suffrage == raft.Voter }
+	return s.changeGroup(ctx, "add voter", node, done, func() raft.Future {
 		srv := server(node)
 		return s.raft.AddVoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
 	})
 }
 
+// AddNonvoter lets node, whose store is open and has no state or is behind, follow without a vote, until AddVoter. It blocks
+// until the group has agreed. Only the leader can; errors are those of Commit. One that is in the group is left alone.
+func (s *Store) AddNonvoter(ctx context.Context, node string) error {
+	if err := tlsutil.CheckLabel(node); err != nil {
+		return fmt.Errorf("add nonvoter: %w", err)
+	}
+	done := func(_ raft.Server, in bool) bool { return in }
+	return s.changeGroup(ctx, "add nonvoter", node, done, func() raft.Future {
+		srv := server(node)
+		return s.raft.AddNonvoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
+	})
+}
+
 // RemoveServer takes node out of the group. It blocks until the group has agreed. Only the leader can, also of itself;
-// errors are those of Commit. One that is no voter is left alone.
+// errors are those of Commit. One that is not in the group is left alone.
 func (s *Store) RemoveServer(ctx context.Context, node string) error {
-	return s.changeGroup(ctx, "remove server", node, false, func() raft.Future {
+	done := func(_ raft.Server, in bool) bool { return !in }
+	return s.changeGroup(ctx, "remove server", node, done, func() raft.Future {
 		return s.raft.RemoveServer(raft.ServerID(node), 0, untilDeadline(ctx))
 	})
 }
 
-func (s *Store) changeGroup(ctx context.Context, what, node string, want bool, start func() raft.Future) error {
+// changeGroup asks of Raft what start does, unless done says of the node, which is in the group or not, that it is so.
+func (s *Store) changeGroup(ctx context.Context, what, node string, done func(srv raft.Server, in bool) bool, start func() raft.Future) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if _, err := s.leadTerm(ctx); err != nil { // else "is a voter already" might be old news
+	if _, err := s.leadTerm(ctx); err != nil { // else what is in the group might be old news
 		return fmt.Errorf("%s %s: %w", what, node, err)
 	}
-	voters, err := s.Peers()
-	if err != nil || slices.Contains(voters, node) == want {
+	servers, err := s.servers()
+	if err != nil {
 		return err
+	}
+	var srv raft.Server
+	i := slices.IndexFunc(servers, func(srv raft.Server) bool { return srv.ID == raft.ServerID(node) })
+	if i >= 0 {
+		srv = servers[i]
+	}
+	if done(srv, i >= 0) {
+		return nil
 	}
 	_, err = s.call(ctx, start)
 	s.trans.patience.release() // nobody waits for one that has left
@@ -146,40 +178,4 @@ func (s *Store) changeGroup(ctx context.Context, what, node string, want bool, s
 	}
 	s.log.Info("raft group changed", "change", what, "peer", node)
 	return nil
-}
-
-// TransferLeadership hands leadership to another voter, before this server stops: to the one whose log is furthest, or, if
-// that one does not answer, to the next. It blocks for a few round trips, at most an election timeout for each voter. Only
-// the leader can: resource.ErrNotLeader.
-func (s *Store) TransferLeadership(ctx context.Context) error {
-	voters, err := s.Peers()
-	if err != nil {
-		return fmt.Errorf("transfer leadership: %w", err)
-	}
-	others := slices.DeleteFunc(voters, func(node string) bool { return node == s.cfg.Node })
-	if len(others) == 0 {
-		return errors.New("transfer leadership: there is no other voter")
-	}
-	tries := []func() raft.Future{func() raft.Future { return s.raft.LeadershipTransfer() }}
-	for _, node := range others {
-		srv := server(node)
-		tries = append(tries, func() raft.Future { return s.raft.LeadershipTransferToServer(srv.ID, srv.Address) })
-	}
-	defer s.trans.patience.rush()()
-	for len(tries) > 0 {
-		_, err = s.call(ctx, tries[0])
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, raft.ErrLeadershipTransferInProgress): // of another caller, or the end of our own last try
-			if err = sleep(ctx, barrierRetry); err == nil {
-				continue
-			}
-		}
-		if err = readError(err); ctx.Err() != nil || errors.Is(err, resource.ErrNotLeader) {
-			break
-		}
-		tries = tries[1:]
-	}
-	return fmt.Errorf("transfer leadership: %w", err)
 }

@@ -10,11 +10,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is the library's, with two changes: a snapshot that this server does not need does not reach Raft (see history),
-// and a leader finds a server that comes back at once (see patience).
+// transport is the library's, with three changes: a snapshot that this server does not need does not reach Raft (see history),
+// a leader finds a server that comes back at once (see patience), and knows how far the others are (see progress).
 type transport struct {
 	*raft.NetworkTransport
 	patience patience
+	progress progress
 	rpcc     chan raft.RPC // what Raft consumes
 	stopc    chan struct{} // closed by Close
 	stop     sync.Once
@@ -43,6 +44,13 @@ func (t *transport) Close() error {
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	err := t.NetworkTransport.AppendEntries(id, target, req, resp)
 	heartbeat := req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0 // as the other end has it
+	if err == nil && resp.Term <= req.Term {
+		match := uint64(0)
+		if !heartbeat && resp.Success {
+			match = req.PrevLogEntry + uint64(len(req.Entries))
+		}
+		t.progress.heard(id, req.Term, match)
+	}
 	switch {
 	case heartbeat && err == nil:
 		t.patience.heard(id)
@@ -57,6 +65,8 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	err := t.NetworkTransport.InstallSnapshot(id, target, req, resp, data)
 	if err != nil {
 		t.patience.wait(id, req.Term)
+	} else if resp.Success {
+		t.progress.heard(id, req.Term, req.LastLogIndex)
 	}
 	return err
 }
