@@ -26,9 +26,14 @@ type pathConn struct {
 	net.Conn
 	dc   string
 	hop  Hop
-	addr string // that was dialed
-	rtt  time.Duration
+	addr string        // that was dialed
+	rtt  time.Duration // of the TLS handshake
+	took time.Duration // TCP and TLS together
 }
+
+// roundTrip estimates the round trip to the server. TCP and TLS together take two, also when a gateway between them connects
+// to the next one only after it has seen the ClientHello.
+func (p *pathConn) roundTrip() time.Duration { return p.took / 2 }
 
 // pathOf returns the way that a connection of Dial took.
 func pathOf(c *tls.Conn) *pathConn {
@@ -39,20 +44,18 @@ func pathOf(c *tls.Conn) *pathConn {
 // hop dials through one hop and records what that told about it.
 func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 	d, start := a.d, time.Now()
-	d.paths.update(a.dc, hop, d.dc, func(s *pathState) { s.Attempts++ })
+	d.paths.update(a.dc, hop, func(s *pathState) { s.Attempts++ })
 	conn, err := a.through(ctx, hop)
 	now := time.Now()
 	switch {
 	case err == nil:
 		p := pathOf(conn)
-		d.paths.update(a.dc, hop, d.dc, func(s *pathState) {
-			s.good, s.LastSuccess, s.RTT, s.addr = now, now, p.rtt, p.addr
-		})
+		d.paths.worked(a.dc, hop, p.addr, p.roundTrip(), func(s *pathState) { s.RTT = p.rtt })
 		d.worked.note(a.dc)
 	case errors.Is(context.Cause(ctx), errOvertaken):
 		// Not a failure, but evidence if the one that won started later: then this one was slow.
 		if now.Sub(start) >= d.cfg.Stagger {
-			d.paths.update(a.dc, hop, d.dc, func(s *pathState) { s.bad = now })
+			d.paths.update(a.dc, hop, func(s *pathState) { s.bad = now })
 		}
 	case ctx.Err() != nil && (now.Sub(start) < d.cfg.Stagger || errors.Is(ctx.Err(), context.Canceled)):
 		// The caller gave up before the hop had its time.
@@ -66,11 +69,14 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 }
 
 func (d *Dialer) recordFailure(dc string, hop Hop, err error) {
-	now := time.Now()
-	d.paths.update(dc, hop, d.dc, func(s *pathState) {
-		s.bad, s.LastErrorAt, s.LastError = now, now, oneLine(err)
-		s.Failures++
-	})
+	d.paths.failed(dc, hop, err, func(s *pathState) { s.Failures++ })
+}
+
+// echoed records a round trip on an open connection of Dial: proof that its path works.
+func (d *Dialer) echoed(p *pathConn, rtt time.Duration) {
+	if p != nil {
+		d.paths.worked(p.dc, p.hop, "", rtt, nil)
+	}
 }
 
 // Broke records that a connection of Dial, which had been good, failed by its path's fault, such as falling silent: the
@@ -103,19 +109,18 @@ func (a *attempt) through(ctx context.Context, hop Hop) (*tls.Conn, error) {
 }
 
 // resolve gives ip:port for each address of host: the one that worked last first, then the families in turn (RFC 8305
-// section 4).
+// section 4). The one that worked last stays, as the last, when the name has it no more: old and new overlap.
 func (a *attempt) resolve(ctx context.Context, host, port, last string) ([]string, error) {
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, a.d.cfg.AttemptTimeout)
-	defer cancel()
-	ips, err := a.d.cfg.LookupIP(ctx, host)
-	if err == nil && len(ips) == 0 {
-		err = errors.New("the name has no address")
-	}
+	ips, err := a.d.names.ips(ctx, host)
 	if err != nil {
 		return nil, &stageError{stageResolve, host, time.Since(start), err}
 	}
-	return sortAddrs(ips, port, last), nil
+	addrs := sortAddrs(ips, port, last)
+	if last != "" && addrs[0] != last {
+		addrs = append(addrs, last)
+	}
+	return addrs, nil
 }
 
 func sortAddrs(ips []net.IP, port, last string) []string {
@@ -168,7 +173,7 @@ func (a *attempt) address(ctx context.Context, hop Hop, addr string) (*tls.Conn,
 		raw.Close()
 		return nil, fail(stageHandshake, err)
 	}
-	path.rtt = time.Since(connected)
+	path.rtt, path.took = time.Since(connected), time.Since(start)
 	if p := conn.ConnectionState().NegotiatedProtocol; !slices.Contains(a.alpn, p) {
 		raw.Close()
 		return nil, fail(stageProtocol, fmt.Errorf("the server chose protocol %q, none of %q", p, a.alpn))

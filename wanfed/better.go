@@ -5,27 +5,22 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
-	"slices"
 	"sync"
 	"time"
 )
 
-// better gives the hops that the book prefers to the way that c took, without those that failed recently. There are none
-// to the own datacenter, whose servers are dialed directly.
+// better gives the hops to which c should move: those that the mode and the book prefer to the way that it took, and much
+// faster ones, without those that failed recently. There are none to the own datacenter, whose servers are dialed directly.
 func (d *Dialer) better(c *tls.Conn) []Hop {
 	p := pathOf(c)
 	if p == nil || p.dc == d.dc {
 		return nil
 	}
-	hops := d.cfg.Book.Load().Hops[p.dc]
-	if i := slices.IndexFunc(hops, func(h Hop) bool { return h.Addr == p.hop.Addr }); i >= 0 {
-		hops = hops[:i] // else it has left the book, and any other is better
-	}
-	return d.paths.trusted(p.dc, hops, time.Now())
+	return d.paths.better(p.dc, p.hop, d.cfg.Book.Load().Hops[p.dc], time.Now())
 }
 
-// DialBetter dials the hops that the book prefers to the way that c, a connection of Dial to t, took. Without such hops it returns
-// nil and no error. It blocks and fails as Dial does; c stays as it is.
+// DialBetter dials the hops that are better than the way that c, a connection of Dial to t, took: preferred by the mode or the
+// book, or much faster. Without such hops it returns nil and no error. It blocks and fails as Dial does; c stays as it is.
 func (d *Dialer) DialBetter(ctx context.Context, c *tls.Conn, t Target, alpn ...string) (*tls.Conn, error) {
 	hops := d.better(c)
 	if len(hops) == 0 {
@@ -34,7 +29,7 @@ func (d *Dialer) DialBetter(ctx context.Context, c *tls.Conn, t Target, alpn ...
 	return d.dialHops(ctx, t, hops, alpn)
 }
 
-// lookForBetter dials the hops that the book prefers to the way that c took. It returns at once; false means that there
+// lookForBetter dials the hops that are better than the way that c took. It returns at once; false means that there
 // are none. The result, nil if all failed, comes on found, which has room for it.
 func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.Conn, to Target, proto string, found chan<- *tls.Conn) bool {
 	hops := t.cfg.Dialer.better(c)

@@ -19,7 +19,7 @@ func TestConnectionsMoveToTheBetterWay(t *testing.T) {
 		r.Hops = map[string][]Hop{"dc2": hops}
 		n1.book.Store(&r)
 	}
-	remote, better := Hop{Addr: w.gws["dc2"].addr, Via: "remote"}, Hop{Addr: own.addr, Via: "own"}
+	remote, better := Hop{Addr: w.gws["dc2"].addr, Via: "remote"}, Hop{Addr: own.addr, Via: "own", Own: true}
 
 	send(t, t1, "srv1.dc2", "over the remote gateway")
 	receive(t, t2)
@@ -37,7 +37,7 @@ func TestConnectionsMoveToTheBetterWay(t *testing.T) {
 		}
 	}
 	eventually(t, "everything goes over the remote gateway", 5*time.Second, over(remote))
-	book(Hop{Addr: closedPort(t), Via: "own"}, remote) // a better one that does not work changes nothing
+	book(Hop{Addr: closedPort(t), Via: "own", Own: true}, remote) // a better one that does not work changes nothing
 	eventually(t, "the dead gateway was tried", 5*time.Second, func() bool {
 		for _, p := range n1.d.Paths() {
 			if p.Failures > 0 {

@@ -9,17 +9,30 @@ import (
 
 // Hop is one address through which a datacenter may be reached.
 type Hop struct {
-	// Addr is host:port; the host is an IP address or a DNS name, resolved at each dial.
+	// Addr is host:port; the host is an IP address or a DNS name, resolved when it is dialed (at most every 5 s).
 	Addr string
 	// Via says what stands there, for logs and status: "own" gateway, "remote" gateway, or "configured" address.
 	Via string
+	// Own says that a gateway of the own datacenter stands there; see Mode.
+	Own bool
+	// Rank says how likely the hop is to work, as far as whoever wrote the book knows. Among hops that Mode does not tell
+	// apart, one of a lower rank is tried first.
+	Rank int
 }
+
+// Ranks.
+const (
+	RankHealthy    = 0 // nothing speaks against it
+	RankCritical   = 1 // its gateway is said to be down
+	RankRemembered = 2 // nobody names it any more; not probed while others work
+)
 
 // Routes is what a server believes about how to reach every server of the federation: an immutable value.
 type Routes struct {
 	// Servers has the address (host:port) of each server of the own datacenter, by node name.
 	Servers map[string]string
-	// Hops has the ways to each other datacenter, by its name, in order of preference.
+	// Hops has the ways to each other datacenter, by its name. Their order counts where neither Mode, nor Rank, nor what
+	// was measured tells them apart.
 	Hops map[string][]Hop
 }
 

@@ -38,7 +38,9 @@ type DialerConfig struct {
 	Stagger time.Duration
 	// AttemptTimeout bounds TCP and TLS of one address, and the lookup of one name. Default (0): 5 s.
 	AttemptTimeout time.Duration
-	Logger         *slog.Logger // default: nothing is logged
+	// Mode says which hops to other datacenters are tried first. Default (""): ModeLocal.
+	Mode   Mode
+	Logger *slog.Logger // default: nothing is logged
 }
 
 // Dialer opens TLS connections to servers, of the own datacenter directly and of others through hops of the book. Every
@@ -48,6 +50,7 @@ type Dialer struct {
 	dc    string // own
 	node  string // own
 	paths *paths
+	names *resolver
 	log   *slog.Logger
 
 	worked worked
@@ -65,6 +68,9 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	if cfg.Stagger < 0 || cfg.AttemptTimeout < 0 {
 		errs = append(errs, errors.New("Stagger and AttemptTimeout must not be negative"))
 	}
+	if err := cfg.Mode.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("Mode %w", err))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("dialer: %w", err)
 	}
@@ -78,8 +84,12 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	}
 	cfg.Stagger = cmp.Or(cfg.Stagger, 250*time.Millisecond)
 	cfg.AttemptTimeout = cmp.Or(cfg.AttemptTimeout, 5*time.Second)
+	cfg.Mode = cmp.Or(cfg.Mode, ModeLocal)
 	p := cfg.Identity.Peer()
-	return &Dialer{cfg: cfg, dc: p.DC, node: p.Node, paths: newPaths(cfg.Book), log: orDiscard(cfg.Logger)}, nil
+	return &Dialer{
+		cfg: cfg, dc: p.DC, node: p.Node, paths: newPaths(cfg.Book, p.DC, cfg.Mode),
+		names: newResolver(cfg.LookupIP, cfg.AttemptTimeout), log: orDiscard(cfg.Logger),
+	}, nil
 }
 
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
@@ -191,6 +201,13 @@ func (d *Dialer) localServers(r *Routes) []Hop {
 	return hops
 }
 
-// Paths tells what dials found out about each hop of the book that was tried, sorted by datacenter and address, for status
-// and metrics.
-func (d *Dialer) Paths() []PathStatus { return d.paths.status(d.dc) }
+// Paths tells what dials, probes and echoes found out about each hop of the book that was tried, sorted by datacenter and
+// address, for status and metrics.
+func (d *Dialer) Paths() []PathStatus { return d.paths.status() }
+
+// Ways tells the same of all hops to one other datacenter, in the order in which a dial would try them now.
+func (d *Dialer) Ways(dc string) []PathStatus { return d.paths.ways(dc) }
+
+// Turned returns a channel that is closed when a hop works that did not, or was not known to: a reason to look for a better
+// way. Take it before looking.
+func (d *Dialer) Turned() <-chan struct{} { return d.paths.turnedAt("") }

@@ -3,44 +3,179 @@
 package wanfed
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
 
-func TestOrderHops(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+// hopsOf makes hops of words: an address of one letter, then o for an own gateway, c for critical, r for remembered.
+func hopsOf(words string) []Hop {
+	var hops []Hop
+	for w := range strings.FieldsSeq(words) {
+		h := Hop{Addr: w[:1], Own: strings.Contains(w[1:], "o")}
+		switch {
+		case strings.Contains(w[1:], "c"):
+			h.Rank = RankCritical
+		case strings.Contains(w[1:], "r"):
+			h.Rank = RankRemembered
+		}
+		hops = append(hops, h)
+	}
+	return hops
+}
+
+func letters(hops []Hop) (s string) {
+	for _, h := range hops {
+		s += h.Addr
+	}
+	return s
+}
+
+var scoreNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return scoreNow.Add(-d) }
+
+// fast is the evidence of a hop that works, with a round trip in milliseconds.
+func fast(ms int) evidence {
+	return evidence{good: ago(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
+}
+
+func TestOrder(t *testing.T) {
+	type ev = map[string]evidence
+	flawed := fast(40)
+	flawed.flaw, flawed.flawAt = 1, ago(time.Second)
+	healed := flawed
+	healed.flawAt = ago(10 * time.Minute)
 	for _, tt := range []struct {
 		name string
-		book string // one letter per hop
-		ev   map[string]evidence
+		mode Mode
+		book string
+		ev   ev
 		want string
 	}{
-		{"nothing known: the book's order", "abc", nil, "abc"},
-		{"success does not change the order", "abc", map[string]evidence{"c": {good: ago(time.Second)}}, "abc"},
-		{"a failure goes behind", "abc", map[string]evidence{"a": {bad: ago(time.Second)}}, "bca"},
-		{"worked since: back in front", "abc", map[string]evidence{"a": {bad: ago(2 * time.Second), good: ago(time.Second)}}, "abc"},
-		{"worked before only: behind", "abc", map[string]evidence{"a": {good: ago(2 * time.Second), bad: ago(time.Second)}}, "bca"},
-		{"an old failure is forgotten", "abc", map[string]evidence{"a": {bad: ago(penalty)}}, "abc"},
-		{"a failure just within the penalty", "ab", map[string]evidence{"a": {bad: ago(penalty - 1)}}, "ba"},
-		{"all failed: the longest ago first", "abc",
-			map[string]evidence{"a": {bad: ago(time.Second)}, "b": {bad: ago(3 * time.Second)}, "c": {bad: ago(2 * time.Second)}}, "bca"},
-		{"two failed at once: the book's order", "abc", map[string]evidence{"a": {bad: ago(1)}, "b": {bad: ago(1)}}, "cab"},
-		{"none", "", nil, ""},
+		{"nothing known: the book's order", ModeAuto, "a b c", nil, "abc"},
+		{"what worked goes before what is hoped for", ModeLocal, "a b c", ev{"c": fast(0)}, "cab"},
+		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {good: ago(provenFor)}}, "abc"},
+		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {bad: ago(time.Second)}}, "bca"},
+		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {bad: ago(2 * time.Second), good: ago(time.Second)}}, "abc"},
+		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {good: ago(2 * time.Second), bad: ago(time.Second)}}, "bca"},
+		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {bad: ago(penalty)}}, "abc"},
+		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {bad: ago(penalty - 1)}}, "ba"},
+		{"all failed: the longest ago first", ModeLocal, "a b c",
+			ev{"a": {bad: ago(time.Second)}, "b": {bad: ago(3 * time.Second)}, "c": {bad: ago(2 * time.Second)}}, "bca"},
+		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {bad: ago(1)}, "b": {bad: ago(1)}}, "cab"},
+		{"none", ModeLocal, "", nil, ""},
+
+		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": fast(50), "b": fast(40)}, "ab"},
+		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": fast(10), "b": fast(1)}, "ab"},
+		{"much faster goes first", ModeLocal, "a b c", ev{"a": fast(52), "b": fast(40), "c": fast(40)}, "bca"},
+		{"the slow ones by how slow they are", ModeLocal, "a b c", ev{"a": fast(300), "b": fast(200), "c": fast(40)}, "cba"},
+		{"slow but working goes before untested", ModeLocal, "a b c", ev{"b": fast(400), "c": fast(40)}, "cba"},
+		{"a failure weighs after it worked again", ModeLocal, "a b", ev{"a": flawed, "b": fast(40)}, "ba"},
+		{"and is forgotten with time", ModeLocal, "a b", ev{"a": healed, "b": fast(40)}, "ab"},
+
+		{"local: own first, however slow", ModeLocal, "ao b co", ev{"a": fast(200), "b": fast(40)}, "acb"},
+		{"local: own in doubt before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
+		{"local: own failed", ModeLocal, "ao b", ev{"a": {bad: ago(1)}}, "ba"},
+		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": fast(1), "b": fast(400)}, "bdca"},
+		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {bad: ago(1)}}, "ab"},
+		{"auto: a tie goes to own", ModeAuto, "ao b", ev{"a": fast(48), "b": fast(40)}, "ab"},
+		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": fast(60), "b": fast(40)}, "ba"},
+		{"auto: what is healthy before what is in doubt", ModeAuto, "ao boc c dc er", ev{"b": fast(1)}, "acbde"},
+		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": fast(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var hops []Hop
-			for _, r := range tt.book {
-				hops = append(hops, Hop{Addr: string(r)})
-			}
-			got := ""
-			for _, h := range orderHops(hops, func(h Hop) evidence { return tt.ev[h.Addr] }, now) {
-				got += h.Addr
-			}
-			if got != tt.want {
+			s := scorer{tt.mode, penalty, scoreNow, func(h Hop) evidence { return tt.ev[h.Addr] }}
+			if got := letters(s.order(hopsOf(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestBetter(t *testing.T) {
+	type ev = map[string]evidence
+	oneSample := fast(40)
+	oneSample.samples = 1
+	for _, tt := range []struct {
+		name string
+		mode Mode
+		cur  string
+		book string
+		ev   ev
+		want string
+	}{
+		{"equals are not left", ModeLocal, "b", "a b c", nil, ""},
+		{"nor for one that is a little faster", ModeLocal, "b", "a b", ev{"a": fast(40), "b": fast(58)}, ""},
+		{"nor for a few milliseconds", ModeLocal, "b", "a b", ev{"a": fast(1), "b": fast(20)}, ""},
+		{"but for one that is much faster", ModeLocal, "b", "a b", ev{"a": fast(40), "b": fast(62)}, "a"},
+		{"not on one measurement", ModeLocal, "b", "a b", ev{"a": oneSample, "b": fast(400)}, ""},
+		{"not for one that was fast once", ModeLocal, "b", "a b",
+			ev{"a": {good: ago(time.Hour), rtt: 1, samples: 9}, "b": fast(400)}, ""},
+		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": fast(1)}, "a"},
+		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {bad: ago(1)}}, ""},
+		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": fast(400), "b": fast(1)}, ""},
+		{"from in doubt to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
+		{"from remembered to named", ModeLocal, "b", "a br", nil, "a"},
+		{"remote", ModeRemote, "a", "ao b", nil, "b"},
+		{"auto: to own when at par", ModeAuto, "b", "ao b", ev{"a": fast(45), "b": fast(40)}, "a"},
+		{"auto: not to own untested", ModeAuto, "b", "ao b", ev{"b": fast(40)}, ""},
+		{"auto: not to own when slower", ModeAuto, "b", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
+		{"auto: from own not while hardly slower", ModeAuto, "a", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
+		{"auto: from own when much slower", ModeAuto, "a", "ao b", ev{"a": fast(70), "b": fast(40)}, "b"},
+		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {bad: ago(1)}, "c": fast(1)}, "cb"},
+		{"no hops", ModeLocal, "x", "", nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := scorer{tt.mode, penalty, scoreNow, func(h Hop) evidence { return tt.ev[h.Addr] }}
+			if got := letters(s.better(Hop{Addr: tt.cur}, hopsOf(tt.book))); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Whatever two hops cost, a connection that has moved from one to the other does not move back.
+func TestBetterDoesNotFlap(t *testing.T) {
+	book := hopsOf("ao b")
+	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
+		for a := 1; a < 400; a += 3 {
+			for b := 1; b < 400; b += 3 {
+				s := scorer{mode, penalty, scoreNow, func(h Hop) evidence { return map[string]evidence{"a": fast(a), "b": fast(b)}[h.Addr] }}
+				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
+					t.Fatalf("%s: a %d ms, b %d ms: a connection goes to and fro", mode, a, b)
+				}
+			}
+		}
+	}
+}
+
+func TestEvidence(t *testing.T) {
+	var e evidence
+	e.worked(ago(10*time.Second), 40*time.Millisecond)
+	e.worked(ago(9*time.Second), 80*time.Millisecond)
+	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.proven(scoreNow) {
+		t.Errorf("after two samples: %+v", e)
+	}
+	e.failed(ago(2 * time.Minute))
+	e.failed(ago(time.Minute))
+	if e.fails != 2 || e.flawNow(ago(time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.75 {
+		t.Errorf("after two failures: %+v, flaw %v", e, e.flawNow(scoreNow))
+	}
+	e.worked(scoreNow, 0)
+	if e.fails != 0 || e.rtt != 50*time.Millisecond || e.suspect(scoreNow, penalty) {
+		t.Errorf("after it worked again: %+v", e)
+	}
+}
+
+func TestMode(t *testing.T) {
+	for _, m := range []Mode{"", ModeLocal, ModeRemote, ModeAuto} {
+		if err := m.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Mode("Local").Check(); err == nil || !strings.Contains(err.Error(), `"Local" is none of local, remote and auto`) {
+		t.Error(err)
 	}
 }
 
@@ -60,20 +195,23 @@ func TestBackoff(t *testing.T) {
 func TestPathsFollowTheBook(t *testing.T) {
 	book := &Book{}
 	book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
-	p := newPaths(book)
+	p := newPaths(book, "dc1", ModeLocal)
 	touch := func(dc, addr string) {
-		p.update(dc, Hop{Addr: addr, Via: "own"}, "dc1", func(s *pathState) { s.Attempts++ })
+		p.update(dc, Hop{Addr: addr, Via: "own"}, func(s *pathState) { s.Attempts++ })
 	}
 	for _, k := range []pathKey{{"dc2", "a"}, {"dc2", "b"}, {"dc2", "x"}, {"dc9", "a"}, {"dc1", "l"}, {"dc1", "x"}, {"dc2", "a"}} {
 		touch(k.dc, k.addr)
 	}
-	got := p.status("dc1")
+	got := p.status()
 	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "own" {
 		t.Errorf("status = %+v", got)
 	}
 	book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: "b"}}}})
-	if got := p.status("dc1"); len(got) != 1 || got[0].Addr != "b" {
+	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
 		t.Errorf("after the hop left the book: %+v", got)
+	}
+	if got := p.ways("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
+		t.Errorf("ways: %+v", got)
 	}
 	touch("dc2", "b")
 	if len(p.known) != 1 {

@@ -149,12 +149,15 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 	tick, better := time.NewTicker(s.t.tm.session/4), time.NewTicker(s.t.tm.better)
 	defer tick.Stop()
 	defer better.Stop()
-	changed := s.t.book.Changed()
+	changed, turned := s.t.book.Changed(), s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
 	looking, replaced := look(), false
 	for {
 		select {
 		case <-changed:
 			changed = s.t.book.Changed()
+			looking = looking || look()
+		case <-turned:
+			turned = s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
 			looking = looking || look()
 		case <-better.C:
 			looking = looking || look()

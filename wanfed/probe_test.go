@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// probing runs a Prober of n that is quicker than the default one.
+func probing(t *testing.T, n *node) {
+	t.Helper()
+	p, err := NewProber(ProberConfig{Dialer: n.d, Every: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background(t, p.Run)
+}
+
+// way is what is known of one hop to dc2.
+func (n *node) way(addr string) PathStatus {
+	for _, w := range n.d.Ways("dc2") {
+		if w.Addr == addr {
+			return w
+		}
+	}
+	return PathStatus{}
+}
+
+func (n *node) awaitHealth(addr string, want PathHealth) {
+	n.t.Helper()
+	eventually(n.t, fmt.Sprintf("%s is %s", addr, want), 10*time.Second, func() bool { return n.way(addr).Health == want })
+}
+
+func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	unused := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	used := w.gws["dc2"]
+	n.book.Store(hops(used.addr, unused.addr))
+	probing(t, n)
+	n.awaitHealth(used.addr, PathOK)
+	n.awaitHealth(unused.addr, PathOK)
+	if p := n.way(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 || p.Remote != unused.addr || p.LastSuccess.IsZero() {
+		t.Errorf("the probed hop: %+v", p)
+	}
+
+	unused.stop()
+	n.awaitHealth(unused.addr, PathFailing)
+	if p := n.way(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
+		t.Errorf("the hop that died: %+v", p)
+	}
+	n.book.Store(hops(unused.addr, used.addr)) // now it would be the first
+	if got := n.d.Ways("dc2"); got[0].Addr != used.addr {
+		t.Errorf("the dead hop is tried first: %+v", got)
+	}
+	turned := n.d.Turned()
+	unused.restart()
+	n.awaitHealth(unused.addr, PathOK)
+	select {
+	case <-turned:
+	case <-time.After(5 * time.Second):
+		t.Error("nobody is told that it came back")
+	}
+
+	late := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	n.book.Store(hops(unused.addr, used.addr, late.addr))
+	n.awaitHealth(late.addr, PathOK)
+}
+
+// A gateway that accepts and stays silent, and one whose servers are stuck after TLS, are found out too.
+func TestProbesGoTheWholeWay(t *testing.T) {
+	a := newAuthority(t)
+	n := newNode(t, a, "srv1", "dc1")
+	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent.freeze(true)
+	hole := blackHole(t, a, "srv1", "dc2")
+	c := newNode(t, a, "srv1", "dc2").asConsul()
+	consul := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": c.addr})
+	n.book.Store(hops(silent.addr, hole, consul.addr))
+	probing(t, n)
+	n.awaitHealth(silent.addr, PathFailing)
+	n.awaitHealth(hole, PathFailing)
+	n.awaitHealth(consul.addr, PathOK) // its handshake is all there is
+	if p := n.way(consul.addr); p.SmoothedRTT <= 0 {
+		t.Errorf("not measured: %+v", p)
+	}
+}
+
+// pretend is a network on which every dial fails, at once or by silence. It counts.
+type pretend struct {
+	silent bool
+
+	mu      sync.Mutex
+	at      []time.Time
+	by      map[string]int
+	running int
+	most    int
+}
+
+func (p *pretend) dial(ctx context.Context, addr string) (net.Conn, error) {
+	p.mu.Lock()
+	p.at = append(p.at, time.Now())
+	p.by[addr]++
+	p.running++
+	p.most = max(p.most, p.running)
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.running--
+	}()
+	if p.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, errors.New("refused")
+}
+
+func TestProbesKeepToTheirBudget(t *testing.T) {
+	id := newAuthority(t).server("srv1", "dc1")
+	for _, tt := range []struct {
+		name     string
+		dcs      int
+		silent   bool
+		min, max int // probes in 10 minutes
+	}{
+		{"1000 datacenters", 1000, false, 1190, 1201},
+		{"1000 silent datacenters", 1000, true, 470, 490},
+		{"two datacenters", 2, false, 24, 48}, // 8 hops that never work: after 0, 20, 60, 140 and 300 s, and a bit
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := &pretend{silent: tt.silent, by: map[string]int{}}
+				book := &Book{}
+				routes := &Routes{Hops: map[string][]Hop{}}
+				for dc := range tt.dcs {
+					for i := range 4 {
+						name := fmt.Sprintf("dc%d", dc+2)
+						routes.Hops[name] = append(routes.Hops[name], Hop{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Own: i < 2})
+					}
+				}
+				book.Store(routes)
+				d, err := NewDialer(DialerConfig{Identity: id, Book: book, DialTCP: net.dial})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := NewProber(ProberConfig{Dialer: d})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				if err := p.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if n := len(net.at); n < tt.min || n > tt.max || net.most > maxProbes || net.running != 0 {
+					t.Errorf("%d probes, up to %d at once; want %d to %d, up to %d", n, net.most, tt.min, tt.max, maxProbes)
+				}
+				for i := range net.at[1:] {
+					if gap := net.at[i+1].Sub(net.at[i]); gap < 500*time.Millisecond {
+						t.Fatalf("two probes within %v", gap)
+					}
+				}
+				least, most := 1<<30, 0
+				for _, n := range net.by {
+					least, most = min(least, n), max(most, n)
+				}
+				if most-least > 1 && tt.dcs > 2 || len(net.by) != min(4*tt.dcs, len(net.at)) {
+					t.Errorf("%d of %d hops were probed, each %d to %d times", len(net.by), 4*tt.dcs, least, most)
+				}
+			})
+		})
+	}
+}
+
+func TestNewAddressIsProbedAtOnce(t *testing.T) {
+	id := newAuthority(t).server("srv1", "dc1")
+	synctest.Test(t, func(t *testing.T) {
+		net := &pretend{by: map[string]int{}}
+		book := &Book{}
+		book.Store(hops("10.0.0.1:1", "10.0.0.2:1"))
+		d, err := NewDialer(DialerConfig{Identity: id, Book: book, DialTCP: net.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewProber(ProberConfig{Dialer: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		time.Sleep(10*time.Minute + time.Millisecond) // in the bubble
+		synctest.Wait()
+		before := len(net.at)
+		book.Store(hops("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
+		synctest.Wait()
+		if len(net.at) != before+1 || net.by["10.0.0.3:1"] != 1 {
+			t.Errorf("%d probes before, %d after; %v", before, len(net.at), net.by)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNewProberRefuses(t *testing.T) {
+	if _, err := NewProber(ProberConfig{}); err == nil {
+		t.Error("no Dialer, no error")
+	}
+	if _, err := NewProber(ProberConfig{Dialer: &Dialer{}, Gap: -1}); err == nil {
+		t.Error("a negative gap, no error")
+	}
+}
+
+func TestResolver(t *testing.T) {
+	ip := func(n byte) []net.IP { return []net.IP{net.IPv4(198, 51, 100, n)} }
+	synctest.Test(t, func(t *testing.T) {
+		asked, slow := 0, false
+		var answer []net.IP
+		var fault error
+		r := newResolver(func(ctx context.Context, _ string) ([]net.IP, error) {
+			asked++
+			if slow {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return answer, fault
+		}, 5*time.Second)
+		check := func(what string, want []net.IP, lookups int, takes time.Duration) {
+			t.Helper()
+			asked = 0
+			begin := time.Now()
+			got, err := r.ips(t.Context(), "gw.example")
+			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || asked != lookups || time.Since(begin) != takes {
+				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, asked, time.Since(begin))
+			}
+		}
+		check("no address", nil, 1, 0)
+		slow = true
+		check("no answer, and nothing known", nil, 1, 5*time.Second)
+		slow, answer = false, ip(1)
+		check("first answer", ip(1), 1, 0)
+		answer = ip(2)
+		check("soon again", ip(1), 0, 0)
+		time.Sleep(resolveFor)
+		check("later", ip(2), 1, 0)
+		time.Sleep(time.Hour)
+		slow = true
+		check("outage", ip(2), 1, resolvePatience)
+		check("it is not asked again at once", ip(2), 0, 0)
+		time.Sleep(resolveFor)
+		slow, fault = false, errors.New("no such host")
+		check("the name is gone", ip(2), 1, 0)
+		time.Sleep(resolveFor)
+		fault, answer = nil, ip(3)
+		check("it is back", ip(3), 1, 0)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		slow = true
+		if got, err := r.ips(ctx, "other.example"); got != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("nobody waits: %v, %v", got, err)
+		}
+		slow = false
+		for i := range maxResolved + 10 {
+			time.Sleep(time.Nanosecond)
+			if _, err := r.ips(t.Context(), fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(r.known) != maxResolved || r.known["gw.example"] != nil {
+			t.Errorf("%d names are kept", len(r.known))
+		}
+	})
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import "time"
+
+const (
+	// probeRetry is how long after a failure a hop is probed again, when it has worked before. It doubles with each further
+	// failure, up to ProberConfig.Every.
+	probeRetry = 3 * time.Second
+	// maxProbeWait bounds the same for a hop that has never worked: it starts at ProberConfig.Every.
+	maxProbeWait = 5 * time.Minute
+	// probeSpread is by how much a pause may be longer, as a part of it, so that servers do not probe in step.
+	probeSpread = 0.25
+)
+
+// probeWait is how long after the last evidence about a hop it is probed.
+func (e evidence) probeWait(every time.Duration, spread float64) time.Duration {
+	wait := every
+	switch doubled := min(max(e.fails-1, 0), 16); {
+	case !e.bad.After(e.good):
+	case e.good.IsZero():
+		wait = min(every<<doubled, max(every, maxProbeWait))
+	default:
+		wait = min(probeRetry<<doubled, every)
+	}
+	return wait + time.Duration(spread*probeSpread*float64(wait))
+}
+
+// probeDue is when a hop is to be probed; zero: nothing is known about it, so now.
+func (s *pathState) probeDue(every time.Duration) time.Time {
+	last := s.probed
+	for _, t := range []time.Time{s.good, s.bad} {
+		if t.After(last) {
+			last = t
+		}
+	}
+	if last.IsZero() {
+		return last
+	}
+	return last.Add(s.probeWait(every, s.spread))
+}
+
+// probePlan is what to probe next, or how long there is nothing to probe.
+type probePlan struct {
+	key    pathKey
+	hop    Hop
+	urgent bool
+	found  bool
+	wait   time.Duration // 0: until something changes
+}
+
+// plan chooses among the hops of the book that are due: with favour, urgent ones first, else last. Urgent are those that have
+// just failed; they must neither wait for, nor starve, the round of all others, in which new hops come first. busy are
+// being probed.
+func (p *paths) plan(every time.Duration, busy map[pathKey]bool, favour bool, now time.Time) probePlan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reduceLocked()
+	var best, other probePlan // of those favoured, and of the rest
+	var bestDue, otherDue, next time.Time
+	for dc, hops := range p.seen.Hops {
+		if dc == p.ownDC {
+			continue
+		}
+		works := p.worksLocked(dc, hops)
+		for _, h := range hops {
+			k := pathKey{dc, h.Addr}
+			if busy[k] || works && h.Rank >= RankRemembered {
+				continue
+			}
+			var due time.Time
+			urgent := false
+			if s := p.known[k]; s != nil {
+				due = s.probeDue(every)
+				urgent = !s.good.IsZero() && s.fails > 0 && s.fails <= 3
+			}
+			plan := probePlan{key: k, hop: h, urgent: urgent, found: true}
+			switch {
+			case due.After(now):
+				if next.IsZero() || due.Before(next) {
+					next = due
+				}
+			case urgent == favour:
+				if !best.found || due.Before(bestDue) {
+					best, bestDue = plan, due
+				}
+			case !other.found || due.Before(otherDue):
+				other, otherDue = plan, due
+			}
+		}
+	}
+	switch {
+	case best.found:
+		return best
+	case other.found:
+		return other
+	case next.IsZero():
+		return probePlan{}
+	}
+	return probePlan{wait: next.Sub(now)}
+}
+
+// worksLocked says whether a hop to dc that somebody names works.
+func (p *paths) worksLocked(dc string, hops []Hop) bool {
+	for _, h := range hops {
+		if s := p.known[pathKey{dc, h.Addr}]; h.Rank < RankRemembered && s != nil && s.health() == PathOK {
+			return true
+		}
+	}
+	return false
+}
