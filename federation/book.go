@@ -3,7 +3,6 @@
 package federation
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,18 +35,23 @@ type AddressBookConfig struct {
 	// File keeps the addresses that were ever known, for the next start. Required.
 	File string
 	// Book is written by this AddressBook alone.
-	Book   *wanfed.Book
+	Book *wanfed.Book
+	// Paths tells what dials and probes found out: an address that worked is not forgotten for newer ones. May be nil.
+	Paths  func() []wanfed.PathStatus
 	Logger *slog.Logger
 }
 
 // AddressBook computes how every datacenter is reached and publishes it.
 type AddressBook struct {
 	cfg AddressBookConfig
-	old remembered // only publish uses it, which is called by one goroutine at a time
+	// Only publish and remember use these, which are called by one goroutine at a time.
+	old   remembered
+	known map[string][]string // by datacenter, the addresses that somebody names now
 
 	mu       sync.Mutex
-	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here; nil: not known yet
-	changed  chan struct{}       // closed and replaced when snapshot changes
+	origins  map[string]map[string]Origin // by datacenter and address; immutable once here
+	snapshot *pb.GatewaySnapshot          // what gateways must know; immutable once here; nil: not known yet
+	changed  chan struct{}                // closed and replaced when snapshot changes
 }
 
 // NewAddressBook checks cfg, reads the file, and publishes what is known before anything runs: the configured addresses, and
@@ -65,15 +69,6 @@ func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
 	return a, nil
 }
 
-// facts are the inputs of the book, read at one moment.
-type facts struct {
-	states  []*pb.FederationState
-	own     []*pb.MeshGateway
-	servers map[string]string // node → host:port of alive servers of this datacenter
-	hints   map[string][]string
-	old     remembered
-}
-
 // Run keeps the book true until ctx ends. It waits for changes and reads everything anew after each; several changes at
 // once cost one reading.
 func (a *AddressBook) Run(ctx context.Context) error {
@@ -86,6 +81,9 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
 	}
 	ready := a.cfg.Ready
+	remember := time.NewTicker(rememberEvery)
+	defer remember.Stop()
+	defer a.remember()
 	for {
 		lan, wan := a.cfg.LAN.Changed(), a.cfg.WAN.Changed()
 		f, err := a.read(ctx)
@@ -101,6 +99,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		case <-wake:
 		case <-lan:
 		case <-wan:
+		case <-remember.C:
 		case <-ready:
 			ready = nil // and read once more
 		}
@@ -127,24 +126,67 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 // publish stores what follows from f; for gateways too when it is whole.
 func (a *AddressBook) publish(f facts, whole bool) {
 	f.old = a.old
-	routes, snap, known := compute(a.cfg, f)
-	if a.old.note(known, time.Now()) {
-		if err := a.old.save(a.cfg.File); err != nil {
-			a.cfg.Logger.Warn("known addresses are not kept for the next start", "err", err)
-		}
-	}
-	if old := a.cfg.Book.Load(); !sameRoutes(old, routes) {
-		a.cfg.Book.Store(routes)
-		a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Hops), "servers", len(routes.Servers))
+	c := compute(a.cfg, f)
+	a.known = c.known
+	a.remember()
+	if old := a.cfg.Book.Load(); !sameRoutes(old, c.routes) {
+		a.cfg.Book.Store(c.routes)
+		a.cfg.Logger.Debug("address book changed", "datacenters", len(c.routes.Hops), "servers", len(c.routes.Servers))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !whole || a.snapshot != nil && proto.Equal(a.snapshot, snap) {
+	a.origins = c.origins
+	if !whole || a.snapshot != nil && proto.Equal(a.snapshot, c.snap) {
 		return
 	}
-	a.snapshot = snap
+	a.snapshot = c.snap
 	close(a.changed)
 	a.changed = make(chan struct{})
+}
+
+// rememberEvery is how often what worked is noted, besides at each change. It is also when the book is computed anew without
+// a reason, which costs little.
+const rememberEvery = time.Minute
+
+// remember notes which addresses are known and which of them worked, for the next start.
+func (a *AddressBook) remember() {
+	now := time.Now()
+	if !a.old.note(a.known, worked(a.cfg), now) {
+		return
+	}
+	if err := a.old.save(a.cfg.File, now); err != nil {
+		a.cfg.Logger.Warn("known addresses are not kept for the next start", "err", err)
+	}
+}
+
+// worked tells, by datacenter, which addresses of its gateways this server has dialed with success, and when last. Of a DNS
+// name that is also the address behind it, so that a datacenter is found when the name cannot be resolved.
+func worked(cfg AddressBookConfig) map[string]map[string]time.Time {
+	if cfg.Paths == nil {
+		return nil
+	}
+	out := map[string]map[string]time.Time{}
+	for _, p := range cfg.Paths() {
+		if p.DC == cfg.DC || p.Own || p.LastSuccess.IsZero() {
+			continue
+		}
+		if out[p.DC] == nil {
+			out[p.DC] = map[string]time.Time{}
+		}
+		for _, addr := range []string{p.Addr, p.Remote} {
+			if addr != "" && p.LastSuccess.After(out[p.DC][addr]) {
+				out[p.DC][addr] = p.LastSuccess
+			}
+		}
+	}
+	return out
+}
+
+// Origins tells of the hops to dc where they are known from, by address. The caller must not change the result.
+func (a *AddressBook) Origins(dc string) map[string]Origin {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.origins[dc]
 }
 
 // Snapshot returns what gateways must know, nil as long as this server does not know it itself, and a channel that is closed
@@ -157,99 +199,4 @@ func (a *AddressBook) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
 
 func sameRoutes(a, b *wanfed.Routes) bool {
 	return maps.Equal(a.Servers, b.Servers) && maps.EqualFunc(a.Hops, b.Hops, slices.Equal)
-}
-
-// Words for wanfed.Hop.Via.
-const (
-	ViaOwn        = "own gateway"
-	ViaRemote     = "remote gateway"
-	ViaConfigured = "configured address"
-	ViaRemembered = "remembered address"
-)
-
-// compute turns facts into the two published values, and gives the addresses that somebody names now. It is pure.
-func compute(cfg AddressBookConfig, f facts) (_ *wanfed.Routes, _ *pb.GatewaySnapshot, known map[string][]string) {
-	far := map[string][]string{} // datacenter → WAN addresses, healthy first
-	if cfg.DC != cfg.PrimaryDC {
-		far[cfg.PrimaryDC] = nil
-	}
-	for _, s := range f.states {
-		if s.Datacenter != cfg.DC {
-			far[s.Datacenter] = addrs(s.MeshGateways, catalog.TagWAN)
-		}
-	}
-	for dc, told := range f.hints {
-		far[dc] = union(slices.Clone(told), far[dc]) // as fresh as gossip is: the record may be older, and stays behind
-	}
-	if cfg.DC != cfg.PrimaryDC {
-		far[cfg.PrimaryDC] = union(far[cfg.PrimaryDC], cfg.PrimaryGateways)
-	}
-	known = maps.Clone(far)
-	for dc := range far {
-		far[dc] = union(slices.Clone(far[dc]), f.old.of(dc))
-	}
-	own := addrs(f.own, catalog.TagLAN)
-
-	routes := &wanfed.Routes{Servers: f.servers, Hops: map[string][]wanfed.Hop{}}
-	snap := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
-	for _, dc := range slices.Sorted(maps.Keys(far)) {
-		var hops []wanfed.Hop
-		for _, addr := range own {
-			hops = append(hops, wanfed.Hop{Addr: addr, Via: ViaOwn})
-		}
-		for _, addr := range far[dc] {
-			via := ViaRemote
-			switch {
-			case dc == cfg.PrimaryDC && slices.Contains(cfg.PrimaryGateways, addr):
-				via = ViaConfigured
-			case !slices.Contains(known[dc], addr):
-				via = ViaRemembered
-			}
-			hops = append(hops, wanfed.Hop{Addr: addr, Via: via})
-		}
-		if len(far[dc]) > 0 {
-			routes.Hops[dc] = hops
-			snap.Datacenters = append(snap.Datacenters, &pb.SnapshotDatacenter{Name: dc, Gateways: far[dc]})
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(f.servers)) {
-		snap.Servers = append(snap.Servers, &pb.SnapshotServer{Node: node, Address: f.servers[node]})
-	}
-	return routes, snap, known
-}
-
-// addrs lists the addresses of gateways, healthy ones first, each once. Critical ones stay at the end: a health check may
-// be wrong, and the last known address is never dropped.
-func addrs(gs []*pb.MeshGateway, tag string) []string {
-	gs = slices.Clone(gs)
-	slices.SortStableFunc(gs, func(a, b *pb.MeshGateway) int {
-		return cmp.Or(-compareBool(catalog.Healthy(a), catalog.Healthy(b)), byNode(a, b))
-	})
-	var out []string
-	for _, g := range gs {
-		if addr := catalog.TaggedAddr(g, tag); addr != "" {
-			out = union(out, []string{addr})
-		}
-	}
-	return out
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
-// union appends those of b that a has not.
-func union(a, b []string) []string {
-	for _, s := range b {
-		if !slices.Contains(a, s) {
-			a = append(a, s)
-		}
-	}
-	return a
 }

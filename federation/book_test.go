@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -32,7 +33,7 @@ func TestComputeOfASecondary(t *testing.T) {
 	// The same LAN addresses as dc2's own gateways: only names may tell datacenters apart.
 	dc3 := &pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{meshGateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusWarning)}}
 	own := []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}
-	viaOwn := wanfed.Hop{Addr: "10.0.0.9:8443", Via: ViaOwn}
+	viaOwn := wanfed.Hop{Addr: "10.0.0.9:8443", Via: ViaOwn, Own: true}
 
 	tests := []struct {
 		name  string
@@ -56,7 +57,7 @@ func TestComputeOfASecondary(t *testing.T) {
 			name:  "healthy gateways come first, critical ones stay, configured addresses join, the own datacenter is left out",
 			facts: facts{own: own, states: []*pb.FederationState{dc1, {Datacenter: "dc2", MeshGateways: own}, dc3}, servers: map[string]string{"srv1": "10.0.0.5:8300"}},
 			hops: map[string][]wanfed.Hop{
-				"dc1": {viaOwn, {Addr: "198.51.100.2:8443", Via: ViaRemote}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}},
+				"dc1": {viaOwn, {Addr: "198.51.100.2:8443", Via: ViaRemote}, {Addr: "198.51.100.1:8443", Via: ViaConfigured, Rank: wanfed.RankCritical}, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}},
 				"dc3": {viaOwn, {Addr: "198.51.100.3:8443", Via: ViaRemote}},
 			},
 			snap: []*pb.SnapshotDatacenter{
@@ -67,12 +68,12 @@ func TestComputeOfASecondary(t *testing.T) {
 		{
 			name: "an address of earlier runs is the last hop, and makes no datacenter known that nobody names",
 			facts: facts{states: []*pb.FederationState{dc3}, old: remembered{
-				"dc3": {"198.51.100.30:8443": time.Unix(1, 0), "198.51.100.31:8443": time.Unix(2, 0), "198.51.100.3:8443": time.Unix(3, 0)},
-				"dc8": {"198.51.100.8:8443": time.Unix(1, 0)},
+				"dc3": {"198.51.100.30:8443": {Known: time.Unix(1, 0)}, "198.51.100.31:8443": {Worked: time.Unix(2, 0)}, "198.51.100.3:8443": {Known: time.Unix(3, 0)}},
+				"dc8": {"198.51.100.8:8443": {Known: time.Unix(1, 0)}},
 			}},
 			hops: map[string][]wanfed.Hop{
 				"dc1": {{Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}},
-				"dc3": {{Addr: "198.51.100.3:8443", Via: ViaRemote}, {Addr: "198.51.100.31:8443", Via: ViaRemembered}, {Addr: "198.51.100.30:8443", Via: ViaRemembered}},
+				"dc3": {{Addr: "198.51.100.3:8443", Via: ViaRemote}, {Addr: "198.51.100.31:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}, {Addr: "198.51.100.30:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}},
 			},
 			snap: []*pb.SnapshotDatacenter{
 				{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}},
@@ -103,7 +104,8 @@ func TestComputeOfASecondary(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			routes, snap, _ := compute(cfg, tt.facts)
+			c := compute(cfg, tt.facts)
+			routes, snap := c.routes, c.snap
 			if d := cmp.Diff(tt.hops, routes.Hops); d != "" {
 				t.Errorf("hops (-want +got):\n%s", d)
 			}
@@ -123,8 +125,50 @@ func TestComputeOfASecondary(t *testing.T) {
 }
 
 func TestComputeOfThePrimaryHasNoConfiguredHop(t *testing.T) {
-	routes, snap, _ := compute(AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}, facts{})
-	if len(routes.Hops) != 0 || len(snap.Datacenters) != 0 {
-		t.Errorf("a lone primary knows hops %v and datacenters %v", routes.Hops, snap.Datacenters)
+	c := compute(AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}, facts{})
+	if len(c.routes.Hops) != 0 || len(c.snap.Datacenters) != 0 {
+		t.Errorf("a lone primary knows hops %v and datacenters %v", c.routes.Hops, c.snap.Datacenters)
+	}
+}
+
+func TestOrigins(t *testing.T) {
+	cfg := AddressBookConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"}}
+	written := time.Unix(500, 0).UTC()
+	c := compute(cfg, facts{
+		own: []*pb.MeshGateway{
+			meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusCritical),
+			meshGateway("dc2", "gw-b", "10.0.0.8", "203.0.113.2", catalog.StatusPassing),
+		},
+		states: []*pb.FederationState{{Datacenter: "dc1", UpdatedAt: timestamppb.New(written), MeshGateways: []*pb.MeshGateway{
+			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical), // gossip knows better
+			meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
+			meshGateway("dc1", "gw-c", "10.0.0.3", "10.0.0.9", catalog.StatusPassing), // an own gateway has the same address
+		}}},
+		hints: map[string][]string{"dc1": {"198.51.100.1:8443"}},
+		old: remembered{"dc1": {
+			"198.51.100.2:8443": {Known: time.Unix(400, 0)}, "198.51.100.7:8443": {Known: time.Unix(300, 0)}, "gw.dc1.example:8443": {Known: time.Unix(600, 0)},
+		}},
+	})
+	want := map[string]Origin{
+		"10.0.0.8:8443":       {Sources: []string{SourceHeartbeat}},
+		"10.0.0.9:8443":       {Sources: []string{SourceHeartbeat}},
+		"198.51.100.1:8443":   {Sources: []string{SourceGossip, SourceState}},
+		"198.51.100.2:8443":   {Sources: []string{SourceState, SourceRemembered}, At: written},
+		"gw.dc1.example:8443": {Sources: []string{SourceConfigured, SourceRemembered}},
+		"198.51.100.7:8443":   {Sources: []string{SourceRemembered}, At: time.Unix(300, 0)},
+	}
+	if d := cmp.Diff(want, c.origins["dc1"]); d != "" {
+		t.Errorf("origins (-want +got):\n%s", d)
+	}
+	hops := []wanfed.Hop{
+		{Addr: "10.0.0.8:8443", Via: ViaOwn, Own: true},
+		{Addr: "10.0.0.9:8443", Via: ViaOwn, Own: true, Rank: wanfed.RankCritical},
+		{Addr: "198.51.100.1:8443", Via: ViaRemote},
+		{Addr: "198.51.100.2:8443", Via: ViaRemote},
+		{Addr: "gw.dc1.example:8443", Via: ViaConfigured},
+		{Addr: "198.51.100.7:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered},
+	}
+	if d := cmp.Diff(hops, c.routes.Hops["dc1"]); d != "" {
+		t.Errorf("hops (-want +got):\n%s", d)
 	}
 }

@@ -15,58 +15,106 @@ import (
 	"time"
 )
 
-// remembered are the WAN addresses that a datacenter's gateways were ever known to have, with when they were last known,
-// by datacenter. They are the last to be dialed: for a server that was down, or cut off, while addresses changed, an old one
-// may be all there is.
-type remembered map[string]map[string]time.Time
+// remembered are the WAN addresses that a datacenter's gateways were ever known to have, by datacenter. They are the last to be
+// dialed: for a server that was down, or cut off, while addresses changed, an old one may be all there is.
+type remembered map[string]map[string]memory
+
+// memory is what is kept of one address.
+type memory struct {
+	Known  time.Time `json:"known"`           // when somebody last named it
+	Worked time.Time `json:"worked,omitzero"` // when this server last reached the datacenter by it; zero: never, or only its gateways do
+
+	written time.Time // when the file last had it
+}
+
+// last is when something last spoke for the address.
+func (m memory) last() time.Time {
+	if m.Worked.After(m.Known) {
+		return m.Worked
+	}
+	return m.Known
+}
 
 const (
-	// maxRemembered bounds the addresses of one datacenter: the oldest go.
+	// maxRemembered bounds the addresses of one datacenter: those that were named longest ago go, but
 	maxRemembered = 16
-	// rememberFor is how long an address is kept after it was last known.
+	// keepWorked of them, those that worked last, stay, however many newer ones come that never work.
+	keepWorked = 8
+	// rememberFor is how long an address is kept after it was last known. The one that worked last is kept for ever, as long
+	// as the datacenter is one of the federation.
 	rememberFor = 30 * 24 * time.Hour
 	// rememberStep is how old a time on disk may be before it is written again.
 	rememberStep = 24 * time.Hour
 )
 
-// note records that addresses are known now. It says whether that is worth writing to disk.
-func (r remembered) note(far map[string][]string, now time.Time) (changed bool) {
-	for dc, addrs := range far {
+// note records that addresses are known now, by datacenter, and when addresses last worked. It says whether that is worth
+// writing to disk.
+func (r remembered) note(known map[string][]string, worked map[string]map[string]time.Time, now time.Time) (changed bool) {
+	for dc, addrs := range known {
 		if r[dc] == nil {
-			r[dc] = map[string]time.Time{}
+			r[dc] = map[string]memory{}
 		}
 		for _, addr := range addrs {
-			if now.Sub(r[dc][addr]) >= rememberStep {
-				r[dc][addr] = now
-				changed = true
-			}
+			m := r[dc][addr]
+			m.Known = now
+			r[dc][addr] = m
 		}
-		for _, addr := range r.oldest(dc) {
-			if len(r[dc]) <= maxRemembered && now.Sub(r[dc][addr]) < rememberFor {
-				break
+		for addr, at := range worked[dc] {
+			m, had := r[dc][addr]
+			if !had {
+				m.Known = at
 			}
-			delete(r[dc], addr)
-			changed = true
+			if at.After(m.Worked) {
+				changed = changed || m.Worked.IsZero()
+				m.Worked = at
+			}
+			r[dc][addr] = m
+		}
+	}
+	for dc, addrs := range r {
+		_, named := known[dc]
+		changed = r.forget(dc, named, now) || changed
+		for _, m := range addrs {
+			changed = changed || m.last().Sub(m.written) >= rememberStep
 		}
 	}
 	return changed
 }
 
-func (r remembered) oldest(dc string) []string {
+// forget drops the addresses of dc that are too old, and those that are too many. named says that dc is one of the federation.
+func (r remembered) forget(dc string, named bool, now time.Time) (changed bool) {
+	lastWorked := r.byTime(dc, func(m memory) time.Time { return m.Worked })
+	worked := map[string]bool{}
+	for i, addr := range lastWorked {
+		worked[addr] = i < keepWorked && !r[dc][addr].Worked.IsZero()
+	}
+	oldestFirst := r.byTime(dc, memory.last)
+	slices.Reverse(oldestFirst)
+	for _, addr := range oldestFirst {
+		old := now.Sub(r[dc][addr].last()) >= rememberFor && (!named || !worked[addr] || addr != lastWorked[0])
+		if old || len(r[dc]) > maxRemembered && !worked[addr] {
+			delete(r[dc], addr)
+			changed = true
+		}
+	}
+	if len(r[dc]) == 0 && !named {
+		delete(r, dc)
+	}
+	return changed
+}
+
+// byTime lists a datacenter's addresses, those with the latest time first.
+func (r remembered) byTime(dc string, of func(memory) time.Time) []string {
 	return slices.SortedFunc(maps.Keys(r[dc]), func(a, b string) int {
-		return cmp.Or(r[dc][a].Compare(r[dc][b]), cmp.Compare(a, b))
+		return cmp.Or(of(r[dc][b]).Compare(of(r[dc][a])), cmp.Compare(b, a))
 	})
 }
 
-// of lists a datacenter's addresses, the last known first.
-func (r remembered) of(dc string) []string {
-	out := r.oldest(dc)
-	slices.Reverse(out)
-	return out
-}
+// of lists a datacenter's addresses, the one that something spoke for last first.
+func (r remembered) of(dc string) []string { return r.byTime(dc, memory.last) }
 
 // save replaces the file in one step.
-func (r remembered) save(path string) error {
+func (r remembered) save(path string, now time.Time) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode known addresses: %w", err)
@@ -77,6 +125,12 @@ func (r remembered) save(path string) error {
 	}
 	if err := os.Rename(tmp, path); err != nil {
 		return errors.Join(fmt.Errorf("write known addresses: %w", err), os.Remove(tmp))
+	}
+	for _, addrs := range r {
+		for addr, m := range addrs {
+			m.written = now
+			addrs[addr] = m
+		}
 	}
 	return nil
 }
@@ -99,9 +153,13 @@ func loadRemembered(path string) (remembered, error) {
 	}
 	for dc, addrs := range r {
 		if addrs == nil {
-			r[dc] = map[string]time.Time{}
+			r[dc] = map[string]memory{}
 		}
-		maps.DeleteFunc(addrs, func(addr string, _ time.Time) bool { return len(parseHint(addr)) != 1 })
+		maps.DeleteFunc(addrs, func(addr string, _ memory) bool { return len(parseHint(addr)) != 1 })
+		for addr, m := range addrs {
+			m.written = m.last()
+			addrs[addr] = m
+		}
 	}
 	return r, nil
 }
