@@ -36,6 +36,10 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		ml.SuspicionMult = 4
 		ml.SuspicionMaxTimeoutMult = 2
 	}
+	if p.cfg.Keys != nil {
+		ml.Keyring = p.cfg.Keys.live
+		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlain, !p.cfg.SendPlain
+	}
 	ml.Transport = lent{p.cfg.Transport, adv}
 	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.
 	ml.BindAddr = adv.Addr().String()

@@ -16,6 +16,13 @@
 // A server that was killed and is back at another address is alive in the others' lists at its old one. The pool finds out
 // when one of them tells it, leaves under the old address and comes back under its own (move.go).
 //
+// # Keys
+//
+// With a Keyring, gossip is encrypted inside the connections that carry it. One ring, kept on disk, serves both pools of a
+// server: their members are the same servers. A Ring is a value with a version; Seal and Open move it between servers that
+// have a key in common. Who changes it, and in what order, is for package server to say. An enciphered packet or stream is
+// to the transport like any other.
+//
 // # Promises
 //
 // Members never blocks on the network. Changed is closed after the new list is visible. Identity comes before gossip: only

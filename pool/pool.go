@@ -42,6 +42,11 @@ type Config struct {
 	Advertise netip.AddrPort
 	// Admit, if not nil, may refuse a member by an error. It must not block and is called from serf's goroutines.
 	Admit func(Member) error
+	// Keys encrypt gossip; nil: it is not encrypted. Changes of the ring take effect at once.
+	Keys *Keyring
+	// AcceptPlain and SendPlain are for a pool that is becoming encrypted, member by member: with Keys, gossip that is not
+	// encrypted is accepted too, and what is sent is not encrypted yet.
+	AcceptPlain, SendPlain bool
 	// Logger. Required.
 	Logger *slog.Logger
 }
