@@ -15,8 +15,21 @@ type Status struct {
 	Leader            string
 	PrimaryDatacenter string
 	Version           string
+	Gossip            GossipStatus
 	Datacenters       []DatacenterStatus // own first; never null
 	Components        []ComponentStatus  // parts of the server that answers; never null
+}
+
+// GossipStatus says how the server that answers encrypts gossip.
+type GossipStatus struct {
+	Encrypted bool
+	Keys      int
+	// Primary is the fingerprint of the key that is used; empty: gossip is not encrypted. Version counts the changes that
+	// operators made to the keys. Servers between which either differs do not have the same keys.
+	Primary string `json:",omitempty"`
+	Version uint64
+	// AcceptsPlain and SendsPlain: gossip that is not encrypted is accepted, and sent.
+	AcceptsPlain, SendsPlain bool
 }
 
 // DatacenterStatus is what is known of one datacenter.

@@ -48,7 +48,9 @@ type parts struct {
 	registry *resource.Registry
 
 	// the upper group
+	keys        *pool.Keyring // nil: gossip is not encrypted
 	lan, wan    *pool.Pool
+	keyring     *keyring
 	addressBook *federation.AddressBook
 	joiner      *federation.Joiner
 	hinter      *federation.Hinter
@@ -75,7 +77,7 @@ func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 		}
 	}()
 	for _, build := range []func() error{
-		p.buildPorts, p.buildData, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildGRPC, p.buildHTTP,
+		p.buildPorts, p.buildData, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildKeyring, p.buildGRPC, p.buildHTTP,
 	} {
 		if err := build(); err != nil {
 			return nil, err

@@ -47,6 +47,7 @@ func (p *parts) buildPools() (err error) {
 			}
 			return nil
 		},
+		Keys: p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "lan"),
 	})
 	if err != nil {
@@ -57,7 +58,8 @@ func (p *parts) buildPools() (err error) {
 	p.wan, err = pool.New(pool.Config{
 		Kind: pool.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
-		Admit:  federation.Admit(p.cfg.DC, p.cfg.PrimaryDC),
+		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC),
+		Keys:  p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "wan"),
 	})
 	if err != nil {
@@ -68,7 +70,7 @@ func (p *parts) buildPools() (err error) {
 		return err
 	}
 	p.group = &group{
-		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, join: p.cfg.RetryJoin, tags: lanTags,
+		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, deadAfter: p.cfg.DeadServerAfter, join: p.cfg.RetryJoin, tags: lanTags,
 		raft: p.store, lan: p.lan, logger: p.logger,
 	}
 	return nil
@@ -190,6 +192,7 @@ func (p *parts) buildGRPC() error {
 	pb.RegisterFederationServiceServer(p.grpc, fed)
 	pb.RegisterResourceServiceServer(p.grpc, res)
 	pb.RegisterReplicationServiceServer(p.grpc, src)
+	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
 	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})
 	pb.RegisterServerServiceServer(p.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		resp, err := httpapi.Serve(ctx, p.http.Handler, req)

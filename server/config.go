@@ -4,6 +4,7 @@ package server
 
 import (
 	"log/slog"
+	"time"
 )
 
 // Config is what one datacenter server is told. Run refuses what is wrong with it, all faults at once.
@@ -19,6 +20,13 @@ type Config struct {
 
 	// CAFile, CertFile and KeyFile are PEM files. Required. Changed files are loaded again while running.
 	CAFile, CertFile, KeyFile string
+
+	// EncryptFile is a file with the gossip key to begin with: base64 of 32 bytes. Empty: gossip is not encrypted, unless the
+	// data dir has a keyring, which also beats this key. Operators change keys by the KeyringService.
+	EncryptFile string
+	// GossipAcceptPlain and GossipSendPlain are for a federation that is becoming encrypted, server by server: gossip that is
+	// not encrypted is accepted too, and what is sent is not encrypted yet.
+	GossipAcceptPlain, GossipSendPlain bool
 
 	// PrimaryDC owns the federated records. Default: DC, that is, this datacenter is the primary.
 	PrimaryDC string
@@ -41,6 +49,10 @@ type Config struct {
 	BootstrapExpect int
 	// RetryJoin are addresses (host:port) of servers of this datacenter. Needed with BootstrapExpect above 1.
 	RetryJoin []string
+
+	// DeadServerAfter is how long a server of this datacenter is down before it is taken out of the Raft group. It may come
+	// back any time, as a new server. Default 10 min, at least MinDeadServerAfter.
+	DeadServerAfter time.Duration
 
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger

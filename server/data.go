@@ -26,8 +26,10 @@ func (p *parts) buildData() error {
 	if dc != p.cfg.DC {
 		return fmt.Errorf("data dir %s belongs to datacenter %q, not %q; give another --data-dir, or empty this one", dir, dc, p.cfg.DC)
 	}
-	p.nodeID, err = lineOf(filepath.Join(dir, "node-id"), newNodeID)
-	return err
+	if p.nodeID, err = lineOf(filepath.Join(dir, "node-id"), newNodeID); err != nil {
+		return err
+	}
+	return p.buildKeys()
 }
 
 // newNodeID is a random UUID (RFC 9562 section 5.4).

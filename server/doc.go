@@ -27,5 +27,6 @@
 //	<data-dir>/raft/    log, snapshots, and the name of the node it belongs to
 //	<data-dir>/node-id  this server's id, made at the first start
 //	<data-dir>/datacenter  the datacenter it belongs to
+//	<data-dir>/keyring.json  the gossip keys, if gossip is encrypted; mode 0600
 //	<data-dir>/addresses.json  gateways' addresses that were ever known, for when all others have changed
 package server

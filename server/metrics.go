@@ -37,6 +37,8 @@ var (
 	descDials     = desc("dial_attempts_total", "Dials, by datacenter and hop.", "dc", "addr", "via")
 	descDialFails = desc("dial_failures_total", "Dials that failed.", "dc", "addr", "via")
 	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake through a hop.", "dc", "addr", "via")
+	descKeys      = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
+	descKeysVsn   = desc("keyring_version", "Changes that operators made to the gossip keys; 0: none, or not known here.")
 	descLag       = desc("replication_lag_seconds", "Time since the copies of the primary's records were last known to be true.")
 	descRepIndex  = desc("replication_primary_index", "The primary's index that the copies have reached.")
 )
@@ -62,6 +64,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descMembers, float64(v), name, status.String())
 		}
 	}
+	keys := c.p.keyring.self()
+	gauge(descKeys, float64(len(keys.Fingerprints)))
+	gauge(descKeysVsn, float64(keys.Version))
 	port := c.p.mux.Stats()
 	count(descAccepted, port.Accepted)
 	for reason, v := range port.Refused {

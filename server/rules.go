@@ -59,6 +59,11 @@ var rules = map[string]rule{
 	pb.ReplicationService_Follow_FullMethodName: serversOnly,
 	pb.ServerService_Query_FullMethodName:       serversOnly,
 
+	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, again: true},
+	pb.KeyringService_List_FullMethodName:     {anywhere: operators},
+	pb.KeyringService_Give_FullMethodName:     {anywhere: operators},
+	pb.KeyringService_Exchange_FullMethodName: serversOnly,
+
 	healthpb.Health_Check_FullMethodName: readAnywhere,
 	healthpb.Health_Watch_FullMethodName: readAnywhere,
 }

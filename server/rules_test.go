@@ -36,6 +36,10 @@ func TestRules(t *testing.T) {
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway here"}},
 		{pb.ReplicationService_Follow_FullMethodName, []string{"server here", "server far"}},
 		{pb.ServerService_Query_FullMethodName, []string{"server here", "server far"}},
+		{pb.KeyringService_Exchange_FullMethodName, []string{"server here", "server far"}},
+		{pb.KeyringService_Change_FullMethodName, []string{"operator far"}},
+		{pb.KeyringService_List_FullMethodName, []string{"operator far"}},
+		{pb.KeyringService_Give_FullMethodName, []string{"operator far"}},
 	}
 	for _, tt := range tests {
 		may := map[string]bool{}
@@ -53,7 +57,7 @@ func TestRules(t *testing.T) {
 func TestEveryMethodHasARule(t *testing.T) {
 	for _, svc := range []grpc.ServiceDesc{
 		pb.FederationService_ServiceDesc, pb.ResourceService_ServiceDesc, pb.ReplicationService_ServiceDesc,
-		pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc,
+		pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc, pb.KeyringService_ServiceDesc,
 	} {
 		for _, m := range svc.Methods {
 			if _, ok := rules["/"+svc.ServiceName+"/"+m.MethodName]; !ok {

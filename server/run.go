@@ -51,6 +51,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.addressBook.Run(uctx) })
 	upper.Go(func() error { return p.joiner.Run(uctx) })
 	upper.Go(func() error { return p.hinter.Run(uctx) })
+	upper.Go(func() error { return p.keyring.Run(uctx) })
 	upper.Go(func() error { return p.joiner.CatchUp(uctx, p.cfg.PrimaryDC, p.conns.contacts) })
 	upper.Go(func() error { return p.group.runJoin(uctx) })
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })

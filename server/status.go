@@ -24,7 +24,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := s.Leader()
 	out := api.Status{
 		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.cfg.PrimaryDC,
-		Version: version.Version, Components: s.components(),
+		Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(),
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
@@ -125,6 +125,7 @@ func (s source) components() []api.ComponentStatus {
 	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %d voters", orNone(node), len(peers)))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
 	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
+	add("gossip keys", true, "", s.p.keyring.detail())
 	if !s.p.store.IsLeader() {
 		add("replication", true, "", "done by the leader")
 		return out

@@ -13,7 +13,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -22,6 +24,9 @@ const (
 	DefaultPort     = 8300
 	DefaultHTTPAddr = "127.0.0.1:8500"
 	DefaultBind     = "0.0.0.0"
+
+	DefaultDeadServerAfter = 10 * time.Minute
+	MinDeadServerAfter     = time.Second
 )
 
 // withDefaults fills what was left empty.
@@ -46,6 +51,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BootstrapExpect == 0 {
 		c.BootstrapExpect = 1
+	}
+	if c.DeadServerAfter == 0 {
+		c.DeadServerAfter = DefaultDeadServerAfter
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -77,6 +85,10 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 // files checks the files, and gives the certificate. Whose it is can be checked only where that is known.
 func (c Config) files() (*tlsutil.Identity, error) {
 	errs := []error{CheckFolder("data_dir", c.DataDir)}
+	if c.EncryptFile != "" {
+		_, err := pool.ReadKey(c.EncryptFile, nil)
+		errs = append(errs, err)
+	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" ||
 		tlsutil.CheckDomain(c.Domain) != nil || tlsutil.CheckLabel(c.DC) != nil || tlsutil.CheckLabel(c.Node) != nil {
 		return nil, errors.Join(errs...)
@@ -142,6 +154,9 @@ func (c Config) check() (errs []error) {
 		}
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
+	}
+	if c.DeadServerAfter < MinDeadServerAfter {
+		fault("dead_server_after is %v: must be %v or more", c.DeadServerAfter, MinDeadServerAfter)
 	}
 	return errs
 }

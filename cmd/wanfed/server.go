@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/hashicorp/go-metrics"
 	metricsprom "github.com/hashicorp/go-metrics/prometheus"
@@ -22,6 +23,9 @@ type serverSettings struct {
 	CAFile          string   `hcl:"ca_file,optional" help:"PEM file of the CA (required)"`
 	CertFile        string   `hcl:"cert_file,optional" help:"PEM file of this server's certificate (required)"`
 	KeyFile         string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
+	EncryptFile     string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the gossip key to begin with, of: wanfed keyring generate; the keyring in the data dir beats it"`
+	EncryptIncoming bool     `hcl:"encrypt_verify_incoming,optional" help:"with a gossip key: refuse gossip that is not encrypted"`
+	EncryptOutgoing bool     `hcl:"encrypt_verify_outgoing,optional" help:"with a gossip key: encrypt what is sent"`
 	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this one is it)"`
 	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary; needed in a secondary; may be given again"`
 	Bind            string   `hcl:"bind,optional" help:"IP address to listen on"`
@@ -30,6 +34,7 @@ type serverSettings struct {
 	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL for people and tools; https:// is required where it is not loopback"`
 	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
 	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
+	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"how long a server of the datacenter is down before it is taken out of the Raft group, as 10m or 1h"`
 	Domain          string   `hcl:"domain,optional" help:"domain of names on the wire"`
 	LogLevel        string   `hcl:"log_level,optional" help:"debug, info, warn or error"`
 	LogFormat       string   `hcl:"log_format,optional" help:"text or json, on stderr"`
@@ -41,6 +46,9 @@ func defaultServerSettings() serverSettings {
 		Port:            8300,
 		HTTPAddr:        "127.0.0.1:8500",
 		BootstrapExpect: 1,
+		EncryptIncoming: true,
+		EncryptOutgoing: true,
+		DeadServerAfter: "10m",
 		Domain:          tlsutil.DefaultDomain,
 		LogLevel:        "info",
 		LogFormat:       "text",
@@ -96,8 +104,12 @@ func (s serverSettings) check() error {
 	if s.Port < 0 {
 		port = fmt.Errorf("port is %d: must be 0 to 65535", s.Port)
 	}
+	_, dead := time.ParseDuration(s.DeadServerAfter)
+	if dead != nil {
+		dead = fmt.Errorf("dead_server_after is %q: write it as 10m, 90s or 1h30m", s.DeadServerAfter)
+	}
 	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
-	return faults(server.CheckSettings(s.config()), port, log)
+	return faults(server.CheckSettings(s.config()), port, dead, log)
 }
 
 // config is what the settings mean to the server, where port 0 stands for the default and -1 for any.
@@ -106,12 +118,19 @@ func (s serverSettings) config() server.Config {
 	if port <= 0 {
 		port = -1
 	}
+	dead, err := time.ParseDuration(s.DeadServerAfter)
+	if err != nil {
+		dead = 0 // check says so
+	} else if dead == 0 {
+		dead = -1 // no default for what was said
+	}
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
+		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways,
 		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
-		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
+		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, DeadServerAfter: dead,
 	}
 }
 
