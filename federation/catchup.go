@@ -80,7 +80,7 @@ func (j *Joiner) exchange(ctx context.Context, dc string) {
 		began := time.Now()
 		err := j.reach(ctx, "*."+dc)
 		if err == nil {
-			err = j.cfg.WAN.Join(ctx, wanfed.AnyServer(dc))
+			err = j.joinInTurn(ctx, wanfed.AnyServer(dc), func() bool { return true })
 		}
 		if err == nil {
 			j.cfg.Logger.Debug("caught up with gossip", "peer", "*."+dc)

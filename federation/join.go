@@ -23,14 +23,15 @@ type JoinerConfig struct {
 	LAN, WAN *pool.Pool
 	Book     *wanfed.Book
 	// Reach returns nil when any server of a datacenter answers; it waits for that until ctx ends. Joins are one after
-	// another inside serf: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.
+	// another: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.
 	Reach  func(ctx context.Context, dc string) error
 	Logger *slog.Logger
 }
 
 // Joiner keeps this server in the WAN pool.
 type Joiner struct {
-	cfg JoinerConfig
+	cfg  JoinerConfig
+	turn chan struct{} // size 1: who holds the token joins
 
 	mu       sync.Mutex
 	attempts map[string]*attempt // by join address
@@ -58,7 +59,7 @@ func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
 	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Reach == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: every field of JoinerConfig is required")
 	}
-	return &Joiner{cfg: cfg, attempts: map[string]*attempt{}}, nil
+	return &Joiner{cfg: cfg, turn: make(chan struct{}, 1), attempts: map[string]*attempt{}}, nil
 }
 
 // Run joins what is missing until ctx ends: every datacenter of the book without an alive member, and every alive server of
@@ -102,16 +103,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 
 // missing returns member names to join: "*.<dc>" for any server of a datacenter.
 func (j *Joiner) missing() []string {
-	alive := map[string]bool{}
-	for _, m := range j.cfg.WAN.Members() {
-		if !m.Alive() {
-			continue
-		}
-		alive[m.Name] = true
-		if _, dc, err := SplitWANName(m.Name); err == nil {
-			alive["*."+dc] = true
-		}
-	}
+	alive := j.alive()
 	var out []string
 	for _, dc := range slices.Sorted(maps.Keys(j.cfg.Book.Load().Hops)) {
 		out = append(out, "*."+dc)
@@ -124,6 +116,21 @@ func (j *Joiner) missing() []string {
 	out = slices.DeleteFunc(out, func(name string) bool { return alive[name] })
 	j.prune(out)
 	return out
+}
+
+// alive has the names of alive members of the WAN pool, and "*.<dc>" for their datacenters.
+func (j *Joiner) alive() map[string]bool {
+	alive := map[string]bool{}
+	for _, m := range j.cfg.WAN.Members() {
+		if !m.Alive() {
+			continue
+		}
+		alive[m.Name] = true
+		if _, dc, err := SplitWANName(m.Name); err == nil {
+			alive["*."+dc] = true
+		}
+	}
+	return alive
 }
 
 // prune forgets what is no longer missing.
@@ -169,7 +176,7 @@ func (j *Joiner) join(ctx context.Context, name string) {
 	err := j.reach(ctx, name)
 	reached := err == nil
 	if reached {
-		err = j.cfg.WAN.Join(ctx, j.whom(name))
+		err = j.joinInTurn(ctx, j.whom(name), func() bool { return !j.alive()[name] })
 	}
 
 	j.mu.Lock()
@@ -199,6 +206,21 @@ func (j *Joiner) join(ctx context.Context, name string) {
 		return
 	}
 	j.cfg.Logger.Info("joined in the WAN pool", "peer", name)
+}
+
+// joinInTurn exchanges the pool's state with whom, after those that came before, if needed still says so then: one exchange
+// brings the members of all datacenters, so that in a large federation most of those that wait have nothing left to do.
+func (j *Joiner) joinInTurn(ctx context.Context, whom string, needed func() bool) error {
+	select {
+	case j.turn <- struct{}{}:
+		defer func() { <-j.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !needed() {
+		return nil
+	}
+	return j.cfg.WAN.Join(ctx, whom)
 }
 
 // whom is what the pool joins to reach what is missing: "*.<dc>", or a server of this datacenter.
