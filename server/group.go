@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
 // Tags of LAN pool members.
@@ -24,21 +25,25 @@ const (
 type raftGroup interface {
 	HasState() bool
 	Bootstrap(nodes []string) error
-	Peers() ([]string, error)
+	Members() ([]raftstore.Member, error)
+	LastIndex() uint64
+	AddNonvoter(ctx context.Context, node string) error
 	AddVoter(ctx context.Context, node string) error
 	RemoveServer(ctx context.Context, node string) error
 	LeaderChanged() <-chan struct{}
 }
 
-// group forms the datacenter's Raft group out of the LAN pool.
+// group forms the datacenter's Raft group out of the LAN pool, and keeps it true: see runMembers.
 type group struct {
-	node   string
-	expect int
-	join   []string // LAN addresses
-	tags   map[string]string
-	raft   raftGroup
-	lan    *pool.Pool
-	logger *slog.Logger
+	node      string
+	expect    int
+	deadAfter time.Duration // how long a server is down before it is removed
+	join      []string      // LAN addresses
+	tags      map[string]string
+	raft      raftGroup
+	lan       *pool.Pool
+	holds     holds
+	logger    *slog.Logger
 }
 
 const (
@@ -153,66 +158,4 @@ func firstGroup(members []pool.Member, node string, expect int) ([]string, bool)
 	}
 	slices.Sort(nodes)
 	return nodes, len(nodes) >= expect && nodes[0] == node
-}
-
-// runMembers adds alive servers of the LAN pool to the Raft group, and removes those the pool has forgotten (72 h after they
-// failed or left). It belongs under leadership.
-func (g *group) runMembers(ctx context.Context) error {
-	refused := map[string]bool{}
-	known := map[string]bool{}
-	for {
-		changed := g.lan.Changed()
-		again := g.reconcile(ctx, known, refused)
-		timer := time.NewTimer(again)
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		}
-		timer.Stop()
-	}
-}
-
-func (g *group) reconcile(ctx context.Context, known, refused map[string]bool) (again time.Duration) {
-	again = time.Hour
-	peers, err := g.raft.Peers()
-	if err != nil {
-		g.logger.Warn("reading the Raft group", "err", err)
-		return time.Second
-	}
-	present := map[string]bool{}
-	for _, m := range g.lan.Members() {
-		present[m.Name], known[m.Name] = true, true
-		if !m.Alive() || slices.Contains(peers, m.Name) {
-			continue
-		}
-		if g.expect == 1 && m.Tags[tagExpect] == "1" {
-			if !refused[m.Name] {
-				g.logger.Error("server not added to the Raft group: both it and this one were started to form one alone; "+
-					"start it anew with an empty data dir and --bootstrap-expect 3", "peer", m.Name)
-			}
-			refused[m.Name] = true
-			continue
-		}
-		if err := g.raft.AddVoter(ctx, m.Name); err != nil {
-			g.logger.Warn("adding a server to the Raft group", "peer", m.Name, "err", err)
-			again = time.Second
-			continue
-		}
-		g.logger.Info("server added to the Raft group", "peer", m.Name)
-	}
-	for _, node := range peers {
-		if node == g.node || present[node] || !known[node] {
-			continue
-		}
-		if err := g.raft.RemoveServer(ctx, node); err != nil {
-			g.logger.Warn("removing a server from the Raft group", "peer", node, "err", err)
-			again = time.Second
-			continue
-		}
-		g.logger.Info("server removed from the Raft group: the LAN pool has forgotten it", "peer", node)
-	}
-	return again
 }
