@@ -14,10 +14,12 @@ type Status struct {
 	// Leader is the ip:port of the Raft leader of this datacenter; empty: none known.
 	Leader            string
 	PrimaryDatacenter string
-	Version           string
-	Gossip            GossipStatus
-	Datacenters       []DatacenterStatus // own first; never null
-	Components        []ComponentStatus  // parts of the server that answers; never null
+	// MeshGatewayMode is how other datacenters are reached first: "local", "remote" or "auto".
+	MeshGatewayMode string
+	Version         string
+	Gossip          GossipStatus
+	Datacenters     []DatacenterStatus // own first; never null
+	Components      []ComponentStatus  // parts of the server that answers; never null
 }
 
 // GossipStatus says how the server that answers encrypts gossip.
@@ -53,12 +55,33 @@ type DatacenterStatus struct {
 	// the primary, and in a secondary that has not followed the primary yet.
 	ReplicationLag *float64 `json:",omitempty"`
 
+	// Hops are the ways there, in the order in which a connection would try them now; none to the own datacenter.
+	Hops []HopStatus `json:",omitempty"`
+
 	// LastError is why it was last not reached, with hop and address; empty: it never failed. LastErrorAt is when. An error
 	// stays here after the path has come back; Advice does not.
 	LastError   string    `json:",omitempty"`
 	LastErrorAt time.Time `json:",omitzero"`
 	// Advice says what an operator should do now; empty: nothing.
 	Advice string `json:",omitempty"`
+}
+
+// HopStatus is what the server that answers knows of one way to a datacenter: from its own connections and probes.
+type HopStatus struct {
+	Address string // host:port that is dialed
+	Via     string // "own gateway", "remote gateway", "configured address" or "remembered address"
+	Used    bool   // gossip goes over it now
+	Health  string // "ok", "failing" or "untested"
+	// RTT is the smoothed round trip to a server there over this hop, in seconds; absent: not measured.
+	RTT         *float64  `json:",omitempty"`
+	LastSuccess time.Time `json:",omitzero"`
+	LastFailure time.Time `json:",omitzero"`
+	LastError   string    `json:",omitempty"` // of LastFailure, also when it works again
+
+	// Sources say where the address is known from: "heartbeat", "gossip", "federation state", "configuration", "earlier".
+	Sources []string `json:",omitempty"`
+	// KnowledgeAge is how long ago the latest of Sources said so, in seconds; absent when one says so now.
+	KnowledgeAge *float64 `json:",omitempty"`
 }
 
 // Health is a datacenter's state in one word.

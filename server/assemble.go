@@ -39,6 +39,7 @@ type parts struct {
 	identity *tlsutil.Identity
 	book     *wanfed.Book
 	dialer   *wanfed.Dialer
+	prober   *wanfed.Prober
 	mux      *wanfed.Mux
 	tunnel   *wanfed.Tunnel
 	conns    *conns
@@ -145,7 +146,13 @@ func listen(addr, flag string) (net.Listener, error) {
 
 func (p *parts) buildTunnel() (err error) {
 	p.book = &wanfed.Book{}
-	if p.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{Identity: p.identity, Book: p.book, Logger: p.logger}); err != nil {
+	p.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
+		Identity: p.identity, Book: p.book, Mode: wanfed.Mode(p.cfg.MeshGatewayMode), Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	if p.prober, err = wanfed.NewProber(wanfed.ProberConfig{Dialer: p.dialer, Logger: p.logger}); err != nil {
 		return err
 	}
 	if p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger}); err != nil {

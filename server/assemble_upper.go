@@ -91,7 +91,7 @@ func (p *parts) buildRecords() (err error) {
 	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
 		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
 		Backend: p.store, LAN: p.lan, WAN: p.wan, Ready: p.caughtUp, File: filepath.Join(p.cfg.DataDir, "addresses.json"),
-		Book: p.book, Logger: p.logger,
+		Book: p.book, Paths: p.dialer.Paths, Logger: p.logger,
 	})
 	if err != nil {
 		return err

@@ -33,6 +33,10 @@ type Config struct {
 	// PrimaryGateways are WAN addresses (host:port; IPv4, [IPv6] or DNS name) of the primary's gateways. A secondary needs
 	// at least one; the primary must have none.
 	PrimaryGateways []string
+	// MeshGatewayMode says how other datacenters are reached first: "local", through the own gateways; "remote", directly through
+	// theirs; "auto", by what measures best, where a tie goes to the own. In every mode the others are the fallback. Default
+	// "local": operators expect that everything leaves a datacenter by its gateways, and the network often allows nothing else.
+	MeshGatewayMode string
 
 	// Bind is the IP address to listen on. Default "0.0.0.0".
 	Bind string

@@ -145,10 +145,11 @@ func (c *conns) keepMoving(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		changed := c.book.Changed()
+		changed, turned := c.book.Changed(), c.dialer.Turned()
 		c.move(ctx)
 		select {
 		case <-changed:
+		case <-turned:
 		case <-tick.C:
 		case <-ctx.Done():
 			return
@@ -157,13 +158,13 @@ func (c *conns) keepMoving(ctx context.Context) {
 }
 
 const (
-	// lookEvery is how often a connection on a fallback way looks for a better one, besides at changes of the book.
+	// lookEvery is how often a connection looks for a better way, besides at changes of the book, and when a hop works again.
 	lookEvery = 30 * time.Second
 	// lookFor bounds one such look.
 	lookFor = 5 * time.Second
 )
 
-// move dials, for each connection to another datacenter, the ways that the book prefers to the one it took, and puts a
+// move dials, for each connection to another datacenter, the ways that are better than the one it took, and puts a
 // connection that comes about in its place. The old one is given up only then.
 func (c *conns) move(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)

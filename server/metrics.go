@@ -39,6 +39,10 @@ var (
 	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake through a hop.", "dc", "addr", "via")
 	descKeys      = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
 	descKeysVsn   = desc("keyring_version", "Changes that operators made to the gossip keys; 0: none, or not known here.")
+	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back, by datacenter and hop.", "dc", "addr", "via")
+	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
+	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo of the path worked.", "dc", "addr", "via")
+	descPathRTT   = desc("path_rtt_seconds", "Smoothed round trip to a server of the datacenter over the hop.", "dc", "addr", "via")
 	descLag       = desc("replication_lag_seconds", "Time since the copies of the primary's records were last known to be true.")
 	descRepIndex  = desc("replication_primary_index", "The primary's index that the copies have reached.")
 )
@@ -83,6 +87,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
 		count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
 		gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
+		if p.DC != c.p.cfg.DC {
+			count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
+			count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
+			gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
+			gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
+		}
 	}
 	if c.p.follower != nil && c.p.store.IsLeader() {
 		st := c.p.follower.Status()

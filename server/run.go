@@ -49,6 +49,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.lan.Run(uctx) })
 	upper.Go(func() error { return p.wan.Run(uctx) })
 	upper.Go(func() error { return p.addressBook.Run(uctx) })
+	upper.Go(func() error { return p.prober.Run(uctx) })
 	upper.Go(func() error { return p.joiner.Run(uctx) })
 	upper.Go(func() error { return p.hinter.Run(uctx) })
 	upper.Go(func() error { return p.keyring.Run(uctx) })

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
@@ -13,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // Status implements httpapi.Source.
@@ -24,19 +26,20 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := s.Leader()
 	out := api.Status{
 		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.cfg.PrimaryDC,
-		Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(),
+		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(),
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
+	used := s.used()
 	for _, dc := range s.Datacenters() {
-		out.Datacenters = append(out.Datacenters, s.datacenter(dc, byDC[dc]))
+		out.Datacenters = append(out.Datacenters, s.datacenter(dc, byDC[dc], used[dc]))
 	}
 	return out, nil
 }
 
-func (s source) datacenter(dc string, state *pb.FederationState) api.DatacenterStatus {
+func (s source) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
 	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.cfg.PrimaryDC}
 	for _, m := range s.p.wan.Members() {
 		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == pool.StatusLeft {
@@ -62,20 +65,29 @@ func (s source) datacenter(dc string, state *pb.FederationState) api.DatacenterS
 			d.ReplicationLag = api.Seconds(lag(st.Connected, st.LastContact))
 		}
 	}
-	s.lastError(&d)
+	var paths []wanfed.PathStatus
+	if d.Own {
+		paths = slices.DeleteFunc(s.p.dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
+	} else {
+		paths = s.p.dialer.Ways(dc)
+		d.Hops = hopsStatus(paths, s.p.addressBook.Origins(dc), used, time.Now())
+	}
+	s.lastError(&d, paths)
 	d.Advice = s.advice(d, state)
 	return d
 }
 
-// lastError takes the newest of what dialing, joining and, for the primary, replication met.
-func (s source) lastError(d *api.DatacenterStatus) {
+// lastError takes the newest of what dialing, joining and, for the primary, replication met. What a probe met of a hop that
+// nothing uses is no error of the datacenter as long as another hop works.
+func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
 			d.LastError, d.LastErrorAt = err.Error(), at
 		}
 	}
-	for _, p := range s.p.dialer.Paths() {
-		if p.DC == d.Name && p.LastError != "" {
+	works := slices.ContainsFunc(paths, func(p wanfed.PathStatus) bool { return p.Health == wanfed.PathOK })
+	for _, p := range paths {
+		if p.LastError != "" && (!p.Probed || !works) {
 			note(p.LastErrorAt, fmt.Errorf("%s %s: %s", p.Via, p.Addr, p.LastError))
 		}
 	}

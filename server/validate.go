@@ -17,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 // Defaults.
@@ -48,6 +49,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.HTTPAddr == "" {
 		c.HTTPAddr = DefaultHTTPAddr
+	}
+	if c.MeshGatewayMode == "" {
+		c.MeshGatewayMode = string(wanfed.ModeLocal)
 	}
 	if c.BootstrapExpect == 0 {
 		c.BootstrapExpect = 1
@@ -169,6 +173,9 @@ func (c Config) checkFederation() (errs []error) {
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
 		errs = append(errs, fmt.Errorf("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
 			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC))
+	}
+	if err := wanfed.Mode(c.MeshGatewayMode).Check(); err != nil {
+		errs = append(errs, fmt.Errorf("mesh_gateway_mode %w", err))
 	}
 	for _, addr := range c.PrimaryGateways {
 		if err := checkHostPort(addr); err != nil {

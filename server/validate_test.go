@@ -27,6 +27,8 @@ func TestCheck(t *testing.T) {
 		{"primary with gateways", func(c *Config) { c.PrimaryDC = "dc2" }, []string{"primary_gateways is set, but dc2 is the primary itself"}},
 		{"gateway without port", func(c *Config) { c.PrimaryGateways = []string{"gw1"} }, []string{`primary_gateways: "gw1" is not host:port`}},
 		{"gateway with port 0", func(c *Config) { c.PrimaryGateways = []string{"gw1:0"} }, []string{"port is not a number from 1"}},
+		{"mode", func(c *Config) { c.MeshGatewayMode = "auto" }, nil},
+		{"mode that is none", func(c *Config) { c.MeshGatewayMode = "none" }, []string{`mesh_gateway_mode "none" is none of local, remote and auto`}},
 		{"HTTP for all", func(c *Config) { c.HTTPAddr = "0.0.0.0:8500" }, []string{"not a loopback address", "https://0.0.0.0:8500"}},
 		{"HTTP for all, plain", func(c *Config) { c.HTTPAddr = "http://10.0.0.1:8500" }, []string{"not a loopback address"}},
 		{"HTTP for all by name", func(c *Config) { c.HTTPAddr = "example.com:8500" }, []string{"not a loopback address"}},

@@ -77,6 +77,12 @@ dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s       -
 dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h        200ms
 dc3         secondary       unreachable  0/1 alive  0/0 healthy  -           -
 
+Mesh gateway mode local
+
+Datacenter  Hop                  Via                 Used  Health    RTT     Last Success  Last Failure  Known
+dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms  -             -             heartbeat
+dc1         gw.dc1.example:8443  configured address  -     untested  -       -             -             configuration, federation state, 1m30s ago
+
 dc3:
   last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
   do: start a gateway of dc3

@@ -92,6 +92,7 @@ func TestServerRefuses(t *testing.T) {
 			want: `primary_gateways: "2001:db8::1:8443" is not host:port \(an IPv6 address goes in brackets: .*\)`},
 		{name: "primary gateway that is no host", args: []string{"--primary-datacenter", "dc9", "--primary-gateway", "http://gw:8443"}, code: 2,
 			want: `primary_gateways: "http://gw:8443" is not host:port .*`},
+		{name: "mode that is none", args: []string{"--mesh-gateway-mode", "none"}, code: 2, want: `mesh_gateway_mode "none" is none of local, remote and auto`},
 		{name: "bind that is no IP address", args: []string{"--bind", "eth0"}, code: 2, want: `bind "eth0" is not an IP address`},
 		{name: "bind to another machine's address", args: []string{"--bind", "192.0.2.1"}, code: 1,
 			want: `192\.0\.2\.1:0 is no address of this machine: choose another with --port or --bind`},

@@ -95,11 +95,16 @@ func sampleAnswers() map[string]any {
 		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways},
 		"/v1/catalog/datacenters":                      []string{"dc1", "dc2", "dc3"},
 		"/v1/agent/federation-status": api.Status{
-			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",
+			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0", MeshGatewayMode: "local",
 			Datacenters: []api.DatacenterStatus{
 				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.Seconds(93 * time.Second)},
 				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
-					RecordAge: api.Seconds(26 * time.Hour), ReplicationLag: api.Seconds(234 * time.Millisecond)},
+					RecordAge: api.Seconds(26 * time.Hour), ReplicationLag: api.Seconds(234 * time.Millisecond),
+					Hops: []api.HopStatus{
+						{Address: "10.2.0.101:8443", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04123), Sources: []string{"heartbeat"}},
+						{Address: "gw.dc1.example:8443", Via: "configured address", Health: "untested",
+							Sources: []string{"configuration", "federation state"}, KnowledgeAge: new(90.0)},
+					}},
 				{Name: "dc3", ServersKnown: 1, LastError: "dial gateway 10.3.0.1:8443: connection refused\n",
 					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
 			},

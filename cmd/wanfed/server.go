@@ -28,6 +28,7 @@ type serverSettings struct {
 	EncryptOutgoing bool     `hcl:"encrypt_verify_outgoing,optional" help:"with a gossip key: encrypt what is sent"`
 	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this one is it)"`
 	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary; needed in a secondary; may be given again"`
+	MeshGatewayMode string   `hcl:"mesh_gateway_mode,optional" help:"gateways by which other datacenters are reached first: local (the own ones), remote (theirs) or auto (what measures best)"`
 	Bind            string   `hcl:"bind,optional" help:"IP address to listen on"`
 	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: that of --bind, or a private one of this machine)"`
 	Port            int      `hcl:"port,optional" help:"the one port for other machines; 0: the system chooses"`
@@ -42,6 +43,7 @@ type serverSettings struct {
 
 func defaultServerSettings() serverSettings {
 	return serverSettings{
+		MeshGatewayMode: "local",
 		Bind:            "0.0.0.0",
 		Port:            8300,
 		HTTPAddr:        "127.0.0.1:8500",
@@ -128,7 +130,7 @@ func (s serverSettings) config() server.Config {
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
-		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways,
+		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
 		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
 		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, DeadServerAfter: dead,
 	}

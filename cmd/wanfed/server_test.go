@@ -34,6 +34,7 @@ node = "file"
 port = 9300
 primary_datacenter = "dc1"
 primary_gateways = ["a:1", "b:2"]
+mesh_gateway_mode = "auto"
 bootstrap_expect = 3
 `), 0o600)
 	if err != nil {
@@ -47,7 +48,7 @@ bootstrap_expect = 3
 	}
 	c := s.config()
 	if c.DC != "dc2" || c.Node != "env" || c.Port != -1 || c.PrimaryDC != "dc1" || c.BootstrapExpect != 3 ||
-		c.HTTPAddr != "127.0.0.1:8500" || c.Bind != "0.0.0.0" || c.Domain != "wanfed" {
+		c.HTTPAddr != "127.0.0.1:8500" || c.Bind != "0.0.0.0" || c.MeshGatewayMode != "auto" || c.Domain != "wanfed" {
 		t.Errorf("config = %+v", c)
 	}
 	if !slices.Equal(c.PrimaryGateways, []string{"a:1", "b:2"}) || !slices.Equal(c.RetryJoin, []string{"c:3", "d:4"}) {

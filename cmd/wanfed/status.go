@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -19,7 +20,9 @@ func newStatus() *cobra.Command {
 		Short: "Show how well a datacenter sees the others, and what to do",
 		Long: `Show what a server knows of each datacenter: how many of its servers are alive and of its gateways healthy, how long
 ago its federation state changed (Record Age) and was last known to be the primary's (Lag), what failed last, and what
-to do about it.
+to do about it. The second table has the hops: the ways to each other datacenter, in the order in which a connection
+would try them now, with the smoothed round trip (RTT), when each last worked and failed, and where its address is known
+from (Known), with the age of that where it is not of now.
 
 The state is ok, degraded (some servers or gateways are down) or unreachable (no server is alive for the one that
 answers). The exit status is 0 in any case, as long as the server answers.`,
@@ -59,6 +62,9 @@ func writeStatus(w io.Writer, s api.Status) error {
 	if err := writeTable(w, rows); err != nil {
 		return err
 	}
+	if err := writeHops(w, s, time.Now()); err != nil {
+		return err
+	}
 	for _, d := range s.Datacenters {
 		writeTrouble(w, d)
 	}
@@ -71,6 +77,43 @@ func writeStatus(w io.Writer, s api.Status) error {
 		rows = append(rows, []string{c.Name, c.State, c.Detail})
 	}
 	return writeTable(w, rows)
+}
+
+// writeHops lists the ways to other datacenters.
+func writeHops(w io.Writer, s api.Status, now time.Time) error {
+	rows := [][]string{{"Datacenter", "Hop", "Via", "Used", "Health", "RTT", "Last Success", "Last Failure", "Known"}}
+	for _, d := range s.Datacenters {
+		for _, h := range d.Hops {
+			used := "-"
+			if h.Used {
+				used = "yes"
+			}
+			rtt := "-"
+			if h.RTT != nil {
+				rtt = time.Duration(*h.RTT * float64(time.Second)).Round(100 * time.Microsecond).String()
+			}
+			known := strings.Join(h.Sources, ", ")
+			if h.KnowledgeAge != nil {
+				known += ", " + age(h.KnowledgeAge) + " ago"
+			}
+			rows = append(rows, []string{
+				d.Name, h.Address, h.Via, used, h.Health, rtt, since(h.LastSuccess, now), since(h.LastFailure, now), cmp.Or(known, "-"),
+			})
+		}
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	fmt.Fprintf(w, "\nMesh gateway mode %s\n\n", printable(s.MeshGatewayMode))
+	return writeTable(w, rows)
+}
+
+// since is how long ago something was.
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return age(api.Seconds(now.Sub(t))) + " ago"
 }
 
 // writeTrouble says what failed last for a datacenter and what to do.
