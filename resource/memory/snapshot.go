@@ -170,46 +170,21 @@ type restored struct {
 }
 
 func readSnapshot(src io.Reader) (*restored, error) {
-	r := bufio.NewReader(src)
-	magic := make([]byte, len(snapshotMagic))
-	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
-		return nil, fmt.Errorf("it does not begin with %q: no snapshot, or one of a newer version", snapshotMagic)
-	}
 	in := &restored{db: newDB()}
 	txn := in.db.Txn(true)
 	defer txn.Abort()
-
-	var buf bytes.Buffer
-	count := uint64(0)
-	for n := 1; ; n++ {
-		kind, err := readRecord(r, &buf)
-		if err == nil && (n == 1) != (kind == recordIndex) {
-			err = errors.New("the index is not the first record")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("record %d: %w", n, err)
-		}
-		switch kind {
-		case recordIndex:
-			in.index, err = uvarint(buf.Bytes())
-		case recordType:
-			err = restoreType(txn, buf.Bytes(), in.index)
-		case recordResource:
-			count++
-			err = restoreResource(txn, buf.Bytes(), in.index)
-		case recordEnd:
-			if err := checkEnd(r, buf.Bytes(), count); err != nil {
-				return nil, fmt.Errorf("record %d: %w", n, err)
-			}
-			txn.Commit()
-			return in, nil
-		default:
-			err = fmt.Errorf("kind %q is not known; a newer version of wanfed may have written it", kind)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("record %d: %w", n, err)
-		}
+	err := scan(src, sink{
+		begin: func(index uint64) error { in.index = index; return nil },
+		typ: func(typ *pb.Type, index uint64) error {
+			return txn.Insert(tableIndex, &typeIndex{typ: typ, index: index})
+		},
+		resource: func(r *pb.Resource, _ int) error { return txn.Insert(tableResource, r) },
+	})
+	if err != nil {
+		return nil, err
 	}
+	txn.Commit()
+	return in, nil
 }
 
 // readRecord reads one record's bytes into buf. It allocates as bytes come, not as the length says.
@@ -244,38 +219,6 @@ func uvarint(p []byte) (uint64, error) {
 		return 0, errors.New("it is not one number")
 	}
 	return v, nil
-}
-
-func restoreType(txn *memdb.Txn, p []byte, storeIndex uint64) error {
-	index, n := binary.Uvarint(p)
-	if n <= 0 {
-		return errors.New("a type without its index")
-	}
-	typ := new(pb.Type)
-	if err := proto.Unmarshal(p[n:], typ); err != nil {
-		return fmt.Errorf("type: %w", err)
-	}
-	if _, err := newSelection(resource.Query{Type: typ}); err != nil {
-		return err
-	}
-	if index > storeIndex {
-		return fmt.Errorf("index %d of type %s is above the store's, %d", index, resource.TypeString(typ), storeIndex)
-	}
-	return txn.Insert(tableIndex, &typeIndex{typ: typ, index: index})
-}
-
-func restoreResource(txn *memdb.Txn, p []byte, storeIndex uint64) error {
-	r := new(pb.Resource)
-	if err := proto.Unmarshal(p, r); err != nil {
-		return fmt.Errorf("resource: %w", err)
-	}
-	if err := resource.CheckStored(r); err != nil {
-		return err
-	}
-	if r.ModifyIndex > storeIndex {
-		return fmt.Errorf("index %d of %s is above the store's, %d", r.ModifyIndex, resource.IDString(r.Id), storeIndex)
-	}
-	return txn.Insert(tableResource, r)
 }
 
 func checkEnd(r *bufio.Reader, p []byte, count uint64) error {

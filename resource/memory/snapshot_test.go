@@ -159,8 +159,18 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := New()
 		defer s.Close()
-		if s.Restore(bytes.NewReader(in)) != nil {
+		totals, scanned := Scan(bytes.NewReader(in))
+		restored := s.Restore(bytes.NewReader(in))
+		if scanned == nil && restored != nil {
+			t.Fatalf("Scan accepts what Restore does not: %v", restored)
+		}
+		if restored != nil {
 			return
+		}
+		if scanned == nil {
+			if err := s.state.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
+				t.Fatalf("Rebase does not take what Scan accepts: %v", err)
+			}
 		}
 		// What was accepted is a state that can be written, read again and worked with.
 		out := snapshotOf(t, s)
