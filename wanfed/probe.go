@@ -133,6 +133,7 @@ func (p *Prober) probe(ctx context.Context, dc string, hop Hop) {
 	}
 	p.d.paths.failed(dc, hop, err, func(s *pathState) {
 		count(s)
+		s.fails++
 		s.ProbeFailures++
 		s.Probed = true
 	})

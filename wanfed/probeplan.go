@@ -5,10 +5,10 @@ package wanfed
 import "time"
 
 const (
-	// probeRetry is how long after a failure a hop is probed again, when it has worked before. It doubles with each further
-	// failure, up to ProberConfig.Every.
+	// probeRetry is how long after a failure a hop is probed again. It doubles with each probe that fails, up to
+	// ProberConfig.Every,
 	probeRetry = 3 * time.Second
-	// maxProbeWait bounds the same for a hop that has never worked: it starts at ProberConfig.Every.
+	// or to this for a hop that has never worked: the network may allow nobody to use it.
 	maxProbeWait = 5 * time.Minute
 	// probeSpread is by how much a pause may be longer, as a part of it, so that servers do not probe in step.
 	probeSpread = 0.25
@@ -17,12 +17,12 @@ const (
 // probeWait is how long after the last evidence about a hop it is probed.
 func (e evidence) probeWait(every time.Duration, spread float64) time.Duration {
 	wait := every
-	switch doubled := min(max(e.fails-1, 0), 16); {
-	case !e.bad.After(e.good):
-	case e.good.IsZero():
-		wait = min(every<<doubled, max(every, maxProbeWait))
-	default:
-		wait = min(probeRetry<<doubled, every)
+	if e.bad.After(e.good) {
+		limit := every
+		if e.good.IsZero() {
+			limit = max(every, maxProbeWait)
+		}
+		wait = min(probeRetry<<min(max(e.fails-1, 0), 16), limit)
 	}
 	return wait + time.Duration(spread*probeSpread*float64(wait))
 }
@@ -73,7 +73,7 @@ func (p *paths) plan(every time.Duration, busy map[pathKey]bool, favour bool, no
 			urgent := false
 			if s := p.known[k]; s != nil {
 				due = s.probeDue(every)
-				urgent = !s.good.IsZero() && s.fails > 0 && s.fails <= 3
+				urgent = !s.good.IsZero() && s.bad.After(s.good) && s.fails <= 3
 			}
 			plan := probePlan{key: k, hop: h, urgent: urgent, found: true}
 			switch {

@@ -21,9 +21,9 @@ func TestProbeWait(t *testing.T) {
 		{"failed once", evidence{good: worked, bad: ago(1), fails: 1}, 0, 3 * time.Second},
 		{"failed twice", evidence{good: worked, bad: ago(1), fails: 2}, 0, 6 * time.Second},
 		{"failed often", evidence{good: worked, bad: ago(1), fails: 99}, 0, every},
-		{"was overtaken", evidence{good: worked, bad: ago(1)}, 0, 3 * time.Second},
-		{"never worked", evidence{bad: ago(1), fails: 1}, 0, every},
-		{"never worked, and failed twice", evidence{bad: ago(1), fails: 2}, 0, 40 * time.Second},
+		{"a dial failed, or was overtaken", evidence{good: worked, bad: ago(1)}, 0, 3 * time.Second},
+		{"never worked", evidence{bad: ago(1), fails: 1}, 0, 3 * time.Second},
+		{"never worked, and failed five times", evidence{bad: ago(1), fails: 5}, 0, 48 * time.Second},
 		{"never worked, and failed often", evidence{bad: ago(1), fails: 99}, 0, 5 * time.Minute},
 		{"works again", evidence{good: ago(1), bad: worked}, 0, every},
 	} {

@@ -38,7 +38,7 @@ type evidence struct {
 
 	rtt     time.Duration // smoothed round trip to a server behind the hop; 0: not measured
 	samples int           // in rtt
-	fails   int           // in a row
+	fails   int           // probes that failed in a row
 	flaw    float64       // failures, each halved per flawHalfLife, as of flawAt
 	flawAt  time.Time
 }
@@ -59,7 +59,6 @@ func (e *evidence) worked(now time.Time, rtt time.Duration) {
 func (e *evidence) failed(now time.Time) {
 	e.flaw, e.flawAt = e.flawNow(now)+1, now
 	e.bad = now
-	e.fails++
 }
 
 func (e evidence) flawNow(now time.Time) float64 {

@@ -159,7 +159,7 @@ func TestEvidence(t *testing.T) {
 	}
 	e.failed(ago(2 * time.Minute))
 	e.failed(ago(time.Minute))
-	if e.fails != 2 || e.flawNow(ago(time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.75 {
+	if e.fails != 0 || e.flawNow(ago(time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.75 {
 		t.Errorf("after two failures: %+v, flaw %v", e, e.flawNow(scoreNow))
 	}
 	e.worked(scoreNow, 0)
