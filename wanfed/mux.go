@@ -26,7 +26,9 @@ type MuxConfig struct {
 	Identity *tlsutil.Identity // required
 	// HandshakeTimeout bounds the TLS handshake, from accept on. Default (0): 5 s.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes bounds how many handshakes run at once; while they do, nothing more is accepted. Default (0): 256.
+	// MaxHandshakes bounds how many handshakes run at once. While they do, the next is let in when one is finished, or in the
+	// place of one whose peer is slow: first of those without a ClientHello after 100 ms, then of those that take a second.
+	// Default (0): 512.
 	MaxHandshakes int
 	Logger        *slog.Logger // default: nothing is logged
 }
@@ -38,6 +40,7 @@ type Mux struct {
 	own    tlsutil.Peer
 	log    *slog.Logger
 	refuse *refusals
+	shakes *shakes
 
 	mu        sync.Mutex
 	routes    []*muxRoute // in order of preference; complete when running
@@ -48,7 +51,6 @@ type Mux struct {
 	stopping  bool
 	drainedc  chan struct{} // closed when stopping and conns is empty
 	accepted  uint64
-	handshake int // running now
 }
 
 // muxRoute is one protocol. Its counters are guarded by Mux.mu.
@@ -73,11 +75,11 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 		cfg.HandshakeTimeout = 5 * time.Second
 	}
 	if cfg.MaxHandshakes == 0 {
-		cfg.MaxHandshakes = 256
+		cfg.MaxHandshakes = 512
 	}
 	log := orDiscard(cfg.Logger)
 	return &Mux{
-		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log),
+		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log), shakes: newShakes(cfg.MaxHandshakes),
 		conns: map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
 	}, nil
 }
@@ -113,14 +115,8 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 		ln.Close()
 		m.closeAll(&wg)
 	})
-	slots := make(chan struct{}, m.cfg.MaxHandshakes) // a semaphore
 	var wait time.Duration
 	for {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil
-		}
 		c, err := ln.Accept()
 		switch {
 		case ctx.Err() != nil:
@@ -130,11 +126,16 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			wait = 0
-			wg.Go(func() { m.serve(ctx, c, cfg, func() { <-slots }) })
+			sh := m.shakes.admit(ctx, c)
+			if sh == nil {
+				c.Close()
+				return nil
+			}
+			wg.Go(func() { m.serve(ctx, sh, cfg) })
 		case !passing(err):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		default:
-			<-slots
+			m.shakes.shedOne() // it may be file descriptors that are short
 			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
 			m.refuse.acceptFailed(err)
 			if !sleep(ctx, wait) {
@@ -183,22 +184,26 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serve does the handshake and runs the handler. shaken is called once, when the handshake is over.
-func (m *Mux) serve(ctx context.Context, raw net.Conn, cfg *tls.Config, shaken func()) {
+// serve does the handshake and runs the handler.
+func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
+	raw := sh.raw
 	if !m.track(raw) {
-		shaken()
+		m.shakes.end(sh)
 		raw.Close()
 		return
 	}
 	defer m.forget(raw)
-	m.count(1)
-	c, hello := tls.Server(raw, cfg), &hello{}
+	m.shakes.begin(sh)
+	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
 	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
-	m.count(-1)
-	shaken()
-	if err != nil {
+	shed := m.shakes.end(sh)
+	if err != nil || shed {
 		raw.Close()
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil: // it is this side that ends
+		case shed:
+			m.refuse.note(crowded, raw.RemoteAddr(), nil, "hello", hello.seen)
+		default:
 			m.refuse.handshakeFailed(raw.RemoteAddr(), hello, err)
 		}
 		return

@@ -26,6 +26,11 @@ type muxBed struct {
 
 func newMuxBed(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxBed {
 	t.Helper()
+	return newMuxBedOn(t, a, listen(t), change...)
+}
+
+func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change ...func(*MuxConfig)) *muxBed {
+	t.Helper()
 	b := &muxBed{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
 	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
 	for _, f := range change {
@@ -43,7 +48,6 @@ func newMuxBed(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxBed {
 	}
 	b.m.Handle("all/1", []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway}, false, h)
 	b.m.Handle("own/1", []tlsutil.Role{tlsutil.RoleServer}, true, h)
-	ln := listen(t)
 	b.addr = ln.Addr().String()
 	b.stop = background(t, func(ctx context.Context) error { return b.m.Run(ctx, ln) })
 	return b

@@ -36,12 +36,6 @@ func (m *Mux) forget(c net.Conn) {
 	}
 }
 
-func (m *Mux) count(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.handshake += n
-}
-
 func (m *Mux) opened(r *muxRoute, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +172,7 @@ type ProtocolStats struct {
 func (m *Mux) Stats() MuxStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshake, Refused: m.refuse.counts()}
+	s := MuxStats{Accepted: m.accepted, Handshaking: m.shakes.len(), Refused: m.refuse.counts()}
 	for _, r := range m.routes {
 		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: r.alpn, Open: r.open, Total: r.total})
 	}

@@ -78,7 +78,7 @@ func TestMuxListener(t *testing.T) {
 	}
 }
 
-// shortListener fails as a process without file descriptors does, twice; then for good.
+// shortListener fails as a process without file descriptors does, twice; then for good, or never again.
 type shortListener struct {
 	net.Listener
 	n    atomic.Int32
@@ -86,14 +86,28 @@ type shortListener struct {
 }
 
 func (l *shortListener) Accept() (net.Conn, error) {
-	if l.n.Add(1) <= 2 {
+	switch {
+	case l.n.Add(1) <= 2:
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	case l.last != nil:
+		return nil, l.last
 	}
-	return nil, l.last
+	return l.Listener.Accept()
 }
 
-func (l *shortListener) Close() error   { return nil }
-func (l *shortListener) Addr() net.Addr { return nameAddr("test") }
+func (l *shortListener) Close() error {
+	if l.Listener == nil {
+		return nil
+	}
+	return l.Listener.Close()
+}
+
+func (l *shortListener) Addr() net.Addr {
+	if l.Listener == nil {
+		return nameAddr("test")
+	}
+	return l.Listener.Addr()
+}
 
 func TestMuxBacksOff(t *testing.T) {
 	a := newAuthority(t)
@@ -117,29 +131,16 @@ func TestMuxBacksOff(t *testing.T) {
 	})
 }
 
-func TestMuxBoundsHandshakes(t *testing.T) {
+func TestMuxSurvivesShortage(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBed(t, a, func(c *MuxConfig) { c.MaxHandshakes = 2 })
-	var slow []net.Conn
-	for range 3 {
-		c, err := net.Dial("tcp", b.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		slow = append(slow, c)
-	}
-	eventually(t, "two handshakes", 5*time.Second, func() bool { return b.m.Stats().Handshaking == 2 })
-	if n := b.m.Stats().Accepted; n != 2 {
-		t.Errorf("%d accepted", n)
-	}
-	for _, c := range slow {
-		c.Close()
-	}
+	b := newMuxBedOn(t, a, &shortListener{Listener: listen(t)})
 	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	<-b.got
+	if got := b.m.Stats().Refused[string(acceptError)]; got != 2 {
+		t.Errorf("accept_error = %d", got)
+	}
 }

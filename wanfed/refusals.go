@@ -34,6 +34,7 @@ const (
 	peerRefusedUs refusal = "refused_by_peer"
 	tooSlow       refusal = "timeout"
 	hungUp        refusal = "closed_by_peer"
+	crowded       refusal = "shed"
 	wrongRole     refusal = "role"
 	wrongDC       refusal = "datacenter"
 	notServed     refusal = "not_served" // its listener was closed
@@ -62,6 +63,7 @@ var refusalText = map[refusal]string{
 	peerRefusedUs: "connection refused by the peer during the handshake",
 	tooSlow:       "connection refused: handshake took too long",
 	hungUp:        "connection closed by the peer before the handshake was done",
+	crowded:       "connection refused: unfinished handshake ended to make room for others",
 	wrongRole:     "connection refused: this role may not use this protocol",
 	wrongDC:       "connection refused: only for servers of this datacenter",
 	notServed:     "connection refused: the protocol is not served now",
@@ -161,6 +163,7 @@ func (r *refusals) handshakeFailed(remote net.Addr, h *hello, err error) {
 
 // hello is what a ClientHello said.
 type hello struct {
+	heard    func() // called when it is there; nil: nobody asks
 	seen     bool
 	sni      string
 	alpn     []string
@@ -176,6 +179,9 @@ func noteHello(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	cfg.GetConfigForClient = func(ch *tls.ClientHelloInfo) (*tls.Config, error) {
 		if h, ok := ch.Context().Value(helloKey{}).(*hello); ok {
+			if h.heard != nil {
+				h.heard()
+			}
 			h.seen, h.sni, h.alpn = true, ch.ServerName, slices.Clone(ch.SupportedProtos)
 			h.noTLS13 = !slices.Contains(ch.SupportedVersions, tls.VersionTLS13)
 			h.noCommon = len(h.alpn) > 0 && !slices.ContainsFunc(h.alpn, func(p string) bool { return slices.Contains(ids, p) })

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// strangers opens n connections that say nothing; ClientHello bytes that are cut off when half is set.
+func strangers(t *testing.T, addr string, n int, half bool) []net.Conn {
+	t.Helper()
+	conns := make([]net.Conn, n)
+	for i := range conns {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if half {
+			if _, err := c.Write([]byte{22, 3, 1, 2, 0, 1, 0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conns[i] = c
+	}
+	return conns
+}
+
+func TestMuxLetsPeersPastStrangers(t *testing.T) {
+	a := newAuthority(t)
+	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newMuxBed(t, a)
+			idle := strangers(t, b.addr, 1000, half)
+			start := time.Now()
+			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.ReadFull(c, make([]byte, 2)); err != nil {
+				t.Fatal(err)
+			}
+			took := time.Since(start)
+			t.Logf("let in after %v", took)
+			if limit := b.m.cfg.HandshakeTimeout / 2; took > limit {
+				t.Errorf("let in after %v, want at most %v", took, limit)
+			}
+			if n := b.m.Stats().Handshaking; n > b.m.cfg.MaxHandshakes {
+				t.Errorf("%d handshakes at once", n)
+			}
+			shed := uint64(len(idle) + 1 - b.m.cfg.MaxHandshakes)
+			eventually(t, "strangers shed", 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed })
+			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
+				t.Errorf("log:\n%s", log)
+			}
+			if !isClosedByPeer(idle[0]) {
+				t.Error("the oldest stranger is still there")
+			}
+			b.stop()
+			if n := b.m.Stats().Handshaking; n != 0 {
+				t.Errorf("%d handshakes after the end", n)
+			}
+		})
+	}
+}
+
+// Peers that come at once, and more of them than may do handshakes, all get in.
+func TestMuxShedsNoPeerInARush(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a, func(c *MuxConfig) { c.MaxHandshakes = 4 })
+	id := a.server("srv2", "dc1")
+	const peers = 60
+	errc := make(chan error, peers)
+	for range peers {
+		go func() {
+			c, err := tls.Dial("tcp", b.addr, id.ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+			if err == nil {
+				c.SetDeadline(time.Now().Add(10 * time.Second))
+				_, err = io.ReadFull(c, make([]byte, 2))
+				c.Close()
+			}
+			errc <- err
+		}()
+	}
+	for range peers {
+		<-b.got
+		if err := <-errc; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := b.m.Stats().Refused; len(got) != 0 {
+		t.Errorf("refused: %v", got)
+	}
+}
+
+// fromAddr is a connection that comes from an address.
+type fromAddr struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (c fromAddr) RemoteAddr() net.Addr { return c.addr }
+func (c fromAddr) Close() error         { return nil }
+
+func TestWhichHandshakeIsShed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShakes(5)
+		var order []*shaking
+		add := func(ip string) *shaking {
+			t.Helper()
+			sh := s.admit(t.Context(), fromAddr{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
+			s.begin(sh)
+			order = append(order, sh)
+			return sh
+		}
+		gone := func() (which []int) {
+			for i, sh := range order {
+				if sh.shed {
+					which = append(which, i)
+				}
+			}
+			return which
+		}
+		start := time.Now()
+		want := func(at time.Duration, which ...int) {
+			t.Helper()
+			if got := gone(); !slices.Equal(got, which) || time.Since(start) != at {
+				t.Fatalf("after %v shed %v, want %v after %v", time.Since(start), got, which, at)
+			}
+		}
+		for _, ip := range []string{"192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3"} { // 0 to 3
+			add(ip)
+		}
+		s.hear(add("192.0.2.2")) // 4
+		add("192.0.2.3")         // 5: waits until 0 to 3 are overdue; of these one of the /64 that has three goes
+		want(helloGrace, 1)
+		add("192.0.2.4") // 6: that /64 still has two
+		want(helloGrace, 1, 2)
+		add("192.0.2.5") // 7: now all have one, and 0 is the oldest
+		want(helloGrace, 0, 1, 2)
+		s.hear(order[3])
+		s.hear(order[5])
+		s.end(order[6])
+		s.hear(add("192.0.2.6")) // 8: there is room
+		want(helloGrace, 0, 1, 2)
+		add("192.0.2.7") // 9: 7 is the only one without a ClientHello, and has its time
+		want(2*helloGrace, 0, 1, 2, 7)
+		s.end(order[9])
+		s.hear(add("192.0.2.7")) // 10
+		for range 2 {            // all have a ClientHello: 3 and 4 are the oldest, once they have had their second
+			s.hear(add("192.0.2.8")) // 11, 12
+		}
+		want(shakeGrace, 0, 1, 2, 3, 4, 7)
+		for _, sh := range order {
+			if sh.place != nil {
+				s.end(sh)
+			}
+		}
+		if s.len() != 0 || len(s.sources) != 0 {
+			t.Errorf("%d handshakes, %d sources at the end", s.len(), len(s.sources))
+		}
+	})
+}
+
+func TestSourceOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64",
+	} {
+		if got := sourceOf(&net.TCPAddr{IP: net.ParseIP(in)}); got != netip.MustParsePrefix(want) {
+			t.Errorf("%s: %v, want %s", in, got, want)
+		}
+	}
+	for _, a := range []net.Addr{nameAddr("pipe"), nil, &net.TCPAddr{}} {
+		if got := sourceOf(a); got.IsValid() {
+			t.Errorf("%v: %v", a, got)
+		}
+	}
+}
