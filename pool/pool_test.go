@@ -22,8 +22,8 @@ type node struct {
 	done   chan error
 }
 
-// newNode runs a pool at an address of its own.
-func newNode(t *testing.T, n *memberlist.MockNetwork, name string, admit func(Member) error) *node {
+// newNode runs a pool at an address of its own, whose Config the last argument may change.
+func newNode(t *testing.T, n *memberlist.MockNetwork, name string, admit func(Member) error, more ...func(*Config)) *node {
 	t.Helper()
 	tr := n.NewTransport(name)
 	ip, port, err := tr.FinalAdvertiseAddr("", 0)
@@ -31,10 +31,14 @@ func newNode(t *testing.T, n *memberlist.MockNetwork, name string, admit func(Me
 		t.Fatal(err)
 	}
 	addr, _ := netip.AddrFromSlice(ip.To4())
-	p, err := New(Config{
+	cfg := Config{
 		Name: name, Tags: map[string]string{"of": name}, Transport: tr, Advertise: netip.AddrPortFrom(addr, uint16(port)),
 		Admit: admit, Logger: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, change := range more {
+		change(&cfg)
+	}
+	p, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

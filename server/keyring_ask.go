@@ -65,7 +65,7 @@ func (k *keyring) ask(ctx context.Context) []*pb.ServerKeyring {
 	return out
 }
 
-// known has the servers of every datacenter that this one knows, with their status in the pools; not those that left.
+// known has the servers of every datacenter that this one knows, with their status in the pools.
 func (k *keyring) known() map[string]map[string]string {
 	out := map[string]map[string]string{k.cfg.DC: {k.cfg.Node: pool.StatusAlive.String()}}
 	for dc := range k.book.Load().Hops {
@@ -73,24 +73,25 @@ func (k *keyring) known() map[string]map[string]string {
 	}
 	for _, m := range k.wan.Members() {
 		node, dc, err := federation.SplitWANName(m.Name)
-		if err != nil || m.Status == pool.StatusLeft {
+		if err != nil {
 			continue
 		}
 		if out[dc] == nil {
+			if m.Status == pool.StatusLeft {
+				continue // its federation state was deleted: the datacenter is gone
+			}
 			out[dc] = map[string]string{}
 		}
 		out[dc][node] = m.Status.String()
 	}
 	for _, m := range k.lan.Members() {
-		if m.Status != pool.StatusLeft {
-			out[k.cfg.DC][m.Name] = m.Status.String()
-		}
+		out[k.cfg.DC][m.Name] = m.Status.String()
 	}
 	return out
 }
 
-// complete leaves out what a datacenter must not say, adds the servers of it that are known and did not come up, and says
-// what the pools know of each. It is pure.
+// complete leaves out what a datacenter must not say, adds the servers of it that are known, have not left and did not come
+// up, and says what the pools know of each. It is pure.
 func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err error) []*pb.ServerKeyring {
 	seen := map[string]bool{}
 	got = slices.DeleteFunc(got, func(s *pb.ServerKeyring) bool {
@@ -98,8 +99,8 @@ func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err
 		seen[s.GetNode()] = true
 		return bad
 	})
-	for node := range members {
-		if !seen[node] {
+	for node, is := range members {
+		if !seen[node] && is != pool.StatusLeft.String() {
 			got = append(got, &pb.ServerKeyring{Datacenter: dc, Node: node, Error: err.Error()})
 		}
 	}

@@ -57,7 +57,10 @@ func (p *part) end(t testing.TB) {
 
 func startServer(t testing.TB, cfg Config) (*part, Addrs) {
 	t.Helper()
-	cfg.Bind, cfg.HTTPAddr, cfg.Port, cfg.Logger = "127.0.0.1", "127.0.0.1:0", -1, quiet
+	cfg.Bind, cfg.HTTPAddr, cfg.Port = "127.0.0.1", "127.0.0.1:0", -1
+	if cfg.Logger == nil {
+		cfg.Logger = quiet
+	}
 	started := make(chan Addrs, 1)
 	cfg.Started = func(a Addrs) { started <- a }
 	p := start(func(ctx context.Context) error { return Run(ctx, cfg) })
@@ -72,16 +75,16 @@ func startServer(t testing.TB, cfg Config) (*part, Addrs) {
 	return nil, Addrs{}
 }
 
-// startGateway runs a real gateway in this process. It returns its WAN address.
-func startGateway(t *testing.T, files tlsutil.Files, server, dir string) (*part, string) {
+// startGateway runs a real gateway in this process. It returns its WAN address, which is wanAddr if that is given.
+func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr ...string) (*part, string) {
 	t.Helper()
 	id, err := tlsutil.Load(files, "wanfed", quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var lns []net.Listener
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+	for _, addr := range append([]string{"127.0.0.1:0"}, append(wanAddr, "127.0.0.1:0")[0]) {
+		ln, err := net.Listen("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
