@@ -20,16 +20,23 @@
 //
 // Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
 // and those of yamux. Both join them when their ctx ends; Node.Run is both. New functions start none. A Dialer has goroutines
-// only while a call of Dial lasts.
+// only while a call of Dial lasts. Prober.Run has one per probe, at most four, and joins them when its ctx ends.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
 // packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs
 // the others nothing. A peer is who its certificate says. Packets of one connection keep their order; across a reconnect
 // they may be lost, as datagrams may.
 //
-// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels. Hops are ordered by what real dials told: nothing is probed in advance. A
-// link or session on a fallback way dials the ways that the book prefers, when the book changes and now and then, and moves
-// when one works, without losing what is under way; connections that others got from Dial stay where they are.
+// Which hop: Mode prefers own gateways, those of the far datacenter, or what measures best; the others are the fallback. Within
+// that, what failed lately is tried last, what worked lately first, and what is much slower or fails more often behind the
+// rest. Dials, echoes of links and a Prober are the evidence. The Prober goes the whole way through hops that nothing uses, two
+// a second at most; it is a part of its own, and without it only dials and echoes tell. A link or session moves to a preferred
+// way, or to a much faster one, when the book changes, when a hop works again, and now and then, without losing what is under
+// way; connections that others got from Dial stay where they are. Names are resolved at most every 5 s, and their last
+// addresses stand in while that fails.
+//
+// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels. What is known of hops ends with the
+// process.
 //
 // A program on memberlist or serf makes a Node, which wires the parts, and gives its Transport to the library:
 //
