@@ -166,6 +166,39 @@ func TestDialNames(t *testing.T) {
 	}
 }
 
+// The address of a name that worked last is tried last when the name has others now, and all the same when nobody resolves it.
+func TestDialNameThatMoved(t *testing.T) {
+	a := newAuthority(t)
+	_, gw := echoNode(t, a, "srv1")
+	_, port, _ := net.SplitHostPort(gw.addr)
+	answer, fault := []net.IP{net.IPv4(127, 0, 0, 1)}, error(nil)
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+		c.LookupIP = func(context.Context, string) ([]net.IP, error) { return answer, fault }
+	})
+	n.book.Store(hops("gw.example:" + port))
+	dial := func(what string) {
+		t.Helper()
+		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if p := pathOf(c); p.addr != gw.addr {
+			t.Errorf("%s: went to %s", what, p.addr)
+		}
+		c.Close()
+	}
+	dial("first")
+	n.d.names.known = map[string]*resolved{} // as after five seconds
+	answer = []net.IP{net.IPv4(127, 0, 0, 9)}
+	dial("moved to where nobody is")
+	if got := n.d.names.known["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
+		t.Errorf("resolved to %v", got)
+	}
+	n.d.names.known["gw.example"] = &resolved{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	fault = errors.New("no resolver")
+	dial("not to be resolved")
+}
+
 func TestSortAddrs(t *testing.T) {
 	ips := []net.IP{net.IPv4(1, 1, 1, 1), net.IPv4(2, 2, 2, 2), net.ParseIP("2001:db8::1")}
 	if got := strings.Join(sortAddrs(ips, "1", ""), " "); got != "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1" {
