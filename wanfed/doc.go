@@ -19,7 +19,7 @@
 // their names must be DNS labels too.
 //
 // Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
-// and those of yamux. Both join them when their ctx ends; Node.Run is both. New functions start none. A Dialer has goroutines
+// and those of yamux. Both join them when their ctx ends; Node.Run is both, and a Prober's. New functions start none. A Dialer has goroutines
 // only while a call of Dial lasts. Prober.Run has one per probe, at most four, and joins them when its ctx ends.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
@@ -30,10 +30,10 @@
 // Which hop: Mode prefers own gateways, those of the far datacenter, or what measures best; the others are the fallback. Within
 // that, what failed lately is tried last, what worked lately first, and what is much slower or fails more often behind the
 // rest. Dials, echoes of links and a Prober are the evidence. The Prober goes the whole way through hops that nothing uses, two
-// a second at most; it is a part of its own, and without it only dials and echoes tell. A link or session moves to a preferred
-// way, or to a much faster one, when the book changes, when a hop works again, and now and then, without losing what is under
-// way; connections that others got from Dial stay where they are. Names are resolved at most every 5 s, and their last
-// addresses stand in while that fails.
+// a second at most; it is a part of its own, which a Node runs, and without it only dials and echoes tell. A link or session
+// moves to a preferred way, or to a much faster one, when the book changes, when a hop works again, and now and then, without
+// losing what is under way; connections that others got from Dial stay where they are. Names are resolved at most every 5 s,
+// and their last addresses stand in while that fails.
 //
 // Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels. What is known of hops ends with the
 // process.

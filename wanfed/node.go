@@ -24,19 +24,20 @@ type NodeConfig struct {
 	Identity *tlsutil.Identity
 	// Advertise is the ip:port at which gateways and the other nodes of this datacenter dial this node. Required.
 	Advertise string
-	// Gateways has, by the name of each other datacenter, addresses (host:port) of gateways that lead there, the preferred
-	// ones first. Several are tried in the order of what works. See Node.SetGateways for changing them.
+	// Gateways has, by the name of each other datacenter, addresses (host:port) of gateways that lead there. Several are tried
+	// in the order of what works and is fast; at a tie the one named earlier goes first. See Node.SetGateways for changing them.
 	Gateways map[string][]string
 	Logger   *slog.Logger // default: nothing is logged
 }
 
-// Node is one program's end of the tunnel: a Book, a Dialer, a Mux and a Tunnel made for each other. It only wires them: use
+// Node is one program's end of the tunnel: a Book, a Dialer, a Prober, a Mux and a Tunnel made for each other. It only wires them: use
 // its parts for all that they can do (Tunnel.Transport for memberlist and serf, Mux.Handle and Dialer.Dial for protocols of
 // the program's own, Tunnel.Stats), and build them one by one where other wiring is needed. The fields are not changed after
 // NewNode. All methods may be called from any goroutine.
 type Node struct {
 	Book   *Book // written only by SetServer and SetGateways
 	Dialer *Dialer
+	Prober *Prober
 	Mux    *Mux
 	Tunnel *Tunnel
 
@@ -60,15 +61,16 @@ func NewNode(cfg NodeConfig) (*Node, error) {
 	for _, dc := range slices.Sorted(maps.Keys(cfg.Gateways)) {
 		errs = append(errs, n.SetGateways(dc, cfg.Gateways[dc]...))
 	}
-	var err1, err2, err3 error
+	var err1, err2, err3, err4 error
 	n.Dialer, err1 = NewDialer(DialerConfig{Identity: cfg.Identity, Book: n.Book, Logger: cfg.Logger})
 	n.Mux, err2 = NewMux(MuxConfig{Identity: cfg.Identity, Logger: cfg.Logger})
 	if errs = append(errs, err1, err2); err1 == nil && err2 == nil {
 		n.Tunnel, err3 = NewTunnel(TunnelConfig{
 			Identity: cfg.Identity, Dialer: n.Dialer, Mux: n.Mux, Advertise: cfg.Advertise, Logger: cfg.Logger,
 		})
+		n.Prober, err4 = NewProber(ProberConfig{Dialer: n.Dialer, Logger: cfg.Logger})
 	}
-	if err := errors.Join(append(errs, err3)...); err != nil {
+	if err := errors.Join(append(errs, err3, err4)...); err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	return n, nil
@@ -84,6 +86,7 @@ func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.Mux.Run(ctx, ln) })
 	group.Go(func() error { return n.Tunnel.Run(ctx) })
+	group.Go(func() error { return n.Prober.Run(ctx) })
 	return group.Wait()
 }
 
@@ -103,7 +106,7 @@ func (n *Node) SetServer(member, addr string) {
 	})
 }
 
-// SetGateways replaces the addresses (host:port, the preferred ones first) of the gateways that lead to another datacenter;
+// SetGateways replaces the addresses (host:port; at a tie the one named earlier goes first) of the gateways that lead to another datacenter;
 // none makes it unreachable. Connections over a gateway that is no longer named move to one that is.
 func (n *Node) SetGateways(dc string, addrs ...string) error {
 	errs := []error{tlsutil.CheckLabel(dc)}
