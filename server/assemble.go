@@ -65,6 +65,8 @@ type parts struct {
 	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
+	httpMux     *wanfed.Mux  // on httpLn; nil without TLS
+	httpConns   net.Listener // of httpMux, or httpLn
 }
 
 // assemble builds every part of a validated configuration. It listens on both ports and opens the store; it serves nothing.

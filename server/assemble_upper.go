@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,6 +28,7 @@ import (
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -230,10 +230,15 @@ func (p *parts) buildHTTP() error {
 	}
 	p.http = &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn), // clients that are refused
+		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn),
 	}
+	p.httpConns = p.httpLn
 	if _, useTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr); useTLS {
-		p.httpLn = tls.NewListener(p.httpLn, p.identity.ServerConfig("h2", "http/1.1"))
+		p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger.With("component", "http")})
+		if err != nil {
+			return err
+		}
+		p.httpConns = p.httpMux.HTTPListener(tlsutil.Roles)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ var (
 	descMembers   = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
 	descAccepted  = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused   = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
+	descHTTP      = desc("http_refused_total", "Connections refused on the HTTP port, which has TLS, by reason.", "reason")
 	descProtocol  = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
 	descCalls     = desc("calls_refused_total", "gRPC calls refused for who calls.", "method", "role")
 	descSent      = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
@@ -75,6 +76,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(descAccepted, port.Accepted)
 	for reason, v := range port.Refused {
 		count(descRefused, v, reason)
+	}
+	if c.p.httpMux != nil {
+		for reason, v := range c.p.httpMux.Stats().Refused {
+			count(descHTTP, v, reason)
+		}
 	}
 	for _, p := range port.Protocols {
 		count(descProtocol, p.Total, p.ALPN)

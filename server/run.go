@@ -164,20 +164,28 @@ func (p *parts) serveGRPC(ctx context.Context) error {
 // serveHTTP answers HTTP until ctx ends. Blocked queries end with ctx; others get stopTimeout.
 func (p *parts) serveHTTP(ctx context.Context) error {
 	p.http.BaseContext = func(_ net.Listener) context.Context { return ctx }
-	served := make(chan error, 1)
-	go func() { served <- p.http.Serve(p.httpLn) }()
-	select {
-	case err := <-served:
+	g, gctx := errgroup.WithContext(context.WithoutCancel(ctx))
+	mctx, stopMux := context.WithCancel(gctx)
+	defer stopMux()
+	g.Go(func() error {
+		err := p.http.Serve(p.httpConns)
+		if errors.Is(err, http.ErrServerClosed) || mctx.Err() != nil {
+			return nil
+		}
 		return err
+	})
+	if p.httpMux != nil {
+		g.Go(func() error { return p.httpMux.Run(mctx, p.httpLn) })
+	}
+	select {
+	case <-gctx.Done(): // one failed
 	case <-ctx.Done():
 	}
+	stopMux() // no new connections; those that HTTP has stay
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if err := p.http.Shutdown(sctx); err != nil {
 		_ = p.http.Close() // what did not end in time is cut off
 	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return g.Wait()
 }

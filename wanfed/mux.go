@@ -88,11 +88,19 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 // of roles get in, and with sameDC only those of the own datacenter. Call it before Run; registering an id twice, or too
 // late, is a mistake in the program and panics.
 func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
+	if alpn == "" {
+		panic("wanfed: Mux.Handle needs a protocol id")
+	}
+	m.handle(alpn, roles, sameDC, h)
+}
+
+// handle is Handle that also takes "", for clients that offer no protocol.
+func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case alpn == "" || h == nil || len(roles) == 0:
-		panic("wanfed: Mux.Handle needs a protocol id, roles and a handler")
+	case h == nil || len(roles) == 0:
+		panic("wanfed: Mux.Handle needs roles and a handler")
 	case m.running:
 		panic("wanfed: Mux.Handle(" + alpn + ") after Run")
 	case slices.ContainsFunc(m.routes, func(r *muxRoute) bool { return r.alpn == alpn }):
@@ -153,9 +161,11 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 		panic("wanfed: Mux.Run twice")
 	}
 	m.running, m.addr = true, addr
-	ids := make([]string, len(m.routes))
-	for i, r := range m.routes {
-		ids[i] = r.alpn
+	var ids []string
+	for _, r := range m.routes {
+		if r.alpn != "" {
+			ids = append(ids, r.alpn)
+		}
 	}
 	return noteHello(m.cfg.Identity.ServerConfig(ids...))
 }
@@ -198,6 +208,7 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
 	shed := m.shakes.end(sh)
 	if err != nil || shed {
+		m.tellHTTP(err)
 		raw.Close()
 		switch {
 		case ctx.Err() != nil: // it is this side that ends

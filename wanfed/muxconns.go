@@ -5,7 +5,10 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,8 +85,36 @@ func (m *Mux) closeAll(wg *sync.WaitGroup) {
 // for gRPC and Raft. Who accepts a connection owns it. Accept may be called before Run; it fails with net.ErrClosed when
 // Run ended or the listener was closed. Close turns later connections away; the Mux goes on.
 func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Listener {
-	l := &muxListener{m: m, alpn: alpn, conns: make(chan *tls.Conn), donec: make(chan struct{})}
-	m.Handle(alpn, roles, sameDC, l.offer)
+	if alpn == "" {
+		panic("wanfed: Mux.Listener needs a protocol id")
+	}
+	return m.listen([]string{alpn}, roles, sameDC)
+}
+
+// HTTPListener is Listener for an HTTP server on a port of its own: for HTTP/2, HTTP/1.1, and clients that offer no protocol,
+// which speak HTTP/1.1.
+func (m *Mux) HTTPListener(roles []tlsutil.Role) net.Listener {
+	return m.listen([]string{"h2", "http/1.1", ""}, roles, false)
+}
+
+// tellHTTP answers a client that speaks HTTP without TLS where HTTPS is served. err is that of its handshake.
+func (m *Mux) tellHTTP(err error) {
+	var plain tls.RecordHeaderError
+	if !errors.As(err, &plain) || plain.Conn == nil || !slices.ContainsFunc(m.routes, func(r *muxRoute) bool { return r.alpn == "http/1.1" }) {
+		return
+	}
+	switch string(plain.RecordHeader[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
+		plain.Conn.SetWriteDeadline(time.Now().Add(closeLimit))
+		_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nThis port speaks HTTPS, with client certificates.\n")
+	}
+}
+
+func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) net.Listener {
+	l := &muxListener{m: m, alpn: alpn[0], conns: make(chan *tls.Conn), donec: make(chan struct{})}
+	for _, id := range alpn {
+		m.handle(id, roles, sameDC, l.offer)
+	}
 	m.mu.Lock()
 	m.listeners = append(m.listeners, l)
 	m.mu.Unlock()
@@ -92,7 +123,7 @@ func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Liste
 
 type muxListener struct {
 	m     *Mux
-	alpn  string
+	alpn  string // the first, if there are several
 	conns chan *tls.Conn
 	once  sync.Once
 	donec chan struct{} // closed by Close
@@ -108,7 +139,7 @@ func (l *muxListener) offer(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
 		if ctx.Err() != nil {
 			break
 		}
-		l.m.refuse.note(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", l.alpn)
+		l.m.refuse.note(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", c.ConnectionState().NegotiatedProtocol)
 	case <-ctx.Done():
 	}
 	closeConn(c)

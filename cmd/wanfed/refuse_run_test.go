@@ -200,8 +200,18 @@ func TestHTTPSDemandsACertificate(t *testing.T) {
 			t.Errorf("%s the answer is %q", what, body)
 		}
 	}
-	if body, err := fetch(t, "http://127.0.0.1:"+port+"/v1/catalog/datacenters", nil); err == nil && !strings.HasPrefix(body, "Client sent an HTTP request") {
+	if body, err := fetch(t, "http://127.0.0.1:"+port+"/v1/catalog/datacenters", nil); err == nil && !strings.HasPrefix(body, "This port speaks HTTPS") {
 		t.Errorf("without TLS the answer is %q", body)
+	}
+
+	metrics, err := fetch(t, "https://127.0.0.1:"+port+"/metrics", good)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, reason := range []string{"certificate_missing", "certificate_foreign_ca", "plain_text"} {
+		if want := `wanfed_http_refused_total{reason="` + reason + `"} 1`; !strings.Contains(metrics, want) {
+			t.Errorf("no metric %s", want)
+		}
 	}
 
 	r := execute(t, nil, append([]string{"members", "--http-addr", "https://127.0.0.1:" + port, "--ca-file", c.path("ca.pem")}, c.cert("cli")...)...)
@@ -222,7 +232,9 @@ func TestHTTPSDemandsACertificate(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`client didn't provide a certificate`, `certificate signed by unknown authority`, `client sent an HTTP request to an HTTPS server`,
+		`msg="connection refused: no usable client certificate" dc=dc1 node=srv1 component=http`,
+		`msg="connection refused: client certificate of another CA" dc=dc1 node=srv1 component=http`,
+		`msg="connection refused: plain text on the TLS port" dc=dc1 node=srv1 component=http`,
 	} {
 		if n := strings.Count(string(b), want); n != 1 {
 			t.Errorf("%d lines of the log say %q, want one:\n%s", n, want, b)
