@@ -19,8 +19,8 @@
 // their names must be DNS labels too.
 //
 // Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
-// and those of yamux. Both join them when their ctx ends; Node.Run is both, and a Prober's. New functions start none. A Dialer has goroutines
-// only while a call of Dial lasts. Prober.Run has one per probe, at most four, and joins them when its ctx ends.
+// and those of yamux; Prober.Run has one per probe, at most four. They join them when their ctx ends; Node.Run is all three. New
+// functions start none. A Dialer has goroutines only while a call of Dial lasts.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
 // packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs
