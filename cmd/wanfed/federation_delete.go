@@ -87,7 +87,7 @@ func required(value, flag, what string) error {
 
 // deleteState asks a server of datacenter primary, at addr, to delete the state of dc. changed is false when there was none.
 func deleteState(ctx context.Context, id *tlsutil.Identity, addr, primary, dc string, force bool) (changed bool, err error) {
-	conn, err := dialServer(ctx, id, addr, primary)
+	conn, err := dialServer(ctx, id, addr, "", primary)
 	if err != nil {
 		return false, err
 	}
@@ -117,11 +117,12 @@ func deleteState(ctx context.Context, id *tlsutil.Identity, addr, primary, dc st
 	return resp.Changed, nil
 }
 
-// dialServer connects to any server of dc through addr: a server itself, or a gateway, which goes by the SNI.
-func dialServer(ctx context.Context, id *tlsutil.Identity, addr, dc string) (net.Conn, error) {
+// dialServer connects to a server of dc, any one if node is empty, through addr: a server itself, or a gateway, which goes by
+// the SNI.
+func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, deleteDialTimeout)
 	defer cancel()
-	sni := tlsutil.ServerName("", dc, id.Domain())
+	sni := tlsutil.ServerName(node, dc, id.Domain())
 	d := tls.Dialer{NetDialer: &net.Dialer{}, Config: id.ClientConfig(sni, wanfed.ProtoGRPC)}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

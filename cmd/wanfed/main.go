@@ -66,7 +66,7 @@ func newRoot() *cobra.Command {
 	addStopOnEOF(root)
 	root.AddCommand(
 		newServer(), newGateway(), newValidate(), newTLS(),
-		newMembers(), newFederation(), newStatus(),
+		newMembers(), newFederation(), newKeyring(), newStatus(),
 		newDemo(), newVersion(), newCompletion(),
 	)
 	return root
