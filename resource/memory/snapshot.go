@@ -50,6 +50,9 @@ func (s *State) Snapshot() *Snapshot {
 	return &Snapshot{txn: s.db.Load().Txn(false), index: s.index}
 }
 
+// Index is the store index of the snapshot.
+func (sn *Snapshot) Index() uint64 { return sn.index }
+
 // WriteTo streams the snapshot. It holds no more than one resource in encoded form. It may run beside Apply.
 func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	e := &recordWriter{w: bufio.NewWriter(w)}

@@ -81,7 +81,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 		m.restored()
 		return nil
 	case errors.Is(err, resource.ErrClosed):
-		return err
+		return nil // the store is being closed: the snapshot, which is on disk, is read when it is opened again
 	default:
 		return m.broken(err)
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if runWriter() {
+	if runWriter() || runRestorer() {
 		return
 	}
 	goleak.VerifyTestMain(m)

@@ -55,6 +55,22 @@ func (h *history) covers(index, term uint64) bool {
 	return h.GetLog(index, &e) == nil && e.Term == term
 }
 
+// covered is the index of the newest snapshot; 0 if there is none.
+func (h *history) covered() uint64 {
+	if s := h.newest.Load(); s != nil {
+		return s.Index
+	}
+	return 0
+}
+
+// stores says whether a snapshot that covers index is on disk.
+func (h *history) stores(index uint64) bool {
+	if s := h.stored.Load(); s != nil && s.Index >= index {
+		return true
+	}
+	return h.covered() >= index
+}
+
 // open takes note of the newest snapshot that is whole, and makes the log fit it.
 func (h *history) open(snaps raft.SnapshotStore) error {
 	all, err := snaps.List()

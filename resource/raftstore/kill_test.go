@@ -54,14 +54,7 @@ func runWriter() bool {
 
 func writeForEver(dir string) error {
 	ctx := context.Background()
-	nw := newNetwork(func(*network) net.Listener {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			panic(err)
-		}
-		return l
-	}, nil)
-	s, err := Open(killConfig(dir, nw.layer("a")))
+	s, err := Open(killConfig(dir, newNetwork(listenLocally, nil).layer("a")))
 	if err != nil {
 		return err
 	}
@@ -102,7 +95,7 @@ func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	acked := make(map[string]bool)
 	for round := range rounds {
-		lines, stderr := killedWriter(t, dir, 1+rand.IntN(120))
+		lines, stderr := killed(t, writerDir+"="+dir, 1+rand.IntN(120))
 		for _, name := range lines {
 			acked[name] = true
 		}
@@ -117,19 +110,18 @@ func TestKill(t *testing.T) {
 	t.Logf("%d acknowledged writes survived %d kills", len(acked), rounds)
 }
 
-// killedWriter runs a writer, kills it after n acknowledgements, and returns all that it said.
-func killedWriter(t *testing.T, dir string, n int) (lines []string, stderr string) {
-	t.Helper()
-	exe, err := os.Executable()
+// listenLocally is for a process that no test looks at.
+func listenLocally(*network) net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), writerDir+"="+dir)
-	var errs strings.Builder
-	cmd.Stderr = &errs
+	return l
+}
+
+// untilKilled starts cmd, kills it after n lines, and returns all lines that it said.
+func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +147,7 @@ func killedWriter(t *testing.T, dir string, n int) (lines []string, stderr strin
 		}
 	}
 	cmd.Wait() // killed: an error
-	return lines, errs.String()
+	return lines
 }
 
 func checkAcked(t *testing.T, dir string, acked map[string]bool) {

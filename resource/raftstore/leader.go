@@ -17,7 +17,11 @@ import (
 type view struct {
 	leader string // node of the known leader, "" if none is known
 	term   uint64 // in which this server leads and has applied all that earlier terms committed; 0 if it does not
+	state  uint64 // counts the snapshots that became the state; kept by anew
 }
+
+// same says whether what runs while leading can go on from one view to the other.
+func (v view) same(w view) bool { return v.term == w.term && v.state == w.state }
 
 // current returns the view, and a channel that is closed when it changes.
 func (s *Store) current() (view, <-chan struct{}) {
@@ -29,6 +33,7 @@ func (s *Store) current() (view, <-chan struct{}) {
 func (s *Store) setView(v view) {
 	s.mu.Lock()
 	old := s.view
+	v.state = old.state
 	if old != v {
 		s.view = v
 		close(s.changed)
@@ -38,6 +43,15 @@ func (s *Store) setView(v view) {
 	if old.leader != v.leader && v.leader != "" {
 		s.log.Info("leader elected", "leader", v.leader)
 	}
+}
+
+// anew says that the state is now that of a snapshot.
+func (s *Store) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.view.state++
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 // barrierRetry is how long to wait for a transfer of leadership that is under way, before the next try.
@@ -78,9 +92,15 @@ func (s *Store) followLeadership() {
 		case <-s.raft.LeaderCh():
 		case ready = <-passed:
 			asked = 0
+			if ready != 0 && s.unproven.at.Load() != nil { // the barrier was committed, and so what is before it
+				if err := s.unproven.settle(); err != nil {
+					s.fail(err)
+				}
+			}
 		case <-s.failedc:
 			s.setView(view{})
 			s.drain() // Raft drops answers when it stops
+			s.awaitRestore()
 			s.stop()
 			s.trans.Close() // else the others wait for answers
 			return
@@ -135,26 +155,27 @@ func (s *Store) LeaderChanged() <-chan struct{} {
 	return changed
 }
 
-// RunWhileLeader calls fn each time this server begins to lead, as IsLeader has it. fn's context ends when the term does; the
+// RunWhileLeader calls fn each time this server begins to lead, as IsLeader has it. fn's context ends when the term does, or
+// when a snapshot is restored, and what fn knows of the state may be wrong: then it is called again, for the same term. The
 // next call comes after fn has returned, so that no two run at once. What fn returns after that is not an error; nor is, at
 // any time, resource.ErrNotLeader or ErrUnknownOutcome: it is called again, if this server still leads. If fn returns nil
 // earlier it has done its work for this term.
 //
 // It blocks until ctx ends (nil), fn fails (its error), or the store closes or fails (that error).
 func (s *Store) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
-	var done uint64 // the term that fn has finished with
+	var done view // the term and state that fn has finished with
 	for {
 		v, changed := s.current()
 		if err := s.Err(); err != nil && ctx.Err() == nil {
 			return err
 		}
-		if v.term != 0 && v.term != done && ctx.Err() == nil {
-			finished, err := s.runTerm(ctx, v.term, fn)
+		if v.term != 0 && !v.same(done) && ctx.Err() == nil {
+			finished, err := s.runTerm(ctx, v, fn)
 			if err != nil && ctx.Err() == nil {
 				return err
 			}
 			if finished {
-				done = v.term
+				done = v
 			}
 			continue
 		}
@@ -171,7 +192,7 @@ func (s *Store) RunWhileLeader(ctx context.Context, fn func(context.Context) err
 }
 
 // runTerm calls fn once. finished is false if it should be called again, though the term may be the same.
-func (s *Store) runTerm(ctx context.Context, term uint64, fn func(context.Context) error) (finished bool, err error) {
+func (s *Store) runTerm(ctx context.Context, term view, fn func(context.Context) error) (finished bool, err error) {
 	termCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -194,10 +215,10 @@ func (s *Store) runTerm(ctx context.Context, term uint64, fn func(context.Contex
 }
 
 // untilLost returns when the term is no longer this server's, the store fails, or ctx ends.
-func (s *Store) untilLost(ctx context.Context, term uint64) {
+func (s *Store) untilLost(ctx context.Context, term view) {
 	for {
 		v, changed := s.current()
-		if v.term != term {
+		if !v.same(term) {
 			return
 		}
 		select {
@@ -214,7 +235,7 @@ func (s *Store) untilLost(ctx context.Context, term uint64) {
 const retryPause = 50 * time.Millisecond
 
 // pause waits for the term to end, but not long.
-func (s *Store) pause(ctx context.Context, term uint64) {
+func (s *Store) pause(ctx context.Context, term view) {
 	ctx, cancel := context.WithTimeout(ctx, retryPause)
 	defer cancel()
 	s.untilLost(ctx, term)

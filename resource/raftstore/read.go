@@ -78,7 +78,11 @@ func (s *Store) fresh(ctx context.Context, c resource.Consistency) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.call(ctx, func() raft.Future { return s.raft.VerifyLeader() }); err != nil {
+	ask := func() raft.Future { return s.raft.VerifyLeader() }
+	if s.unproven.at.Load() != nil { // what is applied here may not be committed yet
+		ask = func() raft.Future { return s.raft.Barrier(0) }
+	}
+	if _, err := s.call(ctx, ask); err != nil {
 		return readError(err)
 	}
 	if s.raft.CurrentTerm() != term {

@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -34,6 +35,10 @@ type Store struct {
 	raft    *raft.Raft
 	stop    func() raft.Future // stops raft; the same future each time
 	state   *memory.State
+
+	unproven  unproven
+	restoreMu sync.Mutex // held while a snapshot is restored
+	restoring atomic.Pointer[restoring]
 
 	donec  chan struct{}  // closed when Close no longer waits for calls under way
 	calls  sync.WaitGroup // calls of Raft that wait for their answer; added to with mu held and closing false
@@ -110,7 +115,7 @@ func (s *Store) openLog() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := removeTorn(s.cfg.Dir); err != nil {
+	if err := errors.Join(removeTorn(s.cfg.Dir), removeSpools(s.cfg.Dir)); err != nil {
 		return err
 	}
 	meta := &metadb.BoltMetaDB{}
@@ -142,9 +147,12 @@ func (s *Store) startRaft() error {
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
 	s.history = &history{WAL: s.wal}
-	m := &machine{state: s.state, restored: s.history.restored, fail: s.fail}
+	m := &machine{state: s.state, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
 	err = unpanicked(func() error {
 		if err := s.history.open(snaps); err != nil {
+			return err
+		}
+		if err := s.unproven.open(s.cfg.Dir, s.history.covered()); err != nil {
 			return err
 		}
 		r, err := raft.NewRaft(rc, m, s.history, s.wal, snapshots{snaps, s.history}, s.trans)
@@ -160,7 +168,7 @@ func (s *Store) startRaft() error {
 		voters, err := s.Peers()
 		return err == nil && slices.Contains(voters, string(id)) && s.raft.State() == raft.Leader && s.raft.CurrentTerm() == term
 	})
-	s.trans.work.Go(func() { s.trans.forward(s.settleInstall) })
+	s.trans.work.Go(func() { s.trans.forward(s.settleEntries, s.settleInstall) })
 	return nil
 }
 
@@ -209,8 +217,8 @@ func (s *Store) because(err error) error {
 	return err
 }
 
-// Close stops Raft and gives up the directory. It waits for commits under way up to a second, and for all goroutines. It does
-// not transfer leadership; a leader that is about to stop does that first. It is idempotent.
+// Close stops Raft and gives up the directory. It waits for commits under way up to a second, for a snapshot that is being
+// restored until this server has done its part, and for all goroutines. It does not transfer leadership; a leader that is about to stop does that first. It is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.mu.Lock()
@@ -218,6 +226,7 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		s.drain() // while Raft can still finish them
 		close(s.donec)
+		s.awaitRestore()
 		s.state.Close()
 		s.closeErr = s.release()
 	})

@@ -74,8 +74,9 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 // wait returns when forward and what it started have. Call Close before, and end the connections.
 func (t *transport) wait() { t.work.Wait() }
 
-// forward hands calls of other servers to Raft, in order, until Close. Snapshots that settle takes care of it answers.
-func (t *transport) forward(settle func(*raft.InstallSnapshotRequest) (done bool, err error)) {
+// forward hands calls of other servers to Raft, in order, until Close. Entries that look refuses, and snapshots that settle
+// takes care of, it answers.
+func (t *transport) forward(look func(*raft.AppendEntriesRequest) error, settle func(*raft.InstallSnapshotRequest) (done bool, err error)) {
 	for {
 		var rpc raft.RPC
 		select {
@@ -83,7 +84,13 @@ func (t *transport) forward(settle func(*raft.InstallSnapshotRequest) (done bool
 		case <-t.stopc:
 			return
 		}
-		if req, ok := rpc.Command.(*raft.InstallSnapshotRequest); ok {
+		switch req := rpc.Command.(type) {
+		case *raft.AppendEntriesRequest:
+			if err := look(req); err != nil {
+				rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}, Term: req.Term}, err)
+				continue
+			}
+		case *raft.InstallSnapshotRequest:
 			if done, err := settle(req); done {
 				t.work.Go(func() { answerInstall(rpc, req, err) })
 				continue
@@ -113,6 +120,16 @@ func (s *Store) settleInstall(req *raft.InstallSnapshotRequest) (done bool, err 
 	if req.Term < s.raft.CurrentTerm() {
 		return false, nil
 	}
+	if at := s.unproven.at.Load(); at != nil {
+		lost, err := s.unproven.hear(at, s.history.stores(at.Index), req.Term, req.LastLogIndex, 0)
+		if lost {
+			err = s.errLost(at)
+			s.fail(err)
+		}
+		if err != nil {
+			return true, err
+		}
+	}
 	if s.history.covers(req.LastLogIndex, req.LastLogTerm) {
 		s.log.Debug("raft snapshot not needed", "index", req.LastLogIndex)
 		return true, nil
@@ -125,6 +142,9 @@ func (s *Store) settleInstall(req *raft.InstallSnapshotRequest) (done bool, err 
 		// Entries that never were committed, more of them than the leader kept of its own log behind its snapshot.
 		err := fmt.Errorf("the log has entries up to %d that are not the leader's, whose snapshot covers %d; remove the data dir so that the server joins anew", last, req.LastLogIndex)
 		s.fail(err)
+		return true, err
+	}
+	if err := s.unproven.mark(req.LastLogIndex, req.Term); err != nil {
 		return true, err
 	}
 	return false, nil

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// restorerDir, in the environment, makes the test binary a process that restores snapshots a and b of the folder beside that
+// directory, one after the other, into the store there, until it is killed.
+const restorerDir = "WANFED_TEST_RESTORER_DIR"
+
+const restoredThings = 300
+
+// runRestorer is like runWriter. It says each index after the restore that it is of.
+func runRestorer() bool {
+	dir := os.Getenv(restorerDir)
+	if dir == "" {
+		return false
+	}
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	fmt.Fprintln(os.Stderr, restoreForEver(dir))
+	os.Exit(1)
+	return true
+}
+
+func restoreForEver(dir string) error {
+	s, err := Open(killConfig(dir, newNetwork(listenLocally, nil).layer("a")))
+	if err != nil {
+		return err
+	}
+	for changed := s.LeaderChanged(); !s.IsLeader(); changed = s.LeaderChanged() {
+		<-changed
+	}
+	for n := 0; ; n++ {
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "ab"[n%2:n%2+1]))
+		if err != nil {
+			return err
+		}
+		m, err := ParseHeader(b[:HeaderSize])
+		if err != nil {
+			return err
+		}
+		out, err := s.Restore(context.Background(), m, bytes.NewReader(b[HeaderSize:]))
+		if err != nil {
+			return err
+		}
+		fmt.Println(out.Index)
+	}
+}
+
+// TestKillWhileRestoring: after kill -9 the state is one of the two snapshots, whole, at no index below one that was told.
+func TestKillWhileRestoring(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	folder := t.TempDir()
+	dir := filepath.Join(folder, "store")
+	told := uint64(0)
+	func() {
+		s, err := Open(killConfig(dir, loopback(t).layer("a")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		awaitLeader(t, s)
+		for _, text := range []string{"a", "b"} {
+			var ops []*pb.Op
+			for i := range restoredThings {
+				ops = append(ops, resource.PutOp(thing(t, sprint(i), text), resource.AnyVersion))
+			}
+			if _, err := s.Commit(t.Context(), ops...); err != nil {
+				t.Fatal(err)
+			}
+			m, data := saveData(t, s)
+			if err := os.WriteFile(filepath.Join(folder, text), append(mustHeader(t, m), data...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}()
+	total := 0
+	for round := range rounds {
+		lines, stderr := killed(t, restorerDir+"="+dir, 1+rand.IntN(6))
+		if len(lines) == 0 {
+			t.Fatalf("round %d: nothing was restored: %s", round, stderr)
+		}
+		total += len(lines)
+		last, err := strconv.ParseUint(lines[len(lines)-1], 10, 64)
+		if err != nil || last <= told {
+			t.Fatalf("round %d: restored at %s, %v, after %d", round, lines, err, told)
+		}
+		told = last
+		checkRestored(t, dir, told)
+		if t.Failed() {
+			t.Fatalf("after round %d", round)
+		}
+	}
+	t.Logf("%d restores and %d kills", total, rounds)
+}
+
+func checkRestored(t *testing.T, dir string, told uint64) {
+	t.Helper()
+	s, err := Open(killConfig(dir, loopback(t).layer("a")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	awaitLeader(t, s)
+	all, index, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	if err != nil || len(all) != restoredThings || index < told {
+		t.Errorf("%d resources at %d, %v; an index of %d was told", len(all), index, err, told)
+	}
+	texts := map[string]int{}
+	for _, r := range all {
+		texts[textOf(t, s, resource.Eventual, r.Id.Name)]++
+	}
+	if len(texts) != 1 {
+		t.Errorf("two snapshots are mixed: %v", texts)
+	}
+	if left := spools(t, s); len(left) > 0 {
+		t.Errorf("files left: %v", left)
+	}
+}
+
+// killed runs this test binary with env, kills it after n lines, and returns all that it said.
+func killed(t *testing.T, env string, n int) (lines []string, stderr string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), env)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	return untilKilled(t, cmd, n), errs.String()
+}
