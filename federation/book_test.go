@@ -3,6 +3,8 @@
 package federation
 
 import (
+	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/pool"
+	mem "github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -170,5 +174,33 @@ func TestOrigins(t *testing.T) {
 	}
 	if d := cmp.Diff(hops, c.routes.Hops["dc1"]); d != "" {
 		t.Errorf("hops (-want +got):\n%s", d)
+	}
+}
+
+// What a server reached a datacenter by, it knows at its next start, without the resolver too.
+func TestAddressBookRemembersWhatWorked(t *testing.T) {
+	cfg := AddressBookConfig{
+		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},
+		Backend: mem.New(), LAN: &pool.Pool{}, WAN: &pool.Pool{}, Ready: make(chan struct{}),
+		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
+	}
+	hops := func(paths ...wanfed.PathStatus) (*AddressBook, []wanfed.Hop) {
+		t.Helper()
+		cfg.Book, cfg.Paths = &wanfed.Book{}, func() []wanfed.PathStatus { return paths }
+		a, err := NewAddressBook(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a, cfg.Book.Load().Hops["dc1"]
+	}
+	name := wanfed.Hop{Addr: "gw.dc1.example:8443", Via: ViaConfigured}
+	a, got := hops(wanfed.PathStatus{DC: "dc1", Addr: name.Addr, Remote: "198.51.100.1:8443", LastSuccess: time.Now()})
+	if d := cmp.Diff([]wanfed.Hop{name}, got); d != "" {
+		t.Errorf("at first: %s", d)
+	}
+	a.remember()
+	_, got = hops()
+	if d := cmp.Diff([]wanfed.Hop{name, {Addr: "198.51.100.1:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}}, got); d != "" {
+		t.Errorf("at the next start: %s", d)
 	}
 }
