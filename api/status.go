@@ -71,7 +71,7 @@ type HopStatus struct {
 	Address string // host:port that is dialed
 	Via     string // "own gateway", "remote gateway", "configured address" or "remembered address"
 	Used    bool   // gossip goes over it now
-	Health  string // "ok", "failing" or "untested"
+	Health  string // "ok", "failing", "untested", or "slow": another one, tried later, was faster
 	// RTT is the smoothed round trip to a server there over this hop, in seconds; absent: not measured.
 	RTT         *float64  `json:",omitempty"`
 	LastSuccess time.Time `json:",omitzero"`

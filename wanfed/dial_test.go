@@ -133,6 +133,9 @@ func TestDialSilentGatewayCostsAStagger(t *testing.T) {
 		if p.Failures != 0 {
 			t.Errorf("being slower counts as a failure: %+v", p)
 		}
+		if want := map[bool]PathHealth{true: PathSlow, false: PathOK}[p.Addr == silent.addr]; p.Health != want {
+			t.Errorf("health is not %s: %+v", want, p)
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ const (
 	PathUntested PathHealth = "untested" // neither worked nor failed yet
 	PathOK       PathHealth = "ok"       // worked when it was last used or probed
 	PathFailing  PathHealth = "failing"  // failed since
+	PathSlow     PathHealth = "slow"     // had not worked by when another hop, tried later, had
 )
 
 type pathKey struct{ dc, addr string }
@@ -219,11 +220,13 @@ func (p *paths) lastAddr(dc, hopAddr string) string {
 	return ""
 }
 
-func (e evidence) health() PathHealth {
+func (s *pathState) health() PathHealth {
 	switch {
-	case e.bad.After(e.good):
+	case s.bad.After(s.good) && s.bad.After(s.LastErrorAt):
+		return PathSlow
+	case s.bad.After(s.good):
 		return PathFailing
-	case e.good.IsZero():
+	case s.good.IsZero():
 		return PathUntested
 	}
 	return PathOK
