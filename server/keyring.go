@@ -220,7 +220,9 @@ func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) 
 			}
 		}
 	}
-	k.compare(federation.WANName(who.Node, who.DC), req.Fingerprints)
+	k.compare(&pb.ServerKeyring{
+		Datacenter: who.DC, Node: who.Node, Fingerprints: req.Fingerprints, AcceptsPlain: req.AcceptsPlain, SendsPlain: req.SendsPlain,
+	})
 	if req.Datacenter {
 		resp.Servers = k.askHere(ctx, req.Sealed)
 	} else {
@@ -255,57 +257,3 @@ func (k *keyring) self() *pb.ServerKeyring {
 	}
 	return out
 }
-
-// maxTold bounds the servers of which it is remembered what was logged.
-const maxTold = 4096
-
-// compare looks whether this server and another can gossip, by the keys that both have, and logs it, once, when they cannot.
-func (k *keyring) compare(server string, theirs []string) (ok bool) {
-	own, theirs := k.self(), bounded(theirs)
-	text := ""
-	switch {
-	case len(own.Fingerprints) == 0 && len(theirs) == 0:
-	case len(own.Fingerprints) == 0:
-		text = "no gossip with a server that encrypts it: this one has no key; put a key of the other one into a file and start this one with --encrypt-file"
-	case len(theirs) == 0 && own.AcceptsPlain:
-	case len(theirs) == 0:
-		text = "no gossip with a server that does not encrypt it: start that one with --encrypt-file, which names a file with a key of this one"
-	case !slices.ContainsFunc(theirs, func(f string) bool { return slices.Contains(own.Fingerprints, f) }):
-		text = "no gossip with a server that has none of the keys of this one; to whichever of the two is out of date give a key that the others use: " +
-			"wanfed keyring install --only (see its --help)"
-	}
-	is := fmt.Sprint(text, own.Fingerprints, theirs)
-	if text == "" {
-		is = ""
-	}
-	k.mu.Lock()
-	was := k.told[server]
-	if len(k.told) >= maxTold {
-		clear(k.told) // only a memory: each may be logged once more
-	}
-	delete(k.told, server)
-	if is != "" {
-		k.told[server] = is
-	}
-	k.mu.Unlock()
-	switch {
-	case text != "" && is != was:
-		k.logger.Warn(text, "peer", server, "keys", strings.Join(own.Fingerprints, " "), "theirs", strings.Join(theirs, " "))
-	case text == "" && was != "":
-		k.logger.Info("gossip keys agree again", "peer", server)
-	}
-	return text == ""
-}
-
-// fingerprintLen is the length of a fingerprint in hex digits.
-const fingerprintLen = 16
-
-// bounded makes fingerprints that came over the network fit to be kept and logged.
-func bounded(theirs []string) (out []string) {
-	for _, f := range theirs[:min(len(theirs), pool.MaxKeys)] {
-		out = append(out, f[:min(len(f), fingerprintLen)])
-	}
-	return out
-}
-
-var _ pb.KeyringServiceServer = (*keyring)(nil)

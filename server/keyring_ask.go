@@ -199,6 +199,8 @@ func over(c *tls.Conn) (*grpc.ClientConn, error) {
 
 // exchange fills in req, and takes from the answer what is newer.
 func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req *pb.ExchangeKeyringRequest) ([]*pb.ServerKeyring, error) {
+	own := k.self()
+	req.AcceptsPlain, req.SendsPlain = own.AcceptsPlain, own.SendsPlain
 	if k.keys != nil {
 		r := k.keys.Ring()
 		req.Version, req.Fingerprints = r.Version, r.Fingerprints()
@@ -227,7 +229,7 @@ func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req
 	}
 	for _, s := range resp.Servers {
 		if s.GetError() == "" && !(s.Datacenter == k.cfg.DC && s.Node == k.cfg.Node) {
-			k.compare(federation.WANName(s.Node, s.Datacenter), s.Fingerprints)
+			k.compare(s)
 		}
 	}
 	return resp.Servers, nil

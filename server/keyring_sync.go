@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +33,6 @@ type syncState struct {
 	next     time.Time // when it is due; zero: it is in order, until something happens
 	alive    bool      // in the LAN pool
 	regained int       // of its datacenter
-	seen     bool      // in this round
 }
 
 // Run compares rings with the others until ctx ends: with all of them at the start, with a datacenter or server when it can be
@@ -130,24 +130,7 @@ func (k *keyring) sync(ctx context.Context, t syncTarget) (ok bool) {
 	if k.keys == nil {
 		return true // what was found was logged; nothing heals it but a start with a key
 	}
-	for _, s := range got {
-		if !agree(s.GetFingerprints(), k.keys.Ring().Fingerprints()) {
-			return false
-		}
-	}
-	return true
-}
-
-// agree says whether two servers can gossip, or will once one of them has taught the other: they have a key in common.
-func agree(a, b []string) bool {
-	for _, f := range a {
-		for _, g := range b {
-			if f == g {
-				return true
-			}
-		}
-	}
-	return false
+	return !slices.ContainsFunc(got, func(s *pb.ServerKeyring) bool { return canGossip(k.self(), s) != "" })
 }
 
 // noteTargets brings states level with who is known: what is new, or can be reached again, is due.

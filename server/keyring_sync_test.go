@@ -137,3 +137,23 @@ func TestComplete(t *testing.T) {
 		t.Errorf("of a datacenter without a known server: %v", got)
 	}
 }
+
+// TestCanGossip: every pair that understands each other is one of TestWhoUnderstandsWhom in package pool.
+func TestCanGossip(t *testing.T) {
+	a, b := []string{"a"}, []string{"b"}
+	server := func(accepts, sends bool, keys []string) *pb.ServerKeyring {
+		return &pb.ServerKeyring{Fingerprints: keys, AcceptsPlain: accepts, SendsPlain: sends}
+	}
+	none, step1, step2, step3, other := server(true, true, nil), server(true, true, a), server(true, false, a), server(false, false, a), server(false, false, b)
+	for _, tt := range []struct {
+		x, y *pb.ServerKeyring
+		ok   bool
+	}{
+		{none, none, true}, {none, step1, true}, {none, step2, false}, {none, step3, false},
+		{step1, step2, true}, {step2, step3, true}, {step1, step3, true}, {step3, step3, true}, {step3, other, false},
+	} {
+		if (canGossip(tt.x, tt.y) == "") != tt.ok || (canGossip(tt.y, tt.x) == "") != tt.ok {
+			t.Errorf("%v and %v: %q, %q", tt.x, tt.y, canGossip(tt.x, tt.y), canGossip(tt.y, tt.x))
+		}
+	}
+}

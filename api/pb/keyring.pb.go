@@ -481,8 +481,11 @@ type ExchangeKeyringRequest struct {
 	Version      uint64           `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Fingerprints []string         `protobuf:"bytes,2,rep,name=fingerprints,proto3" json:"fingerprints,omitempty"`
 	Sealed       []*SealedKeyring `protobuf:"bytes,3,rep,name=sealed,proto3" json:"sealed,omitempty"`
-	// Exchange with all servers of this datacenter, and report on them.
-	Datacenter    bool `protobuf:"varint,4,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// Exchange with all servers of the called one's datacenter, and report on them.
+	Datacenter bool `protobuf:"varint,4,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// The caller accepts, and sends, gossip that is not encrypted.
+	AcceptsPlain  bool `protobuf:"varint,5,opt,name=accepts_plain,json=acceptsPlain,proto3" json:"accepts_plain,omitempty"`
+	SendsPlain    bool `protobuf:"varint,6,opt,name=sends_plain,json=sendsPlain,proto3" json:"sends_plain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -541,6 +544,20 @@ func (x *ExchangeKeyringRequest) GetSealed() []*SealedKeyring {
 func (x *ExchangeKeyringRequest) GetDatacenter() bool {
 	if x != nil {
 		return x.Datacenter
+	}
+	return false
+}
+
+func (x *ExchangeKeyringRequest) GetAcceptsPlain() bool {
+	if x != nil {
+		return x.AcceptsPlain
+	}
+	return false
+}
+
+func (x *ExchangeKeyringRequest) GetSendsPlain() bool {
+	if x != nil {
+		return x.SendsPlain
 	}
 	return false
 }
@@ -640,14 +657,17 @@ const file_api_pb_keyring_proto_rawDesc = "" +
 	"\x06member\x18\b \x01(\tR\x06member\"C\n" +
 	"\rSealedKeyring\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\tR\vfingerprint\x12\x10\n" +
-	"\x03box\x18\x02 \x01(\fR\x03box\"\xa8\x01\n" +
+	"\x03box\x18\x02 \x01(\fR\x03box\"\xee\x01\n" +
 	"\x16ExchangeKeyringRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\"\n" +
 	"\ffingerprints\x18\x02 \x03(\tR\ffingerprints\x120\n" +
 	"\x06sealed\x18\x03 \x03(\v2\x18.wanfed.v1.SealedKeyringR\x06sealed\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x04 \x01(\bR\n" +
-	"datacenter\"\x7f\n" +
+	"datacenter\x12#\n" +
+	"\raccepts_plain\x18\x05 \x01(\bR\facceptsPlain\x12\x1f\n" +
+	"\vsends_plain\x18\x06 \x01(\bR\n" +
+	"sendsPlain\"\x7f\n" +
 	"\x17ExchangeKeyringResponse\x122\n" +
 	"\aservers\x18\x01 \x03(\v2\x18.wanfed.v1.ServerKeyringR\aservers\x120\n" +
 	"\x06sealed\x18\x02 \x01(\v2\x18.wanfed.v1.SealedKeyringR\x06sealed2\xa6\x02\n" +
