@@ -16,9 +16,9 @@ func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
-	n.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {
-		{Addr: own.addr, Via: "own", Own: true}, {Addr: w.gws["dc2"].addr, Via: "remote"},
-	}}})
+	ownHop := Hop{Addr: own.addr, Via: "own", Own: true}
+	n.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
+	n.d.paths.worked("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
