@@ -63,7 +63,7 @@ func TestAnswers(t *testing.T) {
 		{"/v1/status/leader", "", jsonType, 200, `"10.1.0.11:8300"`},
 		{"/v1/status/peers", "", jsonType, 200, `["10.1.0.11:8300","10.1.0.12:8300"]`},
 		{api.StatusPath, "", jsonType, 200,
-			`{"Datacenter":"dc1","Node":"srv1","Leader":"","PrimaryDatacenter":"dc1","Version":"0.1.0","Datacenters":[],"Components":[]}`},
+			`{"Datacenter":"dc1","Node":"srv1","Leader":"","PrimaryDatacenter":"dc1","MeshGatewayMode":"","Version":"0.1.0","Gossip":{"Encrypted":false,"Keys":0,"Version":0,"AcceptsPlain":false,"SendsPlain":false},"Datacenters":[],"Components":[]}`},
 	} {
 		t.Run(tt.target, func(t *testing.T) {
 			w := get(t.Context(), h, tt.target)
