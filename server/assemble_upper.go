@@ -194,6 +194,10 @@ func (p *parts) buildGRPC() error {
 	pb.RegisterReplicationServiceServer(p.grpc, src)
 	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
 	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})
+	pb.RegisterOperatorServiceServer(p.grpc, &operatorService{
+		dc: p.cfg.DC, node: p.cfg.Node, store: p.store, members: p.lan.Members, holds: &p.group.holds,
+		saves: make(chan struct{}, maxSaves), logger: p.logger,
+	})
 	pb.RegisterServerServiceServer(p.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		resp, err := httpapi.Serve(ctx, p.http.Handler, req)
 		if err != nil {

@@ -200,16 +200,21 @@ func replyOf(method string) (proto.Message, error) {
 	return mt.New().Interface(), nil
 }
 
-// stream is the interceptor of streams: none of them belongs to the leader. They end when the server stops.
+// stream is the interceptor of streams. They end when the server stops.
 func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx, _, _, err := c.admit(ss.Context(), info.FullMethod)
+	ctx, r, forwarded, err := c.admit(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
-	err = next(srv, streamWith{ss, ctx})
+	here := func() error { return next(srv, streamWith{ss, ctx}) }
+	if r.leader {
+		err = c.atLeader(ctx, forwarded, info, ss, here)
+	} else {
+		err = here()
+	}
 	c.noteDenied(ctx, info.FullMethod, err)
 	if c.stopping.Err() != nil {
 		return status.Error(codes.Unavailable, "server is stopping")

@@ -64,6 +64,13 @@ var rules = map[string]rule{
 	pb.KeyringService_Give_FullMethodName:     {anywhere: operators},
 	pb.KeyringService_Exchange_FullMethodName: serversOnly,
 
+	pb.OperatorService_ListPeers_FullMethodName:       {here: operators, leader: true, again: true},
+	pb.OperatorService_ListPeersHere_FullMethodName:   {here: operators},
+	pb.OperatorService_RemovePeer_FullMethodName:      {here: operators, leader: true},
+	pb.OperatorService_TransferLeader_FullMethodName:  {here: operators, leader: true},
+	pb.OperatorService_SaveSnapshot_FullMethodName:    {here: operators, leader: true},
+	pb.OperatorService_RestoreSnapshot_FullMethodName: {here: operators, leader: true},
+
 	healthpb.Health_Check_FullMethodName: readAnywhere,
 	healthpb.Health_Watch_FullMethodName: readAnywhere,
 }

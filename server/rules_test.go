@@ -21,6 +21,7 @@ func TestRules(t *testing.T) {
 		"gateway far":     {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
 		"client here":     {Role: tlsutil.RoleClient, DC: "dc1", Node: "client"},
 		"client far":      {Role: tlsutil.RoleClient, DC: "dc2", Node: "client"},
+		"operator here":   {Role: tlsutil.RoleCLI, DC: "dc1", Node: "cli"},
 		"operator far":    {Role: tlsutil.RoleCLI, DC: "dc2", Node: "cli"},
 		"unknown to wire": {Role: "root", DC: "dc1", Node: "x"},
 	}
@@ -28,18 +29,22 @@ func TestRules(t *testing.T) {
 		method string
 		may    []string
 	}{
-		{pb.FederationService_Apply_FullMethodName, []string{"server here", "server far", "operator far"}},
-		{pb.FederationService_List_FullMethodName, []string{"server here", "server far", "gateway here", "client here", "operator far"}},
-		{pb.ResourceService_Write_FullMethodName, []string{"server here", "operator far"}},
-		{pb.ResourceService_Read_FullMethodName, []string{"server here", "client here", "operator far"}},
+		{pb.FederationService_Apply_FullMethodName, []string{"server here", "server far", "operator here", "operator far"}},
+		{pb.FederationService_List_FullMethodName, []string{"server here", "server far", "gateway here", "client here", "operator here", "operator far"}},
+		{pb.ResourceService_Write_FullMethodName, []string{"server here", "operator here", "operator far"}},
+		{pb.ResourceService_Read_FullMethodName, []string{"server here", "client here", "operator here", "operator far"}},
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway here"}},
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway here"}},
 		{pb.ReplicationService_Follow_FullMethodName, []string{"server here", "server far"}},
 		{pb.ServerService_Query_FullMethodName, []string{"server here", "server far"}},
 		{pb.KeyringService_Exchange_FullMethodName, []string{"server here", "server far"}},
-		{pb.KeyringService_Change_FullMethodName, []string{"operator far"}},
-		{pb.KeyringService_List_FullMethodName, []string{"operator far"}},
-		{pb.KeyringService_Give_FullMethodName, []string{"operator far"}},
+		{pb.KeyringService_Change_FullMethodName, []string{"operator here", "operator far"}},
+		{pb.KeyringService_List_FullMethodName, []string{"operator here", "operator far"}},
+		{pb.KeyringService_Give_FullMethodName, []string{"operator here", "operator far"}},
+		{pb.OperatorService_ListPeersHere_FullMethodName, []string{"operator here"}},
+		{pb.OperatorService_RemovePeer_FullMethodName, []string{"operator here"}},
+		{pb.OperatorService_SaveSnapshot_FullMethodName, []string{"operator here"}},
+		{pb.OperatorService_RestoreSnapshot_FullMethodName, []string{"operator here"}},
 	}
 	for _, tt := range tests {
 		may := map[string]bool{}
@@ -57,7 +62,7 @@ func TestRules(t *testing.T) {
 func TestEveryMethodHasARule(t *testing.T) {
 	for _, svc := range []grpc.ServiceDesc{
 		pb.FederationService_ServiceDesc, pb.ResourceService_ServiceDesc, pb.ReplicationService_ServiceDesc,
-		pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc, pb.KeyringService_ServiceDesc,
+		pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc, pb.KeyringService_ServiceDesc, pb.OperatorService_ServiceDesc,
 	} {
 		for _, m := range svc.Methods {
 			if _, ok := rules["/"+svc.ServiceName+"/"+m.MethodName]; !ok {
@@ -70,8 +75,8 @@ func TestEveryMethodHasARule(t *testing.T) {
 			if !ok {
 				t.Errorf("%s has no rule", method)
 			}
-			if r.leader {
-				t.Errorf("%s is a stream and belongs to the leader: streams are not forwarded", method)
+			if r.leader && m.ClientStreams && m.ServerStreams {
+				t.Errorf("%s goes both ways and belongs to the leader: such streams are not handed on", method)
 			}
 		}
 	}
@@ -82,7 +87,7 @@ func TestEveryMethodHasARule(t *testing.T) {
 
 func TestReplyOf(t *testing.T) {
 	for method := range rules {
-		if _, err := replyOf(method); err != nil {
+		if _, _, err := messagesOf(method); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
 	}

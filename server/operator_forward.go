@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// atLeader has a stream answered by the leader: here, or by handing it on message by message. Until there is a leader it waits,
+// but not long; a stream that broke is not begun again.
+func (c *calls) atLeader(ctx context.Context, forwarded bool, info *grpc.StreamServerInfo, ss grpc.ServerStream, here func() error) error {
+	hold := time.NewTimer(leaderHold)
+	defer hold.Stop()
+	for {
+		changed := c.leader.LeaderChanged()
+		if c.leader.IsLeader() {
+			return here()
+		}
+		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
+			return c.relay(ctx, node, info, ss)
+		}
+		select {
+		case <-changed:
+		case <-hold.C:
+			return status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// relay hands on a stream that goes one way. The pace of the slower end is the other's too.
+func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream) error {
+	p, err := peerFrom(ctx)
+	if err != nil {
+		return err
+	}
+	in, out, err := messagesOf(info.FullMethod)
+	if err != nil {
+		return err
+	}
+	cc, err := c.conns.to(c.dc, node)
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(onBehalfKey, p.String()))
+	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
+	far, err := cc.NewStream(ctx, desc, info.FullMethod)
+	switch {
+	case err != nil:
+		return err
+	case info.IsClientStream && info.IsServerStream:
+		return status.Errorf(codes.Unimplemented, "%s goes both ways: call the leader, %s", info.FullMethod, node)
+	case info.IsClientStream:
+		return relayUp(ss, far, in, out)
+	}
+	return relayDown(ss, far, in, out)
+}
+
+// relayUp hands on many messages, and the one answer.
+func relayUp(ss grpc.ServerStream, far grpc.ClientStream, in, out proto.Message) error {
+	for {
+		proto.Reset(in)
+		err := ss.RecvMsg(in)
+		if errors.Is(err, io.EOF) {
+			if err := far.CloseSend(); err != nil {
+				return err
+			}
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := far.SendMsg(in); err != nil {
+			break // the answer says why
+		}
+	}
+	if err := far.RecvMsg(out); err != nil {
+		return err
+	}
+	return ss.SendMsg(out)
+}
+
+// relayDown hands on one message, and the many answers.
+func relayDown(ss grpc.ServerStream, far grpc.ClientStream, in, out proto.Message) error {
+	if err := ss.RecvMsg(in); err != nil {
+		return err
+	}
+	if err := far.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := far.CloseSend(); err != nil {
+		return err
+	}
+	for {
+		proto.Reset(out)
+		err := far.RecvMsg(out)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := ss.SendMsg(out); err != nil {
+			return err
+		}
+	}
+}
+
+// messagesOf makes an empty message of each kind of a method, "/package.Service/Method".
+func messagesOf(method string) (in, out proto.Message, err error) {
+	if out, err = replyOf(method); err != nil {
+		return nil, nil, err
+	}
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, nil, fmt.Errorf("forward %s: %w", method, err)
+	}
+	input := d.(protoreflect.ServiceDescriptor).Methods().ByName(protoreflect.Name(name)).Input() // replyOf has found the method
+	mt, err := protoregistry.GlobalTypes.FindMessageByName(input.FullName())
+	if err != nil {
+		return nil, nil, fmt.Errorf("forward %s: %w", method, err)
+	}
+	return mt.New().Interface(), out, nil
+}
