@@ -157,8 +157,8 @@ func TestOrigins(t *testing.T) {
 		"10.0.0.8:8443":       {Sources: []string{SourceHeartbeat}},
 		"10.0.0.9:8443":       {Sources: []string{SourceHeartbeat}},
 		"198.51.100.1:8443":   {Sources: []string{SourceGossip, SourceState}},
-		"198.51.100.2:8443":   {Sources: []string{SourceState, SourceRemembered}, At: written},
-		"gw.dc1.example:8443": {Sources: []string{SourceConfigured, SourceRemembered}},
+		"198.51.100.2:8443":   {Sources: []string{SourceState}, At: written},
+		"gw.dc1.example:8443": {Sources: []string{SourceConfigured}},
 		"198.51.100.7:8443":   {Sources: []string{SourceRemembered}, At: time.Unix(300, 0)},
 	}
 	if d := cmp.Diff(want, c.origins["dc1"]); d != "" {

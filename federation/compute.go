@@ -42,7 +42,7 @@ const (
 	SourceGossip     = "gossip"
 	SourceState      = "federation state"
 	SourceConfigured = "configuration"
-	SourceRemembered = "earlier"
+	SourceRemembered = "earlier" // and nobody else names it now
 )
 
 // place is one address in the making of the book.
@@ -82,7 +82,7 @@ func (p place) hop() wanfed.Hop {
 	switch {
 	case slices.Contains(p.Sources, SourceConfigured):
 		h.Via = ViaConfigured
-	case slices.Equal(p.Sources, []string{SourceRemembered}):
+	case slices.Contains(p.Sources, SourceRemembered):
 		h.Via, h.Rank = ViaRemembered, wanfed.RankRemembered
 	}
 	if p.critical {
@@ -112,7 +112,9 @@ func compute(cfg AddressBookConfig, f facts) computed {
 	for _, dc := range slices.Sorted(maps.Keys(far)) {
 		c.known[dc] = far[dc].addrs()
 		for _, addr := range f.old.of(dc) {
-			far[dc] = far[dc].add(addr, false, SourceRemembered, f.old[dc][addr].last())
+			if !slices.Contains(c.known[dc], addr) {
+				far[dc] = far[dc].add(addr, false, SourceRemembered, f.old[dc][addr].last())
+			}
 		}
 		if len(far[dc]) == 0 {
 			continue
