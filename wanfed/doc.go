@@ -23,7 +23,7 @@
 // functions start none. A Dialer has goroutines only while a call of Dial lasts.
 //
 // Handshakes: the Dialer resumes TLS sessions where connections are made again and again, by tlsutil's rules. A Mux with more
-// handshakes than it may do ends those of strangers who say nothing, within a tenth of a second.
+// handshakes than it may do ends those of strangers who say nothing, within a quarter of a second.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
 // packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs

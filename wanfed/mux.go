@@ -27,7 +27,7 @@ type MuxConfig struct {
 	// HandshakeTimeout bounds the TLS handshake, from accept on. Default (0): 5 s.
 	HandshakeTimeout time.Duration
 	// MaxHandshakes bounds how many handshakes run at once. While they do, the next is let in when one is finished, or in the
-	// place of one whose peer is slow: first of those without a ClientHello after 100 ms, then of those that take a second.
+	// place of one whose peer is slow: first of those without a ClientHello after 250 ms, then of those that take a second.
 	// Default (0): 512.
 	MaxHandshakes int
 	Logger        *slog.Logger // default: nothing is logged

@@ -26,16 +26,18 @@ type muxBed struct {
 
 func newMuxBed(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxBed {
 	t.Helper()
-	return newMuxBedOn(t, a, listen(t), change...)
+	return newMuxBedOn(t, a, listen(t), func(c *MuxConfig) {
+		for _, f := range change {
+			f(c)
+		}
+	})
 }
 
-func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change ...func(*MuxConfig)) *muxBed {
+func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig), tune ...func(*Mux)) *muxBed {
 	t.Helper()
 	b := &muxBed{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
 	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
-	for _, f := range change {
-		f(&cfg)
-	}
+	change(&cfg)
 	var err error
 	if b.m, err = NewMux(cfg); err != nil {
 		t.Fatal(err)
@@ -45,6 +47,9 @@ func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change ...func(*Mu
 		b.got <- p
 		c.Write([]byte("hi"))
 		io.Copy(io.Discard, c)
+	}
+	for _, f := range tune {
+		f(b.m)
 	}
 	b.m.Handle("all/1", []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleGateway}, false, h)
 	b.m.Handle("own/1", []tlsutil.Role{tlsutil.RoleServer}, true, h)

@@ -77,9 +77,10 @@ func TestMuxHTTP(t *testing.T) {
 	if got, err := get(url, bare, http1); err == nil {
 		t.Errorf("without a certificate: %q", got)
 	}
-	if got := m.Stats().Refused; got[string(plainText)] != 1 || got[string(certMissing)] != 1 || len(got) != 2 {
-		t.Errorf("refused: %v", got)
-	}
+	eventually(t, "refusals counted", 5*time.Second, func() bool {
+		got := m.Stats().Refused
+		return got[string(plainText)] == 1 && got[string(certMissing)] == 1 && len(got) == 2
+	})
 	conns.Close()
 	if _, err := conns.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accept after close: %v", err)

@@ -133,7 +133,7 @@ func TestMuxBacksOff(t *testing.T) {
 
 func TestMuxSurvivesShortage(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBedOn(t, a, &shortListener{Listener: listen(t)})
+	b := newMuxBedOn(t, a, &shortListener{Listener: listen(t)}, func(*MuxConfig) {})
 	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err != nil {
 		t.Fatal(err)

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// A handshake that has taken this long may be ended to make room for another: a peer's ClientHello comes at once, the rest
-// takes a round trip and, when many come at the same time, its turn at the processor.
+// A handshake that has taken this long may be ended to make room for another: a peer's ClientHello comes at once, or after a
+// retransmission, the rest takes a round trip and, when many come at the same time, its turn at the processor.
 const (
-	helloGrace = 100 * time.Millisecond // from the first read until the ClientHello is there
+	helloGrace = 250 * time.Millisecond // from the first read until the ClientHello is there
 	shakeGrace = time.Second            // from the first read until the end
 )
 
@@ -30,12 +30,12 @@ type shaking struct {
 	shed  bool      // ended to make room
 }
 
-// overdue is when s may be ended to make room; ok is false when it has not begun.
-func (s *shaking) overdue() (at time.Time, ok bool) {
-	if s.heard {
-		return s.began.Add(shakeGrace), !s.began.IsZero()
+// overdue is when sh may be ended to make room; ok is false when it has not begun.
+func (s *shakes) overdue(sh *shaking) (at time.Time, ok bool) {
+	if sh.heard {
+		return sh.began.Add(s.shakeGrace), !sh.began.IsZero()
 	}
-	return s.began.Add(helloGrace), !s.began.IsZero()
+	return sh.began.Add(s.helloGrace), !sh.began.IsZero()
 }
 
 // shakes is every unfinished handshake. When there are max, the next is let in as soon as one is finished or overdue. Of
@@ -43,8 +43,9 @@ func (s *shaking) overdue() (at time.Time, ok bool) {
 // a stranger who holds many takes the room from himself. A source is an address (IPv4) or a /64 (IPv6); all that came
 // through one gateway are one.
 type shakes struct {
-	max   int
-	freec chan struct{} // size 1: one was finished
+	max                    int
+	helloGrace, shakeGrace time.Duration
+	freec                  chan struct{} // size 1: one was finished
 
 	mu      sync.Mutex
 	open    list.List // of *shaking, oldest first
@@ -52,7 +53,10 @@ type shakes struct {
 }
 
 func newShakes(max int) *shakes {
-	return &shakes{max: max, freec: make(chan struct{}, 1), sources: map[netip.Prefix]int{}}
+	return &shakes{
+		max: max, helloGrace: helloGrace, shakeGrace: shakeGrace,
+		freec: make(chan struct{}, 1), sources: map[netip.Prefix]int{},
+	}
 }
 
 // admit registers the handshake of raw, as soon as there is room; nil means that ctx ended. One goroutine calls it.
@@ -99,10 +103,10 @@ func (s *shakes) tryAdmit(sh *shaking, now time.Time) (victim net.Conn, wait tim
 
 // overdueLocked returns the handshake to end, or after how long there may be one.
 func (s *shakes) overdueLocked(now time.Time) (worst *shaking, next time.Duration) {
-	next = helloGrace // of those that have not begun
+	next = s.helloGrace // of those that have not begun
 	for e := s.open.Front(); e != nil; e = e.Next() {
 		sh := e.Value.(*shaking)
-		at, ok := sh.overdue()
+		at, ok := s.overdue(sh)
 		switch {
 		case !ok:
 		case now.Before(at):

@@ -15,8 +15,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -204,13 +206,18 @@ func TestHTTPSDemandsACertificate(t *testing.T) {
 		t.Errorf("without TLS the answer is %q", body)
 	}
 
-	metrics, err := fetch(t, "https://127.0.0.1:"+port+"/metrics", good)
-	if err != nil {
-		t.Error(err)
+	wanted := []string{"certificate_missing", "certificate_foreign_ca", "plain_text"}
+	counted := func() bool { // a moment after the client was told
+		metrics, err := fetch(t, "https://127.0.0.1:"+port+"/metrics", good)
+		return err == nil && !slices.ContainsFunc(wanted, func(reason string) bool {
+			return !strings.Contains(metrics, `wanfed_http_refused_total{reason="`+reason+`"} 1`)
+		})
 	}
-	for _, reason := range []string{"certificate_missing", "certificate_foreign_ca", "plain_text"} {
-		if want := `wanfed_http_refused_total{reason="` + reason + `"} 1`; !strings.Contains(metrics, want) {
-			t.Errorf("no metric %s", want)
+	for limit := time.After(refuseLimit); !counted(); {
+		select {
+		case <-limit:
+			t.Fatalf("not all of %v are counted", wanted)
+		default:
 		}
 	}
 
