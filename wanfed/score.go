@@ -20,6 +20,8 @@ const (
 	flawHalfLife = time.Minute
 	// flawCost is what one fresh failure adds to a hop's cost: a dial through it that fails costs about a stagger.
 	flawCost = 250 * time.Millisecond
+	// maxFlaw is up to how much a hop may have failed lately for connections to move to it: once, not again and again.
+	maxFlaw = 1.5
 	// rttWeight is the weight of the newest sample in the smoothed RTT: 1/rttWeight.
 	rttWeight = 4
 	// minSamples is how many samples a hop needs before a connection moves to it for being faster.
@@ -39,7 +41,7 @@ type evidence struct {
 	rtt     time.Duration // smoothed round trip to a server behind the hop; 0: not measured
 	samples int           // in rtt
 	fails   int           // probes that failed in a row
-	flaw    float64       // failures, each halved per flawHalfLife, as of flawAt
+	flaw    float64       // failures that followed a success, each halved per flawHalfLife, as of flawAt
 	flawAt  time.Time
 }
 
@@ -56,8 +58,11 @@ func (e *evidence) worked(now time.Time, rtt time.Duration) {
 	e.rtt += (rtt - e.rtt) / rttWeight
 }
 
+// failed notes a failure. That it goes on failing makes a hop no worse, once it works again, than that it failed once.
 func (e *evidence) failed(now time.Time) {
-	e.flaw, e.flawAt = e.flawNow(now)+1, now
+	if !e.good.IsZero() && !e.bad.After(e.good) {
+		e.flaw, e.flawAt = e.flawNow(now)+1, now
+	}
 	e.bad = now
 }
 
@@ -158,7 +163,7 @@ func ifTrue(yes bool) int {
 }
 
 // better returns those of hops to which a connection over cur should move, best first: all that are preferred to it as a
-// kind, and those of its kind that are much faster. Nothing that is suspect. When cur is not among hops, any other is better.
+// kind, and those of its kind that are much faster. Nothing that is suspect, or that comes and goes. When cur is not among hops, any other is better.
 func (s scorer) better(cur Hop, hops []Hop) []Hop {
 	i := slices.IndexFunc(hops, func(h Hop) bool { return h.Addr == cur.Addr })
 	var out []Hop
@@ -173,19 +178,19 @@ func (s scorer) better(cur Hop, hops []Hop) []Hop {
 	return s.order(out)
 }
 
-// beats says whether a connection over cur should move to h.
+// beats says whether a connection over cur should move to h. That dials through cur failed does not count: the connection works.
 func (s scorer) beats(h, cur Hop) bool {
 	kind := cmp.Or(cmp.Compare(s.mode.class(h), s.mode.class(cur)), cmp.Compare(h.Rank, cur.Rank))
-	if kind != 0 {
-		return kind < 0
-	}
 	e, c := s.of(h), s.of(cur)
-	if !e.proven(s.now) || e.rtt == 0 || c.rtt == 0 {
+	switch {
+	case kind > 0 || e.flawNow(s.now) >= maxFlaw:
 		return false
-	}
-	there, here := e.cost(s.now), c.cost(s.now)
-	if s.mode == ModeAuto && h.Own && !cur.Own && there <= par(here) {
+	case kind < 0:
+		return true
+	case !e.proven(s.now) || e.rtt == 0 || c.rtt == 0:
+		return false
+	case s.mode == ModeAuto && h.Own && !cur.Own && e.rtt <= par(c.rtt):
 		return true
 	}
-	return e.samples >= minSamples && there+max(there/faster, fasterLeast) < here
+	return e.samples >= minSamples && e.rtt+max(e.rtt/faster, fasterLeast) < c.rtt
 }

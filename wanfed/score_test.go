@@ -95,6 +95,9 @@ func TestOrder(t *testing.T) {
 
 func TestBetter(t *testing.T) {
 	type ev = map[string]evidence
+	failedOnce, unsteady := fast(40), fast(40)
+	failedOnce.flaw, failedOnce.flawAt = 1, ago(time.Second)
+	unsteady.flaw, unsteady.flawAt = 2, ago(time.Second)
 	oneSample := fast(40)
 	oneSample.samples = 1
 	for _, tt := range []struct {
@@ -113,6 +116,9 @@ func TestBetter(t *testing.T) {
 		{"not for one that was fast once", ModeLocal, "b", "a b",
 			ev{"a": {good: ago(time.Hour), rtt: 1, samples: 9}, "b": fast(400)}, ""},
 		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": fast(1)}, "a"},
+		{"own that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": fast(1)}, "a"},
+		{"one over which dials failed is not left", ModeLocal, "b", "a b", ev{"a": fast(40), "b": unsteady}, ""},
+		{"own that comes and goes is not", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": fast(1)}, ""},
 		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {bad: ago(1)}}, ""},
 		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": fast(400), "b": fast(1)}, ""},
 		{"from in doubt to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
@@ -157,11 +163,15 @@ func TestEvidence(t *testing.T) {
 	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.proven(scoreNow) {
 		t.Errorf("after two samples: %+v", e)
 	}
+	e.good = ago(4 * time.Minute)
+	e.failed(ago(3 * time.Minute))
+	e.failed(ago(2 * time.Minute)) // still failing: nothing new
+	e.worked(ago(2*time.Minute), 0)
 	e.failed(ago(2 * time.Minute))
-	e.failed(ago(time.Minute))
-	if e.fails != 0 || e.flawNow(ago(time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.75 {
+	if e.flawNow(ago(2*time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.375 {
 		t.Errorf("after two failures: %+v, flaw %v", e, e.flawNow(scoreNow))
 	}
+	e.failed(ago(time.Minute))
 	e.worked(scoreNow, 0)
 	if e.fails != 0 || e.rtt != 50*time.Millisecond || e.suspect(scoreNow, penalty) {
 		t.Errorf("after it worked again: %+v", e)
