@@ -15,7 +15,8 @@
 //     server's dialer and a GatewaySnapshot for its gateways.
 //   - Hinter tells the own gateways' addresses to the WAN pool, in this server's tags: for when the record cannot travel.
 //   - Joiner keeps this server in the WAN pool: it contacts every known datacenter of which no member is alive, and every
-//     server of its own datacenter that is missing there.
+//     server of its own datacenter that is missing there. Who is new is left to gossip for some seconds, and exchanges of
+//     state are one after another, each only if still needed: else a thousand datacenters would all exchange with all.
 //     It also exchanges state with datacenters that could not be reached for a while (CatchUp).
 //   - Admit refuses members whose name is not <node>.<dc>, or whose primary is another.
 //

@@ -42,6 +42,7 @@ type attempt struct {
 	running bool
 	failed  int       // in a row
 	next    time.Time // not before
+	hold    time.Time // not before, whatever happens
 	err     error     // the last
 	at      time.Time // of err
 	reached bool      // the datacenter answered, and still there was err
@@ -52,6 +53,15 @@ type attempt struct {
 const (
 	minJoinBackoff = 200 * time.Millisecond
 	maxJoinBackoff = 3 * time.Second
+)
+
+// A datacenter that is new in the book has joined somebody, so gossip tells of it in a moment; only if it does not, it is joined.
+// The time gossip takes grows with the federation, and the others must not all come to the newcomer at once. A server that
+// is not in the pool itself holds off too, but for a few: with one of them it gets all.
+const (
+	newcomerHold     = 2 * time.Second
+	newcomerHoldEach = 20 * time.Millisecond // of each datacenter, at most
+	eager            = 3
 )
 
 // NewJoiner checks cfg.
@@ -71,8 +81,9 @@ func (j *Joiner) Run(ctx context.Context) error {
 	for {
 		lan, wan, book := j.cfg.LAN.Changed(), j.cfg.WAN.Changed(), j.cfg.Book.Changed()
 		next := time.Hour
-		for _, name := range j.missing() {
-			wait := j.begin(name, time.Now())
+		pool := j.look()
+		for _, name := range j.missing(pool) {
+			wait := j.begin(name, pool, time.Now())
 			if wait > 0 {
 				next = min(next, wait)
 				continue
@@ -102,8 +113,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 }
 
 // missing returns member names to join: "*.<dc>" for any server of a datacenter.
-func (j *Joiner) missing() []string {
-	alive := j.alive()
+func (j *Joiner) missing(pool seen) []string {
 	var out []string
 	for _, dc := range slices.Sorted(maps.Keys(j.cfg.Book.Load().Hops)) {
 		out = append(out, "*."+dc)
@@ -113,24 +123,43 @@ func (j *Joiner) missing() []string {
 			out = append(out, WANName(m.Name, j.cfg.DC))
 		}
 	}
-	out = slices.DeleteFunc(out, func(name string) bool { return alive[name] })
+	out = slices.DeleteFunc(out, func(name string) bool { return pool.alive[name] })
 	j.prune(out)
 	return out
 }
 
-// alive has the names of alive members of the WAN pool, and "*.<dc>" for their datacenters.
-func (j *Joiner) alive() map[string]bool {
-	alive := map[string]bool{}
+// seen is what the WAN pool knows, by name of members, and by "*.<dc>" for their datacenters.
+type seen struct {
+	known, alive map[string]bool
+	far          int // datacenters other than the own with an alive member
+}
+
+func (j *Joiner) look() seen {
+	p := seen{known: map[string]bool{}, alive: map[string]bool{}}
 	for _, m := range j.cfg.WAN.Members() {
+		_, dc, err := SplitWANName(m.Name)
+		if err != nil {
+			continue
+		}
+		whole := "*." + dc
+		p.known[m.Name], p.known[whole] = true, true
 		if !m.Alive() {
 			continue
 		}
-		alive[m.Name] = true
-		if _, dc, err := SplitWANName(m.Name); err == nil {
-			alive["*."+dc] = true
+		if dc != j.cfg.DC && !p.alive[whole] {
+			p.far++
 		}
+		p.alive[m.Name], p.alive[whole] = true, true
 	}
-	return alive
+	return p
+}
+
+// hold is how long to wait before a first attempt to join name, when there are attempts to join so many others.
+func (p seen) hold(name string, others, datacenters int) time.Duration {
+	if p.known[name] || !strings.HasPrefix(name, "*.") || p.far == 0 && others < eager {
+		return 0
+	}
+	return newcomerHold + rand.N(time.Duration(datacenters)*newcomerHoldEach)
 }
 
 // prune forgets what is no longer missing.
@@ -143,18 +172,18 @@ func (j *Joiner) prune(missing []string) {
 }
 
 // begin marks an attempt as running and returns 0, or returns how long to wait first.
-func (j *Joiner) begin(name string, now time.Time) time.Duration {
+func (j *Joiner) begin(name string, pool seen, now time.Time) time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	a := j.attempts[name]
 	if a == nil {
-		a = &attempt{}
+		a = &attempt{hold: now.Add(pool.hold(name, len(j.attempts), 1+len(j.cfg.Book.Load().Hops)))}
 		j.attempts[name] = a
 	}
 	if a.running {
 		return time.Hour // its end wakes the loop
 	}
-	if wait := a.next.Sub(now); wait > 0 {
+	if wait := max(a.next.Sub(now), a.hold.Sub(now)); wait > 0 {
 		return wait
 	}
 	a.running = true
@@ -176,7 +205,7 @@ func (j *Joiner) join(ctx context.Context, name string) {
 	err := j.reach(ctx, name)
 	reached := err == nil
 	if reached {
-		err = j.joinInTurn(ctx, j.whom(name), func() bool { return !j.alive()[name] })
+		err = j.joinInTurn(ctx, j.whom(name), func() bool { return !j.look().alive[name] })
 	}
 
 	j.mu.Lock()
