@@ -346,6 +346,7 @@ func (f *twoKeyed) refusesNonsense(gone, now pool.Key) {
 // TestKeysOfServersThatWereDown: of three servers one is down while the key changes; with the others' addresses it finds
 // them when it comes back, though it hears no gossip.
 func TestKeysOfServersThatWereDown(t *testing.T) {
+	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	k1, k2 := pool.NewKey(), pool.NewKey()
 	parts, addrs, join := map[string]*part{}, map[string]Addrs{}, []string{"127.0.0.1:1"}

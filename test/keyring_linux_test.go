@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// restart kills a site's server and starts it again at its address and on its data, with other flags.
+func (l *loopback) restart(s *site, primary *site, args ...string) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.server.Kill()
+	_, port, err := net.SplitHostPort(s.server.Addr)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cfg := proc.ServerConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, s.dc+"-srv1"), DC: s.dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", s.dc),
+		PrimaryDC: primary.dc, Port: n, LogLevel: "debug", Args: args,
+	}
+	if s != primary {
+		cfg.PrimaryGateways = []string{primary.gateway.WAN}
+	}
+	if s.server, err = proc.StartServer(ctx, cfg); err != nil {
+		l.t.Fatal(err)
+	}
+	l.keep(s.server.Process)
+}
+
+// keyring runs "wanfed keyring" as an operator, with what is on stdin, and returns what it prints.
+func (l *loopback) keyring(s *site, stdin string, args ...string) string {
+	l.t.Helper()
+	op := l.ca.Files(l.t, tlsutil.RoleCLI, "cli", "dc1")
+	cmd := exec.Command(l.bin, append(append([]string{"keyring"}, args...),
+		"--dc", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		l.t.Fatalf("wanfed keyring %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestGossipBecomesEncrypted takes a federation that runs from plain to encrypted gossip, one server after the other, changes
+// its key, and takes it back, as docs/gossip-keys.md says. After every step both datacenters see each other.
+func TestGossipBecomesEncrypted(t *testing.T) {
+	l := newLoopback(t)
+	dc1 := l.start("dc1", "dc1")
+	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)
+	l.federated(dc1, dc2)
+	keys := []string{filepath.Join(l.dir, "old.key"), filepath.Join(l.dir, "new.key")}
+	var secrets []string
+	for _, path := range keys {
+		if out, err := exec.Command(l.bin, "keyring", "generate", "--file", path).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets = append(secrets, string(b))
+	}
+	rounds := [][]string{
+		{"--encrypt-file", keys[0], "--encrypt-verify-incoming=false", "--encrypt-verify-outgoing=false"},
+		{"--encrypt-file", keys[0], "--encrypt-verify-incoming=false"},
+		{"--encrypt-file", keys[0]},
+	}
+	round := func(args []string, clean bool) {
+		t.Helper()
+		for _, s := range []*site{dc2, dc1} {
+			s.server.Kill()
+			if clean {
+				if err := os.Remove(filepath.Join(l.dir, s.dc+"-srv1", "data", "keyring.json")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.restart(s, dc1, args...)
+			l.federated(dc1, dc2)
+			for _, s := range []*site{dc1, dc2} {
+				if lines, err := logOf(s.server.Process).lines(`no gossip with`); err != nil || len(lines) > 0 {
+					t.Errorf("%s with %v: %v, %v", s.dc, args, lines, err)
+				}
+			}
+		}
+	}
+	for _, args := range rounds {
+		round(args, false)
+	}
+	for _, step := range [][]string{{"install", secrets[1]}, {"use", secrets[1]}, {"remove", secrets[0]}} {
+		if out := l.keyring(dc1, step[1], step[0], "-"); !strings.Contains(out, ": 2 of 2 servers have version") {
+			t.Errorf("%s: %s", step[0], out)
+		}
+		l.federated(dc1, dc2)
+	}
+	if metric(t, dc2.server.HTTP, "wanfed_keyring_keys") != 1 || metric(t, dc2.server.HTTP, "wanfed_keyring_version") != 3 {
+		t.Error("metrics do not tell of one key that was made by three changes")
+	}
+	round(rounds[1], false)
+	round(rounds[0], false)
+	round(nil, true)
+	if out := l.keyring(dc2, "", "list"); strings.Count(out, " 0 ") < 2 {
+		t.Errorf("after the way back: %s", out)
+	}
+	for _, s := range []*site{dc1, dc2} {
+		b, err := os.ReadFile(s.server.LogPath())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range secrets {
+			if strings.Contains(string(b), strings.TrimSpace(secret)) {
+				t.Errorf("a key is in the log of %s", s.dc)
+			}
+		}
+	}
+}
