@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// drain is the handler of connections that receive bulk data.
+type drain struct {
+	*client
+	bytes  int64
+	broken error
+}
+
+// ready takes data without copying it (tcp(7): MSG_TRUNC).
+func (d *drain) ready(c *rawConn, events uint32) {
+	err := d.flushOn(c, events)
+	if err == nil && events&^unix.EPOLLOUT != 0 {
+		var n int
+		n, err = d.receive(c, unix.MSG_TRUNC)
+		d.bytes += int64(n)
+	}
+	if err != nil {
+		d.broken = err
+		d.fail(fmt.Errorf("a bulk connection broke: %w", err))
+	}
+}
+
+func (c *client) bulk(ctx context.Context) (Figures, error) {
+	c.in = make([]byte, 1<<20)
+	d := &drain{client: c}
+	for range c.spec.Conns {
+		if _, err := c.open(opSource, d); err != nil {
+			return nil, err
+		}
+	}
+	f := Figures{}
+	err := c.measure(ctx, func(sp span) { f.addBulk(sp, d.bytes) }, func() { d.bytes = 0 })
+	if err == nil && f[MBPerS] == 0 {
+		err = errors.New("no bulk data came through")
+	}
+	return f, err
+}
+
+func (f Figures) addBulk(sp span, bytes int64) {
+	f.add(sp)
+	f[MBPerS] = float64(bytes) / 1e6 / sp.wall
+	if bytes > 0 && sp.proxy > 0 {
+		f[CPUPerGB] = sp.proxy / (float64(bytes) / 1e9)
+	}
+}
+
+// measure runs the loop for Warm, calls begin, runs it for For and calls end with what has passed.
+func (c *client) measure(ctx context.Context, end func(span), begin func()) error {
+	if err := c.run(ctx, c.spec.Warm); err != nil {
+		return err
+	}
+	at, err := c.spec.readClocks()
+	if err != nil {
+		return err
+	}
+	begin()
+	if err := c.run(ctx, c.spec.For); err != nil {
+		return err
+	}
+	sp, err := c.spec.since(at)
+	if err != nil {
+		return err
+	}
+	end(sp)
+	return ctx.Err()
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// warmConns are opened and closed before memory is read the first time, so that what a proxy allocates once does not count.
+const warmConns = 32
+
+// before lets the proxy do some work, leaves it alone and reads its memory.
+func (c *client) before(ctx context.Context) (rss, files float64, _ error) {
+	conns, err := c.openAll(ctx, opAnswer, warmConns)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, conn := range conns {
+		c.drop(conn)
+	}
+	if err := c.run(ctx, c.spec.Warm); err != nil {
+		return 0, 0, err
+	}
+	return memoryOf(c.spec.PIDs)
+}
+
+func held(conns []*rawConn) (n int) {
+	for _, c := range conns {
+		if c.fd >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *client) idle(ctx context.Context) (Figures, error) {
+	rss, files, err := c.before(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conns, openErr := c.openAll(ctx, opEcho, c.spec.Conns) // a proxy that does not take all tells so by Held
+	if len(conns) == 0 {
+		return nil, openErr
+	}
+	at, err := c.spec.readClocks()
+	if err == nil {
+		err = c.run(ctx, c.spec.Settle)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := Figures{Held: float64(held(conns))}
+	if f[Held] == 0 {
+		return nil, errors.New("no connection stayed open")
+	}
+	sp, err := c.spec.since(at)
+	if err != nil {
+		return nil, err
+	}
+	f.add(sp)
+	if err := f.addMemory(c.spec.PIDs, rss, files); err != nil {
+		return nil, err
+	}
+	return f, c.alive(ctx, conns)
+}
+
+// addMemory notes what each of Held connections has added to rss and files.
+func (f Figures) addMemory(pids []int, rss, files float64) error {
+	rss2, files2, err := memoryOf(pids)
+	f[RSSPerConn] = (rss2 - rss) / 1024 / f[Held]
+	f[FDsPerConn] = (files2 - files) / f[Held]
+	return err
+}
+
+// alive sends a message over each of a hundred connections and awaits their echoes.
+func (c *client) alive(ctx context.Context, conns []*rawConn) error {
+	var some []*rawConn
+	for i := 0; i < len(conns); i += max(1, len(conns)/100) {
+		if conns[i].fd >= 0 {
+			some = append(some, conns[i])
+		}
+	}
+	p := &echoed{client: c, left: len(some)}
+	for _, conn := range some {
+		conn.handler, conn.got, conn.buf = p, 0, request(opEcho)
+		if _, err := c.flush(conn); err != nil {
+			return fmt.Errorf("an idle connection broke: %w", err)
+		}
+	}
+	if err := c.run(ctx, answerTime); err != nil {
+		return err
+	}
+	c.err = nil
+	if p.left > 0 {
+		return fmt.Errorf("%d of %d idle connections carry no data any more", p.left, len(some))
+	}
+	return nil
+}
+
+// echoed awaits one echo on each of some connections.
+type echoed struct {
+	*client
+	left int
+}
+
+func (e *echoed) ready(c *rawConn, events uint32) {
+	done, err := e.answered(c, events)
+	if err != nil {
+		e.fail(fmt.Errorf("an idle connection broke: %w", err))
+		return
+	}
+	if done {
+		c.handler = parked{e.loop}
+		if e.left--; e.left == 0 {
+			e.fail(errStop)
+		}
+	}
+}

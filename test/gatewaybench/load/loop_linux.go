@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rawConn is a TCP connection of a loop. Its handler may use the fields below fd as it likes.
+type rawConn struct {
+	fd      int
+	gen     int32 // tells events of an earlier owner of the same descriptor
+	handler handler
+
+	began time.Time
+	got   int    // bytes of the answer so far
+	buf   []byte // what was read or is to be written
+	op    byte
+	slot  int
+}
+
+// handler says what a connection does next. It is called in the loop and must not block.
+type handler interface {
+	ready(c *rawConn, events uint32)
+}
+
+// loop drives connections with epoll, level-triggered. All its methods are for the goroutine that calls run.
+type loop struct {
+	epoll, timer int
+	gen          int32
+	conns        []*rawConn // by descriptor
+	events       []unix.EpollEvent
+	onTimer      func(now time.Time)
+	err          error // ends run
+}
+
+func newLoop() (*loop, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		unix.Close(ep)
+		return nil, os.NewSyscallError("timerfd_create", err)
+	}
+	l := &loop{epoll: ep, timer: timer, events: make([]unix.EpollEvent, 256)}
+	if err := l.control(unix.EPOLL_CTL_ADD, timer, unix.EPOLLIN, 0); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// close closes all connections too.
+func (l *loop) close() {
+	for _, c := range l.conns {
+		if c != nil {
+			unix.Close(c.fd)
+		}
+	}
+	unix.Close(l.timer)
+	unix.Close(l.epoll)
+}
+
+func (l *loop) control(op, fd int, events uint32, gen int32) error {
+	err := unix.EpollCtl(l.epoll, op, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: gen})
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+// add makes the loop call c's handler at these events. The loop closes c.fd from now on.
+func (l *loop) add(c *rawConn, events uint32) error {
+	l.gen++
+	c.gen = l.gen
+	for len(l.conns) <= c.fd {
+		l.conns = append(l.conns, nil)
+	}
+	l.conns[c.fd] = c
+	return l.control(unix.EPOLL_CTL_ADD, c.fd, events, c.gen)
+}
+
+func (l *loop) change(c *rawConn, events uint32) error {
+	return l.control(unix.EPOLL_CTL_MOD, c.fd, events, c.gen)
+}
+
+// drop closes c. It may be called twice.
+func (l *loop) drop(c *rawConn) {
+	if c.fd < 0 {
+		return
+	}
+	if c.fd < len(l.conns) && l.conns[c.fd] == c {
+		l.conns[c.fd] = nil
+	}
+	unix.Close(c.fd)
+	c.fd = -1
+}
+
+// fail ends run with err.
+func (l *loop) fail(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// wakeIn calls onTimer once after d.
+func (l *loop) wakeIn(d time.Duration) {
+	d = max(d, 1) // 0 would stop the timer
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}
+	if err := unix.TimerfdSettime(l.timer, 0, &spec, nil); err != nil {
+		l.fail(os.NewSyscallError("timerfd_settime", err))
+	}
+}
+
+var errStop = errors.New("stop") // from a handler that has all it wants
+
+// run calls handlers until one fails, ctx ends or d has passed. Only the first is an error.
+func (l *loop) run(ctx context.Context, d time.Duration) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for end := time.Now().Add(d); l.err == nil && ctx.Err() == nil; {
+		left := time.Until(end)
+		if left <= 0 {
+			return nil
+		}
+		n, err := unix.EpollWait(l.epoll, l.events, int(min(left, 100*time.Millisecond)/time.Millisecond)+1)
+		if err != nil && err != unix.EINTR {
+			return os.NewSyscallError("epoll_wait", err)
+		}
+		for _, e := range l.events[:max(n, 0)] {
+			l.dispatch(e)
+		}
+	}
+	if l.err == errStop {
+		l.err = nil
+	}
+	return l.err
+}
+
+func (l *loop) dispatch(e unix.EpollEvent) {
+	if int(e.Fd) == l.timer {
+		var b [8]byte
+		if _, err := unix.Read(l.timer, b[:]); err == nil && l.onTimer != nil {
+			l.onTimer(time.Now())
+		}
+		return
+	}
+	if c := l.conns[e.Fd]; c != nil && c.gen == e.Pad {
+		c.handler.ready(c, e.Events)
+	}
+}
+
+// again says whether a call on a socket is to be repeated once epoll says so.
+func again(err error) bool { return err == unix.EAGAIN || err == unix.EINTR || err == unix.ENOTCONN }
+
+// RaiseFileLimit raises this process's limit of open files as far as it may, for its children too, and returns it.
+func RaiseFileLimit() (int, error) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 0, os.NewSyscallError("getrlimit", err)
+	}
+	r.Cur = r.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return 0, fmt.Errorf("raise the limit of open files to %d: %w", r.Max, err)
+	}
+	return int(min(r.Cur, 1<<30)), nil
+}

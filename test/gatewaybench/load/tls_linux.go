@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tlsClient opens TLS connections, each in the goroutine of its caller.
+type tlsClient struct {
+	spec Spec
+	cfg  *tls.Config
+	next atomic.Uint32 // of the source addresses
+}
+
+func newTLSClient(s Spec) (*tlsClient, error) {
+	cfg, err := clientTLS(s.CertDir, TLSName)
+	if err != nil {
+		return nil, err
+	}
+	return &tlsClient{spec: s, cfg: cfg}, nil
+}
+
+// open makes a connection and sends the request for op. The caller closes it.
+func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	d := net.Dialer{KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+t.next.Add(1)%sourceAddrs))}, Control: bindNoPort}
+	tcp, err := d.DialContext(ctx, "tcp", t.spec.Addr)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(tcp, t.cfg)
+	if err = c.HandshakeContext(ctx); err == nil {
+		_, err = c.Write(request(op))
+	}
+	if err != nil {
+		tcp.Close()
+		return nil, fmt.Errorf("handshake through %s: %w", t.spec.Addr, err)
+	}
+	return c, nil
+}
+
+// bindNoPort lets the kernel choose the port when the connection is made: there are more ports by far then (ip(7)).
+func bindNoPort(_, _ string, raw syscall.RawConn) error {
+	var set error
+	err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
+	return errors.Join(err, set)
+}
+
+// once opens a connection, awaits one answer and closes.
+func (t *tlsClient) once(ctx context.Context, buf []byte) error {
+	c, err := t.open(ctx, opAnswer)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(answerTime))
+	_, err = io.ReadFull(c, buf)
+	return err
+}
+
+// window runs Conns workers, and measures from Warm after the start. A worker counts while measuring is true and ends when
+// its context does.
+func (t *tlsClient) window(ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool)) (span, error) {
+	work1, stop := context.WithCancel(ctx)
+	var (
+		wg        sync.WaitGroup
+		measuring atomic.Bool
+	)
+	defer wg.Wait()
+	defer stop()
+	for i := range t.spec.Conns {
+		wg.Go(func() { work(work1, i, &measuring) })
+	}
+	if err := wait(ctx, t.spec.Warm); err != nil {
+		return span{}, err
+	}
+	at, err := t.spec.readClocks()
+	if err != nil {
+		return span{}, err
+	}
+	measuring.Store(true)
+	if err := wait(ctx, t.spec.For); err != nil {
+		return span{}, err
+	}
+	measuring.Store(false)
+	return t.spec.since(at)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
+	t, err := newTLSClient(s)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu     sync.Mutex
+		took   = newSamples()
+		failed int
+		last   error
+	)
+	sp, err := t.window(ctx, func(ctx context.Context, _ int, measuring *atomic.Bool) {
+		for buf := make([]byte, requestSize); ctx.Err() == nil; {
+			began := time.Now()
+			err := t.once(ctx, buf)
+			d := time.Since(began)
+			mu.Lock()
+			switch {
+			case ctx.Err() != nil || !measuring.Load():
+			case err != nil:
+				failed++
+				last = err
+			default:
+				took = append(took, d)
+			}
+			stop := failed >= maxFaults
+			mu.Unlock()
+			if stop {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := Figures{}
+	f.addConnect(sp, took)
+	return f, f.checkConnect(len(took), failed, last)
+}
+
+func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
+	t, err := newTLSClient(s)
+	if err != nil {
+		return nil, err
+	}
+	conns := make([]*tls.Conn, s.Conns)
+	defer func() {
+		for _, c := range conns {
+			if c != nil {
+				c.NetConn().Close()
+			}
+		}
+	}()
+	for i := range conns {
+		if conns[i], err = t.open(ctx, opSource); err != nil {
+			return nil, err
+		}
+	}
+	var bytes, broken atomic.Int64
+	sp, err := t.window(ctx, func(ctx context.Context, i int, measuring *atomic.Bool) {
+		defer context.AfterFunc(ctx, func() { conns[i].NetConn().Close() })()
+		for buf := make([]byte, bulkSize); ; {
+			n, err := conns[i].Read(buf)
+			if measuring.Load() {
+				bytes.Add(int64(n))
+			}
+			if err != nil {
+				if ctx.Err() == nil {
+					broken.Add(1)
+				}
+				return
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := Figures{}
+	f.addBulk(sp, bytes.Load())
+	switch {
+	case broken.Load() > 0:
+		err = fmt.Errorf("%d bulk connections broke", broken.Load())
+	case f[MBPerS] == 0:
+		err = errors.New("no bulk data came through")
+	}
+	return f, err
+}

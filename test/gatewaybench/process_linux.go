@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what processes may take.
+const (
+	startTime = 10 * time.Second
+	stopTime  = 3 * time.Second
+)
+
+// process is a child with a process group of its own.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{} // closed after err is set
+	err  error
+}
+
+// startPinned starts a child on one core; its stderr, and its stdout unless cmd has one, go to the file log. The caller's
+// goroutine must be locked to its thread, with which the child is ended if this process ends without doing so.
+func startPinned(name string, core int, cmd *exec.Cmd, log string) (*process, error) {
+	f, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	cmd.Stderr = f
+	if cmd.Stdout == nil {
+		cmd.Stdout = f
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	var before, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return nil, os.NewSyscallError("sched_getaffinity", err)
+	}
+	one.Set(core)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		return nil, fmt.Errorf("run on core %d: %w", core, err)
+	}
+	err = errors.Join(cmd.Start(), unix.SchedSetaffinity(0, &before))
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &process{name: name, cmd: cmd, log: log, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = cmd.Wait()
+	}()
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// stop ends the process and its children.
+func (p *process) stop() {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.pid(), syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(stopTime):
+	}
+	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // children that are left, too
+	<-p.done
+}
+
+// awaitPort waits until somebody listens on addr.
+func (p *process) awaitPort(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended at once (%v): %s", p.name, p.err, p.said())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not listen on %s: %w: %s", p.name, addr, err, p.said())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// said is the beginning of what the process wrote.
+func (p *process) said() string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, 1000))
+	return string(b)
+}
+
+// freeAddr returns an address of 127.0.0.1 that nobody listens on.
+func freeAddr() (string, error) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return ln.Addr().String(), ln.Close()
+}
+
+// cores returns the two cores to use: one for the proxy, one for the load. On a machine with a single one they are the same.
+func cores() (proxy, ends int, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return 0, 0, os.NewSyscallError("sched_getaffinity", err)
+	}
+	var all []int
+	for i := range len(set) * 64 {
+		if set.IsSet(i) {
+			all = append(all, i)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0, fmt.Errorf("this process may run on none of %d cores", runtime.NumCPU())
+	}
+	return all[min(1, len(all)-1)], all[0], nil
+}

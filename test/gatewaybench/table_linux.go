@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/wanfed/wanfed/test/gatewaybench/load"
+)
+
+// report is the result of a bench.
+type report struct {
+	Machine string `json:"machine"`
+	Rounds  int    `json:"rounds"`
+	// Contenders are the names of all, subjects first, then peers, then direct.
+	Contenders []string `json:"contenders"`
+	Subjects   []string `json:"subjects"`
+	Lines      []line   `json:"lines"`
+	// Failed are runs that gave no figures.
+	Failed []string `json:"failed,omitempty"`
+}
+
+// line is one figure of one row.
+type line struct {
+	Row    string `json:"row"`
+	Figure string `json:"figure"`
+	Goal   string `json:"goal,omitempty"`
+	More   bool   `json:"more_is_better"`
+	// Of is by contender.
+	Of map[string]value `json:"of"`
+	// Verdicts are by subject.
+	Verdicts map[string]verdict `json:"verdicts,omitempty"`
+	// Others is the median of how many cores other processes used meanwhile.
+	Others float64 `json:"others"`
+}
+
+// value is the median of all rounds, and each.
+type value struct {
+	Median float64   `json:"median"`
+	Rounds []float64 `json:"rounds"` // NaN-free: a failed round is missing
+}
+
+// verdict compares a subject with the best peer.
+type verdict struct {
+	// Best is the peer with the best median, and Ratio the median over rounds of the subject's figure by that peer's.
+	Best  string  `json:"best,omitempty"`
+	Ratio float64 `json:"ratio,omitempty"`
+	// Met says whether the goal is; nil if there is none, or nobody to compare with.
+	Met *bool `json:"met,omitempty"`
+}
+
+// byRound are the figures of one row and one contender.
+type byRound map[int]load.Figures
+
+func (b byRound) series(name string) map[int]float64 {
+	s := map[int]float64{}
+	for round, f := range b {
+		if v, ok := f[name]; ok {
+			s[round] = v
+		}
+	}
+	return s
+}
+
+// newReport computes medians and verdicts.
+func newReport(machine string, b bench, runs []run) report {
+	rep := report{Machine: machine, Rounds: b.rounds}
+	found := map[string]map[string]byRound{} // by row and contender
+	for _, r := range runs {
+		if r.err != nil {
+			rep.Failed = append(rep.Failed, fmt.Sprintf("%s %s round %d: %v", r.row, r.contender, r.round+1, r.err))
+			if r.figures == nil {
+				continue
+			}
+		}
+		if found[r.row] == nil {
+			found[r.row] = map[string]byRound{}
+		}
+		if found[r.row][r.contender] == nil {
+			found[r.row][r.contender] = byRound{}
+		}
+		found[r.row][r.contender][r.round] = r.figures
+	}
+	for _, c := range b.contenders {
+		rep.Contenders = append(rep.Contenders, c.name)
+		if c.role == subject {
+			rep.Subjects = append(rep.Subjects, c.name)
+		}
+	}
+	for _, r := range b.rows {
+		addAdded(found[r.name])
+		for _, f := range r.figures {
+			if l, ok := newLine(b.contenders, r, f, found[r.name]); ok {
+				rep.Lines = append(rep.Lines, l)
+			}
+		}
+	}
+	return rep
+}
+
+// addAdded notes how much longer a message takes with a proxy than without.
+func addAdded(found map[string]byRound) {
+	for round, without := range found[directName] {
+		for _, of := range found {
+			if f, ok := of[round]; ok {
+				f[addedP50] = f[load.P50] - without[load.P50]
+			}
+		}
+	}
+}
+
+func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, bool) {
+	l := line{Row: r.name, Figure: f.name, Goal: f.goalText(), More: f.more, Of: map[string]value{}, Verdicts: map[string]verdict{}}
+	series := map[string]map[int]float64{}
+	var others []float64
+	for _, c := range cs {
+		s := found[c.name].series(f.name)
+		if len(s) == 0 {
+			continue
+		}
+		series[c.name] = s
+		v := value{}
+		for round := range len(found[c.name]) {
+			if x, ok := s[round]; ok {
+				v.Rounds = append(v.Rounds, x)
+			}
+		}
+		v.Median = median(v.Rounds)
+		l.Of[c.name] = v
+		for _, x := range found[c.name].series(load.Others) {
+			others = append(others, x)
+		}
+	}
+	l.Others = median(others)
+	for _, c := range cs {
+		if v, ok := l.Of[c.name]; ok && c.role == subject {
+			l.Verdicts[c.name] = f.judge(c.name, v, bestPeer(cs, f, l.Of), series)
+		}
+	}
+	return l, len(l.Of) > 0
+}
+
+// bestPeer returns the name of the peer that a figure is compared with; empty if there is none.
+func bestPeer(cs []contender, f figure, of map[string]value) string {
+	var name string
+	for _, c := range cs {
+		v, ok := of[c.name]
+		if !ok || c.role != peer || f.plain || f.goal.of == hap && !strings.HasPrefix(c.name, hap) {
+			continue
+		}
+		if name == "" || v.Median > of[name].Median == f.more {
+			name = c.name
+		}
+	}
+	return name
+}
+
+func (f figure) judge(name string, v value, than string, series map[string]map[int]float64) verdict {
+	met := func(x float64) *bool {
+		ok := x <= f.goal.bound
+		if f.more {
+			ok = x >= f.goal.bound
+		}
+		return &ok
+	}
+	if f.goal.of == itself {
+		return verdict{Met: met(v.Median)}
+	}
+	var ratios []float64
+	for round, x := range series[name] {
+		if y := series[than][round]; y > 0 {
+			ratios = append(ratios, x/y)
+		}
+	}
+	if len(ratios) == 0 {
+		return verdict{}
+	}
+	j := verdict{Best: than, Ratio: median(ratios)}
+	if f.goal.of != "" {
+		j.Met = met(j.Ratio)
+	}
+	return j
+}
+
+func median(x []float64) float64 {
+	s := slices.Sorted(slices.Values(x))
+	n := len(s)
+	switch {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return s[n/2]
+	}
+	return (s[n/2-1] + s[n/2]) / 2
+}
+
+func (r report) writeJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}
+
+// writeTable writes an aligned table, which is Markdown too.
+func (r report) writeTable(w io.Writer) error {
+	head := []string{"row", "figure", "goal"}
+	for _, s := range r.Subjects {
+		head = append(head, s, "by best")
+	}
+	head = append(head, "best")
+	for _, c := range r.Contenders {
+		if !slices.Contains(r.Subjects, c) {
+			head = append(head, c)
+		}
+	}
+	cells := [][]string{append(head, "others")}
+	for i, l := range r.Lines {
+		name := l.Row
+		if i > 0 && r.Lines[i-1].Row == name {
+			name = ""
+		}
+		words := []string{name, l.Figure, l.Goal}
+		var than string
+		for _, s := range r.Subjects {
+			words = append(words, l.text(s), l.Verdicts[s].String())
+			than = l.Verdicts[s].Best
+		}
+		words = append(words, than)
+		for _, c := range r.Contenders {
+			if !slices.Contains(r.Subjects, c) {
+				words = append(words, l.text(c))
+			}
+		}
+		cells = append(cells, append(words, number(l.Others)))
+	}
+	_, err := io.WriteString(w, fmt.Sprintf("%s; medians of %d rounds\n\n%s", r.Machine, r.Rounds, align(cells)))
+	for _, f := range r.Failed {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "\nfailed: %s\n", f)
+		}
+	}
+	return err
+}
+
+func (l line) text(name string) string {
+	if v, ok := l.Of[name]; ok {
+		return number(v.Median)
+	}
+	return "-"
+}
+
+func (v verdict) String() string {
+	var s string
+	if v.Best != "" {
+		s = fmt.Sprintf("%.2fx", v.Ratio)
+	}
+	switch {
+	case v.Met == nil:
+		return s
+	case *v.Met:
+		return strings.TrimSpace(s + " yes")
+	}
+	return strings.TrimSpace(s + " NO")
+}
+
+// number writes v with three digits that count.
+func number(v float64) string {
+	if math.Abs(v) >= 100 || v == math.Trunc(v) {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// align makes a table of cells, of which the first line is the head.
+func align(cells [][]string) string {
+	width := make([]int, len(cells[0]))
+	for _, words := range cells {
+		for i, w := range words {
+			width[i] = max(width[i], utf8.RuneCountInString(w))
+		}
+	}
+	var b strings.Builder
+	for i, words := range cells {
+		for j, w := range words {
+			pad := strings.Repeat(" ", width[j]-utf8.RuneCountInString(w))
+			if j < 3 {
+				b.WriteString("| " + w + pad + " ")
+			} else {
+				b.WriteString("| " + pad + w + " ")
+			}
+		}
+		b.WriteString("|\n")
+		if i == 0 {
+			for j, n := range width {
+				rule := strings.Repeat("-", n+1)
+				if j < 3 {
+					b.WriteString("|" + rule + "-")
+				} else {
+					b.WriteString("|" + rule + ":")
+				}
+			}
+			b.WriteString("|\n")
+		}
+	}
+	return b.String()
+}
