@@ -22,6 +22,12 @@
 // A call for the leader that arrives at a follower is forwarded, with the caller's identity; that identity is believed only
 // from servers of this datacenter. A method without a rule is refused.
 //
+// # Gossip keys
+//
+// Both pools encrypt with one ring of keys (package pool). Only the primary's leader makes new rings, for operators, and hands
+// them to all servers by gRPC; a server that was away compares its ring with others when it can reach them and takes the
+// newer one, if it has a key of it (keyring.go, keyring_sync.go; docs/gossip-keys.md).
+//
 // # The data directory
 //
 //	<data-dir>/raft/    log, snapshots, and the name of the node it belongs to
