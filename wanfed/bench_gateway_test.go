@@ -15,9 +15,10 @@ import (
 )
 
 // BenchmarkThroughGateway sends packets from one server to another through a gateway, by the tunnel and, in turns with it,
-// by plainPool, and counts those that arrive. None is lost. An operation is one packet by each.
+// by plainPool, and counts those that arrive. None is lost. An operation is one packet by each. In turns with both, as many bytes
+// go by rawBulk, which says how many packets of that size the machine could encrypt, forward and decrypt at all.
 func BenchmarkThroughGateway(b *testing.B) {
-	w := newBenchWorld(b)
+	w := newBenchWorld(b, 4<<20)            // so that what the sender hands over in a burst finds room
 	for _, size := range []int{100, 1400} { // a ping or an ack; memberlist's full packet
 		for _, senders := range []int{1, 8} {
 			b.Run(fmt.Sprintf("bytes=%d/senders=%d", size, senders), func(b *testing.B) { w.compare(b, size, senders) })
@@ -25,14 +26,18 @@ func BenchmarkThroughGateway(b *testing.B) {
 	}
 }
 
-// underWay bounds how many bytes are sent and not yet received, so that the queue of the link (256 KiB) never drops one.
-const underWay = 192 << 10
+// How much is sent and not yet received at most, so that nothing is dropped, neither by the link's queue nor by the
+// receiver, where 4096 packets may wait for memberlist.
+const (
+	underWay    = 3 << 20 // bytes
+	mostPackets = 4000
+)
 
 func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	packet, to := make([]byte, size), srv1(dcTunnel)
 	defer time.AfterFunc(5*time.Minute, func() { panic("a packet was lost") }).Stop()
 	tunnel := func(n int) time.Duration {
-		return transfer(n, senders, min(underWay/(size+16), 960),
+		return transfer(n, senders, min(underWay/(size+16), mostPackets),
 			func() { w.write(b, packet, to) }, func() { <-w.receive.PacketCh() })
 	}
 	plain := func(n int) time.Duration {
@@ -47,16 +52,19 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	plain(1000)
 	b.ResetTimer()
 	const rounds = 10
-	var t, p time.Duration
+	var t, p, raw time.Duration
 	for i := range rounds {
 		n := b.N*(i+1)/rounds - b.N*i/rounds
 		t += tunnel(n)
 		p += plain(n)
+		raw += w.raw.transfer(b, n*size)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")
 	b.ReportMetric(float64(b.N)/p.Seconds(), "plain-packets/s")
 	b.ReportMetric(p.Seconds()/t.Seconds(), "x-plain")
+	b.ReportMetric(float64(b.N*size)/raw.Seconds()/1e6, "raw-MB/s")
+	b.ReportMetric(p.Seconds()/raw.Seconds(), "x-plain-bound")
 	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // so far; the tunnel has one
 }
 
@@ -94,7 +102,7 @@ func transfer(n, senders, window int, send, receive func()) time.Duration {
 // BenchmarkSend is what memberlist's goroutines pay for a packet while the peer takes all it gets, through a gateway: by the
 // tunnel, where the link's goroutine does the rest, and by plainPool. All that sender, gateway and peer allocate counts.
 func BenchmarkSend(b *testing.B) {
-	w := newBenchWorld(b)
+	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcSink)
 	w.write(b, packet, to)
 	w.connected(b, dcSink)
@@ -116,7 +124,7 @@ func BenchmarkSend(b *testing.B) {
 
 // BenchmarkSendBlackHole is how long WriteToAddress takes when the peer accepts the connection and never reads.
 func BenchmarkSendBlackHole(b *testing.B) {
-	w := newBenchWorld(b)
+	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcHole)
 	w.write(b, packet, to)
 	w.connected(b, dcHole)
@@ -184,7 +192,7 @@ func (w *benchWorld) plainBlackHole(b *testing.B) {
 // BenchmarkStreams opens streams (what memberlist needs for each exchange of state) and closes them, by the tunnel and by
 // plainPool, and counts the TLS handshakes that takes. An operation is one stream by each.
 func BenchmarkStreams(b *testing.B) {
-	w := newBenchWorld(b)
+	w := newBenchWorld(b, 0)
 	background(b, func(ctx context.Context) error {
 		for {
 			select {

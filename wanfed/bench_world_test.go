@@ -29,6 +29,7 @@ const (
 	dcPlain  = "dc3" // plainPackets and plainStreams
 	dcSink   = "dc4" // reads packets, answers echoes, keeps nothing
 	dcHole   = "dc5" // accepts TLS and never reads
+	dcRaw    = "dc6" // rawBulk
 )
 
 // benchWorld is one server of dc1, which sends, one server in each other datacenter, and one gateway to all of them.
@@ -39,17 +40,19 @@ type benchWorld struct {
 	muxes   map[string]*wanfed.Mux
 	receive *wanfed.Transport // of dcTunnel's server
 	plainCh chan []byte       // packets that reached dcPlain's
+	raw     *rawBulk          // from dc1's server to dcRaw's
 }
 
-func newBenchWorld(tb testing.TB) *benchWorld {
+// queueBytes is that of dc1's tunnel: see wanfed.TunnelConfig.
+func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	tb.Helper()
 	ca := tlstest.NewCA(tb)
-	w := &benchWorld{muxes: map[string]*wanfed.Mux{}, plainCh: make(chan []byte)}
+	w := &benchWorld{muxes: map[string]*wanfed.Mux{}, plainCh: make(chan []byte), raw: newRawBulk()}
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	var routes []gateway.Route
 	for dc, add := range map[string]func(*wanfed.Mux, *tlsutil.Identity, string){
 		dcTunnel: func(m *wanfed.Mux, id *tlsutil.Identity, addr string) {
-			_, w.receive = newTunnel(tb, id, m, addr, &wanfed.Book{})
+			_, w.receive = newTunnel(tb, id, m, addr, &wanfed.Book{}, 0)
 		},
 		dcPlain: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
 			m.Handle(wanfed.ProtoConsulPacket, servers, false, plainPackets(w.plainCh))
@@ -62,6 +65,9 @@ func newBenchWorld(tb testing.TB) *benchWorld {
 		dcHole: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
 			m.Handle(wanfed.ProtoGossip, servers, false, hole)
 			m.Handle(wanfed.ProtoConsulPacket, servers, false, hole)
+		},
+		dcRaw: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
+			m.Handle(wanfed.ProtoConsulPacket, servers, false, w.raw.sink)
 		},
 	} {
 		mux, id, ln := newMux(tb, ca, dc)
@@ -80,10 +86,11 @@ func newBenchWorld(tb testing.TB) *benchWorld {
 	}
 	book.Store(&wanfed.Routes{Hops: hops})
 	mux, id, ln := newMux(tb, ca, "dc1")
-	w.tunnel, w.send = newTunnel(tb, id, mux, ln.Addr().String(), book)
+	w.tunnel, w.send = newTunnel(tb, id, mux, ln.Addr().String(), book, queueBytes)
 	background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
 	w.plain = newPlainPool(id, gw)
 	tb.Cleanup(w.plain.close)
+	w.raw.dial(tb, id, gw)
 	return w
 }
 
@@ -133,14 +140,16 @@ func newMux(tb testing.TB, ca *tlstest.CA, dc string) (*wanfed.Mux, *tlsutil.Ide
 
 // newTunnel starts a tunnel and returns it with its WAN pool.
 func newTunnel(
-	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.Book,
+	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.Book, queueBytes int,
 ) (*wanfed.Tunnel, *wanfed.Transport) {
 	tb.Helper()
 	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: book})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: dialer, Mux: mux, Advertise: addr})
+	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{
+		Identity: id, Dialer: dialer, Mux: mux, Advertise: addr, QueueBytes: queueBytes,
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -63,12 +64,17 @@ func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 	return h, nil
 }
 
-// appendFrame adds one frame to dst. The caller has checked name and packet: see checkFrame.
+// appendFrame adds one frame to dst. The caller has checked name and packet.
 func appendFrame(dst []byte, pool Pool, name string, packet []byte) []byte {
-	dst = binary.BigEndian.AppendUint32(dst, uint32(frameHeadLen-lengthLen+len(name)+len(packet)))
-	dst = append(dst, byte(pool), byte(len(name)))
-	dst = append(dst, name...)
-	return append(dst, packet...)
+	size := frameHeadLen + len(name) + len(packet)
+	n := len(dst)
+	dst = slices.Grow(dst, size)[:n+size]
+	b := dst[n:]
+	binary.BigEndian.PutUint32(b, uint32(size-lengthLen))
+	b[4], b[5] = byte(pool), byte(len(name))
+	copy(b[frameHeadLen:], name)
+	copy(b[frameHeadLen+len(name):], packet)
+	return dst
 }
 
 // appendEcho adds the frame that asks for, or is, the echo of n.

@@ -19,6 +19,7 @@ type link struct {
 	to    target
 	count [PoolLAN + 1]*counters // by pool; no others are ever pushed
 	wake  chan struct{}          // size 1: no push is missed
+	began time.Time
 
 	mu      sync.Mutex
 	q       frameQueue
@@ -33,7 +34,7 @@ type link struct {
 // newLink is called with t.mu held.
 func newLink(t *Tunnel, to target) *link {
 	l := &link{
-		t: t, to: to, wake: make(chan struct{}, 1),
+		t: t, to: to, wake: make(chan struct{}, 1), began: time.Now(),
 		q: frameQueue{max: t.cfg.QueueBytes}, addr: to.addr, st: LinkStatus{DC: to.dc, Node: to.node},
 	}
 	l.count[PoolWAN] = t.trafficLocked(trafficKey{PoolWAN, to.dc})
@@ -50,16 +51,21 @@ func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) 
 		l.mu.Unlock()
 		return false
 	}
-	dropped := l.q.push(pool, node, packet)
+	first := l.q.bytes() == 0 // else run has been woken, and has not taken them yet
+	dropped := l.q.push(pool, node, packet, now.Sub(l.began))
 	l.pushed = now
 	if node != "" && addr != "" { // without a node it may be made up
 		l.addr = addr
 	}
 	l.mu.Unlock()
-	l.drop(dropQueueFull, dropped)
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if dropped != (framed{}) {
+		l.drop(dropQueueFull, dropped)
+	}
+	if first {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
 	}
 	return true
 }
@@ -74,7 +80,7 @@ func (l *link) drop(why drop, n framed) {
 }
 
 // take empties the queue into the caller's hands; spare becomes the queue's buffer.
-func (l *link) take(spare []byte) (frames []byte, n int) {
+func (l *link) take(spare []byte) batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.q.take(spare)
@@ -87,6 +93,7 @@ func (l *link) run(ctx context.Context) {
 		ways := l.ways()
 		conn, err := l.dial(ctx)
 		if err == nil {
+			l.expire(l.t.tm.stale)
 			var settled bool
 			if settled, err = l.use(ctx, conn); settled {
 				b.reset()
@@ -96,7 +103,7 @@ func (l *link) run(ctx context.Context) {
 			continue
 		}
 		l.failed(err)
-		l.expire()
+		l.giveUp()
 		l.waitRetry(ctx, b.next(rand.Float64()), ways)
 	}
 	l.retire()
@@ -104,13 +111,13 @@ func (l *link) run(ctx context.Context) {
 
 // waitWork waits for something to send; false means that the link is to end.
 func (l *link) waitWork(ctx context.Context) bool {
-	idle := time.NewTimer(l.t.tm.linkIdle)
+	idle := time.NewTimer(l.t.tm.quiet)
 	defer idle.Stop()
 	for {
 		if ctx.Err() != nil {
 			return false
 		}
-		if l.queued() > 0 {
+		if !l.empty() {
 			return true
 		}
 		select {
@@ -133,9 +140,9 @@ func (l *link) retire() {
 	l.t.mu.Unlock()
 	l.mu.Lock()
 	l.retired = true
-	frames, _ := l.q.take(nil)
+	lost := l.q.take(nil)
 	l.mu.Unlock()
-	l.drop(dropExpired, countFrames(frames))
+	l.drop(dropExpired, lost.count)
 }
 
 // retireIfIdle takes the link out of the tunnel unless a packet has just come.
@@ -144,7 +151,7 @@ func (l *link) retireIfIdle() bool {
 	defer l.t.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.q.n > 0 {
+	if l.q.bytes() > 0 {
 		return false
 	}
 	l.retired = true
@@ -154,15 +161,25 @@ func (l *link) retireIfIdle() bool {
 	return true
 }
 
-// expire gives up what is queued when nothing was added for a while: nobody waits for it any more.
-func (l *link) expire() {
+// giveUp drops what is queued when nothing was added for a while: nobody waits for it any more.
+func (l *link) giveUp() {
 	l.mu.Lock()
-	var frames []byte
-	if time.Since(l.pushed) >= l.t.tm.linkIdle {
-		frames, _ = l.q.take(nil)
+	var lost batch
+	if time.Since(l.pushed) >= l.t.tm.quiet {
+		lost = l.q.take(nil)
 	}
 	l.mu.Unlock()
-	l.drop(dropExpired, countFrames(frames))
+	l.drop(dropExpired, lost.count)
+}
+
+// expire drops what has waited longer than limit for a connection. Late gossip is worse than none: a server that was cut off
+// takes all others for dead, and would say so to all that it reaches again. What else was in it, such as new tags, comes with
+// the exchange of state that a regained datacenter calls for.
+func (l *link) expire(limit time.Duration) {
+	l.mu.Lock()
+	lost := l.q.dropBefore(time.Since(l.began) - limit)
+	l.mu.Unlock()
+	l.drop(dropExpired, lost)
 }
 
 // ways is what the book says about reaching the target.
@@ -251,16 +268,16 @@ func (l *link) using(p *pathConn, proto string) {
 	l.st.Hop, l.st.Protocol = p.hop, proto
 }
 
-func (l *link) queued() int {
+func (l *link) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.q.n
+	return l.q.bytes() == 0
 }
 
 func (l *link) snapshot() LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.st
-	s.Queued = l.q.n
+	s.Queued = l.q.count.total()
 	return s
 }

@@ -21,10 +21,13 @@ import (
 type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
+	conns     map[string][]net.Conn // to an address
 	dials     []time.Time
 }
 
-func newMemNet() *memNet { return &memNet{listeners: map[string]*memListener{}} }
+func newMemNet() *memNet {
+	return &memNet{listeners: map[string]*memListener{}, conns: map[string][]net.Conn{}}
+}
 
 func (n *memNet) listen(addr string) *memListener {
 	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), donec: make(chan struct{})}
@@ -45,11 +48,30 @@ func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	a, b := net.Pipe()
 	select {
 	case l.conns <- b:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.conns[addr] = append(n.conns[addr], a)
 		return a, nil
 	case <-l.donec:
 		return nil, net.ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// cut ends the connections to addr and refuses others, until heal.
+func (n *memNet) cut(addr string) (heal func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns[addr] {
+		c.Close()
+	}
+	l := n.listeners[addr]
+	delete(n.listeners, addr)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.listeners[addr] = l
 	}
 }
 
@@ -196,6 +218,31 @@ func TestLinkNoticesSilence(t *testing.T) {
 		}
 		if p := n1.d.Paths(); len(p) != 1 || p[0].Failures != 1 || !strings.Contains(p[0].LastError, "stopped answering") {
 			t.Errorf("paths: %+v", p)
+		}
+	})
+}
+
+// A server that was cut off takes all others for dead, and has queued that it says so. It must not say it when it is back.
+func TestStalePacketsAreNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		n1, n2 := memPair(t, nw)
+		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+		send(t, t1, "srv1.dc2", "before")
+		receive(t, t2)
+		heal := nw.cut(n2.addr)
+		synctest.Wait()
+		send(t, t1, "srv1.dc2", "srv1.dc3 is dead")
+		time.Sleep(20 * time.Second)
+		send(t, t1, "srv1.dc2", "so is srv1.dc4")
+		time.Sleep(n1.tun.tm.stale + ageStep)
+		send(t, t1, "srv1.dc2", "news")
+		heal()
+		if got := receive(t, t2); got != "news" {
+			t.Errorf("received %q", got)
+		}
+		if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["expired"] != 2 {
+			t.Errorf("traffic: %+v", got)
 		}
 	})
 }

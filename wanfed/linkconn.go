@@ -3,10 +3,8 @@
 package wanfed
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +20,11 @@ type linkConn struct {
 	path   *pathConn
 	consul bool // ProtoConsulPacket: nothing comes back
 	began  time.Time
-	spare  []byte // buffers used in turn with the queue's
-	out    []byte // Consul's framing of what was taken
+	used   time.Time // when a packet was last written
+	spare  []byte    // buffers used in turn with the queue's
+	out    []byte    // Consul's framing of what was taken
+	echo   echo
+	echoed time.Time // when an echo was last asked for
 
 	looking bool           // for a better way
 	found   chan *tls.Conn // size 1: the result of looking, nil if there is none
@@ -86,14 +87,13 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (settled bool, err error) {
 
 // requeue gives what is queued to the links that the datacenter's protocol now asks for.
 func (l *link) requeue() {
-	frames, _ := l.take(nil)
-	now := time.Now()
-	for len(frames) > 0 {
+	b, now := l.take(nil), time.Now()
+	for frames := b.frames(); len(frames) > 0; {
 		f, err := decodeFrame(frames)
 		if err != nil {
 			return // cannot be: the queue made it
 		}
-		_ = l.t.send(f.pool, target{dc: l.to.dc, node: string(f.name)}, "", f.packet, now)
+		_, _ = l.t.send(f.pool, target{dc: l.to.dc, node: string(f.name)}, "", f.packet, now)
 		frames = frames[f.size:]
 	}
 }
@@ -108,13 +108,20 @@ func (lc *linkConn) pump(ctx context.Context) error {
 	defer cancel()        // ends looking for a better way
 	read := make(chan error, 1)
 	wg.Go(func() {
-		read <- lc.read()
+		err := lc.read()
+		if errors.Is(err, errSilent) {
+			lc.path.forget()
+		}
+		read <- err
 		lc.c.NetConn().Close() // ends a write that waits for a peer that is gone
 	})
 	stop := context.AfterFunc(ctx, func() { lc.c.SetWriteDeadline(time.Now().Add(stopGrace)) })
 	defer stop()
 	err, readErr := lc.writeLoop(ctx, read, func() { lc.look(lookCtx, &wg) })
 	if readErr == nil {
+		if isTimeout(err) {
+			lc.path.forget()
+		}
 		closeConn(lc.c)
 		if e := <-read; err != nil && !errors.Is(e, errHungUp) && !errors.Is(e, net.ErrClosed) {
 			readErr = e // why the write failed: an alert, or silence
@@ -129,6 +136,14 @@ func (lc *linkConn) pump(ctx context.Context) error {
 	return err
 }
 
+// forget makes the kernel drop, on Close, what the peer has not acknowledged. Else it would go on trying to deliver it for
+// minutes, and it would come when the path is back: stale.
+func (p *pathConn) forget() {
+	if c, ok := p.Conn.(interface{ SetLinger(sec int) error }); ok {
+		_ = c.SetLinger(0)
+	}
+}
+
 // writeLoop returns err of the writer, or readErr of the reader, who ended first, or nil when the connection is not
 // needed any more: for want of packets, or because next takes over. look looks for a better way.
 func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look func()) (err, readErr error) {
@@ -136,44 +151,81 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look func(
 	tick, better := time.NewTicker(tm.echoEvery), time.NewTicker(tm.better)
 	defer tick.Stop()
 	defer better.Stop()
-	changed := lc.l.t.book.Changed()
+	changed, turned := lc.l.t.book.Changed(), lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
 	look() // the book may have changed while this connection was dialed
-	used := time.Now()
-	if err := lc.flush(ctx, true); err != nil {
+	lc.used = time.Now()
+	if err := lc.flush(ctx, lc.used, true); err != nil {
 		return err, nil
 	}
 	for {
 		select {
 		case <-lc.l.wake:
-			used = time.Now()
-			err = lc.flush(ctx, false)
+			lc.used = time.Now()
+			err = lc.flush(ctx, lc.used, lc.used.Sub(lc.echoed) >= tm.echoEvery)
 		case now := <-tick.C:
+			unused := now.Sub(lc.used)
 			switch {
-			case now.Sub(used) >= tm.linkIdle:
+			case lc.unneeded(now):
 				return nil, nil
 			case lc.consul && now.Sub(lc.began) >= tm.consulAge:
-				return lc.flush(ctx, false), nil
+				return lc.flush(ctx, now, false), nil
+			case unused >= tm.quiet && now.Sub(lc.echoed) < tm.quietEcho:
+				lc.spare = nil // what a burst needed
+				continue
 			}
-			err = lc.flush(ctx, true)
+			err = lc.flush(ctx, now, true)
 		case <-changed:
 			changed = lc.l.t.book.Changed()
+			look()
+		case <-turned:
+			turned = lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
 			look()
 		case <-better.C:
 			look()
 		case c := <-lc.found:
 			if lc.looking = false; c != nil {
 				lc.next = c
-				return lc.flush(ctx, false), nil
+				return lc.flush(ctx, time.Now(), false), nil
 			}
 		case e := <-read:
 			return nil, e
 		case <-ctx.Done():
-			return lc.flush(ctx, false), nil
+			return lc.flush(ctx, time.Now(), false), nil
 		}
 		if err != nil {
 			return err, nil
 		}
 	}
+}
+
+// unneeded says whether the connection is to be closed for want of packets: after a long time, or when the server has many
+// others that were used later. Consul's servers do not wait long.
+func (lc *linkConn) unneeded(now time.Time) bool {
+	tm, unused := lc.l.t.tm, now.Sub(lc.used)
+	return unused >= tm.linkIdle || unused >= tm.quiet && (lc.consul || lc.l.t.usedLater(lc.l) >= tm.quietLinks)
+}
+
+// usedLater counts the connected links to which a packet was pushed later than to l.
+func (t *Tunnel) usedLater(l *link) (n int) {
+	last, _ := l.lastUse()
+	t.mu.RLock()
+	links := make([]*link, 0, len(t.links))
+	for _, other := range t.links {
+		links = append(links, other)
+	}
+	t.mu.RUnlock()
+	for _, other := range links {
+		if at, connected := other.lastUse(); connected && at.After(last) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *link) lastUse() (at time.Time, connected bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pushed, !l.st.ConnectedSince.IsZero()
 }
 
 // look dials the hops that the book prefers to this connection's, if there are such, beside the connection, which goes on
@@ -187,75 +239,44 @@ func (lc *linkConn) look(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // flush writes all that is queued, and an echo frame behind it.
-func (lc *linkConn) flush(ctx context.Context, echo bool) error {
-	frames, n := lc.l.take(lc.spare)
-	counts := countFrames(frames)
-	out := frames
+func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
+	b := lc.l.take(lc.spare)
+	out := b.frames()
 	if lc.consul {
-		lc.out = appendConsulFrames(lc.out[:0], frames)
+		lc.out = appendConsulFrames(lc.out[:0], out)
 		out = lc.out
 	} else if echo {
-		out = appendEcho(out, uint64(time.Since(lc.began)))
-		frames = out
+		asked := now.Sub(lc.began)
+		lc.asks(asked, now)
+		b.buf = appendEcho(b.buf, uint64(asked))
+		out = b.frames()
 	}
-	lc.spare = frames[:0]
-	if err := lc.write(ctx, out); err != nil {
-		lc.l.drop(dropWrite, counts)
+	lc.spare = b.buf[:0]
+	if err := lc.write(ctx, now, out); err != nil {
+		lc.l.drop(dropWrite, b.count)
 		return err
 	}
-	if n > 0 {
-		for pool, n := range counts {
-			if n > 0 {
-				lc.l.count[pool].sent.Add(uint64(n))
-			}
+	for pool, n := range b.count {
+		if n > 0 {
+			lc.l.count[pool].sent.Add(uint64(n))
 		}
 	}
 	return nil
 }
 
-func (lc *linkConn) write(ctx context.Context, b []byte) error {
+func (lc *linkConn) write(ctx context.Context, now time.Time, b []byte) error {
 	for len(b) > 0 {
 		chunk := b[:min(len(b), writeChunk)]
-		lc.c.SetWriteDeadline(time.Now().Add(lc.l.t.tm.write))
+		lc.c.SetWriteDeadline(now.Add(lc.l.t.tm.write))
 		if ctx.Err() != nil { // checked after: pump's AfterFunc may have come before
 			lc.c.SetWriteDeadline(time.Now().Add(stopGrace))
 		}
 		if _, err := lc.c.Write(chunk); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
-		b = b[len(chunk):]
+		if b = b[len(chunk):]; len(b) > 0 {
+			now = time.Now()
+		}
 	}
 	return nil
-}
-
-// read takes the echoes until the connection ends, and says why it did.
-func (lc *linkConn) read() error {
-	if lc.consul {
-		n, err := lc.c.Read(make([]byte, 1))
-		if n > 0 {
-			return errors.New("peer sent data where none may come")
-		}
-		return lc.ended(err)
-	}
-	br := bufio.NewReaderSize(lc.c, 512)
-	var b [frameHeadLen + echoLen]byte
-	for {
-		lc.c.SetReadDeadline(time.Now().Add(lc.l.t.tm.silence))
-		if _, err := io.ReadFull(br, b[:]); err != nil {
-			if isTimeout(err) {
-				return fmt.Errorf("%w for %v", errSilent, lc.l.t.tm.silence)
-			}
-			return lc.ended(err)
-		}
-		f, err := decodeFrame(b[:])
-		if err != nil || f.pool != poolEcho {
-			return fmt.Errorf("peer sent something else than an echo: %w", errors.Join(err, errFramePool))
-		}
-		age := time.Since(lc.began)
-		sent := time.Duration(binary.BigEndian.Uint64(f.packet))
-		if sent < 0 || sent > age {
-			return errors.New("peer sent an echo of something else")
-		}
-		lc.l.up(lc.path, lc.began, age-sent)
-	}
 }

@@ -3,7 +3,6 @@
 package wanfed
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,47 +10,78 @@ import (
 	"net"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // packetConn is an accepted packet connection. Its reader never waits for anything but the peer's bytes: packets are
 // delivered or queued, or dropped.
+//
+// What is read into buf is parsed there. Packets for memberlist, which keeps and changes them, leave it as copies: those that
+// came one after the other in one piece of memory, a parcel.
 type packetConn struct {
-	t       *Tunnel
-	c       *tls.Conn
-	p       tlsutil.Peer
-	br      *bufio.Reader
-	scratch []byte // a packet that is relayed or dropped
+	t    *Tunnel
+	c    net.Conn // *tls.Conn
+	p    tlsutil.Peer
+	from net.Addr
+
+	buf     []byte // buf[r:w] was read and is not parsed yet
+	r, w    int
+	now     time.Time // of the last read
+	limited bool      // the read deadline is that of the frame whose first bytes are buf[r:w]
+
+	last   route
+	parcel parcel
+	counts [PoolLAN + 1]*counters // of p's datacenter, once needed
 }
 
-const packetReadBuffer = 32 << 10 // bytes; two full TLS records
+// route is what routeFor said for a pool and a target: the same again for as long as the connection lasts.
+type route struct {
+	pool    Pool // 0: none yet
+	target  string
+	verdict verdict
+}
 
-func (t *Tunnel) newPacketConn(c *tls.Conn, p tlsutil.Peer) *packetConn {
-	return &packetConn{t: t, c: c, p: p, br: bufio.NewReaderSize(c, packetReadBuffer)}
+// Bounds of a packetConn's buffer, in bytes. A larger frame makes it as large as it needs, until it has been parsed.
+const (
+	minReadBuffer = 4 << 10
+	maxReadBuffer = 32 << 10
+)
+
+// parcel is a run of frames in a packetConn's buffer, for one pool, not delivered yet.
+type parcel struct {
+	pool       Pool
+	begin, end int // in the buffer
+	n          int
+	packets    [parcelPackets]struct{ begin, end int }
+}
+
+// A packet that memberlist keeps also keeps what came with it in one parcel: at most so many packets and bytes, unless it is
+// alone.
+const (
+	parcelPackets = 128
+	parcelBytes   = 16 << 10
+)
+
+func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
+	return &packetConn{t: t, c: c, p: p, from: c.RemoteAddr(), buf: make([]byte, minReadBuffer), now: time.Now()}
 }
 
 // servePackets reads the frames of a ProtoGossip connection until it ends.
 func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc := t.newPacketConn(c, p)
-	for {
-		why, err := pc.frame()
-		if err != nil || why != "" {
-			t.ended(ctx, c, p, ProtoGossip, why, err)
-			return false
-		}
-	}
+	why, err := pc.run(pc.frame)
+	t.ended(ctx, c, p, ProtoGossip, why, err)
+	return false
 }
 
 // serveConsulPackets reads the packets of a ProtoConsulPacket connection, all for this server's WAN pool.
 func (t *Tunnel) serveConsulPackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc := t.newPacketConn(c, p)
-	for {
-		why, err := pc.consulFrame()
-		if err != nil || why != "" {
-			t.ended(ctx, c, p, ProtoConsulPacket, why, err)
-			return false
-		}
-	}
+	why, err := pc.run(pc.consulFrame)
+	t.ended(ctx, c, p, ProtoConsulPacket, why, err)
+	return false
 }
 
 // ended counts and logs why a connection, or a stream, that others opened was closed.
@@ -63,27 +93,46 @@ func (t *Tunnel) ended(ctx context.Context, c net.Conn, p tlsutil.Peer, alpn str
 	t.log.Debug("connection ended", "peer", p, "alpn", alpn, "remote", c.RemoteAddr(), "err", err)
 }
 
-// head waits for the first byte of the next frame for as long as a peer may be idle, then reads into b within the limit for
-// a frame.
-func (pc *packetConn) head(b []byte) (refusal, error) {
-	if pc.br.Buffered() == 0 {
-		pc.c.SetReadDeadline(time.Now().Add(pc.t.tm.peerIdle))
-		if _, err := pc.br.Peek(1); err != nil {
-			return "", err // between frames: no fault
+// run reads until the connection ends, and says why it did. frame takes the frame that begins at r; size 0 means that it is not
+// whole yet.
+func (pc *packetConn) run(frame func() (size int, why refusal, err error)) (refusal, error) {
+	for {
+		size, why, err := frame()
+		if size == 0 || why != "" || err != nil {
+			pc.deliver()
+		}
+		if why != "" || err != nil {
+			return why, err
+		}
+		if size > 0 {
+			pc.r += size
+			pc.limited = false
+			continue
+		}
+		if why, err := pc.fill(); err != nil {
+			return why, err
 		}
 	}
-	return pc.full(b)
 }
 
-// full reads all of b within the limit for a frame.
-func (pc *packetConn) full(b []byte) (refusal, error) {
-	if pc.br.Buffered() < len(b) {
-		pc.c.SetReadDeadline(time.Now().Add(pc.t.tm.body))
+// fill reads once, for as long as a peer may be idle, or within the limit of the frame that has begun.
+func (pc *packetConn) fill() (refusal, error) {
+	begun := pc.w > pc.r
+	pc.makeRoom()
+	if !begun {
+		pc.c.SetReadDeadline(pc.now.Add(pc.t.tm.peerIdle))
+	} else if !pc.limited {
+		pc.c.SetReadDeadline(pc.now.Add(pc.t.tm.body))
 	}
-	_, err := io.ReadFull(pc.br, b)
+	pc.limited = begun
+	n, err := pc.c.Read(pc.buf[pc.w:])
+	pc.w += n
+	pc.now = time.Now()
 	switch {
-	case err == nil:
-		return "", nil
+	case n > 0 || err == nil:
+		return "", nil // an error comes again
+	case !begun:
+		return "", err // between frames: no fault
 	case isTimeout(err):
 		return faultStalled, err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
@@ -92,119 +141,150 @@ func (pc *packetConn) full(b []byte) (refusal, error) {
 	return "", err
 }
 
-// frame reads one frame and does with it what routeFor says.
-func (pc *packetConn) frame() (refusal, error) {
-	var head [frameHeadLen]byte
-	if why, err := pc.head(head[:]); err != nil {
-		return why, err
+// makeRoom makes buf[w:] not empty: it moves what is not parsed to the beginning, into a larger buffer where that was full.
+func (pc *packetConn) makeRoom() {
+	size, full := len(pc.buf), pc.w == len(pc.buf)
+	if full && size < maxReadBuffer || full && pc.r == 0 {
+		size *= 2
+	} else if size > maxReadBuffer && pc.w-pc.r < maxReadBuffer {
+		size = maxReadBuffer
 	}
-	h, err := parseFrameHead(head)
+	to := pc.buf
+	if size != len(pc.buf) {
+		to = make([]byte, size)
+	}
+	pc.w = copy(to, pc.buf[pc.r:pc.w])
+	pc.buf, pc.r = to, 0
+}
+
+// frame takes a ProtoGossip frame and does with it what routeFor says.
+func (pc *packetConn) frame() (size int, why refusal, err error) {
+	b := pc.buf[pc.r:pc.w]
+	if len(b) < frameHeadLen {
+		return 0, "", nil
+	}
+	h, err := parseFrameHead([frameHeadLen]byte(b))
 	if err != nil {
-		return faultFrame, err
+		return 0, faultFrame, err
+	}
+	if size = frameHeadLen + h.name + h.packet; len(b) < frameHeadLen+h.name {
+		return 0, "", nil
 	}
 	if h.pool == poolEcho {
-		return pc.echo(head)
+		return pc.echo(b, size)
 	}
-	name, why, err := pc.name(h.name)
-	if err != nil {
-		return why, err
-	}
-	v := routeFor(pc.t.own, pc.p, h.pool, name)
-	if v == forbidden {
-		return faultLAN, nil
-	}
-	if v == deliver {
-		b := make([]byte, h.packet) // memberlist keeps it
-		if why, err := pc.full(b); err != nil {
-			return why, err
+	if name := b[frameHeadLen : frameHeadLen+h.name]; h.pool != pc.last.pool || string(name) != pc.last.target {
+		if err := checkTargetName(name); err != nil {
+			return 0, faultFrame, err
 		}
-		pc.deliver(h.pool, b)
-		return "", nil
+		pc.last = route{h.pool, string(name), routeFor(pc.t.own, pc.p, h.pool, string(name))}
 	}
-	if cap(pc.scratch) < h.packet {
-		pc.scratch = make([]byte, h.packet)
-	}
-	b := pc.scratch[:h.packet]
-	if why, err := pc.full(b); err != nil {
-		return why, err
-	}
-	pc.handOn(v, h.pool, name, b)
-	return "", nil
-}
-
-// name reads a target's name.
-func (pc *packetConn) name(n int) (string, refusal, error) {
-	var buf [MaxName]byte
-	b := buf[:n]
-	if why, err := pc.full(b); err != nil {
-		return "", why, err
-	}
-	if string(b) == pc.t.own.Node {
-		return pc.t.own.Node, "", nil
-	}
-	if err := checkTargetName(b); err != nil {
-		return "", faultFrame, err
-	}
-	return string(b), "", nil
-}
-
-// echo sends an echo frame back.
-func (pc *packetConn) echo(head [frameHeadLen]byte) (refusal, error) {
-	var b [frameHeadLen + echoLen]byte
-	copy(b[:], head[:])
-	if why, err := pc.full(b[frameHeadLen:]); err != nil {
-		return why, err
-	}
-	pc.c.SetWriteDeadline(time.Now().Add(pc.t.tm.write))
-	if _, err := pc.c.Write(b[:]); err != nil {
-		if isTimeout(err) {
-			return faultUnread, err
-		}
-		return "", err
-	}
-	return "", nil
-}
-
-// deliver gives memberlist a packet and counts what became of it.
-func (pc *packetConn) deliver(pool Pool, b []byte) {
-	count, tr := pc.t.traffic(pool, pc.p.DC), pc.t.pool(pool)
-	switch {
-	case tr == nil:
-		count.drop(dropNoPool, 1)
-	case tr.receive(b, pc.c.RemoteAddr(), time.Now()):
-		count.received.Add(1)
+	switch v := pc.last.verdict; {
+	case v == forbidden:
+		return 0, faultLAN, nil
+	case len(b) < size:
+		return 0, "", nil
+	case v == deliver:
+		pc.add(h.pool, size, h.packet)
 	default:
-		count.drop(dropPoolFull, 1)
+		pc.handOn(v, h.pool, pc.last.target, b[size-h.packet:size])
 	}
+	return size, "", nil
+}
+
+// echo sends the echo frame that b begins with back.
+func (pc *packetConn) echo(b []byte, size int) (int, refusal, error) {
+	if len(b) < size {
+		return 0, "", nil
+	}
+	pc.deliver() // before what may wait
+	pc.c.SetWriteDeadline(time.Now().Add(pc.t.tm.write))
+	if _, err := pc.c.Write(b[:size]); err != nil {
+		if isTimeout(err) {
+			return 0, faultUnread, err
+		}
+		return 0, "", err
+	}
+	return size, "", nil
+}
+
+// consulFrame takes a packet in Consul's framing.
+func (pc *packetConn) consulFrame() (size int, why refusal, err error) {
+	b := pc.buf[pc.r:pc.w]
+	if len(b) < lengthLen {
+		return 0, "", nil
+	}
+	n, err := parseConsulLength([lengthLen]byte(b))
+	if err != nil {
+		return 0, faultFrame, err
+	}
+	if size = lengthLen + n; len(b) < size {
+		return 0, "", nil
+	}
+	pc.add(PoolWAN, size, n)
+	return size, "", nil
+}
+
+// add takes the frame of size bytes at r, which ends with a packet, for delivery.
+func (pc *packetConn) add(pool Pool, size, packet int) {
+	end := pc.r + size
+	p := &pc.parcel
+	if p.n > 0 && (p.n == parcelPackets || p.pool != pool || p.end != pc.r || end-p.begin > parcelBytes) {
+		pc.deliver()
+	}
+	if p.n == 0 {
+		p.pool, p.begin = pool, pc.r
+	}
+	p.packets[p.n].begin, p.packets[p.n].end = end-packet, end
+	p.n, p.end = p.n+1, end
+}
+
+// deliver gives memberlist the packets of the parcel and counts what became of them.
+func (pc *packetConn) deliver() {
+	p := &pc.parcel
+	if p.n == 0 {
+		return
+	}
+	n := p.n
+	p.n = 0
+	count, tr := pc.count(p.pool), pc.t.pool(p.pool)
+	if tr == nil {
+		count.drop(dropNoPool, n)
+		return
+	}
+	b, packets := append([]byte(nil), pc.buf[p.begin:p.end]...), make([]memberlist.Packet, n)
+	received := 0
+	for i, at := range p.packets[:n] {
+		begin, end := at.begin-p.begin, at.end-p.begin
+		packets[i] = memberlist.Packet{Buf: b[begin:end:end], From: pc.from, Timestamp: pc.now}
+		if tr.receive(&packets[i]) {
+			received++
+		}
+	}
+	count.received.Add(uint64(received))
+	if received < n {
+		count.drop(dropPoolFull, n-received)
+	}
+}
+
+func (pc *packetConn) count(pool Pool) *counters {
+	if pc.counts[pool] == nil {
+		pc.counts[pool] = pc.t.traffic(pool, pc.p.DC)
+	}
+	return pc.counts[pool]
 }
 
 // handOn queues a packet for another server of this datacenter, if it may travel on and there is such a server.
 func (pc *packetConn) handOn(v verdict, pool Pool, node string, b []byte) {
-	count := pc.t.traffic(pool, pc.p.DC)
+	count := pc.count(pool)
 	switch {
 	case v != relay:
 		count.drop(dropMisrouted, 1)
 	case pc.t.serverAddr(node) == "":
 		count.drop(dropUnknownNode, 1)
-	case pc.t.send(pool, target{dc: pc.t.own.DC, node: node}, "", b, time.Now()) == nil:
-		count.relayed.Add(1)
+	default:
+		if _, err := pc.t.send(pool, target{dc: pc.t.own.DC, node: node}, "", b, pc.now); err == nil {
+			count.relayed.Add(1)
+		}
 	}
-}
-
-// consulFrame reads one packet in Consul's framing.
-func (pc *packetConn) consulFrame() (refusal, error) {
-	var head [lengthLen]byte
-	if why, err := pc.head(head[:]); err != nil {
-		return why, err
-	}
-	n, err := parseConsulLength(head)
-	if err != nil {
-		return faultFrame, err
-	}
-	b := make([]byte, n)
-	if why, err := pc.full(b); err != nil {
-		return why, err
-	}
-	pc.deliver(PoolWAN, b)
-	return "", nil
 }

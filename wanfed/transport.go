@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net"
 	"time"
 
@@ -21,6 +22,7 @@ type Transport struct {
 	t    *Tunnel
 	pool Pool
 
+	sends   sendCache
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 
@@ -34,14 +36,14 @@ var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 const (
 	// packetBacklog is how many received packets may wait for memberlist, which takes them in one goroutine that never
 	// waits for the network: a burst, not a queue.
-	packetBacklog = 1024
+	packetBacklog = 4096
 	// streamBacklog is how many accepted streams may wait for memberlist, which starts a goroutine for each.
 	streamBacklog = 32
 )
 
 func newTransport(t *Tunnel, p Pool) *Transport {
 	tr := &Transport{
-		t: t, pool: p,
+		t: t, pool: p, sends: sendCache{seed: maphash.MakeSeed()},
 		packets: make(chan *memberlist.Packet, packetBacklog), streams: make(chan net.Conn, streamBacklog),
 	}
 	tr.ctx, tr.cancel = context.WithCancel(context.Background())
@@ -68,12 +70,20 @@ func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, 
 	if len(b) == 0 || len(b) > MaxPacket {
 		return time.Time{}, fmt.Errorf("send to %s: a packet of %d bytes, not 1 to %d", a.Name, len(b), MaxPacket)
 	}
+	if tr.sends.push(tr.t, tr.pool, a.Name, a.Addr, b, now) {
+		return now, nil
+	}
+	changes := tr.t.protocols.Load()
 	to, err := parseTarget(tr.pool, a.Name, a.Addr, tr.t.own.DC)
+	var l *link
 	if err == nil {
-		err = tr.t.send(tr.pool, to, a.Addr, b, now)
+		l, err = tr.t.send(tr.pool, to, a.Addr, b, now)
 	}
 	if err != nil {
 		return time.Time{}, opError("write", a, err)
+	}
+	if l != nil && a.Name != "" {
+		tr.sends.place(a.Name).Store(&sendRoute{a.Name, to.node, l, changes})
 	}
 	return now, nil
 }
@@ -126,10 +136,10 @@ func (tr *Transport) Shutdown() error {
 
 func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
 
-// receive gives memberlist a packet; false means that it was dropped because too many wait. It owns b from then on.
-func (tr *Transport) receive(b []byte, from net.Addr, now time.Time) bool {
+// receive gives memberlist a packet; false means that it was dropped because too many wait. Who takes it owns it.
+func (tr *Transport) receive(p *memberlist.Packet) bool {
 	select {
-	case tr.packets <- &memberlist.Packet{Buf: b, From: from, Timestamp: now}:
+	case tr.packets <- p:
 		return true
 	default:
 		return false

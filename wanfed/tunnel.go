@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/wanfed/wanfed/tlsutil"
@@ -42,6 +43,8 @@ type Tunnel struct {
 	// faults counts and logs why connections and streams of others were closed.
 	faults *refusals
 
+	protocols atomic.Uint64 // counts the changes of consul
+
 	mu       sync.RWMutex
 	pools    [PoolLAN + 1]*Transport // nil: not taken part in
 	links    map[target]*link
@@ -56,8 +59,12 @@ type timing struct {
 	write      time.Duration // one write
 	echoEvery  time.Duration // a link asks for an echo this often
 	silence    time.Duration // and is dead when it heard nothing for so long
-	linkIdle   time.Duration // a link without packets is closed by who dialed it, before
-	peerIdle   time.Duration // who accepted it would
+	stale      time.Duration // what waited longer for a connection is not sent
+	quiet      time.Duration // a link without packets for so long asks for echoes less often, and retires if it has no connection
+	quietEcho  time.Duration // this often
+	quietLinks int           // a quiet link is closed by who dialed it when so many others were used later,
+	linkIdle   time.Duration // or when it had no packets for so long
+	peerIdle   time.Duration // who accepted a connection closes it when nothing came for so long, not even an echo
 	body       time.Duration // between the head of a frame and its last byte; between accepting a stream and its header
 	settled    time.Duration // a connection that lived this long resets the back-off
 	backoffMin time.Duration
@@ -75,7 +82,8 @@ func defaultTiming() timing {
 	return timing{
 		dial: 15 * time.Second, write: 5 * time.Second,
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
-		linkIdle: time.Minute, peerIdle: 2 * time.Minute, body: 10 * time.Second,
+		stale: 2 * time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute,
+		peerIdle: 2 * time.Minute, body: 10 * time.Second,
 		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		better: 30 * time.Second, consulAge: 30 * time.Second,
 		open: 10 * time.Second, streamIdle: 5 * time.Minute, session: time.Minute,
@@ -204,6 +212,7 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 	}
 	t.mu.Unlock()
 	if was != yes {
+		t.protocols.Add(1)
 		t.log.Info("datacenter's gossip protocol changed", "peer", dc, "consul", yes)
 	}
 }
@@ -230,15 +239,12 @@ func (t *Tunnel) dial(ctx context.Context, to target, addr, own, consul string) 
 	return d.Dial(ctx, who, own)
 }
 
-// send queues one packet and returns at once.
-func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) error {
+// send queues one packet and returns at once, with the link that has it: nil when it was dropped and counted.
+func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) (*link, error) {
 	for {
 		l, err := t.linkTo(pool, to)
-		if err != nil {
-			return err
-		}
-		if l == nil || l.push(pool, to.node, addr, packet, now) {
-			return nil // nil: dropped and counted
+		if err != nil || l == nil || l.push(pool, to.node, addr, packet, now) {
+			return l, err
 		}
 		// It has just retired; linkTo makes a new one.
 	}

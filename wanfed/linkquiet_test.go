@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// answering is a server on ln that answers echoes until it is told to be silent.
+func answering(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool) {
+	t.Helper()
+	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc2")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
+		defer c.Close()
+		for buf := make([]byte, 1024); ; {
+			n, err := c.Read(buf)
+			if err != nil {
+				return
+			}
+			for frames := buf[:n]; len(frames) > 0 && !silent.Load(); {
+				f, err := decodeFrame(frames)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if f.pool == poolEcho {
+					c.Write(frames[:f.size])
+				}
+				frames = frames[f.size:]
+			}
+		}
+	})
+	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
+}
+
+// A link asks for echoes seldom while it has nothing to send, but with the first packet after that.
+func TestQuietLinkNoticesSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		var silent atomic.Bool
+		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
+		n1.book.Store(hops("10.0.2.1:8300"))
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		send(t, t1, "srv1.dc2", "x")
+		time.Sleep(tm.quiet + 3*tm.quietEcho + tm.quietEcho/2)
+		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || len(nw.dialed()) != 1 {
+			t.Fatalf("quiet: %+v, %d dials", l, len(nw.dialed()))
+		}
+		silent.Store(true)
+		send(t, t1, "srv1.dc2", "y")
+		time.Sleep(tm.silence - tm.echoEvery - time.Millisecond)
+		if l := n1.tun.Stats().Links[0]; l.LastError != "" {
+			t.Errorf("link before: %+v", l)
+		}
+		time.Sleep(2 * time.Millisecond)
+		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
+			t.Errorf("link after: %+v", l)
+		}
+	})
+}
+
+// A path that dies while nothing is sent is found by the next of the rare echoes.
+func TestQuietLinkOnADeadPathEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
+		var silent atomic.Bool
+		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
+		n1.book.Store(hops("10.0.2.1:8300"))
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		send(t, t1, "srv1.dc2", "x")
+		time.Sleep(2 * tm.quiet)
+		silent.Store(true)
+		time.Sleep(tm.quietEcho + tm.silence)
+		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
+			t.Errorf("link: %+v", l)
+		}
+	})
+}
+
+func TestTooManyQuietLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *timing) { tm.quietLinks = 2 })
+		t1, r := n1.tun.Transport(PoolWAN), &Routes{Hops: map[string][]Hop{}}
+		dcs := []string{"dc2", "dc3", "dc4", "dc5"}
+		for i, dc := range dcs {
+			n := newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i)))
+			r.Hops[dc] = []Hop{{Addr: n.addr}}
+		}
+		n1.book.Store(r)
+		connected := func() (out []string) {
+			for _, l := range n1.tun.Stats().Links {
+				if !l.ConnectedSince.IsZero() {
+					out = append(out, l.DC)
+				}
+			}
+			return out
+		}
+		for _, dc := range dcs {
+			send(t, t1, "srv1."+dc, "x")
+			time.Sleep(time.Second)
+		}
+		if got := connected(); !slices.Equal(got, dcs) {
+			t.Errorf("in use: %v", got)
+		}
+		send(t, t1, "srv1.dc2", "again")
+		time.Sleep(n1.tun.tm.quiet + 2*n1.tun.tm.echoEvery)
+		if got := connected(); !slices.Equal(got, []string{"dc2", "dc5"}) {
+			t.Errorf("quiet, the two used last stay: %v", got)
+		}
+		if log := n1.log.String(); strings.Contains(log, "WARN") {
+			t.Errorf("log:\n%s", log)
+		}
+	})
+}
