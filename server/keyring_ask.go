@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,6 +198,14 @@ func over(c *tls.Conn) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
+// plainer leaves out what gRPC puts around the error of a dial, for people who read it in a table.
+func plainer(text string) string {
+	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
+		return strings.TrimSuffix(dial, `"`)
+	}
+	return text
+}
+
 // exchange fills in req, and takes from the answer what is newer.
 func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req *pb.ExchangeKeyringRequest) ([]*pb.ServerKeyring, error) {
 	own := k.self()
@@ -222,7 +231,7 @@ func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req
 	case status.Code(err) == codes.Unimplemented:
 		return nil, errors.New("its version of wanfed knows no keyring")
 	default:
-		return nil, errors.New(status.Convert(err).Message())
+		return nil, errors.New(plainer(status.Convert(err).Message()))
 	}
 	if resp.Sealed != nil {
 		k.take([]*pb.SealedKeyring{resp.Sealed})

@@ -22,7 +22,8 @@ func newKeyringList() *cobra.Command {
 		Use:   "list",
 		Short: "List which server has which keys",
 		Long: `Ask every server of the federation for its keys, by way of one server of datacenter --dc, and list which has which: a
-server that did not answer, or has other keys than the one that was called, is told in the last column.
+server that did not answer, or has other keys than the one that was called, is told in the last column. The node "*"
+stands for a datacenter of which no server is known by name.
 
 Keys are shown by fingerprint; with --show-keys also those of the called server themselves. The exit status is 0 in any
 case, as long as that server answers.`,
