@@ -20,8 +20,8 @@ const (
 	flawHalfLife = time.Minute
 	// flawCost is what one fresh failure adds to a hop's cost: a dial through it that fails costs about a stagger.
 	flawCost = 250 * time.Millisecond
-	// maxFlaw is up to how much a hop may have failed lately for connections to move to it: once, not again and again.
-	maxFlaw = 1.5
+	// maxFlaw is up to how much a hop may have failed lately for connections to move to it: twice, not again and again.
+	maxFlaw = 2.5
 	// rttWeight is the weight of the newest sample in the smoothed RTT: 1/rttWeight.
 	rttWeight = 4
 	// minSamples is how many samples a hop needs before a connection moves to it for being faster.

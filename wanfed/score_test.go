@@ -97,7 +97,7 @@ func TestBetter(t *testing.T) {
 	type ev = map[string]evidence
 	failedOnce, unsteady := fast(40), fast(40)
 	failedOnce.flaw, failedOnce.flawAt = 1, ago(time.Second)
-	unsteady.flaw, unsteady.flawAt = 2, ago(time.Second)
+	unsteady.flaw, unsteady.flawAt = 3, ago(time.Second)
 	oneSample := fast(40)
 	oneSample.samples = 1
 	for _, tt := range []struct {
