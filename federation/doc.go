@@ -28,12 +28,16 @@
 //
 // # Order of hops
 //
-// Own gateways (LAN address) first, then the other datacenter's gateways (WAN address): those its servers tell in the WAN pool,
+// Own gateways (LAN address), then the other datacenter's gateways (WAN address): those its servers tell in the WAN pool,
 // those of its record, healthy before critical ones, for the primary the configured addresses, and last the addresses it had
-// earlier: they are kept on disk for 30 days, 16 of each datacenter. The dialer tries them in this order, corrected by what it has seen.
+// earlier. Which of them are critical, or known from earlier only, is their rank. The dialer's mode says whether the own or the
+// other datacenter's come first, and what it has measured decides among equals. Origins tells where each is known from.
+//
+// Earlier addresses are on disk for 30 days after they were last named or worked, 16 of each datacenter. The 8 that worked last
+// are not pushed out by newer ones that never did, and the one that worked last stays for good.
 //
 // # Goroutines
 //
-// AddressBook.Run and Joiner.Run each join what they start. Nothing polls: both wait for changes of the store, the pools
-// and the book; the Joiner also retries with back-off (200 ms to 3 s, with jitter).
+// AddressBook.Run and Joiner.Run each join what they start. Both wait for changes of the store, the pools and the book; the
+// AddressBook also notes every minute which addresses worked, and the Joiner retries with back-off (200 ms to 3 s, with jitter).
 package federation
