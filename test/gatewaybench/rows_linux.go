@@ -94,17 +94,16 @@ func rows(t timing) []row {
 			}})
 		}
 	}
-	for _, pace := range []struct {
+	for _, p := range []struct {
 		name     string
+		conns    int
 		interval time.Duration
-	}{{"closed", 0}, {"paced", 20 * time.Millisecond}} {
-		for _, n := range []int{1, 64} {
-			s := spec(load.Ping, n)
-			s.Interval = pace.interval
-			all = append(all, row{fmt.Sprintf("ping/%s/%d", pace.name, n), s, []figure{
-				{name: load.P50, goal: level}, {name: load.P99, goal: level}, {name: addedP50}, {name: load.CPUPerMsg},
-			}})
-		}
+	}{{"closed", 1, 0}, {"closed", 64, 0}, {"paced", 1, 2 * time.Millisecond}, {"paced", 64, 20 * time.Millisecond}} {
+		s := spec(load.Ping, p.conns)
+		s.Interval = p.interval
+		all = append(all, row{fmt.Sprintf("ping/%s/%d", p.name, p.conns), s, []figure{
+			{name: load.P50, goal: level}, {name: load.P99, goal: level}, {name: addedP50}, {name: load.CPUPerMsg},
+		}})
 	}
 	return append(all, t.crowds(spec)...)
 }
@@ -112,9 +111,9 @@ func rows(t timing) []row {
 // crowds are the rows with many connections, and with changes.
 func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
 	stall := spec(load.Stall, t.stalls)
-	stall.Rate = 500
+	stall.Rate, stall.For = 500, 2*t.measure // for a p99 of enough connections
 	update := spec(load.Update, 64)
-	update.Rate, update.Interval = 500, 20*time.Millisecond
+	update.Rate, update.For, update.Interval = 500, 2*t.measure, 20*time.Millisecond
 	return []row{
 		{fmt.Sprintf("idle/%d", t.idle), spec(load.Idle, t.idle), []figure{
 			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn}, {name: load.Held, more: true, plain: true},
