@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// operate runs a command of an operator at a server, with its datacenter's operator's certificate.
+func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, error) {
+	t.Helper()
+	f, err := l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CLI(append(args, "--dc", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key)...)
+}
+
+func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
+	t.Helper()
+	out, err := operate(t, l, s, args...)
+	if err != nil {
+		t.Fatalf("%v: %v: %s", args, err, out)
+	}
+	t.Logf("wanfed %s: %s", strings.Join(args, " "), strings.TrimSpace(out))
+	return out
+}
+
+// awaitGroup waits until the Raft group, as a server's leader sees it, is as said: voters' names, others in brackets.
+func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want string) {
+	t.Helper()
+	took := lab.Eventually(t, limit, "Raft group "+want, func(context.Context) error {
+		out, err := operate(t, l, s, "operator", "raft", "list-peers", "--format", "json")
+		if err != nil {
+			return errors.New(out)
+		}
+		var peers []struct {
+			Node  string `json:"node"`
+			Voter bool   `json:"voter"`
+		}
+		if err := json.Unmarshal([]byte(out), &peers); err != nil {
+			return err
+		}
+		var got []string
+		for _, p := range peers {
+			if p.Voter {
+				got = append(got, p.Node)
+			} else {
+				got = append(got, "("+p.Node+")")
+			}
+		}
+		if g := strings.Join(got, " "); g != want {
+			return fmt.Errorf("it is %s", g)
+		}
+		return nil
+	})
+	t.Logf("Raft group %s after %v", want, took.Round(time.Millisecond))
+}
+
+// TestDeadServerIsRemoved: a server that is killed is taken out of the Raft group, but not a second one; it comes back as a new
+// server, without a vote at first. One that stops cleanly stays.
+func TestDeadServerIsRemoved(t *testing.T) {
+	t.Parallel()
+	const deadAfter = 3 * time.Second
+	l := lab.New(t)
+	dc := l.Add(3, 1)
+	for _, s := range dc.Servers {
+		s.StartServer("--dead-server-after", deadAfter.String())
+	}
+	dc.Gateways[0].StartGateway()
+	awaitWhole(t, l, 2*promptly, "start")
+	leader := leaderOf(t, dc)
+	var others []*lab.Node
+	for _, s := range dc.Servers {
+		if s != leader {
+			others = append(others, s)
+		}
+	}
+	all := "srv1 srv2 srv3"
+	without := func(nodes ...*lab.Node) string {
+		out := all
+		for _, n := range nodes {
+			out = strings.Join(strings.Fields(strings.ReplaceAll(out, n.Name, "")), " ")
+		}
+		return out
+	}
+	awaitGroup(t, l, leader, promptly, all)
+
+	others[0].Kill()
+	killed := time.Now()
+	writeNumbers(t, l, leader, 1)
+	awaitGroup(t, l, leader, failure, without(others[0]))
+	if took := time.Since(killed); took < deadAfter {
+		t.Errorf("it was removed after %v", took)
+	}
+	others[0].StartServer("--dead-server-after", deadAfter.String())
+	awaitGroup(t, l, others[0], promptly, strings.Replace(all, others[0].Name, "("+others[0].Name+")", 1))
+	awaitNumber(t, promptly, 1, others[0])
+	awaitGroup(t, l, others[0], 2*promptly, all)
+
+	// Its vote counts: it and the other one elect a leader, and take the old one out.
+	leader.Kill()
+	writeNumbers(t, l, others[0], 2)
+	awaitGroup(t, l, others[0], failure, without(leader))
+
+	// Two are left, of which one stops cleanly: nothing is done, and it goes on when it is back.
+	others[1].Stop()
+	outage(t, 2*deadAfter)
+	others[1].StartServer("--dead-server-after", deadAfter.String())
+	awaitGroup(t, l, others[1], promptly, without(leader))
+	writeNumbers(t, l, others[1], 3)
+	leader.StartServer("--dead-server-after", deadAfter.String())
+	awaitGroup(t, l, leader, 3*promptly, all)
+	awaitNumber(t, promptly, 3, dc.Servers...)
+	awaitWhole(t, l, promptly, "all back")
+}
+
+// TestRestoreOfTheFederation: a snapshot is restored in the primary's three servers while they are written to, and one in a
+// secondary; afterwards all servers have the same records again.
+func TestRestoreOfTheFederation(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, 2*promptly, "start")
+	first, second := dc1.Servers[0], dc2.Servers[0]
+	everybody := l.Running()
+	writeNumbers(t, l, first, 5)
+	awaitNumber(t, promptly, 5, everybody...)
+	folder := t.TempDir()
+	old1, old2 := filepath.Join(folder, "dc1.snap"), filepath.Join(folder, "dc2.snap")
+	mustOperate(t, l, first, "snapshot", "save", old1)
+	mustOperate(t, l, second, "snapshot", "save", old2)
+	if out, err := operate(t, l, first, "snapshot", "restore", old2); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
+		t.Errorf("a foreign snapshot: %v, %s", err, out)
+	}
+	writeNumbers(t, l, first, 9)
+	awaitNumber(t, promptly, 9, everybody...)
+
+	// The secondary's old records give way to the primary's.
+	mustOperate(t, l, second, "snapshot", "restore", old2)
+	awaitNumber(t, promptly, 9, everybody...)
+	awaitWhole(t, l, promptly, "restore in the secondary")
+	sameEverywhere(t, l)
+
+	// The primary's come to the secondary, though it has newer ones.
+	stop := writeOn(t, l, dc1, "dc8")
+	mustOperate(t, l, first, "snapshot", "restore", old1)
+	last := stop()
+	awaitNumber(t, promptly, 5, everybody...)
+	awaitWhole(t, l, promptly, "restore in the primary")
+	lab.Eventually(t, promptly, "the same records everywhere", func(ctx context.Context) error {
+		for _, s := range everybody {
+			states, err := statesOf(ctx, s)
+			if err != nil {
+				return err
+			}
+			if got := numberOfJSON(states["dc8"]); got != last {
+				return fmt.Errorf("%s has number %d of dc8, and %d was acknowledged last", s.WANName(), got, last)
+			}
+		}
+		return nil
+	})
+	sameEverywhere(t, l)
+
+	// All of it is on disk.
+	dc1.Kill()
+	dc1.Start()
+	awaitNumber(t, 2*promptly, 5, everybody...)
+	writeNumbers(t, l, first, 6)
+	awaitNumber(t, promptly, 6, everybody...)
+	awaitWhole(t, l, promptly, "all of dc1 killed and restarted")
+	sameEverywhere(t, l)
+}
+
+// writeOn writes the state of a datacenter that is only a certificate, with a higher number each time, until it is stopped; then
+// it writes once more, and returns the number that was acknowledged last.
+func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func() int) {
+	t.Helper()
+	s := to.Servers[1]
+	cc := connect(t, l, tlsutil.RoleServer, dc, "srv1", s.NS, s.ServerAddr(), tlsutil.ServerName("", to.Name, "wanfed"))
+	n, begun, stopc := 0, make(chan struct{}), make(chan struct{})
+	write := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: numbered(dc, n+1),
+		})
+		n++
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		failed := 0
+		for {
+			if err := write(); err != nil {
+				failed++
+			}
+			if n == 20 {
+				close(begun)
+			}
+			select {
+			case <-stopc:
+				t.Logf("%d writes meanwhile, of which %d failed", n, failed)
+				return
+			default:
+			}
+		}
+	})
+	<-begun
+	return func() int {
+		close(stopc)
+		wg.Wait()
+		if err := write(); err != nil {
+			t.Errorf("a write after it all: %v", err)
+		}
+		return n
+	}
+}
