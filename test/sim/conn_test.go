@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestConnDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)
+		began := time.Now()
+		for _, s := range []string{"one ", "two "} {
+			if _, err := a.Write([]byte(s)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(oneWay / 2)
+		if _, err := a.Write([]byte("three")); err != nil {
+			t.Fatal(err)
+		}
+		a.Close()
+		got, err := io.ReadAll(b)
+		if took := time.Since(began); string(got) != "one two three" || err != nil || took != oneWay*3/2 {
+			t.Errorf("read %q, %v after %v", got, err, took)
+		}
+		if _, err := a.Write([]byte("late")); err == nil {
+			t.Error("a closed connection takes more")
+		}
+		b.Close()
+	})
+}
+
+func TestConnDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), 0, nil)
+		defer a.Close()
+		defer b.Close()
+		began := time.Now()
+		b.SetReadDeadline(began.Add(time.Second))
+		_, err := b.Read(make([]byte, 1))
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		b.SetReadDeadline(time.Time{})
+		time.AfterFunc(time.Minute, func() { b.Close() })
+		if _, err := b.Read(make([]byte, 1)); err == nil || time.Since(began) != time.Minute+time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestJoin: what a gateway joined arrives once, in order, with the delays of both parts; and not at all once the path is lost.
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut atomic.Bool
+		client, near := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)
+		far, server := newConns(addrOf("10.0.0.2:1"), addrOf("10.0.0.3:1"), oneWay, &cut)
+		began := time.Now()
+		if _, err := client.Write([]byte("a")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(oneWay + time.Millisecond) // it waits at the gateway
+		if _, err := client.Write([]byte("b")); err != nil {
+			t.Fatal(err)
+		}
+		near.in.join(far.out)
+		far.in.join(near.out)
+		got := make([]byte, 2)
+		if _, err := io.ReadFull(server, got); err != nil || string(got) != "ab" || time.Since(began) != 3*oneWay+time.Millisecond {
+			t.Errorf("read %q, %v after %v", got, err, time.Since(began))
+		}
+		cut.Store(true)
+		if _, err := client.Write([]byte("c")); err != nil {
+			t.Fatal(err)
+		}
+		server.SetReadDeadline(time.Now().Add(time.Hour))
+		if n, err := server.Read(got); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%d bytes, %v over a lost path", n, err)
+		}
+		client.Close()
+		server.Close()
+	})
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package sim simulates a federation of many datacenters in one process and in fake time (testing/synctest), to see how what a
+// server does, holds and waits for grows with the federation. It is all tests.
+//
+// Real are: wanfed's Dialer, Mux and Tunnel with TLS 1.3 and certificates of their own; both gossip pools, serf and memberlist
+// with their own timings; federation's address book, joiner and hinter; catalog's gateway heartbeats; replication's streams
+// and anti-entropy, by gRPC to the primary.
+//
+// Not real are:
+//
+//   - The network: connections in memory, with 40 ms one way between datacenters and none inside one. It has no rate, no loss and no
+//     back pressure, and counts bytes without TCP and IP headers. An address where nobody is any more swallows everything.
+//   - Gateways: they read ClientHellos with the real parser and route by what a server of their datacenter knows, which is what
+//     real ones are told, but then the network joins the two connections.
+//   - The store: servers of one datacenter share one in memory, and the first of them leads. There is no Raft, and no disk but
+//     for the addresses that servers remember.
+//   - gRPC between datacenters: a server has a connection to the primary. A wanfed server also keeps one to each other datacenter,
+//     which costs two connections more for each, one each way.
+//
+// The flow: newWorld builds all; simulate starts every datacenter in the same moment, waits until all see all, lets a minute
+// pass, measures two idle minutes, moves one gateway to another address without a word to anybody, and waits until
+// every book has it and no link hangs on the lost path. Everything runs in one bubble and ends with it.
+//
+// Limits: the cost is this machine's cores and memory. A connection takes some 40 KiB for both ends, and in the minute after such
+// a start every server has one to most others: some 6 GiB for 300 datacenters.
+//
+//	go test ./test/sim                                                   # ten datacenters
+//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim    # the table of docs/benchmarks.md
+//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim -sim.sizes 60x1,20x3
+package sim

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// oneWay is the delay between two datacenters.
+const oneWay = 40 * time.Millisecond
+
+// gatewayDouble stands in for a gateway process. It reads the ClientHello with the real parser and routes by its SNI as real ones
+// do, from the address book of a server of its datacenter, of which a real one has a copy. It is a double in the forwarding:
+// after the hello it joins the two connections inside the network and costs nothing, so that thousands fit in one process.
+type gatewayDouble struct {
+	net   *network
+	site  *site
+	lan   string
+	wg    sync.WaitGroup
+	ctx   context.Context // the gateway's life; stored because network callbacks have none
+	stop  context.CancelFunc
+	turns atomic.Uint64
+
+	mu  sync.Mutex
+	wan string
+	cut *atomic.Bool // of all connections over the present WAN address
+}
+
+func newGateway(n *network, s *site, lan, wan string) *gatewayDouble {
+	g := &gatewayDouble{net: n, site: s, lan: lan}
+	g.ctx, g.stop = context.WithCancel(context.Background())
+	n.open(lan, door{take: func(c *conn) { g.wg.Go(func() { g.forward(c, g.outward) }) }})
+	g.move(wan)
+	return g
+}
+
+// move gives the gateway another WAN address. Connections over the old one lose everything, silently.
+func (g *gatewayDouble) move(wan string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cut != nil {
+		g.net.remove(g.wan)
+		g.cut.Store(true)
+	}
+	g.wan, g.cut = wan, &atomic.Bool{}
+	g.net.open(wan, door{delay: oneWay, dead: g.cut, take: func(c *conn) { g.wg.Go(func() { g.forward(c, g.inward) }) }})
+}
+
+func (g *gatewayDouble) close() {
+	g.stop()
+	g.wg.Wait()
+}
+
+// helloTimeout is how long a client may take to send its hello.
+const helloTimeout = 5 * time.Second
+
+// forward reads the hello and joins c to where route says.
+func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*conn, error)) {
+	c.SetReadDeadline(time.Now().Add(helloTimeout))
+	var parser gateway.HelloParser
+	var seen []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := c.Read(buf)
+		if err != nil {
+			c.Close()
+			return
+		}
+		seen = append(seen, buf[:n]...)
+		hello, err := parser.Parse(seen)
+		if errors.Is(err, gateway.ErrNeedMore) {
+			continue
+		}
+		var onward *conn
+		if err == nil {
+			ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
+			onward, err = route(ctx, hello.SNI)
+			cancel()
+		}
+		if err != nil {
+			c.Close()
+			return
+		}
+		c.SetReadDeadline(time.Time{})
+		onward.out.push(seen)
+		c.in.join(onward.out)
+		onward.in.join(c.out)
+		return
+	}
+}
+
+// outward connects a server of the own datacenter to a gateway of the other one.
+func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) {
+	p, ok := tlsutil.ParseName(sni, tlsutil.DefaultDomain)
+	if !ok {
+		return nil, errNoRoute
+	}
+	g.mu.Lock()
+	cut := g.cut
+	g.mu.Unlock()
+	book := g.site.servers[0].book.Load()
+	for _, hop := range book.Hops[p.DC] {
+		if hop.Addr == g.lan {
+			continue
+		}
+		one, cancel := context.WithTimeout(ctx, 3*time.Second)
+		c, err := g.net.dial(one, addrOf(g.lan), hop.Addr, nil)
+		cancel()
+		if err == nil {
+			return g.through(c, cut), nil
+		}
+	}
+	return nil, errNoRoute
+}
+
+// through makes c, which leaves by the WAN address that cut belongs to, lose everything when that is given up.
+func (g *gatewayDouble) through(c *conn, cut *atomic.Bool) *conn {
+	there, back := newHalf(0, cut), newHalf(0, cut)
+	there.join(c.out)
+	c.in.join(back)
+	return &conn{in: back, out: there, local: c.local, remote: c.remote}
+}
+
+// inward connects another datacenter to a server of the own one.
+func (g *gatewayDouble) inward(ctx context.Context, sni string) (*conn, error) {
+	p, ok := tlsutil.ParseName(sni, tlsutil.DefaultDomain)
+	if !ok || p.DC != g.site.dc {
+		return nil, errNoRoute
+	}
+	first := int(g.turns.Add(1))
+	for i := range g.site.servers {
+		s := g.site.servers[(first+i)%len(g.site.servers)]
+		if p.Node == "" || p.Node == s.name {
+			return g.net.dial(ctx, addrOf(g.lan), s.host.addr.String(), nil)
+		}
+	}
+	return nil, errNoRoute
+}
+
+var errNoRoute = errors.New("no route")
+
+func addrOf(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }

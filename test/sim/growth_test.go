@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1", "`datacentersxservers,...` that TestGrowth simulates with WANFED_BENCH=1")
+
+// TestGrowth starts federations of growing size at once, lets them idle, and gives one gateway of each another address. It logs what
+// that costs each server, and holds it to bounds. Without WANFED_BENCH it is one of ten datacenters.
+func TestGrowth(t *testing.T) {
+	list := "10x1"
+	if os.Getenv("WANFED_BENCH") != "" {
+		list = *sizes
+	}
+	var table []growth
+	for size := range strings.SplitSeq(list, ",") {
+		var datacenters, servers int
+		if _, err := fmt.Sscanf(size, "%dx%d", &datacenters, &servers); err != nil || datacenters < 2 || servers < 1 {
+			t.Fatalf("-sim.sizes: %q is no size such as 30x1", size)
+		}
+		t.Run(size, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := simulate(t, datacenters, servers)
+				g.check(t)
+				table = append(table, g)
+				t.Log("\n" + tableOf([]growth{g})) // the next one may be too much for the machine
+			})
+		})
+	}
+	if len(table) > 1 {
+		t.Log("\n" + tableOf(table))
+	}
+}
+
+const (
+	settling = time.Minute     // from the end of the start to the measure of the idle state
+	idling   = 2 * time.Minute // that measure
+	drain    = time.Minute     // what the libraries do not join ends by its timers within this
+)
+
+// simulate is the life of one federation. It must be called in a bubble.
+func simulate(t *testing.T, datacenters, servers int) growth {
+	w := newWorld(t, datacenters, servers)
+	g := growth{datacenters: datacenters, servers: servers}
+	cpu := cpuTime()
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	defer func() {
+		w.close()
+		time.Sleep(drain)
+	}()
+	g.alive = w.converge(t)
+	for begin := time.Now(); time.Since(begin) < settling; time.Sleep(time.Second) {
+		conns := w.conns()
+		g.peak = max(g.peak, conns[len(conns)/2])
+	}
+	g.startCPU = cpuTime() - cpu
+	before := w.read()
+	time.Sleep(idling)
+	after := w.read()
+	g.idle(before, after, len(w.servers()))
+	g.known, g.left, g.doubted = w.move(t, w.sites[len(w.sites)/2])
+	return g
+}

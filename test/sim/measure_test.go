@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// growth is what one size of federation costs. Rates and amounts are those of one server.
+type growth struct {
+	datacenters, servers int
+
+	alive    time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter
+	peak     int64         // connections of the median server, at most, in the minute after that
+	startCPU time.Duration // of all servers, until the end of that minute
+
+	// Idle.
+	bytes, packets float64       // each second; bytes both ways, TLS included
+	conns, most    int64         // of the median server, and of the one that has most
+	routines, heap float64       // heap and stacks in bytes
+	cpu            time.Duration // of all servers, in a minute
+	dropped        uint64        // packets
+
+	// After one datacenter's gateway got another address.
+	known   spread // until a server's book has it
+	left    spread // until a link that was open is not on the lost path any more
+	doubted int    // servers that held any other for failed, at some time
+}
+
+// reading is what all servers have done, and hold, at one moment.
+type reading struct {
+	at             time.Time
+	cpu            time.Duration
+	bytes          int64 // sent and received
+	sent, dropped  uint64
+	conns          []int64
+	routines, heap float64
+}
+
+func (w *world) read() reading {
+	r := reading{conns: w.conns(), routines: float64(runtime.NumGoroutine())}
+	for _, v := range w.servers() {
+		r.bytes += v.host.sent.Load() + v.host.received.Load()
+		for _, tr := range v.tunnel.Stats().Traffic {
+			if tr.Pool == wanfed.PoolWAN {
+				r.sent += tr.Sent
+				for _, n := range tr.Dropped {
+					r.dropped += n
+				}
+			}
+		}
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	r.heap = float64(m.HeapAlloc + m.StackInuse)
+	r.at, r.cpu = time.Now(), cpuTime()
+	return r
+}
+
+// conns lists how many connections each server has, sorted.
+func (w *world) conns() (all []int64) {
+	for _, v := range w.servers() {
+		all = append(all, v.host.open.Load())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// cpuTime is what this process has used of its cores. Its clock is the machine's, not the bubble's.
+func cpuTime() time.Duration {
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		return 0
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// idle takes what happened between two readings of n servers.
+func (g *growth) idle(before, after reading, n int) {
+	took := after.at.Sub(before.at)
+	each := float64(n) * took.Seconds()
+	g.bytes, g.packets = float64(after.bytes-before.bytes)/each, float64(after.sent-before.sent)/each
+	g.conns, g.most = after.conns[n/2], after.conns[n-1]
+	g.routines, g.heap = after.routines/float64(n), after.heap/float64(n)
+	g.cpu = time.Duration(float64(after.cpu-before.cpu) * time.Minute.Seconds() / took.Seconds())
+	g.dropped = after.dropped - before.dropped
+}
+
+// check holds a server to bounds that do not depend on the federation's size, but for what it must do for each datacenter.
+func (g growth) check(t testing.TB) {
+	t.Helper()
+	for what, bad := range map[string]bool{
+		"the start takes more than a minute":                             g.alive > time.Minute,
+		"a server has more than 4 connections for each other datacenter": g.most > int64(4*g.servers*g.datacenters),
+		"an idle server moves more than 16 KiB/s":                        g.bytes > 16<<10,
+		"an idle server sends more than 2 packets/s":                     g.packets > 2,
+		"packets were dropped while idle":                                g.dropped > 0,
+		"a new address is not known everywhere within 20 s":              g.known.at(1) > 20*time.Second,
+		"a link stays on a lost path for more than 15 s":                 g.left.at(1) > 15*time.Second,
+		"a server was held for failed while a gateway moved":             g.doubted > 0,
+	} {
+		if bad {
+			t.Error(what)
+		}
+	}
+}
+
+// tableOf is a table for people, and for docs/benchmarks.md.
+func tableOf(all []growth) string {
+	var b strings.Builder
+	row := func(what string, cell func(growth) string) {
+		fmt.Fprintf(&b, "| %s |", what)
+		for _, g := range all {
+			fmt.Fprintf(&b, " %s |", cell(g))
+		}
+		b.WriteByte('\n')
+	}
+	row("datacenters x servers", func(g growth) string { return fmt.Sprintf("%d x %d", g.datacenters, g.servers) })
+	row("---", func(growth) string { return "---" })
+	row("start until all see all", func(g growth) string { return fmt.Sprintf("%.1f s", g.alive.Seconds()) })
+	row("connections, median server, most in the minute after", func(g growth) string { return fmt.Sprint(g.peak) })
+	row("idle: connections, median server", func(g growth) string { return fmt.Sprint(g.conns) })
+	row("idle: connections, the primary's", func(g growth) string { return fmt.Sprint(g.most) })
+	row("idle: bytes/s", func(g growth) string { return fmt.Sprintf("%.0f", g.bytes) })
+	row("idle: packets/s sent", func(g growth) string { return fmt.Sprintf("%.2f", g.packets) })
+	row("idle: goroutines", func(g growth) string { return fmt.Sprintf("%.0f", g.routines) })
+	row("idle: heap and stacks", func(g growth) string { return fmt.Sprintf("%.1f MiB", g.heap/(1<<20)) })
+	row("re-addressed: in the books, p50 / p99 / max", func(g growth) string { return g.known.String() })
+	row("re-addressed: off the lost path, p50 / p99 / max", func(g growth) string { return g.left.String() })
+	row("re-addressed: servers that hold any for failed", func(g growth) string { return fmt.Sprint(g.doubted) })
+	row("processor, of all: start and the minute after", func(g growth) string { return fmt.Sprintf("%.1f s", g.startCPU.Seconds()) })
+	row("processor, of all: an idle minute", func(g growth) string { return fmt.Sprintf("%.2f s", g.cpu.Seconds()) })
+	return b.String()
+}
+
+// spread is some durations.
+type spread []time.Duration
+
+// at is the quantile q, from 0 to 1.
+func (s spread) at(q float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[min(len(s)-1, int(q*float64(len(s))))]
+}
+
+func (s spread) String() string {
+	return fmt.Sprintf("%.1f / %.1f / %.1f s", s.at(0.5).Seconds(), s.at(0.99).Seconds(), s.at(1).Seconds())
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// network connects hosts and gateways. Who dials an address where nobody is waits until it gives up, as behind a firewall.
+type network struct {
+	mu    sync.Mutex
+	doors map[string]door
+}
+
+// door is what stands at an address.
+type door struct {
+	delay time.Duration // one way
+	dead  *atomic.Bool  // true: what was connected here is cut off, silently
+	take  func(*conn)   // owns the connection; must not wait
+}
+
+func newNetwork() *network { return &network{doors: map[string]door{}} }
+
+func (n *network) open(addr string, d door) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.doors[addr] = d
+}
+
+func (n *network) remove(addr string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.doors, addr)
+}
+
+// dial connects after the round trip that TCP takes.
+func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *atomic.Bool) (*conn, error) {
+	to := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))
+	n.mu.Lock()
+	d, ok := n.doors[addr]
+	n.mu.Unlock()
+	if !ok {
+		<-ctx.Done()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: ctx.Err()}
+	}
+	if d.delay > 0 {
+		timer := time.NewTimer(2 * d.delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: ctx.Err()}
+		}
+	}
+	dead := d.dead
+	if cut != nil {
+		dead = cut
+	}
+	dialed, accepted := newConns(from, to, d.delay, dead)
+	d.take(accepted)
+	return dialed, nil
+}
+
+// host is one server's machine: it counts what passes its network card, and gives connections to its listener.
+type host struct {
+	net  *network
+	addr *net.TCPAddr
+
+	sent, received, open atomic.Int64 // bytes, bytes, connections now
+
+	accepted chan *conn
+	closec   chan struct{}
+	once     sync.Once
+}
+
+func newHost(n *network, addr string) *host {
+	h := &host{
+		net: n, addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr)),
+		accepted: make(chan *conn, 4096), // the kernel's backlog
+		closec:   make(chan struct{}),
+	}
+	n.open(addr, door{take: h.take})
+	return h
+}
+
+func (h *host) own(c *conn) *conn {
+	c.host = h
+	h.open.Add(1)
+	return c
+}
+
+func (h *host) take(c *conn) {
+	select {
+	case h.accepted <- h.own(c):
+	default:
+		c.Close()
+	}
+}
+
+func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := h.net.dial(ctx, h.addr, addr, nil)
+	if err != nil {
+		return nil, err
+	}
+	return h.own(c), nil
+}
+
+// Accept, Close and Addr are net.Listener's.
+func (h *host) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.accepted:
+		return c, nil
+	case <-h.closec:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: h.addr, Err: net.ErrClosed}
+	}
+}
+
+func (h *host) Close() error {
+	h.once.Do(func() {
+		h.net.remove(h.addr.String())
+		close(h.closec)
+	})
+	return nil
+}
+
+func (h *host) Addr() net.Addr { return h.addr }

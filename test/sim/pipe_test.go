@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// conn is one end of an in-memory connection. A write never waits: there is no window and no rate, only delay.
+type conn struct {
+	in, out       *half
+	host          *host // whose traffic it is; nil: nobody's
+	local, remote net.Addr
+	closed        atomic.Bool
+}
+
+// half is one direction of a connection. What is pushed arrives delay later, in order: at its reader, or, when a gateway has joined
+// it to another half, there.
+type half struct {
+	delay time.Duration
+
+	mu       sync.Mutex
+	wake     sync.Cond // buf, ended, dead, deadline or next changed
+	flying   []segment // pushed and not yet arrived, oldest first
+	timer    *time.Timer
+	buf      [][]byte // arrived and not yet read
+	ended    bool     // no more comes after buf
+	dead     *atomic.Bool
+	closed   bool // by the reader
+	next     *half
+	deadline time.Time
+	alarm    *time.Timer // at deadline, while a reader waits
+}
+
+// segment is what one Write wrote; nil b is the end.
+type segment struct {
+	at time.Time
+	b  []byte
+}
+
+func newHalf(delay time.Duration, dead *atomic.Bool) *half {
+	h := &half{delay: delay, dead: dead}
+	h.wake.L = &h.mu
+	return h
+}
+
+// push takes over b. nil is the end of the data.
+func (h *half) push(b []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dead != nil && h.dead.Load() {
+		return // lost on the way, and nobody is told
+	}
+	if h.delay == 0 {
+		h.arriveLocked(b)
+		return
+	}
+	h.flying = append(h.flying, segment{time.Now().Add(h.delay), b})
+	if len(h.flying) > 1 {
+		return
+	}
+	if h.timer == nil {
+		h.timer = time.AfterFunc(h.delay, h.land)
+	} else {
+		h.timer.Reset(h.delay)
+	}
+}
+
+// land lets arrive what is due.
+func (h *half) land() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	for len(h.flying) > 0 && !h.flying[0].at.After(now) {
+		b := h.flying[0].b
+		h.flying[0].b = nil
+		h.flying = h.flying[1:]
+		if h.dead == nil || !h.dead.Load() {
+			h.arriveLocked(b)
+		}
+	}
+	if len(h.flying) == 0 {
+		h.flying = nil
+		return
+	}
+	h.timer.Reset(h.flying[0].at.Sub(now))
+}
+
+func (h *half) arriveLocked(b []byte) {
+	switch {
+	case h.next != nil:
+		h.next.push(b)
+		return
+	case b == nil:
+		h.ended = true
+	case h.ended || h.closed:
+		return
+	default:
+		h.buf = append(h.buf, b)
+	}
+	h.wake.Broadcast()
+}
+
+// join makes everything that arrived at h, and all that will, arrive at next too, which is further on the way.
+func (h *half) join(next *half) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, b := range h.buf {
+		next.push(b)
+	}
+	h.buf, h.next = nil, next
+	if h.ended {
+		next.push(nil)
+	}
+}
+
+func (h *half) read(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		switch {
+		case h.closed:
+			return 0, net.ErrClosed
+		case !h.deadline.IsZero() && !time.Now().Before(h.deadline):
+			return 0, os.ErrDeadlineExceeded
+		case len(h.buf) > 0:
+			n := copy(p, h.buf[0])
+			if h.buf[0] = h.buf[0][n:]; len(h.buf[0]) == 0 {
+				h.buf[0] = nil
+				h.buf = h.buf[1:]
+			}
+			if len(h.buf) == 0 {
+				h.buf = nil
+			}
+			return n, nil
+		case h.ended:
+			return 0, io.EOF
+		case len(p) == 0:
+			return 0, nil
+		}
+		h.alarmLocked()
+		h.wake.Wait()
+	}
+}
+
+// alarmLocked wakes the reader at its deadline.
+func (h *half) alarmLocked() {
+	switch {
+	case h.deadline.IsZero():
+		if h.alarm != nil {
+			h.alarm.Stop()
+		}
+	case h.alarm == nil:
+		h.alarm = time.AfterFunc(time.Until(h.deadline), func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.wake.Broadcast()
+		})
+	default:
+		h.alarm.Reset(time.Until(h.deadline))
+	}
+}
+
+func (h *half) setDeadline(t time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.deadline = t
+	h.wake.Broadcast()
+}
+
+// drop ends reading: what still comes is thrown away.
+func (h *half) drop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed, h.buf = true, nil
+	if h.alarm != nil {
+		h.alarm.Stop()
+	}
+	h.wake.Broadcast()
+}
+
+// newConns makes both ends of a connection from dialer to addr. dead, when set, makes the network between them lose all.
+func newConns(from, to net.Addr, delay time.Duration, dead *atomic.Bool) (dialed, accepted *conn) {
+	there, back := newHalf(delay, dead), newHalf(delay, dead)
+	return &conn{in: back, out: there, local: from, remote: to}, &conn{in: there, out: back, local: to, remote: from}
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.in.read(p)
+	if err != nil && err != io.EOF {
+		err = &net.OpError{Op: "read", Net: "tcp", Addr: c.remote, Err: err}
+	}
+	if c.host != nil {
+		c.host.received.Add(int64(n))
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if c.closed.Load() {
+		return 0, &net.OpError{Op: "write", Net: "tcp", Addr: c.remote, Err: net.ErrClosed}
+	}
+	if len(p) > 0 {
+		c.out.push(append(make([]byte, 0, len(p)), p...))
+	}
+	if c.host != nil {
+		c.host.sent.Add(int64(len(p)))
+	}
+	return len(p), nil
+}
+
+// Close ends both directions; the peer reads what was written, and then the end.
+func (c *conn) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	c.out.push(nil)
+	c.in.drop()
+	if c.host != nil {
+		c.host.open.Add(-1)
+	}
+	return nil
+}
+
+func (c *conn) LocalAddr() net.Addr  { return c.local }
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *conn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
+func (c *conn) SetWriteDeadline(time.Time) error { return nil } // a write never waits
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.in.setDeadline(t)
+	return nil
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// patience is when waiting for a federation is given up, in fake time.
+const patience = 30 * time.Minute
+
+// converge waits until every server sees every server alive, and has a way to every datacenter.
+func (w *world) converge(t testing.TB) time.Duration {
+	t.Helper()
+	began, all := time.Now(), w.servers()
+	whole := func(v *server) bool {
+		alive := 0
+		for _, m := range v.wan.Members() {
+			if m.Alive() {
+				alive++
+			}
+		}
+		return alive == len(all) && len(v.book.Load().Hops) == len(w.sites)-1
+	}
+	for left := slices.Clone(all); ; time.Sleep(250 * time.Millisecond) {
+		if left = slices.DeleteFunc(left, whole); len(left) == 0 {
+			return time.Since(began)
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%d of %d servers do not see all", len(left), len(all))
+		}
+	}
+}
+
+// move gives a datacenter's gateway another address, and waits until every other server knows it and no link hangs on the
+// lost path. doubted counts the servers that held any other for failed at some time until then.
+func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
+	t.Helper()
+	others := slices.DeleteFunc(w.servers(), func(v *server) bool { return v.site == s })
+	began, addr := time.Now(), s.wanAddr(2)
+	hangs := func(v *server) bool {
+		return slices.ContainsFunc(v.tunnel.Stats().Links, func(l wanfed.LinkStatus) bool {
+			return l.DC == s.dc && !l.ConnectedSince.IsZero() && !l.ConnectedSince.After(began)
+		})
+	}
+	unknowing, doubting := slices.Clone(others), map[*server]bool{}
+	hanging := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !hangs(v) })
+	s.gateway.move(addr)
+	for len(unknowing) > 0 || len(hanging) > 0 {
+		time.Sleep(50 * time.Millisecond)
+		took := time.Since(began)
+		if took > patience {
+			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))
+		}
+		unknowing = slices.DeleteFunc(unknowing, func(v *server) bool {
+			if !slices.ContainsFunc(v.book.Load().Hops[s.dc], func(h wanfed.Hop) bool { return h.Addr == addr }) {
+				return false
+			}
+			known = append(known, took)
+			return true
+		})
+		hanging = slices.DeleteFunc(hanging, func(v *server) bool {
+			if hangs(v) {
+				return false
+			}
+			off = append(off, took)
+			return true
+		})
+		for _, v := range others {
+			if slices.ContainsFunc(v.wan.Members(), func(m pool.Member) bool { return !m.Alive() }) {
+				doubting[v] = true
+			}
+		}
+	}
+	return known, off, len(doubting)
+}

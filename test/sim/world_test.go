@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+)
+
+// primary is the primary datacenter, that of the first site.
+const primary = "dc0"
+
+// world is a federation in one bubble of fake time.
+type world struct {
+	t        testing.TB
+	net      *network
+	ca       *tlstest.CA
+	registry *resource.Registry
+	dir      string
+	sites    []*site
+}
+
+// site is one datacenter.
+type site struct {
+	dc       string
+	n        int
+	store    *memory.Store
+	gateways *catalog.Gateways
+	gateway  *gatewayDouble
+	servers  []*server
+
+	beats sync.WaitGroup
+	stop  context.CancelFunc
+}
+
+func newWorld(t testing.TB, datacenters, servers int) *world {
+	t.Helper()
+	w := &world{t: t, net: newNetwork(), ca: tlstest.NewCA(t), registry: resource.NewRegistry(), dir: t.TempDir()}
+	if err := errors.Join(catalog.Register(w.registry), federation.Register(w.registry)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range datacenters {
+		s := &site{dc: fmt.Sprintf("dc%d", i), n: i, store: memory.New()}
+		w.sites = append(w.sites, s)
+		s.gateway = newGateway(w.net, s, s.addr(250), s.wanAddr(1))
+		var err error
+		if s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: silent}); err != nil {
+			t.Fatal(err)
+		}
+		for j := range servers {
+			v, err := newServer(w, s, fmt.Sprintf("srv%d", j+1), s.addr(j+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.servers = append(s.servers, v)
+		}
+	}
+	return w
+}
+
+func (s *site) addr(last int) string { return fmt.Sprintf("10.%d.%d.%d:8300", s.n/250, s.n%250, last) }
+func (s *site) wanAddr(last int) string {
+	return fmt.Sprintf("198.%d.%d.%d:8443", s.n/250, s.n%250, last)
+}
+
+// start starts one datacenter: its servers, and its gateway's heartbeats.
+func (w *world) start(s *site) {
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	for i, v := range s.servers {
+		v.start(i == 0)
+	}
+	for _, v := range s.servers[1:] {
+		s.beats.Go(func() { // as package server does with retry_join
+			if err := v.lan.Join(ctx, s.servers[0].host.addr.String()); err != nil && ctx.Err() == nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	s.beats.Go(func() {
+		tick := time.NewTicker(catalog.Interval)
+		defer tick.Stop()
+		for {
+			s.gateway.mu.Lock()
+			wan := s.gateway.wan
+			s.gateway.mu.Unlock()
+			err := s.gateways.Register(ctx, catalog.Registration{Node: "gw1", LAN: s.gateway.lan, WAN: wan})
+			if err != nil && ctx.Err() == nil && !errors.Is(err, resource.ErrNotLeader) {
+				w.t.Error(err)
+			}
+			wait := tick.C
+			if errors.Is(err, resource.ErrNotLeader) { // its Run has not begun
+				wait = time.After(time.Millisecond)
+			}
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// close ends all servers at once.
+func (w *world) close() {
+	for _, s := range w.sites {
+		s.stop()
+		for _, v := range s.servers {
+			v.stop()
+		}
+	}
+	for _, s := range w.sites {
+		for _, v := range s.servers {
+			if err := v.end(); err != nil {
+				w.t.Error(err)
+			}
+		}
+		s.beats.Wait()
+		s.gateway.close()
+		s.store.Close()
+	}
+}
+
+func (w *world) servers() (all []*server) {
+	for _, s := range w.sites {
+		all = append(all, s.servers...)
+	}
+	return all
+}
+
+// peerOf is who calls, by its certificate.
+func peerOf(ctx context.Context) (tlsutil.Peer, error) {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return tlsutil.Peer{}, errors.New("no peer")
+	}
+	return tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+}
