@@ -133,15 +133,17 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	first, second := dc1.Servers[0], dc2.Servers[0]
+	folder := t.TempDir()
+	alone, old1, old2 := filepath.Join(folder, "alone.snap"), filepath.Join(folder, "dc1.snap"), filepath.Join(folder, "dc2.snap")
 	dc1.Start()
+	awaitShown(t, 2*promptly, dc1, dc1.Servers...)
+	mustOperate(t, l, first, "snapshot", "save", alone)
 	dc2.Start()
 	awaitWhole(t, l, 2*promptly, "start")
-	first, second := dc1.Servers[0], dc2.Servers[0]
 	everybody := l.Running()
 	writeNumbers(t, l, first, 5)
 	awaitNumber(t, promptly, 5, everybody...)
-	folder := t.TempDir()
-	old1, old2 := filepath.Join(folder, "dc1.snap"), filepath.Join(folder, "dc2.snap")
 	mustOperate(t, l, first, "snapshot", "save", old1)
 	mustOperate(t, l, second, "snapshot", "save", old2)
 	if out, err := operate(t, l, first, "snapshot", "restore", old2); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
@@ -183,6 +185,12 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	writeNumbers(t, l, first, 6)
 	awaitNumber(t, promptly, 6, everybody...)
 	awaitWhole(t, l, promptly, "all of dc1 killed and restarted")
+	sameEverywhere(t, l)
+
+	// From before the secondary was there: it says itself anew, and records that nobody says are gone everywhere.
+	mustOperate(t, l, first, "snapshot", "restore", alone)
+	awaitNumber(t, promptly, -1, everybody...)
+	awaitWhole(t, l, promptly, "restore from before the secondary")
 	sameEverywhere(t, l)
 }
 
