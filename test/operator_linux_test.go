@@ -194,6 +194,38 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
+// TestLostDatacenter: all servers of the primary are lost with their disks. New ones get the last snapshot; the secondary, which
+// has records from after it, ends up with what the primary has.
+func TestLostDatacenter(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, 2*promptly, "start")
+	everybody := l.Running()
+	writeNumbers(t, l, dc1.Servers[0], 3)
+	awaitNumber(t, promptly, 3, everybody...)
+	backup := filepath.Join(t.TempDir(), "dc1.snap")
+	mustOperate(t, l, dc1.Servers[0], "snapshot", "save", backup)
+	writeNumbers(t, l, dc1.Servers[0], 7)
+	awaitNumber(t, promptly, 7, everybody...)
+
+	dc1.Kill()
+	for _, s := range dc1.Servers {
+		s.Wipe()
+	}
+	dc1.Start()
+	leaderOf(t, dc1)
+	mustOperate(t, l, dc1.Servers[0], "snapshot", "restore", backup)
+	awaitNumber(t, 2*promptly, 3, everybody...)
+	awaitWhole(t, l, 2*promptly, "new servers with the old records")
+	sameEverywhere(t, l)
+	writeNumbers(t, l, dc1.Servers[0], 8)
+	awaitNumber(t, promptly, 8, everybody...)
+	sameEverywhere(t, l)
+}
+
 // writeOn writes the state of a datacenter that is only a certificate, with a higher number each time, until it is stopped; then
 // it writes once more, and returns the number that was acknowledged last.
 func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func() int) {
