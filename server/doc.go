@@ -13,8 +13,9 @@
 // # The leader's work
 //
 // While this server leads its datacenter it watches gateway heartbeats, keeps the own federation state true in the primary,
-// follows the primary's records (in a secondary), and adds servers of the LAN pool to the Raft group. All of it is joined
-// before the next leadership begins.
+// follows the primary's records (in a secondary), and decides who is in the Raft group (operator_members.go): servers of the
+// LAN pool are added, and have a vote when they are stable; dead ones are removed, if a quorum remains. All of it is joined
+// before the next leadership begins, and begins anew after the restore of a snapshot.
 //
 // # Who may call what
 //

@@ -29,6 +29,8 @@ const (
 	levelTrail   = 250
 	// lookAtNew is how often a server that has no vote yet is looked at: how far it is, is no event.
 	lookAtNew = 500 * time.Millisecond
+	// lookAgain is how often the rules are applied if nothing happens: what an operator removed is no event either.
+	lookAgain = time.Minute
 	// holdFor is how long a server that an operator removed is not added again, if it runs all the while.
 	holdFor = 10 * time.Minute
 	// changeTimeout bounds one change of the group.
@@ -70,7 +72,7 @@ func newMembership(self string, expect int, deadAfter time.Duration) *membership
 // plan returns what to do now, and how long until there may be more if nothing happens. Servers are those of the group, with
 // the leader's last index; held are those that must not be added.
 func (m *membership) plan(now time.Time, servers []raftstore.Member, last uint64, members []pool.Member, held func(pool.Member) bool) (todo []change, again time.Duration) {
-	again = time.Hour
+	again = lookAgain
 	in := map[string]bool{}
 	for _, s := range servers {
 		in[s.Node] = true
@@ -98,7 +100,6 @@ func (m *membership) plan(now time.Time, servers []raftstore.Member, last uint64
 				m.warned = append(m.warned, fmt.Sprintf("%s: %v", s.Node, err))
 			}
 			m.stuck[s.Node] = true
-			again = min(again, time.Minute)
 			continue
 		}
 		why := fmt.Sprintf("down for %v", now.Sub(m.down[s.Node]).Round(time.Second))
@@ -124,7 +125,7 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p
 
 // dead returns the servers that have been down long enough, the longest first, and how long until the next one's time.
 func (m *membership) dead(now time.Time, servers []raftstore.Member, members []pool.Member) (dead []raftstore.Member, wait time.Duration) {
-	wait = time.Hour
+	wait = lookAgain
 	down := map[string]time.Time{}
 	for _, s := range servers {
 		p := find(members, s.Node)

@@ -23,6 +23,12 @@
 // To lead means: elected, and everything that earlier leaders committed is applied here. IsLeader, Leader and
 // RunWhileLeader speak of that. A term identifies a leadership; one that is lost and regained is another one.
 //
+// # Snapshots of operators
+//
+// Save gives the state of one moment, which stands in a file as Manifest.Header says. Restore makes such a state the group's,
+// through Raft, at an index and version above all that ever were. What it has put in place here is not committed until a
+// majority has it; if the others go on without it, the store fails (see unproven) and does not mix the two.
+//
 // # Goroutines
 //
 // Raft runs its own; Close joins them and the handlers of their connections. Open starts two more: one follows leadership,
