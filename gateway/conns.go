@@ -5,7 +5,9 @@ package gateway
 import (
 	"container/list"
 	"net"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +16,8 @@ type conn struct {
 	client net.Conn
 	side   *Side
 	began  time.Time
+	remote netip.AddrPort // not valid if the client has none
+	trip   *trip          // nil: not noted
 
 	// Guarded by conns.mu.
 	upstream net.Conn
@@ -23,7 +27,7 @@ type conn struct {
 
 // conns is every open client connection. It bounds their number and closes them all at the end.
 type conns struct {
-	max   int
+	max   *atomic.Int64
 	grace time.Duration // a connection without a hello older than this makes room for a new one
 
 	mu      sync.Mutex
@@ -38,7 +42,7 @@ func (s *conns) add(c *conn) bool {
 	s.mu.Lock()
 	var shed *conn
 	ok := !s.closed
-	if ok && len(s.open) >= s.max {
+	if ok && int64(len(s.open)) >= s.max.Load() {
 		if shed = s.oldestLocked(); shed == nil || c.began.Sub(shed.began) < s.grace {
 			shed, ok = nil, false
 		} else {

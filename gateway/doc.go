@@ -21,9 +21,16 @@
 // A connection that cannot be forwarded is closed, counted by its [Reason], and logged: the first of its reason in ten seconds
 // at Info, the rest at Debug. Where TLS has an alert for the reason, the client gets it before the close.
 //
-// Goroutines: one for each listener and two for each connection, and one for each dial attempt. [Proxy.Run] starts them and
-// joins them all before it returns. When its context ends it closes the listeners, gives open connections Config.Drain and
-// closes the rest. A client that closes while an upstream is waited for is noticed within a stagger (on Linux).
+// Before that, the side's [Policy] says whether the client's address may connect, and how many connections it may have. All of a
+// gateway's connections have a limit too ([Proxy.SetMaxConns]), and the process one of files: when it may open no more, connections
+// that come are taken and closed at once rather than left to wait. Those that are there go on: overload costs new ones first.
+//
+// [Side.Stats] has counters and, by [RouteClass], how long hellos and dials took. Config.AccessLog gets a line for each connection,
+// or for one of so many; when the file is slower than the connections, lines are dropped and counted.
+//
+// Goroutines: one for each listener and two for each connection, and one for each dial attempt; one writes the access log. [Proxy.Run] starts them and
+// joins them all before it returns. When its context ends it closes the listeners, gives open connections Config.Drain (or
+// what [Proxy.SetDrain] says, even then) and closes the rest. A client that closes while an upstream is waited for is noticed within a stagger (on Linux).
 //
 // Promises: [Side.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
 // leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,17 +34,15 @@ type Config struct {
 	FailureMemory time.Duration
 	// Drain is how long open connections may go on after the context of Run has ended. Default 2 s; negative: not at all.
 	Drain time.Duration
+	// AccessLog gets a line of JSON for each connection that AccessSample chooses, when it ends. Default: nobody does.
+	AccessLog io.Writer
+	// AccessSample has one of so many connections noted in AccessLog. Default: each; negative: none, until SetAccessSample.
+	AccessSample int
 	// Dial connects to an upstream. Default: a net.Dialer. It must return soon when ctx ends. Only *net.TCPConn are spliced.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 }
-
-const (
-	defaultMaxConns = 65536
-	filesPerConn    = 6 // two sockets, and a pipe of two ends for each direction that splices
-	otherFiles      = 64
-)
 
 func (c Config) validate() error {
 	var errs []error
@@ -78,8 +78,11 @@ type Proxy struct {
 	refusals     refusalLog
 	helloTimeout time.Duration
 	dialTimeout  time.Duration
-	drainTime    time.Duration
 	dialer       Dialer
+	maxConns     atomic.Int64
+	drain        drain
+	access       *accessLog
+	spare        spare
 	conns        conns
 	serving      sync.WaitGroup
 }
@@ -96,13 +99,15 @@ func New(cfg Config) (*Proxy, error) {
 		refusals:     refusalLog{log: log},
 		helloTimeout: hello,
 		dialTimeout:  orDefault(cfg.DialTimeout, 5*time.Second),
-		drainTime:    orDefault(cfg.Drain, 2*time.Second),
+		drain:        drain{time: orDefault(cfg.Drain, 2*time.Second)},
+		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessSample, 1)),
 		conns: conns{
-			max:   orDefault(cfg.MaxConns, max(1, min(defaultMaxConns, (maxFiles()-otherFiles)/filesPerConn))),
 			grace: hello / 10,
 			open:  map[*conn]struct{}{},
 		},
 	}
+	p.conns.max = &p.maxConns
+	p.SetMaxConns(cfg.MaxConns)
 	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
 	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)
 	p.dialer.Memory = orDefault(cfg.FailureMemory, 10*time.Second)
@@ -112,19 +117,13 @@ func New(cfg Config) (*Proxy, error) {
 	return p, nil
 }
 
-// MaxConns is the limit of client connections that is in force.
-func (p *Proxy) MaxConns() int { return p.conns.max }
-
 // Run serves the listeners until ctx ends, then closes them, lets open connections go on for Config.Drain, closes those too
 // and returns nil. It returns an error if a listener fails. It may be called once.
 func (p *Proxy) Run(ctx context.Context, listeners ...Listener) error {
 	for _, l := range listeners {
 		p.dialer.own = append(p.dialer.own, l.Addr())
 	}
-	if files := maxFiles(); files < otherFiles+2*p.conns.max {
-		p.log.Warn("this process may not have enough files open for its connection limit; raise it (ulimit -n)",
-			"files", files, "max_conns", p.conns.max)
-	}
+	defer p.begin()()
 	// Connections outlive ctx by the drain.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -146,11 +145,11 @@ func (p *Proxy) Run(ctx context.Context, listeners ...Listener) error {
 		p.serving.Wait()
 		close(done)
 	}()
-	if p.drainTime > 0 {
-		select {
-		case <-done:
-		case <-time.After(p.drainTime):
-		}
+	over, endDrain := p.drain.begin()
+	defer endDrain()
+	select {
+	case <-done:
+	case <-over:
 	}
 	stop()
 	p.conns.closeAll()
@@ -183,6 +182,9 @@ func (p *Proxy) accept(ctx, serving context.Context, l Listener) error {
 		}
 		if !passing(err) {
 			return fmt.Errorf("accept on %s (%s side): %w", l.Addr(), l.Side.name, err)
+		}
+		if noFiles(err) && p.shed(l) {
+			continue
 		}
 		p.log.Warn("cannot accept connections for now", "side", l.Side.name, "addr", l.Addr().String(), "err", err, "pause", pause)
 		select {

@@ -24,12 +24,15 @@ const (
 	ReasonClientGone
 	ReasonUpstreamUnreachable
 	ReasonLimit
+	ReasonNoFiles
+	ReasonDenied
+	ReasonSourceLimit
 	reasons
 )
 
 // Reasons lists every reason.
 var Reasons = [reasons]Reason{ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge,
-	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit}
+	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit}
 
 var reasonInfo = [reasons]struct {
 	name  string
@@ -54,6 +57,12 @@ var reasonInfo = [reasons]struct {
 		"check that the address is right, that something listens there and that no firewall stands between"},
 	ReasonLimit: {"limit", 0,
 		"this gateway has as many connections as it may; raise the limit or add a gateway"},
+	ReasonNoFiles: {"no_files", 0,
+		"the process or the system may open no more files; raise the limit (ulimit -n), or lower that of connections"},
+	ReasonDenied: {"denied", 0,
+		"the client's address is not among those that may connect to this side"},
+	ReasonSourceLimit: {"source_limit", 0,
+		"this client's address has as many connections as one may; look at what connects from there, or raise the limit"},
 }
 
 // String gives the reason as metrics and logs show it.
@@ -88,12 +97,14 @@ type refusalLog struct {
 	since [reasons]int // refusals that did not show at Info since last
 }
 
-func (l *refusalLog) write(side, remote string, r *refusal) {
+// count counts and logs.
+func (l *refusalLog) count(s *Side, remote string, r *refusal) {
+	s.refused[r.reason].Add(1)
 	level, more := slog.LevelDebug, 0
 	if r.reason != ReasonHelloCut && r.reason != ReasonClientGone {
 		level, more = l.level(r.reason)
 	}
-	attrs := []any{"side", side, "remote", remote, "sni", clip(r.sni), "reason", r.reason.String()}
+	attrs := []any{"side", s.name, "remote", remote, "sni", clip(r.sni), "reason", r.reason.String()}
 	if r.err != nil {
 		attrs = append(attrs, "err", r.err)
 	}

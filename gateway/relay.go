@@ -3,10 +3,10 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,23 +20,30 @@ const (
 
 // relay moves bytes both ways until both directions have ended. An end of data in one direction is passed on and leaves the
 // other open; a failure ends both. Between two bare *net.TCPConn the kernel moves the bytes (splice). The caller closes both
-// connections, which also ends a relay early.
-func relay(client, upstream net.Conn, up, down *atomic.Uint64) {
+// connections, which also ends a relay early. It returns what failed.
+func relay(client, upstream net.Conn, up, down tally) (err error) {
+	var back error
 	var wg sync.WaitGroup
-	wg.Go(func() { oneWay(client, upstream, down) })
-	oneWay(upstream, client, up)
+	wg.Go(func() { back = oneWay(client, upstream, down) })
+	err = oneWay(upstream, client, up)
 	wg.Wait()
+	return errors.Join(err, back)
 }
 
-func oneWay(dst, src net.Conn, count *atomic.Uint64) {
-	if err := copyAll(dst, src, count); err != nil || closeWrite(dst) != nil {
+func oneWay(dst, src net.Conn, count tally) error {
+	err := copyAll(dst, src, count)
+	if err == nil {
+		err = closeWrite(dst)
+	}
+	if err != nil {
 		abort(dst)
 		abort(src)
 	}
+	return err
 }
 
 // copyAll copies until src ends. A LimitedReader right around src does not keep TCPConn.ReadFrom from splicing.
-func copyAll(dst, src net.Conn, count *atomic.Uint64) error {
+func copyAll(dst, src net.Conn, count tally) error {
 	piece := io.LimitedReader{R: src}
 	for size := int64(minPiece); ; {
 		piece.N = size

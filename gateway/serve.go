@@ -29,8 +29,16 @@ var helloBuffers = sync.Pool{New: func() any { return new([helloBuffer]byte) }}
 
 // serve owns one client connection from its accept to its end.
 func (p *Proxy) serve(ctx context.Context, s *Side, client net.Conn) {
-	c := &conn{client: client, side: s, began: time.Now()}
+	c := &conn{client: client, side: s, began: time.Now(), remote: remoteOf(client)}
 	s.accepted.Add(1)
+	c.trip = p.access.begin(s, c.remote, c.began)
+	defer func() { c.trip.over(time.Now()) }()
+	if reason, ok := s.admit(c.remote.Addr()); !ok {
+		p.refuse(c, &refusal{reason: reason})
+		client.Close()
+		return
+	}
+	defer s.leave(c.remote.Addr())
 	if !p.conns.add(c) {
 		p.refuse(c, &refusal{reason: ReasonLimit})
 		client.Close()
@@ -44,11 +52,14 @@ func (p *Proxy) serve(ctx context.Context, s *Side, client net.Conn) {
 		p.refuse(c, r)
 		r.tell(client)
 	}
+	if ctx.Err() != nil {
+		c.trip.endsBy(endStopped)
+	}
 }
 
 func (p *Proxy) refuse(c *conn, r *refusal) {
-	c.side.refused[r.reason].Add(1)
-	p.refusals.write(c.side.name, c.client.RemoteAddr().String(), r)
+	c.trip.endsBy(r.reason.String())
+	p.refusals.count(c.side, c.client.RemoteAddr().String(), r)
 }
 
 // forward reads the hello, connects to where it wants and relays until the end, or says why not.
@@ -63,10 +74,14 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	if err != nil {
 		return p.badHello(c, err)
 	}
+	chosen := time.Now()
+	c.trip.helloCame(hello.SNI, chosen.Sub(c.began))
 	if hello.SNI == "" {
+		c.side.noteHello(nil, chosen.Sub(c.began))
 		return &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
 	}
 	to := c.side.Table().find(hello.SNI)
+	c.side.noteHello(to, chosen.Sub(c.began))
 	if to == nil {
 		return &refusal{reason: ReasonUnknownSNI, sni: hello.SNI}
 	}
@@ -80,6 +95,9 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	}
 	defer won.answer.free()
 	upstream := won.conn
+	took := time.Since(chosen)
+	c.side.noteDial(to, took)
+	c.trip.reached(won.addr, took)
 	if !p.conns.routed(c, upstream) {
 		upstream.Close()
 		return nil
@@ -92,8 +110,9 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	} else if p.write(c.client, won.answer.b) != nil {
 		return nil // the client has gone
 	}
-	c.side.up.Add(uint64(len(peeked)))
-	c.side.down.Add(uint64(len(won.answer.b)))
+	up, down := c.trip.tallies(c.side)
+	up.Add(uint64(len(peeked)))
+	down.Add(uint64(len(won.answer.b)))
 	won.answer.free()
 	helloBuffers.Put(small)
 	small, peeked = nil, nil // an idle connection keeps no buffer
@@ -101,7 +120,9 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 		p.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
 			"sni", hello.SNI, "addr", upstream.RemoteAddr().String())
 	}
-	relay(c.client, upstream, &c.side.up, &c.side.down)
+	if relay(c.client, upstream, up, down) != nil {
+		c.trip.endsBy(endCut)
+	}
 	return nil
 }
 

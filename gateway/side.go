@@ -12,6 +12,8 @@ type Side struct {
 
 	accepted, active, up, down, dialFailures atomic.Uint64
 	refused                                  [reasons]atomic.Uint64
+	hellos, dials                            [routeClasses]histogram
+	gate                                     gate
 }
 
 // NewSide makes a side whose table is empty: until SetTable it refuses every name.
@@ -42,6 +44,11 @@ type Stats struct {
 	BytesUp, BytesDown uint64
 	// DialFailures counts attempts to reach an upstream address that failed, also when another address then worked.
 	DialFailures uint64
+	// Sources is from how many addresses connections are open; see Policy.
+	Sources int
+	// Hellos are the times from the accept to the whole ClientHello, Dials those from there to an upstream, of connections
+	// that came so far.
+	Hellos, Dials map[RouteClass]Histogram
 }
 
 // Stats reads the counters. They are not read at one instant.
@@ -49,6 +56,7 @@ func (s *Side) Stats() Stats {
 	st := Stats{
 		Accepted: s.accepted.Load(), Active: s.active.Load(), Refused: make(map[Reason]uint64, reasons),
 		BytesUp: s.up.Load(), BytesDown: s.down.Load(), DialFailures: s.dialFailures.Load(),
+		Sources: s.gate.sources(), Hellos: readAll(&s.hellos), Dials: readAll(&s.dials),
 	}
 	for _, r := range Reasons {
 		st.Refused[r] = s.refused[r].Load()

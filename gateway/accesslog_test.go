@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// logged returns the lines of an access log whose proxy has ended.
+func logged(t testing.TB, b *bytes.Buffer) []accessLine {
+	t.Helper()
+	var out []accessLine
+	for line := range strings.Lines(b.String()) {
+		var l accessLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+func TestAccessLog(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	var b bytes.Buffer
+	p := start(t, Config{AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
+	end := func(c *tls.Conn) {
+		c.CloseWrite()
+		io.Copy(io.Discard, c)
+		c.Close()
+		for p.side.Stats().Active > 0 {
+			if t.Context().Err() != nil {
+				t.FailNow()
+			}
+		}
+	}
+	began := time.Now()
+	c, _ := p.connect(t, "srv1.example", 4)
+	remote := c.LocalAddr().String()
+	c.Write(make([]byte, 5000))
+	io.ReadFull(c, make([]byte, 5000))
+	end(c)
+	tls.Dial("tcp", p.addr, &tls.Config{ServerName: "srv9.example"})
+	cut, _ := p.connect(t, "srv1.example", 4)
+	cut.NetConn().(interface{ SetLinger(int) error }).SetLinger(0)
+	cut.NetConn().Close()
+	for p.side.Stats().Active > 0 {
+		if t.Context().Err() != nil {
+			t.FailNow()
+		}
+	}
+	stopped, _ := p.connect(t, "srv1.example", 4)
+	p.stop()
+	stopped.Close()
+
+	lines := logged(t, &b)
+	var ends []string
+	for _, l := range lines {
+		ends = append(ends, l.End)
+	}
+	if got := strings.Join(ends, " "); got != "done unknown_sni cut stopped" {
+		t.Fatalf("connections ended: %s\n%s", got, b.String())
+	}
+	l := lines[0]
+	if l.Side != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr || l.Up < 5000 || l.Up > 9000 ||
+		l.Down < 5000 || l.Down > 9000 || l.Hello <= 0 || l.Dial <= 0 || l.Duration < l.Hello+l.Dial-0.01 ||
+		l.Time.Before(began.Add(-time.Second)) || l.Time.After(time.Now()) {
+		t.Errorf("%+v", l)
+	}
+	if l := lines[1]; l.SNI != "srv9.example" || l.Upstream != "" || l.Up != 0 {
+		t.Errorf("%+v", l)
+	}
+	st := p.side.Stats()
+	if h := st.Hellos; h[RouteExact].Count != 3 || h[RouteNone].Count != 1 || h[RouteExact].Sum <= 0 {
+		t.Errorf("hellos %+v", h)
+	}
+	if d := st.Dials; d[RouteExact].Count != 3 || d[RouteNone].Count != 0 || d[RouteExact].Buckets[len(HistogramBounds)-1] != 3 {
+		t.Errorf("dials %+v", d)
+	}
+}
+
+func TestAccessSample(t *testing.T) {
+	l := newAccessLog(io.Discard, 3)
+	p := &Proxy{access: l}
+	count := func() (n int) {
+		for range 12 {
+			if l.begin(NewSide("lan"), netip.AddrPort{}, time.Time{}) != nil {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(); n != 4 {
+		t.Errorf("%d of 12 noted, one of 3 was asked for", n)
+	}
+	if p.SetAccessSample(0); count() != 0 {
+		t.Error("noted after the log was switched off")
+	}
+	if p.SetAccessSample(1); count() != 12 {
+		t.Error("not all noted")
+	}
+}
+
+// stuck is a writer that does not write until it may, and then fails.
+type stuck struct{ may, tried chan struct{} }
+
+func (s stuck) Write([]byte) (int, error) {
+	s.tried <- struct{}{}
+	<-s.may
+	return 0, errors.New("disk full")
+}
+
+func TestAccessLogNeverWaits(t *testing.T) {
+	s := stuck{make(chan struct{}), make(chan struct{}, 2*accessQueue)}
+	l := newAccessLog(s, 1)
+	var wg sync.WaitGroup
+	wg.Go(l.run)
+	note := func() { l.begin(NewSide("lan"), netip.AddrPort{}, time.Time{}).over(time.Time{}) }
+	note()
+	<-s.tried // it is in the hand of the writer
+	for range accessQueue + 7 {
+		note()
+	}
+	if n := l.dropped.Load(); n != 7 {
+		t.Errorf("%d lines dropped, want 7", n)
+	}
+	close(s.may)
+	close(l.queue)
+	wg.Wait()
+	if n := l.dropped.Load(); n != 7+1+accessQueue {
+		t.Errorf("%d lines not written, want all", n)
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	var h histogram
+	for _, d := range []time.Duration{0, 500 * time.Microsecond, 500*time.Microsecond + 1, 10 * time.Second, time.Minute} {
+		h.note(d)
+	}
+	got := h.read()
+	if got.Count != 5 || got.Sum != 70*time.Second+time.Millisecond+1 || got.Buckets[0] != 2 || got.Buckets[1] != 3 ||
+		got.Buckets[len(got.Buckets)-1] != 4 {
+		t.Errorf("%+v", got)
+	}
+}

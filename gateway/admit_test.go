@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func prefixes(t testing.TB, list ...string) []netip.Prefix {
+	t.Helper()
+	var out []netip.Prefix
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func TestPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		allow, deny []string
+		addr        string
+		want        bool
+	}{
+		{nil, nil, "192.0.2.1", true},
+		{[]string{"192.0.2.0/24"}, nil, "192.0.2.255", true},
+		{[]string{"192.0.2.0/24"}, nil, "192.0.3.0", false},
+		{[]string{"192.0.2.7/24"}, nil, "192.0.2.255", true}, // bits of the host do not matter
+		{[]string{"192.0.2.0/24"}, nil, "::ffff:192.0.2.1", true},
+		{[]string{"::ffff:192.0.2.0/120"}, nil, "192.0.2.1", true},
+		{[]string{"192.0.2.0/24"}, nil, "2001:db8::1", false},
+		{[]string{"0.0.0.0/0"}, nil, "2001:db8::1", false},
+		{[]string{"::/0"}, nil, "192.0.2.1", false},
+		{[]string{"::/0"}, nil, "fe80::1%eth0", true},
+		{nil, []string{"192.0.2.0/24", "2001:db8::/32"}, "192.0.2.1", false},
+		{nil, []string{"192.0.2.0/24", "2001:db8::/32"}, "2001:db8:1::1", false},
+		{nil, []string{"192.0.2.0/24", "2001:db8::/32"}, "2001:db9::1", true},
+		{nil, []string{"fe80::/10"}, "fe80::1%eth0", false},
+		{[]string{"10.0.0.0/8"}, []string{"10.1.0.0/16"}, "10.1.2.3", false},
+		{[]string{"10.1.2.3/32"}, []string{"10.0.0.0/8"}, "10.1.2.3", false},
+		{[]string{"10.0.0.0/8", "172.16.0.0/12", "192.168.1.1/32"}, nil, "192.168.1.1", true},
+	} {
+		s := NewSide("wan")
+		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
+		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
+		if ok != tt.want || !ok && reason != ReasonDenied {
+			t.Errorf("allow %v, deny %v: %s admitted: %v (%v)", tt.allow, tt.deny, tt.addr, ok, reason)
+		}
+	}
+	s := NewSide("wan")
+	if _, ok := s.admit(netip.Addr{}); !ok {
+		t.Error("a connection without an address is refused")
+	}
+	s.leave(netip.Addr{})
+	if s.SetPolicy(Policy{Allow: prefixes(t, "::/0")}); s.Stats().Sources != 0 {
+		t.Error("it is counted")
+	}
+	if _, ok := s.admit(netip.Addr{}); ok {
+		t.Error("a connection without an address is admitted where only some networks are")
+	}
+}
+
+func TestMaxPerSource(t *testing.T) {
+	s := NewSide("wan")
+	s.SetPolicy(Policy{MaxPerSource: 2})
+	enter := func(addr string, want bool) {
+		t.Helper()
+		if reason, ok := s.admit(netip.MustParseAddr(addr)); ok != want || !ok && reason != ReasonSourceLimit {
+			t.Errorf("%s admitted: %v (%v)", addr, ok, reason)
+		}
+	}
+	enter("192.0.2.1", true)
+	enter("::ffff:192.0.2.1", true)
+	enter("192.0.2.1", false)
+	enter("192.0.2.2", true)
+	enter("2001:db8:1:2::1", true)
+	enter("2001:db8:1:2:ffff::1", true)
+	enter("2001:db8:1:2::3", false)
+	enter("2001:db8:1:3::3", true)
+	if n := s.Stats().Sources; n != 4 {
+		t.Errorf("%d sources", n)
+	}
+	s.SetPolicy(Policy{}) // those that are there stay counted
+	enter("192.0.2.1", true)
+	s.SetPolicy(Policy{MaxPerSource: 3})
+	enter("192.0.2.1", false)
+	for _, a := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:2::1", "2001:db8:1:3::9"} {
+		s.leave(netip.MustParseAddr(a))
+	}
+	if n := s.Stats().Sources; n != 0 {
+		t.Errorf("%d sources are left", n)
+	}
+	enter("192.0.2.1", true)
+}
+
+// from connects to the proxy from one address of this machine, and says whether it was served.
+func (r *running) from(t testing.TB, local, sni string) (*tls.Conn, bool) {
+	t.Helper()
+	d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
+	c, err := tls.DialWithDialer(&d, "tcp", r.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+	if err != nil {
+		return nil, false
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c, true
+}
+
+func TestSourcesOfConnections(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{}, Route{Match: "source.example", To: []string{addr}})
+	p.side.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
+	a, ok := p.from(t, "127.0.0.1", "source.example")
+	if !ok {
+		t.Fatal("the first connection was refused")
+	}
+	for local, want := range map[string]bool{"127.0.0.1": false, "127.0.0.2": true, "127.0.0.3": false} {
+		if _, ok := p.from(t, local, "source.example"); ok != want {
+			t.Errorf("from %s served: %v", local, ok)
+		}
+	}
+	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1})
+	if st := p.side.Stats(); st.Sources != 2 || st.Active != 2 || st.Accepted != 4 {
+		t.Errorf("%+v", st)
+	}
+	a.CloseWrite()
+	if b, err := io.ReadAll(a); err != nil || string(b) != "srv1bye" {
+		t.Errorf("%q, %v", b, err)
+	}
+	a.Close()
+	for p.side.Stats().Sources == 2 { // the proxy learns of the end in its own time
+		if t.Context().Err() != nil {
+			t.FailNow()
+		}
+	}
+	if _, ok := p.from(t, "127.0.0.1", "source.example"); !ok {
+		t.Error("refused after the first connection has ended")
+	}
+	p.stop()
+	if n := p.side.Stats().Sources; n != 0 {
+		t.Errorf("%d sources are left", n)
+	}
+}
+
+func TestSetMaxConns(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
+	p.connect(t, "limit.example", 4)
+	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
+		t.Error("served above the limit")
+	}
+	p.SetMaxConns(2)
+	p.connect(t, "limit.example", 4)
+	p.SetMaxConns(1)
+	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
+		t.Error("served above the lower limit")
+	}
+	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
+}
+
+func TestSetDrain(t *testing.T) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
+	c, _ := p.connect(t, "drain.example", 4)
+	stopped := make(chan struct{})
+	go func() { p.stop(); close(stopped) }()
+	for { // the listener closes at once
+		n, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			break
+		}
+		n.Close()
+	}
+	c.Write([]byte("late"))
+	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+		t.Error(err)
+	}
+	p.SetDrain(0)
+	<-stopped
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection has outlived the drain")
+	}
+}
+
+// BenchmarkAdmit is what each connection costs for its source to be looked at, with long lists of networks.
+func BenchmarkAdmit(b *testing.B) {
+	var list []netip.Prefix
+	for i := range 1000 {
+		list = append(list, netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/%d", i/256, i%256, 16+i%9)))
+	}
+	s := NewSide("wan")
+	s.SetPolicy(Policy{Allow: list, Deny: prefixes(b, "192.0.2.0/24"), MaxPerSource: 100})
+	addr := netip.MustParseAddr("10.1.2.3")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := s.admit(addr); !ok {
+			b.Fatal("refused")
+		}
+		s.leave(addr)
+	}
+}
+
+// BenchmarkConnection is a connection through the gateway that ends as soon as its upstream has answered.
+func BenchmarkConnection(b *testing.B) {
+	ln := listen(b)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(buf)
+			c.Close()
+		}
+	}()
+	defer func() { ln.Close(); <-done }()
+	p := start(b, Config{}, Route{Match: "bench.example", To: []string{ln.Addr().String()}})
+	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
+	buf := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		c, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.(*net.TCPConn).SetLinger(0) // no port is left waiting
+		c.Write(hello)
+		c.Read(buf)
+		c.Close()
+	}
+}

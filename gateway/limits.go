@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import "fmt"
+
+const (
+	defaultMaxConns = 65536
+	filesPerConn    = 6  // two sockets, and a pipe of two ends for each direction that splices
+	leastPerConn    = 2  // without splicing
+	otherFiles      = 64 // listeners, logs, dials that race
+)
+
+// MaxConns is the limit of client connections that is in force.
+func (p *Proxy) MaxConns() int { return int(p.maxConns.Load()) }
+
+// SetMaxConns changes Config.MaxConns; 0 is its default. Open connections stay, even if they are more than n.
+func (p *Proxy) SetMaxConns(n int) {
+	p.maxConns.Store(int64(orDefault(n, max(1, min(defaultMaxConns, (maxFiles()-otherFiles)/filesPerConn)))))
+}
+
+// MaxFiles is how many files and sockets this process may have open: the hard limit of the system (RLIMIT_NOFILE), to which
+// the Go runtime raises the soft one when a process starts. It is 1<<30 where systems are not asked.
+func MaxFiles() int { return maxFiles() }
+
+// CheckFiles says whether this process may open the files that n client connections need at least, and if not, what to do.
+func CheckFiles(n int) error {
+	files, need := maxFiles(), otherFiles+leastPerConn*n
+	if files >= need {
+		return nil
+	}
+	return fmt.Errorf("%d connections need %d files open, and this process may have %d: raise that (ulimit -n %d; LimitNOFILE=%d in a unit of systemd), or allow at most %d connections",
+		n, need, files, need, need, max(0, (files-otherFiles)/leastPerConn))
+}
+
+// begin starts what runs beside the engine. The function that it returns ends and joins that.
+func (p *Proxy) begin() (end func()) {
+	if err := CheckFiles(p.MaxConns()); err != nil {
+		p.log.Warn("too few files for the limit of connections", "err", err)
+	}
+	p.spare.hold()
+	written := make(chan struct{})
+	go func() {
+		p.access.run()
+		close(written)
+	}()
+	return func() {
+		p.spare.release()
+		close(p.access.queue)
+		<-written
+	}
+}
