@@ -9,8 +9,9 @@
 //
 // In each round, each row has all contenders one after another, in another order each time. For a run, fresh servers and a
 // fresh proxy are started, the proxy on a core of its own; then a process with the clients on the servers' core, which
-// tells its figures. A run that other processes have disturbed is repeated. At the end come the medians over all rounds,
-// the median of each subject's ratio to the best peer in the same round, and whether the goal is met.
+// tells its figures. A run that other processes have disturbed is repeated, and is left out if it is not among the quieter
+// half even so. At the end come the medians over the rounds, the ratio of each subject's to the best peer's, and whether the
+// goal is met.
 //
 // # Contenders
 //

@@ -48,7 +48,7 @@ func (f figure) goalText() string {
 	case "":
 		return ""
 	case itself:
-		return fmt.Sprintf("%s %.1f", sign, f.goal.bound)
+		return sign + " " + number(f.goal.bound)
 	}
 	return fmt.Sprintf("%s %.1fx %s", sign, f.goal.bound, f.goal.of)
 }
@@ -116,7 +116,8 @@ func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
 	update.Rate, update.For, update.Interval = 500, 2*t.measure, 20*time.Millisecond
 	return []row{
 		{fmt.Sprintf("idle/%d", t.idle), spec(load.Idle, t.idle), []figure{
-			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn}, {name: load.Held, more: true, plain: true},
+			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn},
+			{name: load.Held, more: true, plain: true, goal: goal{itself, float64(t.idle)}},
 		}},
 		{fmt.Sprintf("stall/%d", t.stalls), stall, []figure{
 			{name: load.RSSPerConn, goal: goal{hap, 0.1}}, {name: load.P99},

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -41,15 +43,15 @@ type line struct {
 	Others float64 `json:"others"`
 }
 
-// value is the median of all rounds, and each.
+// value is the median of the rounds that count, and each of these.
 type value struct {
 	Median float64   `json:"median"`
-	Rounds []float64 `json:"rounds"` // NaN-free: a failed round is missing
+	Rounds []float64 `json:"rounds"`
 }
 
 // verdict compares a subject with the best peer.
 type verdict struct {
-	// Best is the peer with the best median, and Ratio the median over rounds of the subject's figure by that peer's.
+	// Best is the peer with the best median, and Ratio the subject's median by that peer's.
 	Best  string  `json:"best,omitempty"`
 	Ratio float64 `json:"ratio,omitempty"`
 	// Met says whether the goal is; nil if there is none, or nobody to compare with.
@@ -59,14 +61,27 @@ type verdict struct {
 // byRound are the figures of one row and one contender.
 type byRound map[int]load.Figures
 
-func (b byRound) series(name string) map[int]float64 {
-	s := map[int]float64{}
-	for round, f := range b {
-		if v, ok := f[name]; ok {
-			s[round] = v
+// series are the values of a figure, in the order of rounds.
+func (b byRound) series(name string) []float64 {
+	var s []float64
+	for _, round := range slices.Sorted(maps.Keys(b)) {
+		if v, ok := b[round][name]; ok {
+			s = append(s, v)
 		}
 	}
 	return s
+}
+
+// quiet leaves out the rounds in which other processes used more cores than noisy; but the quieter half, rounded up, stays.
+func (b byRound) quiet(noisy float64) byRound {
+	rounds := slices.SortedFunc(maps.Keys(b), func(x, y int) int { return cmp.Compare(b[x][load.Others], b[y][load.Others]) })
+	kept := byRound{}
+	for i, round := range rounds {
+		if i < (len(rounds)+1)/2 || b[round][load.Others] <= noisy {
+			kept[round] = b[round]
+		}
+	}
+	return kept
 }
 
 // newReport computes medians and verdicts.
@@ -96,6 +111,9 @@ func newReport(machine string, b bench, runs []run) report {
 	}
 	for _, r := range b.rows {
 		addAdded(found[r.name])
+		for name, of := range found[r.name] {
+			found[r.name][name] = of.quiet(b.noisy)
+		}
 		for _, f := range r.figures {
 			if l, ok := newLine(b.contenders, r, f, found[r.name]); ok {
 				rep.Lines = append(rep.Lines, l)
@@ -118,30 +136,18 @@ func addAdded(found map[string]byRound) {
 
 func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, bool) {
 	l := line{Row: r.name, Figure: f.name, Goal: f.goalText(), More: f.more, Of: map[string]value{}, Verdicts: map[string]verdict{}}
-	series := map[string]map[int]float64{}
 	var others []float64
 	for _, c := range cs {
-		s := found[c.name].series(f.name)
-		if len(s) == 0 {
-			continue
-		}
-		series[c.name] = s
-		v := value{}
-		for round := range len(found[c.name]) {
-			if x, ok := s[round]; ok {
-				v.Rounds = append(v.Rounds, x)
-			}
-		}
-		v.Median = median(v.Rounds)
-		l.Of[c.name] = v
-		for _, x := range found[c.name].series(load.Others) {
-			others = append(others, x)
+		if s := found[c.name].series(f.name); len(s) > 0 {
+			l.Of[c.name] = value{Median: median(s), Rounds: s}
+			others = append(others, found[c.name].series(load.Others)...)
 		}
 	}
 	l.Others = median(others)
+	than := bestPeer(cs, f, l.Of)
 	for _, c := range cs {
 		if v, ok := l.Of[c.name]; ok && c.role == subject {
-			l.Verdicts[c.name] = f.judge(c.name, v, bestPeer(cs, f, l.Of), series)
+			l.Verdicts[c.name] = f.judge(v.Median, than, l.Of[than].Median)
 		}
 	}
 	return l, len(l.Of) > 0
@@ -162,31 +168,25 @@ func bestPeer(cs []contender, f figure, of map[string]value) string {
 	return name
 }
 
-func (f figure) judge(name string, v value, than string, series map[string]map[int]float64) verdict {
-	met := func(x float64) *bool {
-		ok := x <= f.goal.bound
-		if f.more {
-			ok = x >= f.goal.bound
+// judge compares a subject's figure with that of the best peer.
+func (f figure) judge(ours float64, than string, theirs float64) verdict {
+	var v verdict
+	x := ours
+	if f.goal.of != itself {
+		if theirs <= 0 {
+			return v
 		}
-		return &ok
+		x = ours / theirs
+		v = verdict{Best: than, Ratio: x}
 	}
-	if f.goal.of == itself {
-		return verdict{Met: met(v.Median)}
-	}
-	var ratios []float64
-	for round, x := range series[name] {
-		if y := series[than][round]; y > 0 {
-			ratios = append(ratios, x/y)
-		}
-	}
-	if len(ratios) == 0 {
-		return verdict{}
-	}
-	j := verdict{Best: than, Ratio: median(ratios)}
 	if f.goal.of != "" {
-		j.Met = met(j.Ratio)
+		met := x <= f.goal.bound
+		if f.more {
+			met = x >= f.goal.bound
+		}
+		v.Met = &met
 	}
-	return j
+	return v
 }
 
 func median(x []float64) float64 {

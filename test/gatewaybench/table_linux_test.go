@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -39,7 +40,7 @@ func TestReport(t *testing.T) {
 		ratio  float64
 		met    bool
 	}{
-		{95, "haproxy", 0.95, false}, // the best peer by its median, and the ratio in the same round
+		{95, "haproxy", 0.95, false}, // the best peer by its median
 		{1, "haproxy", 1.0 / 3, false},
 		{0, "", 0, true},
 	} {
@@ -63,7 +64,7 @@ func TestTable(t *testing.T) {
 |-----|-------------|----------------|-----:|---------:|--------:|--------:|----------:|------:|-------:|
 | r   | MB/s        | ≥ 1.0x best    |   95 | 0.95x NO | haproxy |     100 |        50 |    10 |      0 |
 |     | RSS KB/conn | ≤ 0.2x haproxy |    1 | 0.33x NO | haproxy |       3 |         4 |   0.1 |      0 |
-|     | lost        | ≤ 0.0          |    0 |      yes |         |       - |         - |     - |      0 |
+|     | lost        | ≤ 0            |    0 |      yes |         |       - |         - |     - |      0 |
 
 failed: r other round 2: it fell over
 `
@@ -85,6 +86,25 @@ func TestPlaces(t *testing.T) {
 			if strings.Contains(filled, "{raw") || strings.Contains(filled, "{tls") || strings.Contains(filled, "{listen") {
 				t.Errorf("%s of %s has places left:\n%s", name, c.name, filled)
 			}
+		}
+	}
+}
+
+func TestQuietRoundsCount(t *testing.T) {
+	b := byRound{}
+	for round, others := range []float64{0.1, 1, 0.5, 0.4, 0.2} {
+		b[round] = load.Figures{load.Others: others, load.P50: float64(round)}
+	}
+	for _, test := range []struct {
+		noisy float64
+		want  string
+	}{
+		{0, "[0 3 4]"}, // the quieter half at least
+		{0.5, "[0 2 3 4]"},
+		{1, "[0 1 2 3 4]"},
+	} {
+		if got := fmt.Sprint(b.quiet(test.noisy).series(load.P50)); got != test.want {
+			t.Errorf("noisy %v: rounds %s, want %s", test.noisy, got, test.want)
 		}
 	}
 }
