@@ -13,8 +13,7 @@ import (
 // drain is the handler of connections that receive bulk data.
 type drain struct {
 	*client
-	bytes  int64
-	broken error
+	bytes int64
 }
 
 // ready takes data without copying it (tcp(7): MSG_TRUNC).
@@ -26,7 +25,6 @@ func (d *drain) ready(c *rawConn, events uint32) {
 		d.bytes += int64(n)
 	}
 	if err != nil {
-		d.broken = err
 		d.fail(fmt.Errorf("a bulk connection broke: %w", err))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/binary"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"encoding/pem"
 )
 
 // MakeCert writes cert.pem and key.pem into dir: one certificate (P-256), which clients trust as it is.
