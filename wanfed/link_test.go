@@ -236,8 +236,12 @@ func TestStalePacketsAreNotSent(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		send(t, t1, "srv1.dc2", "so is srv1.dc4")
 		time.Sleep(n1.tun.tm.stale + ageStep)
-		send(t, t1, "srv1.dc2", "news")
 		heal()
+		time.Sleep(n1.tun.tm.backoffMax)
+		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || l.Queued != 0 {
+			t.Errorf("link: %+v", l)
+		}
+		send(t, t1, "srv1.dc2", "news")
 		if got := receive(t, t2); got != "news" {
 			t.Errorf("received %q", got)
 		}
