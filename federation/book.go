@@ -44,9 +44,10 @@ type AddressBookConfig struct {
 // AddressBook computes how every datacenter is reached and publishes it.
 type AddressBook struct {
 	cfg AddressBookConfig
-	// Only publish and remember use these, which are called by one goroutine at a time.
-	old   remembered
-	known map[string][]string // by datacenter, the addresses that somebody names now
+	// Only read, publish and remember use these, which are called by one goroutine at a time.
+	old     remembered
+	known   map[string][]string                  // by datacenter, the addresses that somebody names now
+	decoded map[*pb.Resource]*pb.FederationState // of the last reading
 
 	mu       sync.Mutex
 	origins  map[string]map[string]Origin // by datacenter and address; immutable once here
@@ -93,6 +94,7 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		if err == nil {
 			a.publish(f, ready == nil)
 		}
+		pause := time.NewTimer(pauseOf(len(f.states)))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -103,11 +105,22 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		case <-ready:
 			ready = nil // and read once more
 		}
+		select {
+		case <-pause.C: // over, as a rule
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 
+// pauseOf is how long after a reading the next one comes at the earliest, in a federation of so many datacenters. A reading costs in
+// proportion to them, and so do the changes when many start at once.
+func pauseOf(datacenters int) time.Duration {
+	return min(time.Duration(datacenters)*250*time.Microsecond, 250*time.Millisecond)
+}
+
 func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
-	if f.states, _, err = States(ctx, a.cfg.Backend); err != nil {
+	if f.states, err = a.readStates(ctx); err != nil {
 		return f, err
 	}
 	if f.own, err = catalog.List(ctx, a.cfg.Backend); err != nil {
@@ -121,6 +134,27 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 	}
 	f.hints = hints(a.cfg.WAN.Members(), a.cfg.DC, a.cfg.PrimaryDC, f.states)
 	return f, nil
+}
+
+// readStates is States, but decodes only what has changed since the last call: resources are immutable.
+func (a *AddressBook) readStates(ctx context.Context) ([]*pb.FederationState, error) {
+	rs, _, err := a.cfg.Backend.List(ctx, resource.Eventual, resource.Query{Type: StateType})
+	if err != nil {
+		return nil, err
+	}
+	states, decoded := make([]*pb.FederationState, 0, len(rs)), make(map[*pb.Resource]*pb.FederationState, len(rs))
+	for _, r := range rs {
+		s := a.decoded[r]
+		if s == nil {
+			if s, err = FromResource(r); err != nil {
+				return nil, err
+			}
+		}
+		decoded[r] = s
+		states = append(states, s)
+	}
+	a.decoded = decoded
+	return states, nil
 }
 
 // publish stores what follows from f; for gateways too when it is whole.

@@ -69,8 +69,7 @@ func hints(members []pool.Member, ownDC, primary string, states []*pb.Federation
 		if err != nil || dc == ownDC || m.Status == pool.StatusLeft {
 			continue
 		}
-		federated := dc == primary || slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter == dc })
-		if !federated && !m.Alive() {
+		if !m.Alive() && dc != primary && !slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter == dc }) {
 			continue
 		}
 		if addrs := parseHint(m.Tags[TagGateways]); len(addrs) > 0 {

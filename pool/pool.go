@@ -140,7 +140,7 @@ func (p *Pool) follow(stopped <-chan struct{}) {
 			if !ok {
 				continue
 			}
-			p.refresh()
+			p.update(me.Members)
 			for _, m := range me.Members {
 				p.cfg.Logger.Info("member "+verb(me.Type), "peer", m.Name, "addr", addrOf(m))
 			}
@@ -170,7 +170,30 @@ func (p *Pool) refresh() {
 		out = append(out, fromSerf(m))
 	}
 	slices.SortFunc(out, byName)
-	p.members.Store(&out)
+	p.publish(out)
+}
+
+// update is refresh for some members: an event is about one of a thousand, as a rule.
+func (p *Pool) update(some []serf.Member) {
+	now, out := p.serf.Load().Members(), slices.Clone(p.Members())
+	for _, m := range some {
+		i, known := slices.BinarySearchFunc(out, Member{Name: m.Name}, byName)
+		at := slices.IndexFunc(now, func(n serf.Member) bool { return n.Name == m.Name })
+		switch {
+		case at >= 0 && known:
+			out[i] = fromSerf(now[at])
+		case at >= 0:
+			out = slices.Insert(out, i, fromSerf(now[at]))
+		case known:
+			out = slices.Delete(out, i, i+1)
+		}
+	}
+	p.publish(out)
+}
+
+// publish replaces the member list, which nobody changes from then on.
+func (p *Pool) publish(members []Member) {
+	p.members.Store(&members)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
