@@ -38,6 +38,9 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// for datagrams, and let half a federation that is cut off look alive for two minutes.
 		ml.SuspicionMult = 4
 		ml.SuspicionMaxTimeoutMult = 2
+		// A server whose probes fail doubts itself and probes less often: up to eight times less, by memberlist's own value, which is for
+		// the one server of many that is sick. Here a whole datacenter may be cut off from most others.
+		ml.AwarenessMaxMultiplier = 2
 	}
 	if p.cfg.Keys != nil {
 		ml.Keyring = p.cfg.Keys.live
