@@ -16,10 +16,10 @@
 //   - The store: servers of one datacenter share one in memory, and the first of them leads. There is no Raft, and no disk but
 //     for the addresses that servers remember.
 //   - gRPC between datacenters: a server has a connection to the primary. A wanfed server also keeps one to each other datacenter,
-//     which costs two connections more for each, one each way.
+//     so it has two more for each, one each way; TestKeptConnections says what one costs.
 //
-// The flow: newWorld builds all; simulate starts every datacenter in the same moment, waits until all see all, lets a minute
-// pass, measures two idle minutes, moves one gateway to another address without a word to anybody, and waits until
+// The flow: newWorld builds all; simulate starts every datacenter in the same moment, waits until all see all, lets ten minutes
+// pass, measures two idle ones, moves one gateway to another address without a word to anybody, and waits until
 // every book has it and no link hangs on the lost path. Everything runs in one bubble and ends with it.
 //
 // Limits: the cost is this machine's cores and memory. A connection takes some 40 KiB for both ends, and in the minute after such

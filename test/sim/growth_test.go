@@ -42,7 +42,8 @@ func TestGrowth(t *testing.T) {
 }
 
 const (
-	settling = time.Minute     // from the end of the start to the measure of the idle state
+	talking  = time.Minute     // how long after the start there is much to tell
+	settling = 9 * time.Minute // from then to the measure of the idle state
 	idling   = 2 * time.Minute // that measure
 	drain    = time.Minute     // what the libraries do not join ends by its timers within this
 )
@@ -60,11 +61,12 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 		time.Sleep(drain)
 	}()
 	g.alive = w.converge(t)
-	for begin := time.Now(); time.Since(begin) < settling; time.Sleep(time.Second) {
+	for begin := time.Now(); time.Since(begin) < talking; time.Sleep(time.Second) {
 		conns := w.conns()
 		g.peak = max(g.peak, conns[len(conns)/2])
 	}
 	g.startCPU = cpuTime() - cpu
+	time.Sleep(settling)
 	before := w.read()
 	time.Sleep(idling)
 	after := w.read()

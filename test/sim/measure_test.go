@@ -105,7 +105,7 @@ func (g growth) check(t testing.TB) {
 		"an idle server sends more than 2 packets/s":                     g.packets > 2,
 		"packets were dropped while idle":                                g.dropped > 0,
 		"a new address is not known everywhere within 20 s":              g.known.at(1) > 20*time.Second,
-		"a link stays on a lost path for more than 15 s":                 g.left.at(1) > 15*time.Second,
+		"a link stays on a lost path for more than 45 s":                 g.left.at(1) > 45*time.Second, // a quiet one looks each 30 s
 		"a server was held for failed while a gateway moved":             g.doubted > 0,
 	} {
 		if bad {

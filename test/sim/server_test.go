@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -132,7 +134,8 @@ func (v *server) buildReplication(w *world) (err error) {
 		_, _, err := federation.Upsert(ctx, s.store, st)
 		return err
 	}
-	v.grpc = grpc.NewServer(grpc.Creds(api.Handshaken()))
+	v.grpc = grpc.NewServer(grpc.Creds(api.Handshaken()),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
 		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: true})

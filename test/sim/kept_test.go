@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sim
+
+import (
+	"context"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// TestKeptConnections says what the gRPC connections cost that a wanfed server keeps to each other datacenter, and that the servers
+// here do not have.
+func TestKeptConnections(t *testing.T) {
+	if os.Getenv("WANFED_BENCH") == "" {
+		t.Skip("a measure; set WANFED_BENCH=1")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		const n = 300
+		w := newWorld(t, 2, 1)
+		for _, s := range w.sites {
+			w.start(s)
+		}
+		defer func() {
+			w.close()
+			time.Sleep(drain)
+		}()
+		w.converge(t)
+		time.Sleep(settling)
+		without := w.read()
+		keep(t, w.sites[0].servers[0], w.sites[1].dc, n)
+		with := w.read()
+		time.Sleep(idling)
+		after := w.read()
+		t.Logf("a connection kept, at each of its ends: %.0f KiB of heap and stacks, %.1f goroutines, %.1f B/s while idle",
+			(with.heap-without.heap)/2/n/1024, (with.routines-without.routines)/2/n, float64(after.bytes-with.bytes)/2/n/idling.Seconds())
+	})
+}
+
+// keep opens connections as package server does, until the test ends.
+func keep(t *testing.T, v *server, dc string, connections int) {
+	for range connections {
+		cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+			return v.dialer.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cc.Close() })
+		if _, err := healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
