@@ -75,6 +75,9 @@ type partWriter struct {
 func (w *partWriter) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		chunk := p[done:min(len(p), done+partSize)]
+		if w.n+int64(len(chunk)) > raftstore.MaxArchive {
+			return done, status.Errorf(codes.ResourceExhausted, "the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchive))
+		}
 		if err := w.stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: chunk}}); err != nil {
 			return done, err
 		}
@@ -105,7 +108,11 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
 		o.logger.Warn("restoring a snapshot", "err", err)
-		return resource.StatusError(err)
+		err = resource.StatusError(err)
+		if status.Code(err) == codes.Internal { // no room on the disk, say: all but an unknown outcome means that nothing changed
+			err = status.Error(codes.FailedPrecondition, err.Error())
+		}
+		return err
 	}
 	return stream.SendAndClose(&pb.RestoreSnapshotResponse{Index: out.Index, Resources: uint64(out.Totals.Resources)})
 }

@@ -106,8 +106,8 @@ func (s serverSettings) check() error {
 	if s.Port < 0 {
 		port = fmt.Errorf("port is %d: must be 0 to 65535", s.Port)
 	}
-	_, dead := time.ParseDuration(s.DeadServerAfter)
-	if dead != nil {
+	var dead error
+	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write it as 10m, 90s or 1h30m", s.DeadServerAfter)
 	}
 	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
@@ -121,10 +121,8 @@ func (s serverSettings) config() server.Config {
 		port = -1
 	}
 	dead, err := time.ParseDuration(s.DeadServerAfter)
-	if err != nil {
+	if err != nil || dead < 0 {
 		dead = 0 // check says so
-	} else if dead == 0 {
-		dead = -1 // no default for what was said
 	}
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,

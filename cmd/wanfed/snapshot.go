@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
@@ -274,8 +275,9 @@ func (o *operatorCall) restore(ctx context.Context, c pb.OperatorServiceClient, 
 	if err == nil {
 		return resp, nil
 	}
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented:
+	switch code := status.Code(err); {
+	case code == codes.InvalidArgument, code == codes.FailedPrecondition, code == codes.PermissionDenied, code == codes.Unimplemented,
+		errors.Is(resource.FromStatus(err), resource.ErrNotLeader):
 		return nil, fmt.Errorf("%w; nothing was changed", o.explain(ctx, what, err))
 	}
 	return nil, fmt.Errorf("%w; it may be restored or not: the records are all as they were, or all as in the file", o.explain(ctx, what, err))

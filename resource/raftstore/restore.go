@@ -205,12 +205,12 @@ func (s *Store) restoreError(err error, index uint64) error {
 	switch {
 	case err == nil:
 		return nil
+	case s.restoring.Load() != nil, s.raft.LastIndex() >= index: // under way, or done here and perhaps nowhere else
+		return errors.Join(resource.ErrUnknownOutcome, err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return resource.ErrNotLeader
-	case s.restoring.Load() == nil && s.raft.LastIndex() < index:
-		return err
 	}
-	return errors.Join(resource.ErrUnknownOutcome, err)
+	return err
 }
 
 // answered is the future of a call that has ended.

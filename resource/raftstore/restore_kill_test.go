@@ -67,6 +67,7 @@ func restoreForEver(dir string) error {
 
 // TestKillWhileRestoring: after kill -9 the state is one of the two snapshots, whole, at no index below one that was told.
 func TestKillWhileRestoring(t *testing.T) {
+	t.Parallel()
 	rounds := 12
 	if testing.Short() {
 		rounds = 4
