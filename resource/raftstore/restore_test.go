@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -357,6 +358,27 @@ func TestRestoreLost(t *testing.T) {
 	}
 	again := mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
 	awaitFailed(t, again)
+
+	// What its error says: removed, emptied, started anew.
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := awaitLeader(t, others...)
+	if err := next.RemoveServer(t.Context(), leader.cfg.Node); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(leader.cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	again = mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
+	if err := next.AddNonvoter(t.Context(), leader.cfg.Node); err != nil {
+		t.Fatal(err)
+	}
+	awaitText(t, again, "z", "1")
+	if err := next.AddVoter(t.Context(), leader.cfg.Node); err != nil {
+		t.Fatal(err)
+	}
+	same(t, append(others, again))
 }
 
 func awaitFailed(t *testing.T, s *Store) {

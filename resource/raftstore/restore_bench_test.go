@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// many returns a store that leads alone, with n small resources.
+func many(b *testing.B, n int) *Store {
+	b.Helper()
+	s := single(b)
+	for first := 0; first < n; first += 5000 {
+		var ops []*pb.Op
+		for i := first; i < min(n, first+5000); i++ {
+			ops = append(ops, resource.PutOp(thing(b, fmt.Sprintf("thing-%07d", i), "some text"), ""))
+		}
+		if _, err := s.Commit(b.Context(), ops...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return s
+}
+
+const benchResources = 100_000
+
+func BenchmarkSave(b *testing.B) {
+	s := many(b, benchResources)
+	for b.Loop() {
+		saved, err := s.Save(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := saved.WriteTo(io.Discard)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(n)
+	}
+}
+
+func BenchmarkRestore(b *testing.B) {
+	s := many(b, benchResources)
+	m, data := saveData(b, s)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		if _, err := s.Restore(b.Context(), m, bytes.NewReader(data)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
