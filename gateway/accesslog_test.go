@@ -29,10 +29,10 @@ func logged(t testing.TB, b *bytes.Buffer) []accessLine {
 	return out
 }
 
-func TestAccessLog(t *testing.T) {
+func testAccessLog(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
 	var b bytes.Buffer
-	p := start(t, Config{AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
+	p := start(t, Config{Engine: e, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
 	end := func(c *tls.Conn) {
 		c.CloseWrite()
 		io.Copy(io.Discard, c)

@@ -115,9 +115,9 @@ func (r *running) from(t testing.TB, local, sni string) (*tls.Conn, bool) {
 	return c, true
 }
 
-func TestSourcesOfConnections(t *testing.T) {
+func testSourcesOfConnections(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p := start(t, Config{}, Route{Match: "source.example", To: []string{addr}})
+	p := start(t, Config{Engine: e}, Route{Match: "source.example", To: []string{addr}})
 	p.side.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
 	a, ok := p.from(t, "127.0.0.1", "source.example")
 	if !ok {
@@ -151,9 +151,9 @@ func TestSourcesOfConnections(t *testing.T) {
 	}
 }
 
-func TestSetMaxConns(t *testing.T) {
+func testSetMaxConns(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p := start(t, Config{MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
+	p := start(t, Config{Engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
 	p.connect(t, "limit.example", 4)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
 		t.Error("served above the limit")
@@ -167,9 +167,9 @@ func TestSetMaxConns(t *testing.T) {
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 }
 
-func TestSetDrain(t *testing.T) {
+func testSetDrain(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
+	p := start(t, Config{Engine: e, Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -43,25 +44,6 @@ func (d *Dialer) First(ctx context.Context, addrs []string) (net.Conn, string, e
 // Wait returns when attempts that were given up have ended too. No First may begin while it waits.
 func (d *Dialer) Wait() { d.attempts.Wait() }
 
-// target reaches one address of t and returns how many attempts failed before that.
-func (d *Dialer) target(ctx context.Context, t *target, req request) (_ attempt, failed int, _ error) {
-	start := 0
-	if n := len(t.To); !t.Ordered && n > 1 {
-		start = int(t.turn.Add(1) % uint32(n))
-	}
-	return d.reach(ctx, t.To, start, req)
-}
-
-func (d *Dialer) reach(ctx context.Context, addrs []string, start int, req request) (_ attempt, failed int, _ error) {
-	sorted, due := d.evidence.order(addrs, start, time.Now(), d.Memory)
-	if due != "" {
-		d.attempts.Go(func() { d.retry(ctx, due, req.hello) })
-	}
-	r := race{d: d, req: req, addrs: sorted, results: make(chan attempt)}
-	won, err := r.run(ctx)
-	return won, r.failed, err
-}
-
 // retry finds out whether an address that failed works again. Nobody waits for it.
 func (d *Dialer) retry(ctx context.Context, addr string, hello []byte) {
 	ctx, cancel := context.WithTimeout(ctx, min(2*d.Stagger+2*d.evidence.patience(addr, d.Stagger), d.Timeout))
@@ -96,7 +78,7 @@ func (d *Dialer) ask(ctx context.Context, addr string, hello []byte) (net.Conn, 
 	if err != nil {
 		a.free()
 		conn.Close()
-		return nil, answer{}, fmt.Errorf("no answer to the ClientHello from %s: %w", addr, reason(err))
+		return nil, answer{}, answerError(addr, err)
 	}
 	return conn, a, nil
 }
@@ -110,9 +92,15 @@ func (d *Dialer) connect(ctx context.Context, addr string) (net.Conn, error) {
 		err = errLoop
 	}
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", addr, reason(err))
+		return nil, dialError(addr, err)
 	}
 	return conn, nil
+}
+
+func dialError(addr string, err error) error { return fmt.Errorf("dial %s: %w", addr, reason(err)) }
+
+func answerError(addr string, err error) error {
+	return fmt.Errorf("no answer to the ClientHello from %s: %w", addr, reason(err))
 }
 
 // reason leaves out of a network error what its context says too: the address.
@@ -127,12 +115,29 @@ func reason(err error) error {
 func (d *Dialer) isOwn(c net.Conn) bool {
 	remote, ok1 := c.RemoteAddr().(*net.TCPAddr)
 	local, ok2 := c.LocalAddr().(*net.TCPAddr)
-	if !ok1 || !ok2 {
-		return false
+	return ok1 && ok2 && d.isOwnAddr(remote.AddrPort().Addr(), local.AddrPort().Addr(), remote.AddrPort().Port())
+}
+
+// ownPort says whether a listener of this process has this port.
+func (d *Dialer) ownPort(port uint16) bool {
+	for _, a := range d.own {
+		if ln, ok := a.(*net.TCPAddr); ok && ln.Port == int(port) {
+			return true
+		}
 	}
+	return false
+}
+
+// isOwnAddr says whether a connection from local to remote leads to a listener of this process.
+func (d *Dialer) isOwnAddr(remote, local netip.Addr, port uint16) bool {
+	remote, local = remote.Unmap(), local.Unmap()
 	for _, a := range d.own {
 		ln, ok := a.(*net.TCPAddr)
-		if ok && ln.Port == remote.Port && (ln.IP.Equal(remote.IP) || ln.IP.IsUnspecified() && local.IP.Equal(remote.IP)) {
+		if !ok || ln.Port != int(port) {
+			continue
+		}
+		ip := ln.AddrPort().Addr().Unmap()
+		if ip == remote || (!ip.IsValid() || ip.IsUnspecified()) && local == remote {
 			return true
 		}
 	}

@@ -28,9 +28,13 @@
 // [Side.Stats] has counters and, by [RouteClass], how long hellos and dials took. Config.AccessLog gets a line for each connection,
 // or for one of so many; when the file is slower than the connections, lines are dropped and counted.
 //
-// Goroutines: one for each listener and two for each connection, and one for each dial attempt; one writes the access log. [Proxy.Run] starts them and
-// joins them all before it returns. When its context ends it closes the listeners, gives open connections Config.Drain (or
-// what [Proxy.SetDrain] says, even then) and closes the rest. A client that closes while an upstream is waited for is noticed within a stagger (on Linux).
+// Two engines do this work. [EngineEpoll], on Linux, has one goroutine for each processor, the worker, which waits for events and
+// owns the connections that it accepted: nobody else touches them. A connection that is idle costs it two small structs;
+// buffers are lent while bytes flow, and a kernel pipe while many do. [EngineNet] has two goroutines for each connection and
+// runs everywhere. Beside both, there is one goroutine for each address that is asked (epoll: only for those that are names),
+// and one that writes the access log. [Proxy.Run] starts them and joins them all before it returns. When its context ends it
+// closes the listeners, gives open connections Config.Drain (or what [Proxy.SetDrain] says, even then) and closes the rest. A
+// client that closes while an upstream is waited for is noticed within a stagger (on Linux).
 //
 // Promises: [Side.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
 // leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the

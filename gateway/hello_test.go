@@ -184,9 +184,9 @@ func TestParseOpenSSLHello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cn := &conn{client: c, began: time.Now()}
-		p.conns.add(cn)
-		got, raw, err := p.readHello(cn, make([]byte, 0, helloBuffer))
+		cn, e := &conn{client: c, began: time.Now()}, newNetEngine(p)
+		e.conns.add(cn)
+		got, raw, err := e.readHello(cn, make([]byte, 0, helloBuffer))
 		c.Close()
 		cmd.Wait() // fails: nobody answered
 		cancel()

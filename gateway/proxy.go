@@ -9,12 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // Config is what a Proxy is told. The zero value of each field is its default.
@@ -40,6 +36,8 @@ type Config struct {
 	AccessSample int
 	// Dial connects to an upstream. Default: a net.Dialer. It must return soon when ctx ends. Only *net.TCPConn are spliced.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Engine moves the bytes. Default: the best that this system and the listeners allow.
+	Engine Engine
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -54,6 +52,9 @@ func (c Config) validate() error {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("%s %v is negative", name, d))
 		}
+	}
+	if err := c.Engine.check(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -80,11 +81,12 @@ type Proxy struct {
 	dialTimeout  time.Duration
 	dialer       Dialer
 	maxConns     atomic.Int64
+	grace        time.Duration // a connection without a hello older than this makes room for a new one
 	drain        drain
 	access       *accessLog
 	spare        spare
-	conns        conns
-	serving      sync.WaitGroup
+	kind         Engine
+	custom       bool // connections to upstreams are made by Config.Dial
 }
 
 // New checks cfg and makes a Proxy. It starts nothing.
@@ -101,12 +103,10 @@ func New(cfg Config) (*Proxy, error) {
 		dialTimeout:  orDefault(cfg.DialTimeout, 5*time.Second),
 		drain:        drain{time: orDefault(cfg.Drain, 2*time.Second)},
 		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessSample, 1)),
-		conns: conns{
-			grace: hello / 10,
-			open:  map[*conn]struct{}{},
-		},
+		grace:        hello / 10,
+		kind:         cfg.Engine,
+		custom:       cfg.Dial != nil,
 	}
-	p.conns.max = &p.maxConns
 	p.SetMaxConns(cfg.MaxConns)
 	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
 	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)
@@ -124,87 +124,7 @@ func (p *Proxy) Run(ctx context.Context, listeners ...Listener) error {
 		p.dialer.own = append(p.dialer.own, l.Addr())
 	}
 	defer p.begin()()
-	// Connections outlive ctx by the drain.
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	accepting, accepted := errgroup.WithContext(ctx)
-	for _, l := range listeners {
-		accepting.Go(func() error { return p.accept(accepted, serving, l) })
-	}
-	accepting.Go(func() error {
-		<-accepted.Done()
-		for _, l := range listeners {
-			l.Close()
-		}
-		return nil
-	})
-	err := accepting.Wait()
-
-	done := make(chan struct{})
-	go func() {
-		p.serving.Wait()
-		close(done)
-	}()
-	over, endDrain := p.drain.begin()
-	defer endDrain()
-	select {
-	case <-done:
-	case <-over:
-	}
-	stop()
-	p.conns.closeAll()
-	<-done
+	err := p.chooseEngine(listeners).serve(ctx, listeners)
 	p.dialer.Wait()
 	return err
-}
-
-// Limits of the pause after a failed Accept.
-const (
-	minPause = 5 * time.Millisecond
-	maxPause = time.Second
-)
-
-// accept takes connections from l until ctx ends and serves them under the context serving.
-func (p *Proxy) accept(ctx, serving context.Context, l Listener) error {
-	pause := minPause
-	for {
-		c, err := l.Accept()
-		if ctx.Err() != nil {
-			if c != nil {
-				c.Close()
-			}
-			return nil
-		}
-		if err == nil {
-			pause = minPause
-			p.serving.Go(func() { p.serve(serving, l.Side, c) })
-			continue
-		}
-		if !passing(err) {
-			return fmt.Errorf("accept on %s (%s side): %w", l.Addr(), l.Side.name, err)
-		}
-		if noFiles(err) && p.shed(l) {
-			continue
-		}
-		p.log.Warn("cannot accept connections for now", "side", l.Side.name, "addr", l.Addr().String(), "err", err, "pause", pause)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, maxPause)
-	}
-}
-
-// passing says whether Accept may work again after this error: the process or the system has run out of something, or the
-// error belongs to a connection that came and went (accept(2), "Error handling"). Errors of the listener itself stay.
-func passing(err error) bool {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		return false
-	}
-	switch errno {
-	case syscall.EBADF, syscall.EINVAL, syscall.ENOTSOCK, syscall.EOPNOTSUPP, syscall.EFAULT:
-		return false
-	}
-	return true
 }

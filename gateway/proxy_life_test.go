@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-func TestSetTableKeepsConnections(t *testing.T) {
+func testSetTableKeepsConnections(t *testing.T, e Engine) {
 	oldAddr, newAddr := upstream(t, named("old")), upstream(t, named("new"))
-	p := start(t, Config{}, Route{Match: "swap.example", To: []string{oldAddr}})
+	p := start(t, Config{Engine: e}, Route{Match: "swap.example", To: []string{oldAddr}})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 8 { // load: each talks until the end on the connection that it opened before the swap
@@ -54,9 +54,9 @@ func TestSetTableKeepsConnections(t *testing.T) {
 	wg.Wait()
 }
 
-func TestLimit(t *testing.T) {
+func testLimit(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p := start(t, Config{MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
+	p := start(t, Config{Engine: e, MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
 	a, _ := p.connect(t, "limit.example", 4)
 	b, _ := p.connect(t, "limit.example", 4)
 	c := p.raw(t)
@@ -76,9 +76,9 @@ func TestLimit(t *testing.T) {
 	p.stop()
 }
 
-func TestStopDrains(t *testing.T) {
+func testStopDrains(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
+	p := start(t, Config{Engine: e, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()

@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -19,9 +18,9 @@ import (
 	"time"
 )
 
-func TestForwardBySNI(t *testing.T) {
+func testForwardBySNI(t *testing.T, e Engine) {
 	srv1, srv2 := upstream(t, named("srv1")), upstream(t, named("srv2"))
-	p := start(t, Config{},
+	p := start(t, Config{Engine: e},
 		Route{Match: "srv1.server.dc1.wanfed", To: []string{srv1}},
 		Route{Match: "*.server.dc2.wanfed", To: []string{srv2}},
 		Route{Match: "dead.server.dc1.wanfed", To: []string{deadAddr(t), srv1}, Ordered: true},
@@ -58,8 +57,8 @@ func TestForwardBySNI(t *testing.T) {
 	p.refused(t, map[Reason]uint64{ReasonUnknownSNI: 1, ReasonUpstreamUnreachable: 1, ReasonNoSNI: 1})
 }
 
-func TestRefuseOwnListener(t *testing.T) {
-	p := start(t, Config{})
+func testRefuseOwnListener(t *testing.T, e Engine) {
+	p := start(t, Config{Engine: e})
 	p.side.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
 		t.Fatal("handshake through a loop worked")
@@ -80,12 +79,10 @@ func TestRefuseOwnListener(t *testing.T) {
 	}
 }
 
-// TestCutHello closes a connection after each number of bytes of a hello: nothing may stay and nothing may be dialled.
-func TestCutHello(t *testing.T) {
-	p := start(t, Config{Dial: func(context.Context, string, string) (net.Conn, error) {
-		t.Error("upstream was dialled")
-		return nil, errors.New("no")
-	}}, Route{Match: "cut.example", To: []string{"127.0.0.1:1"}})
+// testCutHello closes a connection after each number of bytes of a hello: nothing may stay and nothing may be dialled.
+func testCutHello(t *testing.T, e Engine) {
+	addr, dialled := rawUpstream(t, silent)
+	p := start(t, Config{Engine: e}, Route{Match: "cut.example", To: []string{addr}})
 	hello := goHello(t, &tls.Config{ServerName: "cut.example"})
 	for n := range len(hello) {
 		c := p.raw(t)
@@ -98,10 +95,13 @@ func TestCutHello(t *testing.T) {
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonHelloCut: uint64(len(hello))})
+	if n := dialled.Load(); n != 0 {
+		t.Errorf("upstream was dialled %d times", n)
+	}
 }
 
-// TestHelloInPieces sends hellos byte by byte and over many records.
-func TestHelloInPieces(t *testing.T) {
+// testHelloInPieces sends hellos byte by byte and over many records.
+func testHelloInPieces(t *testing.T, e Engine) {
 	got := make(chan []byte, 1)
 	ln := listen(t)
 	go func() {
@@ -115,7 +115,7 @@ func TestHelloInPieces(t *testing.T) {
 			got <- b
 		}
 	}()
-	p := start(t, Config{}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{Engine: e}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
 	hello := goHello(t, &tls.Config{ServerName: "pieces.example"})
 	for _, in := range [][]byte{hello, records(hello[recordHeader:], 3)} {
 		c := p.raw(t)
@@ -133,9 +133,9 @@ func TestHelloInPieces(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreLogged(t *testing.T) {
+func testRefusalsAreLogged(t *testing.T, e Engine) {
 	var log syncBuffer
-	p := start(t, Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	p := start(t, Config{Engine: e, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	for _, say := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
 		c := p.raw(t)
 		c.Write([]byte(say))
@@ -166,7 +166,7 @@ func (b *syncBuffer) Write(p []byte) (int, error) {
 }
 func (b *syncBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
 
-func TestBulkBothWays(t *testing.T) {
+func testBulkBothWays(t *testing.T, e Engine) {
 	const size = 24 << 20
 	sent := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{1})
@@ -178,7 +178,7 @@ func TestBulkBothWays(t *testing.T) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
+	p := start(t, Config{Engine: e}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
 	c := p.raw(t)
 	hello := goHello(t, &tls.Config{ServerName: "bulk.example"})
 	var wg sync.WaitGroup
@@ -198,8 +198,8 @@ func TestBulkBothWays(t *testing.T) {
 	}
 }
 
-// TestResetIsPassedOn has the upstream break off: the client must not see a clean end of data.
-func TestResetIsPassedOn(t *testing.T) {
+// testResetIsPassedOn has the upstream break off: the client must not see a clean end of data.
+func testResetIsPassedOn(t *testing.T, e Engine) {
 	ln := listen(t)
 	go func() {
 		if c, err := ln.Accept(); err == nil {
@@ -208,7 +208,7 @@ func TestResetIsPassedOn(t *testing.T) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{Engine: e}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -225,11 +225,16 @@ func TestNewTellsAllFaults(t *testing.T) {
 	}
 }
 
-func BenchmarkConnect(b *testing.B)    { benchmarkConnect(b, 1) }
-func BenchmarkConnectTwo(b *testing.B) { benchmarkConnect(b, 2) }
+func BenchmarkConnect(b *testing.B) {
+	for _, e := range engines {
+		for _, addrs := range []int{1, 2} {
+			b.Run(fmt.Sprintf("%s/addrs=%d", e, addrs), func(b *testing.B) { benchmarkConnect(b, e, addrs) })
+		}
+	}
+}
 
 // benchmarkConnect opens, asks and closes connections to a name with this many addresses.
-func benchmarkConnect(b *testing.B, addrs int) {
+func benchmarkConnect(b *testing.B, e Engine, addrs int) {
 	var to []string
 	for range addrs {
 		ln := listen(b)
@@ -244,7 +249,7 @@ func benchmarkConnect(b *testing.B, addrs int) {
 		}()
 		to = append(to, ln.Addr().String())
 	}
-	p := start(b, Config{}, Route{Match: "bench.example", To: to})
+	p := start(b, Config{Engine: e}, Route{Match: "bench.example", To: to})
 	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
 	b.ReportAllocs()
 	for b.Loop() {

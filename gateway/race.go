@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 )
@@ -14,111 +13,44 @@ import (
 // maxNews bounds how many addresses that come to be known during a race are added to it.
 const maxNews = 16
 
-// errGone ends a race for whose outcome nobody waits any more.
-var errGone = errors.New("the client has gone")
+var errTooLate = errors.New("another address answered sooner")
 
-// request is what a race is for.
-type request struct {
-	// hello is sent to each address, and the first TLS record that comes back is the answer. Nil: a connection is.
-	hello []byte
-	// news returns addresses that may have come to be known since the request was made. Nil: there are none.
-	news func() []string
-	// gone says that nobody waits for the outcome any more. Nil: somebody does.
-	gone func() bool
-}
-
-// attempt is the outcome of asking one address.
-type attempt struct {
-	n      int // number of the address
-	addr   string
-	conn   net.Conn
-	answer answer
-	took   time.Duration
-	err    error
-}
-
-// race asks one address after the other, and goes on waiting for those before, until one answers.
+// race is the choice of one address among several: which is asked when, and what the outcome says about each. One is asked
+// after the other, as soon as the one before fails or takes longer than it should, and all that were asked may still answer.
+// It moves no bytes and starts nothing: who runs it does.
 type race struct {
-	d       *Dialer
-	req     request
+	d *Dialer
+	// news returns addresses that may have come to be known since the race began. Nil: there are none.
+	news    func() []string
 	addrs   []string // in the order in which they are asked
-	results chan attempt
-	asked   []asked // as many of addrs as there were attempts
-	pending int     // how many of them may still answer
-	added   int     // how many addresses came late
-	failed  int     // how many gave no answer, or one too late
+	asked   []asked  // as many of addrs as were asked
+	pending int      // how many of them may still answer
+	added   int      // how many addresses came late
+	failed  int      // how many gave no answer, or one too late
 }
 
-// asked is an attempt, from the race's side.
+// asked is an address that was asked.
 type asked struct {
 	began time.Time
 	err   error // set when it has failed
 }
 
-// run returns the first attempt that succeeds. It waits for no other: they end soon after it.
-func (r *race) run(ctx context.Context) (attempt, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*r.d.Timeout)
-	defer cancel()
-	timer := time.NewTimer(r.next(ctx))
-	defer timer.Stop()
-	for {
-		select {
-		case a := <-r.results:
-			r.pending--
-			if a.err == nil {
-				r.judge(a)
-				return a, nil
-			}
-			r.lost(a.n, a.err)
-			if len(r.asked) == len(r.addrs) {
-				r.look()
-			}
-			timer.Reset(r.next(ctx))
-			if r.pending == 0 {
-				return attempt{}, r.errors()
-			}
-		case <-timer.C:
-			if r.req.gone != nil && r.req.gone() {
-				return attempt{}, errGone
-			}
-			r.look()
-			timer.Reset(r.next(ctx))
-		case <-ctx.Done():
-			r.end(ctx.Err())
-			return attempt{}, r.errors()
-		}
+// next takes the next address, number n; ok is false if all are asked already. The race needs attention again after wait.
+func (r *race) next(now time.Time) (n int, wait time.Duration, ok bool) {
+	if n = len(r.asked); n == len(r.addrs) {
+		return 0, r.d.Stagger, false
 	}
-}
-
-// next asks the next address, if there is one, and returns how long to wait before the race needs attention again.
-func (r *race) next(ctx context.Context) time.Duration {
-	n := len(r.asked)
-	if n == len(r.addrs) {
-		return r.d.Stagger
-	}
-	addr, began := r.addrs[n], time.Now()
-	r.asked = append(r.asked, asked{began: began})
+	r.asked = append(r.asked, asked{began: now})
 	r.pending++
-	r.d.attempts.Go(func() {
-		conn, answer, err := r.d.ask(ctx, addr, r.req.hello)
-		select {
-		case r.results <- attempt{n, addr, conn, answer, time.Since(began), err}:
-		case <-ctx.Done(): // nobody wants it any more
-			if conn != nil {
-				answer.free()
-				conn.Close()
-			}
-		}
-	})
-	return r.d.evidence.patience(addr, r.d.Stagger)
+	return n, r.d.evidence.patience(r.addrs[n], r.d.Stagger), true
 }
 
 // look adds addresses that came to be known since the race began.
 func (r *race) look() {
-	if r.req.news == nil {
+	if r.news == nil {
 		return
 	}
-	for _, addr := range r.req.news() {
+	for _, addr := range r.news() {
 		if r.added < maxNews && !slices.Contains(r.addrs, addr) {
 			r.addrs = append(slices.Clip(r.addrs), addr)
 			r.added++
@@ -126,20 +58,27 @@ func (r *race) look() {
 	}
 }
 
-// judge notes that one address answered, and that those which had a head start and have not are no good now.
-func (r *race) judge(won attempt) {
-	r.d.evidence.worked(won.addr, won.took)
-	for n := range won.n {
-		if r.asked[n].err == nil {
-			r.lost(n, errTooLate)
+// lost notes that address n has failed. If none is left to wait for or to ask, the race is over.
+func (r *race) lost(n int, err error, now time.Time) (over bool) {
+	r.pending--
+	r.bad(n, err, now)
+	if len(r.asked) == len(r.addrs) {
+		r.look()
+	}
+	return r.pending == 0 && len(r.asked) == len(r.addrs)
+}
+
+// won notes that address n answered, and that those which had a head start and have not are no good now.
+func (r *race) won(n int, now time.Time) {
+	r.d.evidence.worked(r.addrs[n], now.Sub(r.asked[n].began))
+	for other := range n {
+		if r.asked[other].err == nil {
+			r.bad(other, errTooLate, now)
 		}
 	}
 }
 
-var errTooLate = errors.New("another address answered sooner")
-
-func (r *race) lost(n int, err error) {
-	now := time.Now()
+func (r *race) bad(n int, err error, now time.Time) {
 	r.asked[n].err = err
 	r.d.evidence.noAnswer(r.addrs[n], min(now.Sub(r.asked[n].began), r.d.Stagger), now, r.d.Memory)
 	r.failed++
@@ -147,14 +86,14 @@ func (r *race) lost(n int, err error) {
 
 // end notes the attempts that are still under way when the time is up. If it ends because someone else said so, that says
 // nothing about them.
-func (r *race) end(why error) {
+func (r *race) end(why error, now time.Time) {
 	for n := range r.asked {
 		if r.asked[n].err != nil {
 			continue
 		}
 		err := fmt.Errorf("no answer from %s: %w", r.addrs[n], why)
 		if errors.Is(why, context.DeadlineExceeded) {
-			r.lost(n, err)
+			r.bad(n, err, now)
 		} else {
 			r.asked[n].err = err
 			r.failed++

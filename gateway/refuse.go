@@ -75,14 +75,20 @@ type refusal struct {
 	err    error
 }
 
-// tell sends the client the TLS alert for the reason, if there is one. The connection is of no further use.
-func (r *refusal) tell(client net.Conn) {
-	alert := reasonInfo[r.reason].alert
-	if alert == 0 {
-		return
+// alert is the TLS alert that tells the client the reason; nil if there is none.
+func (r *refusal) alert() []byte {
+	if a := reasonInfo[r.reason].alert; a != 0 {
+		return []byte{21, 3, 3, 0, 2, 2, a} // record: alert, TLS 1.2, 2 bytes: fatal, description
 	}
-	client.SetWriteDeadline(time.Now().Add(time.Second))
-	client.Write([]byte{21, 3, 3, 0, 2, 2, alert}) // record: alert, TLS 1.2, 2 bytes: fatal, description
+	return nil
+}
+
+// tell sends the client the alert, if there is one. The connection is of no further use.
+func (r *refusal) tell(client net.Conn) {
+	if a := r.alert(); a != nil {
+		client.SetWriteDeadline(time.Now().Add(time.Second))
+		client.Write(a)
+	}
 }
 
 // refusalInfoEvery is how often one reason may show at level Info.

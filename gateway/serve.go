@@ -27,29 +27,29 @@ const helloBuffer = 2 << 10
 
 var helloBuffers = sync.Pool{New: func() any { return new([helloBuffer]byte) }}
 
-// serve owns one client connection from its accept to its end.
-func (p *Proxy) serve(ctx context.Context, s *Side, client net.Conn) {
+// own owns one client connection from its accept to its end.
+func (e *netEngine) own(ctx context.Context, s *Side, client net.Conn) {
 	c := &conn{client: client, side: s, began: time.Now(), remote: remoteOf(client)}
 	s.accepted.Add(1)
-	c.trip = p.access.begin(s, c.remote, c.began)
+	c.trip = e.access.begin(s, c.remote, c.began)
 	defer func() { c.trip.over(time.Now()) }()
 	if reason, ok := s.admit(c.remote.Addr()); !ok {
-		p.refuse(c, &refusal{reason: reason})
+		e.refuse(c, &refusal{reason: reason})
 		client.Close()
 		return
 	}
 	defer s.leave(c.remote.Addr())
-	if !p.conns.add(c) {
-		p.refuse(c, &refusal{reason: ReasonLimit})
+	if !e.conns.add(c) {
+		e.refuse(c, &refusal{reason: ReasonLimit})
 		client.Close()
 		return
 	}
-	defer p.conns.remove(c)
+	defer e.conns.remove(c)
 	s.active.Add(1)
 	defer s.active.Add(^uint64(0))
 	tune(client)
-	if r := p.forward(ctx, c); r != nil && ctx.Err() == nil { // else it is this gateway that ends: not the client's fault
-		p.refuse(c, r)
+	if r := e.forward(ctx, c); r != nil && ctx.Err() == nil { // else it is this gateway that ends: not the client's fault
+		e.refuse(c, r)
 		r.tell(client)
 	}
 	if ctx.Err() != nil {
@@ -57,22 +57,22 @@ func (p *Proxy) serve(ctx context.Context, s *Side, client net.Conn) {
 	}
 }
 
-func (p *Proxy) refuse(c *conn, r *refusal) {
+func (e *netEngine) refuse(c *conn, r *refusal) {
 	c.trip.endsBy(r.reason.String())
-	p.refusals.count(c.side, c.client.RemoteAddr().String(), r)
+	e.refusals.count(c.side, c.client.RemoteAddr().String(), r)
 }
 
 // forward reads the hello, connects to where it wants and relays until the end, or says why not.
-func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
+func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	small := helloBuffers.Get().(*[helloBuffer]byte)
 	defer func() {
 		if small != nil {
 			helloBuffers.Put(small)
 		}
 	}()
-	hello, peeked, err := p.readHello(c, small[:0])
+	hello, peeked, err := e.readHello(c, small[:0])
 	if err != nil {
-		return p.badHello(c, err)
+		return badHello(err, !e.conns.hello(c), e.helloTimeout)
 	}
 	chosen := time.Now()
 	c.trip.helloCame(hello.SNI, chosen.Sub(c.began))
@@ -85,7 +85,7 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	if to == nil {
 		return &refusal{reason: ReasonUnknownSNI, sni: hello.SNI}
 	}
-	won, failed, err := p.dialer.target(ctx, to, p.request(c, to, hello, peeked))
+	won, failed, err := e.dialer.target(ctx, to, e.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))
 	if errors.Is(err, errGone) {
 		return &refusal{reason: ReasonClientGone, sni: hello.SNI}
@@ -98,16 +98,16 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	took := time.Since(chosen)
 	c.side.noteDial(to, took)
 	c.trip.reached(won.addr, took)
-	if !p.conns.routed(c, upstream) {
+	if !e.conns.routed(c, upstream) {
 		upstream.Close()
 		return nil
 	}
 	if won.answer.b == nil {
 		tune(upstream)
-		if err := p.write(upstream, peeked); err != nil {
+		if err := e.write(upstream, peeked); err != nil {
 			return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
 		}
-	} else if p.write(c.client, won.answer.b) != nil {
+	} else if e.write(c.client, won.answer.b) != nil {
 		return nil // the client has gone
 	}
 	up, down := c.trip.tallies(c.side)
@@ -116,8 +116,8 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 	won.answer.free()
 	helloBuffers.Put(small)
 	small, peeked = nil, nil // an idle connection keeps no buffer
-	if p.log.Enabled(ctx, slog.LevelDebug) {
-		p.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
+	if e.log.Enabled(ctx, slog.LevelDebug) {
+		e.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
 			"sni", hello.SNI, "addr", upstream.RemoteAddr().String())
 	}
 	if relay(c.client, upstream, up, down) != nil {
@@ -128,10 +128,11 @@ func (p *Proxy) forward(ctx context.Context, c *conn) *refusal {
 
 // request says how to choose among the addresses of t: by their answers to the hello, if there are several and it does no harm
 // that more than one gets it. Addresses that a newer table gives the same name are asked too.
-func (p *Proxy) request(c *conn, t *target, hello Hello, peeked []byte) request {
+func (e *netEngine) request(c *conn, t *target, hello Hello, peeked []byte) request {
 	table := c.side.Table()
+	ask := len(t.To) > 1 && !hello.EarlyData
 	req := request{
-		gone: func() bool { return gone(c.client) },
+		gone: func() bool { return gone(c.client, ask) },
 		news: func() []string {
 			now := c.side.Table()
 			if now == table {
@@ -144,15 +145,15 @@ func (p *Proxy) request(c *conn, t *target, hello Hello, peeked []byte) request 
 			return nil
 		},
 	}
-	if len(t.To) > 1 && !hello.EarlyData {
+	if ask {
 		req.hello = slices.Clone(peeked) // attempts that are given up may need it for longer than this connection
 	}
 	return req
 }
 
 // write writes all of b in the time that a dial may take.
-func (p *Proxy) write(c net.Conn, b []byte) error {
-	c.SetWriteDeadline(time.Now().Add(p.dialTimeout))
+func (e *netEngine) write(c net.Conn, b []byte) error {
+	c.SetWriteDeadline(time.Now().Add(e.dialTimeout))
 	if _, err := c.Write(b); err != nil {
 		return err
 	}
@@ -160,14 +161,14 @@ func (p *Proxy) write(c net.Conn, b []byte) error {
 }
 
 // readHello reads until the ClientHello is complete. It returns everything that was read, in buf or in a larger buffer.
-func (p *Proxy) readHello(c *conn, buf []byte) (Hello, []byte, error) {
-	c.client.SetReadDeadline(c.began.Add(p.helloTimeout))
+func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
+	c.client.SetReadDeadline(c.began.Add(e.helloTimeout))
 	var parser HelloParser
 	for {
 		n, readErr := c.client.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		hello, err := parser.Parse(buf)
-		if err == nil && !p.conns.hello(c) {
+		if err == nil && !e.conns.hello(c) {
 			err = net.ErrClosed
 		}
 		if err == nil {
@@ -187,9 +188,9 @@ func (p *Proxy) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 	}
 }
 
-// badHello says what a failure to read a hello was.
-func (p *Proxy) badHello(c *conn, err error) *refusal {
-	if !p.conns.hello(c) {
+// badHello says what a failure to read a hello was; shed: it was closed to make room.
+func badHello(err error, shed bool, timeout time.Duration) *refusal {
+	if shed {
 		return &refusal{reason: ReasonLimit, err: errors.New("closed to make room: it had not sent a ClientHello yet")}
 	}
 	if _, ok := errors.AsType[*NotTLSError](err); ok {
@@ -199,7 +200,7 @@ func (p *Proxy) badHello(c *conn, err error) *refusal {
 	case errors.Is(err, ErrHelloTooLarge):
 		return &refusal{reason: ReasonHelloTooLarge, err: err}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &refusal{reason: ReasonHelloTimeout, err: errors.New("no complete ClientHello within " + p.helloTimeout.String())}
+		return &refusal{reason: ReasonHelloTimeout, err: errors.New("no complete ClientHello within " + timeout.String())}
 	}
 	return &refusal{reason: ReasonHelloCut, err: err}
 }

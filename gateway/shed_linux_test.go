@@ -3,15 +3,12 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,44 +51,50 @@ func exhaust(t testing.TB, free int) (give func()) {
 	return give
 }
 
-// TestNoFiles has connections wait for a gateway that may open no more files: it closes them and counts them, and goes on when
-// it may.
 func TestNoFiles(t *testing.T) {
+	for _, e := range engines {
+		t.Run(string(e), func(t *testing.T) { testNoFiles(t, e) })
+	}
+}
+
+// testNoFiles has connections come to a gateway that may open no more files: it closes them and counts them, and goes on when it
+// may.
+func testNoFiles(t *testing.T, e Engine) {
 	addr := upstream(t, named("srv1"))
-	p, err := New(Config{Logger: slog.New(slog.DiscardHandler), MaxConns: 100, Drain: -1})
-	if err != nil {
-		t.Fatal(err)
+	p := start(t, Config{Engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
+	first, _ := p.connect(t, "files.example", 4) // all that is needed is open now
+	to := p.listener.Addr().(*net.TCPAddr)
+	var clients []int
+	for range 20 { // in this process too: they must have their files before there are no more
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
+		clients = append(clients, fd)
 	}
-	side := NewSide("wan")
-	side.SetTable(mustTable(t, Route{Match: "files.example", To: []string{addr}}))
-	ln := listen(t)
-	r := &running{Proxy: p, side: side, addr: ln.Addr().String()}
-	var waiting []*net.TCPConn
-	for range 20 {
-		waiting = append(waiting, r.raw(t))
-	}
-	give := exhaust(t, 1) // for the spare
-	ctx, cancel := context.WithCancel(t.Context())
-	errc := make(chan error, 1)
-	go func() { errc <- p.Run(ctx, Listener{ln, side}) }()
-	for i, c := range waiting {
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+	give := exhaust(t, 0)
+	for i, fd := range clients {
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
 			t.Errorf("connection %d: %v", i, err)
+		}
+		if n, err := unix.Read(fd, make([]byte, 1)); n > 0 || err != nil && err != syscall.ECONNRESET {
+			t.Errorf("connection %d: %d, %v", i, n, err)
 		}
 	}
 	give()
+	first.Write([]byte("x")) // those that are there go on
+	if _, err := io.ReadFull(first, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
 	for { // one that comes at the very moment may still be closed
-		if _, ok := r.from(t, "127.0.0.1", "files.example"); ok {
+		if _, ok := p.from(t, "127.0.0.1", "files.example"); ok {
 			break
 		}
 	}
-	if st := side.Stats(); st.Refused[ReasonNoFiles] < 20 || st.Accepted != st.Refused[ReasonNoFiles]+1 {
+	if st := p.side.Stats(); st.Refused[ReasonNoFiles] < 20 || st.Accepted != st.Refused[ReasonNoFiles]+2 {
 		t.Errorf("%+v", st)
-	}
-	cancel()
-	if err := <-errc; err != nil {
-		t.Error(err)
 	}
 }
 

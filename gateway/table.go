@@ -39,6 +39,14 @@ type target struct {
 	turn atomic.Uint32 // counts connections; moves the start of the addresses on. It begins anywhere.
 }
 
+// start is the number of the address that is the next connection's first.
+func (t *target) start() int {
+	if n := len(t.To); !t.Ordered && n > 1 {
+		return int(t.turn.Add(1) % uint32(n))
+	}
+	return 0
+}
+
 // NewTable builds a table. It reports everything that is wrong with the routes, each fault naming the route.
 func NewTable(routes []Route) (*Table, error) {
 	t := &Table{exact: map[string]*target{}, below: map[string]*target{}}

@@ -92,9 +92,10 @@ func named(name string) func(*tls.Conn) {
 // running is a Proxy with one side that serves real sockets.
 type running struct {
 	*Proxy
-	side *Side
-	addr string
-	stop func() // ends Run and waits for it
+	side     *Side
+	listener net.Listener
+	addr     string
+	stop     func() // ends Run and waits for it
 }
 
 func start(t testing.TB, cfg Config, routes ...Route) *running {
@@ -125,7 +126,7 @@ func start(t testing.TB, cfg Config, routes ...Route) *running {
 		}
 	})
 	t.Cleanup(stop)
-	return &running{p, side, ln.Addr().String(), stop}
+	return &running{p, side, ln, ln.Addr().String(), stop}
 }
 
 // connect makes a TLS connection through the proxy and reads the upstream's name of n bytes.

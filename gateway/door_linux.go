@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// acceptTurn is how many connections a worker takes at once from one listener, so that other workers get some too.
+const acceptTurn = 32
+
+// door is where connections of one listener come in to one worker.
+type door struct {
+	fd    int32
+	side  *Side
+	each  bool          // what it accepts does not have its settings: each connection must get them
+	pause time.Duration // how long it was closed last; zero: accepting works
+	until time.Time     // it is closed
+	shut  bool          // it is
+}
+
+func (w *worker) openDoor(l Listener) error {
+	fd, err := dup(l.Listener.(syscall.Conn))
+	if err != nil {
+		return fmt.Errorf("listener %s (%s side): %w", l.Addr(), l.Side.name, err)
+	}
+	sysTune(fd) // for what it accepts, on most systems
+	d := &door{fd: fd, side: l.Side, each: true}
+	w.doors = append(w.doors, d)
+	return d.open(w)
+}
+
+func (d *door) open(w *worker) error {
+	d.shut = false
+	return w.register(d.fd, d, unix.EPOLLIN|unix.EPOLLEXCLUSIVE)
+}
+
+func (d *door) close(w *worker) {
+	w.forget(d.fd)
+	sysClose(d.fd)
+}
+
+// event accepts what waits.
+func (d *door) event(w *worker, _ uint32) {
+	for range acceptTurn {
+		fd, remote, errno := sysAccept(d.fd)
+		switch {
+		case errno == 0:
+			d.pause = 0
+			if d.each {
+				if d.each = !sysTuned(fd); d.each {
+					sysTune(fd)
+				}
+			}
+			w.admit(d.side, fd, remote)
+		case errno == unix.EAGAIN:
+			return
+		case errno == unix.EINTR || errno == unix.ECONNABORTED || noFiles(errno) && d.shed(w):
+		default:
+			d.fail(w, errno)
+			return
+		}
+	}
+}
+
+// shed closes one connection that waits. It returns false if there is none, or it cannot be done.
+func (d *door) shed(w *worker) (done bool) {
+	var remote netip.AddrPort
+	w.engine.spare.lend(func() {
+		fd, from, errno := sysAccept(d.fd)
+		if errno == 0 {
+			done, remote = true, from
+			sysClose(fd)
+		}
+	})
+	if done {
+		d.side.accepted.Add(1)
+		w.engine.refusals.count(d.side, remote.String(), &refusal{reason: ReasonNoFiles})
+	}
+	return done
+}
+
+// fail closes the door for a while: the process or the system has run out of something.
+func (d *door) fail(w *worker, errno unix.Errno) {
+	if !passing(errno) {
+		w.engine.fail(fmt.Errorf("accept (%s side): %w", d.side.name, errno))
+	}
+	d.pause = min(max(2*d.pause, minPause), maxPause)
+	w.engine.log.Warn("cannot accept connections for now", "side", d.side.name, "err", errno, "pause", d.pause)
+	d.until, d.shut = w.now.Add(d.pause), true
+	w.control(unix.EPOLL_CTL_DEL, d.fd, 0)
+	w.forget(d.fd)
+}
+
+// reopen opens the doors whose pause is over, and returns how long it is until the next one's is; negative: there is none.
+func (w *worker) reopen() time.Duration {
+	next := time.Duration(-1)
+	for _, d := range w.doors {
+		if !d.shut {
+			continue
+		}
+		if left := d.until.Sub(w.now); left > 0 {
+			if next < 0 || left < next {
+				next = left
+			}
+		} else if err := d.open(w); err != nil {
+			d.until, d.shut = w.now.Add(maxPause), true
+			next = maxPause
+		}
+	}
+	return next
+}

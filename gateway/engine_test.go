@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import "testing"
+
+// engines are those that run here.
+var engines = func() []Engine {
+	if epollWorks {
+		return []Engine{EngineNet, EngineEpoll}
+	}
+	return []Engine{EngineNet}
+}()
+
+// suite is what every engine must do, over real sockets.
+var suite = []struct {
+	name string
+	f    func(*testing.T, Engine)
+}{
+	{"ForwardBySNI", testForwardBySNI},
+	{"RefuseOwnListener", testRefuseOwnListener},
+	{"CutHello", testCutHello},
+	{"HelloInPieces", testHelloInPieces},
+	{"RefusalsAreLogged", testRefusalsAreLogged},
+	{"BulkBothWays", testBulkBothWays},
+	{"ResetIsPassedOn", testResetIsPassedOn},
+	{"SetTableKeepsConnections", testSetTableKeepsConnections},
+	{"Limit", testLimit},
+	{"StopDrains", testStopDrains},
+	{"NextWhenNoAnswer", testNextWhenNoAnswer},
+	{"AlertIsAnAnswer", testAlertIsAnAnswer},
+	{"NoReplayOfData", testNoReplayOfData},
+	{"ClientGoesWhileWaiting", testClientGoesWhileWaiting},
+	{"AllBad", testAllBad},
+	{"LongAnswer", testLongAnswer},
+	{"HelloTimeout", testHelloTimeout},
+	{"ShedTheSilent", testShedTheSilent},
+	{"NamesAndIPv6", testNamesAndIPv6},
+	{"NewTableWhileWaiting", testNewTableWhileWaiting},
+	{"HalfOpen", testHalfOpen},
+	{"DrainEnds", testDrainEnds},
+	{"SlowReader", testSlowReader},
+	{"ManyEnds", testManyEnds},
+	{"ClientResetWhileWaiting", testClientResetWhileWaiting},
+	{"ResetOfClientIsPassedOn", testResetOfClientIsPassedOn},
+	{"SourcesOfConnections", testSourcesOfConnections},
+	{"SetMaxConns", testSetMaxConns},
+	{"SetDrain", testSetDrain},
+	{"AccessLog", testAccessLog},
+}
+
+func TestEngines(t *testing.T) {
+	for _, e := range engines {
+		t.Run(string(e), func(t *testing.T) {
+			for _, s := range suite {
+				t.Run(s.name, func(t *testing.T) { s.f(t, e) })
+			}
+		})
+	}
+}

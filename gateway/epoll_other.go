@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !linux
+
+package gateway
+
+const epollWorks = false
+
+func newEpollEngine(*Proxy, []Listener) engine { return nil }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// peek is the first part of a hello.
+type peek struct {
+	parser HelloParser
+	b      []byte
+}
+
+// readHello reads until the ClientHello is complete or nothing more has come.
+func (p *pair) readHello(w *worker) {
+	for p.client.readable {
+		var (
+			in     []byte
+			parser HelloParser
+		)
+		if p.peek != nil {
+			in, parser = p.peek.b, p.peek.parser
+		}
+		room := w.buf[:MaxHelloSize-len(in)]
+		n, errno := sysRecv(p.client.fd, room)
+		switch {
+		case errno == unix.EAGAIN:
+			p.client.readable = false
+			return
+		case errno == unix.EINTR:
+			continue
+		case errno != 0:
+			p.refuse(w, badHello(errno, false, 0))
+			return
+		case n == 0:
+			p.refuse(w, badHello(io.EOF, false, 0))
+			return
+		case n < len(room) && !p.client.hungUp:
+			p.client.readable = false // an event will say when there is more
+		}
+		if in == nil {
+			in = room[:n]
+		} else {
+			in = append(in, room[:n]...)
+		}
+		hello, err := parser.Parse(in)
+		if err == nil {
+			hello.EarlyData = hello.EarlyData || parser.end < len(in)
+			p.route(w, hello, in)
+			return
+		}
+		if err != ErrNeedMore {
+			p.refuse(w, badHello(err, false, 0))
+			return
+		}
+		if p.peek == nil {
+			p.peek, in = &peek{}, slices.Clone(in) // the worker's buffer is for the next
+		}
+		p.peek.b, p.peek.parser = in, parser
+	}
+}
+
+// route looks up where the client wants to go.
+func (p *pair) route(w *worker, hello Hello, peeked []byte) {
+	w.waiting.remove(p)
+	p.state = stateSearch
+	table := p.side.Table()
+	var to *target
+	if hello.SNI != "" {
+		to = table.find(hello.SNI)
+	}
+	took := w.now.Sub(w.start) - p.began
+	p.trip.helloCame(hello.SNI, took)
+	p.side.noteHello(to, took)
+	switch {
+	case hello.SNI == "":
+		p.refuse(w, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")})
+	case to == nil:
+		p.refuse(w, &refusal{reason: ReasonUnknownSNI, sni: hello.SNI})
+	default:
+		w.search(p, table, to, hello, peeked)
+	}
+	// peeked may be in the worker's buffer: from here on it is not valid.
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func helloFor(t testing.TB, sni string) []byte {
+	t.Helper()
+	return goHello(t, &tls.Config{ServerName: sni})
+}
+
+func testHelloTimeout(t *testing.T, e Engine) {
+	p := start(t, Config{Engine: e, HelloTimeout: 100 * time.Millisecond})
+	hello := helloFor(t, "late.example")
+	var wg sync.WaitGroup
+	for _, said := range [][]byte{nil, hello[:1], hello[:100]} {
+		wg.Go(func() {
+			c := p.raw(t)
+			began := time.Now()
+			c.Write(said)
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("after %d bytes: %v", len(said), err)
+			}
+			if d := time.Since(began); d < 90*time.Millisecond || d > 5*time.Second {
+				t.Errorf("closed after %v", d)
+			}
+		})
+	}
+	wg.Wait()
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonHelloTimeout: 3})
+}
+
+func testShedTheSilent(t *testing.T, e Engine) {
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{Engine: e, MaxConns: 2, HelloTimeout: 10 * time.Second}, Route{Match: "x.example", To: []string{addr}})
+	var silent []net.Conn
+	for range 2 {
+		c := p.raw(t)
+		c.Write([]byte{22})
+		silent = append(silent, c)
+		until(t, func() bool { return p.side.Stats().Active == uint64(len(silent)) })
+	}
+	early := p.raw(t)
+	if _, err := early.Read(make([]byte, 1)); err == nil {
+		t.Error("a young connection had to make room")
+	}
+	<-time.After(1100 * time.Millisecond) // the grace
+	p.connect(t, "x.example", 4)
+	if _, err := silent[0].Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest silent connection was spared")
+	}
+	until(t, func() bool { return p.side.Stats().Active == 2 })
+	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
+	silent[1].Close()
+}
+
+func testNamesAndIPv6(t *testing.T, e Engine) {
+	v4 := upstream(t, named("four"))
+	_, port, _ := net.SplitHostPort(v4)
+	routes := []Route{
+		{Match: "name.example", To: []string{"localhost:" + port}},
+		{Match: "names.example", To: []string{"nobody.invalid:" + port, "localhost:" + port}, Ordered: true},
+		{Match: "bad.example", To: []string{"nobody.invalid:" + port}},
+	}
+	p := start(t, Config{Engine: e}, routes...)
+	for _, sni := range []string{"name.example", "names.example"} {
+		c, _ := p.connect(t, sni, 4)
+		c.Close()
+	}
+	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "bad.example"}); err == nil || !strings.Contains(err.Error(), "internal error") {
+		t.Error(err)
+	}
+	ln, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Log("no IPv6 here:", err)
+		return
+	}
+	defer ln.Close()
+	go func() {
+		if c, err := ln.Accept(); err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	p.side.SetTable(mustTable(t, Route{Match: "six.example", To: []string{ln.Addr().String()}}))
+	c := p.raw(t)
+	hello := helloFor(t, "six.example")
+	c.Write(hello)
+	c.CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || !bytes.Equal(b, hello) {
+		t.Errorf("got %d bytes, %v", len(b), err)
+	}
+}
+
+// testNewTableWhileWaiting gives the name a good address while the two that it had are silent.
+func testNewTableWhileWaiting(t *testing.T, e Engine) {
+	one, asked := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	good := upstream(t, named("good"))
+	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	go func() {
+		until(t, func() bool { return asked.Load() > 0 })
+		p.side.SetTable(mustTable(t, Route{Match: "x.example", To: []string{good}}))
+	}()
+	p.connect(t, "x.example", 4)
+}
+
+// testHalfOpen has a silent upstream come back: no client but the first may wait for it, and it must be used again.
+func testHalfOpen(t *testing.T, e Engine) {
+	var works, used atomic.Bool
+	one, _ := rawUpstream(t, func(c *net.TCPConn) {
+		if works.Load() {
+			c.Write([]byte{21, 3, 3, 0, 2, 2, 80})
+			used.Store(true)
+		}
+		silent(c)
+	})
+	two, _ := rawUpstream(t, alert)
+	p := start(t, Config{Engine: e, DialStagger: 200 * time.Millisecond, FailureMemory: 400 * time.Millisecond},
+		Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+	hello := helloFor(t, "x.example")
+	waited, back := 0, false
+	for i := 0; i < 2000 && !back; i++ {
+		if i == 100 {
+			works.Store(true)
+		}
+		c := p.raw(t)
+		began := time.Now()
+		c.Write(hello)
+		b := make([]byte, 7)
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if time.Since(began) > 150*time.Millisecond {
+			waited++
+		}
+		back = b[6] == 80
+		<-time.After(time.Millisecond)
+	}
+	if !back || !used.Load() {
+		t.Error("the first upstream did not come back into use")
+	}
+	if waited > 2 { // one, and one more on a busy machine
+		t.Errorf("%d clients waited", waited)
+	}
+}
+
+func testDrainEnds(t *testing.T, e Engine) {
+	one, _ := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	p := start(t, Config{Engine: e, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
+		Route{Match: "one.example", To: []string{one}}, Route{Match: "two.example", To: []string{one, two}})
+	var open []net.Conn
+	for _, sni := range []string{"", "one.example", "two.example"} { // one in each state
+		c := p.raw(t)
+		if sni != "" {
+			c.Write(helloFor(t, sni))
+		}
+		open = append(open, c)
+	}
+	until(t, func() bool { return p.side.Stats().Active == 3 })
+	began := time.Now()
+	p.stop()
+	if d := time.Since(began); d < 100*time.Millisecond || d > 5*time.Second {
+		t.Errorf("Run ended after %v", d)
+	}
+	for i, c := range open {
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("connection %d is still open", i)
+		}
+	}
+	p.refused(t, nil)
+}
+
+// testSlowReader has a client that reads nothing for a while: the gateway must not take in what it cannot hand on, and lose none
+// of it.
+func testSlowReader(t *testing.T, e Engine) {
+	const size = 64 << 20
+	var sent atomic.Int64
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		b := make([]byte, 64<<10)
+		r := rand.NewChaCha8([32]byte{7})
+		for range size / len(b) {
+			r.Read(b)
+			n, err := c.Write(b)
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+		}
+		c.CloseWrite()
+		silent(c)
+	})
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	last := int64(-1)
+	until(t, func() bool { // it stands still
+		<-time.After(50 * time.Millisecond)
+		now := sent.Load()
+		still := now == last && now > 0
+		last = now
+		return still
+	})
+	if last > size/2 {
+		t.Errorf("%d MiB were taken from the upstream that the client did not read", last>>20)
+	}
+	r, b, want, n := rand.NewChaCha8([32]byte{7}), make([]byte, 64<<10), make([]byte, 64<<10), 0
+	for ; n < size; n += len(b) {
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		if r.Read(want); !bytes.Equal(b, want) {
+			t.Fatalf("bytes after %d are not those that were sent", n)
+		}
+	}
+	if _, err := c.Read(b); err != io.EOF {
+		t.Error(err)
+	}
+}
+
+// testManyEnds has connections of all sizes end in all ways at once. Nothing may be lost of what ends well, and nothing may stay.
+func testManyEnds(t *testing.T, e Engine) {
+	hello := helloFor(t, "x.example")
+	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, len(hello)-1))
+		io.Copy(c, c)
+	})
+	rude, _ := rawUpstream(t, func(c *net.TCPConn) {
+		io.CopyN(c, c, rand.Int64N(100<<10))
+		if rand.IntN(2) == 0 {
+			c.SetLinger(0)
+		}
+	})
+	all := make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{3}).Read(all)
+	before := files(t)
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{rude}})
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			c := p.raw(t)
+			defer c.Close()
+			data := all[i : i+rand.IntN(1<<(10+i%12))]
+			switch i % 4 {
+			case 0: // end in the middle
+				c.Write(hello)
+				c.Write(data)
+				if i%8 == 0 {
+					c.SetLinger(0)
+				}
+			case 1: // the upstream ends
+				go func() {
+					c.Write(append(helloFor(t, "y.example"), data...))
+					c.CloseWrite()
+				}()
+				io.Copy(io.Discard, c)
+			default: // end well
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					c.Write(hello)
+					for rest := data; len(rest) > 0; {
+						n := min(1+rand.IntN(40<<10), len(rest))
+						c.Write(rest[:n])
+						rest = rest[n:]
+					}
+					c.CloseWrite()
+				})
+				got, err := io.ReadAll(c)
+				sending.Wait()
+				if err != nil || !bytes.Equal(got, data) {
+					t.Errorf("connection %d: got %d of %d bytes, %v", i, len(got), len(data), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	until(t, func() bool { return p.side.Stats().Active == 0 })
+	p.stop()
+	st := p.side.Stats()
+	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]}) // those that were reset
+	until(t, func() bool { return files(t) <= before })                                                                         // the upstreams close a little later
+}
+
+// files counts the open files of this process; zero where that cannot be done.
+func files(t testing.TB) int {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// testClientResetWhileWaiting has the client break off while an upstream is being chosen.
+func testClientResetWhileWaiting(t *testing.T, e Engine) {
+	one, asked := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	until(t, func() bool { return asked.Load() > 0 })
+	c.SetLinger(0)
+	c.Close()
+	until(t, func() bool { return p.side.Stats().Active == 0 })
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
+}
+
+// testResetOfClientIsPassedOn has the client break off: the upstream must not see a clean end of data.
+func testResetOfClientIsPassedOn(t *testing.T, e Engine) {
+	seen := make(chan error, 1)
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		c.Write([]byte("x"))
+		_, err := io.Copy(io.Discard, c)
+		seen <- err
+	})
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c.SetLinger(0)
+	c.Close()
+	if err := <-seen; err == nil || !strings.Contains(err.Error(), syscall.ECONNRESET.Error()) {
+		t.Errorf("upstream sees %v, want a reset", err)
+	}
+}
