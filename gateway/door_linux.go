@@ -37,6 +37,9 @@ func (w *worker) openDoor(l Listener) error {
 
 func (d *door) open(w *worker) error {
 	d.shut = false
+	if err := unix.SetNonblock(int(d.fd), true); err != nil { // it may be shared with another process
+		return err
+	}
 	return w.register(d.fd, d, unix.EPOLLIN|unix.EPOLLEXCLUSIVE)
 }
 
@@ -52,6 +55,12 @@ func (d *door) event(w *worker, _ uint32) {
 		switch {
 		case errno == 0:
 			d.pause = 0
+			if w.engine.spare.need() { // another worker is about to shed one
+				sysClose(fd)
+				w.engine.spare.hold()
+				d.refuse(w, remote)
+				continue
+			}
 			if d.each {
 				if d.each = !sysTuned(fd); d.each {
 					sysTune(fd)
@@ -79,10 +88,15 @@ func (d *door) shed(w *worker) (done bool) {
 		}
 	})
 	if done {
-		d.side.accepted.Add(1)
-		w.engine.refusals.count(d.side, remote.String(), &refusal{reason: ReasonNoFiles})
+		d.refuse(w, remote)
 	}
 	return done
+}
+
+// refuse counts a connection that was closed because there are no more files.
+func (d *door) refuse(w *worker, remote netip.AddrPort) {
+	d.side.accepted.Add(1)
+	w.engine.refusals.count(d.side, remote.String(), &refusal{reason: ReasonNoFiles})
 }
 
 // fail closes the door for a while: the process or the system has run out of something.

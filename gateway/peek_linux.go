@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,6 +70,7 @@ func (p *pair) readHello(w *worker) {
 func (p *pair) route(w *worker, hello Hello, peeked []byte) {
 	w.waiting.remove(p)
 	p.state = stateSearch
+	w.now = time.Now()
 	table := p.side.Table()
 	var to *target
 	if hello.SNI != "" {

@@ -18,12 +18,16 @@ import (
 type spare struct{ f atomic.Pointer[os.File] } // nil: it is lent, or could not be opened
 
 // hold opens the file, if it is not.
-func (s *spare) hold() {
+func (s *spare) hold() error {
 	f, err := os.Open(os.DevNull)
 	if err == nil && !s.f.CompareAndSwap(nil, f) {
 		f.Close()
 	}
+	return err
 }
+
+// need says that the file is lent and cannot be replaced: who has just been given a new file has got that.
+func (s *spare) need() bool { return s.f.Load() == nil && noFiles(s.hold()) }
 
 // lend calls f while there is room for one more file, if such room can be made and nobody else has it.
 func (s *spare) lend(f func()) {

@@ -141,6 +141,7 @@ func (t *try) readAnswer(w *worker) {
 // win makes t's connection the pair's upstream and begins to relay. more: there may be something to be read from it.
 func (t *try) win(w *worker, answer []byte, more bool) {
 	s, p := t.search, t.search.pair
+	w.now = time.Now()
 	s.won(t.n, w.now)
 	if log := w.engine.log; log.Enabled(w.engine.serving, slog.LevelDebug) {
 		log.Debug("connection routed", "side", p.side.name, "remote", p.remote.String(), "sni", s.sni, "addr", s.addrs[t.n])
