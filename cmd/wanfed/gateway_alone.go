@@ -7,15 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/gateway"
 )
@@ -54,61 +49,29 @@ func (s gatewaySettings) checkAlone() error {
 }
 
 // runAlone is a gateway on a route file.
-func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, logger *slog.Logger) (err error) {
+func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, p *gatewayProcess) error {
 	table, err := readRoutes(s.Routes)
 	if err != nil {
 		return err
 	}
-	side := gateway.NewSide("listen")
+	side := p.addSide(sideListen)
 	side.SetTable(table)
-	var lns listeners
-	defer func() { err = errors.Join(err, lns.close()) }()
-	var serving []gateway.Listener
 	var addrs []string
 	for _, addr := range s.Listen {
-		ln, err := lns.listen("listen", addr)
+		ln, err := p.listen(side, "listen", addr)
 		if err != nil {
 			return err
 		}
-		serving = append(serving, gateway.Listener{Listener: ln, Side: side})
 		addrs = append(addrs, withPort(addr, ln))
 	}
-	proxy, err := gateway.New(gateway.Config{Logger: logger})
-	if err != nil {
+	if p.adminLn, err = p.listeners.listenAdmin(s.AdminAddr, p.log); err != nil {
 		return err
 	}
-	adminLn, err := lns.listenAdmin(s.AdminAddr, logger)
-	if err != nil {
+	if err := p.open(); err != nil {
 		return err
 	}
-	admin := newAdmin(adminLn, adminHandler([]*gateway.Side{side}, nil))
-	hup := make(chan os.Signal, 1) // a wake-up
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
 	fmt.Fprintf(out, "wanfed gateway: listening on %s, %d routes\n", strings.Join(addrs, ", "), table.Len())
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return proxy.Run(gctx, serving...) })
-	g.Go(func() error { return admin.run(gctx) })
-	g.Go(func() error { return reloadRoutes(gctx, hup, s.Routes, side, logger) })
-	return g.Wait()
-}
-
-// reloadRoutes reads the file again at each signal. A file with a fault changes nothing.
-func reloadRoutes(ctx context.Context, hup <-chan os.Signal, path string, side *gateway.Side, logger *slog.Logger) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hup:
-		}
-		table, err := readRoutes(path)
-		if err != nil {
-			logger.Error("routes not changed", "err", err)
-			continue
-		}
-		side.SetTable(table)
-		logger.Info("routes changed", "file", path, "routes", table.Len())
-	}
+	return p.run(ctx)
 }
 
 // routeFile is the file's form.

@@ -8,14 +8,26 @@ import (
 	"fmt"
 	"net"
 	"syscall"
+
+	"github.com/wanfed/wanfed/internal/handover"
 )
 
-// listeners closes what was opened, if whoever serves it has not done so.
-type listeners struct{ open []net.Listener }
+// listeners closes what was opened, if whoever serves it has not done so, and keeps a duplicate of each socket for a new process
+// to take over.
+type listeners struct {
+	inherited *handover.Inherited
+	open      []net.Listener
+	sockets   []handover.Socket
+}
 
+// listen takes over the socket that an old process had for this setting, or opens one.
 func (l *listeners) listen(setting, addr string) (net.Listener, error) {
-	// The gateway sets its own keepalive; HTTP has idle timeouts.
-	ln, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
+	name := setting + " " + addr
+	ln, ok, err := l.inherited.Listener(name)
+	if !ok && err == nil {
+		// The gateway sets its own keepalive; HTTP has idle timeouts.
+		ln, err = (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %s: the port is taken by another process; stop it (see: ss -ltnp), or choose another", setting, addr)
@@ -25,11 +37,27 @@ func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: listen on %s: %w", setting, addr, err)
 	}
 	l.open = append(l.open, ln)
+	s, err := handover.Duplicate(name, ln)
+	if err != nil {
+		return nil, err
+	}
+	l.sockets = append(l.sockets, s)
 	return ln, nil
 }
 
-func (l *listeners) close() error {
+// release closes the duplicates: when whoever serves the listeners has closed them, connections are refused, unless another
+// process has the sockets too.
+func (l *listeners) release() error {
 	var errs []error
+	for _, s := range l.sockets {
+		errs = append(errs, s.File.Close())
+	}
+	l.sockets = nil
+	return errors.Join(errs...)
+}
+
+func (l *listeners) close() error {
+	errs := []error{l.release(), l.inherited.Close()}
 	for _, ln := range l.open {
 		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,7 @@ type Client struct {
 	dialer    *gateway.Dialer
 	connected chan struct{} // a wake-up: there is a new connection
 	routed    chan struct{} // closed when there are routes
+	keep      atomic.Bool   // another process is this gateway by now
 
 	mu     sync.Mutex
 	status Status
@@ -115,6 +117,12 @@ func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 	return nil
 }
 
+// Routed is closed when there are routes, from disk or from a server.
+func (c *Client) Routed() <-chan struct{} { return c.routed }
+
+// Keep has Run end without deregistering: another process stands for this gateway from now on. It may be called while Run runs.
+func (c *Client) Keep() { c.keep.Store(true) }
+
 // Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	cc, err := api.Connect(c.dial, redial)
@@ -127,7 +135,9 @@ func (c *Client) Run(ctx context.Context) error {
 	g.Go(func() error { return c.register(gctx, pb.NewGatewayServiceClient(cc)) })
 	g.Go(func() error { return c.follow(gctx, pb.NewGatewayServiceClient(cc)) })
 	err = g.Wait()
-	c.deregister(ctx, pb.NewGatewayServiceClient(cc))
+	if !c.keep.Load() {
+		c.deregister(ctx, pb.NewGatewayServiceClient(cc))
+	}
 	return err
 }
 

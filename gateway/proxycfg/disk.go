@@ -23,7 +23,8 @@ const (
 
 // saveSnapshot replaces the file in one step: a crash leaves the old one or the new one.
 func saveSnapshot(dir string, snap *pb.GatewaySnapshot) error {
-	// The name is always the same, so that a crash leaves one such file at most. One process uses the folder.
+	// The name is always the same, so that a crash leaves one such file at most. One process uses the folder;
+	// two that wrote the same snapshot at once, while one hands over to the other, could leave one that is not used.
 	tmp := filepath.Join(dir, snapshotFile+".new")
 	b, err := encodeSnapshot(snap)
 	if err != nil {

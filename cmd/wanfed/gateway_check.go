@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// check returns everything that is wrong with the settings, without opening files.
+func (s gatewaySettings) check() error {
+	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
+	if s.alone() {
+		return faults(s.checkAlone(), s.checkAdmin(), s.checkMixed(), s.checkLimits(), log)
+	}
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, f := range []struct{ name, value, flag string }{
+		{"dc", s.DC, "--dc dc1"}, {"node", s.Node, "--node gw1"}, {"data_dir", s.DataDir, "--data-dir /var/lib/wanfed/gateway"},
+		{"ca_file", s.CAFile, "--ca-file FILE"}, {"cert_file", s.CertFile, "--cert-file FILE"}, {"key_file", s.KeyFile, "--key-file FILE"},
+		{"lan", s.LAN, "--lan 10.0.0.5:8444"}, {"wan", s.WAN, "--wan 198.51.100.1:8443"},
+	} {
+		if f.value == "" {
+			fault("%s is required, for example %s", f.name, f.flag)
+		}
+	}
+	for _, f := range []struct{ name, label string }{{"dc", s.DC}, {"node", s.Node}} {
+		if err := tlsutil.CheckLabel(f.label); f.label != "" && err != nil {
+			fault("%s: %w", f.name, err)
+		}
+	}
+	if err := tlsutil.CheckDomain(s.Domain); err != nil {
+		fault("domain: %w", err)
+	}
+	if len(s.Servers) == 0 {
+		fault("servers is empty: name at least one server of this datacenter, for example --server 10.0.0.5:8300")
+	}
+	for _, addr := range s.Servers {
+		if err := gateway.CheckAddr(addr); err != nil {
+			fault("servers: %w", err)
+		}
+	}
+	for _, f := range []struct{ name, value string }{{"lan", s.LAN}, {"wan_bind", s.WANBind}} {
+		if f.value != "" && !isIPPort(f.value) {
+			fault("%s %q is not ip:port", f.name, f.value)
+		}
+	}
+	if s.WAN != "" {
+		if err := gateway.CheckAddr(s.WAN); err != nil && !isIPPort(s.WAN) {
+			fault("wan: %w", err)
+		} else if s.WANBind == "" && !isIPPort(s.WAN) {
+			fault("wan %q is a name: say with wan_bind which ip:port to listen on", s.WAN)
+		}
+	}
+	switch listen := or(s.WANBind, s.WAN); {
+	case overlap(s.LAN, s.WAN) && s.LAN == s.WAN:
+		fault("wan and lan are both %s: they have different routes, so each needs an address of its own", s.LAN)
+	case overlap(s.LAN, listen):
+		fault("wan side %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
+	}
+	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
+		if ap, err := netip.ParseAddrPort(f.addr); err == nil && ap.Addr().IsUnspecified() {
+			fault("%s %q is unspecified: nobody can dial it; name the address that others dial", f.name, f.addr)
+		}
+	}
+	return faults(append(errs, s.checkAdmin(), s.checkMixed(), s.checkLimits(), log)...)
+}
+
+func (s gatewaySettings) checkAdmin() error {
+	if s.AdminAddr == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(s.AdminAddr)
+	if err != nil {
+		return fmt.Errorf("admin_addr %q is not host:port", s.AdminAddr)
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return fmt.Errorf("admin_addr %q is not a loopback address: it has neither TLS nor a password", s.AdminAddr)
+	}
+	return nil
+}
+
+func isIPPort(s string) bool {
+	_, err := netip.ParseAddrPort(s)
+	return err == nil
+}
+
+// overlap says whether one machine cannot listen on both addresses.
+func overlap(a, b string) bool {
+	x, err1 := netip.ParseAddrPort(a)
+	y, err2 := netip.ParseAddrPort(b)
+	return err1 == nil && err2 == nil && x.Port() == y.Port() && x.Port() != 0 &&
+		(x.Addr() == y.Addr() || x.Addr().IsUnspecified() || y.Addr().IsUnspecified())
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway"
+)
+
+// Sides of a gateway, as settings, logs and metrics name them.
+const (
+	sideLAN    = "lan"
+	sideWAN    = "wan"
+	sideListen = "listen" // of a gateway on a route file
+)
+
+// sharePerSource is which part of max_conns one source may have, where it is not said.
+const sharePerSource = 0.75
+
+// checkLimits returns what is wrong with the settings of limits, drain and access log.
+func (s gatewaySettings) checkLimits() error {
+	var errs []error
+	if s.MaxConns < 0 {
+		errs = append(errs, fmt.Errorf("max_conns %d is negative", s.MaxConns))
+	}
+	if s.AccessLogSample < 1 {
+		errs = append(errs, fmt.Errorf("access_log_sample %d is less than 1: 1 notes each connection, 100 one of a hundred; without access_log none is noted", s.AccessLogSample))
+	}
+	for _, f := range []struct {
+		name string
+		list []string
+	}{
+		{"allow", s.Allow}, {"deny", s.Deny}, {"lan_allow", s.LANAllow}, {"lan_deny", s.LANDeny},
+		{"wan_allow", s.WANAllow}, {"wan_deny", s.WANDeny},
+	} {
+		for _, cidr := range f.list {
+			if _, err := parseNetwork(cidr); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", f.name, err))
+			}
+		}
+	}
+	for _, f := range []struct{ name, value string }{
+		{"drain_grace", s.DrainGrace}, {"drain_time", s.DrainTime}, {"handover_drain_time", s.HandoverDrainTime},
+	} {
+		if d, err := time.ParseDuration(f.value); err != nil || d < 0 {
+			errs = append(errs, fmt.Errorf("%s %q is not a length of time: write, for example, 500ms, 30s or 10m", f.name, f.value))
+		}
+	}
+	return faults(errs...)
+}
+
+// parseNetwork reads an IP network, or one address.
+func parseNetwork(s string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(s); err == nil && addr.Zone() == "" {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, fmt.Errorf("%q is no network: write, for example, 10.0.0.0/8, 2001:db8::/32 or one address", s)
+	}
+	if p != p.Masked() {
+		return p, fmt.Errorf("%q is an address in a network: write %s for the network, %s for the address", s, p.Masked(), p.Addr())
+	}
+	return p, nil
+}
+
+// networks reads a list that checkLimits has seen.
+func networks(list []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		if p, err := parseNetwork(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// policy is which clients a side takes; maxConns is the limit for all together.
+func (s gatewaySettings) policy(side string, maxConns int) gateway.Policy {
+	p := gateway.Policy{MaxPerSource: s.MaxPerSource}
+	if s.MaxPerSource == 0 {
+		p.MaxPerSource = max(1, int(sharePerSource*float64(maxConns)))
+	}
+	switch side {
+	case sideLAN:
+		p.Allow, p.Deny = networks(s.LANAllow), networks(s.LANDeny)
+	case sideWAN:
+		p.Allow, p.Deny = networks(s.WANAllow), networks(s.WANDeny)
+	case sideListen:
+		p.Allow, p.Deny = networks(s.Allow), networks(s.Deny)
+	}
+	return p
+}
+
+// checkOpenFiles returns an error if this process may not open the files for the limit of connections that was asked for.
+func (s gatewaySettings) checkOpenFiles() error {
+	if s.MaxConns == 0 {
+		return nil // chosen by what is there
+	}
+	if err := gateway.CheckFiles(s.MaxConns); err != nil {
+		return fmt.Errorf("max_conns %d: %w", s.MaxConns, err)
+	}
+	return nil
+}
+
+// sample is what the data plane is told of the access log.
+func (s gatewaySettings) sample() int {
+	if s.AccessLog == "" {
+		return -1
+	}
+	return s.AccessLogSample
+}
+
+// duration reads a setting that checkLimits has seen.
+func duration(s string) time.Duration {
+	d, _ := time.ParseDuration(s)
+	return d
+}
+
+// checkMixed returns an error if settings of one way to run a gateway are given for the other.
+func (s gatewaySettings) checkMixed() error {
+	var errs []error
+	forbid := func(list []string, name, instead string) {
+		if len(list) > 0 {
+			errs = append(errs, fmt.Errorf("%s is for a gateway %s", name, instead))
+		}
+	}
+	if s.alone() {
+		forbid(s.LANAllow, "lan_allow", "of a datacenter: write allow")
+		forbid(s.LANDeny, "lan_deny", "of a datacenter: write deny")
+		forbid(s.WANAllow, "wan_allow", "of a datacenter: write allow")
+		forbid(s.WANDeny, "wan_deny", "of a datacenter: write deny")
+	} else {
+		forbid(s.Allow, "allow", "on a route file: write lan_allow or wan_allow")
+		forbid(s.Deny, "deny", "on a route file: write lan_deny or wan_deny")
+	}
+	return errors.Join(errs...)
+}
