@@ -18,6 +18,10 @@ import (
 // MaxMessageSize bounds a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
+// ReadBuffer is what a gRPC connection holds to read into, in bytes, at either end. gRPC's own 32 KiB, and as much to write, are
+// for connections that are used: a server has two for each other datacenter, mostly idle, and TLS buffers what it reads.
+const ReadBuffer = 4 << 10
+
 // Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn whose handshake is done and whose
 // peer was verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
 // closes it. Options are added to, and may replace, those it has.
@@ -32,6 +36,7 @@ func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.D
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithReadBufferSize(ReadBuffer), grpc.WithSharedWriteBuffer(true),
 	}, options...)...)
 }
 
