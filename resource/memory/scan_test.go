@@ -64,6 +64,11 @@ func TestRebase(t *testing.T) {
 	if err := s.state.Rebase(&b, bytes.NewReader(old), index); err != nil {
 		t.Fatal(err)
 	}
+	// A type that came meanwhile.
+	late := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Late"}
+	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: late, Name: "x", Uid: "u2"}}, "")); err != nil {
+		t.Fatal(err)
+	}
 	for _, into := range []*Store{s, New()} { // one with a past, and one without
 		defer into.Close()
 		if err := into.Restore(bytes.NewReader(b.Bytes())); err != nil {
@@ -79,6 +84,12 @@ func TestRebase(t *testing.T) {
 			if !proto.Equal(got[i], w) {
 				t.Errorf("got  %v\nwant %v", got[i], w)
 			}
+		}
+		if into.state.Index() != index {
+			t.Errorf("the store's index is %d, not %d", into.state.Index(), index)
+		}
+		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s && at != index {
+			t.Errorf("the late type is at %d, %v", at, err)
 		}
 		if gone, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: other}); err != nil || len(gone) > 0 || at != index {
 			t.Errorf("%d others at %d, %v; want none, at %d", len(gone), at, err, index)

@@ -135,6 +135,10 @@ func (s *State) Restore(r io.Reader) error {
 // replaceLocked makes what was read the state.
 func (s *State) replaceLocked(in *restored) {
 	index := max(s.index, in.index)
+	above := in.index // where an index that would fall goes: the snapshot's, if it is above all, so that all servers have the same
+	if above <= s.index {
+		above = index + 1
+	}
 	old := s.db.Load().Txn(false)
 	txn := in.db.Txn(true)
 	for it := must(old.Get(tableIndex, indexID)); ; {
@@ -144,7 +148,7 @@ func (s *State) replaceLocked(in *restored) {
 		}
 		was := row.(*typeIndex)
 		if indexOf(txn, typeKey(was.typ)) < was.index {
-			index = max(s.index, in.index) + 1
+			index = above
 			mustDo(txn.Insert(tableIndex, &typeIndex{typ: was.typ, index: index}))
 		}
 	}
