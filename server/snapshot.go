@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/version"
@@ -42,11 +41,10 @@ func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.Se
 	if err != nil {
 		return resource.StatusError(err)
 	}
-	m := &pb.SnapshotManifest{
-		Version: version.Version, Datacenter: o.dc, Node: o.node, CreatedAt: timestamppb.New(time.Now()),
-		Index: saved.Index, Term: saved.Term,
+	m := raftstore.Manifest{
+		Version: version.Version, Datacenter: o.dc, Node: o.node, CreatedAt: time.Now(), Index: saved.Index, Term: saved.Term,
 	}
-	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m}}); err != nil {
+	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Message()}}); err != nil {
 		return err
 	}
 	parts := &partWriter{stream: stream, sum: sha256.New()}
@@ -57,12 +55,9 @@ func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.Se
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	end := &pb.SnapshotManifest{
-		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: m.CreatedAt, Index: m.Index, Term: m.Term,
-		Size: parts.n, Sha256: hex.EncodeToString(parts.sum.Sum(nil)),
-	}
-	o.logger.Info("snapshot saved", "index", end.Index, "bytes", end.Size, "by", caller(stream.Context()))
-	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: end}})
+	m.Size, m.SHA256 = parts.n, hex.EncodeToString(parts.sum.Sum(nil))
+	o.logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "by", caller(stream.Context()))
+	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Message()}})
 }
 
 // partWriter sends what is written, in messages.
@@ -97,7 +92,7 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 	if first.GetManifest() == nil {
 		return status.Error(codes.InvalidArgument, "the first part of a snapshot is its manifest")
 	}
-	m := manifestFrom(first.GetManifest())
+	m := raftstore.ManifestFrom(first.GetManifest())
 	if err := m.CheckDatacenter(o.dc); err != nil {
 		return resource.StatusError(err)
 	}
@@ -115,13 +110,6 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 		return err
 	}
 	return stream.SendAndClose(&pb.RestoreSnapshotResponse{Index: out.Index, Resources: uint64(out.Totals.Resources)})
-}
-
-func manifestFrom(m *pb.SnapshotManifest) raftstore.Manifest {
-	return raftstore.Manifest{
-		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
-		Index: m.GetIndex(), Term: m.GetTerm(), Size: m.GetSize(), SHA256: m.GetSha256(),
-	}
 }
 
 // partReader reads the data of the parts that come.

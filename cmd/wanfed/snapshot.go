@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -97,7 +96,7 @@ func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, pat
 			moved(len(data))
 		}
 		if end := part.GetEnd(); end != nil {
-			m := manifestOf(end)
+			m := raftstore.ManifestFrom(end)
 			if err := m.CheckDatacenter(o.dc); err != nil {
 				return m, err
 			}
@@ -108,13 +107,6 @@ func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, pat
 		err = errors.New("it ended before its end")
 	}
 	return raftstore.Manifest{}, fmt.Errorf("%w; nothing was saved", o.explain(ctx, what, err))
-}
-
-func manifestOf(m *pb.SnapshotManifest) raftstore.Manifest {
-	return raftstore.Manifest{
-		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
-		Index: m.GetIndex(), Term: m.GetTerm(), Size: m.GetSize(), SHA256: m.GetSha256(),
-	}
 }
 
 func newSnapshotInspect() *cobra.Command {
@@ -255,10 +247,7 @@ func (o *operatorCall) restore(ctx context.Context, c pb.OperatorServiceClient, 
 	if err != nil {
 		return nil, o.explain(ctx, what, err)
 	}
-	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: &pb.SnapshotManifest{
-		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
-		Index: m.Index, Term: m.Term, Size: m.Size, Sha256: m.SHA256,
-	}}})
+	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Message()}})
 	for buf := make([]byte, restorePart); err == nil; {
 		var n int
 		if n, err = io.ReadFull(data, buf); n > 0 {

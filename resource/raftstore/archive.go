@@ -14,6 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -50,6 +53,22 @@ type Manifest struct {
 	// Size is that of the data in bytes, SHA256 its sum in hex.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
+}
+
+// ManifestFrom reads the message of a manifest; what is missing in it is zero.
+func ManifestFrom(m *pb.SnapshotManifest) Manifest {
+	return Manifest{
+		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
+		Index: m.GetIndex(), Term: m.GetTerm(), Size: m.GetSize(), SHA256: m.GetSha256(),
+	}
+}
+
+// Message is m as a message.
+func (m Manifest) Message() *pb.SnapshotManifest {
+	return &pb.SnapshotManifest{
+		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
+		Index: m.Index, Term: m.Term, Size: m.Size, Sha256: m.SHA256,
+	}
 }
 
 // Header returns the header of a snapshot file.
