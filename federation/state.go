@@ -23,7 +23,7 @@ var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "Federat
 // Register adds StateType to a registry.
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
-		Type: StateType, Message: &pb.FederationState{}, Federated: true,
+		Type: StateType, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true,
 		Validate: validate, Authorize: authorize,
 	})
 }

@@ -172,7 +172,7 @@ func (f *Follower) commit(ctx context.Context, ms []*pb.FollowResponse) error {
 			ops = append(ops, resource.ReplicaOp(r))
 		}
 		for _, name := range m.Deletes {
-			ops = append(ops, resource.RemoveOp(resource.ID(f.cfg.Type, name), resource.AnyVersion))
+			ops = append(ops, resource.RemoveReplicaOp(resource.ID(f.cfg.Type, name)))
 		}
 	}
 	if len(ops) > 0 {

@@ -4,12 +4,12 @@
 // served by one gRPC service.
 //
 // A Backend (backend.go has the whole contract) reads, lists, commits and watches. Its implementations are the packages
-// memory and raftstore; resourcetest is the suite both pass. What replicates records between datacenters, what reconciles
-// them and what their data means are other packages.
+// memory and raftstore, and Routed, by which a follower has its leader do what only that can; resourcetest is the suite all
+// pass. What replicates records between datacenters, what reconciles them and what their data means are other packages.
 //
 // # Flow of a write
 //
-// Service.Write takes a resource from a verified peer. The Registry says what its type demands: the name and data are
+// Service.Write takes a resource from a verified peer. The Registry says what its type demands: name, tenancy and data are
 // checked, the type's Mutate, Authorize and Validate run, in this order. The service then chooses uid (new at creation) and
 // generation (new when the data is), keeps status and owner, and commits one Put: with the version the client gave, as
 // compare-and-swap; without one, against what is stored now, again at most eight times if others write between. The
@@ -17,6 +17,12 @@
 //
 // Code inside a server that writes records of its own uses the Backend directly, with PutOp, RemoveOp and ReplicaOp, and
 // chooses uids with NewUID.
+//
+// # Flow of a deletion
+//
+// A resource with finalizers is marked, and goes with the last of them. One without goes at once, and what it owns with it, up
+// to MaxCascade resources; a tombstone remembers what else there is, and Reap, which the leader runs, takes that in bounded
+// steps. A crash or another leader leaves the tombstone where it is.
 //
 // # Promises
 //
@@ -27,13 +33,14 @@
 //
 // # Limits
 //
-// There is one tenancy, partition "default" and namespace "default"; it is filled in where a request leaves it out. An
-// answer is one gRPC message: a List larger than api.MaxMessageSize fails, WatchList does not.
+// A resource has at most MaxSize bytes. Partitions and namespaces need not be made before they are used. An answer is one gRPC
+// message: a List larger than api.MaxMessageSize fails, WatchList does not.
 //
-// No goroutine is started here. Methods of Service block only in the Backend, and end with their context.
+// No goroutine is started here; Reap is for the caller's. Methods of Service block only in the Backend, and end with their
+// context.
 //
 //	reg := resource.NewRegistry()
-//	err := reg.Register(resource.Registration{Type: typ, Message: &pb.FederationState{}, Federated: true})
+//	err := reg.Register(resource.Registration{Type: typ, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true})
 //	svc, err := resource.NewService(resource.ServiceConfig{Backend: b, Registry: reg, DC: "dc1", Peer: peer, Primary: isPrimary})
 //	pb.RegisterResourceServiceServer(grpcServer, svc)
 //

@@ -5,14 +5,14 @@ package resource
 import (
 	"errors"
 	"fmt"
+
+	"github.com/wanfed/wanfed/api/pb"
 )
 
 // Errors of the service and of checks, beside those of a Backend.
 var (
 	// ErrInvalid: the request breaks a rule; sending it again does not help. The text names field, value and rule.
 	ErrInvalid = errors.New("invalid")
-	// ErrWrongUID: the uid given is of an earlier resource of that name.
-	ErrWrongUID = errors.New("resource has another uid")
 	// ErrFederated: the type is federated and this datacenter is not the primary.
 	ErrFederated = errors.New("write it in the primary datacenter")
 	// ErrDenied: the peer may not do that.
@@ -22,4 +22,29 @@ var (
 // invalidField says which field has which value and what rule it breaks.
 func invalidField(field, value, rule string) error {
 	return fmt.Errorf("%w %s %q: %s", ErrInvalid, field, value, rule)
+}
+
+// GroupVersionError says that a resource is stored as another version of its type than the one asked for. It is an
+// ErrGroupVersion.
+type GroupVersionError struct {
+	Requested *pb.Type
+	Stored    *pb.Resource
+}
+
+func (e *GroupVersionError) Error() string {
+	return fmt.Sprintf("%s: %v: %s, not %s", IDString(e.Stored.GetId()), ErrGroupVersion,
+		e.Stored.GetId().GetType().GetGroupVersion(), e.Requested.GetGroupVersion())
+}
+
+func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
+
+// Refused says whether err is a state machine's answer to a batch whose expectations do not hold: nothing was changed, on any
+// server.
+func Refused(err error) bool {
+	for _, class := range []error{ErrConflict, ErrNotFound, ErrWrongUID, ErrGroupVersion, ErrMarked, ErrInvalid} {
+		if errors.Is(err, class) {
+			return true
+		}
+	}
+	return false
 }

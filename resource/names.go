@@ -111,20 +111,44 @@ func isLower(r rune) bool { return 'a' <= r && r <= 'z' }
 func isUpper(r rune) bool { return 'A' <= r && r <= 'Z' }
 func isDigit(r rune) bool { return '0' <= r && r <= '9' }
 
-// checkTenancy returns an ErrInvalid unless t, filled in, is the default tenancy or, where wild, has Wildcard in its place.
-func checkTenancy(t *pb.Tenancy, wild bool) error {
-	filled := FillTenancy(t)
-	for _, f := range []struct{ field, value string }{
-		{"tenancy.partition", filled.Partition},
-		{"tenancy.namespace", filled.Namespace},
-	} {
-		switch {
-		case f.value == DefaultTenancy || wild && f.value == Wildcard:
-		case wild:
-			return invalidField(f.field, f.value, `must be "default", "*" or empty`)
-		default:
-			return invalidField(f.field, f.value, `must be "default" or empty`)
-		}
+// labelRule is a partition's and a namespace's.
+const labelRule = `must be 1 to 63 characters of a-z, 0-9, "-", beginning with a letter or digit`
+
+// scoped returns t as resources of that scope have it: with the default in place of what is left out, and empty outside the
+// scope, where "default" is taken for nothing. It is an ErrInvalid otherwise. Where wild, Wildcard may stand for a part.
+func scoped(scope Scope, t *pb.Tenancy, wild bool) (*pb.Tenancy, error) {
+	partition, err := scopedPart("partition", t.GetPartition(), scope, scope <= ScopePartition, wild)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	namespace, err := scopedPart("namespace", t.GetNamespace(), scope, scope == ScopeNamespace, wild)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.Tenancy{Partition: partition, Namespace: namespace}, nil
+}
+
+func scopedPart(part, value string, scope Scope, has, wild bool) (string, error) {
+	rule := labelRule
+	if wild {
+		rule += `, or "*"`
+	}
+	switch {
+	case !has && (value == "" || value == DefaultTenancy || wild && value == Wildcard):
+		return "", nil
+	case !has:
+		return "", invalidField("tenancy."+part, value, fmt.Sprintf("must be empty: resources of this type have the scope %s", scope))
+	case value == "":
+		return DefaultTenancy, nil
+	case wild && value == Wildcard, isLabel(value):
+		return value, nil
+	}
+	return "", invalidField("tenancy."+part, value, rule)
+}
+
+func isLabel(s string) bool {
+	if s == "" || len(s) > 63 || s[0] == '-' {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool { return !isLower(r) && !isDigit(r) && r != '-' }) < 0
 }

@@ -5,6 +5,9 @@ package resource
 import (
 	"fmt"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
@@ -14,10 +17,17 @@ func PutOp(r *pb.Resource, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Put{Put: &pb.Put{Resource: r, ExpectVersion: expect}}}
 }
 
-// RemoveOp deletes what id names, if it has version expect: a version, or "" and AnyVersion for whatever is there. With a
-// uid in id, only that resource.
+// RemoveOp deletes what id names, or marks it if it has finalizers, if it has version expect: a version, or "" and AnyVersion
+// for whatever is there. With a uid in id, only that resource.
 func RemoveOp(id *pb.ID, expect string) *pb.Op {
-	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect}}}
+	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect, At: timestamppb.New(time.Now())}}}
+}
+
+// RemoveReplicaOp deletes a copy of what the primary has deleted, whatever its finalizers.
+func RemoveReplicaOp(id *pb.ID) *pb.Op {
+	op := RemoveOp(id, AnyVersion)
+	op.GetRemove().Replica = true
+	return op
 }
 
 // ReplicaOp stores a copy of r, which came from the primary and has PrimaryModifyIndex set.

@@ -18,13 +18,28 @@ import (
 // Verb is what a peer wants to do with a resource.
 type Verb string
 
-// The verbs that Registration.Authorize is asked about. Watching is listing.
+// The verbs that Registration.Authorize is asked about. Watching is listing, a dry run is writing.
 const (
-	VerbRead   Verb = "read"
-	VerbList   Verb = "list"
-	VerbWrite  Verb = "write"
-	VerbDelete Verb = "delete"
+	VerbRead        Verb = "read"
+	VerbList        Verb = "list"
+	VerbWrite       Verb = "write"
+	VerbWriteStatus Verb = "write the status of"
+	VerbDelete      Verb = "delete"
 )
+
+// Scope says which parts a type's tenancy has.
+type Scope int
+
+// The scopes. What lies outside a type's scope is empty in its resources' tenancy.
+const (
+	ScopeNamespace Scope = iota // partition and namespace
+	ScopePartition              // partition alone
+	ScopeCluster                // neither
+)
+
+func (s Scope) String() string {
+	return [...]string{"namespace", "partition", "cluster"}[s]
+}
 
 // Registration says what a type of resource demands. Its functions are called from any goroutine, must not block and must
 // not keep the resource.
@@ -33,15 +48,17 @@ type Registration struct {
 	Type *pb.Type
 	// Message is a value of the type that data must have; its content does not matter. Required.
 	Message proto.Message
-	// Federated: only the primary writes it; every secondary has a replica.
+	// Scope is where its resources live. Default: in a namespace.
+	Scope Scope
+	// Federated: only the primary writes it; every secondary has a replica. Needs ScopeCluster: replicas go by name.
 	Federated bool
 	// Mutate changes a resource about to be written, for example sets defaults in its data. Nil: nothing.
 	Mutate func(r *pb.Resource) error
 	// Validate says what is wrong with a resource about to be written, after Mutate. Nil: nothing is. It is given a
 	// resource whose name and type of data are right.
 	Validate func(r *pb.Resource) error
-	// Authorize says why p may not do verb. For VerbWrite r is what the client sent, mutated; for VerbDelete what is
-	// stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: servers and operators
+	// Authorize says why p may not do verb. For VerbWrite r is what the client sent, mutated; for VerbDelete and
+	// VerbWriteStatus what is stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: servers and operators
 	// (cli) of the own datacenter may do everything; others of it, and servers and operators of others, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
@@ -65,6 +82,11 @@ func (g *Registry) Register(reg Registration) error {
 	}
 	if reg.Message == nil {
 		faults = append(faults, fmt.Errorf("%w message: must be a value of the data's type, not nil", ErrInvalid))
+	}
+	if reg.Scope < ScopeNamespace || reg.Scope > ScopeCluster {
+		faults = append(faults, fmt.Errorf("%w scope %d: must be ScopeNamespace, ScopePartition or ScopeCluster", ErrInvalid, int(reg.Scope)))
+	} else if reg.Federated && reg.Scope != ScopeCluster {
+		faults = append(faults, fmt.Errorf("%w scope %q: must be \"cluster\" for a federated type", ErrInvalid, reg.Scope))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("register type %s: %w", TypeString(reg.Type), errors.Join(faults...))

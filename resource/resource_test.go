@@ -97,7 +97,7 @@ func TestRegistry(t *testing.T) {
 	g := NewRegistry()
 	node := &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	for _, reg := range []Registration{
-		{Type: fsType, Message: &pb.FederationState{}, Federated: true},
+		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: ScopeCluster},
 		{Type: node, Message: &pb.Node{}},
 	} {
 		if err := g.Register(reg); err != nil {

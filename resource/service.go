@@ -16,8 +16,11 @@ import (
 )
 
 // ConsistencyKey is the gRPC metadata key by which a client chooses how fresh a Read, List or ListByOwner must be. Its values
-// are "consistent" (Strong) and "stale" (Eventual); without it a read is eventual.
-const ConsistencyKey = "x-wanfed-consistency"
+// are "consistent" (Strong) and "stale" (Eventual); without it a read is eventual. Clients of Consul use ConsulConsistencyKey.
+const (
+	ConsistencyKey       = "x-wanfed-consistency"
+	ConsulConsistencyKey = "x-consul-consistency-mode"
+)
 
 // ServiceConfig says what a Service works with.
 type ServiceConfig struct {
@@ -115,27 +118,28 @@ func (s *Service) checkWritable(reg Registration) error {
 	return nil
 }
 
-// checkRequestID checks an id that a client sent and returns it with the tenancy filled in.
-func checkRequestID(id *pb.ID) (*pb.ID, error) {
+// checkRequestID checks an id that a client sent and returns it with the tenancy that its type's scope makes of it.
+func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if id == nil {
 		return nil, fmt.Errorf("%w id: it is missing", ErrInvalid)
 	}
 	if err := CheckName(id.GetName()); err != nil {
 		return nil, err
 	}
-	if err := checkTenancy(id.GetTenancy(), false); err != nil {
+	tenancy, err := scoped(reg.Scope, id.GetTenancy(), false)
+	if err != nil {
 		return nil, err
 	}
-	return &pb.ID{
-		Uid: id.GetUid(), Name: id.GetName(), Type: proto.CloneOf(id.GetType()),
-		Tenancy: FillTenancy(id.GetTenancy()),
-	}, nil
+	return &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: proto.CloneOf(id.GetType()), Tenancy: tenancy}, nil
 }
 
-// consistencyOf reads what the client asks for in ConsistencyKey.
+// consistencyOf reads what the client asks for.
 func consistencyOf(ctx context.Context) (Consistency, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	values := md.Get(ConsistencyKey)
+	key, values := ConsistencyKey, md.Get(ConsistencyKey)
+	if len(values) == 0 {
+		key, values = ConsulConsistencyKey, md.Get(ConsulConsistencyKey)
+	}
 	if len(values) == 0 {
 		return Eventual, nil
 	}
@@ -145,7 +149,7 @@ func consistencyOf(ctx context.Context) (Consistency, error) {
 	case "stale":
 		return Eventual, nil
 	default:
-		return Eventual, invalidField(ConsistencyKey, v, `must be "consistent" or "stale"`)
+		return Eventual, invalidField(key, v, `must be "consistent" or "stale"`)
 	}
 }
 

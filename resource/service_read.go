@@ -33,7 +33,7 @@ func (s *Service) admitRead(ctx context.Context, given *pb.ID) (*pb.ID, Consiste
 	if err != nil {
 		return nil, 0, err
 	}
-	id, err := checkRequestID(given)
+	id, err := checkRequestID(reg, given)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -67,13 +67,12 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	if err != nil {
 		return q, err
 	}
-	if err := checkTenancy(q.Tenancy, true); err != nil {
+	if q.Tenancy, err = scoped(reg.Scope, q.Tenancy, true); err != nil {
 		return q, err
 	}
 	if err := checkPrefix(q.Prefix); err != nil {
 		return q, err
 	}
-	q.Tenancy = FillTenancy(q.Tenancy)
 	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
 }
 

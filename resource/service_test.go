@@ -88,7 +88,7 @@ func registry(t *testing.T) *resource.Registry {
 	t.Helper()
 	reg := resource.NewRegistry()
 	for _, r := range []resource.Registration{
-		{Type: fsType, Message: &pb.FederationState{}, Federated: true},
+		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: resource.ScopeCluster},
 		{Type: nodeType, Message: &pb.Node{}},
 		{
 			Type: hostType, Message: &pb.Node{},

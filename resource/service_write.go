@@ -15,6 +15,16 @@ import (
 // maxWriteTries bounds how often a write without a version is tried against the stored resource while others change it.
 const maxWriteTries = 8
 
+// MaxSize bounds a resource with all that belongs to it, encoded, in bytes.
+const MaxSize = 4 << 20
+
+func checkSize(r *pb.Resource) error {
+	if n := proto.Size(r); n > MaxSize {
+		return fmt.Errorf("%w size of %s, %d bytes: must be at most %d", ErrInvalid, IDString(r.GetId()), n, MaxSize)
+	}
+	return nil
+}
+
 // Write creates a resource, or replaces its data and metadata. Status, uid and owner of a stored resource stay. With a
 // version it is a compare-and-swap.
 func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
@@ -28,6 +38,9 @@ func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteRes
 func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, error) {
 	r, reg, err := s.admitWrite(ctx, given)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.checkWritable(reg); err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
@@ -45,7 +58,7 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err != nil {
 		return nil, reg, err
 	}
-	id, err := checkRequestID(given.GetId())
+	id, err := checkRequestID(reg, given.GetId())
 	if err != nil {
 		return nil, reg, err
 	}
@@ -65,15 +78,21 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err := s.authorize(reg, peer, VerbWrite, r); err != nil {
 		return nil, reg, err
 	}
-	if err := s.checkWritable(reg); err != nil {
-		return nil, reg, err
-	}
 	if reg.Validate != nil {
 		if err := reg.Validate(r); err != nil {
 			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
 		}
 	}
-	return r, reg, nil
+	return r, reg, checkSize(r)
+}
+
+// MutateAndValidate returns what Write would store of a resource, as far as that does not depend on what is stored.
+func (s *Service) MutateAndValidate(ctx context.Context, req *pb.MutateAndValidateRequest) (*pb.MutateAndValidateResponse, error) {
+	r, _, err := s.admitWrite(ctx, req.GetResource())
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.MutateAndValidateResponse{Resource: r}, nil
 }
 
 // writeOnce commits r, which it may change, against what is stored now. The read that it begins with may be stale: the commit
@@ -101,6 +120,9 @@ func (s *Service) prepare(ctx context.Context, c Consistency, reg Registration, 
 	if errors.Is(err, ErrNotFound) {
 		return "", s.prepareCreate(ctx, c, r)
 	}
+	if mismatch, ok := errors.AsType[*GroupVersionError](err); ok { // it becomes one of the version written
+		stored, err = mismatch.Stored, nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -127,10 +149,11 @@ func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resour
 
 // findOwner returns the stored owner's id, with its uid.
 func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*pb.ID, error) {
-	if _, err := s.cfg.Registry.Lookup(given.GetType()); err != nil {
+	reg, err := s.cfg.Registry.Lookup(given.GetType())
+	if err != nil {
 		return nil, fmt.Errorf("owner: %w", err)
 	}
-	id, err := checkRequestID(given)
+	id, err := checkRequestID(reg, given)
 	if err != nil {
 		return nil, fmt.Errorf("owner: %w", err)
 	}
@@ -156,8 +179,9 @@ func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 		return fmt.Errorf("%w owner %s: must be as it was at creation; leave it out", ErrInvalid, IDString(r.Owner))
 	}
 	r.Id.Uid, r.Owner, r.Status = stored.Id.Uid, stored.Owner, stored.Status
-	r.Generation = stored.Generation
-	if !sameData(reg, r, stored) {
+	if sameData(reg, r, stored) {
+		r.Generation, r.Data = stored.Generation, stored.Data // the latter as it is encoded
+	} else {
 		r.Generation = NewGeneration()
 	}
 	return nil
@@ -182,7 +206,7 @@ func newMessage(reg Registration) proto.Message {
 	return reg.Message.ProtoReflect().New().Interface()
 }
 
-// Delete removes a resource and what it owns. It is no error if the resource, or the one with the given uid, is not there.
+// Delete removes a resource and what it owns, or marks one that has finalizers. It is no error if the resource, or the one with the given uid, is not there.
 func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.DeleteResponse, error) {
 	if err := s.delete(ctx, req); err != nil {
 		return nil, StatusError(err)
@@ -195,7 +219,7 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 	if err != nil {
 		return err
 	}
-	id, err := checkRequestID(req.GetId())
+	id, err := checkRequestID(reg, req.GetId())
 	if err != nil {
 		return err
 	}

@@ -69,8 +69,8 @@ func TestServiceRefuses(t *testing.T) {
 		`invalid name "A": must be`:                                     with(func(r *pb.Resource) { r.Id.Name = "A" }),
 		`invalid type "//": is not registered`:                          with(func(r *pb.Resource) { r.Id = nil }),
 		`invalid type "catalog/v2/Node": is not registered; known are `: with(func(r *pb.Resource) { r.Id.Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"} }),
-		`invalid tenancy.partition "x": must be "default"`:              with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "x"} }),
-		`invalid tenancy.namespace "*": must be "default"`:              with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "*"} }),
+		`invalid tenancy.partition "X": must be 1 to 63 characters`:     with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "X"} }),
+		`invalid tenancy.namespace "*": must be 1 to 63 characters`:     with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "*"} }),
 		`its type is "", not "wanfed.v1.Node"`:                          with(func(r *pb.Resource) { r.Data = nil }),
 		`its type is "wanfed.v1.Check", not "wanfed.v1.Node"`:           with(func(r *pb.Resource) { r.Data = data(t, &pb.Check{}) }),
 		`not a wanfed.v1.Node`:                                          with(func(r *pb.Resource) { r.Data.Value = []byte{0xff} }),
@@ -87,8 +87,8 @@ func TestServiceRefuses(t *testing.T) {
 	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, NamePrefix: "A"}); true {
 		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `name_prefix "A"`)
 	}
-	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "x"}}); true {
-		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `tenancy.partition "x"`)
+	if _, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "-x"}}); true {
+		g.check(err, codes.InvalidArgument, resource.ErrInvalid, `tenancy.partition "-x"`)
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), resource.ConsistencyKey, "sometimes")
 	if _, err := g.List(ctx, &pb.ListRequest{Type: nodeType}); true {

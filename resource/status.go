@@ -9,6 +9,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/wanfed/wanfed/api/pb"
 )
 
 // errorDomain stands in the ErrorInfo detail of a status that StatusError made.
@@ -22,6 +25,7 @@ var errorClasses = []struct {
 	reason string
 }{
 	{ErrUnknownOutcome, codes.Unknown, "UNKNOWN_OUTCOME"},
+	{ErrGroupVersion, codes.InvalidArgument, "GROUP_VERSION"},
 	{ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{ErrDenied, codes.PermissionDenied, "DENIED"},
 	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
@@ -29,6 +33,7 @@ var errorClasses = []struct {
 	{ErrConflict, codes.Aborted, "CONFLICT"},
 	{ErrWatchReset, codes.Aborted, "WATCH_RESET"},
 	{ErrWrongUID, codes.FailedPrecondition, "WRONG_UID"},
+	{ErrMarked, codes.FailedPrecondition, "MARKED"},
 	{ErrFederated, codes.FailedPrecondition, "FEDERATED"},
 	{ErrNotFound, codes.NotFound, "NOT_FOUND"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
@@ -36,7 +41,7 @@ var errorClasses = []struct {
 }
 
 // StatusError returns err as a gRPC status error with the same text: a code, and an ErrorInfo detail with the domain "wanfed"
-// and a reason, for example NOT_LEADER. Nil stays nil, and an error that is a status already stays as it is; one of no
+// and a reason, for example NOT_LEADER. A GroupVersionError has the stored resource, and the type asked for, as two more details. Nil stays nil, and an error that is a status already stays as it is; one of no
 // known class is codes.Internal.
 func StatusError(err error) error {
 	if err == nil {
@@ -50,7 +55,11 @@ func StatusError(err error) error {
 			continue
 		}
 		st := status.New(c.code, err.Error())
-		if detailed, derr := st.WithDetails(&errdetails.ErrorInfo{Reason: c.reason, Domain: errorDomain}); derr == nil {
+		details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: c.reason, Domain: errorDomain}}
+		if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
+			details = append(details, protoadapt.MessageV1Of(mismatch.Stored), protoadapt.MessageV1Of(mismatch.Requested))
+		}
+		if detailed, derr := st.WithDetails(details...); derr == nil {
 			st = detailed
 		}
 		return st.Err()
@@ -58,7 +67,7 @@ func StatusError(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// FromStatus undoes StatusError at the client: errors.Is finds the sentinel, the text is the server's, and the status is
+// FromStatus undoes StatusError at the client: errors.Is finds the sentinel, errors.As a GroupVersionError, the text is the server's, and the status is
 // still there for status.FromError. A status of another origin keeps its meaning only for NotFound, Canceled and
 // DeadlineExceeded; any other error is returned as it is.
 func FromStatus(err error) error {
@@ -69,16 +78,26 @@ func FromStatus(err error) error {
 	if !ok {
 		return err
 	}
-	reason := ""
+	reason, mismatch := "", &GroupVersionError{}
 	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
-			reason = info.GetReason()
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == errorDomain {
+				reason = d.GetReason()
+			}
+		case *pb.Resource:
+			mismatch.Stored = d
+		case *pb.Type:
+			mismatch.Requested = d
 		}
 	}
 	for _, c := range errorClasses {
 		plain := reason == "" && c.code == st.Code() &&
 			(c.code == codes.NotFound || c.code == codes.Canceled || c.code == codes.DeadlineExceeded)
 		if plain || reason != "" && reason == c.reason {
+			if c.err == ErrGroupVersion && mismatch.Stored != nil {
+				return &remoteError{class: mismatch, st: st}
+			}
 			return &remoteError{class: c.err, st: st}
 		}
 	}

@@ -5,6 +5,7 @@ package resource
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"strings"
 	"time"
 )
 
@@ -33,4 +34,20 @@ func newULID(now time.Time) string {
 		hi >>= 5
 	}
 	return string(out[:])
+}
+
+// TimeOf returns when a uid or generation was made, to the millisecond; the zero time if it is none of NewUID's.
+func TimeOf(ulid string) time.Time {
+	if len(ulid) != 26 {
+		return time.Time{}
+	}
+	ms := int64(0)
+	for _, c := range []byte(ulid[:10]) {
+		digit := strings.IndexByte(crockford, c)
+		if digit < 0 {
+			return time.Time{}
+		}
+		ms = ms<<5 | int64(digit)
+	}
+	return time.UnixMilli(ms)
 }

@@ -169,7 +169,7 @@ func (p *parts) buildTunnel() (err error) {
 
 func (p *parts) buildStore() (err error) {
 	p.registry = resource.NewRegistry()
-	if err := errors.Join(catalog.Register(p.registry), federation.Register(p.registry)); err != nil {
+	if err := errors.Join(resource.Register(p.registry), catalog.Register(p.registry), federation.Register(p.registry)); err != nil {
 		return err
 	}
 	p.store, err = raftstore.Open(raftstore.Config{

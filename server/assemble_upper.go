@@ -168,8 +168,18 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
+	routed, err := resource.NewRouted(p.store, func(node string) (pb.StoreServiceClient, error) {
+		cc, err := p.conns.to(p.cfg.DC, node)
+		if err != nil {
+			return nil, err
+		}
+		return pb.NewStoreServiceClient(cc), nil
+	})
+	if err != nil {
+		return err
+	}
 	res, err := resource.NewService(resource.ServiceConfig{
-		Backend: p.store, Registry: p.registry, Peer: peerFrom,
+		Backend: routed, Registry: p.registry, Peer: peerFrom,
 		Primary: func() bool { return p.cfg.DC == p.cfg.PrimaryDC },
 		DC:      p.cfg.DC, Logger: p.logger,
 	})
@@ -192,6 +202,7 @@ func (p *parts) buildGRPC() error {
 	)
 	pb.RegisterFederationServiceServer(p.grpc, fed)
 	pb.RegisterResourceServiceServer(p.grpc, res)
+	pb.RegisterStoreServiceServer(p.grpc, resource.NewStoreService(p.store))
 	pb.RegisterReplicationServiceServer(p.grpc, src)
 	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
 	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})

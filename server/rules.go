@@ -36,15 +36,22 @@ var (
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}
 	gatewayWrite = rule{here: []tlsutil.Role{tlsutil.RoleGateway}, leader: true, again: true}
 	serversOnly  = rule{anywhere: servers}
+	serversHere  = rule{here: servers}
 )
 
 var rules = map[string]rule{
-	pb.ResourceService_Read_FullMethodName:        readHere,
-	pb.ResourceService_List_FullMethodName:        readHere,
-	pb.ResourceService_ListByOwner_FullMethodName: readHere,
-	pb.ResourceService_WatchList_FullMethodName:   readHere,
-	pb.ResourceService_Write_FullMethodName:       writeHere,
-	pb.ResourceService_Delete_FullMethodName:      writeHere,
+	pb.ResourceService_Read_FullMethodName:              readHere,
+	pb.ResourceService_List_FullMethodName:              readHere,
+	pb.ResourceService_ListByOwner_FullMethodName:       readHere,
+	pb.ResourceService_WatchList_FullMethodName:         readHere,
+	pb.ResourceService_Write_FullMethodName:             writeHere,
+	pb.ResourceService_Delete_FullMethodName:            writeHere,
+	pb.ResourceService_WriteStatus_FullMethodName:       writeHere,
+	pb.ResourceService_MutateAndValidate_FullMethodName: {anywhere: operators, here: servers},
+
+	// What a server asks of its leader's store: it has authorized its caller.
+	pb.StoreService_Commit_FullMethodName:    serversHere,
+	pb.StoreService_ReadIndex_FullMethodName: serversHere,
 
 	// A server of another datacenter may call Apply: whose state it may write is decided there, by its certificate.
 	pb.FederationService_Apply_FullMethodName:            {anywhere: trusted, leader: true, again: true},

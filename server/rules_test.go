@@ -33,6 +33,8 @@ func TestRules(t *testing.T) {
 		{pb.FederationService_List_FullMethodName, []string{"server here", "server far", "gateway here", "client here", "operator here", "operator far"}},
 		{pb.ResourceService_Write_FullMethodName, []string{"server here", "operator here", "operator far"}},
 		{pb.ResourceService_Read_FullMethodName, []string{"server here", "client here", "operator here", "operator far"}},
+		{pb.StoreService_Commit_FullMethodName, []string{"server here"}},
+		{pb.StoreService_ReadIndex_FullMethodName, []string{"server here"}},
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway here"}},
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway here"}},
 		{pb.ReplicationService_Follow_FullMethodName, []string{"server here", "server far"}},
@@ -61,7 +63,7 @@ func TestRules(t *testing.T) {
 
 func TestEveryMethodHasARule(t *testing.T) {
 	for _, svc := range []grpc.ServiceDesc{
-		pb.FederationService_ServiceDesc, pb.ResourceService_ServiceDesc, pb.ReplicationService_ServiceDesc,
+		pb.FederationService_ServiceDesc, pb.ResourceService_ServiceDesc, pb.StoreService_ServiceDesc, pb.ReplicationService_ServiceDesc,
 		pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc, pb.KeyringService_ServiceDesc, pb.OperatorService_ServiceDesc,
 	} {
 		for _, m := range svc.Methods {

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/resource"
 )
 
 // stopTimeout bounds how long open requests may take once the server stops.
@@ -129,6 +131,7 @@ func (p *parts) lead(ctx context.Context) error {
 	g.Go(func() error { return p.gateways.Run(gctx) })
 	g.Go(func() error { return p.antiEntropy.Run(gctx) })
 	g.Go(func() error { return p.group.runMembers(gctx) })
+	g.Go(func() error { return resource.Reap(gctx, p.store, p.logger) })
 	if p.follower != nil {
 		g.Go(func() error { return p.follower.Run(gctx) })
 	}

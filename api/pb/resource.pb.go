@@ -262,11 +262,13 @@ func (x *ID) GetTenancy() *Tenancy {
 
 // Condition is one observation a controller made about a resource.
 type Condition struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	State         Condition_State        `protobuf:"varint,2,opt,name=state,proto3,enum=wanfed.v1.Condition_State" json:"state,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Type    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	State   Condition_State        `protobuf:"varint,2,opt,name=state,proto3,enum=wanfed.v1.Condition_State" json:"state,omitempty"`
+	Reason  string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Message string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The resource that it is about, if that is another one.
+	Resource      *Reference `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +331,82 @@ func (x *Condition) GetMessage() string {
 	return ""
 }
 
+func (x *Condition) GetResource() *Reference {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+// Reference points to a resource, or to a part of it, whichever has the name now.
+type Reference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          *Type                  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Tenancy       *Tenancy               `protobuf:"bytes,2,opt,name=tenancy,proto3" json:"tenancy,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Section       string                 `protobuf:"bytes,4,opt,name=section,proto3" json:"section,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reference) Reset() {
+	*x = Reference{}
+	mi := &file_api_pb_resource_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reference) ProtoMessage() {}
+
+func (x *Reference) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reference.ProtoReflect.Descriptor instead.
+func (*Reference) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Reference) GetType() *Type {
+	if x != nil {
+		return x.Type
+	}
+	return nil
+}
+
+func (x *Reference) GetTenancy() *Tenancy {
+	if x != nil {
+		return x.Tenancy
+	}
+	return nil
+}
+
+func (x *Reference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Reference) GetSection() string {
+	if x != nil {
+		return x.Section
+	}
+	return ""
+}
+
 // Status is what one controller says of a resource. It never changes the generation.
 type Status struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -341,7 +419,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_api_pb_resource_proto_msgTypes[4]
+	mi := &file_api_pb_resource_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +431,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[4]
+	mi := &file_api_pb_resource_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +444,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Status) GetObservedGeneration() string {
@@ -396,13 +474,16 @@ type Resource struct {
 	Id    *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Owner is set at creation and never changes. Deleting the owner deletes this resource.
 	Owner *ID `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Version changes with every write of any part; the compare-and-swap token.
+	// Version changes with every write of any part, status too; the compare-and-swap token.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Generation changes with every write of data; not with status.
-	Generation string             `protobuf:"bytes,4,opt,name=generation,proto3" json:"generation,omitempty"`
-	Metadata   map[string]string  `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Status     map[string]*Status `protobuf:"bytes,6,rep,name=status,proto3" json:"status,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Data       *anypb.Any         `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`
+	Generation string `protobuf:"bytes,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Two keys have a meaning: "finalizers" (names, divided by spaces) holds a deletion back, and "deletionTimestamp" (RFC 3339,
+	// set by the store alone) says since when.
+	Metadata map[string]string `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Status by key: each is one controller's, written by WriteStatus alone.
+	Status map[string]*Status `protobuf:"bytes,6,rep,name=status,proto3" json:"status,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Data   *anypb.Any         `protobuf:"bytes,7,opt,name=data,proto3" json:"data,omitempty"`
 	// Store index of the write that created, or last changed, this resource in the store that answers.
 	CreateIndex uint64 `protobuf:"varint,100,opt,name=create_index,json=createIndex,proto3" json:"create_index,omitempty"`
 	ModifyIndex uint64 `protobuf:"varint,101,opt,name=modify_index,json=modifyIndex,proto3" json:"modify_index,omitempty"`
@@ -414,7 +495,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_api_pb_resource_proto_msgTypes[5]
+	mi := &file_api_pb_resource_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +507,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[5]
+	mi := &file_api_pb_resource_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +520,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resource) GetId() *ID {
@@ -512,6 +593,52 @@ func (x *Resource) GetPrimaryModifyIndex() uint64 {
 	return 0
 }
 
+// Tombstone is the data of a resource of type internal/v1/Tombstone: a deleted resource of which not everything that it owned
+// is deleted yet.
+type Tombstone struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owner         *ID                    `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tombstone) Reset() {
+	*x = Tombstone{}
+	mi := &file_api_pb_resource_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tombstone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tombstone) ProtoMessage() {}
+
+func (x *Tombstone) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
+func (*Tombstone) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Tombstone) GetOwner() *ID {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
 type ReadRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -521,7 +648,7 @@ type ReadRequest struct {
 
 func (x *ReadRequest) Reset() {
 	*x = ReadRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[6]
+	mi := &file_api_pb_resource_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +660,7 @@ func (x *ReadRequest) String() string {
 func (*ReadRequest) ProtoMessage() {}
 
 func (x *ReadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[6]
+	mi := &file_api_pb_resource_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +673,7 @@ func (x *ReadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
 func (*ReadRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReadRequest) GetId() *ID {
@@ -565,7 +692,7 @@ type ReadResponse struct {
 
 func (x *ReadResponse) Reset() {
 	*x = ReadResponse{}
-	mi := &file_api_pb_resource_proto_msgTypes[7]
+	mi := &file_api_pb_resource_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +704,7 @@ func (x *ReadResponse) String() string {
 func (*ReadResponse) ProtoMessage() {}
 
 func (x *ReadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[7]
+	mi := &file_api_pb_resource_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +717,7 @@ func (x *ReadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadResponse.ProtoReflect.Descriptor instead.
 func (*ReadResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadResponse) GetResource() *Resource {
@@ -611,7 +738,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[8]
+	mi := &file_api_pb_resource_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +750,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[8]
+	mi := &file_api_pb_resource_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +763,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRequest) GetType() *Type {
@@ -669,7 +796,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_api_pb_resource_proto_msgTypes[9]
+	mi := &file_api_pb_resource_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +808,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[9]
+	mi := &file_api_pb_resource_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +821,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListResponse) GetResources() []*Resource {
@@ -713,7 +840,7 @@ type ListByOwnerRequest struct {
 
 func (x *ListByOwnerRequest) Reset() {
 	*x = ListByOwnerRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[10]
+	mi := &file_api_pb_resource_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +852,7 @@ func (x *ListByOwnerRequest) String() string {
 func (*ListByOwnerRequest) ProtoMessage() {}
 
 func (x *ListByOwnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[10]
+	mi := &file_api_pb_resource_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +865,7 @@ func (x *ListByOwnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListByOwnerRequest.ProtoReflect.Descriptor instead.
 func (*ListByOwnerRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{10}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListByOwnerRequest) GetOwner() *ID {
@@ -757,7 +884,7 @@ type ListByOwnerResponse struct {
 
 func (x *ListByOwnerResponse) Reset() {
 	*x = ListByOwnerResponse{}
-	mi := &file_api_pb_resource_proto_msgTypes[11]
+	mi := &file_api_pb_resource_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +896,7 @@ func (x *ListByOwnerResponse) String() string {
 func (*ListByOwnerResponse) ProtoMessage() {}
 
 func (x *ListByOwnerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[11]
+	mi := &file_api_pb_resource_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +909,7 @@ func (x *ListByOwnerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListByOwnerResponse.ProtoReflect.Descriptor instead.
 func (*ListByOwnerResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{11}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListByOwnerResponse) GetResources() []*Resource {
@@ -801,7 +928,7 @@ type WriteRequest struct {
 
 func (x *WriteRequest) Reset() {
 	*x = WriteRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[12]
+	mi := &file_api_pb_resource_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +940,7 @@ func (x *WriteRequest) String() string {
 func (*WriteRequest) ProtoMessage() {}
 
 func (x *WriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[12]
+	mi := &file_api_pb_resource_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +953,7 @@ func (x *WriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRequest.ProtoReflect.Descriptor instead.
 func (*WriteRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{12}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WriteRequest) GetResource() *Resource {
@@ -845,7 +972,7 @@ type WriteResponse struct {
 
 func (x *WriteResponse) Reset() {
 	*x = WriteResponse{}
-	mi := &file_api_pb_resource_proto_msgTypes[13]
+	mi := &file_api_pb_resource_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +984,7 @@ func (x *WriteResponse) String() string {
 func (*WriteResponse) ProtoMessage() {}
 
 func (x *WriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[13]
+	mi := &file_api_pb_resource_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,10 +997,124 @@ func (x *WriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteResponse.ProtoReflect.Descriptor instead.
 func (*WriteResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{13}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WriteResponse) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+type WriteStatusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// If given, the version that the resource must have.
+	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Key     string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	// updated_at is set by the server.
+	Status        *Status `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteStatusRequest) Reset() {
+	*x = WriteStatusRequest{}
+	mi := &file_api_pb_resource_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteStatusRequest) ProtoMessage() {}
+
+func (x *WriteStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteStatusRequest.ProtoReflect.Descriptor instead.
+func (*WriteStatusRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WriteStatusRequest) GetId() *ID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *WriteStatusRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *WriteStatusRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WriteStatusRequest) GetStatus() *Status {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+type WriteStatusResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteStatusResponse) Reset() {
+	*x = WriteStatusResponse{}
+	mi := &file_api_pb_resource_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteStatusResponse) ProtoMessage() {}
+
+func (x *WriteStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteStatusResponse.ProtoReflect.Descriptor instead.
+func (*WriteStatusResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WriteStatusResponse) GetResource() *Resource {
 	if x != nil {
 		return x.Resource
 	}
@@ -890,7 +1131,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[14]
+	mi := &file_api_pb_resource_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1143,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[14]
+	mi := &file_api_pb_resource_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1156,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{14}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteRequest) GetId() *ID {
@@ -940,7 +1181,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_api_pb_resource_proto_msgTypes[15]
+	mi := &file_api_pb_resource_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1193,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[15]
+	mi := &file_api_pb_resource_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1206,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{15}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{19}
 }
 
 type WatchListRequest struct {
@@ -979,7 +1220,7 @@ type WatchListRequest struct {
 
 func (x *WatchListRequest) Reset() {
 	*x = WatchListRequest{}
-	mi := &file_api_pb_resource_proto_msgTypes[16]
+	mi := &file_api_pb_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1232,7 @@ func (x *WatchListRequest) String() string {
 func (*WatchListRequest) ProtoMessage() {}
 
 func (x *WatchListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[16]
+	mi := &file_api_pb_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1245,7 @@ func (x *WatchListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchListRequest.ProtoReflect.Descriptor instead.
 func (*WatchListRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{16}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchListRequest) GetType() *Type {
@@ -1028,6 +1269,94 @@ func (x *WatchListRequest) GetNamePrefix() string {
 	return ""
 }
 
+type MutateAndValidateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MutateAndValidateRequest) Reset() {
+	*x = MutateAndValidateRequest{}
+	mi := &file_api_pb_resource_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MutateAndValidateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MutateAndValidateRequest) ProtoMessage() {}
+
+func (x *MutateAndValidateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MutateAndValidateRequest.ProtoReflect.Descriptor instead.
+func (*MutateAndValidateRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *MutateAndValidateRequest) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+type MutateAndValidateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MutateAndValidateResponse) Reset() {
+	*x = MutateAndValidateResponse{}
+	mi := &file_api_pb_resource_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MutateAndValidateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MutateAndValidateResponse) ProtoMessage() {}
+
+func (x *MutateAndValidateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_resource_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MutateAndValidateResponse.ProtoReflect.Descriptor instead.
+func (*MutateAndValidateResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *MutateAndValidateResponse) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
 // WatchEvent is one message of a WatchList stream.
 type WatchEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1043,7 +1372,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_api_pb_resource_proto_msgTypes[17]
+	mi := &file_api_pb_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1384,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[17]
+	mi := &file_api_pb_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1397,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{17}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchEvent) GetEvent() isWatchEvent_Event {
@@ -1136,7 +1465,7 @@ type WatchEvent_Upsert struct {
 
 func (x *WatchEvent_Upsert) Reset() {
 	*x = WatchEvent_Upsert{}
-	mi := &file_api_pb_resource_proto_msgTypes[20]
+	mi := &file_api_pb_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1477,7 @@ func (x *WatchEvent_Upsert) String() string {
 func (*WatchEvent_Upsert) ProtoMessage() {}
 
 func (x *WatchEvent_Upsert) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[20]
+	mi := &file_api_pb_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1490,7 @@ func (x *WatchEvent_Upsert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent_Upsert.ProtoReflect.Descriptor instead.
 func (*WatchEvent_Upsert) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{17, 0}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *WatchEvent_Upsert) GetResource() *Resource {
@@ -1180,7 +1509,7 @@ type WatchEvent_Delete struct {
 
 func (x *WatchEvent_Delete) Reset() {
 	*x = WatchEvent_Delete{}
-	mi := &file_api_pb_resource_proto_msgTypes[21]
+	mi := &file_api_pb_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1521,7 @@ func (x *WatchEvent_Delete) String() string {
 func (*WatchEvent_Delete) ProtoMessage() {}
 
 func (x *WatchEvent_Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[21]
+	mi := &file_api_pb_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1534,7 @@ func (x *WatchEvent_Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent_Delete.ProtoReflect.Descriptor instead.
 func (*WatchEvent_Delete) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{17, 1}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *WatchEvent_Delete) GetResource() *Resource {
@@ -1223,7 +1552,7 @@ type WatchEvent_EndOfSnapshot struct {
 
 func (x *WatchEvent_EndOfSnapshot) Reset() {
 	*x = WatchEvent_EndOfSnapshot{}
-	mi := &file_api_pb_resource_proto_msgTypes[22]
+	mi := &file_api_pb_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1564,7 @@ func (x *WatchEvent_EndOfSnapshot) String() string {
 func (*WatchEvent_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchEvent_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_resource_proto_msgTypes[22]
+	mi := &file_api_pb_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1577,7 @@ func (x *WatchEvent_EndOfSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchEvent_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_api_pb_resource_proto_rawDescGZIP(), []int{17, 2}
+	return file_api_pb_resource_proto_rawDescGZIP(), []int{23, 2}
 }
 
 var File_api_pb_resource_proto protoreflect.FileDescriptor
@@ -1267,17 +1596,23 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
 	"\x04type\x18\x03 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12,\n" +
-	"\atenancy\x18\x04 \x01(\v2\x12.wanfed.v1.TenancyR\atenancy\"\xc0\x01\n" +
+	"\atenancy\x18\x04 \x01(\v2\x12.wanfed.v1.TenancyR\atenancy\"\xf2\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.wanfed.v1.Condition.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\";\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x120\n" +
+	"\bresource\x18\x05 \x01(\v2\x14.wanfed.v1.ReferenceR\bresource\";\n" +
 	"\x05State\x12\x11\n" +
 	"\rSTATE_UNKNOWN\x10\x00\x12\x0e\n" +
 	"\n" +
 	"STATE_TRUE\x10\x01\x12\x0f\n" +
-	"\vSTATE_FALSE\x10\x02\"\xaa\x01\n" +
+	"\vSTATE_FALSE\x10\x02\"\x8c\x01\n" +
+	"\tReference\x12#\n" +
+	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12,\n" +
+	"\atenancy\x18\x02 \x01(\v2\x12.wanfed.v1.TenancyR\atenancy\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\asection\x18\x04 \x01(\tR\asection\"\xaa\x01\n" +
 	"\x06Status\x12/\n" +
 	"\x13observed_generation\x18\x01 \x01(\tR\x12observedGeneration\x124\n" +
 	"\n" +
@@ -1303,7 +1638,9 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aL\n" +
 	"\vStatusEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12'\n" +
-	"\x05value\x18\x02 \x01(\v2\x11.wanfed.v1.StatusR\x05value:\x028\x01\",\n" +
+	"\x05value\x18\x02 \x01(\v2\x11.wanfed.v1.StatusR\x05value:\x028\x01\"0\n" +
+	"\tTombstone\x12#\n" +
+	"\x05owner\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x05owner\",\n" +
 	"\vReadRequest\x12\x1d\n" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\"?\n" +
 	"\fReadResponse\x12/\n" +
@@ -1322,6 +1659,13 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\fWriteRequest\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"@\n" +
 	"\rWriteResponse\x12/\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\x8a\x01\n" +
+	"\x12WriteStatusRequest\x12\x1d\n" +
+	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\tR\x03key\x12)\n" +
+	"\x06status\x18\x04 \x01(\v2\x11.wanfed.v1.StatusR\x06status\"F\n" +
+	"\x13WriteStatusResponse\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"H\n" +
 	"\rDeleteRequest\x12\x1d\n" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12\x18\n" +
@@ -1331,7 +1675,11 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12,\n" +
 	"\atenancy\x18\x02 \x01(\v2\x12.wanfed.v1.TenancyR\atenancy\x12\x1f\n" +
 	"\vname_prefix\x18\x03 \x01(\tR\n" +
-	"namePrefix\"\xdb\x02\n" +
+	"namePrefix\"K\n" +
+	"\x18MutateAndValidateRequest\x12/\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"L\n" +
+	"\x19MutateAndValidateResponse\x12/\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\xdb\x02\n" +
 	"\n" +
 	"WatchEvent\x126\n" +
 	"\x06upsert\x18\x01 \x01(\v2\x1c.wanfed.v1.WatchEvent.UpsertH\x00R\x06upsert\x126\n" +
@@ -1342,14 +1690,16 @@ const file_api_pb_resource_proto_rawDesc = "" +
 	"\x06Delete\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x1a\x0f\n" +
 	"\rEndOfSnapshotB\a\n" +
-	"\x05event2\x8f\x03\n" +
+	"\x05event2\xbd\x04\n" +
 	"\x0fResourceService\x127\n" +
 	"\x04Read\x12\x16.wanfed.v1.ReadRequest\x1a\x17.wanfed.v1.ReadResponse\x12:\n" +
-	"\x05Write\x12\x17.wanfed.v1.WriteRequest\x1a\x18.wanfed.v1.WriteResponse\x127\n" +
+	"\x05Write\x12\x17.wanfed.v1.WriteRequest\x1a\x18.wanfed.v1.WriteResponse\x12L\n" +
+	"\vWriteStatus\x12\x1d.wanfed.v1.WriteStatusRequest\x1a\x1e.wanfed.v1.WriteStatusResponse\x127\n" +
 	"\x04List\x12\x16.wanfed.v1.ListRequest\x1a\x17.wanfed.v1.ListResponse\x12L\n" +
 	"\vListByOwner\x12\x1d.wanfed.v1.ListByOwnerRequest\x1a\x1e.wanfed.v1.ListByOwnerResponse\x12=\n" +
 	"\x06Delete\x12\x18.wanfed.v1.DeleteRequest\x1a\x19.wanfed.v1.DeleteResponse\x12A\n" +
-	"\tWatchList\x12\x1b.wanfed.v1.WatchListRequest\x1a\x15.wanfed.v1.WatchEvent0\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\tWatchList\x12\x1b.wanfed.v1.WatchListRequest\x1a\x15.wanfed.v1.WatchEvent0\x01\x12^\n" +
+	"\x11MutateAndValidate\x12#.wanfed.v1.MutateAndValidateRequest\x1a$.wanfed.v1.MutateAndValidateResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_resource_proto_rawDescOnce sync.Once
@@ -1364,81 +1714,100 @@ func file_api_pb_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_api_pb_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_pb_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_api_pb_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_api_pb_resource_proto_goTypes = []any{
-	(Condition_State)(0),             // 0: wanfed.v1.Condition.State
-	(*Type)(nil),                     // 1: wanfed.v1.Type
-	(*Tenancy)(nil),                  // 2: wanfed.v1.Tenancy
-	(*ID)(nil),                       // 3: wanfed.v1.ID
-	(*Condition)(nil),                // 4: wanfed.v1.Condition
-	(*Status)(nil),                   // 5: wanfed.v1.Status
-	(*Resource)(nil),                 // 6: wanfed.v1.Resource
-	(*ReadRequest)(nil),              // 7: wanfed.v1.ReadRequest
-	(*ReadResponse)(nil),             // 8: wanfed.v1.ReadResponse
-	(*ListRequest)(nil),              // 9: wanfed.v1.ListRequest
-	(*ListResponse)(nil),             // 10: wanfed.v1.ListResponse
-	(*ListByOwnerRequest)(nil),       // 11: wanfed.v1.ListByOwnerRequest
-	(*ListByOwnerResponse)(nil),      // 12: wanfed.v1.ListByOwnerResponse
-	(*WriteRequest)(nil),             // 13: wanfed.v1.WriteRequest
-	(*WriteResponse)(nil),            // 14: wanfed.v1.WriteResponse
-	(*DeleteRequest)(nil),            // 15: wanfed.v1.DeleteRequest
-	(*DeleteResponse)(nil),           // 16: wanfed.v1.DeleteResponse
-	(*WatchListRequest)(nil),         // 17: wanfed.v1.WatchListRequest
-	(*WatchEvent)(nil),               // 18: wanfed.v1.WatchEvent
-	nil,                              // 19: wanfed.v1.Resource.MetadataEntry
-	nil,                              // 20: wanfed.v1.Resource.StatusEntry
-	(*WatchEvent_Upsert)(nil),        // 21: wanfed.v1.WatchEvent.Upsert
-	(*WatchEvent_Delete)(nil),        // 22: wanfed.v1.WatchEvent.Delete
-	(*WatchEvent_EndOfSnapshot)(nil), // 23: wanfed.v1.WatchEvent.EndOfSnapshot
-	(*timestamppb.Timestamp)(nil),    // 24: google.protobuf.Timestamp
-	(*anypb.Any)(nil),                // 25: google.protobuf.Any
+	(Condition_State)(0),              // 0: wanfed.v1.Condition.State
+	(*Type)(nil),                      // 1: wanfed.v1.Type
+	(*Tenancy)(nil),                   // 2: wanfed.v1.Tenancy
+	(*ID)(nil),                        // 3: wanfed.v1.ID
+	(*Condition)(nil),                 // 4: wanfed.v1.Condition
+	(*Reference)(nil),                 // 5: wanfed.v1.Reference
+	(*Status)(nil),                    // 6: wanfed.v1.Status
+	(*Resource)(nil),                  // 7: wanfed.v1.Resource
+	(*Tombstone)(nil),                 // 8: wanfed.v1.Tombstone
+	(*ReadRequest)(nil),               // 9: wanfed.v1.ReadRequest
+	(*ReadResponse)(nil),              // 10: wanfed.v1.ReadResponse
+	(*ListRequest)(nil),               // 11: wanfed.v1.ListRequest
+	(*ListResponse)(nil),              // 12: wanfed.v1.ListResponse
+	(*ListByOwnerRequest)(nil),        // 13: wanfed.v1.ListByOwnerRequest
+	(*ListByOwnerResponse)(nil),       // 14: wanfed.v1.ListByOwnerResponse
+	(*WriteRequest)(nil),              // 15: wanfed.v1.WriteRequest
+	(*WriteResponse)(nil),             // 16: wanfed.v1.WriteResponse
+	(*WriteStatusRequest)(nil),        // 17: wanfed.v1.WriteStatusRequest
+	(*WriteStatusResponse)(nil),       // 18: wanfed.v1.WriteStatusResponse
+	(*DeleteRequest)(nil),             // 19: wanfed.v1.DeleteRequest
+	(*DeleteResponse)(nil),            // 20: wanfed.v1.DeleteResponse
+	(*WatchListRequest)(nil),          // 21: wanfed.v1.WatchListRequest
+	(*MutateAndValidateRequest)(nil),  // 22: wanfed.v1.MutateAndValidateRequest
+	(*MutateAndValidateResponse)(nil), // 23: wanfed.v1.MutateAndValidateResponse
+	(*WatchEvent)(nil),                // 24: wanfed.v1.WatchEvent
+	nil,                               // 25: wanfed.v1.Resource.MetadataEntry
+	nil,                               // 26: wanfed.v1.Resource.StatusEntry
+	(*WatchEvent_Upsert)(nil),         // 27: wanfed.v1.WatchEvent.Upsert
+	(*WatchEvent_Delete)(nil),         // 28: wanfed.v1.WatchEvent.Delete
+	(*WatchEvent_EndOfSnapshot)(nil),  // 29: wanfed.v1.WatchEvent.EndOfSnapshot
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
+	(*anypb.Any)(nil),                 // 31: google.protobuf.Any
 }
 var file_api_pb_resource_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.ID.type:type_name -> wanfed.v1.Type
 	2,  // 1: wanfed.v1.ID.tenancy:type_name -> wanfed.v1.Tenancy
 	0,  // 2: wanfed.v1.Condition.state:type_name -> wanfed.v1.Condition.State
-	4,  // 3: wanfed.v1.Status.conditions:type_name -> wanfed.v1.Condition
-	24, // 4: wanfed.v1.Status.updated_at:type_name -> google.protobuf.Timestamp
-	3,  // 5: wanfed.v1.Resource.id:type_name -> wanfed.v1.ID
-	3,  // 6: wanfed.v1.Resource.owner:type_name -> wanfed.v1.ID
-	19, // 7: wanfed.v1.Resource.metadata:type_name -> wanfed.v1.Resource.MetadataEntry
-	20, // 8: wanfed.v1.Resource.status:type_name -> wanfed.v1.Resource.StatusEntry
-	25, // 9: wanfed.v1.Resource.data:type_name -> google.protobuf.Any
-	3,  // 10: wanfed.v1.ReadRequest.id:type_name -> wanfed.v1.ID
-	6,  // 11: wanfed.v1.ReadResponse.resource:type_name -> wanfed.v1.Resource
-	1,  // 12: wanfed.v1.ListRequest.type:type_name -> wanfed.v1.Type
-	2,  // 13: wanfed.v1.ListRequest.tenancy:type_name -> wanfed.v1.Tenancy
-	6,  // 14: wanfed.v1.ListResponse.resources:type_name -> wanfed.v1.Resource
-	3,  // 15: wanfed.v1.ListByOwnerRequest.owner:type_name -> wanfed.v1.ID
-	6,  // 16: wanfed.v1.ListByOwnerResponse.resources:type_name -> wanfed.v1.Resource
-	6,  // 17: wanfed.v1.WriteRequest.resource:type_name -> wanfed.v1.Resource
-	6,  // 18: wanfed.v1.WriteResponse.resource:type_name -> wanfed.v1.Resource
-	3,  // 19: wanfed.v1.DeleteRequest.id:type_name -> wanfed.v1.ID
-	1,  // 20: wanfed.v1.WatchListRequest.type:type_name -> wanfed.v1.Type
-	2,  // 21: wanfed.v1.WatchListRequest.tenancy:type_name -> wanfed.v1.Tenancy
-	21, // 22: wanfed.v1.WatchEvent.upsert:type_name -> wanfed.v1.WatchEvent.Upsert
-	22, // 23: wanfed.v1.WatchEvent.delete:type_name -> wanfed.v1.WatchEvent.Delete
-	23, // 24: wanfed.v1.WatchEvent.end_of_snapshot:type_name -> wanfed.v1.WatchEvent.EndOfSnapshot
-	5,  // 25: wanfed.v1.Resource.StatusEntry.value:type_name -> wanfed.v1.Status
-	6,  // 26: wanfed.v1.WatchEvent.Upsert.resource:type_name -> wanfed.v1.Resource
-	6,  // 27: wanfed.v1.WatchEvent.Delete.resource:type_name -> wanfed.v1.Resource
-	7,  // 28: wanfed.v1.ResourceService.Read:input_type -> wanfed.v1.ReadRequest
-	13, // 29: wanfed.v1.ResourceService.Write:input_type -> wanfed.v1.WriteRequest
-	9,  // 30: wanfed.v1.ResourceService.List:input_type -> wanfed.v1.ListRequest
-	11, // 31: wanfed.v1.ResourceService.ListByOwner:input_type -> wanfed.v1.ListByOwnerRequest
-	15, // 32: wanfed.v1.ResourceService.Delete:input_type -> wanfed.v1.DeleteRequest
-	17, // 33: wanfed.v1.ResourceService.WatchList:input_type -> wanfed.v1.WatchListRequest
-	8,  // 34: wanfed.v1.ResourceService.Read:output_type -> wanfed.v1.ReadResponse
-	14, // 35: wanfed.v1.ResourceService.Write:output_type -> wanfed.v1.WriteResponse
-	10, // 36: wanfed.v1.ResourceService.List:output_type -> wanfed.v1.ListResponse
-	12, // 37: wanfed.v1.ResourceService.ListByOwner:output_type -> wanfed.v1.ListByOwnerResponse
-	16, // 38: wanfed.v1.ResourceService.Delete:output_type -> wanfed.v1.DeleteResponse
-	18, // 39: wanfed.v1.ResourceService.WatchList:output_type -> wanfed.v1.WatchEvent
-	34, // [34:40] is the sub-list for method output_type
-	28, // [28:34] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	5,  // 3: wanfed.v1.Condition.resource:type_name -> wanfed.v1.Reference
+	1,  // 4: wanfed.v1.Reference.type:type_name -> wanfed.v1.Type
+	2,  // 5: wanfed.v1.Reference.tenancy:type_name -> wanfed.v1.Tenancy
+	4,  // 6: wanfed.v1.Status.conditions:type_name -> wanfed.v1.Condition
+	30, // 7: wanfed.v1.Status.updated_at:type_name -> google.protobuf.Timestamp
+	3,  // 8: wanfed.v1.Resource.id:type_name -> wanfed.v1.ID
+	3,  // 9: wanfed.v1.Resource.owner:type_name -> wanfed.v1.ID
+	25, // 10: wanfed.v1.Resource.metadata:type_name -> wanfed.v1.Resource.MetadataEntry
+	26, // 11: wanfed.v1.Resource.status:type_name -> wanfed.v1.Resource.StatusEntry
+	31, // 12: wanfed.v1.Resource.data:type_name -> google.protobuf.Any
+	3,  // 13: wanfed.v1.Tombstone.owner:type_name -> wanfed.v1.ID
+	3,  // 14: wanfed.v1.ReadRequest.id:type_name -> wanfed.v1.ID
+	7,  // 15: wanfed.v1.ReadResponse.resource:type_name -> wanfed.v1.Resource
+	1,  // 16: wanfed.v1.ListRequest.type:type_name -> wanfed.v1.Type
+	2,  // 17: wanfed.v1.ListRequest.tenancy:type_name -> wanfed.v1.Tenancy
+	7,  // 18: wanfed.v1.ListResponse.resources:type_name -> wanfed.v1.Resource
+	3,  // 19: wanfed.v1.ListByOwnerRequest.owner:type_name -> wanfed.v1.ID
+	7,  // 20: wanfed.v1.ListByOwnerResponse.resources:type_name -> wanfed.v1.Resource
+	7,  // 21: wanfed.v1.WriteRequest.resource:type_name -> wanfed.v1.Resource
+	7,  // 22: wanfed.v1.WriteResponse.resource:type_name -> wanfed.v1.Resource
+	3,  // 23: wanfed.v1.WriteStatusRequest.id:type_name -> wanfed.v1.ID
+	6,  // 24: wanfed.v1.WriteStatusRequest.status:type_name -> wanfed.v1.Status
+	7,  // 25: wanfed.v1.WriteStatusResponse.resource:type_name -> wanfed.v1.Resource
+	3,  // 26: wanfed.v1.DeleteRequest.id:type_name -> wanfed.v1.ID
+	1,  // 27: wanfed.v1.WatchListRequest.type:type_name -> wanfed.v1.Type
+	2,  // 28: wanfed.v1.WatchListRequest.tenancy:type_name -> wanfed.v1.Tenancy
+	7,  // 29: wanfed.v1.MutateAndValidateRequest.resource:type_name -> wanfed.v1.Resource
+	7,  // 30: wanfed.v1.MutateAndValidateResponse.resource:type_name -> wanfed.v1.Resource
+	27, // 31: wanfed.v1.WatchEvent.upsert:type_name -> wanfed.v1.WatchEvent.Upsert
+	28, // 32: wanfed.v1.WatchEvent.delete:type_name -> wanfed.v1.WatchEvent.Delete
+	29, // 33: wanfed.v1.WatchEvent.end_of_snapshot:type_name -> wanfed.v1.WatchEvent.EndOfSnapshot
+	6,  // 34: wanfed.v1.Resource.StatusEntry.value:type_name -> wanfed.v1.Status
+	7,  // 35: wanfed.v1.WatchEvent.Upsert.resource:type_name -> wanfed.v1.Resource
+	7,  // 36: wanfed.v1.WatchEvent.Delete.resource:type_name -> wanfed.v1.Resource
+	9,  // 37: wanfed.v1.ResourceService.Read:input_type -> wanfed.v1.ReadRequest
+	15, // 38: wanfed.v1.ResourceService.Write:input_type -> wanfed.v1.WriteRequest
+	17, // 39: wanfed.v1.ResourceService.WriteStatus:input_type -> wanfed.v1.WriteStatusRequest
+	11, // 40: wanfed.v1.ResourceService.List:input_type -> wanfed.v1.ListRequest
+	13, // 41: wanfed.v1.ResourceService.ListByOwner:input_type -> wanfed.v1.ListByOwnerRequest
+	19, // 42: wanfed.v1.ResourceService.Delete:input_type -> wanfed.v1.DeleteRequest
+	21, // 43: wanfed.v1.ResourceService.WatchList:input_type -> wanfed.v1.WatchListRequest
+	22, // 44: wanfed.v1.ResourceService.MutateAndValidate:input_type -> wanfed.v1.MutateAndValidateRequest
+	10, // 45: wanfed.v1.ResourceService.Read:output_type -> wanfed.v1.ReadResponse
+	16, // 46: wanfed.v1.ResourceService.Write:output_type -> wanfed.v1.WriteResponse
+	18, // 47: wanfed.v1.ResourceService.WriteStatus:output_type -> wanfed.v1.WriteStatusResponse
+	12, // 48: wanfed.v1.ResourceService.List:output_type -> wanfed.v1.ListResponse
+	14, // 49: wanfed.v1.ResourceService.ListByOwner:output_type -> wanfed.v1.ListByOwnerResponse
+	20, // 50: wanfed.v1.ResourceService.Delete:output_type -> wanfed.v1.DeleteResponse
+	24, // 51: wanfed.v1.ResourceService.WatchList:output_type -> wanfed.v1.WatchEvent
+	23, // 52: wanfed.v1.ResourceService.MutateAndValidate:output_type -> wanfed.v1.MutateAndValidateResponse
+	45, // [45:53] is the sub-list for method output_type
+	37, // [37:45] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_resource_proto_init() }
@@ -1446,7 +1815,7 @@ func file_api_pb_resource_proto_init() {
 	if File_api_pb_resource_proto != nil {
 		return
 	}
-	file_api_pb_resource_proto_msgTypes[17].OneofWrappers = []any{
+	file_api_pb_resource_proto_msgTypes[23].OneofWrappers = []any{
 		(*WatchEvent_Upsert_)(nil),
 		(*WatchEvent_Delete_)(nil),
 		(*WatchEvent_EndOfSnapshot_)(nil),
@@ -1457,7 +1826,7 @@ func file_api_pb_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_resource_proto_rawDesc), len(file_api_pb_resource_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

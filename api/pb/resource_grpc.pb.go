@@ -24,29 +24,40 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ResourceService_Read_FullMethodName        = "/wanfed.v1.ResourceService/Read"
-	ResourceService_Write_FullMethodName       = "/wanfed.v1.ResourceService/Write"
-	ResourceService_List_FullMethodName        = "/wanfed.v1.ResourceService/List"
-	ResourceService_ListByOwner_FullMethodName = "/wanfed.v1.ResourceService/ListByOwner"
-	ResourceService_Delete_FullMethodName      = "/wanfed.v1.ResourceService/Delete"
-	ResourceService_WatchList_FullMethodName   = "/wanfed.v1.ResourceService/WatchList"
+	ResourceService_Read_FullMethodName              = "/wanfed.v1.ResourceService/Read"
+	ResourceService_Write_FullMethodName             = "/wanfed.v1.ResourceService/Write"
+	ResourceService_WriteStatus_FullMethodName       = "/wanfed.v1.ResourceService/WriteStatus"
+	ResourceService_List_FullMethodName              = "/wanfed.v1.ResourceService/List"
+	ResourceService_ListByOwner_FullMethodName       = "/wanfed.v1.ResourceService/ListByOwner"
+	ResourceService_Delete_FullMethodName            = "/wanfed.v1.ResourceService/Delete"
+	ResourceService_WatchList_FullMethodName         = "/wanfed.v1.ResourceService/WatchList"
+	ResourceService_MutateAndValidate_FullMethodName = "/wanfed.v1.ResourceService/MutateAndValidate"
 )
 
 // ResourceServiceClient is the client API for ResourceService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ResourceService reads, writes and watches resources of any registered type.
+// ResourceService reads, writes and watches resources of any registered type. It is served under this name and under
+// hashicorp.consul.resource.ResourceService. Reads are of what the server has applied, and never go back in time on one
+// server; with the metadata x-wanfed-consistency (or x-consul-consistency-mode) = consistent a read sees everything that was
+// acknowledged before it.
 type ResourceServiceClient interface {
 	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (*ReadResponse, error)
-	// Write creates or replaces data, metadata and owner. With a version it is a compare-and-swap (ABORTED on mismatch).
+	// Write creates a resource, or replaces its data and metadata. With a version it is a compare-and-swap (ABORTED on
+	// mismatch); with a uid it is of that resource alone (FAILED_PRECONDITION).
 	Write(ctx context.Context, in *WriteRequest, opts ...grpc.CallOption) (*WriteResponse, error)
+	// WriteStatus replaces one status. The id needs its uid. The generation stays.
+	WriteStatus(ctx context.Context, in *WriteStatusRequest, opts ...grpc.CallOption) (*WriteStatusResponse, error)
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	ListByOwner(ctx context.Context, in *ListByOwnerRequest, opts ...grpc.CallOption) (*ListByOwnerResponse, error)
-	// Delete is idempotent.
+	// Delete is idempotent. While the resource has finalizers it is only marked.
 	Delete(ctx context.Context, in *DeleteRequest, opts ...grpc.CallOption) (*DeleteResponse, error)
 	// WatchList sends the present state as upserts, end_of_snapshot, and then every change in order.
 	WatchList(ctx context.Context, in *WatchListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEvent], error)
+	// MutateAndValidate answers what Write would store, or refuses what it would refuse, without writing. The stored resource
+	// is not looked at.
+	MutateAndValidate(ctx context.Context, in *MutateAndValidateRequest, opts ...grpc.CallOption) (*MutateAndValidateResponse, error)
 }
 
 type resourceServiceClient struct {
@@ -71,6 +82,16 @@ func (c *resourceServiceClient) Write(ctx context.Context, in *WriteRequest, opt
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(WriteResponse)
 	err := c.cc.Invoke(ctx, ResourceService_Write_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *resourceServiceClient) WriteStatus(ctx context.Context, in *WriteStatusRequest, opts ...grpc.CallOption) (*WriteStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WriteStatusResponse)
+	err := c.cc.Invoke(ctx, ResourceService_WriteStatus_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -126,21 +147,40 @@ func (c *resourceServiceClient) WatchList(ctx context.Context, in *WatchListRequ
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ResourceService_WatchListClient = grpc.ServerStreamingClient[WatchEvent]
 
+func (c *resourceServiceClient) MutateAndValidate(ctx context.Context, in *MutateAndValidateRequest, opts ...grpc.CallOption) (*MutateAndValidateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MutateAndValidateResponse)
+	err := c.cc.Invoke(ctx, ResourceService_MutateAndValidate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ResourceServiceServer is the server API for ResourceService service.
 // All implementations must embed UnimplementedResourceServiceServer
 // for forward compatibility.
 //
-// ResourceService reads, writes and watches resources of any registered type.
+// ResourceService reads, writes and watches resources of any registered type. It is served under this name and under
+// hashicorp.consul.resource.ResourceService. Reads are of what the server has applied, and never go back in time on one
+// server; with the metadata x-wanfed-consistency (or x-consul-consistency-mode) = consistent a read sees everything that was
+// acknowledged before it.
 type ResourceServiceServer interface {
 	Read(context.Context, *ReadRequest) (*ReadResponse, error)
-	// Write creates or replaces data, metadata and owner. With a version it is a compare-and-swap (ABORTED on mismatch).
+	// Write creates a resource, or replaces its data and metadata. With a version it is a compare-and-swap (ABORTED on
+	// mismatch); with a uid it is of that resource alone (FAILED_PRECONDITION).
 	Write(context.Context, *WriteRequest) (*WriteResponse, error)
+	// WriteStatus replaces one status. The id needs its uid. The generation stays.
+	WriteStatus(context.Context, *WriteStatusRequest) (*WriteStatusResponse, error)
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	ListByOwner(context.Context, *ListByOwnerRequest) (*ListByOwnerResponse, error)
-	// Delete is idempotent.
+	// Delete is idempotent. While the resource has finalizers it is only marked.
 	Delete(context.Context, *DeleteRequest) (*DeleteResponse, error)
 	// WatchList sends the present state as upserts, end_of_snapshot, and then every change in order.
 	WatchList(*WatchListRequest, grpc.ServerStreamingServer[WatchEvent]) error
+	// MutateAndValidate answers what Write would store, or refuses what it would refuse, without writing. The stored resource
+	// is not looked at.
+	MutateAndValidate(context.Context, *MutateAndValidateRequest) (*MutateAndValidateResponse, error)
 	mustEmbedUnimplementedResourceServiceServer()
 }
 
@@ -157,6 +197,9 @@ func (UnimplementedResourceServiceServer) Read(context.Context, *ReadRequest) (*
 func (UnimplementedResourceServiceServer) Write(context.Context, *WriteRequest) (*WriteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Write not implemented")
 }
+func (UnimplementedResourceServiceServer) WriteStatus(context.Context, *WriteStatusRequest) (*WriteStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WriteStatus not implemented")
+}
 func (UnimplementedResourceServiceServer) List(context.Context, *ListRequest) (*ListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method List not implemented")
 }
@@ -168,6 +211,9 @@ func (UnimplementedResourceServiceServer) Delete(context.Context, *DeleteRequest
 }
 func (UnimplementedResourceServiceServer) WatchList(*WatchListRequest, grpc.ServerStreamingServer[WatchEvent]) error {
 	return status.Error(codes.Unimplemented, "method WatchList not implemented")
+}
+func (UnimplementedResourceServiceServer) MutateAndValidate(context.Context, *MutateAndValidateRequest) (*MutateAndValidateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MutateAndValidate not implemented")
 }
 func (UnimplementedResourceServiceServer) mustEmbedUnimplementedResourceServiceServer() {}
 func (UnimplementedResourceServiceServer) testEmbeddedByValue()                         {}
@@ -222,6 +268,24 @@ func _ResourceService_Write_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ResourceServiceServer).Write(ctx, req.(*WriteRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ResourceService_WriteStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WriteStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).WriteStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_WriteStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).WriteStatus(ctx, req.(*WriteStatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -291,6 +355,24 @@ func _ResourceService_WatchList_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ResourceService_WatchListServer = grpc.ServerStreamingServer[WatchEvent]
 
+func _ResourceService_MutateAndValidate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MutateAndValidateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).MutateAndValidate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_MutateAndValidate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).MutateAndValidate(ctx, req.(*MutateAndValidateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ResourceService_ServiceDesc is the grpc.ServiceDesc for ResourceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -307,6 +389,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ResourceService_Write_Handler,
 		},
 		{
+			MethodName: "WriteStatus",
+			Handler:    _ResourceService_WriteStatus_Handler,
+		},
+		{
 			MethodName: "List",
 			Handler:    _ResourceService_List_Handler,
 		},
@@ -317,6 +403,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Delete",
 			Handler:    _ResourceService_Delete_Handler,
+		},
+		{
+			MethodName: "MutateAndValidate",
+			Handler:    _ResourceService_MutateAndValidate_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

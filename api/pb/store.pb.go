@@ -13,6 +13,7 @@ package pb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -178,12 +179,17 @@ func (x *Put) GetExpectVersion() string {
 	return ""
 }
 
-// Remove deletes a resource and, in the same step, all that it owns.
+// Remove deletes a resource and what it owns: up to 512 in the same step, the rest, which a tombstone remembers, in later
+// ones. One that has finalizers is marked instead.
 type Remove struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    *ID                    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The version it must have; empty or "*": whatever is there. Removing what is not there is no error.
 	ExpectVersion string `protobuf:"bytes,2,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// When it was asked for: what is marked says so.
+	At *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// The primary has deleted it: finalizers, of the copy that is stored here, hold nothing back.
+	Replica       bool `protobuf:"varint,4,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +236,20 @@ func (x *Remove) GetExpectVersion() string {
 		return x.ExpectVersion
 	}
 	return ""
+}
+
+func (x *Remove) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Remove) GetReplica() bool {
+	if x != nil {
+		return x.Replica
+	}
+	return false
 }
 
 // Replica stores a copy of the primary's resource: uid, generation, metadata and data as they are there, with
@@ -323,11 +343,225 @@ func (x *Batch) GetOps() []*Op {
 	return nil
 }
 
+type CommitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Batch         *Batch                 `protobuf:"bytes,1,opt,name=batch,proto3" json:"batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitRequest) Reset() {
+	*x = CommitRequest{}
+	mi := &file_api_pb_store_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitRequest) ProtoMessage() {}
+
+func (x *CommitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
+func (*CommitRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CommitRequest) GetBatch() *Batch {
+	if x != nil {
+		return x.Batch
+	}
+	return nil
+}
+
+type CommitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each op.
+	Results       []*CommitResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitResponse) Reset() {
+	*x = CommitResponse{}
+	mi := &file_api_pb_store_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitResponse) ProtoMessage() {}
+
+func (x *CommitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
+func (*CommitResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CommitResponse) GetResults() []*CommitResponse_Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type ReadIndexRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadIndexRequest) Reset() {
+	*x = ReadIndexRequest{}
+	mi := &file_api_pb_store_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadIndexRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadIndexRequest) ProtoMessage() {}
+
+func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
+func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{7}
+}
+
+type ReadIndexResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadIndexResponse) Reset() {
+	*x = ReadIndexResponse{}
+	mi := &file_api_pb_store_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadIndexResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadIndexResponse) ProtoMessage() {}
+
+func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
+func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReadIndexResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type CommitResponse_Result struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// None for a Remove.
+	Resource      *Resource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitResponse_Result) Reset() {
+	*x = CommitResponse_Result{}
+	mi := &file_api_pb_store_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitResponse_Result) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitResponse_Result) ProtoMessage() {}
+
+func (x *CommitResponse_Result) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitResponse_Result.ProtoReflect.Descriptor instead.
+func (*CommitResponse_Result) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{6, 0}
+}
+
+func (x *CommitResponse_Result) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
 var File_api_pb_store_proto protoreflect.FileDescriptor
 
 const file_api_pb_store_proto_rawDesc = "" +
 	"\n" +
-	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\"\x8b\x01\n" +
+	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
 	"\x02Op\x12\"\n" +
 	"\x03put\x18\x01 \x01(\v2\x0e.wanfed.v1.PutH\x00R\x03put\x12+\n" +
 	"\x06remove\x18\x02 \x01(\v2\x11.wanfed.v1.RemoveH\x00R\x06remove\x12.\n" +
@@ -335,14 +569,28 @@ const file_api_pb_store_proto_rawDesc = "" +
 	"\x02op\"]\n" +
 	"\x03Put\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x12%\n" +
-	"\x0eexpect_version\x18\x02 \x01(\tR\rexpectVersion\"N\n" +
+	"\x0eexpect_version\x18\x02 \x01(\tR\rexpectVersion\"\x94\x01\n" +
 	"\x06Remove\x12\x1d\n" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12%\n" +
-	"\x0eexpect_version\x18\x02 \x01(\tR\rexpectVersion\":\n" +
+	"\x0eexpect_version\x18\x02 \x01(\tR\rexpectVersion\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\areplica\x18\x04 \x01(\bR\areplica\":\n" +
 	"\aReplica\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"(\n" +
 	"\x05Batch\x12\x1f\n" +
-	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03opsB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03ops\"7\n" +
+	"\rCommitRequest\x12&\n" +
+	"\x05batch\x18\x01 \x01(\v2\x10.wanfed.v1.BatchR\x05batch\"\x87\x01\n" +
+	"\x0eCommitResponse\x12:\n" +
+	"\aresults\x18\x01 \x03(\v2 .wanfed.v1.CommitResponse.ResultR\aresults\x1a9\n" +
+	"\x06Result\x12/\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"\x12\n" +
+	"\x10ReadIndexRequest\")\n" +
+	"\x11ReadIndexResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index2\x95\x01\n" +
+	"\fStoreService\x12=\n" +
+	"\x06Commit\x12\x18.wanfed.v1.CommitRequest\x1a\x19.wanfed.v1.CommitResponse\x12F\n" +
+	"\tReadIndex\x12\x1b.wanfed.v1.ReadIndexRequest\x1a\x1c.wanfed.v1.ReadIndexResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_store_proto_rawDescOnce sync.Once
@@ -356,29 +604,43 @@ func file_api_pb_store_proto_rawDescGZIP() []byte {
 	return file_api_pb_store_proto_rawDescData
 }
 
-var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_api_pb_store_proto_goTypes = []any{
-	(*Op)(nil),       // 0: wanfed.v1.Op
-	(*Put)(nil),      // 1: wanfed.v1.Put
-	(*Remove)(nil),   // 2: wanfed.v1.Remove
-	(*Replica)(nil),  // 3: wanfed.v1.Replica
-	(*Batch)(nil),    // 4: wanfed.v1.Batch
-	(*Resource)(nil), // 5: wanfed.v1.Resource
-	(*ID)(nil),       // 6: wanfed.v1.ID
+	(*Op)(nil),                    // 0: wanfed.v1.Op
+	(*Put)(nil),                   // 1: wanfed.v1.Put
+	(*Remove)(nil),                // 2: wanfed.v1.Remove
+	(*Replica)(nil),               // 3: wanfed.v1.Replica
+	(*Batch)(nil),                 // 4: wanfed.v1.Batch
+	(*CommitRequest)(nil),         // 5: wanfed.v1.CommitRequest
+	(*CommitResponse)(nil),        // 6: wanfed.v1.CommitResponse
+	(*ReadIndexRequest)(nil),      // 7: wanfed.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),     // 8: wanfed.v1.ReadIndexResponse
+	(*CommitResponse_Result)(nil), // 9: wanfed.v1.CommitResponse.Result
+	(*Resource)(nil),              // 10: wanfed.v1.Resource
+	(*ID)(nil),                    // 11: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_api_pb_store_proto_depIdxs = []int32{
-	1, // 0: wanfed.v1.Op.put:type_name -> wanfed.v1.Put
-	2, // 1: wanfed.v1.Op.remove:type_name -> wanfed.v1.Remove
-	3, // 2: wanfed.v1.Op.replica:type_name -> wanfed.v1.Replica
-	5, // 3: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
-	6, // 4: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
-	5, // 5: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
-	0, // 6: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	1,  // 0: wanfed.v1.Op.put:type_name -> wanfed.v1.Put
+	2,  // 1: wanfed.v1.Op.remove:type_name -> wanfed.v1.Remove
+	3,  // 2: wanfed.v1.Op.replica:type_name -> wanfed.v1.Replica
+	10, // 3: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
+	11, // 4: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
+	12, // 5: wanfed.v1.Remove.at:type_name -> google.protobuf.Timestamp
+	10, // 6: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
+	0,  // 7: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
+	4,  // 8: wanfed.v1.CommitRequest.batch:type_name -> wanfed.v1.Batch
+	9,  // 9: wanfed.v1.CommitResponse.results:type_name -> wanfed.v1.CommitResponse.Result
+	10, // 10: wanfed.v1.CommitResponse.Result.resource:type_name -> wanfed.v1.Resource
+	5,  // 11: wanfed.v1.StoreService.Commit:input_type -> wanfed.v1.CommitRequest
+	7,  // 12: wanfed.v1.StoreService.ReadIndex:input_type -> wanfed.v1.ReadIndexRequest
+	6,  // 13: wanfed.v1.StoreService.Commit:output_type -> wanfed.v1.CommitResponse
+	8,  // 14: wanfed.v1.StoreService.ReadIndex:output_type -> wanfed.v1.ReadIndexResponse
+	13, // [13:15] is the sub-list for method output_type
+	11, // [11:13] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_store_proto_init() }
@@ -398,9 +660,9 @@ func file_api_pb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_store_proto_rawDesc), len(file_api_pb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   10,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   1,
 		},
 		GoTypes:           file_api_pb_store_proto_goTypes,
 		DependencyIndexes: file_api_pb_store_proto_depIdxs,

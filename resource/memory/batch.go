@@ -4,6 +4,8 @@ package memory
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/hashicorp/go-memdb"
@@ -15,9 +17,10 @@ import (
 
 // batch is one Apply under way.
 type batch struct {
-	txn   *memdb.Txn
-	index uint64
-	types map[string]*typeEvents // what changed, by typeKey
+	txn     *memdb.Txn
+	index   uint64
+	types   map[string]*typeEvents // what changed, by typeKey
+	cascade int                    // how many resources may still go with their owners
 }
 
 type typeEvents struct {
@@ -41,17 +44,24 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 	r := p.GetResource()
 	old := find(b.txn, r.Id)
-	if err := expectPut(old, r, p.GetExpectVersion()); err != nil {
+	err := expectPut(old, r, p.GetExpectVersion())
+	if err == nil {
+		err = allowPut(old, r)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", resource.IDString(r.Id), err)
 	}
 	if old != nil && old.Id.Uid != r.Id.Uid {
-		b.delete(old)
+		b.delete(old, resource.TimeOf(r.Id.Uid))
 		old = nil
 	}
 	if old == nil && r.Owner != nil {
 		if o := find(b.txn, r.Owner); o == nil || o.Id.Uid != r.Owner.Uid {
 			return nil, fmt.Errorf("write %s: its owner %s with uid %s: %w", resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
 		}
+	}
+	if since, marked := resource.Marked(r); marked && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
+		return b.delete(old, since), nil
 	}
 	return b.store(r, old), nil
 }
@@ -66,12 +76,44 @@ func expectPut(old, r *pb.Resource, expect string) error {
 		return nil
 	case old == nil:
 		return fmt.Errorf("%w: there is none, but version %s was expected", resource.ErrConflict, expect)
+	case old.Id.Uid != r.Id.Uid:
+		return fmt.Errorf("%w: %s, not %s", resource.ErrWrongUID, old.Id.Uid, r.Id.Uid)
 	case old.Version != expect:
 		return fmt.Errorf("%w: its version is %s, not %s", resource.ErrConflict, old.Version, expect)
-	case old.Id.Uid != r.Id.Uid:
-		return fmt.Errorf("%w: its uid is %s, not %s", resource.ErrConflict, old.Id.Uid, r.Id.Uid)
 	}
 	return nil
+}
+
+// allowPut refuses what finalizers and marks forbid. old is nil if there is none.
+func allowPut(old, r *pb.Resource) error {
+	since, marked := r.GetMetadata()[resource.DeletionKey]
+	was, wasMarked := old.GetMetadata()[resource.DeletionKey]
+	switch replaces := old != nil && old.Id.Uid != r.Id.Uid; {
+	case replaces && held(old):
+		return fmt.Errorf("%w: %s, which has finalizers, not %s", resource.ErrWrongUID, old.Id.Uid, r.Id.Uid)
+	case marked && (old == nil || replaces || !wasMarked):
+		return fmt.Errorf("%w metadata %s %q: only a deletion sets it", resource.ErrInvalid, resource.DeletionKey, since)
+	case wasMarked && !replaces && (since != was || !isReplica(r) && !onlyReleases(old, r)):
+		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrMarked, was)
+	}
+	return nil
+}
+
+// onlyReleases says whether r is old but for status and finalizers that it no longer has.
+func onlyReleases(old, r *pb.Resource) bool {
+	left := resource.Finalizers(old)
+	for _, f := range resource.Finalizers(r) {
+		if !slices.Contains(left, f) {
+			return false
+		}
+	}
+	rest := func(r *pb.Resource) map[string]string {
+		m := maps.Clone(r.GetMetadata())
+		delete(m, resource.FinalizersKey)
+		return m
+	}
+	return r.Generation == old.Generation && r.Id.Type.GroupVersion == old.Id.Type.GroupVersion &&
+		maps.Equal(rest(r), rest(old)) && proto.Equal(r.Owner, old.Owner) && proto.Equal(r.Data, old.Data)
 }
 
 func (b *batch) remove(rm *pb.Remove) error {
@@ -79,10 +121,18 @@ func (b *batch) remove(rm *pb.Remove) error {
 	if old == nil || rm.Id.Uid != "" && rm.Id.Uid != old.Id.Uid {
 		return nil // what is meant is not there
 	}
+	if rm.Id.Uid == "" && !sameVersion(rm.Id, old.Id) {
+		return fmt.Errorf("delete: %w", &resource.GroupVersionError{Requested: rm.Id.Type, Stored: old})
+	}
 	if e := rm.GetExpectVersion(); e != "" && e != resource.AnyVersion && e != old.Version {
 		return fmt.Errorf("delete %s: %w: its version is %s, not %s", resource.IDString(rm.Id), resource.ErrConflict, old.Version, e)
 	}
-	b.delete(old)
+	at := rm.GetAt().AsTime()
+	if held(old) && !rm.GetReplica() {
+		b.mark(old, at)
+		return nil
+	}
+	b.delete(old, at)
 	return nil
 }
 
@@ -91,7 +141,7 @@ func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 	old := find(b.txn, r.Id)
 	r.Status = nil
 	if old != nil && old.Id.Uid != r.Id.Uid {
-		b.delete(old)
+		b.delete(old, resource.TimeOf(r.Id.Uid))
 		old = nil
 	}
 	if old != nil {
@@ -106,48 +156,39 @@ func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
 func sameReplica(old, r *pb.Resource) bool {
 	return old.PrimaryModifyIndex == r.PrimaryModifyIndex &&
 		old.Generation == r.Generation &&
+		sameVersion(old.Id, r.Id) &&
 		proto.Equal(old.Owner, r.Owner) &&
 		proto.Equal(old.Data, r.Data) &&
-		sameMetadata(old.Metadata, r.Metadata)
+		maps.Equal(old.Metadata, r.Metadata)
 }
 
-func sameMetadata(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
+func sameVersion(a, b *pb.ID) bool {
+	return a.GetType().GetGroupVersion() == b.GetType().GetGroupVersion()
 }
 
 // store writes r in place of old, which has the same uid or is nil.
 func (b *batch) store(r, old *pb.Resource) *pb.Resource {
-	r.Id.Tenancy = resource.FillTenancy(r.Id.Tenancy)
+	if r.Id.Tenancy == nil {
+		r.Id.Tenancy = resource.FillTenancy(nil)
+	}
 	r.Version = strconv.FormatUint(b.index, 10)
 	r.CreateIndex, r.ModifyIndex = b.index, b.index
 	if old != nil {
 		r.CreateIndex = old.CreateIndex
+		if !sameVersion(old.Id, r.Id) {
+			b.gone(old)
+		}
 	}
 	mustDo(b.txn.Insert(tableResource, r))
 	b.event(r, &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
 	return r
 }
 
-// delete removes r and all that it owns, and what those own.
-func (b *batch) delete(r *pb.Resource) {
-	for doomed := []*pb.Resource{r}; len(doomed) > 0; doomed = doomed[1:] {
-		d := doomed[0]
-		if find(b.txn, d.Id) != d {
-			continue // it went as somebody else's already
-		}
-		mustDo(b.txn.Delete(tableResource, d))
-		gone := withIndex(d, b.index)
-		b.event(d, &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: gone}}})
-		doomed = append(doomed, ownedBy(b.txn, d.Id.Uid)...)
-	}
+// gone tells watches that r is no longer there as it was, and returns what they are shown.
+func (b *batch) gone(r *pb.Resource) *pb.Resource {
+	last := withIndex(r, b.index)
+	b.event(r, &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: last}}})
+	return last
 }
 
 func (b *batch) event(r *pb.Resource, ev *pb.WatchEvent) {

@@ -5,8 +5,8 @@
 //
 // # State
 //
-// A go-memdb database holds the resources, by type, tenancy and name, by uid and by the owner's uid, and for each type the
-// index of its last write. Apply takes one batch of ops and the store index it has: all of the batch is done in one
+// A go-memdb database holds the resources, by group, kind, tenancy and name, by uid and by the owner's uid, and for each type
+// the index of its last write. Apply takes one batch of ops and the store index it has: all of the batch is done in one
 // transaction, or nothing. It is a function of the state and its arguments alone, so that every server that applies the
 // same log has the same state. The version of a resource is the index of its last write, in decimal.
 //
@@ -30,7 +30,8 @@
 // Where resource.Backend leaves a choice: a new resource must name an owner that is stored (resource.ErrNotFound), else it
 // would outlive it; a replica need not, since the owner may come later. A write that puts another uid in a resource's place
 // deletes the old resource, with what it owns, and watches see that. The event of a deletion shows the resource as it was
-// last, but with the index of the deletion as ModifyIndex.
+// last, but with the index of the deletion as ModifyIndex. State leaves tombstones to whoever calls resource.Reap; Store works
+// them off before Commit returns.
 //
 //	s := memory.New()
 //	defer s.Close()

@@ -156,6 +156,7 @@ func (s *State) replaceLocked(in *restored) {
 	s.db.Store(in.db)
 	s.index = index
 	s.epoch++
+	s.moved.wakeLocked()
 	read := in.db.Txn(false)
 	for it := must(read.Get(tableIndex, indexID)); ; {
 		row := it.Next()

@@ -27,6 +27,7 @@ type State struct {
 	topics map[string]*topic
 	epoch  uint64 // counts restores
 	keep   int    // events that a topic's log keeps
+	moved  wakeup // at the next commit, restore or close
 	closed bool
 }
 
@@ -52,6 +53,7 @@ func (s *State) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	s.moved.wakeLocked()
 	for _, t := range s.topics {
 		t.wakeLocked()
 	}
@@ -68,6 +70,9 @@ func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	}
 	if uid := id.GetUid(); uid != "" && uid != r.GetId().GetUid() {
 		return nil, fmt.Errorf("%s: %w: it has uid %s, not %s", resource.IDString(id), resource.ErrNotFound, r.GetId().GetUid(), uid)
+	}
+	if !sameVersion(id, r.Id) {
+		return nil, &resource.GroupVersionError{Requested: id.GetType(), Stored: r}
 	}
 	return r, nil
 }
@@ -119,7 +124,7 @@ func (s *State) apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 	if err := resource.CheckOps(ops); err != nil {
 		return nil, err
 	}
-	b := batch{txn: s.db.Load().Txn(true), index: index}
+	b := batch{txn: s.db.Load().Txn(true), index: index, cascade: resource.MaxCascade}
 	defer b.txn.Abort()
 	out := make([]*pb.Resource, len(ops))
 	for i, op := range ops {
@@ -149,6 +154,7 @@ func (s *State) commit(b *batch) error {
 	}
 	b.txn.Commit()
 	s.index = b.index
+	s.moved.wakeLocked()
 	for key, t := range b.types {
 		s.topicLocked(key).publishLocked(b.index, t.events, s.keep)
 	}
@@ -167,7 +173,7 @@ func (s *State) usable(ctx context.Context) error {
 	return nil
 }
 
-// find returns the stored resource with the id's type, tenancy and name, or nil.
+// find returns the stored resource with the id's group, kind, tenancy and name, or nil.
 func find(txn *memdb.Txn, id *pb.ID) *pb.Resource {
 	row := must(txn.First(tableResource, indexID, idKey(id)))
 	if row == nil {

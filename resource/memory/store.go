@@ -41,8 +41,20 @@ func (s *Store) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	return s.state.ListByOwner(ctx, owner)
 }
 
-// Commit is resource.Backend's. It does not block.
+// Commit is resource.Backend's. It does not block. What a deletion leaves to later steps is done when it returns.
 func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	out, err := steps{s}.Commit(ctx, ops...)
+	if err != nil {
+		return nil, err
+	}
+	return out, resource.ReapAll(context.WithoutCancel(ctx), steps{s})
+}
+
+// steps is a Store that leaves tombstones where they are.
+type steps struct{ *Store }
+
+// Commit takes one step.
+func (s steps) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	if err := s.state.usable(ctx); err != nil {
 		return nil, err
 	}

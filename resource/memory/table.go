@@ -22,7 +22,7 @@ const (
 	indexOwner = "owner"
 )
 
-// typeIndex is the store index of the last write to a type, deletions included.
+// typeIndex is the store index of the last write to a type, in any group version, deletions included.
 type typeIndex struct {
 	typ   *pb.Type
 	index uint64
@@ -77,8 +77,9 @@ func endKey(part string) string {
 	return part + "\x00"
 }
 
+// typeKey is the same for all versions of a group.
 func typeKey(t *pb.Type) string {
-	return endKey(t.GetGroup()) + endKey(t.GetGroupVersion()) + endKey(t.GetKind())
+	return endKey(t.GetGroup()) + endKey(t.GetKind())
 }
 
 func idKey(id *pb.ID) string {
@@ -89,18 +90,19 @@ func idKey(id *pb.ID) string {
 // selection is a query in the form of keys.
 type selection struct {
 	typ     string      // typeKey
+	version string      // of the group; "" is any
 	tenancy *pb.Tenancy // filled in; may have wildcards
 	prefix  string      // of the name
 	reads   string      // every key that matches begins with it
 }
 
 func newSelection(q resource.Query) (selection, error) {
-	for _, part := range []string{q.Type.GetGroup(), q.Type.GetGroupVersion(), q.Type.GetKind()} {
+	for _, part := range []string{q.Type.GetGroup(), q.Type.GetKind()} {
 		if part == "" || strings.IndexByte(part, 0) >= 0 {
-			return selection{}, fmt.Errorf("%w type %q: group, version and kind are required, without NUL", resource.ErrInvalid, resource.TypeString(q.Type))
+			return selection{}, fmt.Errorf("%w type %q: group and kind are required, without NUL", resource.ErrInvalid, resource.TypeString(q.Type))
 		}
 	}
-	s := selection{typ: typeKey(q.Type), tenancy: resource.FillTenancy(q.Tenancy), prefix: q.Prefix}
+	s := selection{typ: typeKey(q.Type), version: q.Type.GetGroupVersion(), tenancy: resource.FillTenancy(q.Tenancy), prefix: q.Prefix}
 	s.reads = s.typ
 	if s.tenancy.Partition != resource.Wildcard {
 		s.reads += endKey(s.tenancy.Partition)
@@ -111,10 +113,11 @@ func newSelection(q resource.Query) (selection, error) {
 	return s, nil
 }
 
-// matches says whether a resource of the right type is selected.
+// matches says whether a resource of the right group and kind is selected.
 func (s selection) matches(id *pb.ID) bool {
 	t := resource.FillTenancy(id.GetTenancy())
-	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
+	return (s.version == "" || s.version == id.GetType().GetGroupVersion()) &&
+		(s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
 		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
 		strings.HasPrefix(id.GetName(), s.prefix)
 }

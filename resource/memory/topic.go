@@ -12,8 +12,8 @@ import (
 
 // topic is what watchers and waiters of one type share. State.mu guards it.
 type topic struct {
-	index   uint64        // of the last write to the type, at least 1
-	changed chan struct{} // nil while nobody waits; closed at the next write, restore or close
+	index  uint64 // of the last write to the type, at least 1
+	wakeup        // at the next write, restore or close
 
 	// log has the latest commits, oldest first; that of log[0] is number first. It is empty while watchers is 0. The
 	// latest commit stays whatever its size, so that a watch which keeps up sees it.
@@ -78,17 +78,21 @@ func (t *topic) sinceLocked(position uint64) (commits [][]*pb.WatchEvent, ok boo
 	return t.log[position-t.first:], true
 }
 
-func (t *topic) waitLocked() <-chan struct{} {
-	if t.changed == nil {
-		t.changed = make(chan struct{})
+// wakeup wakes whoever waits for something to happen the next time. It costs nothing while nobody waits. State.mu guards it.
+type wakeup struct{ changed chan struct{} }
+
+// waitLocked returns a channel that is closed the next time.
+func (w *wakeup) waitLocked() <-chan struct{} {
+	if w.changed == nil {
+		w.changed = make(chan struct{})
 	}
-	return t.changed
+	return w.changed
 }
 
-func (t *topic) wakeLocked() {
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
+func (w *wakeup) wakeLocked() {
+	if w.changed != nil {
+		close(w.changed)
+		w.changed = nil
 	}
 }
 
@@ -123,4 +127,28 @@ func (s *State) pollIndex(key string, after uint64) (<-chan struct{}, error) {
 		return nil, nil
 	}
 	return t.waitLocked(), nil
+}
+
+// WaitIndex returns when the state's index is at least index, or ctx ends (its error).
+func (s *State) WaitIndex(ctx context.Context, index uint64) error {
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return resource.ErrClosed
+		}
+		at, moved := s.index, (<-chan struct{})(nil)
+		if at < index {
+			moved = s.moved.waitLocked()
+		}
+		s.mu.Unlock()
+		if moved == nil {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for index %d, at %d: %w", index, at, ctx.Err())
+		}
+	}
 }

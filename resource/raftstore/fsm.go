@@ -47,7 +47,7 @@ func (m *machine) Apply(log *raft.Log) any {
 	}
 	out, err := m.state.Apply(log.Index, b.GetOps())
 	switch {
-	case err == nil, errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrNotFound), errors.Is(err, resource.ErrClosed):
+	case err == nil, resource.Refused(err), errors.Is(err, resource.ErrClosed):
 		return result{out, err}
 	default:
 		return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; restore the data dir from a backup, or remove it so that the server joins anew", log.Index, err))}

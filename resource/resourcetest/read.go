@@ -93,6 +93,15 @@ func (e *env) owned(name string, owner *pb.ID) *pb.Resource {
 	return r
 }
 
+func (e *env) ownedBy(owner *pb.ID) []*pb.Resource {
+	e.Helper()
+	all, err := e.b.ListByOwner(e.ctx, owner)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return all
+}
+
 func testOwner(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	a := e.put(e.owned("a", owner.Id), "")
@@ -100,11 +109,8 @@ func testOwner(e *env) {
 	grandchild := e.put(e.owned("c", a.Id), "")
 	bystander := e.put(e.fresh("o2", ""), "")
 
-	got, err := e.b.ListByOwner(e.ctx, owner.Id)
-	if err != nil {
-		e.Fatal(err)
-	}
-	e.same(got, []*pb.Resource{a, b})
+	e.list(resource.Query{Type: a.Id.Type})
+	e.same(e.ownedBy(owner.Id), []*pb.Resource{a, b})
 	stranger := proto.CloneOf(owner.Id)
 	stranger.Uid = resource.NewUID()
 	if got, err := e.b.ListByOwner(e.ctx, stranger); err != nil || len(got) != 0 {

@@ -15,8 +15,21 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Run runs the suite. open returns a backend that takes writes.
-func Run(t *testing.T, open func(t *testing.T) resource.Backend) {
+// Target is a backend under test, and what else can be done to it.
+type Target struct {
+	// Backend takes writes and strong reads, and has somebody who reaps.
+	resource.Backend
+	// Snapshot takes a snapshot of the present state, and returns what puts that state back.
+	Snapshot func(ctx context.Context) (restore func(ctx context.Context) error, err error)
+	// Restart stops the backend and returns one that has read what the first had stored. The first is not used again, by
+	// later subtests neither.
+	Restart func(t *testing.T) Target
+	// Owned is how many resources the greatest cascade takes. Default 10,000.
+	Owned int
+}
+
+// Run runs the suite.
+func Run(t *testing.T, open func(t *testing.T) Target) {
 	for _, sub := range []struct {
 		name string
 		run  func(*env)
@@ -31,21 +44,35 @@ func Run(t *testing.T, open func(t *testing.T) resource.Backend) {
 		{"Immutable", testImmutable},
 		{"List", testList},
 		{"Index", testIndex},
+		{"GroupVersion", testGroupVersion},
+		{"Tenancy", testTenancy},
+		{"Status", testStatus},
 		{"Owner", testOwner},
 		{"OwnerReplaced", testOwnerReplaced},
 		{"Replica", testReplica},
 		{"ReplicaReplaced", testReplicaReplaced},
+		{"Finalizers", testFinalizers},
+		{"FinalizersForbid", testFinalizersForbid},
+		{"FinalizersOfOwned", testFinalizersOfOwned},
+		{"FinalizersOfReplica", testFinalizersOfReplica},
+		{"Cascade", testCascade},
+		{"CascadeSteps", testCascadeSteps},
+		{"CascadeDeep", testCascadeDeep},
+		{"Monotonic", testMonotonic},
 		{"Watch", testWatch},
 		{"WatchSelects", testWatchSelects},
 		{"WatchEnds", testWatchEnds},
 		{"WatchConcurrent", testWatchConcurrent},
 		{"Wait", testWait},
 		{"WaitEnds", testWaitEnds},
+		{"Restore", testRestore},
+		{"Restart", testRestart},
 	} {
 		t.Run(sub.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			e := &env{T: t, ctx: ctx, b: open(t)}
+			target := open(t)
+			e := &env{T: t, ctx: ctx, b: target.Backend, target: target}
 			e.typ = e.newType("Thing")
 			sub.run(e)
 		})
@@ -58,6 +85,8 @@ type env struct {
 	ctx context.Context
 	b   resource.Backend
 	typ *pb.Type // of this subtest alone
+
+	target Target
 }
 
 // newType returns a type that no other subtest uses.
@@ -126,6 +155,7 @@ func (e *env) refused(want error, ops ...*pb.Op) {
 	e.same(after, before)
 }
 
+// list is a strong List. After one, eventual reads are of nothing older.
 func (e *env) list(q resource.Query) ([]*pb.Resource, uint64) {
 	e.Helper()
 	all, index, err := e.b.List(e.ctx, resource.Strong, q)
@@ -147,7 +177,7 @@ func (e *env) read(id *pb.ID) *pb.Resource {
 // missing reads what must not be there.
 func (e *env) missing(id *pb.ID) {
 	e.Helper()
-	for _, c := range []resource.Consistency{resource.Eventual, resource.Strong} {
+	for _, c := range []resource.Consistency{resource.Strong, resource.Eventual} {
 		if r, err := e.b.Read(e.ctx, c, id); !errors.Is(err, resource.ErrNotFound) {
 			e.Errorf("Read %s: %v, %v; want ErrNotFound", resource.IDString(id), r, err)
 		}

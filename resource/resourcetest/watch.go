@@ -14,8 +14,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
+// watch begins with a snapshot of everything written before.
 func (e *env) watch(q resource.Query) resource.Watch {
 	e.Helper()
+	e.list(q)
 	w, err := e.b.Watch(q)
 	if err != nil {
 		e.Fatal(err)

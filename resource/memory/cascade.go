@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// isReplica says whether r is a copy of the primary's.
+func isReplica(r *pb.Resource) bool { return r.GetPrimaryModifyIndex() != 0 }
+
+// held says whether finalizers hold r back. Those of a copy are the primary's affair.
+func held(r *pb.Resource) bool { return !isReplica(r) && len(resource.Finalizers(r)) > 0 }
+
+// mark asks r, which finalizers hold, to go. Once is enough.
+func (b *batch) mark(r *pb.Resource, at time.Time) {
+	if _, marked := resource.Marked(r); !marked {
+		b.store(resource.Mark(r, at), r)
+	}
+}
+
+// drop deletes r alone, and returns it as watches see it.
+func (b *batch) drop(r *pb.Resource) *pb.Resource {
+	mustDo(b.txn.Delete(tableResource, r))
+	return b.gone(r)
+}
+
+// delete removes r and what it owns, and what those own, as far as this batch may go; the rest is left to tombstones. It
+// returns r as watches see it.
+func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
+	last := b.drop(r)
+	for owners := []*pb.ID{r.Id}; len(owners) > 0; owners = owners[1:] {
+		for _, child := range b.toGo(owners[0].Uid, b.cascade+1) {
+			if b.cascade == 0 {
+				b.bury(owners[0])
+				break
+			}
+			b.cascade--
+			if held(child) {
+				b.mark(child, at)
+				continue
+			}
+			b.drop(child)
+			owners = append(owners, child.Id)
+		}
+	}
+	return last
+}
+
+// toGo returns what the resource with that uid owns and finalizers do not hold already, at most limit.
+func (b *batch) toGo(uid string, limit int) []*pb.Resource {
+	var all []*pb.Resource
+	it := must(b.txn.Get(tableResource, indexOwner, endKey(uid)))
+	for row := it.Next(); row != nil && len(all) < limit; row = it.Next() {
+		r := row.(*pb.Resource)
+		if _, marked := resource.Marked(r); !marked || !held(r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// bury leaves a tombstone for a resource that was deleted.
+func (b *batch) bury(id *pb.ID) {
+	t, err := resource.NewTombstone(proto.CloneOf(id))
+	mustDo(err)
+	b.store(t, find(b.txn, t.Id))
+}

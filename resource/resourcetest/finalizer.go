@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// held returns a resource with finalizers that can be created.
+func (e *env) held(name string, finalizers ...string) *pb.Resource {
+	r := e.fresh(name, "1")
+	for _, f := range finalizers {
+		resource.AddFinalizer(r, f)
+	}
+	return r
+}
+
+// released returns a copy of r without a finalizer.
+func released(r *pb.Resource, finalizer string) *pb.Resource {
+	c := proto.CloneOf(r)
+	resource.RemoveFinalizer(c, finalizer)
+	return c
+}
+
+func testFinalizers(e *env) {
+	r := e.put(e.held("a", "x", "y"), "")
+	child := e.put(e.owned("c", r.Id), "")
+	w := e.watch(resource.Query{Type: e.typ})
+	e.refused(resource.ErrConflict, resource.RemoveOp(r.Id, "0"))
+	before := time.Now().Add(-time.Second) // the mark has whole seconds
+	e.commit(resource.RemoveOp(r.Id, r.Version))
+	marked := e.read(r.Id)
+	since, ok := resource.Marked(marked)
+	if !ok || since.Before(before.Truncate(time.Second)) || since.After(time.Now()) || marked.Generation != r.Generation || marked.Version == r.Version {
+		e.Errorf("marked %v", marked)
+	}
+	e.read(child.Id)
+	e.commit(resource.RemoveOp(r.Id, "")) // again: nothing
+	if got := e.read(r.Id); got.Version != marked.Version {
+		e.Errorf("marked twice: version %s after %s", got.Version, marked.Version)
+	}
+
+	// One goes, a status comes, the other goes.
+	half := e.put(released(marked, "x"), marked.Version)
+	if f := resource.Finalizers(half); len(f) != 1 || f[0] != "y" {
+		e.Errorf("left %v", f)
+	}
+	withStatus := proto.CloneOf(half)
+	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: half.Generation}}
+	last := e.put(withStatus, half.Version)
+	out := e.commit(resource.PutOp(released(last, "y"), last.Version))
+	if out[0].GetId().GetUid() != r.Id.Uid {
+		e.Errorf("the write that deleted it returned %v", out[0])
+	}
+	e.missing(r.Id)
+	e.missing(child.Id)
+	e.expect(w, "+a=1", ".", "+a=1", "+a=1", "+a=1", "-a")
+	e.commit(resource.RemoveOp(r.Id, ""))
+
+	// Without a mark, the last finalizer is like any other metadata.
+	free := e.put(e.held("b", "x"), "")
+	free = e.put(released(free, "x"), free.Version)
+	e.commit(resource.RemoveOp(free.Id, ""))
+	e.missing(free.Id)
+}
+
+func testFinalizersForbid(e *env) {
+	r := e.fresh("n", "1")
+	r.Metadata = map[string]string{resource.DeletionKey: "2026-01-02T03:04:05Z"}
+	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // nobody marks but by deleting
+	live := e.put(e.held("l", "x"), "")
+	e.refused(resource.ErrInvalid, resource.PutOp(resource.Mark(live, time.Now()), live.Version))
+	e.refused(resource.ErrWrongUID, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the first
+
+	a := e.held("a", "x", "y")
+	a.Metadata["k"] = "v"
+	a = e.put(a, "")
+	e.commit(resource.RemoveOp(a.Id, ""))
+	a = e.read(a.Id)
+	for what, change := range map[string]func(r *pb.Resource){
+		"data":          func(r *pb.Resource) { r.Data = e.changed(r, "2").Data },
+		"generation":    func(r *pb.Resource) { r.Generation = resource.NewGeneration() },
+		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
+		"no metadata":   func(r *pb.Resource) { delete(r.Metadata, "k") },
+		"a finalizer":   func(r *pb.Resource) { resource.AddFinalizer(r, "z") },
+		"no mark":       func(r *pb.Resource) { delete(r.Metadata, resource.DeletionKey) },
+		"another mark":  func(r *pb.Resource) { r.Metadata[resource.DeletionKey] = "2026-01-02T03:04:05Z" },
+		"group version": func(r *pb.Resource) { r.Id.Type.GroupVersion = "v2" },
+		"owner":         func(r *pb.Resource) { r.Owner = live.Id },
+	} {
+		changed := proto.CloneOf(a)
+		change(changed)
+		for _, expect := range []string{a.Version, resource.AnyVersion} {
+			if _, err := e.b.Commit(e.ctx, resource.PutOp(changed, expect)); err == nil {
+				e.Errorf("a marked resource got %s", what)
+			}
+		}
+		e.refused(resource.ErrMarked, resource.PutOp(changed, a.Version))
+	}
+}
+
+// testFinalizersOfOwned: what goes with its owner is held by its own finalizers.
+func testFinalizersOfOwned(e *env) {
+	owner := e.put(e.fresh("o", ""), "")
+	free := e.put(e.owned("a", owner.Id), "")
+	kept := e.owned("b", owner.Id)
+	resource.AddFinalizer(kept, "x")
+	kept = e.put(kept, "")
+	below := e.put(e.owned("c", kept.Id), "")
+	e.commit(resource.RemoveOp(owner.Id, ""))
+	e.missing(owner.Id)
+	e.missing(free.Id)
+	marked := e.read(kept.Id)
+	if _, ok := resource.Marked(marked); !ok {
+		e.Errorf("not marked: %v", marked)
+	}
+	e.same(e.ownedBy(owner.Id), []*pb.Resource{marked})
+	e.read(below.Id)
+	e.put(released(marked, "x"), marked.Version)
+	e.missing(kept.Id)
+	e.missing(below.Id)
+}
+
+// testFinalizersOfReplica: what the primary's finalizers hold, the primary holds.
+func testFinalizersOfReplica(e *env) {
+	r := e.primary("a", "1", 40)
+	resource.AddFinalizer(r, "x")
+	stored := e.commit(resource.ReplicaOp(r))[0]
+	marked := resource.Mark(r, time.Now())
+	marked.PrimaryModifyIndex = 50
+	stored = e.commit(resource.ReplicaOp(marked))[0]
+	if _, ok := resource.Marked(stored); !ok {
+		e.Errorf("the copy is not marked: %v", stored)
+	}
+	withStatus := proto.CloneOf(stored)
+	withStatus.Status = map[string]*pb.Status{"local": {}}
+	e.put(withStatus, stored.Version)
+	e.commit(resource.RemoveReplicaOp(r.Id))
+	e.missing(r.Id)
+}

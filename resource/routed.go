@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// Replica is one server's part of a replicated store: package raftstore has it.
+type Replica interface {
+	Backend
+	// IsLeader says whether this server leads, Leader which one does, if that is known.
+	IsLeader() bool
+	Leader() (node string, ok bool)
+	// ReadIndex returns the index up to which everything acknowledged before the call reaches. Only the leader can:
+	// ErrNotLeader elsewhere.
+	ReadIndex(ctx context.Context) (uint64, error)
+	// WaitIndex returns when this server has applied everything up to index, or ctx ends (its error).
+	WaitIndex(ctx context.Context, index uint64) error
+}
+
+// Routed is a Backend that takes writes and strong reads on every server: it has the leader do what only that can, and reads
+// what is stored here. A strong read waits until this server has applied what the leader had acknowledged. Neither waits for a
+// leader: without one they fail with ErrNotLeader.
+type Routed struct {
+	local Replica
+	ask   func(node string) (pb.StoreServiceClient, error)
+}
+
+var _ Backend = (*Routed)(nil)
+
+// NewRouted returns the Backend over a Replica. ask returns a client of another server of the datacenter; it does not block.
+func NewRouted(local Replica, ask func(node string) (pb.StoreServiceClient, error)) (*Routed, error) {
+	if local == nil || ask == nil {
+		return nil, errors.New("routed store: the replica and ask are required")
+	}
+	return &Routed{local: local, ask: ask}, nil
+}
+
+// leader returns a client of the leader; nil if that is this server.
+func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if b.local.IsLeader() {
+		return nil, nil
+	}
+	node, ok := b.local.Leader()
+	if !ok {
+		return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
+	}
+	return b.ask(node)
+}
+
+// fresh returns when what is applied here is fresh enough for c.
+func (b *Routed) fresh(ctx context.Context, c Consistency) error {
+	if c != Strong {
+		return nil
+	}
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return err
+	}
+	var index uint64
+	if leader == nil {
+		index, err = b.local.ReadIndex(ctx)
+	} else {
+		var out *pb.ReadIndexResponse
+		out, err = leader.ReadIndex(ctx, &pb.ReadIndexRequest{})
+		index, err = out.GetIndex(), FromStatus(err)
+	}
+	if err != nil {
+		return err
+	}
+	return b.local.WaitIndex(ctx, index)
+}
+
+// Read is Backend's. A strong one blocks for a round trip to the leader, and it to a majority.
+func (b *Routed) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
+	if err := b.fresh(ctx, c); err != nil {
+		return nil, fmt.Errorf("read %s: %w", IDString(id), err)
+	}
+	return b.local.Read(ctx, Eventual, id)
+}
+
+// List is Backend's. A strong one blocks as a strong Read does.
+func (b *Routed) List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error) {
+	if err := b.fresh(ctx, c); err != nil {
+		return nil, 0, fmt.Errorf("list %s: %w", TypeString(q.Type), err)
+	}
+	return b.local.List(ctx, Eventual, q)
+}
+
+// ListByOwner is Backend's.
+func (b *Routed) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
+	return b.local.ListByOwner(ctx, owner)
+}
+
+// Watch is Backend's.
+func (b *Routed) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
+
+// Wait is Backend's.
+func (b *Routed) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
+	return b.local.Wait(ctx, typ, after)
+}
+
+// Commit is Backend's. When it returns, this server may not have applied the batch yet.
+func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if leader == nil {
+		return b.local.Commit(ctx, ops...)
+	}
+	out, err := leader.Commit(ctx, &pb.CommitRequest{Batch: &pb.Batch{Ops: ops}})
+	if err != nil {
+		return nil, remoteCommitError(err)
+	}
+	if len(out.GetResults()) != len(ops) {
+		return nil, fmt.Errorf("commit: the leader answered %d ops with %d results", len(ops), len(out.GetResults()))
+	}
+	stored := make([]*pb.Resource, len(ops))
+	for i, r := range out.GetResults() {
+		stored[i] = r.GetResource()
+	}
+	return stored, nil
+}
+
+// remoteCommitError says what became of a batch that was handed to the leader.
+func remoteCommitError(err error) error {
+	known := FromStatus(err)
+	for _, class := range errorClasses {
+		if errors.Is(known, class.err) && class.code != codes.DeadlineExceeded && class.code != codes.Canceled {
+			return known
+		}
+	}
+	switch status.Code(err) {
+	case codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted: // it was not begun
+		return fmt.Errorf("commit at the leader: %w", err)
+	}
+	return fmt.Errorf("commit at the leader: %w", errors.Join(ErrUnknownOutcome, known))
+}
+
+// StoreService answers what a Routed of another server asks of a leader's Replica. Whoever serves it lets servers of the
+// datacenter call it, and nobody else.
+type StoreService struct {
+	pb.UnimplementedStoreServiceServer
+	replica Replica
+}
+
+// NewStoreService returns the service over a Replica.
+func NewStoreService(r Replica) *StoreService { return &StoreService{replica: r} }
+
+// Commit implements pb.StoreServiceServer.
+func (s *StoreService) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	stored, err := s.replica.Commit(ctx, req.GetBatch().GetOps()...)
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	out := &pb.CommitResponse{Results: make([]*pb.CommitResponse_Result, len(stored))}
+	for i, r := range stored {
+		out.Results[i] = &pb.CommitResponse_Result{Resource: r}
+	}
+	return out, nil
+}
+
+// ReadIndex implements pb.StoreServiceServer.
+func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*pb.ReadIndexResponse, error) {
+	index, err := s.replica.ReadIndex(ctx)
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.ReadIndexResponse{Index: index}, nil
+}
