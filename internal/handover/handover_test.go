@@ -76,6 +76,20 @@ func listen(t testing.TB) (*net.TCPListener, Socket) {
 	return ln.(*net.TCPListener), s
 }
 
+// checkBlocks fails if the socket blocks, and with it those who accept from it.
+func checkBlocks(t testing.TB, s Socket) {
+	t.Helper()
+	raw, err := s.File.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+			t.Errorf("the socket blocks: %x, %v", flags, err)
+		}
+	})
+}
+
 func TestStart(t *testing.T) {
 	ln, s := listen(t)
 	_, other := listen(t) // which the new process does not want
@@ -85,15 +99,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := s.File.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw.Control(func(fd uintptr) {
-		if flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
-			t.Errorf("the socket blocks now, also those who accept from it: %x, %v", flags, err)
-		}
-	})
+	checkBlocks(t, s)
 	s.File.Close()
 	c, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
@@ -137,6 +143,7 @@ func TestStartFails(t *testing.T) {
 	if n, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
 		t.Errorf("a process is left: %d, %v", n, err)
 	}
+	checkBlocks(t, s)
 	go func() { // the old process still accepts
 		if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 			c.Close()

@@ -11,7 +11,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Socket is a listening socket and the name by which the new process finds it.
@@ -22,12 +25,24 @@ type Socket struct {
 
 // Duplicate makes the Socket of a listener on TCP or in the file system. The caller closes its File.
 func Duplicate(name string, ln net.Listener) (Socket, error) {
-	l, ok := ln.(interface{ File() (*os.File, error) })
+	l, ok := ln.(syscall.Conn)
 	if !ok {
 		return Socket{}, fmt.Errorf("%s: a %T cannot be handed over", name, ln)
 	}
-	f, err := l.File()
-	return Socket{name, f}, err
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return Socket{}, fmt.Errorf("%s: %w", name, err)
+	}
+	// The file that ln.File gives makes the socket block, also in ln, once it is inherited.
+	var fd int
+	var dup error
+	if err = raw.Control(func(of uintptr) { fd, dup = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); err == nil {
+		err = dup
+	}
+	if err != nil {
+		return Socket{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return Socket{name, os.NewFile(uintptr(fd), name)}, nil
 }
 
 // Config of a new process.
@@ -49,6 +64,9 @@ func Program() (string, error) {
 	}
 	return path, nil
 }
+
+// endTime is how long a new process that gave up may take to end.
+const endTime = time.Second
 
 // Start starts the new process, waits until it is ready, and returns its number. Else there is no new process when it returns;
 // the error says what the new one lacked, and more is on its standard error.
@@ -83,8 +101,14 @@ func Start(ctx context.Context, cfg Config) (pid int, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it was not ready within %v", timeout))
 	defer cancel()
 	if err := await(ctx, r); err != nil {
-		cmd.Process.Kill() // it may have ended
-		if end := cmd.Wait(); errors.Is(err, errEnded) {
+		patience := time.Duration(0)
+		if errors.Is(err, errEnded) {
+			patience = endTime // to end by itself
+		}
+		kill := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+		end := cmd.Wait()
+		kill.Stop()
+		if errors.Is(err, errEnded) {
 			err = fmt.Errorf("%w (%v)", err, end)
 		}
 		return 0, fmt.Errorf("new process %s: %w", cfg.Program, err)
