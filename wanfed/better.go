@@ -36,19 +36,22 @@ func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.C
 	if len(hops) == 0 {
 		return false
 	}
-	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
-		defer cancel()
-		log := t.log.With("peer", (target{dc: to.DC, node: to.Node}).String(), "alpn", proto)
-		next, err := t.cfg.Dialer.dialHops(ctx, to, hops, []string{proto})
-		if err != nil {
-			log.Debug("no better way", "err", err)
-		} else {
-			log.Info("connection moves to a better way", "gateway", pathOf(next).hop.Addr, "from", pathOf(c).hop.Addr)
-		}
-		found <- next
-	})
+	wg.Go(func() { found <- t.dialBeside(ctx, c, to, hops, proto, "connection moves to a better way") })
 	return true
+}
+
+// dialBeside dials hops for what goes over c now, and says in the log what it is done for. It returns nil if all failed.
+func (t *Tunnel) dialBeside(ctx context.Context, c *tls.Conn, to Target, hops []Hop, proto, why string) *tls.Conn {
+	ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
+	defer cancel()
+	log := t.log.With("peer", (target{dc: to.DC, node: to.Node}).String(), "alpn", proto)
+	next, err := t.cfg.Dialer.dialHops(ctx, to, hops, []string{proto})
+	if err != nil {
+		log.Debug("no other way", "err", err)
+		return nil
+	}
+	log.Info(why, "gateway", pathOf(next).hop.Addr, "from", pathOf(c).hop.Addr)
+	return next
 }
 
 // dropFound closes what was found too late.

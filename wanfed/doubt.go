@@ -4,12 +4,15 @@ package wanfed
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 )
 
-// Bounds of how long the opening of a stream may go unanswered before its session is tested. Between them it is two round
-// trips of the path.
+// Bounds of how long the opening of a stream, or an echo, may go unanswered before its connection is doubted. Between them it is
+// two round trips of the path.
 const (
 	minPatience = 150 * time.Millisecond
 	maxPatience = time.Second
@@ -18,9 +21,9 @@ const (
 // errSilentSession says that a session was found dead long before its keepalive would have found it.
 var errSilentSession = errors.New("the session's peer, or a gateway on the way, stopped answering")
 
-func (s *session) patience() time.Duration {
-	return min(max(2*pathOf(s.conn).rtt, minPatience), maxPatience)
-}
+func (s *session) patience() time.Duration { return pathOf(s.conn).patience() }
+
+func (p *pathConn) patience() time.Duration { return min(max(2*p.rtt, minPatience), maxPatience) }
 
 // test asks the peer of a session for a sign of life, and closes the channel when none comes in twice the session's patience.
 // A server that is merely slow, or waits for another one, answers; a path that is dead does not. Nothing happens after ctx
@@ -45,4 +48,48 @@ func (s *session) test(ctx context.Context) <-chan struct{} {
 		}
 	})
 	return silent
+}
+
+// elsewhere gives the ways to to, the one that c took last: it may be another one behind the first gateway.
+func (d *Dialer) elsewhere(c *tls.Conn, to Target) []Hop {
+	hops, err := d.hops(to)
+	p := pathOf(c)
+	if err != nil || p == nil || to.DC == d.dc {
+		return nil
+	}
+	hops = slices.Clone(hops)
+	slices.SortStableFunc(hops, func(a, b Hop) int {
+		switch {
+		case a.Addr == p.hop.Addr && b.Addr != p.hop.Addr:
+			return 1
+		case a.Addr != p.hop.Addr && b.Addr == p.hop.Addr:
+			return -1
+		}
+		return 0
+	})
+	return hops
+}
+
+// doubt is called when an echo is late by twice the patience. It looks for another way, beside the connection, which goes on:
+// the path is dead, or the peer is busy. What is found is given up when the echo has come meanwhile. A connection that never gave
+// an echo has until the silence limit: one after the other to a peer that gives none would help nobody.
+func (lc *linkConn) doubt(ctx context.Context, wg *sync.WaitGroup) {
+	if lc.looking || !lc.echo.isLate() {
+		return
+	}
+	to := Target{DC: lc.l.to.dc, Node: lc.l.to.node}
+	hops := lc.l.t.cfg.Dialer.elsewhere(lc.c, to)
+	if len(hops) == 0 {
+		return
+	}
+	lc.looking, lc.doubted = true, true
+	proto := lc.c.ConnectionState().NegotiatedProtocol
+	wg.Go(func() {
+		next := lc.l.t.dialBeside(ctx, lc.c, to, hops, proto, "connection that gives no echo is replaced")
+		if next != nil && !lc.echo.isLate() {
+			closeConn(next)
+			next = nil
+		}
+		lc.found <- next
+	})
 }

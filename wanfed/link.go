@@ -261,11 +261,12 @@ func (l *link) closed() {
 	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
 }
 
-// using records over which way and protocol the link goes now.
+// using records over which way and protocol the link goes now. Whether that works is not known yet.
 func (l *link) using(p *pathConn, proto string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.st.Hop, l.st.Protocol = p.hop, proto
+	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
 }
 
 func (l *link) empty() bool {

@@ -26,7 +26,9 @@ type linkConn struct {
 	echo   echo
 	echoed time.Time // when an echo was last asked for
 
-	looking bool           // for a better way
+	late    *time.Timer    // for the echo that is awaited
+	looking bool           // for a better way, or
+	doubted bool           // for any other way
 	found   chan *tls.Conn // size 1: the result of looking, nil if there is none
 	next    *tls.Conn      // the connection that takes over from this one
 }
@@ -117,7 +119,7 @@ func (lc *linkConn) pump(ctx context.Context) error {
 	})
 	stop := context.AfterFunc(ctx, func() { lc.c.SetWriteDeadline(time.Now().Add(stopGrace)) })
 	defer stop()
-	err, readErr := lc.writeLoop(ctx, read, func() { lc.look(lookCtx, &wg) })
+	err, readErr := lc.writeLoop(ctx, read, func() { lc.look(lookCtx, &wg) }, func() { lc.doubt(lookCtx, &wg) })
 	if readErr == nil {
 		if isTimeout(err) {
 			lc.path.forget()
@@ -145,9 +147,11 @@ func (p *pathConn) forget() {
 }
 
 // writeLoop returns err of the writer, or readErr of the reader, who ended first, or nil when the connection is not
-// needed any more: for want of packets, or because next takes over. look looks for a better way.
-func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look func()) (err, readErr error) {
+// needed any more: for want of packets, or because next takes over. look looks for a better way, doubt for any other.
+func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doubt func()) (err, readErr error) {
 	tm := lc.l.t.tm
+	lc.late = time.NewTimer(time.Hour) // asking for an echo sets it
+	defer lc.late.Stop()
 	tick, better := time.NewTicker(tm.echoEvery), time.NewTicker(tm.better)
 	defer tick.Stop()
 	defer better.Stop()
@@ -182,10 +186,19 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look func(
 			look()
 		case <-better.C:
 			look()
+		case <-lc.late.C:
+			doubt()
 		case c := <-lc.found:
-			if lc.looking = false; c != nil {
-				lc.next = c
+			doubted := lc.doubted
+			lc.looking, lc.doubted, lc.next = false, false, c
+			switch {
+			case c != nil && doubted:
+				lc.path.forget()
+				return errSilent, nil // what is queued goes over the next one
+			case c != nil:
 				return lc.flush(ctx, time.Now(), false), nil
+			case doubted:
+				lc.late.Reset(tm.echoEvery)
 			}
 		case e := <-read:
 			return nil, e

@@ -33,6 +33,7 @@ func (lc *linkConn) asks(asked time.Duration, now time.Time) {
 		return
 	}
 	lc.echo.awaited = true
+	lc.late.Reset(2 * lc.path.patience())
 	limit := now.Add(tm.silence - tm.echoEvery)
 	heard := lc.echo.answered
 	if heard.IsZero() {
@@ -42,6 +43,13 @@ func (lc *linkConn) asks(asked time.Duration, now time.Time) {
 		limit = l
 	}
 	lc.c.SetReadDeadline(limit) // does not wait, and must not come after the one of answers
+}
+
+// isLate says whether an answer is awaited of a peer that gave answers before.
+func (e *echo) isLate() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.awaited && !e.answered.IsZero()
 }
 
 // answers is called when the answer to the echo of asked has come.

@@ -64,11 +64,11 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 		}
 		silent.Store(true)
 		send(t, t1, "srv1.dc2", "y")
-		time.Sleep(tm.silence - tm.echoEvery - time.Millisecond)
-		if l := n1.tun.Stats().Links[0]; l.LastError != "" {
-			t.Errorf("link before: %+v", l)
+		time.Sleep(4 * minPatience) // the second connection is no better
+		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
+			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(tm.silence)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
 			t.Errorf("link after: %+v", l)
 		}

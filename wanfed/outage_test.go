@@ -82,6 +82,45 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 	}
 }
 
+// A link whose echo is late finds another way long before it holds its peer for dead.
+func TestLinkDoubtsAFrozenGateway(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.echoEvery, tm.silence = 50*time.Millisecond, time.Hour })
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	first, second := w.gws["dc2"], newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	r := *n1.book.Load()
+	r.Hops = map[string][]Hop{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	n1.book.Store(&r)
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	send(t, t1, "srv1.dc2", "one")
+	receive(t, t2)
+	echoes := func() bool { return n1.tun.Stats().Links[0].RTT > 0 }
+	eventually(t, "an echo", 10*time.Second, echoes)
+	first.freeze(true)
+	eventually(t, "the link is over the second gateway", 10*time.Second, func() bool {
+		return n1.tun.Stats().Links[0].Hop.Addr == second.addr
+	})
+	send(t, t1, "srv1.dc2", "two")
+	if got := receive(t, t2); got != "two" {
+		t.Errorf("received %q", got)
+	}
+	for _, p := range n1.d.Paths() {
+		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
+			t.Errorf("the frozen gateway has a clean record: %+v", p)
+		}
+	}
+	eventually(t, "an echo over the second gateway", 10*time.Second, echoes)
+	// One way, silent for a moment: what is dialed beside it is silent too, and the connection goes on when it answers.
+	r.Hops = map[string][]Hop{"dc2": {{Addr: second.addr, Via: "own"}}}
+	n1.book.Store(&r)
+	second.freeze(true)
+	send(t, t1, "srv1.dc2", "three")
+	eventually(t, "a doubt", 10*time.Second, func() bool { return second.count() > 1 })
+	second.freeze(false)
+	if got := receive(t, t2); got != "three" {
+		t.Errorf("received %q", got)
+	}
+}
+
 // A peer that accepts and never reads must cost its own datacenter only.
 func TestBlackHole(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = time.Second, time.Minute })

@@ -151,6 +151,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 	defer better.Stop()
 	changed, turned := s.t.book.Changed(), s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
 	looking, replaced := look(), false
+	empty := 0 // ticks in a row without streams
 	for {
 		select {
 		case <-changed:
@@ -176,8 +177,12 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			}
 			return
 		case <-tick.C:
+			if empty++; s.mux.NumStreams() > 0 {
+				empty = 0
+			}
+			// Not at the first: the end of the last stream may still be unread, here or there.
 			idle := time.Since(time.Unix(0, s.used.Load()))
-			if s.mux.NumStreams() == 0 && (replaced || idle >= s.t.tm.session) {
+			if empty > 1 && (replaced || idle >= s.t.tm.session) {
 				return
 			}
 		}
