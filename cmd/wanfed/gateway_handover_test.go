@@ -190,10 +190,10 @@ func (g *gatewayProc) load(t testing.TB, hello []byte, at int, stop <-chan struc
 }
 
 // TestHandover has one process take over from another, several times, while clients connect: 1,000 of them, or as many as
-// WANFED_HANDOVER says. None is refused, and connections that are open stay open all the while.
+// WANFED_HANDOVER_CONNECTIONS says. None is refused, and connections that are open stay open all the while.
 func TestHandover(t *testing.T) {
 	connections, handovers := int64(1000), 3
-	if s := os.Getenv("WANFED_HANDOVER"); s != "" {
+	if s := os.Getenv("WANFED_HANDOVER_CONNECTIONS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatal(err)
