@@ -41,6 +41,9 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// A server whose probes fail doubts itself and probes less often: up to eight times less, by memberlist's own value, which is for
 		// the one server of many that is sick. Here a whole datacenter may be cut off from most others.
 		ml.AwarenessMaxMultiplier = 2
+		// News goes to so many members by chance (times log10 of all). Twice memberlist's own value: of a datacenter that is cut off,
+		// most copies go to where they cannot arrive, and its other servers are to hear it too.
+		ml.RetransmitMult = 8
 	}
 	if p.cfg.Keys != nil {
 		ml.Keyring = p.cfg.Keys.live
