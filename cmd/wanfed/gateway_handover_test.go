@@ -10,88 +10,14 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/wanfed/wanfed/internal/proc"
 )
-
-// gatewayProc is a gateway on a route file as a process, and those that take over from it: their lines go to one log.
-type gatewayProc struct {
-	first            *os.Process
-	ended            chan struct{} // the first has
-	log, addr, admin string
-}
-
-// startGatewayProc runs the command for real: what takes over is this test binary too, under the name that makes it wanfed.
-func startGatewayProc(t testing.TB, args ...string) *gatewayProc {
-	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	link, log := filepath.Join(dir, "wanfed"), filepath.Join(dir, "log")
-	out, err := os.Create(log)
-	if err == nil {
-		err = os.Symlink(exe, link)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdin, hold, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(link, append([]string{"gateway", "--admin-addr", "127.0.0.1:0", "--" + proc.StopOnEOF}, args...)...)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
-	err = cmd.Start()
-	stdin.Close()
-	out.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &gatewayProc{first: cmd.Process, ended: make(chan struct{}), log: log}
-	go func() { cmd.Wait(); close(g.ended) }()
-	t.Cleanup(func() {
-		hold.Close() // with it all processes end, also those that the test does not know
-		g.first.Kill()
-		<-g.ended
-	})
-	g.addr = g.wait(t, `wanfed gateway: listening on (\S+),`, 1)[1]
-	g.admin = g.wait(t, `msg="admin address" .*addr=(\S+)`, 1)[1]
-	return g
-}
-
-// wait returns the submatches of the n-th line that matches.
-func (g *gatewayProc) wait(t testing.TB, expr string, n int) []string {
-	t.Helper()
-	re := regexp.MustCompile(expr)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for timeout := time.After(refuseLimit); ; {
-		b, err := os.ReadFile(g.log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all := re.FindAllStringSubmatch(string(b), n); len(all) == n {
-			return all[n-1]
-		}
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatalf("no %d lines match %s:\n%s", n, expr, b)
-		}
-	}
-}
 
 // echoUpstream sends back what it is sent.
 func echoUpstream(t testing.TB) string {
