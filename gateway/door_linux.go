@@ -18,7 +18,8 @@ const acceptTurn = 32
 type door struct {
 	fd    int32
 	side  *Side
-	each  bool          // what it accepts does not have its settings: each connection must get them
+	known bool          // apart is known
+	apart bool          // what it accepts does not have its settings
 	pause time.Duration // how long it was closed last; zero: accepting works
 	until time.Time     // it is closed
 	shut  bool          // it is
@@ -29,8 +30,9 @@ func (w *worker) openDoor(l Listener) error {
 	if err != nil {
 		return fmt.Errorf("listener %s (%s side): %w", l.Addr(), l.Side.name, err)
 	}
-	sysTune(fd) // for what it accepts, on most systems
-	d := &door{fd: fd, side: l.Side, each: true}
+	d := &door{fd: fd, side: l.Side}
+	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // this and the next are for what it accepts
+	sysWatchPeer(fd)
 	w.doors = append(w.doors, d)
 	return d.open(w)
 }
@@ -61,12 +63,13 @@ func (d *door) event(w *worker, _ uint32) {
 				d.refuse(w, remote)
 				continue
 			}
-			if d.each {
-				if d.each = !sysTuned(fd); d.each {
-					sysTune(fd)
-				}
+			if !d.known {
+				d.known, d.apart = true, !sysWatched(fd)
 			}
-			w.admit(d.side, fd, remote)
+			if d.apart {
+				sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+			}
+			w.admit(d.side, fd, remote, !d.apart)
 		case errno == unix.EAGAIN:
 			return
 		case errno == unix.EINTR || errno == unix.ECONNABORTED || noFiles(errno) && d.shed(w):

@@ -26,10 +26,12 @@ type pair struct {
 	remote           netip.AddrPort
 	began            time.Duration // since the worker's start
 	state            state
-	peek             *peek   // in stateHello, when a part of the hello has come
-	search           *search // in stateSearch
-	prev, next       *pair   // in stateHello, its place among the waiting
-	trip             *trip   // nil: not noted
+	peek             *peek         // in stateHello, when a part of the hello has come
+	search           *search       // in stateSearch
+	prev, next       *pair         // its place in stateHello among the waiting, in stateRelay for a while among the young
+	relayed          time.Duration // when stateRelay began, since the worker's start
+	watched          bool          // the client's socket finds a dead peer
+	trip             *trip         // nil: not noted
 }
 
 // socket is one end of a pair: bytes that come from it go to the other end.
@@ -75,7 +77,7 @@ func (s *socket) event(w *worker, what uint32) {
 }
 
 // admit takes a new connection in, if it may come and there is room for it.
-func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort) {
+func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool) {
 	side.accepted.Add(1)
 	trip := w.engine.access.begin(side, remote, w.now)
 	reason, ok := side.admit(remote.Addr())
@@ -92,7 +94,7 @@ func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort) {
 	}
 	p := w.newPair()
 	p.side, p.remote, p.trip, p.began = side, remote, trip, w.now.Sub(w.start)
-	p.client.fd = fd
+	p.client.fd, p.watched = fd, watched
 	side.active.Add(1)
 	w.pairs++
 	w.waiting.push(p)
@@ -131,8 +133,11 @@ func (p *pair) close(w *worker) {
 	if p.search != nil {
 		p.search.release(w)
 	}
-	if p.state == stateHello {
+	switch p.state {
+	case stateHello:
 		w.waiting.remove(p)
+	case stateRelay:
+		w.young.remove(p)
 	}
 	for _, s := range []*socket{&p.client, &p.upstream} {
 		if s.fd >= 0 {

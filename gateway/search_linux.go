@@ -130,7 +130,6 @@ func (s *search) connected(w *worker, m message) {
 	t := s.tries[i]
 	if m.err == nil {
 		t.fd, t.state = m.fd, tryConnecting
-		sysTune(t.fd)
 		if err := w.register(t.fd, t, allEvents); err != nil {
 			sysClose(t.fd)
 			t.fd, m.err = -1, t.fault(err)

@@ -5,6 +5,7 @@ package gateway
 import (
 	"net/netip"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +71,7 @@ func sysAccept(fd int32) (int32, netip.AddrPort, unix.Errno) {
 	return int32(n), netip.AddrPortFrom(addr.Unmap(), uint16(port[0])<<8|uint16(port[1])), 0
 }
 
-// sysConnect makes a socket that is connecting to addr, which has no zone. Its peer is found dead as tune says.
+// sysConnect makes a socket that is connecting to addr, which has no zone.
 func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 	var (
 		ip     = addr.Addr().Unmap()
@@ -95,7 +96,7 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 		return -1, e
 	}
 	fd := int32(s)
-	sysTune(fd)
+	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	_, _, e = unix.RawSyscall(unix.SYS_CONNECT, s, uintptr(sa), size)
 	if e != 0 && e != unix.EINPROGRESS {
 		sysClose(fd)
@@ -104,31 +105,29 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 	return fd, 0
 }
 
-// sysTune is tune for a descriptor. What a TCP listener accepts has the listener's settings; that of MPTCP, which Go uses where
-// it can, may not pass them on.
-func sysTune(fd int32) {
-	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	sysSet(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepIdle.Seconds()))
-	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepInterval.Seconds()))
-	// The user timeout takes the place of TCP_KEEPCNT.
-	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+// sysWatchPeer makes the kernel find out when the peer is dead; see tune.
+func sysWatchPeer(fd int32) {
+	for _, o := range watchOptions {
+		sysSet(fd, o.level, o.option, o.value)
+	}
 }
 
-// sysTuned says whether sysTune has been at work.
-func sysTuned(fd int32) bool {
-	for _, o := range []struct{ level, option, value int }{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepIdle.Seconds())},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepInterval.Seconds())},
-		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())},
-	} {
+// sysWatched says whether sysWatchPeer has been at work, or the listener has passed its settings on: that of TCP does, that of
+// MPTCP, which Go uses where it can, may not.
+func sysWatched(fd int32) bool {
+	for _, o := range watchOptions {
 		if v, err := unix.GetsockoptInt(int(fd), o.level, o.option); err != nil || v != o.value {
 			return false
 		}
 	}
 	return true
+}
+
+var watchOptions = [...]struct{ level, option, value int }{
+	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepIdle / time.Second)},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepInterval / time.Second)},
+	{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout / time.Millisecond)}, // in place of TCP_KEEPCNT
 }
 
 // sysError takes the error of a socket that is connecting, or was.

@@ -159,7 +159,8 @@ func (t *try) win(w *worker, answer []byte, more bool) {
 		u.writable = false
 	}
 	p.client.count(t.sent)
-	p.state = stateRelay
+	p.state, p.relayed = stateRelay, w.now.Sub(w.start)
+	w.young.push(p)
 	s.release(w)
 	if len(answer) > 0 {
 		u.give(w, &p.client, answer)

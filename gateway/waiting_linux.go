@@ -10,41 +10,30 @@ import (
 
 // waiting are the pairs of a worker in stateHello, oldest first.
 type waiting struct {
-	first, last *pair
+	queue
 	// oldest is when the first began, in nanoseconds since the engine's start, plus one; zero: there is none. Other workers
 	// read it.
 	oldest atomic.Int64
 }
 
 func (l *waiting) push(p *pair) {
-	p.prev, p.next = l.last, nil
-	if l.last != nil {
-		l.last.next = p
-	} else {
-		l.first = p
-		l.oldest.Store(int64(p.began) + 1)
-	}
-	l.last = p
+	l.queue.push(p)
+	l.note()
 }
 
-// remove takes p out. It may be called again.
 func (l *waiting) remove(p *pair) {
-	if p.prev == nil && l.first != p {
-		return
+	l.queue.remove(p)
+	l.note()
+}
+
+func (l *waiting) note() {
+	at := int64(0)
+	if l.first != nil {
+		at = int64(l.first.began) + 1
 	}
-	if p.next != nil {
-		p.next.prev = p.prev
-	} else {
-		l.last = p.prev
+	if l.oldest.Load() != at {
+		l.oldest.Store(at)
 	}
-	if p.prev != nil {
-		p.prev.next = p.next
-	} else if l.first = p.next; l.first != nil {
-		l.oldest.Store(int64(l.first.began) + 1)
-	} else {
-		l.oldest.Store(0)
-	}
-	p.prev, p.next = nil, nil
 }
 
 // makeRoom counts one more connection of the whole engine. When the limit is reached, the one that has been waiting longest for

@@ -47,6 +47,7 @@ type worker struct {
 	now     time.Time // of this turn
 	pairs   int
 	waiting waiting
+	young   queue // relaying for less than youth
 	timers  timers
 	ready   []*socket // have more to move
 	pipes   pipes
@@ -147,7 +148,7 @@ func (w *worker) run() error {
 // wait takes the events that there are, or waits for some until something is due.
 func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	timeout := -1
-	for _, left := range []time.Duration{w.expireHellos(), w.timers.expire(w), w.reopen()} {
+	for _, left := range []time.Duration{w.expireHellos(), w.timers.expire(w), w.watchPeers(), w.reopen()} {
 		if ms := int((left + time.Millisecond - 1) / time.Millisecond); left >= 0 && (timeout < 0 || ms < timeout) {
 			timeout = ms
 		}
