@@ -25,8 +25,10 @@ func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 	name := setting + " " + addr
 	ln, ok, err := l.inherited.Listener(name)
 	if !ok && err == nil {
-		// The gateway sets its own keepalive; HTTP has idle timeouts.
-		ln, err = (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp", addr)
+		// The gateway sets its own keepalive; HTTP has idle timeouts. What a listener of MPTCP accepts costs more.
+		lc := net.ListenConfig{KeepAlive: -1}
+		lc.SetMultipathTCP(false)
+		ln, err = lc.Listen(context.Background(), "tcp", addr)
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
