@@ -36,7 +36,7 @@ func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.D
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithReadBufferSize(ReadBuffer), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(ReadBuffer),
 	}, options...)...)
 }
 

@@ -134,7 +134,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		_, _, err := federation.Upsert(ctx, s.store, st)
 		return err
 	}
-	v.grpc = grpc.NewServer(grpc.Creds(api.Handshaken()), grpc.ReadBufferSize(api.ReadBuffer), grpc.SharedWriteBuffer(true),
+	v.grpc = grpc.NewServer(grpc.Creds(api.Handshaken()), grpc.ReadBufferSize(api.ReadBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
