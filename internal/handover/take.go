@@ -40,8 +40,8 @@ type socket struct {
 
 // Take finds out what this process inherits. It may be called once, before the process starts others.
 func Take() (*Inherited, error) {
-	value, ok := os.LookupEnv(environ)
-	if !ok {
+	value := os.Getenv(environ)
+	if value == "" {
 		return &Inherited{}, nil
 	}
 	if err := os.Unsetenv(environ); err != nil {

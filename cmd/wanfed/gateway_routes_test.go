@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway"
+)
+
+func TestGatewayRoutesCommand(t *testing.T) {
+	routes := filepath.Join(t.TempDir(), "routes.hcl")
+	write(t, routes, `
+route "*.server.dc2.wanfed" {
+  to      = ["198.51.100.2:8443", "198.51.100.3:8443"]
+  ordered = true
+}
+route "server.dc1.wanfed" { to = ["10.0.0.1:8300", "10.0.0.2:8300"] }
+route "srv1.server.dc1.wanfed" { to = ["10.0.0.1:8300"] }
+`)
+	gw := startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", routes, "--admin-addr", "127.0.0.1:0")
+	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=http://(\S+)`)[1]
+	config := filepath.Join(t.TempDir(), "gateway.hcl")
+	write(t, config, `admin_addr = "`+admin+`"`)
+	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
+		got, _, err := call(t, append([]string{"gateway", "routes"}, where...)...)
+		want := `Side    Name                    Addresses                             Use
+listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  first
+listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          shared
+listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         -
+`
+		if err != nil || got != want {
+			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
+		}
+	}
+	got, _, err := call(t, "gateway", "routes", "--admin-addr", admin, "--format", "json")
+	var list map[string][]gateway.Route
+	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 || !list["listen"][0].Ordered {
+		t.Errorf("%v: %s", err, got)
+	}
+	for want, args := range map[string][]string{
+		"--admin-addr 127.0.0.1:9102":          nil,
+		"is not a loopback address":            {"--admin-addr", "192.0.2.1:80"},
+		"does it run, with that --admin-addr?": {"--admin-addr", "127.0.0.1:1"},
+		"unexpected argument":                  {"all"},
+	} {
+		if _, _, err := call(t, append([]string{"gateway", "routes"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("routes %v: error %v, want one with %q", args, err, want)
+		}
+	}
+
+	// What else the admin address answers, and to whom.
+	for path, want := range map[string]string{
+		"/debug/pprof/goroutine?debug=1": "goroutine profile", "/debug/pprof/profile?seconds=1": "", "/healthz": "ok", "/readyz": "ok",
+	} {
+		if code, body := get(t, "http://"+admin+path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %.100s", path, code, body)
+		}
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://"+admin+"/routes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "elsewhere.example"
+	client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("for a page of elsewhere: %s", resp.Status)
+	}
+	_, metrics := get(t, "http://"+admin+"/metrics")
+	for _, want := range []string{
+		`wanfed_gateway_hello_seconds_bucket\{route="exact",side="listen",le="0\.0005"\} 0`,
+		`wanfed_gateway_dial_seconds_bucket\{route="wildcard",side="listen",le="\+Inf"\} 0`,
+		`wanfed_gateway_leaving 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{side="listen"\} 0`,
+		`wanfed_gateway_access_log_dropped_total 0`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	gw.stop()
+}
