@@ -17,6 +17,9 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionoldpb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
@@ -194,14 +197,14 @@ func (p *parts) buildGRPC() error {
 	}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface),
-		grpc.ReadBufferSize(api.ReadBuffer), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(api.ReadBuffer),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	pb.RegisterFederationServiceServer(p.grpc, fed)
-	pb.RegisterResourceServiceServer(p.grpc, res)
+	resource.RegisterService(p.grpc, res)
 	pb.RegisterStoreServiceServer(p.grpc, resource.NewStoreService(p.store))
 	pb.RegisterReplicationServiceServer(p.grpc, src)
 	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
@@ -217,8 +220,27 @@ func (p *parts) buildGRPC() error {
 		}
 		return resp, nil
 	}})
-	healthpb.RegisterHealthServer(p.grpc, health.NewServer())
+	if err := describe(p.grpc); err != nil {
+		return err
+	}
 	p.grpcLn = hearing{p.mux.Listener(wanfed.ProtoGRPC, everyone, false), p.cfg.Domain, p.conns.heardOf}
+	return nil
+}
+
+// describe adds what tells strangers about a gRPC server and its services: health and reflection.
+func describe(s *grpc.Server) error {
+	descriptors, err := resource.NewDescriptors()
+	if err != nil {
+		return err
+	}
+	states := health.NewServer()
+	for name := range s.GetServiceInfo() {
+		states.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	healthpb.RegisterHealthServer(s, states)
+	options := reflection.ServerOptions{Services: s, DescriptorResolver: descriptors}
+	reflectionpb.RegisterServerReflectionServer(s, reflection.NewServerV1(options))
+	reflectionoldpb.RegisterServerReflectionServer(s, reflection.NewServer(options))
 	return nil
 }
 

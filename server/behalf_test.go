@@ -88,6 +88,20 @@ func leaderAt(t testing.TB, url string) string {
 	return leader
 }
 
+// connectAs connects to a server of dc1 with a certificate of its own.
+func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
+	t.Helper()
+	id := ca.Identity(t, role, node, dc)
+	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
 // TestForwardedCallsKeepTheirCaller: whichever server is called, the leader decides by the certificate of who called, and by
 // nothing that the caller says of itself.
 func TestForwardedCallsKeepTheirCaller(t *testing.T) {
@@ -96,15 +110,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 	follower := addrs[(leader+1)%3]
 	connect := func(t *testing.T, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 		t.Helper()
-		id := ca.Identity(t, role, node, dc)
-		cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
-			return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cc.Close() })
-		return cc
+		return connectAs(t, ca, addr, role, node, dc)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -95,7 +96,7 @@ func (c *calls) admit(ctx context.Context, method string) (context.Context, rule
 	if err != nil {
 		return ctx, rule{}, false, err
 	}
-	r, ok := rules[method]
+	r, ok := rules[resource.Method(method)]
 	if !ok {
 		return ctx, r, false, status.Errorf(codes.Unimplemented, "no such method: %s", method)
 	}

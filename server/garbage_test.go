@@ -39,7 +39,11 @@ type target struct {
 
 func newTarget(t testing.TB) *target {
 	t.Helper()
-	ca := tlstest.NewCA(t)
+	return newTargetOf(t, tlstest.NewCA(t))
+}
+
+func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
+	t.Helper()
 	f := ca.Files(t, tlsutil.RoleServer, "srv1", "dc1")
 	g := &target{t: t, here: ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1"), far: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2")}
 	g.part, g.addrs = startServer(t, Config{

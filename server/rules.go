@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionoldpb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -80,6 +82,11 @@ var rules = map[string]rule{
 
 	healthpb.Health_Check_FullMethodName: readAnywhere,
 	healthpb.Health_Watch_FullMethodName: readAnywhere,
+	healthpb.Health_List_FullMethodName:  readAnywhere,
+
+	// What services there are is no secret.
+	reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName:    readAnywhere,
+	reflectionoldpb.ServerReflection_ServerReflectionInfo_FullMethodName: readAnywhere,
 }
 
 // allow says whether peer p may call method in datacenter dc; the error is for people.

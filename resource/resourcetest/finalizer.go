@@ -130,10 +130,10 @@ func testFinalizersOfOwned(e *env) {
 func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)
 	resource.AddFinalizer(r, "x")
-	stored := e.commit(resource.ReplicaOp(r))[0]
+	e.commit(resource.ReplicaOp(r))
 	marked := resource.Mark(r, time.Now())
 	marked.PrimaryModifyIndex = 50
-	stored = e.commit(resource.ReplicaOp(marked))[0]
+	stored := e.commit(resource.ReplicaOp(marked))[0]
 	if _, ok := resource.Marked(stored); !ok {
 		e.Errorf("the copy is not marked: %v", stored)
 	}

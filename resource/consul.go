@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// The resource service under the name that Consul's clients call. Names of messages are not on the wire: with the same
+// numbers, they are the same.
+const (
+	consulPackage = "hashicorp.consul.resource"
+	consulFile    = "pbresource/resource.proto"
+	// ConsulService is the service's second name.
+	ConsulService = consulPackage + ".ResourceService"
+)
+
+// RegisterService registers the resource service under both of its names.
+func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
+	pb.RegisterResourceServiceServer(r, s)
+	second := pb.ResourceService_ServiceDesc
+	second.ServiceName, second.Metadata = ConsulService, consulFile
+	r.RegisterService(&second, s)
+}
+
+// Method returns a gRPC method, "/package.Service/Method", under the service's first name. Others are returned as they are.
+func Method(full string) string {
+	if name, ok := strings.CutPrefix(full, "/"+ConsulService+"/"); ok {
+		return "/" + pb.ResourceService_ServiceDesc.ServiceName + "/" + name
+	}
+	return full
+}
+
+// Descriptors is what gRPC reflection needs: the files that this program was built with, and that of the second name.
+type Descriptors struct{ second protoregistry.Files }
+
+var _ protodesc.Resolver = (*Descriptors)(nil)
+
+// NewDescriptors makes the second name's file from the first's.
+func NewDescriptors() (*Descriptors, error) {
+	first := pb.File_api_pb_resource_proto
+	p := protodesc.ToFileDescriptorProto(first)
+	rename(p, "."+string(first.Package())+".", "."+consulPackage+".")
+	name, pkg := consulFile, consulPackage
+	p.Name, p.Package, p.Options = &name, &pkg, nil
+	f, err := protodesc.NewFile(p, protoregistry.GlobalFiles)
+	if err != nil {
+		return nil, fmt.Errorf("descriptor of %s: %w", ConsulService, err)
+	}
+	d := new(Descriptors)
+	return d, d.second.RegisterFile(f)
+}
+
+// rename gives all types that a file refers to by the beginning old another beginning.
+func rename(f *descriptorpb.FileDescriptorProto, old, new string) {
+	change := func(name *string) {
+		if name != nil && strings.HasPrefix(*name, old) {
+			*name = new + (*name)[len(old):]
+		}
+	}
+	var messages func(all []*descriptorpb.DescriptorProto)
+	messages = func(all []*descriptorpb.DescriptorProto) {
+		for _, m := range all {
+			for _, field := range m.Field {
+				change(field.TypeName)
+			}
+			messages(m.NestedType)
+		}
+	}
+	messages(f.MessageType)
+	for _, s := range f.Service {
+		for _, m := range s.Method {
+			change(m.InputType)
+			change(m.OutputType)
+		}
+	}
+}
+
+// FindFileByPath implements protodesc.Resolver.
+func (d *Descriptors) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
+	if f, err := d.second.FindFileByPath(path); err == nil {
+		return f, nil
+	}
+	return protoregistry.GlobalFiles.FindFileByPath(path)
+}
+
+// FindDescriptorByName implements protodesc.Resolver.
+func (d *Descriptors) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+	if f, err := d.second.FindDescriptorByName(name); err == nil {
+		return f, nil
+	}
+	return protoregistry.GlobalFiles.FindDescriptorByName(name)
+}
