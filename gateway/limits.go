@@ -6,9 +6,9 @@ import "fmt"
 
 const (
 	defaultMaxConns = 65536
-	filesPerConn    = 6  // two sockets, and a pipe of two ends for each direction that splices
-	leastPerConn    = 2  // without splicing
-	otherFiles      = 64 // listeners, logs, dials that race
+	filesPerConn    = 2  // its sockets
+	otherFiles      = 64 // listeners, logs
+	shareForMore    = 32 // one of so many files is for dials that race, and pipes; who gets no pipe copies
 )
 
 // MaxConns is the limit of client connections that is in force.
@@ -16,7 +16,8 @@ func (p *Proxy) MaxConns() int { return int(p.maxConns.Load()) }
 
 // SetMaxConns changes Config.MaxConns; 0 is its default. Open connections stay, even if they are more than n.
 func (p *Proxy) SetMaxConns(n int) {
-	p.maxConns.Store(int64(orDefault(n, max(1, min(defaultMaxConns, (maxFiles()-otherFiles)/filesPerConn)))))
+	files := maxFiles()
+	p.maxConns.Store(int64(orDefault(n, max(1, min(defaultMaxConns, (files-files/shareForMore-otherFiles)/filesPerConn)))))
 }
 
 // MaxFiles is how many files and sockets this process may have open: the hard limit of the system (RLIMIT_NOFILE), to which
@@ -25,12 +26,12 @@ func MaxFiles() int { return maxFiles() }
 
 // CheckFiles says whether this process may open the files that n client connections need at least, and if not, what to do.
 func CheckFiles(n int) error {
-	files, need := maxFiles(), otherFiles+leastPerConn*n
+	files, need := maxFiles(), otherFiles+filesPerConn*n
 	if files >= need {
 		return nil
 	}
 	return fmt.Errorf("%d connections need %d files open, and this process may have %d: raise that (ulimit -n %d; LimitNOFILE=%d in a unit of systemd), or allow at most %d connections",
-		n, need, files, need, need, max(0, (files-otherFiles)/leastPerConn))
+		n, need, files, need, need, max(0, (files-otherFiles)/filesPerConn))
 }
 
 // begin starts what runs beside the engine. The function that it returns ends and joins that.

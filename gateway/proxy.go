@@ -16,7 +16,7 @@ import (
 // Config is what a Proxy is told. The zero value of each field is its default.
 type Config struct {
 	// MaxConns bounds the client connections of all sides together. Default 65536, or less where the process may not have
-	// six files open for each.
+	// two files open for each, and some more.
 	MaxConns int
 	// HelloTimeout is how long a client may take, from its connection on, to send its whole ClientHello. Default 5 s.
 	HelloTimeout time.Duration

@@ -105,7 +105,7 @@ func testNoFiles(t *testing.T, e Engine) {
 }
 
 func TestCheckFiles(t *testing.T) {
-	if err := CheckFiles((maxFiles() - otherFiles) / leastPerConn); err != nil {
+	if err := CheckFiles((maxFiles() - otherFiles) / filesPerConn); err != nil {
 		t.Error(err)
 	}
 	if err := CheckFiles(maxFiles()); err == nil {

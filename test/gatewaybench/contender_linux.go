@@ -57,7 +57,8 @@ func (p places) fill(s string) string {
 func (p places) routes() string { return filepath.Join(p.dir, "routes.hcl") }
 
 func wanfed(program string) contender {
-	return contender{name: "wanfed", role: subject, command: []string{program, "gateway", "--listen", "{listen}", "--routes", "{routes}"}}
+	// All load has one source.
+	return contender{name: "wanfed", role: subject, command: []string{program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1"}}
 }
 
 // parseProxy reads name=ip:port or name=command; words of the command are separated by spaces.
