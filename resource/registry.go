@@ -74,7 +74,8 @@ func NewRegistry() *Registry {
 	return &Registry{types: make(map[string]Registration)}
 }
 
-// Register adds a type. It fails for one that is there already, and for a registration with faults: all are named.
+// Register adds a type. It fails for one that is there already, for one of another scope than another version of the same
+// group and kind, and for a registration with faults: all are named.
 func (g *Registry) Register(reg Registration) error {
 	var faults []error
 	if err := checkType(reg.Type); err != nil {
@@ -98,6 +99,12 @@ func (g *Registry) Register(reg Registration) error {
 	key := TypeString(reg.Type)
 	if _, ok := g.types[key]; ok {
 		return fmt.Errorf("register type %s: it is registered already", key)
+	}
+	for name, other := range g.types { // versions share names, and so must live in the same place
+		if other.Type.Group == reg.Type.Group && other.Type.Kind == reg.Type.Kind && (other.Scope != reg.Scope || other.Federated != reg.Federated) {
+			return fmt.Errorf("register type %s: %w scope %q, federated %t: must be as %s has it, %q and %t",
+				key, ErrInvalid, reg.Scope, reg.Federated, name, other.Scope, other.Federated)
+		}
 	}
 	g.types[key] = reg
 	return nil

@@ -44,6 +44,14 @@ func TestUID(t *testing.T) {
 	if a, b := newULID(at), newULID(at.Add(time.Millisecond)); a >= b {
 		t.Errorf("%s and, a millisecond later, %s", a, b)
 	}
+	if got := TimeOf(newULID(at)); !got.Equal(at) {
+		t.Errorf("time of a ULID: %v, want %v", got, at)
+	}
+	for _, bad := range []string{"", "mine", strings.Repeat("!", 26)} {
+		if got := TimeOf(bad); !got.IsZero() {
+			t.Errorf("time of %q: %v", bad, got)
+		}
+	}
 	seen := make(map[string]bool)
 	for range 1000 {
 		uid := NewUID()
@@ -117,6 +125,15 @@ func TestRegistry(t *testing.T) {
 		err := g.Register(Registration{Type: typ})
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") || !strings.Contains(err.Error(), "message") {
 			t.Errorf("register %v: %v; want both faults", typ, err)
+		}
+	}
+	for want, reg := range map[string]Registration{
+		`invalid scope "namespace": must be "cluster" for a federated type`: {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Federated: true},
+		`must be as catalog/v1/Node has it`:                                 {Type: &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"}, Message: &pb.Node{}, Scope: ScopeCluster},
+		`invalid scope 3: must be ScopeNamespace`:                           {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3},
+	} {
+		if err := g.Register(reg); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("register %v: %v; want %s", reg, err, want)
 		}
 	}
 	if reg, err := g.Lookup(fsType); err != nil || !reg.Federated {

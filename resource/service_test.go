@@ -28,6 +28,9 @@ var (
 	fsType   = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 	nodeType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
 	hostType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Host"}
+	zoneType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Zone"}
+
+	zone2Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Zone"}
 )
 
 // rig is a service over gRPC. Who calls is what the test says; certificates are tested where they are read.
@@ -70,7 +73,7 @@ func newRig(t *testing.T, b resource.Backend) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(grpc.MaxRecvMsgSize(2 * resource.MaxSize))
 	pb.RegisterResourceServiceServer(srv, svc)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
@@ -90,6 +93,8 @@ func registry(t *testing.T) *resource.Registry {
 	for _, r := range []resource.Registration{
 		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: resource.ScopeCluster},
 		{Type: nodeType, Message: &pb.Node{}},
+		{Type: zoneType, Message: &pb.Node{}, Scope: resource.ScopePartition},
+		{Type: zone2Type, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{
 			Type: hostType, Message: &pb.Node{},
 			Mutate: func(r *pb.Resource) error {
