@@ -4,6 +4,7 @@ package raftstore
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -18,12 +19,25 @@ func FuzzApply(f *testing.F) {
 	r := thing(f, "x", "1")
 	child := thing(f, "y", "1")
 	child.Owner = r.Id
+	held := thing(f, "z", "1")
+	held.Owner = r.Id
+	resource.AddFinalizer(held, "x")
+	marked := resource.Mark(held, time.Now())
+	free := proto.CloneOf(marked)
+	resource.RemoveFinalizer(free, "x")
+	v2 := proto.CloneOf(r)
+	v2.Id.Type.GroupVersion = "v2"
 	for _, ops := range [][]*pb.Op{
 		nil,
 		{{}},
 		{resource.PutOp(r, ""), resource.PutOp(child, ""), resource.RemoveOp(r.Id, "")},
 		{resource.ReplicaOp(r), resource.PutOp(r, resource.AnyVersion)},
 		{resource.PutOp(r, "12")},
+		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(held.Id, ""), resource.PutOp(free, "5")},
+		{resource.PutOp(r, ""), resource.PutOp(held, ""), resource.RemoveOp(r.Id, "")},
+		{resource.PutOp(marked, "")},
+		{resource.ReplicaOp(marked), resource.RemoveReplicaOp(marked.Id)},
+		{resource.PutOp(r, ""), resource.PutOp(v2, "5"), resource.RemoveOp(r.Id, "")},
 	} {
 		b, err := proto.Marshal(&pb.Batch{Ops: ops})
 		if err != nil {
