@@ -14,6 +14,9 @@ import (
 // acceptTurn is how many connections a worker takes at once from one listener, so that other workers get some too.
 const acceptTurn = 32
 
+// leaveTurns bounds the turns of a door that is left: under load there is no end of connections.
+const leaveTurns = 32
+
 // door is where connections of one listener come in to one worker.
 type door struct {
 	fd    int32
@@ -50,8 +53,25 @@ func (d *door) close(w *worker) {
 	sysClose(d.fd)
 }
 
-// event accepts what waits.
-func (d *door) event(w *worker, _ uint32) {
+// leave closes the door for good, while others, in this process or another, may go on waiting at the same socket. For each
+// connection the kernel wakes one of all that wait. So first this worker waits no more, and then it accepts what it may have
+// been woken for: nobody else would, before the next connection comes.
+func (d *door) leave(w *worker) {
+	if !d.shut {
+		w.control(unix.EPOLL_CTL_DEL, d.fd, 0)
+	}
+	for range leaveTurns {
+		if !d.accept(w) {
+			break
+		}
+	}
+	d.close(w)
+}
+
+func (d *door) event(w *worker, _ uint32) { d.accept(w) }
+
+// accept takes what waits, up to a turn's worth. It returns false if nothing waits any more.
+func (d *door) accept(w *worker) (more bool) {
 	for range acceptTurn {
 		fd, remote, errno := sysAccept(d.fd)
 		switch {
@@ -71,13 +91,14 @@ func (d *door) event(w *worker, _ uint32) {
 			}
 			w.admit(d.side, fd, remote, !d.apart)
 		case errno == unix.EAGAIN:
-			return
+			return false
 		case errno == unix.EINTR || errno == unix.ECONNABORTED || noFiles(errno) && d.shed(w):
 		default:
 			d.fail(w, errno)
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // shed closes one connection that waits. It returns false if there is none, or it cannot be done.

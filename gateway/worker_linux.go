@@ -241,7 +241,7 @@ func (bell) event(w *worker, _ uint32) {
 		switch m.kind {
 		case mailStop:
 			for _, d := range w.doors {
-				d.close(w)
+				d.leave(w)
 			}
 			w.doors = nil
 		case mailClose:
