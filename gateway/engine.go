@@ -45,7 +45,7 @@ func (e Engine) check() error {
 
 // chooseEngine makes the engine that was asked for, if it can serve these listeners.
 func (p *Proxy) chooseEngine(listeners []Listener) engine {
-	if p.kind != EngineNet && !p.custom {
+	if p.wantsEpoll() {
 		if e := newEpollEngine(p, listeners); e != nil {
 			return e
 		}
@@ -55,6 +55,9 @@ func (p *Proxy) chooseEngine(listeners []Listener) engine {
 	}
 	return newNetEngine(p)
 }
+
+// wantsEpoll says whether EngineEpoll is chosen if the listeners allow it.
+func (p *Proxy) wantsEpoll() bool { return epollWorks && p.kind != EngineNet && !p.custom }
 
 // Limits of the pause after a failed Accept.
 const (

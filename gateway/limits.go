@@ -7,6 +7,7 @@ import "fmt"
 const (
 	defaultMaxConns = 65536
 	filesPerConn    = 2  // its sockets
+	filesPerPipe    = 2  // its ends
 	otherFiles      = 64 // listeners, logs
 	shareForMore    = 32 // one of so many files is for dials that race, and pipes; who gets no pipe copies
 )
@@ -19,6 +20,9 @@ func (p *Proxy) SetMaxConns(n int) {
 	files := maxFiles()
 	p.maxConns.Store(int64(orDefault(n, max(1, min(defaultMaxConns, (files-files/shareForMore-otherFiles)/filesPerConn)))))
 }
+
+// maxPipes is how many pipes EngineEpoll may have: half of the files that are for more than sockets.
+func maxPipes() int { return min(max(16, maxFiles()/shareForMore/2/filesPerPipe), 1024) }
 
 // MaxFiles is how many files and sockets this process may have open: the hard limit of the system (RLIMIT_NOFILE), to which
 // the Go runtime raises the soft one when a process starts. It is 1<<30 where systems are not asked.

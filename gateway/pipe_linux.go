@@ -20,19 +20,25 @@ type pipe struct {
 // pipes lends pipes to those through which much flows, for as long as it does.
 type pipes struct {
 	spare []*pipe
+	open  int // with those that are lent
+	max   int
 }
 
-// get returns an empty pipe, or nil if the system has none left.
+// get returns an empty pipe, or nil if there is none left.
 func (p *pipes) get() *pipe {
 	if n := len(p.spare); n > 0 {
 		x := p.spare[n-1]
 		p.spare = p.spare[:n-1]
 		return x
 	}
+	if p.open >= p.max {
+		return nil
+	}
 	var fds [2]int
 	if unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC) != nil {
 		return nil
 	}
+	p.open++
 	unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // else it has the usual size
 	return &pipe{r: int32(fds[0]), w: int32(fds[1])}
 }
@@ -41,6 +47,7 @@ func (p *pipes) get() *pipe {
 func (p *pipes) put(x *pipe) {
 	if x.held > 0 || len(p.spare) >= sparePipes {
 		x.close()
+		p.open--
 		return
 	}
 	p.spare = append(p.spare, x)
