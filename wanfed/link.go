@@ -89,11 +89,14 @@ func (l *link) take(spare []byte) batch {
 // run lives from the link's first packet until it retires or ctx ends.
 func (l *link) run(ctx context.Context) {
 	b := backoff{min: l.t.tm.backoffMin, max: l.t.tm.backoffMax}
+	outage := false // there was one: a first dial may take its time
 	for l.waitWork(ctx) {
 		ways := l.ways()
 		conn, err := l.dial(ctx)
 		if err == nil {
-			l.expire(l.t.tm.stale)
+			if outage {
+				l.expire(l.t.tm.stale)
+			}
 			var settled bool
 			if settled, err = l.use(ctx, conn); settled {
 				b.reset()
@@ -102,6 +105,7 @@ func (l *link) run(ctx context.Context) {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
+		outage = true
 		l.failed(err)
 		l.giveUp()
 		l.waitRetry(ctx, b.next(rand.Float64()), ways)
