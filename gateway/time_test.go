@@ -174,6 +174,7 @@ func TestDrainEnds(t *testing.T) {
 		go func() { errc <- p.Run(ctx, Listener{l, s}) }()
 		c := l.connect()
 		defer c.Close()
+		synctest.Wait() // it has been admitted
 		began := time.Now()
 		cancel()
 		if err := <-errc; err != nil || time.Since(began) != 3*time.Second {
