@@ -87,7 +87,7 @@ then flags; a later one beats an earlier one.`,
   wanfed gateway --config-file /etc/wanfed/gateway.hcl
   wanfed gateway --listen 0.0.0.0:8443 --routes routes.hcl
   wanfed gateway --config-file /etc/wanfed/gateway.hcl --wan-allow 198.51.100.0/24 --access-log /var/log/wanfed/access.json
-  kill -USR2 $(pidof -s wanfed)          # a new binary is in place: let it take over
+  systemctl kill --kill-whom=main -s USR2 wanfed-gateway  # a new binary is in place: have it take over
   wanfed gateway routes --admin-addr 127.0.0.1:9102`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

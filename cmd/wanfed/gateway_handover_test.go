@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -67,11 +68,12 @@ func (g *gatewayProc) open(hello []byte) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.SetDeadline(time.Now().Add(2 * time.Minute))
+	c.SetDeadline(time.Now().Add(refuseLimit))
 	if err := roundTrip(c, hello); err != nil {
 		c.Close()
 		return nil, err
 	}
+	c.SetDeadline(time.Now().Add(5 * time.Minute))
 	return c, nil
 }
 
@@ -118,6 +120,12 @@ func (g *gatewayProc) load(t testing.TB, hello []byte, at int, stop <-chan struc
 // TestHandover has one process take over from another, several times, while clients connect: 1,000 of them, or as many as
 // WANFED_HANDOVER_CONNECTIONS says. None is refused, and connections that are open stay open all the while.
 func TestHandover(t *testing.T) {
+	for _, at := range []int{1, 16} { // one at a time would find a connection that waits until the next one comes
+		t.Run(fmt.Sprintf("%d at a time", at), func(t *testing.T) { testHandover(t, at) })
+	}
+}
+
+func testHandover(t *testing.T, at int) {
 	connections, handovers := int64(1000), 3
 	if s := os.Getenv("WANFED_HANDOVER_CONNECTIONS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -141,7 +149,7 @@ func TestHandover(t *testing.T) {
 		stay = append(stay, c)
 	}
 	stop := make(chan struct{})
-	opened, join := g.load(t, hello, 16, stop)
+	opened, join := g.load(t, hello, at, stop)
 	halt := sync.OnceFunc(func() { close(stop); join() })
 	defer halt()
 	until := func(n int64) {
@@ -251,6 +259,45 @@ func TestHandoverFails(t *testing.T) {
 	} else {
 		c.Close()
 	}
+}
+
+// TestHandoverTellsTheServiceManager reads what systemd would.
+func TestHandoverTellsTheServiceManager(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	manager.SetDeadline(time.Now().Add(refuseLimit))
+	told := func(want ...string) {
+		t.Helper()
+		b := make([]byte, 256)
+		for len(want) > 0 { // of two processes, in any order
+			n, err := manager.Read(b)
+			i := slices.Index(want, string(b[:n]))
+			if err != nil || i < 0 {
+				t.Fatalf("told %q, %v, want one of %q", b[:n], err, want)
+			}
+			want = slices.Delete(want, i, i+1)
+		}
+	}
+	t.Setenv("NOTIFY_SOCKET", socket)
+	routes := filepath.Join(t.TempDir(), "routes.hcl")
+	write(t, routes, `route "*.server.dc2.wanfed" { to = ["127.0.0.1:1"] }`)
+	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--drain-grace", "0s")
+	told("READY=1")
+	if err := g.first.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	pid := g.wait(t, `msg="a new process has taken over; .*pid=(\d+)`, 1)[1]
+	told("READY=1", "MAINPID="+pid)
+	n, _ := strconv.Atoi(pid)
+	if err := syscall.Kill(n, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	told("STOPPING=1")
+	<-g.ended
 }
 
 func write(t testing.TB, path, s string) {

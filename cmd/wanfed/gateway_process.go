@@ -26,6 +26,7 @@ import (
 type gatewayProcess struct {
 	settings  gatewaySettings                 // in force; for the goroutine of run
 	load      func() (gatewaySettings, error) // reads them again
+	hup, usr2 chan os.Signal                  // wake-ups, from before the process is ready: else such a signal would end it
 	level     *slog.LevelVar
 	log       *slog.Logger
 	listeners listeners
@@ -44,7 +45,10 @@ type leavingReason string
 
 // newGatewayProcess makes one with its access log and what it inherits. The caller closes it.
 func newGatewayProcess(s gatewaySettings, load func() (gatewaySettings, error), out, stderr io.Writer) (*gatewayProcess, error) {
-	p := &gatewayProcess{settings: s, load: load, level: new(slog.LevelVar), access: &logFile{out: out, err: stderr}}
+	p := &gatewayProcess{
+		settings: s, load: load, hup: make(chan os.Signal, 1), usr2: make(chan os.Signal, 1),
+		level: new(slog.LevelVar), access: &logFile{out: out, err: stderr},
+	}
 	level, err := parseLevel(s.LogLevel)
 	if err != nil {
 		return nil, usageError{err}
@@ -56,12 +60,20 @@ func newGatewayProcess(s gatewaySettings, load func() (gatewaySettings, error), 
 	if err := errors.Join(s.checkOpenFiles(), p.access.reopen(s.AccessLog)); err != nil {
 		return nil, err
 	}
-	p.listeners.inherited, err = handover.Take()
-	return p, err
+	if p.listeners.inherited, err = handover.Take(); err != nil {
+		return nil, errors.Join(err, p.access.close())
+	}
+	signal.Notify(p.hup, syscall.SIGHUP)
+	signal.Notify(p.usr2, syscall.SIGUSR2)
+	return p, nil
 }
 
 // close gives up what is left after run, or without it.
-func (p *gatewayProcess) close() error { return errors.Join(p.listeners.close(), p.access.close()) }
+func (p *gatewayProcess) close() error {
+	signal.Stop(p.hup)
+	signal.Stop(p.usr2)
+	return errors.Join(p.listeners.close(), p.access.close())
+}
 
 // addSide makes a side and opens its listeners.
 func (p *gatewayProcess) addSide(name string) *gateway.Side {
@@ -125,12 +137,6 @@ func (p *gatewayProcess) ready() error {
 // Things end in this order: others learn that this gateway stops (its admin address, its servers); after a while no more
 // connections are taken; after another, those that are left are closed; then the rest ends.
 func (p *gatewayProcess) run(ctx context.Context) error {
-	hup, usr2 := make(chan os.Signal, 1), make(chan os.Signal, 1) // wake-ups
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	signal.Notify(usr2, syscall.SIGUSR2)
-	defer signal.Stop(usr2)
-
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBase()
 	parts, pctx := errgroup.WithContext(base)
@@ -148,7 +154,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	left := make(chan error, 1)
 	go func() { left <- p.runClient(registered) }()
 
-	w := watch{hup: hup, usr2: usr2, failed: pctx.Done(), left: left}
+	w := watch{failed: pctx.Done(), left: left}
 	took, err := p.watch(ctx, &w)
 	if took {
 		p.leaveTo(stopAnswering)

@@ -13,10 +13,9 @@ import (
 
 // watch is what a gateway that serves waits for.
 type watch struct {
-	hup, usr2 <-chan os.Signal
-	failed    <-chan struct{} // a part of the process
-	left      <-chan error    // the client has ended
-	gone      bool            // left was read
+	failed <-chan struct{} // a part of the process
+	left   <-chan error    // the client has ended
+	gone   bool            // left was read
 }
 
 // watch obeys signals until the process has to end, because of ctx or of a failure, or because a new process took over.
@@ -37,9 +36,9 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 		case <-routed:
 			routed = nil
 			p.takeOver()
-		case <-w.hup:
+		case <-p.hup:
 			p.reload()
-		case <-w.usr2:
+		case <-p.usr2:
 			if p.handOver(ctx) {
 				return true, nil
 			}
