@@ -30,18 +30,20 @@ type Replica interface {
 // what is stored here. A strong read waits until this server has applied what the leader had acknowledged. Neither waits for a
 // leader: without one they fail with ErrNotLeader.
 type Routed struct {
+	node  string
 	local Replica
 	ask   func(node string) (pb.StoreServiceClient, error)
 }
 
 var _ Backend = (*Routed)(nil)
 
-// NewRouted returns the Backend over a Replica. ask returns a client of another server of the datacenter; it does not block.
-func NewRouted(local Replica, ask func(node string) (pb.StoreServiceClient, error)) (*Routed, error) {
-	if local == nil || ask == nil {
-		return nil, errors.New("routed store: the replica and ask are required")
+// NewRouted returns the Backend over the Replica of a node. ask returns a client of another server of the datacenter; it does
+// not block.
+func NewRouted(node string, local Replica, ask func(node string) (pb.StoreServiceClient, error)) (*Routed, error) {
+	if node == "" || local == nil || ask == nil {
+		return nil, errors.New("routed store: the node, its replica and ask are required")
 	}
-	return &Routed{local: local, ask: ask}, nil
+	return &Routed{node: node, local: local, ask: ask}, nil
 }
 
 // leader returns a client of the leader; nil if that is this server.
@@ -55,6 +57,9 @@ func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 	node, ok := b.local.Leader()
 	if !ok {
 		return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
+	}
+	if node == b.node { // elected, and about to be level with what came before
+		return nil, nil
 	}
 	return b.ask(node)
 }
@@ -125,7 +130,7 @@ func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, err
 		return nil, remoteCommitError(err)
 	}
 	if len(out.GetResults()) != len(ops) {
-		return nil, fmt.Errorf("commit: the leader answered %d ops with %d results", len(ops), len(out.GetResults()))
+		return nil, fmt.Errorf("commit: %w: the leader answered %d ops with %d results", ErrUnknownOutcome, len(ops), len(out.GetResults()))
 	}
 	stored := make([]*pb.Resource, len(ops))
 	for i, r := range out.GetResults() {

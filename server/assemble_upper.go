@@ -171,7 +171,7 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
-	routed, err := resource.NewRouted(p.store, func(node string) (pb.StoreServiceClient, error) {
+	routed, err := resource.NewRouted(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
 		cc, err := p.conns.to(p.cfg.DC, node)
 		if err != nil {
 			return nil, err

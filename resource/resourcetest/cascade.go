@@ -56,7 +56,7 @@ func testCascade(e *env) {
 
 // testCascadeSteps: it goes in bounded steps, each of which watches see.
 func testCascadeSteps(e *env) {
-	const count = 3 * resource.MaxCascade
+	const count = 2 * resource.MaxCascade
 	owner := e.put(e.fresh("o", ""), "")
 	e.populate(owner.Id, count)
 	w := e.watch(resource.Query{Type: e.newType("Child")})

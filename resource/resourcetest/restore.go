@@ -56,7 +56,7 @@ func testRestart(e *env) {
 	e.commit(resource.RemoveOp(kept.Id, ""))
 	marked := e.read(kept.Id)
 	owner := e.put(e.fresh("o", ""), "")
-	e.populate(owner.Id, 4*resource.MaxCascade)
+	e.populate(owner.Id, 2*resource.MaxCascade)
 	e.commit(resource.RemoveOp(owner.Id, ""))
 
 	next := e.target.Restart(e.T)

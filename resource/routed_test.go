@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// replica is a store of which the test says who leads. What Raft makes of it is tested with raftstore.
+type replica struct {
+	*memory.Store
+	leader string
+	leads  bool
+	asked  int
+}
+
+func (r *replica) IsLeader() bool                            { return r.leads }
+func (r *replica) Leader() (string, bool)                    { return r.leader, r.leader != "" }
+func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
+func (r *replica) ReadIndex(context.Context) (uint64, error) { r.asked++; return 1, nil }
+
+// answers is a leader that answers every call with err.
+type answers struct{ err error }
+
+func (a answers) Commit(context.Context, *pb.CommitRequest, ...grpc.CallOption) (*pb.CommitResponse, error) {
+	return &pb.CommitResponse{}, a.err
+}
+
+func (a answers) ReadIndex(context.Context, *pb.ReadIndexRequest, ...grpc.CallOption) (*pb.ReadIndexResponse, error) {
+	return &pb.ReadIndexResponse{}, a.err
+}
+
+func TestRouted(t *testing.T) {
+	store := memory.New()
+	defer store.Close()
+	local := &replica{Store: store}
+	var far answers
+	b, err := resource.NewRouted("a", local, func(node string) (pb.StoreServiceClient, error) {
+		if node != "b" {
+			t.Errorf("asked %s", node)
+		}
+		return far, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := resource.New(nodeType, "x", &pb.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func() error { _, err := b.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); return err }
+	read := func() error { _, err := b.Read(t.Context(), resource.Strong, r.Id); return err }
+
+	// Nobody leads.
+	for _, err := range []error{commit(), read()} {
+		if !errors.Is(err, resource.ErrNotLeader) {
+			t.Errorf("without a leader: %v", err)
+		}
+	}
+	// This server does, or is about to.
+	for _, leads := range []bool{true, false} {
+		local.leader, local.leads, local.asked = "a", leads, 0
+		if err := errors.Join(commit(), read()); err != nil || local.asked != 1 {
+			t.Errorf("leads %v: %v, asked %d times", leads, err, local.asked)
+		}
+	}
+	// Another does, and fails: what may have been done is never called undone.
+	local.leader, local.leads = "b", false
+	for _, tc := range []struct {
+		answer error
+		want   error
+		undone bool
+	}{
+		{resource.StatusError(resource.ErrNotLeader), resource.ErrNotLeader, true},
+		{resource.StatusError(resource.ErrConflict), resource.ErrConflict, true},
+		{resource.StatusError(resource.ErrMarked), resource.ErrMarked, true},
+		{status.Error(codes.PermissionDenied, "no"), nil, true},
+		{status.Error(codes.Unavailable, "connection lost"), resource.ErrUnknownOutcome, false},
+		{status.Error(codes.DeadlineExceeded, "too late"), context.DeadlineExceeded, false},
+		{status.Error(codes.Canceled, "connection closed"), context.Canceled, false},
+		{status.Error(codes.Internal, "boom"), resource.ErrUnknownOutcome, false},
+		{nil, resource.ErrUnknownOutcome, false}, // one result is missing
+	} {
+		far.err = tc.answer
+		err := commit()
+		if err == nil || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(err, resource.ErrUnknownOutcome) == tc.undone {
+			t.Errorf("the leader answers %v: %v", tc.answer, err)
+		}
+	}
+	if _, err := resource.NewRouted("a", nil, nil); err == nil {
+		t.Error("routed without a replica")
+	}
+}
