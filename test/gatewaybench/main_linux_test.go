@@ -13,12 +13,16 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 )
+
+// built is the program wanfed, for all tests.
+var built func() (path string, err error)
 
 // TestMain is also the children's main function, as main is.
 func TestMain(m *testing.M) {
@@ -32,7 +36,23 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // else each child takes a second to end
-	goleak.VerifyTestMain(m)
+	dir, err := os.MkdirTemp("", "gatewaybench-test")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built = sync.OnceValues(func() (string, error) {
+		program := filepath.Join(dir, "wanfed")
+		out, err := exec.Command("go", "build", "-o", program, "../../cmd/wanfed").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("build wanfed: %w\n%s", err, out)
+		}
+		return program, err
+	})
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 // measured runs the program with flags and returns its report.
@@ -40,16 +60,16 @@ func measured(t *testing.T, flags ...string) report {
 	t.Helper()
 	t.Parallel()
 	runtime.LockOSThread() // the thread ends with the test
-	program := filepath.Join(t.TempDir(), "wanfed")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/wanfed").CombinedOutput(); err != nil {
-		t.Fatalf("build wanfed: %v\n%s", err, out)
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, progress strings.Builder
 	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "200ms", "--warm", "50ms",
 		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--patience", "0", "--retries", "0"}, flags...)
-	err := dispatch(ctx, flags, &out, &progress)
+	err = dispatch(ctx, flags, &out, &progress)
 	t.Log(progress.String())
 	if err != nil {
 		t.Fatal(err)
