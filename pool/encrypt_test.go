@@ -5,8 +5,6 @@ package pool
 import (
 	"path/filepath"
 	"testing"
-
-	"github.com/hashicorp/memberlist"
 )
 
 // keyed makes newNode's nodes encrypt gossip.
@@ -42,7 +40,7 @@ func TestWhoUnderstandsWhom(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			t.Parallel()
-			var net memberlist.MockNetwork
+			var net network
 			x, y := newNode(t, &net, "x", nil, tt.x), newNode(t, &net, "y", nil, tt.y)
 			err := x.Join(t.Context(), y.addr())
 			if (err == nil) != tt.ok {
@@ -66,7 +64,7 @@ func TestWhoUnderstandsWhom(t *testing.T) {
 // TestKeysSurviveAMove: the serf that takes another's place has the same keys.
 func TestKeysSurviveAMove(t *testing.T) {
 	t.Parallel()
-	var net memberlist.MockNetwork
+	var net network
 	k := NewKey()
 	a, b := newNode(t, &net, "a", nil, keyed(t, false, false, k)), newNode(t, &net, "b", nil, keyed(t, false, false, k))
 	if err := b.Join(t.Context(), a.addr()); err != nil {

@@ -11,11 +11,9 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/hashicorp/memberlist"
 )
 
-// node is a pool on a network in memory: memberlist's own fake, since these tests are about serf and not about transports.
+// node is a pool on a network in memory.
 type node struct {
 	*Pool
 	cancel context.CancelFunc
@@ -23,9 +21,9 @@ type node struct {
 }
 
 // newNode runs a pool at an address of its own, whose Config the last argument may change.
-func newNode(t *testing.T, n *memberlist.MockNetwork, name string, admit func(Member) error, more ...func(*Config)) *node {
+func newNode(t *testing.T, n *network, name string, admit func(Member) error, more ...func(*Config)) *node {
 	t.Helper()
-	tr := n.NewTransport(name)
+	tr := n.transport(name)
 	ip, port, err := tr.FinalAdvertiseAddr("", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +44,11 @@ func newNode(t *testing.T, n *memberlist.MockNetwork, name string, admit func(Me
 	out := &node{Pool: p, cancel: cancel, done: make(chan error, 1)}
 	go func() { out.done <- p.Run(ctx) }()
 	t.Cleanup(out.stop)
+	select {
+	case <-p.ready: // before, it would tell who joins it of no member at all
+	case err := <-out.done:
+		t.Fatal(err)
+	}
 	return out
 }
 
@@ -95,7 +98,7 @@ func has(name, addr string, s Status) func([]Member) error {
 
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
-	var net memberlist.MockNetwork
+	var net network
 	a, b := newNode(t, &net, "a", nil), newNode(t, &net, "b", nil)
 	if err := a.Join(t.Context(), b.addr()); err != nil {
 		t.Fatal(err)
@@ -112,7 +115,7 @@ func TestJoinAndLeave(t *testing.T) {
 // A member that was killed comes back under another address before anybody noticed.
 func TestMemberMoves(t *testing.T) {
 	t.Parallel()
-	var net memberlist.MockNetwork
+	var net network
 	a, c := newNode(t, &net, "a", nil), newNode(t, &net, "c", nil)
 	b := newNode(t, &net, "b", nil)
 	if err := b.Join(t.Context(), a.addr(), c.addr()); err != nil {
@@ -138,7 +141,7 @@ func TestMemberMoves(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	t.Parallel()
-	var net memberlist.MockNetwork
+	var net network
 	a := newNode(t, &net, "a", func(m Member) error {
 		if m.Tags["of"] == "stranger" {
 			return errors.New("strangers stay outside")
