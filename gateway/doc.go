@@ -41,10 +41,11 @@
 // limit of connections one that has not sent its hello for a while makes room for a new one; a routed one never does.
 //
 // Limits: a ClientHello has at most 64 KiB. TCP only. An encrypted ClientHello (ECH) routes by its outer name. A connection uses
-// two files, and two more for each direction in which the kernel moves bytes; one more for each further address that is asked.
-// What an upstream may say before it is chosen is one record, of at most 16 KiB. A client that ends its direction before that
-// counts as gone: no TLS client does so. A gateway refuses an upstream that is its own
-// listener, but cannot see a loop over several gateways: routes must not have one.
+// two files, one more for each further address that is asked, and two more for each direction that has a pipe; where there are
+// no more pipes, bytes are copied. What an upstream may say before it is chosen is one record, of at most 16 KiB. A client that
+// ends its direction before that counts as gone: no TLS client does so. A worker lets other goroutines of the process have its
+// processor every 2 ms at least. A gateway refuses an upstream that is its own listener, but cannot see a loop over several
+// gateways: routes must not have one.
 //
 //	side := gateway.NewSide("wan")
 //	table, err := gateway.NewTable([]gateway.Route{

@@ -47,6 +47,7 @@ var suite = []struct {
 	{"SetMaxConns", testSetMaxConns},
 	{"SetDrain", testSetDrain},
 	{"AccessLog", testAccessLog},
+	{"CutAnswer", testCutAnswer},
 }
 
 func TestEngines(t *testing.T) {

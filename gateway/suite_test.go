@@ -345,3 +345,29 @@ func testResetOfClientIsPassedOn(t *testing.T, e Engine) {
 		t.Errorf("upstream sees %v, want a reset", err)
 	}
 }
+
+// testCutAnswer has an upstream hang up after each number of bytes of its first record: unless that is whole, the client must get
+// what the next upstream says, and nothing of the first.
+func testCutAnswer(t *testing.T, e Engine) {
+	record := append([]byte{21, 3, 3, 0, 20}, bytes.Repeat([]byte{80}, 20)...)
+	var says atomic.Int64
+	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:says.Load()]) })
+	second, _ := rawUpstream(t, alert)
+	p := start(t, Config{Engine: e, FailureMemory: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	hello := helloFor(t, "x.example")
+	for n := range len(record) + 1 {
+		says.Store(int64(n))
+		c := p.raw(t)
+		c.Write(hello)
+		b := make([]byte, 7)
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
+			t.Errorf("after %d bytes the client gets % x", n, b)
+		}
+		c.Close()
+	}
+	p.stop()
+	p.refused(t, nil)
+}
