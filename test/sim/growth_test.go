@@ -14,6 +14,11 @@ import (
 
 var sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1", "`datacentersxservers,...` that TestGrowth simulates with WANFED_BENCH=1")
 
+var (
+	settle = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
+	links  = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
+)
+
 // TestGrowth starts federations of growing size at once, lets them idle, and gives one gateway of each another address. It logs what
 // that costs each server, and holds it to bounds. Without WANFED_BENCH it is one of ten datacenters.
 func TestGrowth(t *testing.T) {
@@ -42,10 +47,9 @@ func TestGrowth(t *testing.T) {
 }
 
 const (
-	talking  = time.Minute     // how long after the start there is much to tell
-	settling = 9 * time.Minute // from then to the measure of the idle state
-	idling   = 2 * time.Minute // that measure
-	drain    = time.Minute     // what the libraries do not join ends by its timers within this
+	talking = time.Minute     // how long after the start there is much to tell
+	idling  = 2 * time.Minute // the measure of the idle state
+	drain   = time.Minute     // what the libraries do not join ends by its timers within this
 )
 
 // simulate is the life of one federation. It must be called in a bubble.
@@ -66,7 +70,7 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 		g.peak = max(g.peak, conns[len(conns)/2])
 	}
 	g.startCPU = cpuTime() - cpu
-	time.Sleep(settling)
+	time.Sleep(*settle)
 	before := w.read()
 	time.Sleep(idling)
 	after := w.read()

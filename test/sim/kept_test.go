@@ -34,7 +34,7 @@ func TestKeptConnections(t *testing.T) {
 			time.Sleep(drain)
 		}()
 		w.converge(t)
-		time.Sleep(settling)
+		time.Sleep(*settle)
 		without := w.read()
 		keep(t, w.sites[0].servers[0], w.sites[1].dc, n)
 		with := w.read()

@@ -65,7 +65,7 @@ func newServer(w *world, s *site, name, addr string) (*server, error) {
 	if v.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: id}); err != nil {
 		return nil, err
 	}
-	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr})
+	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr, QuietLinks: *links})
 	if err != nil {
 		return nil, err
 	}
