@@ -67,8 +67,8 @@ func measured(t *testing.T, flags ...string) report {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, progress strings.Builder
-	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "200ms", "--warm", "50ms",
-		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--patience", "0", "--retries", "0"}, flags...)
+	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "500ms", "--warm", "50ms",
+		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--patience", "0", "--noisy", "9", "--retries", "2"}, flags...)
 	err = dispatch(ctx, flags, &out, &progress)
 	t.Log(progress.String())
 	if err != nil {
