@@ -29,8 +29,8 @@ func testHelloTimeout(t *testing.T, e Engine) {
 	var wg sync.WaitGroup
 	for _, said := range [][]byte{nil, hello[:1], hello[:100]} {
 		wg.Go(func() {
-			c := p.raw(t)
 			began := time.Now()
+			c := p.raw(t)
 			c.Write(said)
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("after %d bytes: %v", len(said), err)
