@@ -211,36 +211,6 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 	}
 }
 
-// unneeded says whether the connection is to be closed for want of packets: after a long time, or when the server has many
-// others that were used later. Consul's servers do not wait long.
-func (lc *linkConn) unneeded(now time.Time) bool {
-	tm, unused := lc.l.t.tm, now.Sub(lc.used)
-	return unused >= tm.linkIdle || unused >= tm.quiet && (lc.consul || lc.l.t.usedLater(lc.l) >= tm.quietLinks)
-}
-
-// usedLater counts the connected links to which a packet was pushed later than to l.
-func (t *Tunnel) usedLater(l *link) (n int) {
-	last, _ := l.lastUse()
-	t.mu.RLock()
-	links := make([]*link, 0, len(t.links))
-	for _, other := range t.links {
-		links = append(links, other)
-	}
-	t.mu.RUnlock()
-	for _, other := range links {
-		if at, connected := other.lastUse(); connected && at.After(last) {
-			n++
-		}
-	}
-	return n
-}
-
-func (l *link) lastUse() (at time.Time, connected bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.pushed, !l.st.ConnectedSince.IsZero()
-}
-
 // look dials the hops that the book prefers to this connection's, if there are such, beside the connection, which goes on
 // until one of them is ready to take over.
 func (lc *linkConn) look(ctx context.Context, wg *sync.WaitGroup) {

@@ -103,7 +103,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *timing) { tm.quietLinks = 2 })
 		t1, r := n1.tun.Transport(PoolWAN), &Routes{Hops: map[string][]Hop{}}
 		dcs := []string{"dc2", "dc3", "dc4", "dc5"}
-		for i, dc := range dcs {
+		for i, dc := range append(dcs, "dc6") {
 			n := newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i)))
 			r.Hops[dc] = []Hop{{Addr: n.addr}}
 		}
@@ -127,6 +127,26 @@ func TestTooManyQuietLinks(t *testing.T) {
 		time.Sleep(n1.tun.tm.quiet + 2*n1.tun.tm.echoEvery)
 		if got := connected(); !slices.Equal(got, []string{"dc2", "dc5"}) {
 			t.Errorf("quiet, the two used last stay: %v", got)
+		}
+		for range 2 { // all at once: after ten seconds, twice as many may stay
+			for _, dc := range append(dcs, "dc6") {
+				send(t, t1, "srv1."+dc, "x")
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(n1.tun.tm.spare + n1.tun.tm.echoEvery)
+		if got := connected(); len(got) != 5 {
+			t.Errorf("all were used in the same moment, so none is spare: %v", got)
+		}
+		send(t, t1, "srv1.dc6", "x")
+		time.Sleep(time.Second)
+		for _, dc := range dcs {
+			send(t, t1, "srv1."+dc, "x")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(n1.tun.tm.spare)
+		if got := connected(); !slices.Equal(got, dcs) {
+			t.Errorf("spare: %v, want all but dc6, which was used first", got)
 		}
 		if log := n1.log.String(); strings.Contains(log, "WARN") {
 			t.Errorf("log:\n%s", log)

@@ -27,8 +27,8 @@ type TunnelConfig struct {
 	Advertise string
 	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
 	QueueBytes int
-	// QuietLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Each holds some
-	// 40 KiB at either end. Default (0): 128.
+	// QuietLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
+	// be open that had none for ten seconds. Each holds some 40 KiB at either end. Default (0): 128.
 	QuietLinks int
 	Logger     *slog.Logger // default: nothing is logged
 }
@@ -47,6 +47,7 @@ type Tunnel struct {
 	faults *refusals
 
 	protocols atomic.Uint64 // counts the changes of consul
+	uses      linkUses
 
 	mu       sync.RWMutex
 	pools    [PoolLAN + 1]*Transport // nil: not taken part in
@@ -66,7 +67,8 @@ type timing struct {
 	quiet      time.Duration // a link without packets for so long asks for echoes less often, and retires if it has no connection
 	quietEcho  time.Duration // this often
 	quietLinks int           // a quiet link is closed by who dialed it when so many others were used later,
-	linkIdle   time.Duration // or when it had no packets for so long
+	linkIdle   time.Duration // or when it had no packets for so long;
+	spare      time.Duration // one that had none for so long, when twice as many others were used later
 	peerIdle   time.Duration // who accepted a connection closes it when nothing came for so long, not even an echo
 	body       time.Duration // between the head of a frame and its last byte; between accepting a stream and its header
 	settled    time.Duration // a connection that lived this long resets the back-off
@@ -85,7 +87,7 @@ func defaultTiming() timing {
 	return timing{
 		dial: 15 * time.Second, write: 5 * time.Second,
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
-		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute,
+		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute, spare: 10 * time.Second,
 		peerIdle: 2 * time.Minute, body: 10 * time.Second,
 		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		better: 30 * time.Second, consulAge: 30 * time.Second,
