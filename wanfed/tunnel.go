@@ -28,7 +28,7 @@ type TunnelConfig struct {
 	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
 	QueueBytes int
 	// QuietLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
-	// be open that had none for ten seconds. Each holds some 40 KiB at either end. Default (0): 128.
+	// be open that had none for five seconds. Each holds some 40 KiB at either end. Default (0): 128.
 	QuietLinks int
 	Logger     *slog.Logger // default: nothing is logged
 }
@@ -87,7 +87,7 @@ func defaultTiming() timing {
 	return timing{
 		dial: 15 * time.Second, write: 5 * time.Second,
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
-		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute, spare: 10 * time.Second,
+		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute, spare: 5 * time.Second,
 		peerIdle: 2 * time.Minute, body: 10 * time.Second,
 		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		better: 30 * time.Second, consulAge: 30 * time.Second,
