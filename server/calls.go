@@ -52,11 +52,9 @@ type calls struct {
 	refused          *refusedCalls
 }
 
-type peerKey struct{}
-
 // peerFrom returns who calls: the effective peer that the interceptors found.
 func peerFrom(ctx context.Context) (tlsutil.Peer, error) {
-	if p, ok := ctx.Value(peerKey{}).(tlsutil.Peer); ok {
+	if p, ok := tlsutil.PeerFrom(ctx); ok {
 		return p, nil
 	}
 	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
@@ -105,7 +103,7 @@ func (c *calls) admit(ctx context.Context, method string) (context.Context, rule
 		c.refused.note(p, method, err)
 		return ctx, r, false, err
 	}
-	return context.WithValue(ctx, peerKey{}, p), r, forwarded, nil
+	return tlsutil.WithPeer(ctx, p), r, forwarded, nil
 }
 
 // unary is the interceptor of calls that are one message each way.
