@@ -83,9 +83,9 @@ func (l *accessLog) begin(side *Side, remote netip.AddrPort, now time.Time) *tri
 }
 
 // helloCame notes the name of a whole hello.
-func (t *trip) helloCame(sni string, took time.Duration) {
+func (t *trip) helloCame(sni []byte, took time.Duration) {
 	if t != nil {
-		t.sni, t.hello = clip(sni), took
+		t.sni, t.hello = clip(string(sni)), took
 	}
 }
 

@@ -135,7 +135,7 @@ func TestDialBalances(t *testing.T) {
 	d := &Dialer{Dial: f.dial, Timeout: time.Second, Stagger: time.Second}
 	for _, ordered := range []bool{false, true} {
 		tab := mustTable(t, Route{Match: "x.example", To: []string{"a:1", "b:1", "c:1"}, Ordered: ordered})
-		route := tab.find("x.example")
+		route := tab.find([]byte("x.example"))
 		route.To = []string{"a", "b", "c"}
 		f.log = nil
 		for range 9 {

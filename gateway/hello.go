@@ -3,10 +3,11 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
+	"iter"
 )
 
 // MaxHelloSize bounds a ClientHello with its record headers, in bytes.
@@ -25,14 +26,25 @@ const (
 	nameTypeHost    = 0
 )
 
-// Hello is what a ClientHello says in the clear.
+// Hello is what a ClientHello says in the clear. Its names are in the memory that it was read from, and change with that.
 type Hello struct {
 	// SNI is the wanted server in lower case, without a trailing dot; empty if the client names none.
-	SNI string
-	// ALPN are the protocol ids that the client offers, best first.
-	ALPN []string
+	SNI []byte
 	// EarlyData says that the client sends data with its hello (0-RTT): a second server that got them could act on them too.
 	EarlyData bool
+
+	alpn []byte // the list of RFC 7301, section 3.1, which is well formed; empty: the client offers none
+}
+
+// ALPN gives the protocol ids that the client offers, best first.
+func (h Hello) ALPN() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for r := (reader{b: h.alpn}); len(r.b) > 0; {
+			if !yield(r.vector(1).b) {
+				return
+			}
+		}
+	}
 }
 
 // Errors of HelloParser.Parse, besides *NotTLSError.
@@ -60,7 +72,8 @@ type HelloParser struct {
 }
 
 // Parse looks at in: everything that was received so far, the bytes of earlier calls included. It returns ErrNeedMore until
-// the hello is complete. Its work over all calls is linear in the input. The result shares no memory with in.
+// the hello is complete. Its work over all calls is linear in the input. A hello that came in one record, with its name in lower
+// case, allocates nothing. The result may share memory with in, which is not changed.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {
 	for {
 		rec := in[p.next:]
@@ -206,7 +219,7 @@ func readServerName(ext reader, h *Hello) bool {
 			return false
 		}
 		found = true
-		h.SNI = normalName(string(name.b))
+		h.SNI = normalBytes(name.b)
 	}
 	return true
 }
@@ -216,31 +229,38 @@ func readALPN(ext reader, h *Hello) bool {
 	if ext.bad || len(ext.b) > 0 || len(list.b) == 0 {
 		return false
 	}
+	h.alpn = list.b
 	for len(list.b) > 0 {
-		id := list.vector(1)
-		if list.bad || len(id.b) == 0 {
+		if id := list.vector(1); list.bad || len(id.b) == 0 {
 			return false
 		}
-		h.ALPN = append(h.ALPN, string(id.b))
 	}
 	return true
 }
 
-// normalName brings a DNS name into the form in which names are compared: ASCII lower case, no trailing dot.
-func normalName(s string) string {
-	s = strings.TrimSuffix(s, ".")
-	for i := range len(s) {
-		if 'A' <= s[i] && s[i] <= 'Z' {
-			b := []byte(s)
-			for ; i < len(b); i++ {
-				if 'A' <= b[i] && b[i] <= 'Z' {
-					b[i] += 'a' - 'A'
-				}
-			}
-			return string(b)
+// normalBytes brings a DNS name into the form in which names are compared: ASCII lower case, no trailing dot. It does not change
+// b, and allocates only for upper case.
+func normalBytes(b []byte) []byte {
+	b = bytes.TrimSuffix(b, []byte{'.'})
+	for _, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			return lower(bytes.Clone(b))
 		}
 	}
-	return s
+	return b
+}
+
+// normalName is normalBytes of a string.
+func normalName(s string) string { return string(normalBytes([]byte(s))) }
+
+// lower changes b. It leaves bytes above ASCII alone, as a comparison of DNS names does (RFC 4343, section 3).
+func lower(b []byte) []byte {
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] += 'a' - 'A'
+		}
+	}
+	return b
 }
 
 // reader takes values off the front of b. Once b is too short it is bad and gives zeros.

@@ -45,11 +45,26 @@ func goHello(t testing.TB, cfg *tls.Config) []byte {
 
 var errSeen = errors.New("hello seen")
 
+// said is what a Hello says, as text.
+type said struct {
+	SNI       string
+	ALPN      []string
+	EarlyData bool
+}
+
+func textOf(h Hello) said {
+	s := said{SNI: string(h.SNI), EarlyData: h.EarlyData}
+	for id := range h.ALPN() {
+		s.ALPN = append(s.ALPN, string(id))
+	}
+	return s
+}
+
 // cryptoHello reads a ClientHello with crypto/tls. ok is false if crypto/tls does not accept it.
-func cryptoHello(b []byte) (h Hello, ok bool) {
+func cryptoHello(b []byte) (h said, ok bool) {
 	tls.Server(&scriptConn{in: bytes.NewReader(b)}, &tls.Config{
 		GetConfigForClient: func(i *tls.ClientHelloInfo) (*tls.Config, error) {
-			h, ok = Hello{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
+			h, ok = said{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
 			return nil, errSeen
 		},
 	}).HandshakeContext(context.Background())
@@ -57,13 +72,13 @@ func cryptoHello(b []byte) (h Hello, ok bool) {
 }
 
 // parse feeds b to a parser in steps of n bytes, as a connection would.
-func parse(b []byte, n int) (Hello, error) {
+func parse(b []byte, n int) (said, error) {
 	var p HelloParser
 	for end := 0; ; {
 		end = min(end+n, len(b))
 		h, err := p.Parse(b[:end])
 		if err != ErrNeedMore || end == len(b) {
-			return h, err
+			return textOf(h), err
 		}
 	}
 }
@@ -81,7 +96,7 @@ func records(msg []byte, n int) []byte {
 	return out
 }
 
-func checkHello(t testing.TB, hello []byte) Hello {
+func checkHello(t testing.TB, hello []byte) said {
 	t.Helper()
 	want, ok := cryptoHello(hello)
 	if !ok {
@@ -112,17 +127,17 @@ func TestParseGoHellos(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  *tls.Config
-		want Hello
+		want said
 		size int // at least
 	}{
 		{"default, with X25519MLKEM768", &tls.Config{ServerName: "srv1.server.dc1.wanfed", NextProtos: []string{"wanfed/gossip/1", "h2"}},
-			Hello{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
-		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, Hello{SNI: "a.example"}, 0},
-		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, Hello{SNI: "b.example"}, 0},
-		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, Hello{SNI: "srv1.server.dc1.wanfed"}, 0},
-		{"no SNI", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, Hello{ALPN: []string{"h2"}}, 0},
-		{"IP address", &tls.Config{ServerName: "10.0.0.1"}, Hello{}, 0},
-		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long}, Hello{SNI: "c.example", ALPN: long}, 20000},
+			said{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
+		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, said{SNI: "a.example"}, 0},
+		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, said{SNI: "b.example"}, 0},
+		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, said{SNI: "srv1.server.dc1.wanfed"}, 0},
+		{"no SNI", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, said{ALPN: []string{"h2"}}, 0},
+		{"IP address", &tls.Config{ServerName: "10.0.0.1"}, said{}, 0},
+		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long}, said{SNI: "c.example", ALPN: long}, 20000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -190,7 +205,7 @@ func TestParseOpenSSLHello(t *testing.T) {
 		c.Close()
 		cmd.Wait() // fails: nobody answered
 		cancel()
-		if err != nil || got.SNI != "ossl.example" {
+		if err != nil || string(got.SNI) != "ossl.example" {
 			t.Fatalf("openssl %v: got %q, %v", args, got.SNI, err)
 		}
 		checkHello(t, raw)
@@ -254,6 +269,24 @@ func BenchmarkParseHello(b *testing.B) {
 		var p HelloParser
 		if _, err := p.Parse(hello); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestHelloAllocatesNothing has hellos that come whole, in one record, be read and routed.
+func TestHelloAllocatesNothing(t *testing.T) {
+	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}})
+	for _, sni := range []string{"srv1.server.dc1.wanfed", "srv1.server.dc2.wanfed", "Srv1.server.dc2.wanfed"} {
+		hello := goHello(t, &tls.Config{ServerName: sni, NextProtos: []string{"wanfed/gossip/1", "h2"}})
+		allocs := testing.AllocsPerRun(100, func() {
+			var p HelloParser
+			h, err := p.Parse(hello)
+			if err != nil || table.find(h.SNI) == nil {
+				t.Fatal(err)
+			}
+		})
+		if upper := sni[0] == 'S'; allocs != 0 && !upper || allocs > 1 {
+			t.Errorf("%s: %v allocations", sni, allocs)
 		}
 	}
 }

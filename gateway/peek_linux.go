@@ -73,17 +73,17 @@ func (p *pair) route(w *worker, hello Hello, peeked []byte) {
 	w.now = time.Now()
 	table := p.side.Table()
 	var to *target
-	if hello.SNI != "" {
+	if len(hello.SNI) > 0 {
 		to = table.find(hello.SNI)
 	}
 	took := w.now.Sub(w.start) - p.began
 	p.trip.helloCame(hello.SNI, took)
 	p.side.noteHello(to, took)
 	switch {
-	case hello.SNI == "":
+	case len(hello.SNI) == 0:
 		p.refuse(w, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")})
 	case to == nil:
-		p.refuse(w, &refusal{reason: ReasonUnknownSNI, sni: hello.SNI})
+		p.refuse(w, &refusal{reason: ReasonUnknownSNI, sni: string(hello.SNI)})
 	default:
 		w.search(p, table, to, hello, peeked)
 	}

@@ -19,7 +19,7 @@ type search struct {
 	table *Table          // the newest that was looked at
 	to    *target
 	began time.Time
-	sni   string
+	sni   []byte
 	hello []byte
 	ask   bool // the first TLS record decides; else a connection does
 	tries []*try
@@ -32,7 +32,8 @@ type search struct {
 func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked []byte) {
 	d := &w.engine.dialer
 	s := w.newSearch()
-	s.pair, s.table, s.to, s.began, s.sni = p, table, to, w.now, hello.SNI
+	s.pair, s.table, s.to, s.began = p, table, to, w.now
+	s.sni = append(s.sni[:0], hello.SNI...)
 	s.hello = append(s.hello[:0], peeked...)
 	s.ask = len(to.To) > 1 && !hello.EarlyData
 	s.over = w.now.Add(2 * d.Timeout)
@@ -169,13 +170,13 @@ func (s *search) expire(w *worker) {
 // gone ends a search whose client has closed.
 func (s *search) gone(w *worker) {
 	s.pair.side.dialFailures.Add(uint64(s.failed))
-	s.pair.refuse(w, &refusal{reason: ReasonClientGone, sni: s.sni})
+	s.pair.refuse(w, &refusal{reason: ReasonClientGone, sni: string(s.sni)})
 }
 
 // fail ends a search that found nothing.
 func (s *search) fail(w *worker, err error) {
 	s.pair.side.dialFailures.Add(uint64(s.failed))
-	s.pair.refuse(w, &refusal{reason: ReasonUpstreamUnreachable, sni: s.sni, err: errors.Join(err)})
+	s.pair.refuse(w, &refusal{reason: ReasonUpstreamUnreachable, sni: string(s.sni), err: errors.Join(err)})
 }
 
 // release closes what the search still has, and gives it back to the worker.

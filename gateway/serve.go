@@ -76,22 +76,23 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	}
 	chosen := time.Now()
 	c.trip.helloCame(hello.SNI, chosen.Sub(c.began))
-	if hello.SNI == "" {
+	if len(hello.SNI) == 0 {
 		c.side.noteHello(nil, chosen.Sub(c.began))
 		return &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
 	}
+	sni := string(hello.SNI) // the buffer is given back
 	to := c.side.Table().find(hello.SNI)
 	c.side.noteHello(to, chosen.Sub(c.began))
 	if to == nil {
-		return &refusal{reason: ReasonUnknownSNI, sni: hello.SNI}
+		return &refusal{reason: ReasonUnknownSNI, sni: sni}
 	}
 	won, failed, err := e.dialer.target(ctx, to, e.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))
 	if errors.Is(err, errGone) {
-		return &refusal{reason: ReasonClientGone, sni: hello.SNI}
+		return &refusal{reason: ReasonClientGone, sni: sni}
 	}
 	if err != nil {
-		return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+		return &refusal{reason: ReasonUpstreamUnreachable, sni: sni, err: err}
 	}
 	defer won.answer.free()
 	upstream := won.conn
@@ -105,7 +106,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	if won.answer.b == nil {
 		tune(upstream)
 		if err := e.write(upstream, peeked); err != nil {
-			return &refusal{reason: ReasonUpstreamUnreachable, sni: hello.SNI, err: err}
+			return &refusal{reason: ReasonUpstreamUnreachable, sni: sni, err: err}
 		}
 	} else if e.write(c.client, won.answer.b) != nil {
 		return nil // the client has gone
@@ -118,7 +119,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	small, peeked = nil, nil // an idle connection keeps no buffer
 	if e.log.Enabled(ctx, slog.LevelDebug) {
 		e.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
-			"sni", hello.SNI, "addr", upstream.RemoteAddr().String())
+			"sni", sni, "addr", upstream.RemoteAddr().String())
 	}
 	if relay(c.client, upstream, up, down) != nil {
 		c.trip.endsBy(endCut)

@@ -35,7 +35,7 @@ func (w *worker) newSearch() *search {
 
 func (w *worker) freeSearch(s *search) {
 	s.life++
-	s.pair, s.table, s.to, s.sni, s.race = nil, nil, nil, "", race{asked: s.asked[:0]}
+	s.pair, s.table, s.to, s.race = nil, nil, nil, race{asked: s.asked[:0]}
 	if cap(s.hello) > 2*helloBuffer {
 		s.hello = nil
 	}

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -78,26 +79,27 @@ func NewTable(routes []Route) (*Table, error) {
 // Lookup returns the route for an SNI, which need not be in normal form. Its cost does not depend on the number of routes.
 // The caller must not change the addresses.
 func (t *Table) Lookup(sni string) (Route, bool) {
-	if e := t.find(normalName(sni)); e != nil {
+	if e := t.find(normalBytes([]byte(sni))); e != nil {
 		return e.Route, true
 	}
 	return Route{}, false
 }
 
-func (t *Table) find(sni string) *target {
+// find looks up a name in normal form.
+func (t *Table) find(sni []byte) *target {
 	if len(sni) > maxName { // it would cost a hash of the rest for each dot
 		return nil
 	}
-	if e := t.exact[sni]; e != nil {
+	if e := t.exact[string(sni)]; e != nil {
 		return e
 	}
 	for len(t.below) > 0 {
-		i := strings.IndexByte(sni, '.')
+		i := bytes.IndexByte(sni, '.')
 		if i < 0 {
 			break
 		}
 		if sni = sni[i+1:]; i > 0 {
-			if e := t.below[sni]; e != nil {
+			if e := t.below[string(sni)]; e != nil {
 				return e
 			}
 		}

@@ -115,7 +115,7 @@ func BenchmarkLookup(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if t.find("srv1.server.dc7.wanfed") == nil {
+				if t.find([]byte("srv1.server.dc7.wanfed")) == nil {
 					b.Fatal("not found")
 				}
 			}

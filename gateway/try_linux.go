@@ -144,7 +144,7 @@ func (t *try) win(w *worker, answer []byte, more bool) {
 	w.now = time.Now()
 	s.won(t.n, w.now)
 	if log := w.engine.log; log.Enabled(w.engine.serving, slog.LevelDebug) {
-		log.Debug("connection routed", "side", p.side.name, "remote", p.remote.String(), "sni", s.sni, "addr", s.addrs[t.n])
+		log.Debug("connection routed", "side", p.side.name, "remote", p.remote.String(), "sni", string(s.sni), "addr", s.addrs[t.n])
 	}
 	p.side.dialFailures.Add(uint64(s.failed))
 	p.side.noteDial(s.to, w.now.Sub(s.began))

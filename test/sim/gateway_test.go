@@ -83,7 +83,7 @@ func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*c
 		var onward *conn
 		if err == nil {
 			ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
-			onward, err = route(ctx, hello.SNI)
+			onward, err = route(ctx, string(hello.SNI))
 			cancel()
 		}
 		if err != nil {
