@@ -21,7 +21,7 @@ var (
 
 // invalidField says which field has which value and what rule it breaks.
 func invalidField(field, value, rule string) error {
-	return fmt.Errorf("%w %s %q: %s", ErrInvalid, field, value, rule)
+	return fmt.Errorf("%w %s %s: %s", ErrInvalid, field, quote(value), rule)
 }
 
 // GroupVersionError says that a resource is stored as another version of its type than the one asked for. It is an

@@ -4,7 +4,9 @@ package resource
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
@@ -12,11 +14,15 @@ import (
 // DefaultTenancy is the partition, and the namespace, of a resource that does not say.
 const DefaultTenancy = "default"
 
-// MaxNameLen bounds a resource's name, in bytes.
-const MaxNameLen = 253
+// MaxNameLen bounds a resource's name, in bytes, and MaxFreeNameLen one of a type whose rule is CheckFreeName.
+const (
+	MaxNameLen     = 253
+	MaxFreeNameLen = 512
+)
 
 const (
 	nameRule = `must be 1 to 253 characters of a-z, 0-9, "-", ".", "_"`
+	freeRule = `must be 1 to 512 bytes of UTF-8 without NUL`
 	wordRule = `must be 1 to 63 characters of a-z, 0-9, "-", beginning with a letter`
 	kindRule = `must be 1 to 63 letters and digits, beginning with an upper-case letter`
 )
@@ -33,7 +39,7 @@ func SameType(a, b *pb.Type) bool {
 
 // IDString gives type and name, and the tenancy if it is not the default one, as errors show a resource.
 func IDString(id *pb.ID) string {
-	s := fmt.Sprintf("%s %q", TypeString(id.GetType()), id.GetName())
+	s := TypeString(id.GetType()) + " " + quote(id.GetName())
 	if t := FillTenancy(id.GetTenancy()); t.Partition != DefaultTenancy || t.Namespace != DefaultTenancy {
 		s += fmt.Sprintf(" in %s/%s", t.Partition, t.Namespace)
 	}
@@ -63,12 +69,45 @@ func CheckName(name string) error {
 	return nil
 }
 
-// checkPrefix is CheckName for the beginning of a name, or nothing of it.
-func checkPrefix(prefix string) error {
-	if prefix != "" && !isName(prefix) {
-		return invalidField("name_prefix", prefix, nameRule+", or empty")
+// CheckFreeName is a Registration's CheckName for names that others choose, such as keys: any UTF-8 of 1 to MaxFreeNameLen
+// bytes without NUL, "/" and "*" too.
+func CheckFreeName(name string) error {
+	if name == "" || !isFree(name) {
+		return invalidField("name", name, freeRule)
 	}
 	return nil
+}
+
+// checkName says whether name can be the name of a resource of the type.
+func (reg *Registration) checkName(name string) error {
+	if reg.CheckName != nil {
+		return reg.CheckName(name)
+	}
+	return CheckName(name)
+}
+
+// checkPrefix is checkName for the beginning of a name, or nothing of it. Of a type with a rule of its own it asks no more
+// than what the store needs.
+func (reg *Registration) checkPrefix(prefix string) error {
+	switch {
+	case prefix == "", reg.CheckName == nil && isName(prefix), reg.CheckName != nil && isFree(prefix):
+		return nil
+	case reg.CheckName != nil:
+		return invalidField("name_prefix", prefix, freeRule+", or empty")
+	}
+	return invalidField("name_prefix", prefix, nameRule+", or empty")
+}
+
+func isFree(s string) bool {
+	return len(s) <= MaxFreeNameLen && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+}
+
+// quote shows what somebody sent in an error: in one line that a terminal takes, and not all of what is too long.
+func quote(s string) string {
+	if len(s) > MaxFreeNameLen {
+		return fmt.Sprintf("%q… (%d bytes)", s[:MaxFreeNameLen], len(s))
+	}
+	return strconv.Quote(s)
 }
 
 func isName(s string) bool {

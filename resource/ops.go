@@ -79,7 +79,7 @@ func CheckStored(r *pb.Resource) error {
 	return nil
 }
 
-// checkID checks what the keys of a store rely on: nothing empty, no NUL, no wildcard.
+// checkID checks what the keys of a store rely on: nothing empty, no NUL, and no wildcard but as a name, where it is none.
 func checkID(id *pb.ID) error {
 	t := FillTenancy(id.GetTenancy())
 	for _, f := range []struct{ field, value string }{
@@ -90,7 +90,7 @@ func checkID(id *pb.ID) error {
 		{"id.tenancy.namespace", t.Namespace},
 		{"id.name", id.GetName()},
 	} {
-		if f.value == "" || f.value == Wildcard || strings.IndexByte(f.value, 0) >= 0 {
+		if f.value == "" || f.value == Wildcard && f.field != "id.name" || strings.IndexByte(f.value, 0) >= 0 {
 			return invalidField(f.field, f.value, `must not be empty, "*" or hold a NUL`)
 		}
 	}

@@ -52,6 +52,9 @@ type Registration struct {
 	Scope Scope
 	// Federated: only the primary writes it; every secondary has a replica. Needs ScopeCluster: replicas go by name.
 	Federated bool
+	// CheckName says what is wrong with a name, as an ErrInvalid. Nil: package CheckName is the rule. Whatever it allows
+	// must be allowed by CheckFreeName, which is a rule by itself. All versions of a group's kind share names, and so the rule.
+	CheckName func(name string) error
 	// Mutate changes a resource about to be written, for example sets defaults in its data. Nil: nothing.
 	Mutate func(r *pb.Resource) error
 	// Validate says what is wrong with a resource about to be written, after Mutate. Nil: nothing is. It is given a

@@ -32,6 +32,35 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
+func TestCheckFreeName(t *testing.T) {
+	for name, good := range map[string]bool{
+		"a": true, "a/b": true, "/": true, "A b": true, "*": true, "ä\n": true, strings.Repeat("x", 512): true,
+		"": false, strings.Repeat("x", 513): false, "a\x00b": false, "a\xff": false,
+	} {
+		reg := Registration{CheckName: CheckFreeName}
+		if err := reg.checkName(name); (err == nil) != good || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("name %q: %v", name, err)
+		}
+		if err := reg.checkPrefix(name); (err == nil) != (good || name == "") || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("prefix %q: %v", name, err)
+		}
+	}
+}
+
+// TestIDStringIsSafe: an id that came from anywhere is one short line in logs and errors.
+func TestIDStringIsSafe(t *testing.T) {
+	id := &pb.ID{Type: &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}}
+	for name, want := range map[string]string{
+		"a/b":                      `kv/v1/Entry "a/b"`,
+		"a\n\x1b[2J\"":             `kv/v1/Entry "a\n\x1b[2J\""`,
+		strings.Repeat("x", 1<<20): `kv/v1/Entry "` + strings.Repeat("x", 512) + `"… (1048576 bytes)`,
+	} {
+		if id.Name = name; IDString(id) != want {
+			t.Errorf("IDString: %.600s", IDString(id))
+		}
+	}
+}
+
 func TestUID(t *testing.T) {
 	at := time.UnixMilli(1469918176385)
 	if got := newULID(at); len(got) != 26 || !strings.HasPrefix(got, "01ARYZ6S41") { // the example of the ULID specification

@@ -123,7 +123,7 @@ func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if id == nil {
 		return nil, fmt.Errorf("%w id: it is missing", ErrInvalid)
 	}
-	if err := CheckName(id.GetName()); err != nil {
+	if err := reg.checkName(id.GetName()); err != nil {
 		return nil, err
 	}
 	tenancy, err := scoped(reg.Scope, id.GetTenancy(), false)

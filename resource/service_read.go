@@ -70,7 +70,7 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	if q.Tenancy, err = scoped(reg.Scope, q.Tenancy, true); err != nil {
 		return q, err
 	}
-	if err := checkPrefix(q.Prefix); err != nil {
+	if err := reg.checkPrefix(q.Prefix); err != nil {
 		return q, err
 	}
 	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})

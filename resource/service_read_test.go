@@ -5,6 +5,7 @@ package resource_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -92,5 +93,40 @@ func TestServiceWatch(t *testing.T) {
 	out, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "*", Namespace: "*"}})
 	if err != nil || len(out.GetResources()) != 1 {
 		t.Errorf("list: %v, %v", out, err)
+	}
+}
+
+// TestNameRuleOfType: names are checked by the rule of their type, wherever a request has one.
+func TestNameRuleOfType(t *testing.T) {
+	g := newRig(t, nil)
+	r, err := resource.NewNamed(keyType, "a/ b*", resource.CheckFreeName, &pb.Node{Node: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Id.Uid = ""
+	stored := g.write(r)
+	if got, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil || !proto.Equal(got.Resource, stored) {
+		t.Errorf("read: %v, %v", got, err)
+	}
+	for prefix, want := range map[string]int{"a/ ": 1, "a/b": 0, "*": 0} {
+		out, err := g.List(t.Context(), &pb.ListRequest{Type: keyType, NamePrefix: prefix})
+		if err != nil || len(out.GetResources()) != want {
+			t.Errorf("list %q: %v, %v", prefix, out, err)
+		}
+	}
+	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "a\x00", strings.Repeat("x", resource.MaxFreeNameLen+1)} {
+		if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, bad)}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("name %.10q: %v", bad, err)
+		}
+		_, err := g.List(t.Context(), &pb.ListRequest{Type: keyType, NamePrefix: bad})
+		if bad != "" && status.Code(err) != codes.InvalidArgument {
+			t.Errorf("prefix %.10q: %v", bad, err)
+		}
+	}
+	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(nodeType, "a/b")}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("another type's rule: %v", err)
 	}
 }

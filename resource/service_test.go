@@ -30,6 +30,8 @@ var (
 	hostType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Host"}
 	zoneType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Zone"}
 
+	keyType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Key"}
+
 	zone2Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Zone"}
 )
 
@@ -93,6 +95,7 @@ func registry(t *testing.T) *resource.Registry {
 	for _, r := range []resource.Registration{
 		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: resource.ScopeCluster},
 		{Type: nodeType, Message: &pb.Node{}},
+		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckFreeName},
 		{Type: zoneType, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{Type: zone2Type, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{

@@ -12,9 +12,14 @@ import (
 )
 
 // New returns a resource of the default tenancy that is ready to be created: with data, a new uid and a new generation.
-// It fails with ErrInvalid for a bad name, and if data cannot be encoded.
+// It fails with ErrInvalid for a bad name, and if data cannot be encoded. Types whose registration has CheckName need NewNamed.
 func New(typ *pb.Type, name string, data proto.Message) (*pb.Resource, error) {
-	if err := CheckName(name); err != nil {
+	return NewNamed(typ, name, CheckName, data)
+}
+
+// NewNamed is New with another rule for the name: that of the type's registration.
+func NewNamed(typ *pb.Type, name string, check func(name string) error, data proto.Message) (*pb.Resource, error) {
+	if err := check(name); err != nil {
 		return nil, err
 	}
 	r := &pb.Resource{

@@ -5,6 +5,7 @@ package resourcetest
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -55,6 +56,42 @@ func testList(e *env) {
 		if !slices.Equal(names(got), tc.want) {
 			e.Errorf("List of tenancy %v prefix %q: %v, want %v", tc.tenancy, tc.prefix, names(got), tc.want)
 		}
+	}
+}
+
+// testNames: a name is any UTF-8 without NUL. None is taken for another, and lists are in order of their bytes.
+func testNames(e *env) {
+	named := func(name string) *pb.Resource {
+		r := e.fresh("x", name)
+		r.Id.Name = name
+		return r
+	}
+	want := []string{"\x01", "*", "/", "a", "a\n", "a b", "a/", "a/b", "a/b/c", "a0", "default", "ä", "\U0010ffff", strings.Repeat("\U0010ffff", 128)}
+	for _, name := range slices.Backward(want) {
+		e.put(named(name), "")
+	}
+	other := in(named("a/z"), "default", "a")
+	e.put(other, "")
+	all, _ := e.list(resource.Query{Type: e.typ})
+	if !slices.Equal(names(all), want) {
+		e.Errorf("List: %q, want %q", names(all), want)
+	}
+	for prefix, want := range map[string][]string{
+		"a/": {"a/", "a/b", "a/b/c"}, "a/b": {"a/b", "a/b/c"}, "*": {"*"}, "b": nil, "\U0010ffff": want[len(want)-2:],
+	} {
+		some, _ := e.list(resource.Query{Type: e.typ, Prefix: prefix})
+		if !slices.Equal(names(some), want) {
+			e.Errorf("List of prefix %q: %q, want %q", prefix, names(some), want)
+		}
+	}
+	for _, r := range all {
+		if got := e.read(&pb.ID{Type: e.typ, Name: r.Id.Name}); e.text(got) != r.Id.Name {
+			e.Errorf("%s holds %q", resource.IDString(r.Id), e.text(got))
+		}
+	}
+	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "*"}, ""), resource.RemoveOp(&pb.ID{Type: e.typ, Name: "a/"}, ""))
+	if all, _ = e.list(resource.Query{Type: e.typ}); len(all) != len(want)-2 {
+		e.Errorf("after two deletions: %q", names(all))
 	}
 }
 

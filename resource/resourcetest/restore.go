@@ -39,7 +39,7 @@ func testRestore(e *env) {
 		e.Errorf("Wait: %v", err)
 	}
 	got, now := e.list(resource.Query{Type: e.typ})
-	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation || now <= index {
+	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation || got[0].CreateIndex != a.CreateIndex || now <= index {
 		e.Errorf("restored %v at index %d, after %d", got, now, index)
 	}
 	e.missing(b.Id)

@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"EndedContext", testEndedContext},
 		{"Immutable", testImmutable},
 		{"List", testList},
+		{"Names", testNames},
 		{"Index", testIndex},
 		{"GroupVersion", testGroupVersion},
 		{"Tenancy", testTenancy},
