@@ -27,7 +27,7 @@ bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h tells what can b
 	$(GO) run ./test/gatewaybench $(BENCHFLAGS)
 fuzz:
 	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
-		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; done
+		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$dir" || exit 1; done
 check: lint
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not gofmt'd:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...

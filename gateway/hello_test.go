@@ -230,6 +230,10 @@ func FuzzParseHello(f *testing.F) {
 	f.Add(goHello(f, &tls.Config{ServerName: "old.example", MaxVersion: tls.VersionTLS12}), uint16(9))
 	f.Add(craft(ext(0x2a2a, 0), sniExt("Fuzz.Example")), uint16(100))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint16(3))
+	for _, real := range recorded(f) {
+		f.Add(real, uint16(len(real)))
+		f.Add(records(body(real), 300), uint16(100))
+	}
 	f.Fuzz(func(t *testing.T, in []byte, step uint16) {
 		if len(in) > MaxHelloSize {
 			return

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// recorded are the ClientHellos of real clients, by file; testdata/hello/README.md says how they came about.
+func recorded(t testing.TB) map[string][]byte {
+	t.Helper()
+	files, err := filepath.Glob("testdata/hello/*.bin")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d recorded hellos, %v", len(files), err)
+	}
+	all := map[string][]byte{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(f), ".bin")] = b
+	}
+	return all
+}
+
+// body is the handshake message of a hello, without its records.
+func body(hello []byte) []byte {
+	var msg []byte
+	for len(hello) > 0 {
+		n := recordHeader + int(hello[3])<<8 + int(hello[4])
+		msg = append(msg, hello[recordHeader:n]...)
+		hello = hello[n:]
+	}
+	return msg
+}
+
+// TestRecordedHellos reads each hello in every form in which a network or another TLS library could bring it.
+func TestRecordedHellos(t *testing.T) {
+	names := map[string]string{ // where it is not the usual one
+		"curl-7.88-ip-address": "", "openssl-3.0-no-sni": "", "go-1.26-no-sni": "",
+		"wget-1.21-gnutls": "localhost", "go-1.26-ech": "public.wanfed.example",
+	}
+	for file, hello := range recorded(t) {
+		t.Run(file, func(t *testing.T) {
+			if strings.HasSuffix(file, "trailing-dot") { // RFC 6066 forbids it, and crypto/tls refuses it
+				if got, err := parse(hello, len(hello)); err != nil || got.SNI != "srv1.server.dc1.wanfed" {
+					t.Errorf("%+v, %v", got, err)
+				}
+				return
+			}
+			want := checkHello(t, hello)
+			sni, other := names[file]
+			if !other {
+				sni = "srv1.server.dc1.wanfed"
+			}
+			if want.SNI != sni || want.EarlyData != strings.HasSuffix(file, "early-data") ||
+				strings.Contains(file, "alpn") && !slices.Contains(want.ALPN, "wanfed/gossip/1") {
+				t.Errorf("it is not what its name says: %+v", want)
+			}
+			same := func(how string, n int, got said, err error) {
+				if err != nil || got.SNI != want.SNI || got.EarlyData != want.EarlyData || !slices.Equal(got.ALPN, want.ALPN) {
+					t.Fatalf("%s %d: %+v, %v; want %+v", how, n, got, err, want)
+				}
+			}
+			for n := 1; n < len(hello); n++ {
+				got, err := parse(hello, n)
+				same("in segments of", n, got, err)
+			}
+			msg := body(hello)
+			for n := 1; n < len(msg); n++ {
+				two := append(records(msg[:n], maxRecord), records(msg[n:], maxRecord)...)
+				got, err := parse(two, len(two))
+				same("in two records, the first of", n, got, err)
+				if n%97 == 0 { // crypto/tls takes long
+					got, ok := cryptoHello(two)
+					if !ok {
+						t.Errorf("crypto/tls does not accept two records, the first of %d", n)
+					}
+					same("crypto/tls, in two records, the first of", n, got, nil)
+				}
+			}
+			for _, n := range []int{1, 2, 3, 4, 5, 100, 512} {
+				got, err := parse(records(msg, n), 13)
+				same("in segments of 13 bytes and records of", n, got, err)
+			}
+		})
+	}
+}
