@@ -98,19 +98,30 @@ func (s *Service) MutateAndValidate(ctx context.Context, req *pb.MutateAndValida
 // writeOnce commits r, which it may change, against what is stored now. The read that it begins with may be stale: the commit
 // proves a yes, and a no is asked again with a strong read.
 func (s *Service) writeOnce(ctx context.Context, reg Registration, r *pb.Resource) (*pb.Resource, error) {
-	expect, err := s.prepare(ctx, Eventual, reg, r)
-	if err != nil {
-		expect, err = s.prepare(ctx, Strong, reg, r)
-	}
+	expect, err := s.prepareFresh(ctx, reg, r)
 	if err != nil {
 		return nil, err
 	}
-	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "", 0, 0, 0
 	out, err := s.cfg.Backend.Commit(ctx, PutOp(r, expect))
 	if err != nil {
 		return nil, err
 	}
 	return out[0], nil
+}
+
+// prepareFresh is prepare with what is stored here, and, where that refuses, with what is stored now.
+func (s *Service) prepareFresh(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
+	expect, err = s.prepare(ctx, Eventual, reg, r)
+	if err != nil {
+		expect, err = s.prepare(ctx, Strong, reg, r)
+	}
+	cleanIndexes(r)
+	return expect, err
+}
+
+// cleanIndexes takes out of r what the store alone says.
+func cleanIndexes(r *pb.Resource) {
+	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "", 0, 0, 0
 }
 
 // prepare completes r from what is stored and returns the version to expect. It changes r only if it returns no error.
@@ -215,13 +226,23 @@ func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.Delete
 }
 
 func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
-	peer, reg, err := s.admit(ctx, req.GetId().GetType())
+	op, err := s.deletion(ctx, req)
 	if err != nil {
 		return err
 	}
+	_, err = s.cfg.Backend.Commit(ctx, op)
+	return err
+}
+
+// deletion checks and authorizes a deletion, and returns its op.
+func (s *Service) deletion(ctx context.Context, req *pb.DeleteRequest) (*pb.Op, error) {
+	peer, reg, err := s.admit(ctx, req.GetId().GetType())
+	if err != nil {
+		return nil, err
+	}
 	id, err := checkRequestID(reg, req.GetId())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
 	if errors.Is(err, ErrNotFound) {
@@ -229,14 +250,13 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 		stored, err = &pb.Resource{Id: id}, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.authorize(reg, peer, VerbDelete, stored); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.checkWritable(reg); err != nil {
-		return err
+		return nil, err
 	}
-	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
-	return err
+	return RemoveOp(id, req.GetVersion()), nil
 }
