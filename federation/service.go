@@ -226,7 +226,7 @@ func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.Federatio
 	if q.GetMinIndex() > 0 {
 		wait := min(q.GetWait().AsDuration(), MaxWait)
 		wctx, cancel := context.WithTimeout(ctx, wait)
-		err := s.cfg.Backend.Wait(wctx, StateType, q.MinIndex)
+		err := s.cfg.Backend.Wait(wctx, resource.Query{Type: StateType}, q.MinIndex)
 		cancel()
 		if err != nil && wctx.Err() == nil {
 			return nil, 0, resource.StatusError(err)

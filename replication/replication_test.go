@@ -160,7 +160,7 @@ func untilSame(t *testing.T, primary, secondary resource.Backend) {
 		if same(want, got) {
 			return
 		}
-		if err := secondary.Wait(ctx, federation.StateType, index); err != nil {
+		if err := secondary.Wait(ctx, resource.Query{Type: federation.StateType}, index); err != nil {
 			t.Fatalf("copies never agree: want %v, have %v", want, got)
 		}
 	}

@@ -71,6 +71,13 @@ const (
 // What a server has applied never goes back in time, in Read, List, ListByOwner, Watch and Wait alike: what an event, or an
 // answer, has shown, every later call shows, or something newer. Across servers and restarts that holds of strong reads alone.
 //
+// # Indexes
+//
+// The index of a query is the store index of the last write to anything that it selects, in any group version, deletions
+// included; at least 1. It never goes back, with one server's state, restarts and restores included, and no write moves it without
+// moving it above all that it was. For a whole type it is exact. Else it may be higher, never lower: of what was deleted only
+// the latest are remembered by name, and forgetting the others moves the index of every query of their type once.
+//
 // # Deletion
 //
 // Deleting a resource deletes what it owns, and what that owns: up to MaxCascade resources in the same step. For each owner
@@ -85,8 +92,7 @@ type Backend interface {
 	// as another version of the type, the error is a *GroupVersionError, which has it.
 	Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error)
 
-	// List returns the resources of a type whose name begins with prefix, ordered by tenancy and name, and the index up to
-	// which it is true: the store index of the last write to that type, in any group version (at least 1).
+	// List returns the resources that q selects, ordered by tenancy and by the bytes of their names, and the index of q.
 	List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error)
 
 	// ListByOwner returns the resources that owner (by uid) owns, in order of type, tenancy and name, as this server has
@@ -108,15 +114,17 @@ type Backend interface {
 	// the one and an upsert of the other. When a snapshot is restored the watch ends with ErrWatchReset.
 	Watch(q Query) (Watch, error)
 
-	// Wait returns when the index of the type is above after, or ctx ends (its error). It costs nothing while it waits.
-	Wait(ctx context.Context, typ *pb.Type, after uint64) error
+	// Wait returns when the index of q is above after, or ctx ends (its error). It costs nothing while it waits, whatever
+	// else is written. Blocking queries are a Wait with the index that the last List returned, and a List.
+	Wait(ctx context.Context, q Query, after uint64) error
 }
 
 // Query selects resources. Group and kind are required; without a group version, every version is selected. A nil tenancy is
-// the default one.
+// the default one. Name selects that name alone, Prefix the names that begin with it; not both.
 type Query struct {
 	Type    *pb.Type
 	Tenancy *pb.Tenancy
+	Name    string
 	Prefix  string
 }
 

@@ -112,8 +112,8 @@ func (b *Routed) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource,
 func (b *Routed) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
 
 // Wait is Backend's.
-func (b *Routed) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
-	return b.local.Wait(ctx, typ, after)
+func (b *Routed) Wait(ctx context.Context, q Query, after uint64) error {
+	return b.local.Wait(ctx, q, after)
 }
 
 // Commit is Backend's. When it returns, this server may not have applied the batch yet.

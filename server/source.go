@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
 )
 
@@ -32,7 +33,7 @@ func (s source) FederationStates(ctx context.Context) ([]*pb.FederationState, ui
 
 // WaitFederationStates implements httpapi.Source.
 func (s source) WaitFederationStates(ctx context.Context, after uint64) error {
-	return s.p.store.Wait(ctx, federation.StateType, after)
+	return s.p.store.Wait(ctx, resource.Query{Type: federation.StateType}, after)
 }
 
 // Members implements httpapi.Source.

@@ -78,7 +78,7 @@ func TestRestoreResets(t *testing.T) {
 	idle, midSnapshot := open(t, s), open(t, s)
 	drain(t, idle)
 	waited, watched := make(chan error, 1), make(chan error, 1)
-	go func() { waited <- s.Wait(t.Context(), testType, before) }()
+	go func() { waited <- s.Wait(t.Context(), resource.Query{Type: testType}, before) }()
 	go func() { _, err := idle.Next(t.Context()); watched <- err }()
 	if err := s.Restore(bytes.NewReader(old)); err != nil {
 		t.Fatal(err)

@@ -69,8 +69,8 @@ func (s steps) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 func (s *Store) Watch(q resource.Query) (resource.Watch, error) { return s.state.Watch(q) }
 
 // Wait is resource.Backend's.
-func (s *Store) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
-	return s.state.Wait(ctx, typ, after)
+func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
+	return s.state.Wait(ctx, q, after)
 }
 
 // WriteSnapshot streams the present state to w.

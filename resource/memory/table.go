@@ -92,6 +92,7 @@ type selection struct {
 	typ     string      // typeKey
 	version string      // of the group; "" is any
 	tenancy *pb.Tenancy // filled in; may have wildcards
+	name    string      // if one alone is selected
 	prefix  string      // of the name
 	reads   string      // every key that matches begins with it
 }
@@ -102,12 +103,18 @@ func newSelection(q resource.Query) (selection, error) {
 			return selection{}, fmt.Errorf("%w type %q: group and kind are required, without NUL", resource.ErrInvalid, resource.TypeString(q.Type))
 		}
 	}
-	s := selection{typ: typeKey(q.Type), version: q.Type.GetGroupVersion(), tenancy: resource.FillTenancy(q.Tenancy), prefix: q.Prefix}
+	if q.Name != "" && q.Prefix != "" {
+		return selection{}, fmt.Errorf("%w query: it has a name and a prefix of names; leave one out", resource.ErrInvalid)
+	}
+	s := selection{
+		typ: typeKey(q.Type), version: q.Type.GetGroupVersion(), tenancy: resource.FillTenancy(q.Tenancy),
+		name: q.Name, prefix: q.Prefix,
+	}
 	s.reads = s.typ
 	if s.tenancy.Partition != resource.Wildcard {
 		s.reads += endKey(s.tenancy.Partition)
 		if s.tenancy.Namespace != resource.Wildcard {
-			s.reads += endKey(s.tenancy.Namespace) + q.Prefix
+			s.reads += endKey(s.tenancy.Namespace) + endKey(q.Name) + q.Prefix
 		}
 	}
 	return s, nil
@@ -119,7 +126,7 @@ func (s selection) matches(id *pb.ID) bool {
 	return (s.version == "" || s.version == id.GetType().GetGroupVersion()) &&
 		(s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
 		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
-		strings.HasPrefix(id.GetName(), s.prefix)
+		(s.name == "" || s.name == id.GetName()) && strings.HasPrefix(id.GetName(), s.prefix)
 }
 
 // list returns what is selected, in order of tenancy and name, and the index of the type.

@@ -97,8 +97,8 @@ func (w *wakeup) wakeLocked() {
 }
 
 // Wait is resource.Backend's.
-func (s *State) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
-	sel, err := newSelection(resource.Query{Type: typ})
+func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error {
+	sel, err := newSelection(q)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *State) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s above index %d: %w", resource.TypeString(typ), after, ctx.Err())
+			return fmt.Errorf("wait for %s above index %d: %w", resource.TypeString(q.Type), after, ctx.Err())
 		}
 	}
 }

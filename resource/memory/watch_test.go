@@ -143,7 +143,7 @@ func TestWaitersSleep(t *testing.T) {
 		woken := 0
 		errc := make(chan error, 2)
 		go func() {
-			err := s.Wait(t.Context(), testType, 1)
+			err := s.Wait(t.Context(), resource.Query{Type: testType}, 1)
 			woken++
 			errc <- err
 		}()
@@ -175,7 +175,7 @@ func TestClose(t *testing.T) {
 	drain(t, w)
 	errc := make(chan error, 2)
 	go func() { _, err := w.Next(t.Context()); errc <- err }()
-	go func() { errc <- s.Wait(t.Context(), testType, 100) }()
+	go func() { errc <- s.Wait(t.Context(), resource.Query{Type: testType}, 100) }()
 	s.Close()
 	s.Close()
 	for range 2 {
@@ -188,7 +188,7 @@ func TestClose(t *testing.T) {
 	_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y"), ""))
 	_, watchErr := s.Watch(resource.Query{Type: testType})
 	_, ownerErr := s.ListByOwner(t.Context(), &pb.ID{Uid: "u"})
-	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), testType, 0)} {
+	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), resource.Query{Type: testType}, 0)} {
 		if !errors.Is(err, resource.ErrClosed) {
 			t.Errorf("after Close: %v, want ErrClosed", err)
 		}

@@ -196,7 +196,7 @@ func TestUnknownEntry(t *testing.T) {
 		_, readErr := s.Read(t.Context(), resource.Eventual, r.Id)
 		_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
 		runErr := s.RunWhileLeader(t.Context(), nil)
-		for _, err := range []error{readErr, commitErr, runErr, s.Wait(t.Context(), testType, 1000)} {
+		for _, err := range []error{readErr, commitErr, runErr, s.Wait(t.Context(), resource.Query{Type: testType}, 1000)} {
 			if !errors.Is(err, s.Err()) {
 				t.Errorf("after the failure: %v, want %v", err, s.Err())
 			}

@@ -54,7 +54,7 @@ func awaitWrites(t *testing.T, s *Store, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	if err := s.Wait(ctx, testType, s.Stats().StoreIndex+n); err != nil {
+	if err := s.Wait(ctx, resource.Query{Type: testType}, s.Stats().StoreIndex+n); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -302,7 +302,7 @@ func awaitText(t testing.TB, s *Store, name, text string) {
 		if textOf(t, s, resource.Eventual, name) == text {
 			return
 		}
-		if err := s.Wait(ctx, testType, index); err != nil {
+		if err := s.Wait(ctx, resource.Query{Type: testType}, index); err != nil {
 			t.Fatalf("%s never had %s = %q: %v", s.cfg.Node, name, text, err)
 		}
 	}

@@ -57,8 +57,8 @@ func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 }
 
 // Wait is resource.Backend's: for what this server has applied.
-func (s *Store) Wait(ctx context.Context, typ *pb.Type, after uint64) error {
-	return s.because(s.state.Wait(ctx, typ, after))
+func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
+	return s.because(s.state.Wait(ctx, q, after))
 }
 
 // fresh returns when what this server has applied is fresh enough for c.

@@ -62,7 +62,7 @@ func TestReapAfterRestart(t *testing.T) {
 		}
 	})
 	for stones > 0 {
-		if err := s.Wait(ctx, resource.TombstoneType, index); err != nil {
+		if err := s.Wait(ctx, resource.Query{Type: resource.TombstoneType}, index); err != nil {
 			t.Fatal(err)
 		}
 		stones, index = count(resource.TombstoneType)

@@ -101,7 +101,7 @@ func TestRestore(t *testing.T) {
 	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
 		t.Errorf("the watch: %v, %v; want ErrWatchReset", ev, err)
 	}
-	if err := s.Wait(t.Context(), testType, later.ModifyIndex); err != nil {
+	if err := s.Wait(t.Context(), resource.Query{Type: testType}, later.ModifyIndex); err != nil {
 		t.Errorf("waiting for a change: %v", err)
 	}
 	check := func(s *Store) {

@@ -33,7 +33,7 @@ func (e *env) awaitNone(typ *pb.Type) {
 			if len(all) == 0 {
 				break
 			}
-			if err := e.b.Wait(e.ctx, typ, index); err != nil {
+			if err := e.b.Wait(e.ctx, resource.Query{Type: typ}, index); err != nil {
 				e.Fatalf("%d of %s left: %v", len(all), resource.TypeString(typ), err)
 			}
 		}

@@ -25,7 +25,7 @@ func testRestore(e *env) {
 	e.expect(idle, ".")
 	_, index := e.list(resource.Query{Type: e.typ})
 	waited := make(chan error, 1)
-	go func() { waited <- e.b.Wait(e.ctx, e.typ, index) }()
+	go func() { waited <- e.b.Wait(e.ctx, resource.Query{Type: e.typ}, index) }()
 
 	if err := restore(e.ctx); err != nil {
 		e.Fatal(err)

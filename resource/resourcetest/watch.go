@@ -192,11 +192,11 @@ func (e *env) countUp(writers, last int) error {
 }
 
 func testWait(e *env) {
-	if err := e.b.Wait(e.ctx, e.typ, 0); err != nil { // every type has an index of at least 1
+	if err := e.b.Wait(e.ctx, resource.Query{Type: e.typ}, 0); err != nil { // every type has an index of at least 1
 		e.Error(err)
 	}
 	r := e.put(e.fresh("a", "1"), "")
-	if err := e.b.Wait(e.ctx, e.typ, r.ModifyIndex-1); err != nil {
+	if err := e.b.Wait(e.ctx, resource.Query{Type: e.typ}, r.ModifyIndex-1); err != nil {
 		e.Error(err)
 	}
 	// Each of these writes ends one wait that began before it.
@@ -207,7 +207,7 @@ func testWait(e *env) {
 	} {
 		_, index := e.list(resource.Query{Type: e.typ})
 		errc := make(chan error, 1)
-		go func() { errc <- e.b.Wait(e.ctx, e.typ, index) }()
+		go func() { errc <- e.b.Wait(e.ctx, resource.Query{Type: e.typ}, index) }()
 		other := e.fresh("x", "")
 		other.Id.Type = e.newType("Other")
 		e.put(other, resource.AnyVersion) // must not end it
@@ -225,7 +225,7 @@ func testWaitEnds(e *env) {
 	_, index := e.list(resource.Query{Type: e.typ})
 	ctx, cancel := context.WithCancel(e.ctx)
 	errc := make(chan error, 1)
-	go func() { errc <- e.b.Wait(ctx, e.typ, index) }()
+	go func() { errc <- e.b.Wait(ctx, resource.Query{Type: e.typ}, index) }()
 	cancel()
 	if err := <-errc; !errors.Is(err, context.Canceled) {
 		e.Errorf("Wait: %v, want the context's error", err)
