@@ -48,6 +48,7 @@ var suite = []struct {
 	{"SetDrain", testSetDrain},
 	{"AccessLog", testAccessLog},
 	{"CutAnswer", testCutAnswer},
+	{"CutEverywhere", testCutEverywhere},
 }
 
 func TestEngines(t *testing.T) {
