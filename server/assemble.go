@@ -45,8 +45,10 @@ type parts struct {
 	conns    *conns
 	caughtUp chan struct{} // closed when the store is level with its datacenter
 
-	store    *raftstore.Store
-	registry *resource.Registry
+	store     *raftstore.Store
+	routed    *resource.Routed // store, with what the leader alone can do
+	registry  *resource.Registry
+	resources *resource.Service
 
 	// the upper group
 	keys        *pool.Keyring // nil: gossip is not encrypted
@@ -65,8 +67,8 @@ type parts struct {
 	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
-	httpMux     *wanfed.Mux  // on httpLn; nil without TLS
-	httpConns   net.Listener // of httpMux, or httpLn
+	httpMux     *wanfed.Mux  // on httpLn
+	httpConns   net.Listener // of httpMux
 }
 
 // assemble builds every part of a validated configuration. It listens on both ports and opens the store; it serves nothing.

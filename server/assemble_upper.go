@@ -156,7 +156,7 @@ func (p *parts) buildGRPC() error {
 	p.stopCalls = stop
 	c := &calls{
 		dc: p.cfg.DC, node: p.cfg.Node, domain: p.cfg.Domain,
-		leader: p.store, conns: p.conns, stopping: stopping, refused: p.refused,
+		leader: p.store, conns: p.conns, stopping: stopping, refused: p.refused, remoteWrites: p.cfg.RemoteWritesFrom,
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
 		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Peer: peerFrom, Logger: p.logger,
@@ -171,7 +171,7 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
-	routed, err := resource.NewRouted(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
+	p.routed, err = resource.NewRouted(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
 		cc, err := p.conns.to(p.cfg.DC, node)
 		if err != nil {
 			return nil, err
@@ -181,8 +181,8 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
-	res, err := resource.NewService(resource.ServiceConfig{
-		Backend: routed, Registry: p.registry, Peer: peerFrom,
+	p.resources, err = resource.NewService(resource.ServiceConfig{
+		Backend: p.routed, Registry: p.registry, Peer: peerFrom,
 		Primary: func() bool { return p.cfg.DC == p.cfg.PrimaryDC },
 		DC:      p.cfg.DC, Logger: p.logger,
 	})
@@ -204,7 +204,7 @@ func (p *parts) buildGRPC() error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	pb.RegisterFederationServiceServer(p.grpc, fed)
-	resource.RegisterService(p.grpc, res)
+	resource.RegisterService(p.grpc, p.resources)
 	pb.RegisterStoreServiceServer(p.grpc, resource.NewStoreService(p.store))
 	pb.RegisterReplicationServiceServer(p.grpc, src)
 	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
@@ -261,7 +261,7 @@ func (p *parts) buildHTTP() error {
 	h, err := httpapi.New(httpapi.Config{
 		DC: p.cfg.DC, Source: source{p}, Logger: p.logger,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, reg}, promhttp.HandlerOpts{}),
-		Names:   p.identity.Leaf().DNSNames,
+		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed,
 	})
 	if err != nil {
 		return err
@@ -270,13 +270,22 @@ func (p *parts) buildHTTP() error {
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn),
 	}
-	p.httpConns = p.httpLn
-	if _, useTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr); useTLS {
-		p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger.With("component", "http")})
-		if err != nil {
-			return err
-		}
-		p.httpConns = p.httpMux.HTTPListener(tlsutil.Roles)
+	p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger.With("component", "http")})
+	if err != nil {
+		return err
 	}
+	_, onlyTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr)
+	p.httpConns = p.httpMux.HTTPListener(tlsutil.Roles, !onlyTLS)
 	return nil
+}
+
+// loopback is the node of who asks without TLS, which is possible from this machine alone. It may read.
+const loopback = "loopback"
+
+// httpPeer says who asks by HTTP.
+func (p *parts) httpPeer(r *http.Request) (tlsutil.Peer, error) {
+	if r.TLS == nil {
+		return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: p.cfg.DC}, nil
+	}
+	return tlsutil.PeerOf(r.TLS.PeerCertificates[0], p.cfg.Domain) // the mux demands one
 }

@@ -50,6 +50,7 @@ type calls struct {
 	conns            *conns
 	stopping         context.Context // ends when the server stops: long streams end then
 	refused          *refusedCalls
+	remoteWrites     []string // Config.RemoteWritesFrom
 }
 
 // peerFrom returns who calls: the effective peer that the interceptors found.
@@ -60,9 +61,9 @@ func peerFrom(ctx context.Context) (tlsutil.Peer, error) {
 	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
 }
 
-// identify reads the caller from its certificate, or, when the caller is a server of this datacenter, from what that says
-// of the caller it forwards for.
-func (c *calls) identify(ctx context.Context) (p tlsutil.Peer, forwarded bool, err error) {
+// identify reads the caller from its certificate, or, when the caller is a server, from what that says of the caller it
+// forwards for: any, if it is of this datacenter; else an operator of its own, where r and the configuration allow it.
+func (c *calls) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded bool, err error) {
 	gp, ok := grpcpeer.FromContext(ctx)
 	if !ok {
 		return p, false, status.Error(codes.Unauthenticated, "call without a connection")
@@ -77,25 +78,30 @@ func (c *calls) identify(ctx context.Context) (p tlsutil.Peer, forwarded bool, e
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	behalf := md.Get(onBehalfKey)
-	if len(behalf) == 0 || p.Role != tlsutil.RoleServer || p.DC != c.dc {
+	if len(behalf) == 0 || p.Role != tlsutil.RoleServer {
 		return p, false, nil
 	}
 	role, rest, _ := strings.Cut(behalf[0], "/")
 	dc, node, ok := strings.Cut(rest, "/")
-	if !ok {
+	who := tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}
+	switch {
+	case p.DC != c.dc:
+		p, err = c.vouched(p, who, r)
+		return p, false, err
+	case !ok:
 		return p, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", onBehalfKey)
 	}
-	return tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}, true, nil
+	return who, true, nil
 }
 
 // admit identifies the caller and checks the method's rule.
 func (c *calls) admit(ctx context.Context, method string) (context.Context, rule, bool, error) {
-	p, forwarded, err := c.identify(ctx)
+	r, known := rules[resource.Method(method)]
+	p, forwarded, err := c.identify(ctx, r)
 	if err != nil {
 		return ctx, rule{}, false, err
 	}
-	r, ok := rules[resource.Method(method)]
-	if !ok {
+	if !known {
 		return ctx, r, false, status.Errorf(codes.Unimplemented, "no such method: %s", method)
 	}
 	if err := r.allow(p, method, c.dc); err != nil {

@@ -54,6 +54,10 @@ type Config struct {
 	// RetryJoin are addresses (host:port) of servers of this datacenter. Needed with BootstrapExpect above 1.
 	RetryJoin []string
 
+	// RemoteWritesFrom are datacenters whose servers may hand on writes of their operators to this one: "?dc=" of the HTTP API, and
+	// federated records that are written in a secondary. "*" is every one. Default: none; operators write here themselves.
+	RemoteWritesFrom []string
+
 	// DeadServerAfter is how long a server of this datacenter is down before it is taken out of the Raft group. It may come
 	// back any time, as a new server. Default 10 min, at least MinDeadServerAfter.
 	DeadServerAfter time.Duration

@@ -77,10 +77,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for reason, v := range port.Refused {
 		count(descRefused, v, reason)
 	}
-	if c.p.httpMux != nil {
-		for reason, v := range c.p.httpMux.Stats().Refused {
-			count(descHTTP, v, reason)
-		}
+	for reason, v := range c.p.httpMux.Stats().Refused {
+		count(descHTTP, v, reason)
 	}
 	for _, p := range port.Protocols {
 		count(descProtocol, p.Total, p.ALPN)

@@ -23,6 +23,8 @@ type rule struct {
 	leader bool
 	// again: doing it twice is doing it once, so a forward that broke may be repeated.
 	again bool
+	// vouched: a server of another datacenter may call for an operator of its own, if Config.RemoteWritesFrom has it.
+	vouched bool
 }
 
 var (
@@ -32,9 +34,9 @@ var (
 	everyone  = tlsutil.Roles
 	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
 
-	readHere     = rule{anywhere: operators, here: readers}
+	readHere     = rule{anywhere: operators, here: readers, vouched: true}
 	readAnywhere = rule{anywhere: trusted, here: everyone}
-	writeHere    = rule{anywhere: operators, here: servers, leader: true}
+	writeHere    = rule{anywhere: operators, here: servers, leader: true, vouched: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}
 	gatewayWrite = rule{here: []tlsutil.Role{tlsutil.RoleGateway}, leader: true, again: true}
 	serversOnly  = rule{anywhere: servers}
@@ -49,7 +51,7 @@ var rules = map[string]rule{
 	pb.ResourceService_Write_FullMethodName:             writeHere,
 	pb.ResourceService_Delete_FullMethodName:            writeHere,
 	pb.ResourceService_WriteStatus_FullMethodName:       writeHere,
-	pb.ResourceService_MutateAndValidate_FullMethodName: {anywhere: operators, here: servers},
+	pb.ResourceService_MutateAndValidate_FullMethodName: {anywhere: operators, here: servers, vouched: true},
 
 	// What a server asks of its leader's store: it has authorized its caller.
 	pb.StoreService_Commit_FullMethodName:    serversHere,
@@ -66,7 +68,7 @@ var rules = map[string]rule{
 	pb.GatewayService_Watch_FullMethodName:      gatewayRead,
 
 	pb.ReplicationService_Follow_FullMethodName: serversOnly,
-	pb.ServerService_Query_FullMethodName:       serversOnly,
+	pb.ServerService_Query_FullMethodName:       {anywhere: trusted, vouched: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, again: true},
 	pb.KeyringService_List_FullMethodName:     {anywhere: operators},

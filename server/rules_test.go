@@ -38,7 +38,7 @@ func TestRules(t *testing.T) {
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway here"}},
 		{pb.GatewayService_Watch_FullMethodName, []string{"gateway here"}},
 		{pb.ReplicationService_Follow_FullMethodName, []string{"server here", "server far"}},
-		{pb.ServerService_Query_FullMethodName, []string{"server here", "server far"}},
+		{pb.ServerService_Query_FullMethodName, []string{"server here", "server far", "operator here", "operator far"}},
 		{pb.KeyringService_Exchange_FullMethodName, []string{"server here", "server far"}},
 		{pb.KeyringService_Change_FullMethodName, []string{"operator here", "operator far"}},
 		{pb.KeyringService_List_FullMethodName, []string{"operator here", "operator far"}},

@@ -177,9 +177,7 @@ func (p *parts) serveHTTP(ctx context.Context) error {
 		}
 		return err
 	})
-	if p.httpMux != nil {
-		g.Go(func() error { return p.httpMux.Run(mctx, p.httpLn) })
-	}
+	g.Go(func() error { return p.httpMux.Run(mctx, p.httpLn) })
 	select {
 	case <-gctx.Done(): // one failed
 	case <-ctx.Done():

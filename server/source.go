@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"time"
 
@@ -111,14 +112,24 @@ func (s source) serverAddr(node string) string {
 }
 
 // Query implements httpapi.Source.
-func (s source) Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
+func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	if _, known := s.p.book.Load().Hops[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
-	resp, err := pb.NewServerServiceClient(s.p.conns.far(dc)).Query(ctx, &pb.QueryRequest{Path: path, RawQuery: rawQuery})
+	ask, via := ctx, s.p.conns.far(dc)
+	if req.Method != "" && req.Method != http.MethodGet {
+		var err error
+		if ask, err = s.p.forCaller(ctx); err != nil {
+			return nil, fmt.Errorf("%w: %s", resource.ErrDenied, status.Convert(err).Message())
+		}
+		via = s.p.conns.once(dc)
+	}
+	resp, err := pb.NewServerServiceClient(via).Query(ask, req)
 	switch {
 	case err == nil:
 		return resp, nil
+	case status.Code(err) == codes.PermissionDenied:
+		return nil, fmt.Errorf("%w: %s", resource.ErrDenied, status.Convert(err).Message())
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled: // the latter: the connection was given up

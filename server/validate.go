@@ -182,6 +182,11 @@ func (c Config) checkFederation() (errs []error) {
 			errs = append(errs, fmt.Errorf("primary_gateways: %w", err))
 		}
 	}
+	for _, dc := range c.RemoteWritesFrom {
+		if err := tlsutil.CheckLabel(dc); err != nil && dc != anyDatacenter {
+			errs = append(errs, fmt.Errorf("remote_writes_from: %w; name datacenters, or write %q for every one", err, anyDatacenter))
+		}
+	}
 	for _, addr := range c.RetryJoin {
 		if err := checkHostPort(addr); err != nil {
 			errs = append(errs, fmt.Errorf("retry_join: %w", err))

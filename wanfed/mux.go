@@ -47,6 +47,7 @@ type Mux struct {
 	listeners []*muxListener
 	running   bool
 	addr      net.Addr
+	plain     *muxListener // takes what is not TLS; nil: nobody does. Complete when running
 	conns     map[net.Conn]struct{} // accepted and neither closed nor handed over
 	stopping  bool
 	drainedc  chan struct{} // closed when stopping and conns is empty
@@ -136,6 +137,9 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			wait = 0
 			sh := m.shakes.admit(ctx, c)
 			if sh == nil {
+			if m.plain != nil {
+				c = &peeked{Conn: c}
+			}
 				c.Close()
 				return nil
 			}
@@ -206,6 +210,11 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	m.shakes.begin(sh)
 	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
 	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
+	if p, ok := raw.(*peeked); ok && p.peek(m.cfg.HandshakeTimeout) && p.first != recordHandshake {
+		m.shakes.end(sh)
+		m.plain.take(ctx, raw)
+		return
+	}
 	shed := m.shakes.end(sh)
 	if err != nil || shed {
 		m.tellHTTP(err)

@@ -92,9 +92,16 @@ func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Liste
 }
 
 // HTTPListener is Listener for an HTTP server on a port of its own: for HTTP/2, HTTP/1.1, and clients that offer no protocol,
-// which speak HTTP/1.1.
-func (m *Mux) HTTPListener(roles []tlsutil.Role) net.Listener {
-	return m.listen([]string{"h2", "http/1.1", ""}, roles, false)
+// which speak HTTP/1.1. With plain, connections that do not begin as TLS does come to Accept too, as they are and with nobody
+// checked: for ports that only this machine reaches.
+func (m *Mux) HTTPListener(roles []tlsutil.Role, plain bool) net.Listener {
+	l := m.listen([]string{"h2", "http/1.1", ""}, roles, false)
+	if plain {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.plain = l
+	}
+	return l
 }
 
 // tellHTTP answers a client that speaks HTTP without TLS where HTTPS is served. err is that of its handshake.
@@ -110,8 +117,8 @@ func (m *Mux) tellHTTP(err error) {
 	}
 }
 
-func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) net.Listener {
-	l := &muxListener{m: m, alpn: alpn[0], conns: make(chan *tls.Conn), donec: make(chan struct{})}
+func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *muxListener {
+	l := &muxListener{m: m, alpn: alpn[0], conns: make(chan net.Conn), donec: make(chan struct{})}
 	for _, id := range alpn {
 		m.handle(id, roles, sameDC, l.offer)
 	}
@@ -123,8 +130,8 @@ func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) net.Liste
 
 type muxListener struct {
 	m     *Mux
-	alpn  string // the first, if there are several
-	conns chan *tls.Conn
+	alpn  string        // the first, if there are several
+	conns chan net.Conn // *tls.Conn, and what is plain
 	once  sync.Once
 	donec chan struct{} // closed by Close
 }

@@ -24,7 +24,7 @@ func TestMuxHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conns, ln := m.HTTPListener(tlsutil.Roles), listen(t)
+	conns, ln := m.HTTPListener(tlsutil.Roles, false), listen(t)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Proto, " ", r.TLS.PeerCertificates[0].DNSNames[0])
 	})}

@@ -26,8 +26,11 @@ const (
 type QueryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path and raw query of the HTTP request, without "dc".
-	Path          string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	RawQuery      string `protobuf:"bytes,2,opt,name=raw_query,json=rawQuery,proto3" json:"raw_query,omitempty"`
+	Path     string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	RawQuery string `protobuf:"bytes,2,opt,name=raw_query,json=rawQuery,proto3" json:"raw_query,omitempty"`
+	// Empty: GET.
+	Method        string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,6 +77,20 @@ func (x *QueryRequest) GetRawQuery() string {
 		return x.RawQuery
 	}
 	return ""
+}
+
+func (x *QueryRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *QueryRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
 }
 
 type QueryResponse struct {
@@ -140,10 +157,12 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/pb/server.proto\x12\twanfed.v1\"?\n" +
+	"\x13api/pb/server.proto\x12\twanfed.v1\"k\n" +
 	"\fQueryRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
-	"\traw_query\x18\x02 \x01(\tR\brawQuery\"\xb8\x01\n" +
+	"\traw_query\x18\x02 \x01(\tR\brawQuery\x12\x16\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\x12\x12\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\"\xb8\x01\n" +
 	"\rQueryResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12?\n" +
 	"\aheaders\x18\x02 \x03(\v2%.wanfed.v1.QueryResponse.HeadersEntryR\aheaders\x12\x12\n" +

@@ -30,7 +30,8 @@ const (
 //
 // ServerService is what servers ask of servers.
 type ServerServiceClient interface {
-	// Query answers a GET of the HTTP API as the called server would: how "?dc=" is served.
+	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
+	// that the metadata "wanfed-on-behalf" names.
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
 }
 
@@ -58,7 +59,8 @@ func (c *serverServiceClient) Query(ctx context.Context, in *QueryRequest, opts 
 //
 // ServerService is what servers ask of servers.
 type ServerServiceServer interface {
-	// Query answers a GET of the HTTP API as the called server would: how "?dc=" is served.
+	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
+	// that the metadata "wanfed-on-behalf" names.
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
 	mustEmbedUnimplementedServerServiceServer()
 }

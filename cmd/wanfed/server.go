@@ -35,6 +35,7 @@ type serverSettings struct {
 	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL for people and tools; https:// is required where it is not loopback"`
 	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
 	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
+	RemoteWrites    []string `hcl:"remote_writes_from,optional" flag:"remote-writes-from" help:"datacenter whose servers may hand on writes of their operators to this one (* is every one; default: none); may be given again"`
 	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"how long a server of the datacenter is down before it is taken out of the Raft group, as 10m or 1h"`
 	Domain          string   `hcl:"domain,optional" help:"domain of names on the wire"`
 	LogLevel        string   `hcl:"log_level,optional" help:"debug, info, warn or error"`
@@ -130,7 +131,7 @@ func (s serverSettings) config() server.Config {
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
 		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
-		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, DeadServerAfter: dead,
+		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, RemoteWritesFrom: s.RemoteWrites, DeadServerAfter: dead,
 	}
 }
 

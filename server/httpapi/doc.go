@@ -2,14 +2,14 @@
 
 // Package httpapi is the HTTP API of one server: what people, scripts and tools written for Consul ask. It turns requests
 // into calls of a Source and its answers into JSON (types of package api). It leaves to others what the answers are, the
-// listener with its TLS, and who may connect: it does not look at certificates.
+// listener with its TLS, and who may connect.
 //
 // # Flow
 //
-// A request passes the host check, then the mux (404 for unknown paths, 405 with Allow for anything but GET and HEAD),
-// then its parameters are read (400 when one is malformed). With ?dc=OTHER it goes to Source.Query, which asks a server
-// there over gRPC; that server calls Serve, which runs the request through its own handler, so that the answer is the one
-// its own HTTP API gives. A request served by Serve is never sent on to a third datacenter.
+// A request passes the host check, then who asks is found out (Config.Peer), then comes the mux (404 for unknown paths, 405 with
+// Allow for other methods), then its parameters and body are read (400 when one is malformed). With ?dc=OTHER it goes to
+// Source.Query, which asks a server there over gRPC; that server calls Serve, which runs the request through its own handler,
+// so that the answer is the one its own HTTP API gives. A request served by Serve is never sent on to a third datacenter.
 //
 // Federation states block when ?index=N is what the store has: until it changes, or until wait (default api.DefaultWait,
 // at most api.MaxWait) and a random sixteenth more is over. An index lower than N, as after a restored store, answers at
@@ -17,9 +17,11 @@
 //
 // # Safety
 //
-// The API only reads. Bound to the loopback it has no other guard than that, so a web page must not be able to ask it
+// Who has no certificate only reads: writes are refused with 403 unless the peer is an operator or a server, and then it is for
+// the records' types to say what it may. Bound to the loopback, reading has no other guard, so a web page must not be able to ask
 // through a browser: requests whose Host is a DNS name other than localhost or a configured name are refused with 403
-// (DNS rebinding), and no CORS header is ever sent. What comes from another datacenter is relayed with a fixed set of
+// (DNS rebinding), and no CORS header is ever sent; nor can a page write with a certificate that the browser has: PUT and DELETE
+// need CORS's leave, and nothing here is written by POST. What comes from another datacenter is relayed with a fixed set of
 // headers, as JSON or as plain text, never as HTML.
 //
 // # Goroutines and time

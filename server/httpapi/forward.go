@@ -28,7 +28,11 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	defer cancel()
 	rest := maps.Clone(q.values)
 	rest.Del("dc")
-	resp, err := h.src.Query(ctx, q.dc, r.URL.EscapedPath(), rest.Encode())
+	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: rest.Encode(), Body: q.body}
+	if !reads(r.Method) {
+		req.Method = r.Method
+	}
+	resp, err := h.src.Query(ctx, q.dc, req)
 	switch {
 	case err == nil:
 		relay(w, q.dc, resp)
@@ -39,7 +43,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	case errors.Is(err, ErrUnreachable), ctx.Err() != nil: // or no answer in time
 		noPath(w, ErrUnreachable, err)
 	default:
-		fail(w, http.StatusInternalServerError, err.Error())
+		h.failed(w, r, err)
 	}
 }
 

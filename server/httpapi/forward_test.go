@@ -32,12 +32,11 @@ func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, src2 *fakeSource) {
 	}
 	src1 := newFakeSource()
 	src1.set(7)
-	src1.query = func(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
+	src1.query = func(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		if dc != "dc2" {
 			return nil, ErrNoPath
 		}
-		req := overWire(t, &pb.QueryRequest{Path: path, RawQuery: rawQuery}, &pb.QueryRequest{})
-		resp, err := Serve(ctx, dc2, req)
+		resp, err := Serve(ctx, dc2, overWire(t, req, &pb.QueryRequest{}))
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +119,7 @@ func TestForwardFails(t *testing.T) {
 		{"cause of several lines", "No path to datacenter", "a  b ?  c", fmt.Errorf("%w: a\r\nb ?é c", ErrNoPath)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) { return nil, tt.err }
+			src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, tt.err }
 			w := get(t.Context(), h, "/v1/status/leader?dc=dc2")
 			if w.Code != 500 || w.Body.String() != tt.body || w.Header().Get(api.HeaderCause) != tt.cause {
 				t.Errorf("%d %q, cause %q", w.Code, w.Body, w.Header().Get(api.HeaderCause))
@@ -135,7 +134,7 @@ func TestForwardFails(t *testing.T) {
 // A refusal by a server that was reached is not called unreachable.
 func TestForwardRefused(t *testing.T) {
 	src := newFakeSource()
-	src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) {
+	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		return nil, errors.New("server dc1/srv1 may not ask")
 	}
 	if w := get(t.Context(), newHandler(t, src), "/v1/status/leader?dc=dc2"); w.Code != 500 || w.Body.String() != "server dc1/srv1 may not ask" {
@@ -152,7 +151,7 @@ func TestForwardDeadline(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			src := newFakeSource()
-			src.query = func(ctx context.Context, _, _, _ string) (*pb.QueryResponse, error) {
+			src.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
@@ -171,7 +170,7 @@ func TestForwardDeadline(t *testing.T) {
 func TestClientOfForwardGone(t *testing.T) {
 	src := newFakeSource()
 	ctx, cancel := context.WithCancel(t.Context())
-	src.query = func(ctx context.Context, _, _, _ string) (*pb.QueryResponse, error) {
+	src.query = func(ctx context.Context, _ string, _ *pb.QueryRequest) (*pb.QueryResponse, error) {
 		cancel()
 		return nil, ctx.Err()
 	}
@@ -184,7 +183,7 @@ func TestClientOfForwardGone(t *testing.T) {
 func TestRelayTrustsNothing(t *testing.T) {
 	src := newFakeSource()
 	h := newHandler(t, src)
-	src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) {
+	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		return &pb.QueryResponse{
 			Status: 200, Body: []byte("<script>"),
 			Headers: map[string]string{
@@ -200,7 +199,7 @@ func TestRelayTrustsNothing(t *testing.T) {
 		t.Error(d)
 	}
 	for _, status := range []int32{-1, 0, 99, 101, 600, 1 << 30} {
-		src.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) {
+		src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 			return &pb.QueryResponse{Status: status}, nil
 		}
 		w := get(t.Context(), h, "/v1/status/leader?dc=dc2")

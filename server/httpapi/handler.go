@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -25,6 +26,15 @@ type Config struct {
 	Source Source
 	// Metrics serves /metrics. nil: there is none (404).
 	Metrics http.Handler
+	// Peer says who asks, by the certificate of the connection; a request without one comes from this machine. Its error refuses
+	// the request. nil: nobody is known, and so nobody may write. What another datacenter hands on (Serve) has its peer already.
+	Peer func(r *http.Request) (tlsutil.Peer, error)
+	// Resources are the records, every call authorized by the peer of its context; Backend is what is under them. nil: the
+	// endpoints that are made of records are not there.
+	Resources *resource.Service
+	Backend   resource.Backend
+	// API answers what is under /api/. It finds the peer in the context. nil: there is none (404).
+	API http.Handler
 	// Names are DNS names by which clients may ask, besides localhost and IP addresses; the names of the HTTP listener's
 	// certificate, for example. Without port.
 	Names []string
@@ -54,6 +64,7 @@ func (c Config) validate() error {
 type handler struct {
 	dc     string
 	src    Source
+	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
 }
 
@@ -62,24 +73,27 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	h := &handler{dc: cfg.DC, src: cfg.Source, logger: cfg.Logger}
+	h := &handler{dc: cfg.DC, src: cfg.Source, peer: cfg.Peer, logger: cfg.Logger}
 	mux := http.NewServeMux()
-	for path, e := range map[string]endpoint{
-		"/v1/internal/federation-states":               h.federationStates,
-		"/v1/internal/federation-states/mesh-gateways": h.meshGateways,
-		"/v1/internal/federation-state/{dc}":           h.federationState,
-		"/v1/agent/members":                            h.members,
-		"/v1/catalog/datacenters":                      h.datacenters,
-		"/v1/status/leader":                            h.leader,
-		"/v1/status/peers":                             h.peers,
-		api.StatusPath:                                 h.status,
+	for pattern, e := range map[string]endpoint{ // GET is HEAD too
+		"GET /v1/internal/federation-states":               h.federationStates,
+		"GET /v1/internal/federation-states/mesh-gateways": h.meshGateways,
+		"GET /v1/internal/federation-state/{dc}":           h.federationState,
+		"GET /v1/agent/members":                            h.members,
+		"GET /v1/catalog/datacenters":                      h.datacenters,
+		"GET /v1/status/leader":                            h.leader,
+		"GET /v1/status/peers":                             h.peers,
+		"GET " + api.StatusPath:                            h.status,
 	} {
-		mux.Handle("GET "+path, h.serve(e)) // HEAD too
+		mux.Handle(pattern, h.serve(e))
 	}
 	if cfg.Metrics != nil {
 		mux.Handle("GET /metrics", cfg.Metrics)
 	}
-	return bounded(checkHost(cfg.Names, h.logged(mux))), nil
+	if cfg.API != nil {
+		mux.Handle("/api/", h.guarded(cfg.API))
+	}
+	return bounded(checkHost(cfg.Names, h.logged(h.identified(mux)))), nil
 }
 
 // afterWait is how long a request may take besides the wait it asks for: asking elsewhere, writing the answer.
@@ -110,10 +124,14 @@ type answer struct {
 type badRequest struct{ error }
 
 func (h *handler) serve(e endpoint) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return h.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseQuery(r.URL.RawQuery)
 		if err != nil {
 			fail(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		if q.body, err = body(w, r); err != nil {
+			h.failed(w, r, err)
 			return
 		}
 		setDeadline(w, api.MaxBlock(q.wait)+afterWait)
@@ -127,7 +145,7 @@ func (h *handler) serve(e endpoint) http.Handler {
 			return
 		}
 		h.write(w, a, q.pretty)
-	})
+	}))
 }
 
 func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
@@ -154,19 +172,6 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 	header.Set("Content-Type", "application/json")
 	header.Set("X-Content-Type-Options", "nosniff")
 	_, _ = w.Write(body) // the client has gone: nobody to tell
-}
-
-// failed answers for an endpoint that could not.
-func (h *handler) failed(w http.ResponseWriter, r *http.Request, err error) {
-	var bad badRequest
-	switch {
-	case errors.As(err, &bad):
-		fail(w, http.StatusBadRequest, err.Error())
-	case r.Context().Err() != nil: // the server stops, or the client has gone
-		fail(w, http.StatusServiceUnavailable, "the request was ended: this server is stopping; ask again, or another server")
-	default:
-		fail(w, http.StatusInternalServerError, err.Error())
-	}
 }
 
 // fail answers with one line of text, without an end of line: Consul's clients compare some of them.

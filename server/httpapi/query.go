@@ -19,6 +19,7 @@ type query struct {
 	index  uint64 // 0: answer at once
 	wait   time.Duration
 	pretty bool
+	body   []byte // of a request that is no read
 }
 
 // blocks says whether the request may wait for a change.

@@ -4,11 +4,14 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
@@ -54,10 +57,14 @@ func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error)
 		return nil, fmt.Errorf("bad path %.100q: it must be one of the HTTP API, under /v1/", req.GetPath())
 	}
 	u := &url.URL{Path: path, RawPath: req.GetPath(), RawQuery: req.GetRawQuery()}
+	method := cmp.Or(req.GetMethod(), http.MethodGet)
+	if !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete}, method) {
+		return nil, fmt.Errorf("bad method %.20q", method)
+	}
 	r := &http.Request{
-		Method: http.MethodGet, URL: u, Host: "localhost", RequestURI: u.RequestURI(),
+		Method: method, URL: u, Host: "localhost", RequestURI: u.RequestURI(),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{}, Body: http.NoBody,
+		Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(req.GetBody())), ContentLength: int64(len(req.GetBody())),
 	}
 	return r.WithContext(context.WithValue(ctx, forwardedKey{}, true)), nil
 }

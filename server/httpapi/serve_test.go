@@ -18,7 +18,7 @@ import (
 
 func TestServeRefuses(t *testing.T) {
 	_, dc2, src2 := twoDatacenters(t)
-	src2.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) {
+	src2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		t.Error("a query was sent on twice")
 		return nil, ErrNoPath
 	}
@@ -73,7 +73,7 @@ func TestServeBoundsTheAnswer(t *testing.T) {
 
 func FuzzServe(f *testing.F) {
 	_, dc2, src2 := twoDatacenters(f)
-	src2.query = func(context.Context, string, string, string) (*pb.QueryResponse, error) { return nil, ErrNoPath }
+	src2.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) { return nil, ErrNoPath }
 	for _, seed := range []string{"/v1/status/leader", "/v1/internal/federation-state/dc2", "/v1/internal/federation-state/%2F..", "/v1//x/../..", "/v1/\x00\xff", "*", "//h"} {
 		f.Add(seed, "dc=dc2&index=1&wait=0s&pretty")
 	}

@@ -49,8 +49,9 @@ type Source interface {
 	// Status sums up what this server knows of the federation.
 	Status(ctx context.Context) (api.Status, error)
 
-	// Query asks a server of another datacenter what its HTTP API answers to GET path?rawQuery; both are escaped as in a
-	// URL, rawQuery has no dc. It obeys ctx, which always has a deadline. Errors: ErrNoPath, ErrUnreachable (wrapped with
-	// the hop that failed, its address and why), or that of ctx.
-	Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error)
+	// Query asks a server of another datacenter what its HTTP API answers to a request; path and raw query are escaped as in a
+	// URL, without dc. Anything but a GET is asked once, and for the peer of ctx (tlsutil.PeerFrom). It obeys ctx, which
+	// always has a deadline. Errors: ErrNoPath, ErrUnreachable (wrapped with the hop that failed, its address and why),
+	// resource.ErrDenied, or that of ctx.
+	Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error)
 }

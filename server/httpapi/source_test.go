@@ -30,7 +30,7 @@ type fakeSource struct {
 	sum         api.Status
 	err         error // of FederationStates and Status
 	waitErr     error // of WaitFederationStates
-	query       func(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error)
+	query       func(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error)
 
 	mu      sync.Mutex
 	states  []*pb.FederationState
@@ -80,8 +80,8 @@ func (f *fakeSource) Leader() (string, time.Duration, bool) {
 	return f.leaderAddr, f.lastContact, f.leaderAddr != ""
 }
 func (f *fakeSource) Status(context.Context) (api.Status, error) { return f.sum, f.err }
-func (f *fakeSource) Query(ctx context.Context, dc, path, rawQuery string) (*pb.QueryResponse, error) {
-	return f.query(ctx, dc, path, rawQuery)
+func (f *fakeSource) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return f.query(ctx, dc, req)
 }
 
 func newFakeSource() *fakeSource {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Writes of an operator that go to another datacenter through a server of his own. There his certificate is not seen, only
+// the server's, which says whom it speaks for. A server that somebody broke into could say anything, so each datacenter
+// decides whose servers it believes (Config.RemoteWritesFrom), and never more than that they speak for their own operators,
+// in the methods whose rule is vouched.
+
+// anyDatacenter in Config.RemoteWritesFrom stands for every datacenter.
+const anyDatacenter = "*"
+
+// vouched returns who calls through server p of another datacenter, which says that it is who.
+func (c *calls) vouched(p, who tlsutil.Peer, r rule) (tlsutil.Peer, error) {
+	if !r.vouched || who.Role != tlsutil.RoleCLI || who.DC != p.DC {
+		return p, nil // it speaks for itself
+	}
+	if !slices.Contains(c.remoteWrites, p.DC) && !slices.Contains(c.remoteWrites, anyDatacenter) {
+		return p, status.Errorf(codes.PermissionDenied, "%s takes no writes through servers of %s: write at a server of %s, or give its servers "+
+			"remote_writes_from = [%q]", c.dc, p.DC, c.dc, p.DC)
+	}
+	return who, nil
+}
+
+// forCaller returns a context for calls to another datacenter that says for which operator they are made. It fails for callers
+// that this server may not speak for.
+func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
+	who, err := peerFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case who.Role != tlsutil.RoleCLI:
+		return nil, status.Errorf(codes.PermissionDenied, "%v may not write: make an operator's certificate with: wanfed tls cert create --cli --dc %s",
+			who, p.cfg.DC)
+	case who.DC != p.cfg.DC:
+		return nil, status.Errorf(codes.PermissionDenied, "servers of %s hand on writes of operators of %s only, and %v is another's: "+
+			"write at a server of the datacenter itself", p.cfg.DC, p.cfg.DC, who)
+	}
+	return metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String()), nil
+}
+
+// once calls any server of another datacenter for what must not be done twice. A call whose path is found to be dead fails at
+// once: nobody knows then whether it was made.
+type once struct {
+	c  *conns
+	dc string
+}
+
+func (c *conns) once(dc string) grpc.ClientConnInterface { return once{c, dc} }
+
+// Invoke implements grpc.ClientConnInterface. It waits for a connection, and returns when ctx ends.
+func (o once) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	cc, err := o.c.to(o.dc, "")
+	if err != nil {
+		return err
+	}
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(cc.life, cancel)()
+	tested := make(chan struct{})
+	go func() { // ends with cctx, or when it knows
+		defer close(tested)
+		o.c.testDead(cctx, cc)
+	}()
+	err = cc.Invoke(cctx, method, args, reply, opts...)
+	cancel()
+	<-tested
+	if status.Code(err) == codes.Canceled && ctx.Err() == nil {
+		return status.Error(codes.Unavailable, fmt.Sprintf("the way to %s broke meanwhile: it may be done or not; read before you do it again", o.dc))
+	}
+	return err
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (o once) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return far(o).NewStream(ctx, desc, method, opts...)
+}
