@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcehttp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	nodeType = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
+	keyType  = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Key"}
+	fsType   = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
+	allType  = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Anything"}
+)
+
+// rig is the handler over a store in memory.
+type rig struct {
+	*testing.T
+	http.Handler
+	store    *memory.Store
+	registry *resource.Registry
+	svc      *resource.Service
+	peer     tlsutil.Peer
+	client   func(dc string) (pb.ResourceServiceClient, error) // nil: svc for dc1
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	g := &rig{T: t, store: memory.New(), registry: resource.NewRegistry(), peer: tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}}
+	t.Cleanup(func() { g.store.Close() })
+	for _, r := range []resource.Registration{
+		{Type: nodeType, Message: &pb.Node{}, Validate: func(r *pb.Resource) error {
+			if n, err := resource.Decode[*pb.Node](r); err != nil || n.Address == "" {
+				return errors.Join(err, errors.New("data.address is empty"))
+			}
+			return nil
+		}},
+		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckFreeName},
+		{Type: fsType, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true},
+		{Type: allType, Message: &pb.Resource{}, Scope: resource.ScopePartition},
+	} {
+		if err := g.registry.Register(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	g.svc, err = resource.NewService(resource.ServiceConfig{
+		Backend: g.store, Registry: g.registry, DC: "dc1", Primary: func() bool { return true },
+		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
+			p, ok := tlsutil.PeerFrom(ctx)
+			if !ok {
+				return p, errors.New("no certificate")
+			}
+			return p, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Handler, err = New(Config{DC: "dc1", Registry: g.registry, Client: func(dc string) (pb.ResourceServiceClient, error) {
+		switch {
+		case g.client != nil:
+			return g.client(dc)
+		case dc != "":
+			return nil, fmt.Errorf("%w: %q", ErrNoDatacenter, dc)
+		}
+		return g.svc.Client(), nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func (g *rig) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.Handler.ServeHTTP(w, r.WithContext(tlsutil.WithPeer(r.Context(), g.peer)))
+}
+
+// ask sends a request and demands a status.
+func (g *rig) ask(status int, method, target, body string) string {
+	g.Helper()
+	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(g.Context())
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	if w.Code != status {
+		g.Fatalf("%s %s: %d %s; want %d", method, target, w.Code, w.Body, status)
+	}
+	if want := "text/plain; charset=utf-8"; status >= 400 && w.Header().Get("Content-Type") != want {
+		g.Errorf("%s %s: content type %s", method, target, w.Header().Get("Content-Type"))
+	}
+	return w.Body.String()
+}
+
+// fails demands a status and a text in the answer.
+func (g *rig) fails(status int, text, method, target, body string) {
+	g.Helper()
+	if got := g.ask(status, method, target, body); !strings.Contains(got, text) || strings.Contains(got, "\n") {
+		g.Errorf("%s %s: %q; want %q", method, target, got, text)
+	}
+}
+
+func (g *rig) one(method, target, body string) api.Resource {
+	g.Helper()
+	var r api.Resource
+	if err := json.Unmarshal([]byte(g.ask(http.StatusOK, method, target, body)), &r); err != nil {
+		g.Fatal(err)
+	}
+	return r
+}
+
+func (g *rig) names(target string) string {
+	g.Helper()
+	var l struct{ Resources []api.Resource }
+	if err := json.Unmarshal([]byte(g.ask(http.StatusOK, "GET", target, "")), &l); err != nil {
+		g.Fatal(err)
+	}
+	var names []string
+	for _, r := range l.Resources {
+		names = append(names, r.ID.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+const web1 = "/api/catalog/v1/Node/web1"
+
+func TestWriteReadDelete(t *testing.T) {
+	g := newRig(t)
+	a := g.one("PUT", web1, `{"data":{"node":"web1","address":"10.0.0.1"},"metadata":{"team":"a"}}`)
+	if a.ID.Name != "web1" || a.ID.UID == "" || a.ID.Tenancy != (api.Tenancy{Partition: "default", Namespace: "default"}) || a.Version == "" ||
+		string(a.Data) != `{"node":"web1","address":"10.0.0.1"}` || a.Metadata["team"] != "a" || a.ModifyIndex == 0 {
+		t.Errorf("created %+v", a)
+	}
+	for _, path := range []string{web1, "/api/catalog/v1/node/web1", "/api/catalog/v1/NODE/web1?consistent", web1 + "?uid=" + a.ID.UID, web1 + "?dc=dc1"} {
+		if got := g.one("GET", path, ""); got.Version != a.Version {
+			t.Errorf("%s: %+v", path, got)
+		}
+	}
+	// A whole resource as it was read can be written again.
+	whole := g.ask(200, "GET", web1+"?pretty", "")
+	if !strings.HasPrefix(whole, "{\n  \"id\": {\n") || !strings.HasSuffix(whole, "}\n") {
+		t.Errorf("pretty: %s", whole)
+	}
+	b := g.one("PUT", web1, strings.Replace(whole, "10.0.0.1", "10.0.0.2", 1))
+	if b.Generation == a.Generation || b.ID.UID != a.ID.UID {
+		t.Errorf("updated %+v", b)
+	}
+	g.fails(409, "its version is "+b.Version+", not "+a.Version, "PUT", web1, whole)
+	g.fails(409, "read it and try again", "PUT", web1+"?version="+a.Version, `{"data":{"address":"x"}}`)
+	c := g.one("PUT", web1+"?version="+b.Version, `{"data":{"@type":"type.googleapis.com/wanfed.v1.Node","address":"10.0.0.3"}}`)
+	if string(c.Data) != `{"address":"10.0.0.3"}` || len(c.Metadata) != 0 {
+		t.Errorf("written %+v", c)
+	}
+	g.fails(409, "another uid", "PUT", web1+"?uid=01ARYZ6S410000000000000000", `{"data":{"address":"x"}}`)
+	if got := g.one("PUT", web1+"?dry-run", `{"data":{"address":"y"}}`); string(got.Data) != `{"address":"y"}` {
+		t.Errorf("dry run %+v", got)
+	}
+	if got := g.one("GET", web1, ""); got.Version != c.Version {
+		t.Errorf("a dry run wrote %+v", got)
+	}
+
+	g.fails(409, "its version is", "DELETE", web1+"?version="+a.Version, "")
+	g.ask(204, "DELETE", web1+"?version="+c.Version, "")
+	g.ask(204, "DELETE", web1, "")
+	g.fails(404, `catalog/v1/Node "web1": resource not found`, "GET", web1, "")
+	g.fails(409, "leave the version out to create one", "PUT", web1+"?version="+c.Version, `{"data":{"address":"x"}}`)
+}
+
+func TestRefused(t *testing.T) {
+	g := newRig(t)
+	put := func(status int, text, query, body string) { t.Helper(); g.fails(status, text, "PUT", web1+query, body) }
+	const ok = `{"data":{"address":"x"}}`
+	put(400, `invalid catalog/v1/Node "web1": data.address is empty`, "", `{"data":{}}`)
+	put(400, `invalid data: unknown field "adress"`, "", `{"data":{"adress":"x"}}`)
+	put(400, `invalid data: invalid value for string field address: 5`, "", `{"data":{"address":5}}`)
+	put(400, `invalid body: unknown field "dta"`, "", `{"dta":{}}`)
+	put(400, "invalid data: it is missing; it is the JSON of a wanfed.v1.Node", "", `{}`)
+	put(400, "invalid body: EOF", "", ``)
+	put(400, "more after the resource", "", ok+"{}")
+	put(400, `@type "x/wanfed.v1.Check": must be`, "", `{"data":{"@type":"x/wanfed.v1.Check"}}`)
+	put(400, `invalid id.name "web2": must be that of the request, "web1", or left out`, "", `{"id":{"name":"web2"},"data":{}}`)
+	put(400, `invalid id.type "a/v1/B": must be that of the path`, "", `{"id":{"type":{"group":"a","group_version":"v1","kind":"B"}},"data":{}}`)
+	put(400, `invalid version "8": must be that of the request, "7"`, "?version=7", `{"version":"8","data":{}}`)
+	put(400, `invalid parameter "verison": a write knows dc, pretty, version, uid`, "?verison=7", ok)
+	put(400, `parameter version: is given 2 times`, "?version=7&version=8", ok)
+	put(400, `parameter dry-run "maybe": must be 1 or 0`, "?dry-run=maybe", ok)
+	put(400, "invalid query string", "?a=%zz", ok)
+	put(400, `tenancy.namespace "*": must be 1 to 63`, "?namespace=*", ok)
+	put(404, `no such datacenter: "dc9"`, "?dc=dc9", ok)
+	put(413, "request is too large: its body must be at most 6291456 bytes", "", strings.Repeat(" ", MaxBody+1))
+	put(400, "must be at most 4194304", "", `{"data":{"address":"`+strings.Repeat("x", resource.MaxSize)+`"}}`)
+	put(400, "invalid owner catalog/v1/Node \"o\": must be stored", "", `{"owner":{"name":"o","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{"address":"x"}}`)
+
+	g.fails(400, `invalid type "catalog/v2/Node": is not registered; known are catalog/v1/Node, `, "GET", "/api/catalog/v2/Node", "")
+	g.fails(400, `path "/api/catalog/v1": must be`, "GET", "/api/catalog/v1", "")
+	g.fails(400, `invalid name "WEB": must be`, "GET", "/api/catalog/v1/Node/WEB", "")
+	g.fails(400, "watch and consistent", "GET", "/api/catalog/v1/Node?watch&consistent", "")
+	g.fails(400, "a read knows", "GET", web1+"?prefix=a", "")
+	g.fails(400, "each server describes itself", "GET", "/api/types?dc=dc2", "")
+	g.fails(400, "this document knows dc, pretty", "GET", "/api/types?x", "")
+	g.fails(405, "GET, HEAD, PUT, DELETE", "POST", web1, ok)
+	g.fails(405, "PUT is not for this path, but GET, HEAD", "PUT", "/api/catalog/v1/Node", ok)
+	g.fails(405, "GET, HEAD", "PUT", "/api/types", ok)
+	g.fails(404, "no such path", "GET", "/other", "")
+	g.fails(400, "must be empty: resources of this type have the scope cluster", "GET", "/api/federation/v1/federationstate?namespace=a", "")
+
+	g.peer = tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}
+	put(403, "gateway/dc2/gw1 may not write catalog/v1/Node: only servers and cli certificates of datacenter dc1 may", "", ok)
+	g.fails(403, "may not list", "GET", "/api/catalog/v1/Node?watch", "")
+}
+
+func TestNames(t *testing.T) {
+	g := newRig(t)
+	const ok = `{"data":{"address":"x"}}`
+	for path, want := range map[string]string{
+		"a/b": "a/b", "a%2Fc": "a/c", "a/%2F/d": "a///d", "%2e%2e": "..", "with%20blank": "with blank", "%C3%A4?": "ä", "a/": "a/",
+	} {
+		if got := g.one("PUT", "/api/kv/v1/key/"+path, ok); got.ID.Name != want {
+			t.Errorf("%s: %q, want %q", path, got.ID.Name, want)
+		}
+		if got := g.one("GET", "/api/kv/v1/key/"+path, ""); got.ID.Name != want {
+			t.Errorf("%s: %q, want %q", path, got.ID.Name, want)
+		}
+	}
+	for query, want := range map[string]string{"": ".. a/ a/// /d a/b a/c with blank ä", "?prefix=a/": "a/ a/// /d a/b a/c", "?prefix=b": ""} {
+		if got := g.names("/api/kv/v1/key" + query); got != strings.ReplaceAll(want, "a/// /d", "a///d") {
+			t.Errorf("list %s: %q, want %q", query, got, want)
+		}
+	}
+	g.one("PUT", "/api/kv/v1/key/n?namespace=other", ok)
+	if got := g.names("/api/kv/v1/key/?namespace=*&prefix=n"); got != "n" {
+		t.Errorf("all namespaces: %q", got)
+	}
+}
+
+func TestOwnedAndStatus(t *testing.T) {
+	g := newRig(t)
+	owner := g.one("PUT", web1, `{"data":{"address":"x"}}`)
+	child := g.one("PUT", "/api/kv/v1/key/c", `{"owner":{"name":"web1","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{}}`)
+	if child.Owner == nil || child.Owner.UID != owner.ID.UID {
+		t.Errorf("owner %+v", child.Owner)
+	}
+	if got := g.names(web1 + "?owned"); got != "c" {
+		t.Errorf("owned: %q", got)
+	}
+	const status = `{"observed_generation":"g","conditions":[{"type":"ready","state":"STATE_TRUE","resource":{"name":"r"}}]}`
+	g.fails(400, `id.uid ""`, "PUT", web1+"?status=ctl", status)
+	g.fails(400, `invalid status: unknown field "x"`, "PUT", web1+"?status=ctl&uid="+owner.ID.UID, `{"x":1}`)
+	g.fails(400, "a status is not tried", "PUT", web1+"?status=ctl&dry-run&uid="+owner.ID.UID, status)
+	got := g.one("PUT", web1+"?status=ctl&uid="+owner.ID.UID, status)
+	if s := got.Status["ctl"]; s.ObservedGeneration != "g" || len(s.Conditions) != 1 || s.Conditions[0].State != "STATE_TRUE" || s.Conditions[0].Resource.Name != "r" ||
+		s.UpdatedAt.IsZero() || got.Generation != owner.Generation {
+		t.Errorf("status %+v", got)
+	}
+}
+
+// TestLargeList: what is written piece by piece is one JSON document, also as the snapshot of a watch.
+func TestLargeList(t *testing.T) {
+	g := newRig(t)
+	const n = 1000
+	var ops []*pb.Op
+	for i := range n {
+		r, err := resource.New(nodeType, fmt.Sprintf("n%05d", i), &pb.Node{Address: strings.Repeat("x", 100)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops = append(ops, resource.PutOp(r, ""))
+	}
+	if _, err := g.store.Commit(t.Context(), ops...); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"", "?pretty", "?dc=dc2", "?dc=dc2&pretty"} {
+		g.client = func(dc string) (pb.ResourceServiceClient, error) {
+			if dc == "" {
+				return g.svc.Client(), nil
+			}
+			return tooLarge{g.svc.Client()}, nil
+		}
+		if got := strings.Fields(g.names("/api/catalog/v1/Node" + path)); len(got) != n || got[n-1] != "n00999" {
+			t.Errorf("%s: %d", path, len(got))
+		}
+	}
+	g.fails(413, "received message larger than max", "GET", "/api/catalog/v1/Node?dc=dc2&consistent", "")
+	if body := g.ask(200, "GET", "/api/catalog/v1/Node?prefix=x&pretty", ""); body != `{"resources":[]}`+"\n" {
+		t.Errorf("empty: %q", body)
+	}
+}
+
+// TestBrokenList: a list that ends early is no JSON, and no end of the connection either.
+func TestBrokenList(t *testing.T) {
+	g := newRig(t)
+	for i := range 3 {
+		g.one("PUT", fmt.Sprintf("/api/catalog/v1/Node/n%d", i), `{"data":{"address":"x"}}`)
+	}
+	g.client = func(string) (pb.ResourceServiceClient, error) { return breaks{tooLarge{g.svc.Client()}}, nil }
+	srv := httptest.NewServer(g)
+	defer srv.Close()
+	resp, err := srv.Client().Get(srv.URL + "/api/catalog/v1/Node")
+	if err == nil {
+		_, err = io.ReadAll(resp.Body)
+		resp.Body.Close()
+	}
+	if err == nil {
+		t.Error("half a list ends well")
+	}
+}

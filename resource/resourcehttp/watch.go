@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcehttp
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// heartbeat is how often a comment is sent on a quiet watch: so that both sides see when the other is gone.
+	heartbeat = 15 * time.Second
+	// slowest is how long a reader of a watch may take for one piece of it.
+	slowest = 10 * time.Second
+	// ahead is how many events are taken while others are written, so that a snapshot needs few writes.
+	ahead = 64
+)
+
+// received is what came of a stream: an event, or its end.
+type received struct {
+	ev  *pb.WatchEvent
+	err error
+}
+
+// watch answers with server-sent events until somebody ends it. Until the first event it can fail as other requests do.
+func (q *request) watch() error {
+	if q.r.Method == http.MethodHead {
+		return badRequest("parameter watch: is not for HEAD")
+	}
+	ctx, cancel := context.WithCancel(q.r.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	stream, err := q.client.WatchList(ctx, &pb.WatchListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
+	if err != nil {
+		return err
+	}
+	events := make(chan received, ahead)
+	wg.Go(func() {
+		for {
+			ev, err := stream.Recv()
+			select {
+			case events <- received{ev, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	var first received
+	select {
+	case first = <-events:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if first.err != nil {
+		return first.err
+	}
+	header := q.w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	s := &eventStream{w: q.w, rc: http.NewResponseController(q.w), h: q.h}
+	s.add(first)
+	s.follow(ctx, events)
+	return nil
+}
+
+// eventStream writes events as they come.
+type eventStream struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	h   *handler
+	buf bytes.Buffer
+	end bool // the last event is written
+}
+
+// follow writes until the stream, the client or ctx ends.
+func (s *eventStream) follow(ctx context.Context, events <-chan received) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case e := <-events: // before anything is sent: there may be more
+			s.add(e)
+			if !s.end && s.buf.Len() < piece {
+				continue
+			}
+		default:
+		}
+		if s.flush() != nil || s.end {
+			return
+		}
+		select {
+		case e := <-events:
+			s.add(e)
+		case <-tick.C:
+			s.buf.WriteString(": heartbeat\n\n")
+		case <-ctx.Done(): // the server stops, or the client has gone
+			s.finish("this server is stopping: watch again, or ask another server")
+		}
+	}
+}
+
+// add writes e into the buffer.
+func (s *eventStream) add(e received) {
+	switch {
+	case e.err != nil:
+		s.finish(textOf(resource.FromStatus(e.err)) + ": watch again")
+	case e.ev.GetUpsert() != nil:
+		s.event(api.EventUpsert, s.h.encode(e.ev.GetUpsert().GetResource()))
+	case e.ev.GetDelete() != nil:
+		s.event(api.EventDelete, s.h.encode(e.ev.GetDelete().GetResource()))
+	case e.ev.GetEndOfSnapshot() != nil:
+		s.event(api.EventEndOfSnapshot, struct{}{})
+	}
+}
+
+func (s *eventStream) finish(why string) {
+	s.event(api.EventEnd, map[string]string{"error": why})
+	s.end = true
+}
+
+func (s *eventStream) event(name string, data any) {
+	body, err := marshal(data, "", false)
+	if err != nil {
+		name, body, s.end = api.EventEnd, []byte(`{"error":"an event could not be written as JSON"}`), true
+	}
+	s.buf.WriteString("event: " + name + "\ndata: ")
+	s.buf.Write(body)
+	s.buf.WriteString("\n\n")
+}
+
+// flush sends what is in the buffer. It fails when the client is gone or too slow.
+func (s *eventStream) flush() error {
+	if s.buf.Len() == 0 {
+		return nil
+	}
+	extend(s.w, slowest)
+	_, err := s.w.Write(s.buf.Bytes())
+	s.buf.Reset()
+	if s.buf.Cap() > 4*piece {
+		s.buf = bytes.Buffer{} // one large event
+	}
+	if err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}
