@@ -30,7 +30,9 @@ type MuxConfig struct {
 	// place of one whose peer is slow: first of those without a ClientHello after 250 ms, then of those that take a second.
 	// Default (0): 512.
 	MaxHandshakes int
-	Logger        *slog.Logger // default: nothing is logged
+	// Heard, if not nil, is called for each connection that was let in, with who opened it. It must not block.
+	Heard  func(tlsutil.Peer)
+	Logger *slog.Logger // default: nothing is logged
 }
 
 // Mux accepts TLS connections on one port and hands each to the handler of the protocol that it negotiated by ALPN
@@ -45,9 +47,9 @@ type Mux struct {
 	mu        sync.Mutex
 	routes    []*muxRoute // in order of preference; complete when running
 	listeners []*muxListener
+	plain     *muxListener // takes what is not TLS; nil: nobody does. Complete when running
 	running   bool
 	addr      net.Addr
-	plain     *muxListener // takes what is not TLS; nil: nobody does. Complete when running
 	conns     map[net.Conn]struct{} // accepted and neither closed nor handed over
 	stopping  bool
 	drainedc  chan struct{} // closed when stopping and conns is empty
@@ -135,11 +137,11 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			wait = 0
-			sh := m.shakes.admit(ctx, c)
-			if sh == nil {
 			if m.plain != nil {
 				c = &peeked{Conn: c}
 			}
+			sh := m.shakes.admit(ctx, c)
+			if sh == nil {
 				c.Close()
 				return nil
 			}
@@ -208,13 +210,13 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	}
 	defer m.forget(raw)
 	m.shakes.begin(sh)
-	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
-	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
 	if p, ok := raw.(*peeked); ok && p.peek(m.cfg.HandshakeTimeout) && p.first != recordHandshake {
 		m.shakes.end(sh)
 		m.plain.take(ctx, raw)
 		return
 	}
+	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
+	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
 	shed := m.shakes.end(sh)
 	if err != nil || shed {
 		m.tellHTTP(err)
@@ -232,6 +234,9 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	if !ok {
 		closeConn(c)
 		return
+	}
+	if m.cfg.Heard != nil {
+		m.cfg.Heard(p)
 	}
 	m.log.Debug("connection accepted", "peer", p, "alpn", r.alpn, "remote", raw.RemoteAddr())
 	m.opened(r, 1)
