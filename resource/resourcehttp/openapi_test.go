@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcehttp
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/api"
+)
+
+func TestTypes(t *testing.T) {
+	g := newRig(t)
+	var all []api.ResourceType
+	if err := json.Unmarshal([]byte(g.ask(200, "GET", "/api/types", "")), &all); err != nil {
+		t.Fatal(err)
+	}
+	want := api.ResourceType{
+		Type:  api.ResourceTypeName{Group: "federation", GroupVersion: "v1", Kind: "FederationState"},
+		Scope: "cluster", Federated: true, Message: "wanfed.v1.FederationState", Path: "/api/federation/v1/FederationState",
+	}
+	if len(all) != 4 || all[1] != want {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestOpenAPI: every reference leads somewhere, every operation has a name of its own, every parameter in a path is declared, and
+// what a schema says of a message is what protojson does.
+func TestOpenAPI(t *testing.T) {
+	g := newRig(t)
+	var doc struct {
+		OpenAPI    string
+		Info       struct{ Title, Version string }
+		Paths      map[string]map[string]any
+		Components struct{ Schemas map[string]map[string]any }
+	}
+	text := g.ask(200, "GET", "/api/openapi.json?pretty", "")
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.OpenAPI != "3.1.0" || doc.Info.Title == "" || doc.Info.Version == "" {
+		t.Errorf("%.200s", text)
+	}
+	for _, ref := range refs(doc) {
+		if _, ok := doc.Components.Schemas[strings.TrimPrefix(ref, "#/components/schemas/")]; !ok {
+			t.Errorf("%s is nowhere", ref)
+		}
+	}
+	ids := map[string]bool{}
+	for path, item := range doc.Paths {
+		if strings.Contains(path, "{name}") != (item["parameters"] != nil) {
+			t.Errorf("%s has the parameters %v", path, item["parameters"])
+		}
+		for method, op := range item {
+			if method == "parameters" {
+				continue
+			}
+			op := op.(map[string]any)
+			id, _ := op["operationId"].(string)
+			if id == "" || ids[id] || op["responses"] == nil {
+				t.Errorf("%s %s: %v", method, path, op)
+			}
+			ids[id] = true
+		}
+	}
+	if len(ids) != 2+4*4 {
+		t.Errorf("%d operations", len(ids))
+	}
+	for _, op := range []operation{opList, opRead, opWrite, opDelete} {
+		for _, name := range op.params {
+			if about[name].help == "" {
+				t.Errorf("parameter %s has no description", name)
+			}
+		}
+	}
+	properties := doc.Components.Schemas["wanfed.v1.FederationState"]["properties"].(map[string]any)
+	if got := slices.Sorted(maps.Keys(properties)); !slices.Contains(got, "mesh_gateways") || !slices.Contains(got, "updated_at") {
+		t.Errorf("properties %v", got)
+	}
+	if got := properties["updated_at"]; got.(map[string]any)["format"] != "date-time" {
+		t.Errorf("updated_at is %v", got)
+	}
+	if got := properties["primary_modify_index"]; got.(map[string]any)["type"] != "string" {
+		t.Errorf("primary_modify_index is %v", got)
+	}
+}
+
+// refs returns every $ref in v.
+func refs(v any) (all []string) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	for part := range strings.SplitSeq(string(body), `"$ref":"`) {
+		if ref, _, ok := strings.Cut(part, `"`); ok && strings.HasPrefix(ref, "#/") {
+			all = append(all, ref)
+		}
+	}
+	return all
+}
+
+func TestNew(t *testing.T) {
+	_, err := New(Config{})
+	if err == nil || strings.Count(err.Error(), "is required") != 3 {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcehttp
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// opened is a watch as a client has it.
+type opened struct {
+	*testing.T
+	resp *http.Response
+	in   *bufio.Reader
+}
+
+func (g *rig) open(ctx context.Context, srv *httptest.Server, path string) *opened {
+	g.Helper()
+	req, err := http.NewRequestWithContext(ctx, "GET", srv.URL+path, nil)
+	if err != nil {
+		g.Fatal(err)
+	}
+	resp, err := srv.Client().Do(req)
+	if err != nil {
+		g.Fatal(err)
+	}
+	g.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		g.Fatalf("%s %v", resp.Status, resp.Header)
+	}
+	return &opened{g.T, resp, bufio.NewReader(resp.Body)}
+}
+
+// next demands an event whose data have text.
+func (o *opened) next(event, text string) {
+	o.Helper()
+	var lines []string
+	for {
+		line, err := o.in.ReadString('\n')
+		if err != nil {
+			o.Fatalf("%v after %q", err, lines)
+		}
+		if line == "\n" {
+			break
+		}
+		lines = append(lines, strings.TrimSuffix(line, "\n"))
+	}
+	if len(lines) != 2 || lines[0] != "event: "+event || !strings.HasPrefix(lines[1], "data: ") || !strings.Contains(lines[1], text) {
+		o.Errorf("%q; want %s with %s", lines, event, text)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	g := newRig(t)
+	g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
+	stopping, stop := context.WithCancel(context.Background())
+	srv := httptest.NewUnstartedServer(g)
+	srv.Config.BaseContext = func(net.Listener) context.Context { return stopping }
+	srv.Start()
+	defer srv.Close()
+	defer stop()
+
+	o := g.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
+	o.next("upsert", `"name":"web1"`)
+	o.next("end-of-snapshot", "{}")
+	g.one("PUT", web1, `{"data":{"address":"10.0.0.2"}}`)
+	o.next("upsert", `"data":{"address":"10.0.0.2"}`)
+	g.one("PUT", "/api/kv/v1/key/k", `{"data":{}}`) // another type
+	g.ask(204, "DELETE", web1, "")
+	o.next("delete", `"name":"web1"`)
+
+	// A restored store ends it, with what to do.
+	var b strings.Builder
+	if err := g.store.WriteSnapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	other := g.open(t.Context(), srv, "/api/kv/v1/key?watch&prefix=k")
+	other.next("upsert", `"name":"k"`)
+	other.next("end-of-snapshot", "{}")
+	if err := g.store.Restore(strings.NewReader(b.String())); err != nil {
+		t.Fatal(err)
+	}
+	other.next("end", "watch was reset: watch again")
+	if rest, err := io.ReadAll(other.in); err != nil || len(rest) > 0 {
+		t.Errorf("after the end: %q, %v", rest, err)
+	}
+	o.next("end", "watch was reset: watch again")
+
+	// So does the server's stop.
+	o = g.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
+	o.next("end-of-snapshot", "{}")
+	stop()
+	o.next("end", "this server is stopping")
+	if _, err := o.in.ReadByte(); err != io.EOF {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestWatchThatNobodyReads: a client that goes, or does not read, ends the watch.
+func TestWatchThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
+		w := &slowWriter{header: http.Header{}, free: 1}
+		began := time.Now()
+		r := httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(t.Context())
+		g.ServeHTTP(w, r) // the first piece is taken; then comes a heartbeat, and nobody takes it
+		if d := time.Since(began); d != heartbeat+slowest {
+			t.Errorf("it took %v", d)
+		}
+		if got := w.body.String(); strings.Count(got, "event: ") != 2 || strings.Contains(got, "heartbeat") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// slowWriter takes so many writes, and lets others wait for their deadline.
+type slowWriter struct {
+	header   http.Header
+	body     strings.Builder
+	free     int
+	deadline time.Time
+}
+
+func (w *slowWriter) Header() http.Header { return w.header }
+func (w *slowWriter) WriteHeader(int)     {}
+func (w *slowWriter) Flush()              {}
+
+func (w *slowWriter) SetWriteDeadline(t time.Time) error {
+	w.deadline = t
+	return nil
+}
+
+func (w *slowWriter) Write(b []byte) (int, error) {
+	if w.free == 0 {
+		time.Sleep(time.Until(w.deadline))
+		return 0, context.DeadlineExceeded
+	}
+	w.free--
+	return w.body.Write(b)
+}
+
+func TestHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeat+time.Second)
+		defer cancel()
+		w := &slowWriter{header: http.Header{}, free: 10}
+		g.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
+		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "ask another server\"}\n\n") {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// TestLocalClient: a client in the same process has the stream's rules of one over a connection.
+func TestLocalClient(t *testing.T) {
+	g := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := g.svc.Client().Read(ctx, &pb.ReadRequest{Id: resource.ID(nodeType, "a")}); StatusOf(err) != 403 {
+		t.Errorf("without a peer: %v", err)
+	}
+	stream, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); StatusOf(err) != 403 {
+		t.Errorf("without a peer: %v", err)
+	}
+	if _, err := stream.Recv(); err != io.EOF {
+		t.Errorf("after the end: %v", err)
+	}
+	cancel()
+	// One that nobody receives from ends with its context: TestMain sees that.
+	if _, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType}); err != nil {
+		t.Fatal(err)
+	}
+}
