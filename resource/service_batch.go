@@ -23,7 +23,7 @@ type Step struct {
 	Version string
 }
 
-// Allow says whether the caller of ctx may do verb, VerbRead or VerbList, with resources of a type: nil, or an ErrDenied. It is
+// Allow says whether the caller of ctx may do verb with resources of a type whose Authorize looks at the type alone: nil, or an ErrDenied. It is
 // for code of a server that then asks the Backend itself.
 func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
 	peer, reg, err := s.admit(ctx, typ)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
@@ -171,7 +172,7 @@ func (p *parts) buildTunnel() (err error) {
 
 func (p *parts) buildStore() (err error) {
 	p.registry = resource.NewRegistry()
-	if err := errors.Join(resource.Register(p.registry), catalog.Register(p.registry), federation.Register(p.registry)); err != nil {
+	if err := errors.Join(resource.Register(p.registry), catalog.Register(p.registry), kv.Register(p.registry), federation.Register(p.registry)); err != nil {
 		return err
 	}
 	p.store, err = raftstore.Open(raftstore.Config{

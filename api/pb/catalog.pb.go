@@ -13,6 +13,7 @@ package pb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -177,8 +178,13 @@ type Service struct {
 	// "lan": for servers of the same datacenter; "wan": for other datacenters.
 	TaggedAddresses map[string]*Address `protobuf:"bytes,8,rep,name=tagged_addresses,json=taggedAddresses,proto3" json:"tagged_addresses,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Meta            map[string]string   `protobuf:"bytes,9,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Shares among its instances, for balancers; 0 stands for 1.
+	WeightPassing uint32 `protobuf:"varint,10,opt,name=weight_passing,json=weightPassing,proto3" json:"weight_passing,omitempty"`
+	WeightWarning uint32 `protobuf:"varint,11,opt,name=weight_warning,json=weightWarning,proto3" json:"weight_warning,omitempty"`
+	// Kept for clients; means nothing here.
+	EnableTagOverride bool `protobuf:"varint,12,opt,name=enable_tag_override,json=enableTagOverride,proto3" json:"enable_tag_override,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -274,6 +280,27 @@ func (x *Service) GetMeta() map[string]string {
 	return nil
 }
 
+func (x *Service) GetWeightPassing() uint32 {
+	if x != nil {
+		return x.WeightPassing
+	}
+	return 0
+}
+
+func (x *Service) GetWeightWarning() uint32 {
+	if x != nil {
+		return x.WeightWarning
+	}
+	return 0
+}
+
+func (x *Service) GetEnableTagOverride() bool {
+	if x != nil {
+		return x.EnableTagOverride
+	}
+	return false
+}
+
 // Check is the health of a service (or of a node, with no service id).
 type Check struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -281,13 +308,20 @@ type Check struct {
 	CheckId string                 `protobuf:"bytes,2,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`
 	Name    string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// "passing", "warning" or "critical".
-	Status        string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
-	Notes         string `protobuf:"bytes,5,opt,name=notes,proto3" json:"notes,omitempty"`
-	Output        string `protobuf:"bytes,6,opt,name=output,proto3" json:"output,omitempty"`
-	ServiceId     string `protobuf:"bytes,7,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
-	ServiceName   string `protobuf:"bytes,8,opt,name=service_name,json=serviceName,proto3" json:"service_name,omitempty"`
-	Type          string `protobuf:"bytes,9,opt,name=type,proto3" json:"type,omitempty"`
-	Interval      string `protobuf:"bytes,10,opt,name=interval,proto3" json:"interval,omitempty"`
+	Status      string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
+	Notes       string `protobuf:"bytes,5,opt,name=notes,proto3" json:"notes,omitempty"`
+	Output      string `protobuf:"bytes,6,opt,name=output,proto3" json:"output,omitempty"`
+	ServiceId   string `protobuf:"bytes,7,opt,name=service_id,json=serviceId,proto3" json:"service_id,omitempty"`
+	ServiceName string `protobuf:"bytes,8,opt,name=service_name,json=serviceName,proto3" json:"service_name,omitempty"`
+	Type        string `protobuf:"bytes,9,opt,name=type,proto3" json:"type,omitempty"`
+	Interval    string `protobuf:"bytes,10,opt,name=interval,proto3" json:"interval,omitempty"`
+	Timeout     string `protobuf:"bytes,11,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// How long it stays as it is when nobody reports; then it is critical. 0: for ever. Only checks of type "ttl" have one.
+	Ttl *durationpb.Duration `protobuf:"bytes,12,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// After how long in critical state its service is deleted. 0: never.
+	DeregisterAfter *durationpb.Duration `protobuf:"bytes,13,opt,name=deregister_after,json=deregisterAfter,proto3" json:"deregister_after,omitempty"`
+	// What whoever runs the check was told, as JSON. Means nothing here.
+	Definition    string `protobuf:"bytes,14,opt,name=definition,proto3" json:"definition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -392,11 +426,39 @@ func (x *Check) GetInterval() string {
 	return ""
 }
 
+func (x *Check) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *Check) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
+	}
+	return nil
+}
+
+func (x *Check) GetDeregisterAfter() *durationpb.Duration {
+	if x != nil {
+		return x.DeregisterAfter
+	}
+	return nil
+}
+
+func (x *Check) GetDefinition() string {
+	if x != nil {
+		return x.Definition
+	}
+	return ""
+}
+
 var File_api_pb_catalog_proto protoreflect.FileDescriptor
 
 const file_api_pb_catalog_proto_rawDesc = "" +
 	"\n" +
-	"\x14api/pb/catalog.proto\x12\twanfed.v1\"\xe1\x02\n" +
+	"\x14api/pb/catalog.proto\x12\twanfed.v1\x1a\x1egoogle/protobuf/duration.proto\"\xe1\x02\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -414,7 +476,7 @@ const file_api_pb_catalog_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"7\n" +
 	"\aAddress\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04port\"\xb4\x03\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\"\xb2\x04\n" +
 	"\aService\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x0e\n" +
@@ -424,13 +486,17 @@ const file_api_pb_catalog_proto_rawDesc = "" +
 	"\aaddress\x18\x06 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\a \x01(\rR\x04port\x12R\n" +
 	"\x10tagged_addresses\x18\b \x03(\v2'.wanfed.v1.Service.TaggedAddressesEntryR\x0ftaggedAddresses\x120\n" +
-	"\x04meta\x18\t \x03(\v2\x1c.wanfed.v1.Service.MetaEntryR\x04meta\x1aV\n" +
+	"\x04meta\x18\t \x03(\v2\x1c.wanfed.v1.Service.MetaEntryR\x04meta\x12%\n" +
+	"\x0eweight_passing\x18\n" +
+	" \x01(\rR\rweightPassing\x12%\n" +
+	"\x0eweight_warning\x18\v \x01(\rR\rweightWarning\x12.\n" +
+	"\x13enable_tag_override\x18\f \x01(\bR\x11enableTagOverride\x1aV\n" +
 	"\x14TaggedAddressesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12(\n" +
 	"\x05value\x18\x02 \x01(\v2\x12.wanfed.v1.AddressR\x05value:\x028\x01\x1a7\n" +
 	"\tMetaEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x03\n" +
 	"\x05Check\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
 	"\bcheck_id\x18\x02 \x01(\tR\acheckId\x12\x12\n" +
@@ -443,7 +509,13 @@ const file_api_pb_catalog_proto_rawDesc = "" +
 	"\fservice_name\x18\b \x01(\tR\vserviceName\x12\x12\n" +
 	"\x04type\x18\t \x01(\tR\x04type\x12\x1a\n" +
 	"\binterval\x18\n" +
-	" \x01(\tR\bintervalB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	" \x01(\tR\binterval\x12\x18\n" +
+	"\atimeout\x18\v \x01(\tR\atimeout\x12+\n" +
+	"\x03ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12D\n" +
+	"\x10deregister_after\x18\r \x01(\v2\x19.google.protobuf.DurationR\x0fderegisterAfter\x12\x1e\n" +
+	"\n" +
+	"definition\x18\x0e \x01(\tR\n" +
+	"definitionB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_catalog_proto_rawDescOnce sync.Once
@@ -459,26 +531,29 @@ func file_api_pb_catalog_proto_rawDescGZIP() []byte {
 
 var file_api_pb_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_api_pb_catalog_proto_goTypes = []any{
-	(*Node)(nil),    // 0: wanfed.v1.Node
-	(*Address)(nil), // 1: wanfed.v1.Address
-	(*Service)(nil), // 2: wanfed.v1.Service
-	(*Check)(nil),   // 3: wanfed.v1.Check
-	nil,             // 4: wanfed.v1.Node.TaggedAddressesEntry
-	nil,             // 5: wanfed.v1.Node.MetaEntry
-	nil,             // 6: wanfed.v1.Service.TaggedAddressesEntry
-	nil,             // 7: wanfed.v1.Service.MetaEntry
+	(*Node)(nil),                // 0: wanfed.v1.Node
+	(*Address)(nil),             // 1: wanfed.v1.Address
+	(*Service)(nil),             // 2: wanfed.v1.Service
+	(*Check)(nil),               // 3: wanfed.v1.Check
+	nil,                         // 4: wanfed.v1.Node.TaggedAddressesEntry
+	nil,                         // 5: wanfed.v1.Node.MetaEntry
+	nil,                         // 6: wanfed.v1.Service.TaggedAddressesEntry
+	nil,                         // 7: wanfed.v1.Service.MetaEntry
+	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
 }
 var file_api_pb_catalog_proto_depIdxs = []int32{
 	4, // 0: wanfed.v1.Node.tagged_addresses:type_name -> wanfed.v1.Node.TaggedAddressesEntry
 	5, // 1: wanfed.v1.Node.meta:type_name -> wanfed.v1.Node.MetaEntry
 	6, // 2: wanfed.v1.Service.tagged_addresses:type_name -> wanfed.v1.Service.TaggedAddressesEntry
 	7, // 3: wanfed.v1.Service.meta:type_name -> wanfed.v1.Service.MetaEntry
-	1, // 4: wanfed.v1.Service.TaggedAddressesEntry.value:type_name -> wanfed.v1.Address
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	8, // 4: wanfed.v1.Check.ttl:type_name -> google.protobuf.Duration
+	8, // 5: wanfed.v1.Check.deregister_after:type_name -> google.protobuf.Duration
+	1, // 6: wanfed.v1.Service.TaggedAddressesEntry.value:type_name -> wanfed.v1.Address
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_catalog_proto_init() }

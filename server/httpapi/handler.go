@@ -3,6 +3,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -66,6 +69,7 @@ type handler struct {
 	src    Source
 	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
+	kv     *kv.Store // nil without Config.Resources
 }
 
 // New makes the handler of all endpoints. It starts nothing.
@@ -93,7 +97,11 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.API != nil {
 		mux.Handle("/api/", h.guarded(cfg.API))
 	}
-	return bounded(checkHost(cfg.Names, h.logged(h.identified(mux)))), nil
+	records, err := h.records(cfg, mux)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP API: %w", err)
+	}
+	return bounded(checkHost(cfg.Names, h.logged(h.identified(records)))), nil
 }
 
 // afterWait is how long a request may take besides the wait it asks for: asking elsewhere, writing the answer.
@@ -160,18 +168,42 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	body, err := json.Marshal(a.body)
-	if pretty && err == nil {
-		body, err = json.MarshalIndent(a.body, "", "    ")
-		body = append(body, '\n')
+	e, ok := a.body.(encoded)
+	if !ok {
+		body, err := json.Marshal(a.body)
+		if err != nil {
+			fail(w, http.StatusInternalServerError, err.Error())
+			return
+		}
+		e = encoded{typeJSON, body}
 	}
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err.Error())
-		return
+	if pretty && e.contentType == typeJSON {
+		e.body = indent(e.body)
 	}
-	header.Set("Content-Type", "application/json")
+	header.Set("Content-Type", cmp.Or(e.contentType, "text/plain; charset=utf-8"))
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(body) // the client has gone: nobody to tell
+	if e.contentType == "" {
+		header.Set("Content-Security-Policy", "sandbox")
+	}
+	_, _ = w.Write(e.body) // the client has gone: nobody to tell
+}
+
+const typeJSON = "application/json"
+
+// encoded, as body of an answer, is what is sent: JSON, or, without a content type, bytes that clients have written and no browser
+// may take for a page.
+type encoded struct {
+	contentType string
+	body        []byte
+}
+
+func indent(body []byte) []byte {
+	out := bytes.Buffer{}
+	if json.Indent(&out, body, "", "    ") != nil {
+		return body // as it is
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
 }
 
 // fail answers with one line of text, without an end of line: Consul's clients compare some of them.
