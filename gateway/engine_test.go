@@ -18,6 +18,7 @@ var suite = []struct {
 	f    func(*testing.T, Engine)
 }{
 	{"ForwardBySNI", testForwardBySNI},
+	{"Protocols", testProtocols},
 	{"RefuseOwnListener", testRefuseOwnListener},
 	{"CutHello", testCutHello},
 	{"HelloInPieces", testHelloInPieces},

@@ -279,14 +279,14 @@ func BenchmarkParseHello(b *testing.B) {
 
 // TestHelloAllocatesNothing has hellos that come whole, in one record, be read and routed.
 func TestHelloAllocatesNothing(t *testing.T) {
-	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}})
+	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}, Protocols: []string{"x", "h2"}})
 	for _, sni := range []string{"srv1.server.dc1.wanfed", "srv1.server.dc2.wanfed", "Srv1.server.dc2.wanfed"} {
 		hello := goHello(t, &tls.Config{ServerName: sni, NextProtos: []string{"wanfed/gossip/1", "h2"}})
 		allocs := testing.AllocsPerRun(100, func() {
 			var p HelloParser
 			h, err := p.Parse(hello)
-			if err != nil || table.find(h.SNI) == nil {
-				t.Fatal(err)
+			if _, refused := table.choose(h); err != nil || refused != nil {
+				t.Fatal(err, refused)
 			}
 		})
 		if upper := sni[0] == 'S'; allocs != 0 && !upper || allocs > 1 {

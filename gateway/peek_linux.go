@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"errors"
 	"io"
 	"slices"
 	"time"
@@ -72,19 +71,13 @@ func (p *pair) route(w *worker, hello Hello, peeked []byte) {
 	p.state = stateSearch
 	w.now = time.Now()
 	table := p.side.Table()
-	var to *target
-	if len(hello.SNI) > 0 {
-		to = table.find(hello.SNI)
-	}
+	to, refused := table.choose(hello)
 	took := w.now.Sub(w.start) - p.began
 	p.trip.helloCame(hello.SNI, took)
 	p.side.noteHello(to, took)
-	switch {
-	case len(hello.SNI) == 0:
-		p.refuse(w, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")})
-	case to == nil:
-		p.refuse(w, &refusal{reason: ReasonUnknownSNI, sni: string(hello.SNI)})
-	default:
+	if refused != nil {
+		p.refuse(w, refused)
+	} else {
 		w.search(p, table, to, hello, peeked)
 	}
 	// peeked may be in the worker's buffer: from here on it is not valid.

@@ -57,6 +57,36 @@ func testForwardBySNI(t *testing.T, e Engine) {
 	p.refused(t, map[Reason]uint64{ReasonUnknownSNI: 1, ReasonUpstreamUnreachable: 1, ReasonNoSNI: 1})
 }
 
+// testProtocols has a route that only some protocols may take.
+func testProtocols(t *testing.T, e Engine) {
+	var log syncBuffer
+	p := start(t, Config{Engine: e, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		Route{Match: "some.example", To: []string{upstream(t, named("srv1"))}, Protocols: []string{"wanfed/gossip/1", "h2"}})
+	dial := func(ids ...string) error {
+		c, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "some.example", InsecureSkipVerify: true, NextProtos: ids})
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	if err := dial("x", "h2"); err != nil {
+		t.Error(err)
+	}
+	for _, ids := range [][]string{nil, {"x", "H2", "a", "b", "c"}} {
+		if err := dial(ids...); err == nil || !strings.Contains(err.Error(), "no application protocol") {
+			t.Errorf("%q: %v", ids, err)
+		}
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonProtocol: 2})
+	if st := p.side.Stats(); st.Hellos[RouteExact].Count != 3 || st.Dials[RouteExact].Count != 1 {
+		t.Errorf("%+v", st)
+	}
+	if !strings.Contains(log.String(), `reason=protocol err="it offers none"`) {
+		t.Error(log.String())
+	}
+}
+
 func testRefuseOwnListener(t *testing.T, e Engine) {
 	p := start(t, Config{Engine: e})
 	p.side.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))

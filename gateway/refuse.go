@@ -27,12 +27,14 @@ const (
 	ReasonNoFiles
 	ReasonDenied
 	ReasonSourceLimit
+	ReasonProtocol
 	reasons
 )
 
 // Reasons lists every reason.
 var Reasons = [reasons]Reason{ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge,
-	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit}
+	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit,
+	ReasonProtocol}
 
 var reasonInfo = [reasons]struct {
 	name  string
@@ -63,6 +65,8 @@ var reasonInfo = [reasons]struct {
 		"the client's address is not among those that may connect to this side"},
 	ReasonSourceLimit: {"source_limit", 0,
 		"this client's address has as many connections as one may; look at what connects from there, or raise the limit"},
+	ReasonProtocol: {"protocol", 120, // no_application_protocol
+		"the route takes only clients that offer one of its protocols (ALPN); look at what connects from there"},
 }
 
 // String gives the reason as metrics and logs show it.

@@ -76,16 +76,12 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	}
 	chosen := time.Now()
 	c.trip.helloCame(hello.SNI, chosen.Sub(c.began))
-	if len(hello.SNI) == 0 {
-		c.side.noteHello(nil, chosen.Sub(c.began))
-		return &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
+	to, refused := c.side.Table().choose(hello)
+	c.side.noteHello(to, chosen.Sub(c.began))
+	if refused != nil {
+		return refused
 	}
 	sni := string(hello.SNI) // the buffer is given back
-	to := c.side.Table().find(hello.SNI)
-	c.side.noteHello(to, chosen.Sub(c.began))
-	if to == nil {
-		return &refusal{reason: ReasonUnknownSNI, sni: sni}
-	}
 	won, failed, err := e.dialer.target(ctx, to, e.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))
 	if errors.Is(err, errGone) {

@@ -17,6 +17,9 @@ import (
 // maxName is the length of the longest DNS name, in bytes (RFC 1035, section 2.3.4).
 const maxName = 253
 
+// maxProtocol is the length of the longest protocol id, in bytes (RFC 7301, section 3.1).
+const maxProtocol = 255
+
 // Route says where connections for one name, or for all names below one, go.
 type Route struct {
 	// Match is an SNI ("server.dc2.wanfed") or "*.suffix", which stands for one or more labels before the suffix.
@@ -26,6 +29,8 @@ type Route struct {
 	// Ordered says that the first address is the best and the others are for when it fails. Else they share the
 	// connections equally.
 	Ordered bool `json:"ordered,omitempty"`
+	// Protocols are ids of which a client must offer one (ALPN). Empty: it may offer what it likes.
+	Protocols []string `json:"protocols,omitempty"`
 }
 
 // Table maps each SNI to its route. It is immutable; an exact name wins over a wildcard and a long wildcard over a short one.
@@ -57,7 +62,7 @@ func NewTable(routes []Route) (*Table, error) {
 			errs = append(errs, err)
 			continue
 		}
-		r.Match, r.To = normalName(r.Match), slices.Clone(r.To)
+		r.Match, r.To, r.Protocols = normalName(r.Match), slices.Clone(r.To), slices.Clone(r.Protocols)
 		in, key := t.exact, r.Match
 		if suffix, ok := strings.CutPrefix(key, "*."); ok {
 			in, key = t.below, suffix
@@ -136,6 +141,11 @@ func CheckRoute(r Route) error {
 			errs = append(errs, fmt.Errorf("route %q: %w", r.Match, err))
 		} else if slices.Contains(r.To[:i], to) {
 			errs = append(errs, fmt.Errorf("route %q has address %q twice", r.Match, to))
+		}
+	}
+	for _, id := range r.Protocols {
+		if id == "" || len(id) > maxProtocol {
+			errs = append(errs, fmt.Errorf("route %q: protocol %q has %d bytes; an id (ALPN) has 1 to %d", r.Match, id, len(id), maxProtocol))
 		}
 	}
 	return errors.Join(errs...)

@@ -69,6 +69,7 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 		{Match: "a.*.example", To: ok},
 		{Match: "10.0.0.1", To: ok},
 		{Match: "b.example"},
+		{Match: "d.example", To: ok, Protocols: []string{"h2", ""}},
 		{Match: "c.example", To: []string{"nowhere", "x:0", "1.2.3.4:1", "1.2.3.4:1"}},
 	})
 	if err == nil {
@@ -77,7 +78,7 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 	want := []string{
 		`route "a.example" is there twice`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": clients name no IP`,
 		`route "b.example" leads nowhere`, `route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
-		`route "c.example" has address "1.2.3.4:1" twice`,
+		`route "c.example" has address "1.2.3.4:1" twice`, `route "d.example": protocol "" has 0 bytes`,
 	}
 	for _, w := range want {
 		if !strings.Contains(err.Error(), w) {

@@ -77,10 +77,11 @@ func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, p *gateway
 // routeFile is the file's form.
 type routeFile struct {
 	Routes []struct {
-		Match   string    `hcl:"match,label"`
-		To      []string  `hcl:"to"`
-		Ordered bool      `hcl:"ordered,optional"`
-		At      hcl.Range `hcl:",def_range"`
+		Match     string    `hcl:"match,label"`
+		To        []string  `hcl:"to"`
+		Ordered   bool      `hcl:"ordered,optional"`
+		Protocols []string  `hcl:"protocols,optional"`
+		At        hcl.Range `hcl:",def_range"`
 	} `hcl:"route,block"`
 }
 
@@ -100,7 +101,7 @@ func readRoutes(path string) (*gateway.Table, error) {
 	routes := make([]gateway.Route, 0, len(file.Routes))
 	first := map[string]hcl.Range{}
 	for _, r := range file.Routes {
-		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered}
+		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered, Protocols: r.Protocols}
 		at := fmt.Sprintf("%s:%d,%d", r.At.Filename, r.At.Start.Line, r.At.Start.Column)
 		for _, err := range listOf(faults(gateway.CheckRoute(route))) {
 			errs = append(errs, fmt.Errorf("%s: %w", at, err))

@@ -101,7 +101,7 @@ func readRoutesOf(ctx context.Context, addr string) (map[string][]gateway.Route,
 
 // routeRows are the rows of the table.
 func routeRows(routes map[string][]gateway.Route) [][]string {
-	rows := [][]string{{"Side", "Name", "Addresses", "Use"}}
+	rows := [][]string{{"Side", "Name", "Addresses", "Use", "Protocols"}}
 	for _, side := range slices.Sorted(maps.Keys(routes)) {
 		for _, r := range routes[side] {
 			use := "shared"
@@ -111,7 +111,7 @@ func routeRows(routes map[string][]gateway.Route) [][]string {
 			if len(r.To) == 1 {
 				use = "-"
 			}
-			rows = append(rows, []string{side, r.Match, strings.Join(r.To, ", "), use})
+			rows = append(rows, []string{side, r.Match, strings.Join(r.To, ", "), use, or(strings.Join(r.Protocols, ", "), "any")})
 		}
 	}
 	return rows

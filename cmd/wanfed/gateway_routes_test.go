@@ -22,7 +22,10 @@ route "*.server.dc2.wanfed" {
   ordered = true
 }
 route "server.dc1.wanfed" { to = ["10.0.0.1:8300", "10.0.0.2:8300"] }
-route "srv1.server.dc1.wanfed" { to = ["10.0.0.1:8300"] }
+route "srv1.server.dc1.wanfed" {
+  to        = ["10.0.0.1:8300"]
+  protocols = ["wanfed/gossip/1", "h2"]
+}
 `)
 	gw := startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", routes, "--admin-addr", "127.0.0.1:0")
 	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=http://(\S+)`)[1]
@@ -30,10 +33,10 @@ route "srv1.server.dc1.wanfed" { to = ["10.0.0.1:8300"] }
 	write(t, config, `admin_addr = "`+admin+`"`)
 	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
 		got, _, err := call(t, append([]string{"gateway", "routes"}, where...)...)
-		want := `Side    Name                    Addresses                             Use
-listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  first
-listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          shared
-listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         -
+		want := `Side    Name                    Addresses                             Use     Protocols
+listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  first   any
+listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          shared  any
+listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         -       wanfed/gossip/1, h2
 `
 		if err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
