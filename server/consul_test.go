@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// consulLab is two datacenters in this process, joined through their gateways, and Consul's own client of a server of dc1.
+type consulLab struct {
+	writer *consul.Client // with the certificate of an operator of dc1
+	reader *consul.Client // without one, on the loopback
+}
+
+// newConsulLab starts dc1 and dc2. dc2 takes writes that servers of dc1 hand on.
+func newConsulLab(t *testing.T) *consulLab {
+	t.Helper()
+	dir := t.TempDir()
+	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(role tlsutil.Role, dc, node string) tlsutil.Files {
+		f, err := pki.Issue(role, dc, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	server := func(dc string, gateways ...string) Addrs {
+		f := issue(tlsutil.RoleServer, dc, "srv1")
+		p, a := startServer(t, Config{
+			DC: dc, Node: "srv1", PrimaryDC: "dc1", PrimaryGateways: gateways, DataDir: filepath.Join(dir, dc),
+			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, RemoteWritesFrom: []string{"dc1"},
+		})
+		t.Cleanup(func() { p.end(t) })
+		return a
+	}
+	gateway := func(dc string, a Addrs) string {
+		p, wan := startGateway(t, issue(tlsutil.RoleGateway, dc, "gw1"), a.Server, filepath.Join(dir, "gw-"+dc))
+		t.Cleanup(func() { p.end(t) })
+		return wan
+	}
+	a1 := server("dc1")
+	a2 := server("dc2", gateway("dc1", a1))
+	gateway("dc2", a2)
+	untilFederated(t, a1.HTTP, a2.HTTP)
+
+	joe, addr := issue(tlsutil.RoleCLI, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
+	return &consulLab{
+		writer: consulClient(t, &consul.Config{Address: addr, Scheme: "https", TLSConfig: consul.TLSConfig{
+			CAFile: joe.CA, CertFile: joe.Cert, KeyFile: joe.Key,
+		}}),
+		reader: consulClient(t, &consul.Config{Address: addr}),
+	}
+}
+
+func consulClient(t *testing.T, cfg *consul.Config) *consul.Client {
+	t.Helper()
+	cfg.Transport = consul.DefaultNonPooledConfig().Transport
+	c, err := consul.NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestConsulClient has the official client of Consul do what it can do here, in dc1, and in dc2 through dc1 and two gateways.
+func TestConsulClient(t *testing.T) {
+	lab := newConsulLab(t)
+	for _, dc := range []string{"dc1", "dc2"} {
+		for name, test := range map[string]func(t *testing.T, c *consulLab, dc string){
+			"KV": consulKV, "KV blocking": consulKVBlocking, "KV refused": consulKVRefused,
+		} {
+			t.Run(name+" in "+dc, func(t *testing.T) { test(t, lab, dc) })
+		}
+	}
+}
