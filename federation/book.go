@@ -46,13 +46,23 @@ type AddressBook struct {
 	cfg AddressBookConfig
 	// Only read, publish and remember use these, which are called by one goroutine at a time.
 	old     remembered
-	known   map[string][]string                  // by datacenter, the addresses that somebody names now
-	decoded map[*pb.Resource]*pb.FederationState // of the last reading
+	unsaved bool      // old differs from the file
+	saved   time.Time // when it was last written
+	stale   bool      // states are to be read anew
+	states  []*told
+	decoded map[string]decoded // of the last reading, by name
+	hinted  hinted
 
 	mu       sync.Mutex
-	origins  map[string]map[string]Origin // by datacenter and address; immutable once here
-	snapshot *pb.GatewaySnapshot          // what gateways must know; immutable once here; nil: not known yet
-	changed  chan struct{}                // closed and replaced when snapshot changes
+	entries  map[string]*entry   // by datacenter; immutable once here
+	snapshot *pb.GatewaySnapshot // what gateways must know; immutable once here; nil: not known yet
+	changed  chan struct{}       // closed and replaced when snapshot changes
+}
+
+// decoded is what a resource says. Resources are immutable.
+type decoded struct {
+	from *pb.Resource
+	told *told
 }
 
 // NewAddressBook checks cfg, reads the file, and publishes what is known before anything runs: the configured addresses, and
@@ -61,7 +71,7 @@ func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
 	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, File, Book and Logger are required")
 	}
-	a := &AddressBook{cfg: cfg, changed: make(chan struct{})}
+	a := &AddressBook{cfg: cfg, stale: true, decoded: map[string]decoded{}, changed: make(chan struct{})}
 	var err error
 	if a.old, err = loadRemembered(cfg.File); err != nil {
 		cfg.Logger.Warn("addresses of earlier runs are not used", "err", err)
@@ -70,20 +80,22 @@ func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
 	return a, nil
 }
 
-// Run keeps the book true until ctx ends. It waits for changes and reads everything anew after each; several changes at
-// once cost one reading.
+// Run keeps the book true until ctx ends. It waits for changes and looks at everything anew after each; several changes at
+// once cost one look.
 func (a *AddressBook) Run(ctx context.Context) error {
-	wake := make(chan struct{}, 1)
+	states, wake := make(chan struct{}, 1), make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, typ := range []*pb.Type{StateType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+	wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, StateType, states) })
+	for _, typ := range []*pb.Type{catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
 	}
 	ready := a.cfg.Ready
 	remember := time.NewTicker(rememberEvery)
 	defer remember.Stop()
+	defer a.save()
 	defer a.remember()
 	for {
 		lan, wan := a.cfg.LAN.Changed(), a.cfg.WAN.Changed()
@@ -95,10 +107,17 @@ func (a *AddressBook) Run(ctx context.Context) error {
 			a.publish(f, ready == nil)
 		}
 		pause := time.NewTimer(pauseOf(len(f.states)))
+		var save <-chan time.Time
+		if a.unsaved {
+			save = time.After(time.Until(a.saved.Add(saveEvery(len(a.old)))))
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-states:
+			a.stale = true
 		case <-wake:
+		case <-save: // by publish
 		case <-lan:
 		case <-wan:
 		case <-remember.C:
@@ -109,6 +128,11 @@ func (a *AddressBook) Run(ctx context.Context) error {
 		case <-pause.C: // over, as a rule
 		case <-ctx.Done():
 			return nil
+		}
+		select {
+		case <-states: // came during the pause
+			a.stale = true
+		default:
 		}
 	}
 }
@@ -132,63 +156,104 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 			f.servers[m.Name] = m.Addr
 		}
 	}
-	f.hints = hints(a.cfg.WAN.Members(), a.cfg.DC, a.cfg.PrimaryDC, f.states)
+	f.hints = a.hinted.collect(a.cfg.WAN.Members(), a.cfg.DC, a.cfg.PrimaryDC, func(dc string) bool { return a.decoded[dc].told != nil })
 	return f, nil
 }
 
-// readStates is States, but decodes only what has changed since the last call: resources are immutable.
-func (a *AddressBook) readStates(ctx context.Context) ([]*pb.FederationState, error) {
+// readStates reads the federation states that have changed since the last call.
+func (a *AddressBook) readStates(ctx context.Context) ([]*told, error) {
+	if !a.stale {
+		return a.states, nil
+	}
 	rs, _, err := a.cfg.Backend.List(ctx, resource.Eventual, resource.Query{Type: StateType})
 	if err != nil {
 		return nil, err
 	}
-	states, decoded := make([]*pb.FederationState, 0, len(rs)), make(map[*pb.Resource]*pb.FederationState, len(rs))
+	states := make([]*told, 0, len(rs))
 	for _, r := range rs {
-		s := a.decoded[r]
-		if s == nil {
-			if s, err = FromResource(r); err != nil {
-				return nil, err
+		name := r.GetId().GetName()
+		d := a.decoded[name]
+		if d.from != r {
+			s, err := resource.Decode[*pb.FederationState](r)
+			if err != nil {
+				return nil, fmt.Errorf("federation state %s: %w", name, err)
 			}
+			d = decoded{r, toldBy(s)}
+			a.decoded[name] = d
 		}
-		decoded[r] = s
-		states = append(states, s)
+		states = append(states, d.told)
 	}
-	a.decoded = decoded
+	if len(a.decoded) > len(states) { // some are gone
+		clear(a.decoded)
+		for i, r := range rs {
+			a.decoded[r.GetId().GetName()] = decoded{r, states[i]}
+		}
+	}
+	a.states, a.stale = states, false
 	return states, nil
 }
 
 // publish stores what follows from f; for gateways too when it is whole.
 func (a *AddressBook) publish(f facts, whole bool) {
 	f.old = a.old
-	c := compute(a.cfg, f)
-	a.known = c.known
+	c := compute(a.cfg, f, a.entries)
+	a.mu.Lock()
+	a.entries = c.entries
+	a.mu.Unlock()
 	a.remember()
-	if old := a.cfg.Book.Load(); !sameRoutes(old, c.routes) {
-		a.cfg.Book.Store(c.routes)
-		a.cfg.Logger.Debug("address book changed", "datacenters", len(c.routes.Hops), "servers", len(c.routes.Servers))
+	old := a.cfg.Book.Load()
+	sameServers := maps.Equal(old.Servers, f.servers)
+	if !c.same || !sameServers {
+		if routes := c.routes(f.servers); !sameServers || !maps.EqualFunc(old.Hops, routes.Hops, slices.Equal) {
+			a.cfg.Book.Store(routes)
+			a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Hops), "servers", len(routes.Servers))
+		}
+	}
+	if !whole || a.snapshot != nil && c.same && sameServers { // only this goroutine writes it
+		return
+	}
+	snap := c.snapshot(a.cfg, f.servers)
+	if a.snapshot != nil && sameSnapshot(a.snapshot, snap) {
+		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.origins = c.origins
-	if !whole || a.snapshot != nil && proto.Equal(a.snapshot, c.snap) {
-		return
-	}
-	a.snapshot = c.snap
+	a.snapshot = snap
 	close(a.changed)
 	a.changed = make(chan struct{})
+}
+
+// sameSnapshot is proto.Equal for two snapshots of one server. Most parts of them are the same in memory.
+func sameSnapshot(a, b *pb.GatewaySnapshot) bool {
+	return slices.EqualFunc(a.Datacenters, b.Datacenters, func(a, b *pb.SnapshotDatacenter) bool { return a == b || proto.Equal(a, b) }) &&
+		slices.EqualFunc(a.Servers, b.Servers, func(a, b *pb.SnapshotServer) bool { return proto.Equal(a, b) })
 }
 
 // rememberEvery is how often what worked is noted, besides at each change. It is also when the book is computed anew without
 // a reason, which costs little.
 const rememberEvery = time.Minute
 
+// saveEvery is how often the file is written at most, with the addresses of so many datacenters: it is written whole.
+func saveEvery(datacenters int) time.Duration {
+	return min(time.Duration(datacenters)*10*time.Millisecond, 10*time.Second)
+}
+
 // remember notes which addresses are known and which of them worked, for the next start.
 func (a *AddressBook) remember() {
 	now := time.Now()
-	if !a.old.note(a.known, worked(a.cfg), now) {
+	a.unsaved = a.old.note(a.entries, worked(a.cfg), now) || a.unsaved
+	if now.Sub(a.saved) >= saveEvery(len(a.old)) {
+		a.save()
+	}
+}
+
+// save writes the file, if it is to be.
+func (a *AddressBook) save() {
+	if !a.unsaved {
 		return
 	}
-	if err := a.old.save(a.cfg.File, now); err != nil {
+	a.unsaved, a.saved = false, time.Now()
+	if err := a.old.save(a.cfg.File, a.saved); err != nil {
 		a.cfg.Logger.Warn("known addresses are not kept for the next start", "err", err)
 	}
 }
@@ -216,11 +281,11 @@ func worked(cfg AddressBookConfig) map[string]map[string]time.Time {
 	return out
 }
 
-// Origins tells of the hops to dc where they are known from, by address. The caller must not change the result.
+// Origins tells of the hops to dc where they are known from, by address.
 func (a *AddressBook) Origins(dc string) map[string]Origin {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.origins[dc]
+	return a.entries[dc].origins()
 }
 
 // Snapshot returns what gateways must know, nil as long as this server does not know it itself, and a channel that is closed
@@ -229,8 +294,4 @@ func (a *AddressBook) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.snapshot, a.changed
-}
-
-func sameRoutes(a, b *wanfed.Routes) bool {
-	return maps.Equal(a.Servers, b.Servers) && maps.EqualFunc(a.Hops, b.Hops, slices.Equal)
 }

@@ -59,24 +59,48 @@ func parseHint(s string) []string {
 	return out
 }
 
-// hints collects what members of other datacenters say, by datacenter. One that is not alive may only be cut off, so it is
-// heard too as long as its datacenter is one of the federation: the primary, or one that has a state. Once the state of a
-// dead one is deleted, nobody dials it any more.
-func hints(members []pool.Member, ownDC, primary string, states []*pb.FederationState) map[string][]string {
-	out := map[string][]string{}
+// hinted collects what members say of their datacenters' gateways. Its zero value is ready.
+type hinted struct {
+	read map[string]hint     // by member
+	out  map[string][]string // of the last collect
+}
+
+// hint is a tag's value, read.
+type hint struct {
+	tag   string
+	addrs []string
+}
+
+// collect lists what members of other datacenters say, by datacenter; the result is valid until the next call, but the lists in it
+// stay. A member that is not alive may only be cut off, so it is heard too as long as its datacenter is one of the
+// federation: the primary, or one that has a state, as stated says. Once the state of a dead one is deleted, nobody dials
+// it any more.
+func (h *hinted) collect(members []pool.Member, ownDC, primary string, stated func(dc string) bool) map[string][]string {
+	if h.out == nil || len(h.read) > 2*len(members) { // members that are gone
+		h.read, h.out = map[string]hint{}, map[string][]string{}
+	}
+	clear(h.out)
 	for _, m := range members {
 		_, dc, err := SplitWANName(m.Name)
-		if err != nil || dc == ownDC || m.Status == pool.StatusLeft {
+		if err != nil || dc == ownDC || m.Status == pool.StatusLeft || !m.Alive() && dc != primary && !stated(dc) {
 			continue
 		}
-		if !m.Alive() && dc != primary && !slices.ContainsFunc(states, func(s *pb.FederationState) bool { return s.Datacenter == dc }) {
+		tag := m.Tags[TagGateways]
+		if tag == "" {
 			continue
 		}
-		if addrs := parseHint(m.Tags[TagGateways]); len(addrs) > 0 {
-			out[dc] = union(out[dc], addrs)
+		r := h.read[m.Name]
+		if r.tag != tag {
+			r = hint{tag, slices.Clip(parseHint(tag))}
+			h.read[m.Name] = r
+		}
+		if told := h.out[dc]; len(told) == 0 && len(r.addrs) > 0 {
+			h.out[dc] = r.addrs
+		} else if len(r.addrs) > 0 {
+			h.out[dc] = union(slices.Clip(told), r.addrs)
 		}
 	}
-	return out
+	return h.out
 }
 
 // HinterConfig configures a Hinter.

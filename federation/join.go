@@ -115,48 +115,63 @@ func (j *Joiner) Run(ctx context.Context) error {
 // missing returns member names to join: "*.<dc>" for any server of a datacenter.
 func (j *Joiner) missing(pool seen) []string {
 	var out []string
-	for _, dc := range slices.Sorted(maps.Keys(j.cfg.Book.Load().Hops)) {
-		out = append(out, "*."+dc)
-	}
-	for _, m := range j.cfg.LAN.Members() {
-		if m.Alive() && m.Name != j.cfg.Node {
-			out = append(out, WANName(m.Name, j.cfg.DC))
+	for dc := range j.cfg.Book.Load().Hops {
+		if !pool.alive[dc] {
+			out = append(out, "*."+dc)
 		}
 	}
-	out = slices.DeleteFunc(out, func(name string) bool { return pool.alive[name] })
+	slices.Sort(out)
+	for _, m := range j.cfg.LAN.Members() {
+		if name := WANName(m.Name, j.cfg.DC); m.Alive() && m.Name != j.cfg.Node && !pool.alive[name] {
+			out = append(out, name)
+		}
+	}
 	j.prune(out)
 	return out
 }
 
-// seen is what the WAN pool knows, by name of members, and by "*.<dc>" for their datacenters.
+// seen is what the WAN pool knows, by name of datacenters, and by WAN name of servers of the own one.
 type seen struct {
 	known, alive map[string]bool
 	far          int // datacenters other than the own with an alive member
 }
 
 func (j *Joiner) look() seen {
-	p := seen{known: map[string]bool{}, alive: map[string]bool{}}
-	for _, m := range j.cfg.WAN.Members() {
-		_, dc, err := SplitWANName(m.Name)
-		if err != nil {
+	members := j.cfg.WAN.Members()
+	p := seen{known: make(map[string]bool, len(members)), alive: make(map[string]bool, len(members))}
+	for _, m := range members {
+		_, dc, ok := strings.Cut(m.Name, ".")
+		if !ok {
 			continue
 		}
-		whole := "*." + dc
-		p.known[m.Name], p.known[whole] = true, true
-		if !m.Alive() {
+		if dc == j.cfg.DC {
+			p.known[m.Name] = true
+			if m.Alive() {
+				p.alive[m.Name] = true
+			}
 			continue
 		}
-		if dc != j.cfg.DC && !p.alive[whole] {
+		p.known[dc] = true
+		if m.Alive() && !p.alive[dc] {
+			p.alive[dc] = true
 			p.far++
 		}
-		p.alive[m.Name], p.alive[whole] = true, true
 	}
 	return p
 }
 
+// isAlive says whether a member is alive, or any server of a datacenter for "*.<dc>".
+func (j *Joiner) isAlive(name string) bool {
+	suffix, whole := strings.CutPrefix(name, "*")
+	return slices.ContainsFunc(j.cfg.WAN.Members(), func(m pool.Member) bool {
+		return (m.Name == name || whole && strings.HasSuffix(m.Name, suffix)) && m.Alive()
+	})
+}
+
 // hold is how long to wait before a first attempt to join name, when there are attempts to join so many others.
 func (p seen) hold(name string, others, datacenters int) time.Duration {
-	if p.known[name] || !strings.HasPrefix(name, "*.") || p.far == 0 && others < eager {
+	dc, whole := strings.CutPrefix(name, "*.")
+	if p.known[dc] || !whole || p.far == 0 && others < eager {
 		return 0
 	}
 	return newcomerHold + rand.N(time.Duration(datacenters)*newcomerHoldEach)
@@ -164,11 +179,13 @@ func (p seen) hold(name string, others, datacenters int) time.Duration {
 
 // prune forgets what is no longer missing.
 func (j *Joiner) prune(missing []string) {
+	still := make(map[string]bool, len(missing))
+	for _, name := range missing {
+		still[name] = true
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	maps.DeleteFunc(j.attempts, func(name string, a *attempt) bool {
-		return !a.running && !slices.Contains(missing, name)
-	})
+	maps.DeleteFunc(j.attempts, func(name string, a *attempt) bool { return !a.running && !still[name] })
 }
 
 // begin marks an attempt as running and returns 0, or returns how long to wait first.
@@ -205,7 +222,7 @@ func (j *Joiner) join(ctx context.Context, name string) {
 	err := j.reach(ctx, name)
 	reached := err == nil
 	if reached {
-		err = j.joinInTurn(ctx, j.whom(name), func() bool { return !j.look().alive[name] })
+		err = j.joinInTurn(ctx, j.whom(name), func() bool { return !j.isAlive(name) })
 	}
 
 	j.mu.Lock()

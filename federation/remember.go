@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,10 +16,11 @@ import (
 
 // remembered are the WAN addresses that a datacenter's gateways were ever known to have, by datacenter. They are the last to be
 // dialed: for a server that was down, or cut off, while addresses changed, an old one may be all there is.
-type remembered map[string]map[string]memory
+type remembered map[string][]memory
 
 // memory is what is kept of one address.
 type memory struct {
+	addr   string
 	Known  time.Time `json:"known"`           // when somebody last named it
 	Worked time.Time `json:"worked,omitzero"` // when this server last reached the datacenter by it; zero: never, or only its gateways do
 
@@ -47,20 +47,37 @@ const (
 	rememberStep = 24 * time.Hour
 )
 
-// note records that addresses are known now, by datacenter, and when addresses last worked. It says whether that is worth
-// writing to disk.
-func (r remembered) note(known map[string][]string, worked map[string]map[string]time.Time, now time.Time) (changed bool) {
-	for dc, addrs := range known {
-		if r[dc] == nil {
-			r[dc] = map[string]memory{}
-		}
-		for _, addr := range addrs {
-			m := r[dc][addr]
+// get is what is kept of an address: nothing is the zero memory.
+func (r remembered) get(dc, addr string) memory {
+	if i := r.find(dc, addr); i >= 0 {
+		return r[dc][i]
+	}
+	return memory{}
+}
+
+func (r remembered) find(dc, addr string) int {
+	return slices.IndexFunc(r[dc], func(m memory) bool { return m.addr == addr })
+}
+
+// entry gives what is kept of an address, to be changed. had says that it was kept before.
+func (r remembered) entry(dc, addr string) (m *memory, had bool) {
+	i := r.find(dc, addr)
+	if had = i >= 0; !had {
+		i = len(r[dc])
+		r[dc] = append(slices.Clip(r[dc]), memory{addr: addr})
+	}
+	return &r[dc][i], had
+}
+
+// note records the addresses that are known now, and when addresses last worked. It says whether that is worth writing to disk.
+func (r remembered) note(known map[string]*entry, worked map[string]map[string]time.Time, now time.Time) (changed bool) {
+	for dc, e := range known {
+		for _, addr := range e.known {
+			m, _ := r.entry(dc, addr)
 			m.Known = now
-			r[dc][addr] = m
 		}
 		for addr, at := range worked[dc] {
-			m, had := r[dc][addr]
+			m, had := r.entry(dc, addr)
 			if !had {
 				m.Known = at
 			}
@@ -68,13 +85,11 @@ func (r remembered) note(known map[string][]string, worked map[string]map[string
 				changed = changed || m.Worked.IsZero()
 				m.Worked = at
 			}
-			r[dc][addr] = m
 		}
 	}
-	for dc, addrs := range r {
-		_, named := known[dc]
-		changed = r.forget(dc, named, now) || changed
-		for _, m := range addrs {
+	for dc := range r {
+		changed = r.forget(dc, known[dc] != nil, now) || changed
+		for _, m := range r[dc] {
 			changed = changed || m.last().Sub(m.written) >= rememberStep
 		}
 	}
@@ -83,19 +98,9 @@ func (r remembered) note(known map[string][]string, worked map[string]map[string
 
 // forget drops the addresses of dc that are too old, and those that are too many. named says that dc is one of the federation.
 func (r remembered) forget(dc string, named bool, now time.Time) (changed bool) {
-	lastWorked := r.byTime(dc, func(m memory) time.Time { return m.Worked })
-	worked := map[string]bool{}
-	for i, addr := range lastWorked {
-		worked[addr] = i < keepWorked && !r[dc][addr].Worked.IsZero()
-	}
-	oldestFirst := r.byTime(dc, memory.last)
-	slices.Reverse(oldestFirst)
-	for _, addr := range oldestFirst {
-		old := now.Sub(r[dc][addr].last()) >= rememberFor && (!named || !worked[addr] || addr != lastWorked[0])
-		if old || len(r[dc]) > maxRemembered && !worked[addr] {
-			delete(r[dc], addr)
-			changed = true
-		}
+	tooOld := func(m memory) bool { return now.Sub(m.last()) >= rememberFor }
+	if len(r[dc]) > maxRemembered || slices.ContainsFunc(r[dc], tooOld) {
+		changed = r.drop(dc, named, tooOld)
 	}
 	if len(r[dc]) == 0 && !named {
 		delete(r, dc)
@@ -103,11 +108,37 @@ func (r remembered) forget(dc string, named bool, now time.Time) (changed bool) 
 	return changed
 }
 
+func (r remembered) drop(dc string, named bool, tooOld func(memory) bool) (changed bool) {
+	lastWorked := r.byTime(dc, func(m memory) time.Time { return m.Worked })
+	worked := map[string]bool{}
+	for i, addr := range lastWorked {
+		worked[addr] = i < keepWorked && !r.get(dc, addr).Worked.IsZero()
+	}
+	oldestFirst := r.byTime(dc, memory.last)
+	slices.Reverse(oldestFirst)
+	for _, addr := range oldestFirst {
+		old := tooOld(r.get(dc, addr)) && (!named || !worked[addr] || addr != lastWorked[0])
+		if old || len(r[dc]) > maxRemembered && !worked[addr] {
+			i := r.find(dc, addr)
+			r[dc] = slices.Delete(r[dc], i, i+1)
+			changed = true
+		}
+	}
+	return changed
+}
+
 // byTime lists a datacenter's addresses, those with the latest time first.
 func (r remembered) byTime(dc string, of func(memory) time.Time) []string {
-	return slices.SortedFunc(maps.Keys(r[dc]), func(a, b string) int {
-		return cmp.Or(of(r[dc][b]).Compare(of(r[dc][a])), cmp.Compare(b, a))
-	})
+	if len(r[dc]) == 0 {
+		return nil
+	}
+	ms := slices.Clone(r[dc])
+	slices.SortFunc(ms, func(a, b memory) int { return cmp.Or(of(b).Compare(of(a)), cmp.Compare(b.addr, a.addr)) })
+	out := make([]string, len(ms))
+	for i, m := range ms {
+		out[i] = m.addr
+	}
+	return out
 }
 
 // of lists a datacenter's addresses, the one that something spoke for last first.
@@ -115,7 +146,14 @@ func (r remembered) of(dc string) []string { return r.byTime(dc, memory.last) }
 
 // save replaces the file in one step.
 func (r remembered) save(path string, now time.Time) error {
-	b, err := json.MarshalIndent(r, "", "  ")
+	file := make(map[string]map[string]memory, len(r))
+	for dc, ms := range r {
+		file[dc] = make(map[string]memory, len(ms))
+		for _, m := range ms {
+			file[dc][m.addr] = m
+		}
+	}
+	b, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode known addresses: %w", err)
 	}
@@ -126,10 +164,9 @@ func (r remembered) save(path string, now time.Time) error {
 	if err := os.Rename(tmp, path); err != nil {
 		return errors.Join(fmt.Errorf("write known addresses: %w", err), os.Remove(tmp))
 	}
-	for _, addrs := range r {
-		for addr, m := range addrs {
-			m.written = now
-			addrs[addr] = m
+	for _, ms := range r {
+		for i := range ms {
+			ms[i].written = now
 		}
 	}
 	return nil
@@ -144,21 +181,18 @@ func loadRemembered(path string) (remembered, error) {
 	if err != nil {
 		return remembered{}, fmt.Errorf("read known addresses: %w", err)
 	}
-	r := remembered{}
-	if err := json.Unmarshal(b, &r); err != nil {
+	var file map[string]map[string]memory
+	if err := json.Unmarshal(b, &file); err != nil {
 		return remembered{}, fmt.Errorf("known addresses in %s are damaged and forgotten: %w", filepath.Base(path), err)
 	}
-	if r == nil { // "null"
-		r = remembered{}
-	}
-	for dc, addrs := range r {
-		if addrs == nil {
-			r[dc] = map[string]memory{}
-		}
-		maps.DeleteFunc(addrs, func(addr string, _ memory) bool { return len(parseHint(addr)) != 1 })
+	r := make(remembered, len(file))
+	for dc, addrs := range file {
+		r[dc] = nil
 		for addr, m := range addrs {
-			m.written = m.last()
-			addrs[addr] = m
+			if len(parseHint(addr)) == 1 {
+				m.addr, m.written = addr, m.last()
+				r[dc] = append(r[dc], m)
+			}
 		}
 	}
 	return r, nil

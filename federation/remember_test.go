@@ -15,11 +15,15 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
+func knownOf(dc string, addrs ...string) map[string]*entry {
+	return map[string]*entry{dc: {known: addrs}}
+}
+
 func TestRemembered(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	path := filepath.Join(t.TempDir(), "addresses.json")
 	r := remembered{}
-	first := map[string][]string{"dc1": {"198.51.100.1:8443"}}
+	first := knownOf("dc1", "198.51.100.1:8443")
 	if !r.note(first, nil, now) {
 		t.Error("a new address is not worth writing")
 	}
@@ -34,7 +38,7 @@ func TestRemembered(t *testing.T) {
 	}
 	for i := range 20 {
 		now = now.Add(time.Minute)
-		r.note(map[string][]string{"dc1": {fmt.Sprintf("198.51.100.%d:8443", i+2)}}, nil, now.Add(rememberStep))
+		r.note(knownOf("dc1", fmt.Sprintf("198.51.100.%d:8443", i+2)), nil, now.Add(rememberStep))
 	}
 	if got := r.of("dc1"); len(got) != maxRemembered || got[0] != "198.51.100.21:8443" {
 		t.Errorf("remembers %v", got)
@@ -47,7 +51,7 @@ func TestRemembered(t *testing.T) {
 	if err != nil || !slices.Equal(back.of("dc1"), r.of("dc1")) {
 		t.Errorf("read back %v, %v", back.of("dc1"), err)
 	}
-	r.note(map[string][]string{"dc1": nil}, nil, now.Add(rememberFor+rememberStep))
+	r.note(knownOf("dc1"), nil, now.Add(rememberFor+rememberStep))
 	if got := r.of("dc1"); len(got) != 0 {
 		t.Errorf("still remembers %v", got)
 	}
@@ -66,12 +70,12 @@ func TestRememberedKeepsWhatWorked(t *testing.T) {
 		worked["dc1"][addr] = now.Add(time.Duration(i) * time.Second)
 	}
 	last := good[len(good)-1]
-	if !r.note(map[string][]string{"dc1": {good[0]}}, worked, now) {
+	if !r.note(knownOf("dc1", good[0]), worked, now) {
 		t.Error("the first success is not worth writing")
 	}
 	for i := range 500 {
 		now = now.Add(time.Hour)
-		r.note(map[string][]string{"dc1": {fmt.Sprintf("203.0.113.%d:%d", i%250, 1+i/250)}}, nil, now)
+		r.note(knownOf("dc1", fmt.Sprintf("203.0.113.%d:%d", i%250, 1+i/250)), nil, now)
 		if i == 250 { // the server starts anew
 			if err := r.save(path, now); err != nil {
 				t.Fatal(err)
@@ -91,11 +95,11 @@ func TestRememberedKeepsWhatWorked(t *testing.T) {
 			t.Errorf("%s, which worked as number %d of %d, is kept: %v", addr, i, len(good), kept)
 		}
 	}
-	r.note(map[string][]string{"dc1": nil}, nil, now.Add(10*rememberFor))
+	r.note(knownOf("dc1"), nil, now.Add(10*rememberFor))
 	if got := r.of("dc1"); !slices.Equal(got, []string{last}) {
 		t.Errorf("long after, %v is left, want the one that worked last: %s", got, last)
 	}
-	r.note(map[string][]string{"dc2": nil}, nil, now.Add(10*rememberFor))
+	r.note(knownOf("dc2"), nil, now.Add(10*rememberFor))
 	if got := r["dc1"]; got != nil {
 		t.Errorf("%v is left of a datacenter that is no longer in the federation", got)
 	}
@@ -143,5 +147,5 @@ func TestLoadRememberedOfWhatIsNone(t *testing.T) {
 	if err != nil || !slices.Equal(r.of("dc1"), []string{"198.51.100.1:8443"}) {
 		t.Errorf("of odd entries: %v, %v", r, err)
 	}
-	r.note(map[string][]string{"dc2": {"198.51.100.2:8443"}}, nil, time.Now()) // null must not panic
+	r.note(knownOf("dc2", "198.51.100.2:8443"), nil, time.Now()) // null must not panic
 }
