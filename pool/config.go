@@ -32,7 +32,8 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		ml.TCPTimeout = 10 * time.Second
 		// How much news a packet takes. memberlist's own value, 1400, is what fits a datagram: with it, the news of a start of 300
 		// datacenters at once fills packets for four minutes, and each goes to another server, over another connection.
-		ml.UDPBufferSize = 16 << 10
+		// Not more: memberlist miscounts, and so loses the packet with its ping, where more than 255 of the shortest news fit.
+		ml.UDPBufferSize = 12 << 10
 		// A suspected member has 20 s to 40 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
 		// log10 of its size. A link on a dead path takes some 10 s to find another one. memberlist's own values, 30 s to 180 s, are
 		// for datagrams, and let half a federation that is cut off look alive for two minutes.
@@ -41,6 +42,8 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// A server whose probes fail doubts itself and probes less often: up to eight times less, by memberlist's own value, which is for
 		// the one server of many that is sick. Here a whole datacenter may be cut off from most others.
 		ml.AwarenessMaxMultiplier = 2
+		// A start of a thousand is told in packets of dozens of news, which wait here while others are taken in.
+		ml.HandoffQueueDepth = 4096
 		// News goes to so many members by chance (times log10 of all). Twice memberlist's own value: of a datacenter that is cut off,
 		// most copies go to where they cannot arrive, and its other servers are to hear it too.
 		ml.RetransmitMult = 8
@@ -60,6 +63,8 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	// What they call Info is our Debug: membership changes are logged here, once.
 	logger := slog.New(hclogs.Demote(p.cfg.Logger.Handler()))
 	ml.Logger = hclogs.Std(logger, "memberlist")
+	gate := &admit{p: p, adv: adv, admitted: map[string]uint64{}}
+	ml.Merge, ml.Alive = gate, gate // serf leaves them alone as long as it has no merge delegate itself
 
 	c := serf.DefaultConfig()
 	c.Init()
@@ -71,31 +76,12 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	c.EnableNameConflictResolution = false // names are in certificates
 	c.BroadcastTimeout = time.Second
 	c.LeavePropagateDelay = 300 * time.Millisecond
+	// Announcements of joining. Members know it from other news anyway; and memberlist counts the news in a packet with one byte.
+	c.MaxQueueDepth = 128
+	c.QueueCheckInterval = time.Second
 	c.ReconnectTimeout = 72 * time.Hour
 	c.TombstoneTimeout = 72 * time.Hour
-	c.Merge = admit{p, adv}
 	return c
-}
-
-// admit is serf's merge delegate: one refused member refuses the whole exchange.
-type admit struct {
-	p   *Pool
-	adv netip.AddrPort
-}
-
-func (a admit) NotifyMerge(ms []*serf.Member) error {
-	if len(ms) == 1 { // not an exchange, but news that this member is alive
-		a.p.heard(a.adv, fromSerf(*ms[0]))
-	}
-	if a.p.cfg.Admit == nil {
-		return nil
-	}
-	for _, m := range ms {
-		if err := a.p.cfg.Admit(fromSerf(*m)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func addrOf(m serf.Member) string {

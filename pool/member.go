@@ -3,7 +3,6 @@
 package pool
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/hashicorp/serf/serf"
@@ -32,7 +31,7 @@ type Member struct {
 	Addr   string
 	Host   string
 	Port   uint16
-	Tags   map[string]string
+	Tags   map[string]string // must not be changed
 	Status Status
 
 	ProtocolMin, ProtocolMax, ProtocolCur uint8
@@ -44,10 +43,11 @@ func (m Member) Alive() bool { return m.Status == StatusAlive }
 
 func byName(a, b Member) int { return strings.Compare(a.Name, b.Name) }
 
+// fromSerf shares the tags with serf, which replaces the map and never changes it.
 func fromSerf(m serf.Member) Member {
 	return Member{
 		Name: m.Name, Addr: addrOf(m), Host: m.Addr.String(), Port: m.Port,
-		Tags: maps.Clone(m.Tags), Status: Status(m.Status),
+		Tags: m.Tags, Status: Status(m.Status),
 		ProtocolMin: m.ProtocolMin, ProtocolMax: m.ProtocolMax, ProtocolCur: m.ProtocolCur,
 		DelegateMin: m.DelegateMin, DelegateMax: m.DelegateMax, DelegateCur: m.DelegateCur,
 	}

@@ -27,10 +27,9 @@ const settle = 200 * time.Millisecond
 // maxKnown bounds the members that are contacted for a move. They tell the others.
 const maxKnown = 8
 
-// heard looks at news of an alive member: is it this one, at another address? It must not block.
-func (p *Pool) heard(adv netip.AddrPort, m Member) {
-	addr, err := netip.ParseAddrPort(m.Addr)
-	if err != nil || m.Name != p.cfg.Name || adv != p.cfg.Advertise {
+// heard looks at news that this member is alive at addr: is that another address? It must not block.
+func (p *Pool) heard(adv, addr netip.AddrPort) {
+	if adv != p.cfg.Advertise {
 		return
 	}
 	if addr = netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()); addr == netip.AddrPortFrom(adv.Addr().Unmap(), adv.Port()) {
@@ -42,8 +41,8 @@ func (p *Pool) heard(adv netip.AddrPort, m Member) {
 	}
 }
 
-// move leaves the pool under the address former, and returns the serf that takes the place of s.
-func (p *Pool) move(ctx context.Context, s *serf.Serf, former netip.AddrPort) (*serf.Serf, error) {
+// move leaves the pool under the address former, and returns the serf that takes the place of s. follow follows its events.
+func (p *Pool) move(ctx context.Context, s *serf.Serf, former netip.AddrPort, follow func(*feed)) (*serf.Serf, error) {
 	if time.Since(p.moved) < quiet {
 		return s, nil
 	}
@@ -77,15 +76,17 @@ func (p *Pool) move(ctx context.Context, s *serf.Serf, former netip.AddrPort) (*
 	if err := old.Shutdown(); err != nil {
 		return nil, err
 	}
-	if s, err = p.create(p.cfg.Advertise, p.events); err != nil {
+	f := newFeed()
+	if s, err = p.create(p.cfg.Advertise, f.events); err != nil {
 		return nil, err
 	}
+	follow(f)
 	if _, err := s.Join(known, true); err != nil {
 		p.cfg.Logger.Warn("coming back", "err", oneLine(err, known))
 	}
 	p.moved = time.Now()
 	p.serf.Store(s)
-	p.refresh()
+	p.begin(f)
 	if tags := p.currentTags(); !maps.Equal(tags, s.LocalMember().Tags) { // set meanwhile, on the serf that was
 		_ = s.SetTags(tags) // set all the same if its broadcast was not finished in time
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,17 +52,18 @@ type Config struct {
 
 // Pool is one gossip pool seen from one server.
 type Pool struct {
-	cfg    Config
-	events chan serf.Event
-	ready  chan struct{} // closed once serf is set
+	cfg   Config
+	ready chan struct{} // closed once serf is set
 
 	serf atomic.Pointer[serf.Serf] // set before ready is closed; replaced when the member has moved
+	feed *feed                     // of serf; guarded by list
 
 	moved time.Time // when move was last done; Run's
 
 	former  chan netip.AddrPort // a wake-up: the address at which others have this member alive, not its own
 	members atomic.Pointer[[]Member]
 
+	list    sync.Mutex // held from reading members to publishing what takes their place
 	mu      sync.Mutex
 	tags    map[string]string
 	changed chan struct{} // closed and replaced after members changed
@@ -79,7 +79,6 @@ func New(cfg Config) (*Pool, error) {
 	}
 	return &Pool{
 		cfg:     cfg,
-		events:  make(chan serf.Event, 256), // serf blocks when it is full: the reader only copies
 		ready:   make(chan struct{}),
 		former:  make(chan netip.AddrPort, 1),
 		tags:    maps.Clone(cfg.Tags),
@@ -90,19 +89,21 @@ func New(cfg Config) (*Pool, error) {
 // Run is the pool's life: it blocks until ctx ends, leaves the pool, and returns nil; or returns why it could not start.
 // It may be called once. Leaving takes up to 2 s.
 func (p *Pool) Run(ctx context.Context) error {
-	s, err := p.create(p.cfg.Advertise, p.events)
+	f := newFeed()
+	s, err := p.create(p.cfg.Advertise, f.events)
 	if err != nil {
 		return err
 	}
 	p.serf.Store(s)
-	p.refresh()
+	p.begin(f)
 	close(p.ready)
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stopped := make(chan struct{})
 	defer close(stopped)
-	wg.Go(func() { p.follow(stopped) })
+	follow := func(f *feed) { wg.Go(func() { p.follow(f, stopped) }) }
+	follow(f)
 
 	for {
 		select {
@@ -111,7 +112,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		case <-s.ShutdownCh():
 			return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
 		case addr := <-p.former:
-			if s, err = p.move(ctx, s, addr); err != nil {
+			if s, err = p.move(ctx, s, addr, follow); err != nil {
 				return err
 			}
 		}
@@ -129,25 +130,6 @@ func (p *Pool) leave(s *serf.Serf) error {
 	return nil
 }
 
-// follow copies events into the member list. It keeps reading until Run ends, so that serf never blocks on it.
-func (p *Pool) follow(stopped <-chan struct{}) {
-	for {
-		select {
-		case <-stopped:
-			return
-		case e := <-p.events:
-			me, ok := e.(serf.MemberEvent)
-			if !ok {
-				continue
-			}
-			p.update(me.Members)
-			for _, m := range me.Members {
-				p.cfg.Logger.Info("member "+verb(me.Type), "peer", m.Name, "addr", addrOf(m))
-			}
-		}
-	}
-}
-
 func verb(t serf.EventType) string {
 	switch t {
 	case serf.EventMemberJoin:
@@ -163,35 +145,7 @@ func verb(t serf.EventType) string {
 	}
 }
 
-func (p *Pool) refresh() {
-	ms := p.serf.Load().Members()
-	out := make([]Member, 0, len(ms))
-	for _, m := range ms {
-		out = append(out, fromSerf(m))
-	}
-	slices.SortFunc(out, byName)
-	p.publish(out)
-}
-
-// update is refresh for some members: an event is about one of a thousand, as a rule.
-func (p *Pool) update(some []serf.Member) {
-	now, out := p.serf.Load().Members(), slices.Clone(p.Members())
-	for _, m := range some {
-		i, known := slices.BinarySearchFunc(out, Member{Name: m.Name}, byName)
-		at := slices.IndexFunc(now, func(n serf.Member) bool { return n.Name == m.Name })
-		switch {
-		case at >= 0 && known:
-			out[i] = fromSerf(now[at])
-		case at >= 0:
-			out = slices.Insert(out, i, fromSerf(now[at]))
-		case known:
-			out = slices.Delete(out, i, i+1)
-		}
-	}
-	p.publish(out)
-}
-
-// publish replaces the member list, which nobody changes from then on.
+// publish, with p.list held, replaces the member list, which nobody changes from then on.
 func (p *Pool) publish(members []Member) {
 	p.members.Store(&members)
 
