@@ -10,12 +10,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -191,7 +194,7 @@ func (c *linearClient) write(at pb.ResourceServiceClient, what call, version str
 	switch known := resource.FromStatus(err); {
 	case err == nil:
 		c.seen[what.key] = stored{what.value, resp.Resource.Version}
-	case errors.Is(known, resource.ErrNotLeader):
+	case errors.Is(known, resource.ErrNotLeader), neverSent(err):
 		return err // nothing was written
 	case errors.Is(known, resource.ErrConflict), errors.Is(known, resource.ErrNotFound):
 		if what.verb == verbWrite {
@@ -212,12 +215,17 @@ func (c *linearClient) remove(at pb.ResourceServiceClient, key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linearCall)
 	defer cancel()
 	_, err := at.Delete(ctx, &pb.DeleteRequest{Id: resource.ID(nodeType, key)})
-	if errors.Is(resource.FromStatus(err), resource.ErrNotLeader) || errors.Is(resource.FromStatus(err), resource.ErrConflict) {
+	if known := resource.FromStatus(err); errors.Is(known, resource.ErrNotLeader) || errors.Is(known, resource.ErrConflict) || neverSent(err) {
 		return err
 	}
 	delete(c.seen, key)
 	c.h.did(c.id, call{verb: verbDelete, key: key}, outcome{unknown: err != nil}, began)
 	return err
+}
+
+// neverSent says that gRPC found no connection for a call. It has no code of its own for that.
+func neverSent(err error) bool {
+	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "Error while dialing")
 }
 
 // readAll reads every record at one server.
