@@ -30,6 +30,7 @@ import (
 	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -258,10 +259,14 @@ func (p *parts) buildHTTP() error {
 	if err := reg.Register(collector{p}); err != nil {
 		return err
 	}
+	records, err := resourcehttp.New(resourcehttp.Config{DC: p.cfg.DC, Registry: p.registry, Client: p.recordsOf})
+	if err != nil {
+		return err
+	}
 	h, err := httpapi.New(httpapi.Config{
 		DC: p.cfg.DC, Source: source{p}, Logger: p.logger,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, reg}, promhttp.HandlerOpts{}),
-		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed,
+		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed, API: records,
 	})
 	if err != nil {
 		return err

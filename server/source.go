@@ -120,7 +120,7 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb
 	if req.Method != "" && req.Method != http.MethodGet {
 		var err error
 		if ask, err = s.p.forCaller(ctx); err != nil {
-			return nil, fmt.Errorf("%w: %s", resource.ErrDenied, status.Convert(err).Message())
+			return nil, err
 		}
 		via = s.p.conns.once(dc)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -29,14 +30,14 @@ func (c *calls) vouched(p, who tlsutil.Peer, r rule) (tlsutil.Peer, error) {
 		return p, nil // it speaks for itself
 	}
 	if !slices.Contains(c.remoteWrites, p.DC) && !slices.Contains(c.remoteWrites, anyDatacenter) {
-		return p, status.Errorf(codes.PermissionDenied, "%s takes no writes through servers of %s: write at a server of %s, or give its servers "+
-			"remote_writes_from = [%q]", c.dc, p.DC, c.dc, p.DC)
+		return p, resource.StatusError(fmt.Errorf("%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+
+			"remote_writes_from = [%q]", resource.ErrDenied, c.dc, p.DC, c.dc, p.DC))
 	}
 	return who, nil
 }
 
 // forCaller returns a context for calls to another datacenter that says for which operator they are made. It fails for callers
-// that this server may not speak for.
+// that this server may not speak for: resource.ErrDenied.
 func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 	who, err := peerFrom(ctx)
 	if err != nil {
@@ -44,11 +45,11 @@ func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 	}
 	switch {
 	case who.Role != tlsutil.RoleCLI:
-		return nil, status.Errorf(codes.PermissionDenied, "%v may not write: make an operator's certificate with: wanfed tls cert create --cli --dc %s",
-			who, p.cfg.DC)
+		return nil, fmt.Errorf("%w: %v may not write: make an operator's certificate with: wanfed tls cert create --cli --dc %s",
+			resource.ErrDenied, who, p.cfg.DC)
 	case who.DC != p.cfg.DC:
-		return nil, status.Errorf(codes.PermissionDenied, "servers of %s hand on writes of operators of %s only, and %v is another's: "+
-			"write at a server of the datacenter itself", p.cfg.DC, p.cfg.DC, who)
+		return nil, fmt.Errorf("%w: servers of %s hand on writes of operators of %s only, and %v is another's: "+
+			"write at a server of the datacenter itself", resource.ErrDenied, p.cfg.DC, p.cfg.DC, who)
 	}
 	return metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String()), nil
 }
