@@ -82,6 +82,13 @@ func (l *accessLog) begin(side *Side, remote netip.AddrPort, now time.Time) *tri
 	return &trip{log: l, side: side.name, remote: remote, began: now, end: endDone}
 }
 
+// from notes where the client really is.
+func (t *trip) from(remote netip.AddrPort) {
+	if t != nil {
+		t.remote = remote
+	}
+}
+
 // helloCame notes the name of a whole hello.
 func (t *trip) helloCame(sni []byte, took time.Duration) {
 	if t != nil {

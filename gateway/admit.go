@@ -18,17 +18,21 @@ type Policy struct {
 	// MaxPerSource bounds the open connections of one source: of an IPv4 address, or of an IPv6 network of 64 bits, since
 	// whoever has one address there has them all. 0: no bound. Negative is as 0.
 	MaxPerSource int
+	// ProxyFrom are the networks of balancers, whose connections must begin with a PROXY header of version 2. What it says is the
+	// client's address, for all of the above and in logs; the balancer's own does not matter. Others must send none.
+	ProxyFrom []netip.Prefix
 }
 
 // SetPolicy takes clients by p from now on. Open connections stay, and count.
 func (s *Side) SetPolicy(p Policy) {
-	s.gate.policy.Store(&policy{allow: newNetworks(p.Allow), deny: newNetworks(p.Deny), perSource: p.MaxPerSource})
+	s.gate.policy.Store(&policy{allow: newNetworks(p.Allow), deny: newNetworks(p.Deny), perSource: p.MaxPerSource, proxies: newNetworks(p.ProxyFrom)})
 }
 
 // policy is a Policy made for lookups.
 type policy struct {
 	allow, deny networks
 	perSource   int
+	proxies     networks
 }
 
 // networks is a set of IP networks. A lookup costs a hash for each length of prefix in it, however many networks there are.
@@ -122,6 +126,12 @@ func (s *Side) admit(addr netip.Addr) (Reason, bool) {
 	}
 	g.open[source] = n + 1
 	return 0, true
+}
+
+// sendsProxy says whether connections from addr must begin with a PROXY header.
+func (s *Side) sendsProxy(addr netip.Addr) bool {
+	p := s.gate.policy.Load()
+	return p != nil && len(p.proxies.set) > 0 && p.proxies.contain(addr.Unmap().WithZone(""))
 }
 
 // leave ends the count of a connection that admit let in. addr is the same.

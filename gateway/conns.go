@@ -5,7 +5,6 @@ package gateway
 import (
 	"container/list"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +15,8 @@ type conn struct {
 	client net.Conn
 	side   *Side
 	began  time.Time
-	remote netip.AddrPort // not valid if the client has none
-	trip   *trip          // nil: not noted
+	origin
+	trip *trip // nil: not noted
 
 	// Guarded by conns.mu.
 	upstream net.Conn

@@ -50,6 +50,8 @@ var suite = []struct {
 	{"AccessLog", testAccessLog},
 	{"CutAnswer", testCutAnswer},
 	{"CutEverywhere", testCutEverywhere},
+	{"ProxyProtocolIn", testProxyProtocolIn},
+	{"ProxyProtocolOut", testProxyProtocolOut},
 }
 
 func TestEngines(t *testing.T) {

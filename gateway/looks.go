@@ -13,7 +13,7 @@ var beginnings = []struct{ prefix, is string }{
 	{"OPTIONS ", httpRequest}, {"PATCH ", httpRequest}, {"TRACE ", httpRequest},
 	{"CONNECT ", "an HTTP proxy request (CONNECT); gateways are no HTTP proxies"},
 	{"PRI * HTTP/2.0", "HTTP/2 without TLS"},
-	{"PROXY ", proxyHeader}, {"\r\n\r\n\x00\r\nQUIT\n", proxyHeader},
+	{"PROXY ", aProxyHeader}, {"\r\n\r\n\x00\r\nQUIT\n", aProxyHeader},
 	{"SSH-", "an SSH client"},
 	{"EHLO ", "an SMTP client"}, {"HELO ", "an SMTP client"},
 	{"\x15\x03", "a TLS alert"},
@@ -21,8 +21,8 @@ var beginnings = []struct{ prefix, is string }{
 }
 
 const (
-	httpRequest = "a plain HTTP request"
-	proxyHeader = "a PROXY protocol header; switch it off in the balancer in front of this gateway"
+	httpRequest  = "a plain HTTP request"
+	aProxyHeader = "a PROXY protocol header: name its sender in proxy_protocol (version 2 only), or switch it off there"
 )
 
 // looksLike says in words what the first bytes of a connection are. It may see as few as one.

@@ -23,15 +23,15 @@ const (
 type pair struct {
 	client, upstream socket
 	side             *Side
-	remote           netip.AddrPort
-	began            time.Duration // since the worker's start
-	state            state
-	peek             *peek         // in stateHello, when a part of the hello has come
-	search           *search       // in stateSearch
-	prev, next       *pair         // its place in stateHello among the waiting, in stateRelay for a while among the young
-	relayed          time.Duration // when stateRelay began, since the worker's start
-	watched          bool          // the client's socket finds a dead peer
-	trip             *trip         // nil: not noted
+	origin
+	began      time.Duration // since the worker's start
+	state      state
+	peek       *peek         // in stateHello, when a part of the hello has come
+	search     *search       // in stateSearch
+	prev, next *pair         // its place in stateHello among the waiting, in stateRelay for a while among the young
+	relayed    time.Duration // when stateRelay began, since the worker's start
+	watched    bool          // the client's socket finds a dead peer
+	trip       *trip         // nil: not noted
 }
 
 // socket is one end of a pair: bytes that come from it go to the other end.
@@ -80,9 +80,10 @@ func (s *socket) event(w *worker, what uint32) {
 func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool) {
 	side.accepted.Add(1)
 	trip := w.engine.access.begin(side, remote, w.now)
-	reason, ok := side.admit(remote.Addr())
+	from := origin{remote: remote}
+	reason, ok := from.enter(side)
 	if ok && !w.makeRoom() {
-		side.leave(remote.Addr())
+		from.leave(side)
 		reason, ok = ReasonLimit, false
 	}
 	if !ok {
@@ -93,7 +94,7 @@ func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool
 		return
 	}
 	p := w.newPair()
-	p.side, p.remote, p.trip, p.began = side, remote, trip, w.now.Sub(w.start)
+	p.side, p.origin, p.trip, p.began = side, from, trip, w.now.Sub(w.start)
 	p.client.fd, p.watched = fd, watched
 	side.active.Add(1)
 	w.pairs++
@@ -149,7 +150,7 @@ func (p *pair) close(w *worker) {
 		}
 	}
 	p.side.active.Add(^uint64(0))
-	p.side.leave(p.remote.Addr())
+	p.leave(p.side)
 	p.trip.over(w.now)
 	w.engine.open.Add(-1)
 	w.pairs--

@@ -48,7 +48,12 @@ func (p *pair) readHello(w *worker) {
 		} else {
 			in = append(in, room[:n]...)
 		}
-		hello, err := parser.Parse(in)
+		rest, err := p.header(p.side, p.trip, in)
+		var hello Hello
+		if err == nil {
+			in = rest
+			hello, err = parser.Parse(in)
+		}
 		if err == nil {
 			hello.EarlyData = hello.EarlyData || parser.end < len(in)
 			p.route(w, hello, in)

@@ -28,13 +28,14 @@ const (
 	ReasonDenied
 	ReasonSourceLimit
 	ReasonProtocol
+	ReasonProxyHeader
 	reasons
 )
 
 // Reasons lists every reason.
 var Reasons = [reasons]Reason{ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge,
 	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit,
-	ReasonProtocol}
+	ReasonProtocol, ReasonProxyHeader}
 
 var reasonInfo = [reasons]struct {
 	name  string
@@ -67,6 +68,8 @@ var reasonInfo = [reasons]struct {
 		"this client's address has as many connections as one may; look at what connects from there, or raise the limit"},
 	ReasonProtocol: {"protocol", 120, // no_application_protocol
 		"the route takes only clients that offer one of its protocols (ALPN); look at what connects from there"},
+	ReasonProxyHeader: {"proxy_header", 0,
+		"what connects from there has to send a PROXY header, version 2, first: switch it on there, or take the address off the list"},
 }
 
 // String gives the reason as metrics and logs show it.
@@ -77,6 +80,14 @@ type refusal struct {
 	reason Reason
 	sni    string
 	err    error
+}
+
+// Error implements error.
+func (r *refusal) Error() string {
+	if r.err == nil {
+		return r.reason.String()
+	}
+	return r.reason.String() + ": " + r.err.Error()
 }
 
 // alert is the TLS alert that tells the client the reason; nil if there is none.

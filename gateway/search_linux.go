@@ -34,7 +34,11 @@ func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked [
 	s := w.newSearch()
 	s.pair, s.table, s.to, s.began = p, table, to, w.now
 	s.sni = append(s.sni[:0], hello.SNI...)
-	s.hello = append(s.hello[:0], peeked...)
+	s.hello = s.hello[:0]
+	if to.ProxyProtocol {
+		s.hello = appendProxyHeader(s.hello, p.remote, sysLocal(p.client.fd))
+	}
+	s.hello = append(s.hello, peeked...)
 	s.ask = len(to.To) > 1 && !hello.EarlyData
 	s.over = w.now.Add(2 * d.Timeout)
 	p.search, p.peek = s, nil
@@ -42,7 +46,7 @@ func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked [
 	if due != "" {
 		var hello []byte
 		if s.ask {
-			hello = slices.Clone(peeked)
+			hello = slices.Clone(s.hello)
 		}
 		d.attempts.Go(func() { d.retry(w.engine.serving, due, hello) })
 	}
@@ -57,7 +61,7 @@ func (s *search) latest() []string {
 		return nil
 	}
 	s.table = now
-	if t := now.find(s.sni); t != nil {
+	if t := now.find(s.sni); t != nil && t.ProxyProtocol == s.to.ProxyProtocol {
 		return t.To
 	}
 	return nil

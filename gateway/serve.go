@@ -29,16 +29,16 @@ var helloBuffers = sync.Pool{New: func() any { return new([helloBuffer]byte) }}
 
 // own owns one client connection from its accept to its end.
 func (e *netEngine) own(ctx context.Context, s *Side, client net.Conn) {
-	c := &conn{client: client, side: s, began: time.Now(), remote: remoteOf(client)}
+	c := &conn{client: client, side: s, began: time.Now(), origin: origin{remote: remoteOf(client)}}
 	s.accepted.Add(1)
 	c.trip = e.access.begin(s, c.remote, c.began)
 	defer func() { c.trip.over(time.Now()) }()
-	if reason, ok := s.admit(c.remote.Addr()); !ok {
+	if reason, ok := c.enter(s); !ok {
 		e.refuse(c, &refusal{reason: reason})
 		client.Close()
 		return
 	}
-	defer s.leave(c.remote.Addr())
+	defer c.leave(s)
 	if !e.conns.add(c) {
 		e.refuse(c, &refusal{reason: ReasonLimit})
 		client.Close()
@@ -59,7 +59,7 @@ func (e *netEngine) own(ctx context.Context, s *Side, client net.Conn) {
 
 func (e *netEngine) refuse(c *conn, r *refusal) {
 	c.trip.endsBy(r.reason.String())
-	e.refusals.count(c.side, c.client.RemoteAddr().String(), r)
+	e.refusals.count(c.side, c.name(), r)
 }
 
 // forward reads the hello, connects to where it wants and relays until the end, or says why not.
@@ -82,6 +82,9 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 		return refused
 	}
 	sni := string(hello.SNI) // the buffer is given back
+	if to.ProxyProtocol {
+		peeked = append(appendProxyHeader(nil, c.remote, localOf(c.client)), peeked...)
+	}
 	won, failed, err := e.dialer.target(ctx, to, e.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))
 	if errors.Is(err, errGone) {
@@ -114,7 +117,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	helloBuffers.Put(small)
 	small, peeked = nil, nil // an idle connection keeps no buffer
 	if e.log.Enabled(ctx, slog.LevelDebug) {
-		e.log.Debug("connection routed", "side", c.side.name, "remote", c.client.RemoteAddr().String(),
+		e.log.Debug("connection routed", "side", c.side.name, "remote", c.name(),
 			"sni", sni, "addr", upstream.RemoteAddr().String())
 	}
 	if relay(c.client, upstream, up, down) != nil {
@@ -123,11 +126,11 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	return nil
 }
 
-// request says how to choose among the addresses of t: by their answers to the hello, if there are several and it does no harm
+// request says how to choose among the addresses of to: by their answers to the hello, if there are several and it does no harm
 // that more than one gets it. Addresses that a newer table gives the same name are asked too.
-func (e *netEngine) request(c *conn, t *target, hello Hello, peeked []byte) request {
+func (e *netEngine) request(c *conn, to *target, hello Hello, peeked []byte) request {
 	table := c.side.Table()
-	ask := len(t.To) > 1 && !hello.EarlyData
+	ask := len(to.To) > 1 && !hello.EarlyData
 	req := request{
 		gone: func() bool { return gone(c.client, ask) },
 		news: func() []string {
@@ -136,7 +139,7 @@ func (e *netEngine) request(c *conn, t *target, hello Hello, peeked []byte) requ
 				return nil
 			}
 			table = now
-			if t := now.find(hello.SNI); t != nil {
+			if t := now.find(hello.SNI); t != nil && t.ProxyProtocol == to.ProxyProtocol {
 				return t.To
 			}
 			return nil
@@ -146,6 +149,14 @@ func (e *netEngine) request(c *conn, t *target, hello Hello, peeked []byte) requ
 		req.hello = slices.Clone(peeked) // attempts that are given up may need it for longer than this connection
 	}
 	return req
+}
+
+// name is the client's address for logs.
+func (c *conn) name() string {
+	if c.remote.IsValid() {
+		return c.remote.String()
+	}
+	return c.client.RemoteAddr().String()
 }
 
 // write writes all of b in the time that a dial may take.
@@ -164,7 +175,12 @@ func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 	for {
 		n, readErr := c.client.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
-		hello, err := parser.Parse(buf)
+		rest, err := c.header(c.side, c.trip, buf)
+		var hello Hello
+		if err == nil {
+			buf = rest
+			hello, err = parser.Parse(buf)
+		}
 		if err == nil && !e.conns.hello(c) {
 			err = net.ErrClosed
 		}
@@ -180,7 +196,7 @@ func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 			return Hello{}, nil, readErr
 		}
 		if len(buf) == cap(buf) {
-			buf = append(make([]byte, 0, min(2*cap(buf), MaxHelloSize)), buf...)
+			buf = append(make([]byte, 0, min(max(2*cap(buf), helloBuffer), MaxHelloSize)), buf...)
 		}
 	}
 }
@@ -189,6 +205,9 @@ func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 func badHello(err error, shed bool, timeout time.Duration) *refusal {
 	if shed {
 		return &refusal{reason: ReasonLimit, err: errors.New("closed to make room: it had not sent a ClientHello yet")}
+	}
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
 	}
 	if _, ok := errors.AsType[*NotTLSError](err); ok {
 		return &refusal{reason: ReasonNotTLS, err: err}

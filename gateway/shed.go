@@ -78,9 +78,15 @@ func (p *Proxy) shed(l Listener) (done bool) {
 }
 
 // remoteOf is the IP address and port of c's peer; not valid if it has none.
-func remoteOf(c net.Conn) (remote netip.AddrPort) {
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort()
+func remoteOf(c net.Conn) netip.AddrPort { return ipOf(c.RemoteAddr()) }
+
+// localOf is that of this end.
+func localOf(c net.Conn) netip.AddrPort { return ipOf(c.LocalAddr()) }
+
+func ipOf(a net.Addr) netip.AddrPort {
+	if a, ok := a.(*net.TCPAddr); ok {
+		ip := a.AddrPort()
+		return netip.AddrPortFrom(ip.Addr().Unmap(), ip.Port())
 	}
-	return remote
+	return netip.AddrPort{}
 }

@@ -146,6 +146,12 @@ func sysAddrs(fd int32) (local, remote netip.AddrPort) {
 	return addrPort(l), addrPort(r)
 }
 
+// sysLocal is this end of a connection.
+func sysLocal(fd int32) netip.AddrPort {
+	l, _ := unix.Getsockname(int(fd))
+	return addrPort(l)
+}
+
 func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
 	case *unix.SockaddrInet4:

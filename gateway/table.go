@@ -31,6 +31,9 @@ type Route struct {
 	Ordered bool `json:"ordered,omitempty"`
 	// Protocols are ids of which a client must offer one (ALPN). Empty: it may offer what it likes.
 	Protocols []string `json:"protocols,omitempty"`
+	// ProxyProtocol says that the addresses want a PROXY header, version 2, before the hello. Of the client's address they
+	// are told what this gateway knows.
+	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
 }
 
 // Table maps each SNI to its route. It is immutable; an exact name wins over a wildcard and a long wildcard over a short one.
