@@ -21,6 +21,7 @@ type batch struct {
 	index   uint64
 	types   map[string]*typeEvents // what changed, by typeKey
 	cascade int                    // how many resources may still go with their owners
+	graves  int                    // how many there are
 }
 
 type typeEvents struct {
@@ -178,6 +179,8 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 		if !sameVersion(old.Id, r.Id) {
 			b.gone(old)
 		}
+	} else {
+		b.exhume(r.Id)
 	}
 	mustDo(b.txn.Insert(tableResource, r))
 	b.event(r, &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})

@@ -27,6 +27,7 @@ func (b *batch) mark(r *pb.Resource, at time.Time) {
 // drop deletes r alone, and returns it as watches see it.
 func (b *batch) drop(r *pb.Resource) *pb.Resource {
 	mustDo(b.txn.Delete(tableResource, r))
+	b.bury(r.Id)
 	return b.gone(r)
 }
 
@@ -37,7 +38,7 @@ func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 	for owners := []*pb.ID{r.Id}; len(owners) > 0; owners = owners[1:] {
 		for _, child := range b.toGo(owners[0].Uid, b.cascade+1) {
 			if b.cascade == 0 {
-				b.bury(owners[0])
+				b.leave(owners[0])
 				break
 			}
 			b.cascade--
@@ -65,8 +66,8 @@ func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 	return all
 }
 
-// bury leaves a tombstone for a resource that was deleted.
-func (b *batch) bury(id *pb.ID) {
+// leave leaves a tombstone for a resource that was deleted.
+func (b *batch) leave(id *pb.ID) {
 	t, err := resource.NewTombstone(proto.CloneOf(id))
 	mustDo(err)
 	b.store(t, find(b.txn, t.Id))

@@ -12,11 +12,20 @@
 //
 // # Watches
 //
-// Each type has a log of its latest commits, kept only while somebody watches the type and bounded in events. A commit is
-// appended together with the transaction, under one lock; a watch takes its snapshot and its place in the log under the
-// same lock, so that nothing is lost or doubled between the two. A watch holds a position, not a pointer: one that is idle
-// or too slow keeps nothing alive, and is told resource.ErrWatchReset when the log no longer reaches back to it. Waiting
-// costs a channel that the next commit to the type closes.
+// Who watches or waits follows a topic: the changes to all names that begin with one prefix, or to one name. Topics are there
+// only as long as somebody follows them, so that a write costs one append for each prefix of its name that is followed, however
+// many follow it, and wakes nobody else. A commit is appended together with the transaction, under one lock; a watch takes its
+// snapshot and its place in the topic under the same lock, so that nothing is lost or doubled between the two. The snapshot is
+// read as it is asked for.
+//
+// A topic keeps what its slowest follower has not read, up to 8192 events or 16 MiB, and all topics together 256 MiB. A
+// follower that would make it more is cut off: it gets resource.ErrWatchReset. So does every follower when a snapshot is restored. The
+// writer waits for no follower.
+//
+// # Indexes
+//
+// The index of a query is the highest ModifyIndex of what it selects, or that of a deletion, if that is higher. The latest 4096
+// to 8192 deletions are remembered by name; when older ones are forgotten, the latest of them counts for every name of its type.
 //
 // # Snapshots
 //
@@ -25,7 +34,8 @@
 //
 // # Limits
 //
-// No goroutine is started. Methods block only where resource.Backend says so.
+// No goroutine is started, but one for each commit that wakes many, which ends when it has. Methods block only where
+// resource.Backend says so.
 //
 // Where resource.Backend leaves a choice: a new resource must name an owner that is stored (resource.ErrNotFound), else it
 // would outlive it; a replica need not, since the owner may come later. A write that puts another uid in a resource's place

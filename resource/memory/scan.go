@@ -40,8 +40,10 @@ func Scan(r io.Reader) (Totals, error) {
 	types := map[string]*TypeTotal{}
 	last := ""
 	err := scan(r, sink{
-		begin: func(index uint64) error { out.Index = index; return nil },
-		typ:   func(*pb.Type, uint64) error { return nil },
+		begin:   func(index uint64) error { out.Index = index; return nil },
+		typ:     func(*pb.Type, uint64) error { return nil },
+		floor:   func(*pb.Type, uint64) error { return nil },
+		deleted: func(*pb.ID, uint64) error { return nil },
 		resource: func(r *pb.Resource, size int) error {
 			key := string(idKey(r.Id))
 			if out.Resources > 0 && key <= last {
@@ -80,7 +82,7 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 	put := func(typ *pb.Type, _ uint64) error {
 		if key := typeKey(typ); !known[key] {
 			known[key] = true
-			e.message(recordType, binary.AppendUvarint(nil, index), typ)
+			e.message(recordType, binary.AppendUvarint(nil, index), typ) // and no floor: the same
 		}
 		return e.err
 	}
@@ -98,7 +100,9 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 				}
 			}
 		},
-		typ: put,
+		typ:     put,
+		floor:   func(*pb.Type, uint64) error { return nil },
+		deleted: func(*pb.ID, uint64) error { return nil },
 		resource: func(r *pb.Resource, _ int) error {
 			if r.ModifyIndex >= index {
 				return fmt.Errorf("%s was written at %d, not below %d", resource.IDString(r.Id), r.ModifyIndex, index)
@@ -124,9 +128,10 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 
 // sink takes the records of a snapshot: begin first, once.
 type sink struct {
-	begin    func(index uint64) error
-	typ      func(typ *pb.Type, index uint64) error
-	resource func(r *pb.Resource, size int) error
+	begin      func(index uint64) error
+	typ, floor func(typ *pb.Type, index uint64) error
+	resource   func(r *pb.Resource, size int) error
+	deleted    func(id *pb.ID, index uint64) error
 }
 
 // scan reads a snapshot to its end, checks each record, and hands it on.
@@ -152,7 +157,11 @@ func scan(src io.Reader, to sink) error {
 				err = to.begin(index)
 			}
 		case recordType:
-			err = scanType(buf.Bytes(), index, to)
+			err = scanType(buf.Bytes(), index, to.typ)
+		case recordFloor:
+			err = scanType(buf.Bytes(), index, to.floor)
+		case recordDeleted:
+			err = scanDeleted(buf.Bytes(), index, to)
 		case recordResource:
 			count++
 			err = scanResource(buf.Bytes(), index, to)
@@ -169,7 +178,7 @@ func scan(src io.Reader, to sink) error {
 	}
 }
 
-func scanType(p []byte, storeIndex uint64, to sink) error {
+func scanType(p []byte, storeIndex uint64, to func(*pb.Type, uint64) error) error {
 	index, n := binary.Uvarint(p)
 	if n <= 0 {
 		return errors.New("a type without its index")
@@ -184,7 +193,25 @@ func scanType(p []byte, storeIndex uint64, to sink) error {
 	if index > storeIndex {
 		return fmt.Errorf("index %d of type %s is above the store's, %d", index, resource.TypeString(typ), storeIndex)
 	}
-	return to.typ(typ, index)
+	return to(typ, index)
+}
+
+func scanDeleted(p []byte, storeIndex uint64, to sink) error {
+	index, n := binary.Uvarint(p)
+	if n <= 0 {
+		return errors.New("a deletion without its index")
+	}
+	id := new(pb.ID)
+	if err := proto.Unmarshal(p[n:], id); err != nil {
+		return fmt.Errorf("deletion: %w", err)
+	}
+	if err := resource.CheckOps([]*pb.Op{resource.RemoveOp(id, "")}); err != nil {
+		return fmt.Errorf("deletion: %w", err)
+	}
+	if index > storeIndex {
+		return fmt.Errorf("index %d of the deletion of %s is above the store's, %d", index, resource.IDString(id), storeIndex)
+	}
+	return to.deleted(id, index)
 }
 
 func scanResource(p []byte, storeIndex uint64, to sink) error {

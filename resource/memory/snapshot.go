@@ -21,7 +21,9 @@ import (
 //
 //	'I'  the store index, a uvarint; once, first
 //	'T'  a type's index: a uvarint, then a pb.Type
+//	'F'  the least index that queries of a type have: a uvarint, then a pb.Type, whose 'T' came before; without it, the type's
 //	'R'  a pb.Resource
+//	'D'  a resource that is no more: the index of its deletion, a uvarint, then a pb.ID
 //	'E'  the end: the number of resources, a uvarint; once, last
 //
 // A reader refuses kinds that it does not know: they would be state that it loses.
@@ -30,7 +32,9 @@ const (
 
 	recordIndex    = 'I'
 	recordType     = 'T'
+	recordFloor    = 'F'
 	recordResource = 'R'
+	recordDeleted  = 'D'
 	recordEnd      = 'E'
 
 	// maxRecord bounds the length of a record, in bytes.
@@ -66,6 +70,7 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		}
 		x := row.(*typeIndex)
 		e.message(recordType, binary.AppendUvarint(nil, x.index), x.typ)
+		e.message(recordFloor, binary.AppendUvarint(nil, x.floor), x.typ)
 	}
 	count := uint64(0)
 	for it := must(sn.txn.Get(tableResource, indexID)); e.err == nil; count++ {
@@ -74,6 +79,14 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 			break
 		}
 		e.message(recordResource, nil, row.(*pb.Resource))
+	}
+	for it := must(sn.txn.Get(tableGrave, indexID)); e.err == nil; {
+		row := it.Next()
+		if row == nil {
+			break
+		}
+		g := row.(*grave)
+		e.message(recordDeleted, binary.AppendUvarint(nil, g.index), g.id)
 	}
 	e.record(recordEnd, binary.AppendUvarint(nil, count))
 	if e.err == nil {
@@ -114,9 +127,13 @@ func (e *recordWriter) message(kind byte, head []byte, m proto.Message) {
 	}
 }
 
-// Restore replaces the whole state with the snapshot that r streams. If it fails, the state is as it was. All watches end with
-// resource.ErrWatchReset. The index of a type never falls: one that would, and the store's own, jump above what was seen.
-func (s *State) Restore(r io.Reader) error {
+// Restore replaces the whole state with the snapshot that r streams, of a later state or of another one. If it fails, the state
+// is as it was. All watches end with resource.ErrWatchReset. The index of a query never falls: if that of a type would, it, the
+// store's, and those of all queries of the type jump above what was seen.
+func (s *State) Restore(r io.Reader) error { return s.restore(r, false) }
+
+// restore takes a foreign snapshot, of no state that this one was or will be, for one of which everything was just written.
+func (s *State) restore(r io.Reader, foreign bool) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	in, err := readSnapshot(r)
@@ -124,50 +141,51 @@ func (s *State) Restore(r io.Reader) error {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
+		s.mu.Unlock()
 		return resource.ErrClosed
 	}
-	s.replaceLocked(in)
+	woken := s.replaceLocked(in, foreign)
+	s.mu.Unlock()
+	wakeAll(woken)
 	return nil
 }
 
-// replaceLocked makes what was read the state.
-func (s *State) replaceLocked(in *restored) {
+// replaceLocked makes what was read the state, and returns the items to wake.
+func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	index := max(s.index, in.index)
 	above := in.index // where an index that would fall goes: the snapshot's, if it is above all, so that all servers have the same
 	if above <= s.index {
 		above = index + 1
 	}
-	old := s.db.Load().Txn(false)
 	txn := in.db.Txn(true)
-	for it := must(old.Get(tableIndex, indexID)); ; {
-		row := it.Next()
-		if row == nil {
-			break
-		}
-		was := row.(*typeIndex)
-		if indexOf(txn, typeKey(was.typ)) < was.index {
+	eachType(s.db.Load().Txn(false), func(was *typeIndex) {
+		is := *typeRow(txn, typeKey(was.typ))
+		is.typ = was.typ
+		switch {
+		case is.index < was.index:
 			index = above
-			mustDo(txn.Insert(tableIndex, &typeIndex{typ: was.typ, index: index}))
+			is.index, is.floor = above, above
+		case foreign && s.index > 1:
+			is.floor = is.index
+		default:
+			return
 		}
-	}
+		mustDo(txn.Insert(tableIndex, &is))
+	})
 	txn.Commit()
 	s.db.Store(in.db)
-	s.index = index
-	s.epoch++
+	s.index, s.graves = index, countGraves(in.db.Txn(false))
+	s.epoch.Add(1)
 	s.moved.wakeLocked()
-	read := in.db.Txn(false)
-	for it := must(read.Get(tableIndex, indexID)); ; {
-		row := it.Next()
-		if row == nil {
-			break
-		}
-		s.topicLocked(typeKey(row.(*typeIndex).typ)).index = row.(*typeIndex).index
-	}
-	for _, t := range s.topics {
-		t.dropLocked()
-		t.wakeLocked()
+	eachType(in.db.Txn(false), func(is *typeIndex) { s.kindLocked(typeKey(is.typ)).index = is.index })
+	return s.endLocked()
+}
+
+func eachType(txn *memdb.Txn, do func(x *typeIndex)) {
+	it := must(txn.Get(tableIndex, indexID))
+	for row := it.Next(); row != nil; row = it.Next() {
+		do(row.(*typeIndex))
 	}
 }
 
@@ -184,9 +202,18 @@ func readSnapshot(src io.Reader) (*restored, error) {
 	err := scan(src, sink{
 		begin: func(index uint64) error { in.index = index; return nil },
 		typ: func(typ *pb.Type, index uint64) error {
-			return txn.Insert(tableIndex, &typeIndex{typ: typ, index: index})
+			return txn.Insert(tableIndex, &typeIndex{typ: typ, index: index, floor: index})
+		},
+		floor: func(typ *pb.Type, floor uint64) error {
+			row := *typeRow(txn, typeKey(typ))
+			if row.typ == nil || floor > row.index {
+				return fmt.Errorf("floor %d of type %s is above its index, or has none", floor, resource.TypeString(typ))
+			}
+			row.floor = floor
+			return txn.Insert(tableIndex, &row)
 		},
 		resource: func(r *pb.Resource, _ int) error { return txn.Insert(tableResource, r) },
+		deleted:  func(id *pb.ID, index uint64) error { return txn.Insert(tableGrave, &grave{id: id, index: index}) },
 	})
 	if err != nil {
 		return nil, err

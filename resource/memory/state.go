@@ -19,24 +19,23 @@ import (
 // Restore run one at a time.
 type State struct {
 	writeMu sync.Mutex // held by Apply and Restore throughout; taken before mu
+	graves  int        // guarded by writeMu
 
-	db atomic.Pointer[memdb.MemDB] // replaced by Restore, with mu held
+	db     atomic.Pointer[memdb.MemDB] // replaced by Restore, with mu held
+	closed atomic.Bool                 // set with mu held
+	epoch  atomic.Uint64               // counts restores; changed with mu held
+	kept   atomic.Int64                // bytes that topics keep for who lags
+	limits limits
 
-	mu     sync.Mutex // held shortly: makes a commit and its events one step
-	index  uint64     // of the last commit that changed something
-	topics map[string]*topic
-	epoch  uint64 // counts restores
-	keep   int    // events that a topic's log keeps
-	moved  wakeup // at the next commit, restore or close
-	closed bool
+	mu    sync.Mutex // held shortly: makes a commit and its events one step
+	index uint64     // of the last commit that changed something
+	kinds map[string]*kind
+	moved wakeup // at the next commit, restore or close
 }
-
-// keepEvents bounds the events that wait for the slowest watch of a type.
-const keepEvents = 8192
 
 // NewState returns an empty state with index 1.
 func NewState() *State {
-	s := &State{index: 1, topics: make(map[string]*topic), keep: keepEvents}
+	s := &State{index: 1, kinds: make(map[string]*kind), limits: limits{keepEvents, keepBytes, keepTotal}}
 	s.db.Store(newDB())
 	return s
 }
@@ -51,12 +50,11 @@ func (s *State) Index() uint64 {
 // Close ends watches and waits with resource.ErrClosed, and makes Apply fail with it. It is idempotent.
 func (s *State) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
+	s.closed.Store(true)
 	s.moved.wakeLocked()
-	for _, t := range s.topics {
-		t.wakeLocked()
-	}
+	woken := s.endLocked()
+	s.mu.Unlock()
+	wakeAll(woken)
 }
 
 // Read is resource.Backend's eventual Read.
@@ -124,7 +122,7 @@ func (s *State) apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 	if err := resource.CheckOps(ops); err != nil {
 		return nil, err
 	}
-	b := batch{txn: s.db.Load().Txn(true), index: index, cascade: resource.MaxCascade}
+	b := batch{txn: s.db.Load().Txn(true), index: index, cascade: resource.MaxCascade, graves: s.graves}
 	defer b.txn.Abort()
 	out := make([]*pb.Resource, len(ops))
 	for i, op := range ops {
@@ -140,34 +138,42 @@ func (s *State) apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 // commit makes the batch visible and publishes its events, in one step.
 func (s *State) commit(b *batch) error {
 	for key, t := range b.types {
-		if err := b.txn.Insert(tableIndex, &typeIndex{typ: t.typ, index: b.index}); err != nil {
+		row := *typeRow(b.txn, key)
+		row.typ, row.index = t.typ, b.index
+		if err := b.txn.Insert(tableIndex, &row); err != nil {
 			return fmt.Errorf("index of type %q: %w", key, err)
 		}
 	}
+	b.forget()
+	woken, err := s.publish(b)
+	wakeAll(woken)
+	return err
+}
+
+// publish returns the items to wake.
+func (s *State) publish(b *batch) (woken []*item, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return resource.ErrClosed
+	if s.closed.Load() {
+		return nil, resource.ErrClosed
 	}
 	if len(b.types) == 0 {
-		return nil
+		return nil, nil
 	}
 	b.txn.Commit()
-	s.index = b.index
+	s.index, s.graves = b.index, b.graves
 	s.moved.wakeLocked()
 	for key, t := range b.types {
-		s.topicLocked(key).publishLocked(b.index, t.events, s.keep)
+		woken = append(woken, s.kindLocked(key).publishLocked(b.index, t.events)...)
 	}
-	return nil
+	return woken, nil
 }
 
 func (s *State) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return resource.ErrClosed
 	}
 	return nil

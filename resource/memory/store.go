@@ -79,5 +79,5 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 	return err
 }
 
-// Restore replaces the state with a snapshot; see State.Restore.
-func (s *Store) Restore(r io.Reader) error { return s.state.Restore(r) }
+// Restore replaces the state with a snapshot, of this store or of another; see State.Restore.
+func (s *Store) Restore(r io.Reader) error { return s.state.restore(r, true) }

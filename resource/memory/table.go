@@ -16,16 +16,19 @@ import (
 const (
 	tableResource = "resource" // *pb.Resource
 	tableIndex    = "index"    // *typeIndex
+	tableGrave    = "grave"    // *grave
 
 	indexID    = "id"
 	indexUID   = "uid"
 	indexOwner = "owner"
+	indexAge   = "age"
 )
 
-// typeIndex is the store index of the last write to a type, in any group version, deletions included.
+// typeIndex is the store index of the last write to a type, in any group version, deletions included. A row is immutable.
 type typeIndex struct {
 	typ   *pb.Type
 	index uint64
+	floor uint64 // the least index that a query of the type has
 }
 
 func newDB() *memdb.MemDB {
@@ -37,6 +40,10 @@ func newDB() *memdb.MemDB {
 		}},
 		tableIndex: {Name: tableIndex, Indexes: map[string]*memdb.IndexSchema{
 			indexID: {Name: indexID, Unique: true, Indexer: indexer[*typeIndex](func(x *typeIndex) string { return typeKey(x.typ) })},
+		}},
+		tableGrave: {Name: tableGrave, Indexes: map[string]*memdb.IndexSchema{
+			indexID:  {Name: indexID, Unique: true, Indexer: indexer[*grave](func(g *grave) string { return idKey(g.id) })},
+			indexAge: {Name: indexAge, Indexer: indexer[*grave](ageKey)},
 		}},
 	}})
 	if err != nil {
@@ -122,31 +129,81 @@ func newSelection(q resource.Query) (selection, error) {
 
 // matches says whether a resource of the right group and kind is selected.
 func (s selection) matches(id *pb.ID) bool {
+	return (s.version == "" || s.version == id.GetType().GetGroupVersion()) && s.covers(id)
+}
+
+// covers is matches for whatever group version.
+func (s selection) covers(id *pb.ID) bool {
 	t := resource.FillTenancy(id.GetTenancy())
-	return (s.version == "" || s.version == id.GetType().GetGroupVersion()) &&
-		(s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
+	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
 		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
 		(s.name == "" || s.name == id.GetName()) && strings.HasPrefix(id.GetName(), s.prefix)
 }
 
-// list returns what is selected, in order of tenancy and name, and the index of the type.
+// all says whether every resource of the type is selected, but perhaps for the version.
+func (s selection) all() bool { return s.reads == s.typ && s.covers(&pb.ID{Tenancy: everywhere}) }
+
+var everywhere = &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
+
+// rows returns all resources among which are those selected, in order of tenancy and name.
+func (s selection) rows(txn *memdb.Txn) memdb.ResultIterator {
+	return must(txn.Get(tableResource, indexID+"_prefix", s.reads))
+}
+
+// list returns what is selected, in order of tenancy and name, and the index of the query.
 func (s selection) list(txn *memdb.Txn) ([]*pb.Resource, uint64) {
-	it := must(txn.Get(tableResource, indexID+"_prefix", s.reads))
 	var all []*pb.Resource
+	index := s.leastIndex(txn)
+	it := s.rows(txn)
 	for row := it.Next(); row != nil; row = it.Next() {
-		if r := row.(*pb.Resource); s.matches(r.GetId()) {
+		r := row.(*pb.Resource)
+		if !s.covers(r.GetId()) {
+			continue
+		}
+		index = max(index, r.GetModifyIndex())
+		if s.matches(r.GetId()) {
 			all = append(all, r)
 		}
 	}
-	return all, indexOf(txn, s.typ)
+	return all, index
 }
 
-// indexOf returns the index of the type with that key, at least 1.
-func indexOf(txn *memdb.Txn, typ string) uint64 {
-	if row := must(txn.First(tableIndex, indexID, typ)); row != nil {
-		return row.(*typeIndex).index
+// above says whether the index of the query is above an index.
+func (s selection) above(txn *memdb.Txn, after uint64) bool {
+	if s.leastIndex(txn) > after {
+		return true
 	}
-	return 1
+	it := s.rows(txn)
+	for row := it.Next(); row != nil; row = it.Next() {
+		if r := row.(*pb.Resource); r.GetModifyIndex() > after && s.covers(r.GetId()) {
+			return true
+		}
+	}
+	return false
+}
+
+// leastIndex is what the index of the query would be if nothing were there that is selected: that of the last deletion.
+func (s selection) leastIndex(txn *memdb.Txn) uint64 {
+	row := typeRow(txn, s.typ)
+	if s.all() {
+		return row.index
+	}
+	index := row.floor
+	it := must(txn.Get(tableGrave, indexID+"_prefix", s.reads))
+	for row := it.Next(); row != nil; row = it.Next() {
+		if g := row.(*grave); g.index > index && s.covers(g.id) {
+			index = g.index
+		}
+	}
+	return index
+}
+
+// typeRow returns what is known of the type with that key: at least that both indexes are 1.
+func typeRow(txn *memdb.Txn, typ string) *typeIndex {
+	if row := must(txn.First(tableIndex, indexID, typ)); row != nil {
+		return row.(*typeIndex)
+	}
+	return &typeIndex{index: 1, floor: 1}
 }
 
 // must unwraps what go-memdb answers: its errors are all misuse of the schema.

@@ -3,152 +3,261 @@
 package memory
 
 import (
-	"context"
-	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/resource"
 )
 
-// topic is what watchers and waiters of one type share. State.mu guards it.
-type topic struct {
-	index  uint64 // of the last write to the type, at least 1
-	wakeup        // at the next write, restore or close
+// Limits of what is kept for watches that lag, beside the latest commit. A watch that would exceed one is cut off.
+const (
+	keepEvents = 8192      // of one topic
+	keepBytes  = 16 << 20  // of one topic
+	keepTotal  = 256 << 20 // of all topics of a state
+)
 
-	// log has the latest commits, oldest first; that of log[0] is number first. It is empty while watchers is 0. The
-	// latest commit stays whatever its size, so that a watch which keeps up sees it.
-	log      [][]*pb.WatchEvent
-	first    uint64
-	events   int // in log
-	watchers int
+// limits of a state; tests make them small.
+type limits struct{ events, bytes, total int }
+
+// kind is what all versions of a type share. State.mu guards it.
+type kind struct {
+	index   uint64            // of the last write, at least 1
+	topics  map[string]*topic // by their key, which is a selection's reads
+	lengths map[int]int       // how many topics have a key of that length
 }
 
-func (s *State) topicLocked(key string) *topic {
-	t := s.topics[key]
-	if t == nil {
-		t = &topic{index: 1}
-		s.topics[key] = t
-	}
+// topic is the changes to all resources whose keys begin with one key, for those who watch exactly these. It is there only as
+// long as somebody does.
+//
+// It is a list that only grows: who follows it stands on an item, sleeps until that has a next one, and steps on. Followers
+// share the items and lock nothing. The topic itself remembers the last item, where new followers begin, and the oldest that a
+// follower stands on; what is between is there for the slowest, and bounded.
+type topic struct {
+	s     *State
+	key   string
+	users int // guarded by State.mu
+
+	mu            sync.Mutex // taken after State.mu; guards what follows
+	tail          *item
+	oldest        atomic.Pointer[item] // changed with mu held
+	events, bytes int                  // of the items after oldest
+}
+
+// item is one commit's events in a topic. All but next and readers is immutable.
+type item struct {
+	events  []*pb.WatchEvent // in order; none in a topic's first item
+	index   uint64           // of the commit
+	bytes   int              // about what the events keep alive
+	next    atomic.Pointer[item]
+	ready   chan struct{} // closed when next is set
+	readers atomic.Int64  // who stands here
+}
+
+// lost is the next item of a follower that was cut off.
+var lost = new(item)
+
+func newTopic(s *State, key string) *topic {
+	t := &topic{s: s, key: key, tail: &item{ready: make(chan struct{})}}
+	t.oldest.Store(t.tail)
 	return t
 }
 
-func (t *topic) publishLocked(index uint64, events []*pb.WatchEvent, keep int) {
-	t.index = index
-	if t.watchers > 0 {
-		t.log = append(t.log, events)
-		t.events += len(events)
-		for t.events > keep && len(t.log) > 1 {
-			t.events -= len(t.log[0])
-			t.log[0] = nil
-			t.log = t.log[1:]
-			t.first++
+// join returns the item after which a new follower begins. It needs State.mu, so that the place is that of a state.
+func (t *topic) join() *item {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tail.readers.Add(1)
+	return t.tail
+}
+
+// publish appends a commit and returns the item whose followers are to be woken.
+func (t *topic) publish(it *item) (was *item) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was = t.tail
+	was.next.Store(it)
+	t.tail = it
+	t.count(it, 1)
+	t.trimLocked()
+	return was
+}
+
+// end cuts off all followers, and returns the item whose followers are to be woken.
+func (t *topic) end() (was *item) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.oldest.Load() != t.tail {
+		o := t.oldest.Load()
+		next := o.next.Swap(lost)
+		t.count(next, -1)
+		t.oldest.Store(next)
+	}
+	t.tail.next.Store(lost)
+	return t.tail
+}
+
+func (t *topic) count(it *item, n int) {
+	t.events += n * len(it.events)
+	t.bytes += n * it.bytes
+	t.s.kept.Add(int64(n * it.bytes))
+}
+
+// trimLocked lets go of what nobody will read, and cuts off the slowest followers while too much is kept.
+func (t *topic) trimLocked() {
+	for o := t.oldest.Load(); o != t.tail; o = t.oldest.Load() {
+		next := o.next.Load()
+		if o.readers.Load() > 0 {
+			if next == t.tail || !t.over() {
+				return
+			}
+			o.next.Store(lost) // before oldest moves: see step
 		}
-	} else {
-		t.first++
-	}
-	t.wakeLocked()
-}
-
-// nextLocked is the number that the next commit will have.
-func (t *topic) nextLocked() uint64 { return t.first + uint64(len(t.log)) }
-
-func (t *topic) joinLocked() (position uint64) {
-	t.watchers++
-	return t.nextLocked()
-}
-
-func (t *topic) leaveLocked() {
-	t.watchers--
-	if t.watchers == 0 {
-		t.dropLocked()
+		t.count(next, -1)
+		t.oldest.Store(next)
 	}
 }
 
-// dropLocked forgets the log. Positions before its end are too old from then on.
-func (t *topic) dropLocked() {
-	t.first = t.nextLocked()
-	t.log, t.events = nil, 0
+func (t *topic) over() bool {
+	l := &t.s.limits
+	return t.events > l.events || t.bytes > l.bytes || t.s.kept.Load() > int64(l.total)
 }
 
-// sinceLocked returns the commits from position on; ok is false if the log no longer reaches back to it.
-func (t *topic) sinceLocked(position uint64) (commits [][]*pb.WatchEvent, ok bool) {
-	if position < t.first {
-		return nil, false
+// step moves a follower to the next item: nil if there is none yet, lost if it was cut off. In the latter case it
+// stands nowhere.
+func (t *topic) step(at *item) *item {
+	next := at.next.Load()
+	if next == nil {
+		return nil
 	}
-	return t.log[position-t.first:], true
-}
-
-// wakeup wakes whoever waits for something to happen the next time. It costs nothing while nobody waits. State.mu guards it.
-type wakeup struct{ changed chan struct{} }
-
-// waitLocked returns a channel that is closed the next time.
-func (w *wakeup) waitLocked() <-chan struct{} {
-	if w.changed == nil {
-		w.changed = make(chan struct{})
-	}
-	return w.changed
-}
-
-func (w *wakeup) wakeLocked() {
-	if w.changed != nil {
-		close(w.changed)
-		w.changed = nil
-	}
-}
-
-// Wait is resource.Backend's.
-func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error {
-	sel, err := newSelection(q)
-	if err != nil {
-		return err
-	}
-	for {
-		changed, err := s.pollIndex(sel.typ, after)
-		if err != nil || changed == nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s above index %d: %w", resource.TypeString(q.Type), after, ctx.Err())
+	if next != lost {
+		next.readers.Add(1)
+		// Cut off between the two, it would stand on an item that the topic may have let go of, and keep all after it.
+		if at.next.Load() == lost {
+			next.readers.Add(-1)
+			next = lost
 		}
 	}
+	t.stepOff(at)
+	return next
 }
 
-// pollIndex returns nil if the index is above after, else a channel that is closed when it may be.
-func (s *State) pollIndex(key string, after uint64) (<-chan struct{}, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, resource.ErrClosed
+// stepOff takes a follower off its item.
+func (t *topic) stepOff(at *item) {
+	if at.readers.Add(-1) == 0 && t.oldest.Load() == at {
+		t.mu.Lock()
+		t.trimLocked()
+		t.mu.Unlock()
 	}
-	t := s.topicLocked(key)
-	if t.index > after {
-		return nil, nil
-	}
-	return t.waitLocked(), nil
 }
 
-// WaitIndex returns when the state's index is at least index, or ctx ends (its error).
-func (s *State) WaitIndex(ctx context.Context, index uint64) error {
-	for {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			return resource.ErrClosed
+// wakeInline is how many sleepers a writer wakes itself.
+const wakeInline = 16
+
+// wake wakes those who sleep at an item that has a next one. It takes the writer no longer if they are many.
+func (it *item) wake() {
+	if it.readers.Load() > wakeInline {
+		go close(it.ready)
+		return
+	}
+	close(it.ready)
+}
+
+// topicLocked returns the topic of a key, which it makes if need be, with one more user.
+func (s *State) topicLocked(typ, key string) *topic {
+	k := s.kindLocked(typ)
+	t := k.topics[key]
+	if t == nil {
+		if k.topics == nil {
+			k.topics, k.lengths = make(map[string]*topic), make(map[int]int)
 		}
-		at, moved := s.index, (<-chan struct{})(nil)
-		if at < index {
-			moved = s.moved.waitLocked()
-		}
-		s.mu.Unlock()
-		if moved == nil {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for index %d, at %d: %w", index, at, ctx.Err())
+		t = newTopic(s, key)
+		k.topics[key] = t
+		k.lengths[len(key)]++
+	}
+	t.users++
+	return t
+}
+
+// leaveLocked undoes topicLocked.
+func (s *State) leaveLocked(typ string, t *topic) {
+	t.users--
+	if k := s.kindLocked(typ); t.users == 0 && k.topics[t.key] == t {
+		delete(k.topics, t.key)
+		if k.lengths[len(t.key)]--; k.lengths[len(t.key)] == 0 {
+			delete(k.lengths, len(t.key))
 		}
 	}
+}
+
+func (s *State) kindLocked(typ string) *kind {
+	k := s.kinds[typ]
+	if k == nil {
+		k = &kind{index: 1}
+		s.kinds[typ] = k
+	}
+	return k
+}
+
+// publishLocked hands a commit's events to the topics that they are in, and returns the items to wake.
+func (k *kind) publishLocked(index uint64, events []*pb.WatchEvent) (woken []*item) {
+	k.index = index
+	if len(k.topics) == 0 {
+		return nil
+	}
+	items := make(map[*topic]*item, 1)
+	for _, ev := range events {
+		key, size := idKey(eventID(ev)), 0
+		for n := range k.lengths {
+			if n > len(key) {
+				continue
+			}
+			t := k.topics[key[:n]]
+			if t == nil {
+				continue
+			}
+			it := items[t]
+			if it == nil {
+				it = &item{index: index, ready: make(chan struct{})}
+				items[t] = it
+			}
+			if size == 0 {
+				size = proto.Size(ev) + overhead
+			}
+			it.events = append(it.events, ev)
+			it.bytes += size
+		}
+	}
+	for t, it := range items {
+		woken = append(woken, t.publish(it))
+	}
+	return woken
+}
+
+// overhead is about what an event and its resource take in memory beside what they take encoded.
+const overhead = 512
+
+// endLocked cuts off every follower, and returns the items to wake.
+func (s *State) endLocked() (woken []*item) {
+	for _, k := range s.kinds {
+		for _, t := range k.topics {
+			woken = append(woken, t.end())
+		}
+		k.topics, k.lengths = nil, nil
+	}
+	return woken
+}
+
+func wakeAll(items []*item) {
+	for _, it := range items {
+		it.wake()
+	}
+}
+
+func eventID(ev *pb.WatchEvent) *pb.ID {
+	if d := ev.GetDelete(); d != nil {
+		return d.GetResource().GetId()
+	}
+	return ev.GetUpsert().GetResource().GetId()
 }

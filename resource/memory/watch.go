@@ -6,25 +6,26 @@ import (
 	"context"
 	"sync"
 
+	"github.com/hashicorp/go-memdb"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// watch is one subscription to a topic.
+// watch is one subscription: a snapshot that is read as it is asked for, and a follower of a topic.
 type watch struct {
-	s   *State
-	t   *topic
-	sel selection
+	s     *State
+	t     *topic
+	sel   selection
+	epoch uint64 // of the state
 
-	position uint64 // number of the next commit to take from the log
-	epoch    uint64
+	mu   sync.Mutex // never held while it waits
+	rest memdb.ResultIterator
+	at   *item // where it stands
+	pos  int   // of the next event of at
+	err  error // what Next returns from now on; it stands nowhere then
 
-	queue []*pb.WatchEvent // taken, not yet returned
-	err   error            // what Next returns from now on
-
-	donec     chan struct{} // closed by Close
-	closeOnce sync.Once
-	leaveOnce sync.Once
+	donec chan struct{} // closed by Close
 }
 
 var endOfSnapshot = &pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}}
@@ -35,112 +36,129 @@ func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watch{s: s, sel: sel, donec: make(chan struct{})}
-
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil, resource.ErrClosed
+	w, v, err := s.follow(sel)
+	if err != nil {
+		return nil, err
 	}
-	txn := s.db.Load().Txn(false) // of this moment, as the position is
-	w.t = s.topicLocked(sel.typ)
-	w.position, w.epoch = w.t.joinLocked(), s.epoch
-	s.mu.Unlock()
-
-	all, _ := sel.list(txn)
-	w.queue = make([]*pb.WatchEvent, 0, len(all)+1)
-	for _, r := range all {
-		w.queue = append(w.queue, &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
-	}
-	w.queue = append(w.queue, endOfSnapshot)
+	w.rest = sel.rows(v.txn)
 	return w, nil
 }
 
+// view is the state at the moment a watch began.
+type view struct {
+	txn   *memdb.Txn
+	index uint64 // of the type
+}
+
+// follow begins a watch without its snapshot.
+func (s *State) follow(sel selection) (*watch, view, error) {
+	w := &watch{s: s, sel: sel, donec: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return nil, view{}, resource.ErrClosed
+	}
+	w.t, w.epoch = s.topicLocked(sel.typ, sel.reads), s.epoch.Load()
+	w.at = w.t.join()
+	w.pos = len(w.at.events)
+	return w, view{s.db.Load().Txn(false), s.kinds[sel.typ].index}, nil
+}
+
+// Next is resource.Watch's.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	for {
-		select {
-		case <-w.donec:
-			w.queue, w.err = nil, resource.ErrClosed
-		default:
+		ev, _, ready, err := w.take()
+		if ev != nil || err != nil {
+			return ev, err
 		}
-		if w.err != nil {
-			return nil, w.err
-		}
-		if len(w.queue) > 0 {
-			ev := w.queue[0]
-			w.queue[0] = nil
-			w.queue = w.queue[1:]
-			return ev, nil
-		}
-		changed, err := w.fetch()
-		if err != nil {
-			w.err = err
-			w.leave()
+		if err := w.sleep(ctx, ready); err != nil {
 			return nil, err
 		}
-		if changed == nil {
-			continue
-		}
-		select {
-		case <-changed:
-		case <-w.donec:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
 	}
 }
 
-// fetch queues the events since the last fetch that are selected. If there was no commit it returns a channel that is
-// closed at the next.
-func (w *watch) fetch() (<-chan struct{}, error) {
-	w.s.mu.Lock()
-	if w.s.closed {
-		w.s.mu.Unlock()
-		return nil, resource.ErrClosed
+func (w *watch) sleep(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+	case <-w.donec:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	commits, ok := w.t.sinceLocked(w.position)
-	if !ok || w.epoch != w.s.epoch {
-		w.s.mu.Unlock()
-		return nil, resource.ErrWatchReset
-	}
-	if len(commits) == 0 {
-		defer w.s.mu.Unlock()
-		return w.t.waitLocked(), nil
-	}
-	// Commits are immutable, but publish clears entries that leave the log.
-	commits = append([][]*pb.WatchEvent(nil), commits...)
-	w.s.mu.Unlock()
+	return nil
+}
 
-	w.position += uint64(len(commits))
-	w.queue = nil
-	for _, c := range commits {
-		for _, ev := range c {
+// take returns the next event and its commit's index, or a channel that is closed when there may be one.
+func (w *watch) take() (ev *pb.WatchEvent, index uint64, ready <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.err != nil:
+		return nil, 0, nil, w.err
+	case w.s.closed.Load():
+		return nil, 0, nil, w.failLocked(resource.ErrClosed)
+	case w.epoch != w.s.epoch.Load(), w.at.next.Load() == lost:
+		return nil, 0, nil, w.failLocked(resource.ErrWatchReset)
+	}
+	if w.rest != nil {
+		return w.snapshotLocked(), 0, nil, nil
+	}
+	for {
+		for w.pos < len(w.at.events) {
+			ev := w.at.events[w.pos]
+			w.pos++
 			if w.sel.matches(eventID(ev)) {
-				w.queue = append(w.queue, ev)
+				return ev, w.at.index, nil, nil
 			}
 		}
+		switch next := w.t.step(w.at); next {
+		case nil:
+			return nil, 0, w.at.ready, nil
+		case lost:
+			w.at = nil
+			return nil, 0, nil, w.failLocked(resource.ErrWatchReset)
+		default:
+			w.at, w.pos = next, 0
+		}
 	}
-	return nil, nil
 }
 
-func eventID(ev *pb.WatchEvent) *pb.ID {
-	if d := ev.GetDelete(); d != nil {
-		return d.GetResource().GetId()
+// snapshotLocked returns what comes next of the snapshot, and at last its end.
+func (w *watch) snapshotLocked() *pb.WatchEvent {
+	for row := w.rest.Next(); row != nil; row = w.rest.Next() {
+		if r := row.(*pb.Resource); w.sel.matches(r.GetId()) {
+			return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
+		}
 	}
-	return ev.GetUpsert().GetResource().GetId()
+	w.rest = nil
+	return endOfSnapshot
+}
+
+// failLocked ends the watch, and lets go of all that it keeps alive.
+func (w *watch) failLocked(err error) error {
+	if w.err != nil {
+		return w.err
+	}
+	w.err, w.rest = err, nil
+	if w.at != nil {
+		w.t.stepOff(w.at)
+		w.at = nil
+	}
+	w.s.mu.Lock()
+	w.s.leaveLocked(w.sel.typ, w.t)
+	w.s.mu.Unlock()
+	return err
 }
 
 // Close may be called while Next waits.
 func (w *watch) Close() {
-	w.closeOnce.Do(func() { close(w.donec) })
-	w.leave()
-}
-
-// leave lets go of the topic's log.
-func (w *watch) leave() {
-	w.leaveOnce.Do(func() {
-		w.s.mu.Lock()
-		defer w.s.mu.Unlock()
-		w.t.leaveLocked()
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.donec:
+		return
+	default:
+		close(w.donec)
+	}
+	w.failLocked(resource.ErrClosed)
+	w.err = resource.ErrClosed
 }

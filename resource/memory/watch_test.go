@@ -5,7 +5,11 @@ package memory
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -19,7 +23,7 @@ var testType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Thing"}
 
 func thing(t testing.TB, name string) *pb.Resource {
 	t.Helper()
-	r, err := resource.New(testType, name, &pb.Node{Node: name})
+	r, err := resource.NewNamed(testType, name, resource.CheckFreeName, &pb.Node{Node: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,16 +53,13 @@ func open(t testing.TB, s *Store) *watch {
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
-		if len(w.queue) == 0 {
-			if changed, err := w.fetch(); err != nil || changed != nil {
-				return n, err
-			}
-			continue
-		}
-		if _, err := w.Next(t.Context()); err != nil {
+		ev, _, ready, err := w.take()
+		if err != nil || ready != nil {
 			return n, err
 		}
-		n++
+		if ev != nil {
+			n++
+		}
 	}
 }
 
@@ -66,7 +67,7 @@ func drain(t testing.TB, w *watch) (n int, err error) {
 func TestSlowWatch(t *testing.T) {
 	s := New()
 	defer s.Close()
-	s.state.keep = 10
+	s.state.limits.events = 10
 	slow, quick := open(t, s), open(t, s)
 	drain(t, slow)
 	for i := range 100 {
@@ -77,9 +78,6 @@ func TestSlowWatch(t *testing.T) {
 		if n := slow.t.events; n > 10 {
 			t.Fatalf("%d events are kept", n)
 		}
-	}
-	if len(slow.queue) != 0 {
-		t.Errorf("the slow watch holds %d events itself", len(slow.queue))
 	}
 	for range 2 {
 		if _, err := slow.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
@@ -95,7 +93,7 @@ func TestSlowWatch(t *testing.T) {
 func TestHugeBatch(t *testing.T) {
 	s := New()
 	defer s.Close()
-	s.state.keep = 10
+	s.state.limits.events = 10
 	w := open(t, s)
 	drain(t, w)
 	var ops []*pb.Op
@@ -110,27 +108,161 @@ func TestHugeBatch(t *testing.T) {
 	}
 }
 
-// TestIdleLog: nothing is kept for nobody.
-func TestIdleLog(t *testing.T) {
+// TestNothingKept: what all have read is not kept, and a topic that nobody follows is none.
+func TestNothingKept(t *testing.T) {
 	s := New()
 	defer s.Close()
 	a, b := open(t, s), open(t, s)
+	drain(t, a)
 	put(t, s, "x", "y")
-	a.Close()
-	a.Close()
-	if n := len(b.t.log); n != 2 {
-		t.Errorf("%d commits kept for the watch that is left, want 2", n)
+	if n, err := drain(t, a); n != 2 || err != nil {
+		t.Errorf("%d events, %v", n, err)
 	}
+	if a.t != b.t || a.t.events != 2 || s.state.kept.Load() == 0 {
+		t.Errorf("%d events of %d bytes kept for the watch that lags, want 2", a.t.events, s.state.kept.Load())
+	}
+	a.Close()
+	a.Close()
 	b.Close()
-	if b.t.watchers != 0 || b.t.log != nil || b.t.events != 0 {
-		t.Errorf("without watches the topic is %+v", b.t)
+	if k := s.state.kinds[a.sel.typ]; b.t.events != 0 || b.t.bytes != 0 || s.state.kept.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
+		t.Errorf("without watches %d events of %d bytes are kept, and the type has %+v", b.t.events, s.state.kept.Load(), k)
 	}
 	put(t, s, "z")
-	if b.t.log != nil {
-		t.Error("a commit nobody watches is kept")
-	}
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
 		t.Errorf("a new watch: %d events, %v; want 3 upserts and end-of-snapshot", n, err)
+	}
+}
+
+// TestKeptBytes: great resources are kept for who lags only up to the bound in bytes, of a topic and of all.
+func TestKeptBytes(t *testing.T) {
+	for name, limit := range map[string]func(*limits){
+		"topic": func(l *limits) { l.bytes = 20_000 },
+		"total": func(l *limits) { l.total = 20_000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New()
+			defer s.Close()
+			limit(&s.state.limits)
+			slow := open(t, s)
+			drain(t, slow)
+			for i := range 20 {
+				r := thing(t, "big")
+				if err := resource.SetData(r, &pb.Node{Node: strings.Repeat("x", 5000)}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
+					t.Fatal(err)
+				}
+				if n := s.state.kept.Load(); n > 20_000+6000 {
+					t.Fatalf("%d bytes kept after %d writes", n, i+1)
+				}
+			}
+			if _, err := drain(t, slow); !errors.Is(err, resource.ErrWatchReset) {
+				t.Errorf("the slow watch: %v, want ErrWatchReset", err)
+			}
+			if n := s.state.kept.Load(); n != 0 {
+				t.Errorf("%d bytes kept for nobody", n)
+			}
+		})
+	}
+}
+
+// TestOthersSleep: a write wakes those who watch or wait for its name or a prefix of it, and nobody else.
+func TestOthersSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		put(t, s, "a/b", "a/c", "d")
+		woken := make(map[string]bool)
+		var mu sync.Mutex
+		for _, q := range []resource.Query{
+			{Name: "a/b"}, {Name: "a/"}, {Name: "a/b/c"}, {Prefix: "a/"}, {Prefix: "a/b"}, {Prefix: "a/c"}, {Prefix: "d"}, {},
+			{Tenancy: &pb.Tenancy{Namespace: "other"}}, {Tenancy: &pb.Tenancy{Namespace: resource.Wildcard}, Name: "a/c"},
+		} {
+			q.Type = testType
+			_, index, err := s.List(t.Context(), resource.Strong, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				if s.Wait(t.Context(), q, index) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					woken[q.Tenancy.GetNamespace()+q.Name+":"+q.Prefix] = true
+				}
+			}()
+		}
+		synctest.Wait()
+		put(t, s, "a/b")
+		synctest.Wait()
+		if want := map[string]bool{"a/b:": true, ":a/": true, ":a/b": true, ":": true}; !maps.Equal(woken, want) {
+			t.Errorf("woken: %v, want %v", woken, want)
+		}
+		s.Close()
+	})
+}
+
+// TestFollowersRace: followers that stop, begin and lag beside writers see no gap, and leave nothing behind.
+func TestFollowersRace(t *testing.T) {
+	s := New()
+	defer s.Close()
+	s.state.limits.events = 8
+	var writers, followers sync.WaitGroup
+	stop := make(chan struct{})
+	for n := range 8 {
+		followers.Go(func() {
+			for resets := 0; ; {
+				w, err := s.Watch(resource.Query{Type: testType})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				last, begun := uint64(0), false
+				for {
+					ev, index, ready, err := w.(*watch).take()
+					if errors.Is(err, resource.ErrWatchReset) {
+						resets++
+						break
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if ev == endOfSnapshot {
+						begun = true
+					} else if begun && ev.GetUpsert() != nil { // beside each is the deletion of its predecessor
+						if last != 0 && index != last+1 {
+							t.Errorf("event of index %d after %d", index, last)
+						}
+						last = index
+					}
+					if n%2 == 0 {
+						runtime.Gosched()
+					}
+					if ready != nil {
+						select {
+						case <-ready:
+						case <-stop:
+							w.Close()
+							return
+						}
+					}
+				}
+				w.Close()
+			}
+		})
+	}
+	for range 2 {
+		writers.Go(func() {
+			for range 2000 {
+				put(t, s, "x")
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	followers.Wait()
+	if n := s.state.kept.Load(); n != 0 {
+		t.Errorf("%d bytes kept for nobody", n)
 	}
 }
 

@@ -61,16 +61,11 @@ func testList(e *env) {
 
 // testNames: a name is any UTF-8 without NUL. None is taken for another, and lists are in order of their bytes.
 func testNames(e *env) {
-	named := func(name string) *pb.Resource {
-		r := e.fresh("x", name)
-		r.Id.Name = name
-		return r
-	}
 	want := []string{"\x01", "*", "/", "a", "a\n", "a b", "a/", "a/b", "a/b/c", "a0", "default", "ä", "\U0010ffff", strings.Repeat("\U0010ffff", 128)}
 	for _, name := range slices.Backward(want) {
-		e.put(named(name), "")
+		e.put(e.named(name), "")
 	}
-	other := in(named("a/z"), "default", "a")
+	other := in(e.named("a/z"), "default", "a")
 	e.put(other, "")
 	all, _ := e.list(resource.Query{Type: e.typ})
 	if !slices.Equal(names(all), want) {
