@@ -27,7 +27,7 @@ func newCompletion() *cobra.Command {
 	c := newGroup("completion", "Print the script that completes wanfed's commands in a shell")
 	c.Long = c.Short + `.
 
-Names of datacenters are completed too, where a server's HTTP API answers (WANFED_HTTP_ADDR).`
+Names of datacenters and types of resources are completed too, where a server's HTTP API answers (WANFED_HTTP_ADDR).`
 	for _, s := range shells {
 		c.AddCommand(&cobra.Command{
 			Use:               s.name,

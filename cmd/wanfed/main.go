@@ -66,7 +66,7 @@ func newRoot() *cobra.Command {
 	addStopOnEOF(root)
 	root.AddCommand(
 		newServer(), newGateway(), newValidate(), newTLS(),
-		newMembers(), newFederation(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
+		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
 		newDemo(), newVersion(), newCompletion(),
 	)
 	return root
