@@ -34,7 +34,7 @@ var (
 	everyone  = tlsutil.Roles
 	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
 
-	readHere     = rule{anywhere: operators, here: readers, vouched: true}
+	readHere     = rule{anywhere: trusted, here: readers, vouched: true} // a server of another datacenter reads for who asks it
 	readAnywhere = rule{anywhere: trusted, here: everyone}
 	writeHere    = rule{anywhere: operators, here: servers, leader: true, vouched: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}

@@ -32,7 +32,7 @@ func TestRules(t *testing.T) {
 		{pb.FederationService_Apply_FullMethodName, []string{"server here", "server far", "operator here", "operator far"}},
 		{pb.FederationService_List_FullMethodName, []string{"server here", "server far", "gateway here", "client here", "operator here", "operator far"}},
 		{pb.ResourceService_Write_FullMethodName, []string{"server here", "operator here", "operator far"}},
-		{pb.ResourceService_Read_FullMethodName, []string{"server here", "client here", "operator here", "operator far"}},
+		{pb.ResourceService_Read_FullMethodName, []string{"server here", "server far", "client here", "operator here", "operator far"}},
 		{pb.StoreService_Commit_FullMethodName, []string{"server here"}},
 		{pb.StoreService_ReadIndex_FullMethodName, []string{"server here"}},
 		{pb.GatewayService_Register_FullMethodName, []string{"gateway here"}},
