@@ -274,11 +274,13 @@ func TestReportIsOneLine(t *testing.T) {
 	b, err := json.Marshal(Report{
 		Datacenters: []DatacenterReport{{Name: "dc1", HTTP: "h",
 			Servers:  []ServerReport{{Node: "srv1", RPC: "r", HTTP: "h", PID: 1}},
-			Gateways: []GatewayReport{{Node: "gw1", LAN: "l", WAN: "w", PID: 2}}}},
+			Gateways: []GatewayReport{{Node: "gw1", LAN: "l", WAN: "w", PID: 2}},
+			Operator: OperatorReport{CAFile: "ca", CertFile: "c", KeyFile: "k"}}},
 		Dir: "d", TimingsMS: map[string]int64{"members": 3},
 	})
 	want := `{"datacenters":[{"name":"dc1","http":"h","servers":[{"node":"srv1","rpc":"r","http":"h","pid":1}],` +
-		`"gateways":[{"node":"gw1","lan":"l","wan":"w","pid":2}]}],"dir":"d","timings_ms":{"members":3}}`
+		`"gateways":[{"node":"gw1","lan":"l","wan":"w","pid":2}],` +
+		`"operator":{"ca_file":"ca","cert_file":"c","key_file":"k"}}],"dir":"d","timings_ms":{"members":3}}`
 	if err != nil || string(b) != want {
 		t.Errorf("report = %s, %v\nwant %s", b, err, want)
 	}

@@ -26,6 +26,7 @@
 //
 // # Limits
 //
+// Every datacenter takes writes from the operators of all others, which a real one decides for itself.
 // All addresses are on 127.0.0.1, so servers could reach each other without gateways; that they do not is for the tests in
 // network namespaces to prove. One gateway per datacenter.
 //

@@ -33,16 +33,20 @@ type federation struct {
 
 // datacenter has what is started of one datacenter.
 type datacenter struct {
-	name  string
-	nodes []string // of servers, fixed
+	name     string
+	nodes    []string      // of servers, fixed
+	operator tlsutil.Files // fixed
 
 	mu      sync.Mutex
 	servers []*proc.Server // by node name
 	gateway *proc.Gateway  // nil: not started yet
 }
 
-// gatewayNode is the name of each datacenter's one gateway.
-const gatewayNode = "gw1"
+// gatewayNode is the name of each datacenter's one gateway, operatorNode that of its operator's certificate.
+const (
+	gatewayNode  = "gw1"
+	operatorNode = "operator"
+)
 
 func newFederation(cfg Config, dir string) (*federation, error) {
 	f := &federation{cfg: cfg, dir: dir, missing: make(map[string]string)}
@@ -57,6 +61,9 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 		dc := &datacenter{name: fmt.Sprintf("dc%d", i+1)}
 		for j := range cfg.Servers {
 			dc.nodes = append(dc.nodes, fmt.Sprintf("srv%d", j+1))
+		}
+		if dc.operator, err = f.pki.Issue(tlsutil.RoleCLI, dc.name, operatorNode); err != nil {
+			return nil, err
 		}
 		f.dcs = append(f.dcs, dc)
 	}
@@ -128,6 +135,7 @@ func (f *federation) startServer(ctx context.Context, dc *datacenter, node strin
 		return nil, err
 	}
 	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.folderOf(dc, node), dc.name, node, cert
+	cfg.Args = []string{"--remote-writes-from", "*"} // so that each operator can write in every datacenter
 	s, err := proc.StartServer(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -32,6 +32,14 @@ type DatacenterReport struct {
 	HTTP     string          `json:"http"` // URL of the first server
 	Servers  []ServerReport  `json:"servers"`
 	Gateways []GatewayReport `json:"gateways"`
+	Operator OperatorReport  `json:"operator"`
+}
+
+// OperatorReport has the certificate of a datacenter's operator, with which records are written at its servers by HTTPS.
+type OperatorReport struct {
+	CAFile   string `json:"ca_file"`
+	CertFile string `json:"cert_file"`
+	KeyFile  string `json:"key_file"`
 }
 
 // ServerReport is one server: the address of its server port and its HTTP URL.
@@ -58,6 +66,7 @@ func (f *federation) report() Report {
 		d := DatacenterReport{
 			Name: dc.name, HTTP: servers[0].HTTP,
 			Gateways: []GatewayReport{{Node: gw.Node, LAN: gw.LAN, WAN: gw.WAN, PID: gw.Pid()}},
+			Operator: OperatorReport{CAFile: dc.operator.CA, CertFile: dc.operator.Cert, KeyFile: dc.operator.Key},
 		}
 		for _, s := range servers {
 			d.Servers = append(d.Servers, ServerReport{Node: s.Node, RPC: s.Addr, HTTP: s.HTTP, PID: s.Pid()})
@@ -158,9 +167,14 @@ Stop the gateway of %[4]s, watch it go in %[5]s, and start it again with the com
   kill %[6]d; %[1]s federation gateways --http-addr %[2]s
 Freeze it, and let it go on:
   kill -STOP %[6]d; kill -CONT %[6]d
+Be the operator of %[8]s, who may write records, also those of the others:
+  export WANFED_HTTP_ADDR=%[9]s
+  export WANFED_CA_FILE=%[10]s WANFED_CERT_FILE=%[11]s WANFED_KEY_FILE=%[12]s
+  %[1]s resource types
 Logs: %[7]s/<dc>/<node>/log
 Ctrl-C stops everything.
-`, program, watch.HTTP, first.HTTP, second.Name, watch.Name, second.Gateways[0].PID, r.Dir)
+`, program, watch.HTTP, first.HTTP, second.Name, watch.Name, second.Gateways[0].PID, r.Dir,
+		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"), first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile)
 }
 
 // follow tells of each process that ends, until all have or ctx ends.
