@@ -22,8 +22,8 @@ const MaxMessageSize = 16 << 20
 // for connections that are used: a server has two for each other datacenter, mostly idle, and TLS buffers what it reads.
 const ReadBuffer = 4 << 10
 
-// Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn whose handshake is done and whose
-// peer was verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
+// Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn, or tell its
+// ConnectionState as one does, with the handshake done and the peer verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
 // closes it. Options are added to, and may replace, those it has.
 func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
@@ -48,7 +48,7 @@ type handshaken struct{}
 var errNotTLS = errors.New("connection is not TLS with its handshake done")
 
 func authInfo(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, ok := c.(*tls.Conn)
+	t, ok := c.(interface{ ConnectionState() tls.ConnectionState })
 	if !ok || !t.ConnectionState().HandshakeComplete {
 		return nil, nil, errNotTLS
 	}

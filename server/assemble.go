@@ -63,7 +63,8 @@ type parts struct {
 	antiEntropy *replication.AntiEntropy
 	follower    *replication.Follower // nil in the primary
 	grpc        *grpc.Server
-	grpcLn      net.Listener
+	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
+	callsLn     net.Listener // of other datacenters' servers
 	stopCalls   context.CancelFunc
 	refused     *refusedCalls
 	http        *http.Server
@@ -160,14 +161,27 @@ func (p *parts) buildTunnel() (err error) {
 	if p.prober, err = wanfed.NewProber(wanfed.ProberConfig{Dialer: p.dialer, Logger: p.logger}); err != nil {
 		return err
 	}
-	if p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger}); err != nil {
+	p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Heard: p.heard, Logger: p.logger})
+	if err != nil {
 		return err
 	}
 	p.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{
 		Identity: p.identity, Dialer: p.dialer, Mux: p.mux, Advertise: p.adv.String(), Logger: p.logger,
 	})
-	p.conns = newConns(p.cfg.DC, p.dialer, p.book)
-	return err
+	if err != nil {
+		return err
+	}
+	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
+	p.callsLn = p.tunnel.CallListener()
+	return nil
+}
+
+// heard is called for every connection that a peer has opened: a server that has come from a datacenter has probably found a way that
+// leads back too.
+func (p *parts) heard(peer tlsutil.Peer) {
+	if peer.Role == tlsutil.RoleServer {
+		p.conns.heardOf(peer.DC)
+	}
 }
 
 func (p *parts) buildStore() (err error) {

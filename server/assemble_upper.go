@@ -224,7 +224,7 @@ func (p *parts) buildGRPC() error {
 	if err := describe(p.grpc); err != nil {
 		return err
 	}
-	p.grpcLn = hearing{p.mux.Listener(wanfed.ProtoGRPC, everyone, false), p.cfg.Domain, p.conns.heardOf}
+	p.grpcLn = p.mux.Listener(wanfed.ProtoGRPC, everyone, false)
 	return nil
 }
 

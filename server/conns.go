@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -18,12 +17,17 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// conns holds one gRPC connection per server, or per "any server of a datacenter". They are keyed by datacenter and node,
-// never by address. There are as many as datacenters and own servers. Those to other datacenters of the address book are
-// kept open, so that it shows when one can be reached again (redial.contacts).
+// conns holds one gRPC connection per server of the own datacenter, and one per other datacenter that is called now, to any server
+// there. They are keyed by datacenter and node, never by address. Those to other datacenters are streams of the tunnel's
+// sessions: a server has at most two TLS connections to each, the packet link and the session.
+//
+// A connection to another datacenter is closed when nobody has called for idleAfter. Two kinds are kept open: to the primary, and
+// to a datacenter that cannot be reached, which is dialed until it can be, so that this shows at once (redial.contacts).
 type conns struct {
-	dialer *wanfed.Dialer
-	book   *wanfed.Book
+	tunnel  *wanfed.Tunnel
+	dialer  *wanfed.Dialer
+	book    *wanfed.Book
+	primary string
 	*redial
 
 	mu     sync.Mutex
@@ -31,23 +35,34 @@ type conns struct {
 	byName map[connKey]*conn
 	old    sync.WaitGroup // connections that were given up and drain
 	stop   chan struct{}  // closed at the end: drains are cut short
-	kept   sync.WaitGroup // keep
+	kept   sync.WaitGroup // keep, moveOn
 }
 
 type connKey struct{ dc, node string }
 
-// conn is a gRPC connection and the TLS connection it goes over.
+// conn is a gRPC connection.
 type conn struct {
 	*grpc.ClientConn
-	key   connKey
-	first atomic.Pointer[tls.Conn] // dialed before gRPC asked
-	tls   atomic.Pointer[tls.Conn] // the last one dialed
-	life  context.Context          // ends when the connection is given up. Stored, since it is the conn's own and no call's
-	end   context.CancelFunc
+	key  connKey
+	over atomic.Pointer[wanfed.CallConn] // the last one dialed; nil in the own datacenter
+	life context.Context                 // ends when the connection is given up. Stored, since it is the conn's own and no call's
+	end  context.CancelFunc
 }
 
-func newConns(own string, d *wanfed.Dialer, b *wanfed.Book) *conns {
-	return &conns{dialer: d, book: b, redial: newRedial(own, b), byName: map[connKey]*conn{}, stop: make(chan struct{})}
+const (
+	// idleAfter is how long a connection to another datacenter stays open without a call: questions of people and of their tools come
+	// in bursts of minutes. To open it anew costs a round trip while the tunnel's session is there, a minute longer, and then a TLS
+	// handshake.
+	idleAfter = 2 * time.Minute
+	// lostAfter is how long no way to a datacenter has worked before it is dialed for its own sake: links that lost one of their ways
+	// take another by themselves meanwhile.
+	lostAfter = time.Second
+)
+
+func newConns(own, primary string, t *wanfed.Tunnel, d *wanfed.Dialer, b *wanfed.Book) *conns {
+	return &conns{
+		tunnel: t, dialer: d, book: b, primary: primary, redial: newRedial(own, b), byName: map[connKey]*conn{}, stop: make(chan struct{}),
+	}
 }
 
 var errStopping = errors.New("server is stopping")
@@ -63,146 +78,164 @@ func (c *conns) to(dc, node string) (*conn, error) {
 	if cc := c.byName[key]; cc != nil {
 		return cc, nil
 	}
-	return c.addLocked(key, nil)
+	return c.addLocked(key)
 }
 
-// addLocked makes the connection of key. first, if not nil, is what it goes over until that fails.
-func (c *conns) addLocked(key connKey, first *tls.Conn) (*conn, error) {
+// addLocked makes the connection of key.
+func (c *conns) addLocked(key connKey) (*conn, error) {
 	cc := &conn{key: key}
 	cc.life, cc.end = context.WithCancel(context.Background())
-	cc.first.Store(first)
+	idle := idleAfter
+	if key.dc == c.own || key.dc == c.primary {
+		idle = 0 // never
+	}
 	var err error
-	cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
-		t := cc.first.Swap(nil)
-		if t == nil {
-			err := c.redial.do(ctx, key, func(ctx context.Context) (err error) {
-				t, err = c.dialer.Dial(ctx, wanfed.Target{DC: key.dc, Node: key.node}, wanfed.ProtoGRPC)
-				return err
-			})
-			if err != nil {
-				return nil, err // a typed nil would not be nil
-			}
-		}
-		cc.tls.Store(t)
-		return t, nil
-	}, dialAtOnce)
+	cc.ClientConn, err = api.Connect(func(ctx context.Context) (nc net.Conn, err error) {
+		err = c.redial.do(ctx, key, func(ctx context.Context) (err error) {
+			nc, err = c.dial(ctx, cc)
+			return err
+		})
+		return nc, err
+	}, dialAtOnce, grpc.WithIdleTimeout(idle))
 	if err != nil {
 		return nil, err
 	}
 	c.byName[key] = cc
-	if key.dc != c.own && key.node == "" {
-		c.kept.Go(func() { keep(cc) })
+	if key.dc != c.own {
+		c.kept.Go(func() { c.keep(cc) })
 	}
 	return cc, nil
 }
 
-// keep connects cc whenever it is not, until it is given up.
-func keep(cc *conn) {
-	for {
-		state := cc.GetState()
-		if state == connectivity.Idle {
-			cc.Connect()
+func (c *conns) dial(ctx context.Context, cc *conn) (net.Conn, error) {
+	if cc.key.dc == c.own {
+		t, err := c.dialer.Dial(ctx, wanfed.Target{DC: cc.key.dc, Node: cc.key.node}, wanfed.ProtoGRPC)
+		if err != nil {
+			return nil, err // a typed nil would not be nil
 		}
-		if !cc.WaitForStateChange(cc.life, state) {
-			return
+		return t, nil
+	}
+	t, err := c.tunnel.DialCalls(ctx, cc.key.dc)
+	if err != nil {
+		return nil, err
+	}
+	cc.over.Store(t)
+	c.kept.Go(func() { c.moveOn(cc, t) })
+	return t, nil
+}
+
+// moveOn makes the next calls take another connection when t's session has found a better way.
+func (c *conns) moveOn(cc *conn, t *wanfed.CallConn) {
+	select {
+	case <-t.Moved():
+		if !t.Dead() && cc.over.Load() == t { // else gRPC sees it by itself
+			c.giveUp(cc, drainGrace)
 		}
+	case <-cc.life.Done():
 	}
 }
 
-// Run follows the address book until ctx ends, and then closes all connections.
+// keep connects cc whenever it is not, as long as it is to be kept, until it is given up. When it is not, and falls idle, keep gives it
+// up.
+func (c *conns) keep(cc *conn) {
+	if c.keeps(cc.key.dc) {
+		cc.Connect()
+	}
+	for state := cc.GetState(); cc.WaitForStateChange(cc.life, state); {
+		if state = cc.GetState(); state != connectivity.Idle {
+			continue
+		}
+		if !c.keeps(cc.key.dc) {
+			c.giveUp(cc, drainGrace) // a call that has just begun may be answered
+			return
+		}
+		cc.Connect()
+	}
+}
+
+// keeps says whether a connection to another datacenter is kept open.
+func (c *conns) keeps(dc string) bool { return dc == c.primary || c.isLost(dc) }
+
+// Run follows the address book, and what the tunnel finds out about ways, until ctx ends, and then closes all connections.
 func (c *conns) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // an early return ends keepMoving too
-	wg.Go(func() { c.keepMoving(ctx) })
-	old := &wanfed.Routes{}
+	old, since := &wanfed.Routes{}, map[string]time.Time{} // since when datacenters cannot be reached
 	for {
 		changed := c.book.Changed()
 		now := c.book.Load()
 		c.routesChanged(old, now)
-		for _, cc := range c.all() {
-			if dc := cc.key.dc; dc != c.own && len(now.Hops[dc]) == 0 && len(old.Hops[dc]) > 0 {
-				c.giveUp(cc, 0) // it was deleted: nobody is to dial it for ever
-			}
+		c.forget(old, now)
+		old = now
+		gone, health := c.dialer.Unreachable()
+		keep, wait := c.lost(since, gone, time.Now())
+		if len(now.Hops[c.primary]) > 0 && c.primary != c.own {
+			keep = append(keep, c.primary)
 		}
-		for dc := range now.Hops {
-			if _, err := c.to(dc, ""); err != nil {
+		for _, dc := range keep {
+			cc, err := c.to(dc, "")
+			if err != nil {
 				return errors.Join(err, c.close())
 			}
+			cc.Connect()
 		}
-		old = now
+		timer := time.NewTimer(wait)
 		select {
 		case <-changed:
+		case <-health:
+		case <-timer.C:
 		case <-ctx.Done():
+			timer.Stop()
 			return c.close()
 		}
+		timer.Stop()
 	}
 }
 
-// keepMoving looks for better ways until ctx ends.
-func (c *conns) keepMoving(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		changed, turned := c.book.Changed(), c.dialer.Turned()
-		c.move(ctx)
-		select {
-		case <-changed:
-		case <-turned:
-		case <-tick.C:
-		case <-ctx.Done():
-			return
+// forget gives up connections to datacenters that were deleted: nobody is to dial them for ever.
+func (c *conns) forget(old, now *wanfed.Routes) {
+	for _, cc := range c.all() {
+		if dc := cc.key.dc; dc != c.own && len(now.Hops[dc]) == 0 && len(old.Hops[dc]) > 0 {
+			c.giveUp(cc, 0)
 		}
 	}
 }
 
-const (
-	// lookEvery is how often a connection looks for a better way, besides at changes of the book, and when a hop works again.
-	lookEvery = 30 * time.Second
-	// lookFor bounds one such look.
-	lookFor = 5 * time.Second
-)
-
-// move dials, for each connection to another datacenter, the ways that are better than the one it took, and puts a
-// connection that comes about in its place. The old one is given up only then.
-func (c *conns) move(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookFor)
-	defer cancel()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for _, cc := range c.all() {
-		t := cc.tls.Load()
-		if cc.key.dc == c.own || t == nil || cc.GetState() != connectivity.Ready {
+// lost brings since level with the datacenters that cannot be reached now. It returns those to dial, and how long until there may be
+// more. Those that can be reached again are news.
+func (c *conns) lost(since map[string]time.Time, gone []string, now time.Time) (dial []string, wait time.Duration) {
+	wait = time.Hour
+	still := map[string]bool{}
+	for _, dc := range gone {
+		still[dc] = true
+		if since[dc].IsZero() {
+			since[dc] = now
+		}
+		if left := lostAfter - now.Sub(since[dc]); left > 0 {
+			wait = min(wait, left)
 			continue
 		}
-		wg.Go(func() {
-			next, err := c.dialer.DialBetter(ctx, t, wanfed.Target{DC: cc.key.dc, Node: cc.key.node}, wanfed.ProtoGRPC)
-			if err == nil && next != nil {
-				c.giveUpFor(cc, next, drainGrace)
-			}
-		})
+		c.reached(dc, false)
+		dial = append(dial, dc)
 	}
+	for dc := range since {
+		if !still[dc] {
+			delete(since, dc)
+			c.reached(dc, true)
+			c.heardOf(dc)
+		}
+	}
+	return dial, wait
 }
 
 // giveUp makes the next call use a connection that is dialed anew. Calls under way on cc may finish within grace; streams on it end.
-func (c *conns) giveUp(cc *conn, grace time.Duration) { c.giveUpFor(cc, nil, grace) }
-
-// giveUpFor is giveUp, with the connection that the next call goes over, if not nil.
-func (c *conns) giveUpFor(cc *conn, next *tls.Conn, grace time.Duration) {
+func (c *conns) giveUp(cc *conn, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byName[cc.key] != cc || c.closed { // somebody was faster
-		if next != nil {
-			_ = next.NetConn().Close()
-		}
 		return
 	}
 	delete(c.byName, cc.key)
-	if next != nil || cc.key.node == "" && len(c.book.Load().Hops[cc.key.dc]) > 0 {
-		if moved, err := c.addLocked(cc.key, next); err == nil {
-			moved.Connect() // takes next before it grows old
-		}
+	if c.keeps(cc.key.dc) && len(c.book.Load().Hops[cc.key.dc]) > 0 {
+		_, _ = c.addLocked(cc.key)
 	}
 	cc.end()
 	c.old.Go(func() {
@@ -236,9 +269,6 @@ func (c *conns) close() error {
 	for _, cc := range c.all() {
 		cc.end()
 		errs = append(errs, cc.Close())
-		if t := cc.first.Swap(nil); t != nil {
-			_ = t.NetConn().Close() // gRPC never asked for it
-		}
 	}
 	c.kept.Wait()
 	return errors.Join(errs...)

@@ -15,14 +15,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Bounds of how long an answer from another datacenter may take before its connection is doubted. Between them it is two round
-// trips.
 const (
-	minPatience = 150 * time.Millisecond
-	maxPatience = time.Second
 	// drainGrace is how long calls under way on a doubted connection may still be answered.
 	drainGrace = 30 * time.Second
 	// maxAsks bounds the calls made for one.
@@ -128,8 +124,7 @@ func (f far) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string
 // testDead waits for the patience that the path deserves, then tests the connection, and gives it up when it is dead. It
 // returns when ctx ends.
 func (c *conns) testDead(ctx context.Context, cc *conn) bool {
-	patience := c.patience(cc.key.dc)
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(patience(cc))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -138,11 +133,11 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	case <-ctx.Done():
 		return false
 	}
-	t := cc.tls.Load()
+	t := cc.over.Load()
 	if t == nil || cc.GetState() != connectivity.Ready {
 		return false // it is dialing: the dialer finds another hop by itself
 	}
-	tctx, cancel := context.WithTimeout(ctx, patience)
+	tctx, cancel := context.WithTimeout(ctx, patience(cc))
 	defer cancel()
 	defer context.AfterFunc(cc.life, cancel)()
 	_, err := healthpb.NewHealthClient(cc).Check(tctx, &healthpb.HealthCheckRequest{})
@@ -152,24 +147,15 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	if ctx.Err() != nil || status.Code(err) != codes.DeadlineExceeded {
 		return false
 	}
-	c.dialer.Broke(t, errSilentPath)
+	t.Doubt(errSilentPath)
 	c.giveUp(cc, drainGrace)
 	return true
 }
 
-// patience is two round trips to a datacenter. A handshake through an own gateway takes as long: the gateway connects to
-// the next one meanwhile.
-func (c *conns) patience(dc string) time.Duration {
-	var d time.Duration
-	for _, p := range c.dialer.Paths() {
-		if p.DC != dc || !p.LastSuccess.After(p.LastErrorAt) {
-			continue
-		}
-		if p.Via == federation.ViaOwn {
-			d = max(d, p.RTT)
-		} else {
-			d = max(d, 2*p.RTT)
-		}
+// patience is how long an answer may take before its connection is tested.
+func patience(cc *conn) time.Duration {
+	if t := cc.over.Load(); t != nil {
+		return t.Patience()
 	}
-	return min(max(d, minPatience), maxPatience)
+	return wanfed.MaxPatience // it is dialed yet
 }

@@ -87,14 +87,8 @@ func (r *redial) do(ctx context.Context, key connKey, dial func(context.Context)
 func (r *redial) note(key connKey, news <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c := r.touch[key.dc]; key.node == "" && c.Lost != (err != nil) {
-		c.Lost = err != nil
-		if err == nil {
-			c.Regained++
-		}
-		r.touch[key.dc] = c
-		close(r.turned)
-		r.turned = make(chan struct{})
+	if key.node == "" {
+		r.touchLocked(key.dc, err != nil)
 	}
 	if err == nil {
 		delete(r.failed, key)
@@ -175,6 +169,34 @@ func (r *redial) pause(ctx context.Context, key connKey) (woken bool, err error)
 	return false, nil
 }
 
+// isLost says whether the last dial of a datacenter failed, or no way to it works.
+func (r *redial) isLost(dc string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.touch[dc].Lost
+}
+
+// reached notes whether any way to a datacenter works.
+func (r *redial) reached(dc string, yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.touchLocked(dc, !yes)
+}
+
+// touchLocked notes whether any server of dc can be reached.
+func (r *redial) touchLocked(dc string, lost bool) {
+	c := r.touch[dc]
+	if c.Lost == lost {
+		return
+	}
+	if c.Lost = lost; !lost {
+		c.Regained++
+	}
+	r.touch[dc] = c
+	close(r.turned)
+	r.turned = make(chan struct{})
+}
+
 // newsOf returns a channel that is closed at the next news of a datacenter.
 func (r *redial) newsOf(dc string) <-chan struct{} {
 	r.mu.Lock()
@@ -197,7 +219,7 @@ func (r *redial) heardOf(dc string) {
 	}
 }
 
-// contacts tells how dials of datacenters went, and gives a channel that is closed when that has changed.
+// contacts tells which datacenters can be reached, and gives a channel that is closed when that has changed.
 func (r *redial) contacts() (map[string]federation.Contact, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

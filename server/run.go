@@ -147,21 +147,21 @@ func (p *parts) lead(ctx context.Context) error {
 func (p *parts) serveGRPC(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, p.stopCalls)
 	defer stop()
-	served := make(chan error, 1)
-	go func() { served <- p.grpc.Serve(p.grpcLn) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
+	served, sctx := errgroup.WithContext(ctx)
+	for _, ln := range []net.Listener{p.grpcLn, p.callsLn} {
+		served.Go(func() error {
+			if err := p.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return err
+			}
+			return nil
+		})
 	}
+	<-sctx.Done() // or one failed
 	p.stopCalls()
 	timer := time.AfterFunc(stopTimeout, p.grpc.Stop)
 	p.grpc.GracefulStop()
 	timer.Stop()
-	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
+	return served.Wait()
 }
 
 // serveHTTP answers HTTP until ctx ends. Blocked queries end with ctx; others get stopTimeout.

@@ -19,16 +19,6 @@ func (d *Dialer) better(c *tls.Conn) []Hop {
 	return d.paths.better(p.dc, p.hop, d.cfg.Book.Load().Hops[p.dc], time.Now())
 }
 
-// DialBetter dials the hops that are better than the way that c, a connection of Dial to t, took: preferred by the mode or the
-// book, or much faster. Without such hops it returns nil and no error. It blocks and fails as Dial does; c stays as it is.
-func (d *Dialer) DialBetter(ctx context.Context, c *tls.Conn, t Target, alpn ...string) (*tls.Conn, error) {
-	hops := d.better(c)
-	if len(hops) == 0 {
-		return nil, nil
-	}
-	return d.dialHops(ctx, t, hops, alpn)
-}
-
 // lookForBetter dials the hops that are better than the way that c took. It returns at once; false means that there
 // are none. The result, nil if all failed, comes on found, which has room for it.
 func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.Conn, to Target, proto string, found chan<- *tls.Conn) bool {

@@ -208,6 +208,6 @@ func (d *Dialer) Paths() []PathStatus { return d.paths.status() }
 // Ways tells the same of all hops to one other datacenter, in the order in which a dial would try them now.
 func (d *Dialer) Ways(dc string) []PathStatus { return d.paths.ways(dc) }
 
-// Turned returns a channel that is closed when a hop works that did not, or was not known to: a reason to look for a better
-// way. Take it before looking.
-func (d *Dialer) Turned() <-chan struct{} { return d.paths.turnedAt("") }
+// Unreachable lists, in no order, the other datacenters of which some hop was tried and none works, as the last dials, probes and
+// echoes found: a dial would tell for sure. changed is closed when that may be otherwise.
+func (d *Dialer) Unreachable() (dcs []string, changed <-chan struct{}) { return d.paths.unreachable() }

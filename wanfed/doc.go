@@ -14,7 +14,8 @@
 // The flow of a packet: memberlist calls Transport.WriteToAddress, which copies it into the queue of the link to the target's
 // datacenter and returns. The link's goroutine dials, when there is no connection, and writes all that is queued at once. A
 // server of the other datacenter reads it and gives it to its own memberlist, or queues it for the server it is for. Streams
-// (state exchange) are streams of one yamux session per datacenter, relayed in the same way. Inside a datacenter the same
+// (state exchange) are streams of one yamux session per datacenter, relayed in the same way. A program may have gRPC to other
+// datacenters on the same session (DialCalls, CallListener). Inside a datacenter the same
 // transport dials the servers directly. Servers that speak Consul's WAN gossip protocols are found out, and served, by ALPN;
 // their names must be DNS labels too.
 //

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Bounds of how long the opening of a stream, or an echo, may go unanswered before its connection is doubted. Between them it is
-// two round trips of the path.
+// Bounds of how long the opening of a stream, an echo or a call may go unanswered before its connection is doubted. Between them it
+// is two round trips of the path.
 const (
-	minPatience = 150 * time.Millisecond
-	maxPatience = time.Second
+	MinPatience = 150 * time.Millisecond
+	MaxPatience = time.Second
 )
 
 // errSilentSession says that a session was found dead long before its keepalive would have found it.
@@ -23,7 +23,14 @@ var errSilentSession = errors.New("the session's peer, or a gateway on the way, 
 
 func (s *session) patience() time.Duration { return pathOf(s.conn).patience() }
 
-func (p *pathConn) patience() time.Duration { return min(max(2*p.rtt, minPatience), maxPatience) }
+// patience is two round trips. The handshake through an own gateway took as long: the gateway connects to the next one meanwhile.
+func (p *pathConn) patience() time.Duration {
+	d := p.rtt
+	if !p.hop.Own {
+		d *= 2
+	}
+	return min(max(d, MinPatience), MaxPatience)
+}
 
 // test asks the peer of a session for a sign of life, and closes the channel when none comes in twice the session's patience.
 // A server that is merely slow, or waits for another one, answers; a path that is dead does not. Nothing happens after ctx

@@ -64,7 +64,7 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 		}
 		silent.Store(true)
 		send(t, t1, "srv1.dc2", "y")
-		time.Sleep(4 * minPatience) // the second connection is no better
+		time.Sleep(4 * MinPatience) // the second connection is no better
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
 			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
 		}

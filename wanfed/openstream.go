@@ -6,12 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 )
 
-// open opens a stream for h and waits for the answer. It returns when ctx ends, even if yamux does not, and with
+// open opens a stream for h and waits for the answer, but not of a call over a session that has just been dialed. It returns when ctx ends, even if yamux does not, and with
 // errSilentSession soon after the path has died: an answer that is late makes it test the session.
 func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
 	type result struct {
@@ -61,6 +60,7 @@ func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, erro
 		peer = s.to.String()
 	}
 	c := newStreamConn(st, peer)
+	c.s = s
 	if err := s.ask(ctx, c, h); err != nil {
 		c.Close()
 		return nil, err
@@ -79,12 +79,10 @@ func (s *session) ask(ctx context.Context, c *streamConn, h streamHeader) error 
 	if _, err := c.Write(h.append(make([]byte, 0, maxStreamHead))); err != nil {
 		return fmt.Errorf("write stream header: %w", err)
 	}
-	var status [1]byte
-	if _, err := io.ReadFull(c, status[:]); err != nil {
-		return fmt.Errorf("read stream status: %w", err)
-	}
-	if streamStatus(status[0]) != streamOK {
-		return &refusedError{streamStatus(status[0]), string(c.peer)}
+	if h.pool == poolCalls && time.Since(s.since) < s.patience() {
+		c.unanswered = true // the path has just worked: gRPC need not wait a round trip before it begins
+	} else if err := c.readStatus(); err != nil {
+		return err
 	}
 	if !stop() {
 		return ctx.Err()
@@ -107,7 +105,7 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 	h := streamHeader{pool: pool, target: to.node, source: source}
 	retried := false
 	for range 3 {
-		if key.dc != t.own.DC && t.speaksConsul(key.dc) {
+		if key.dc != t.own.DC && pool != poolCalls && t.speaksConsul(key.dc) {
 			if c, err := t.openConsulStream(ctx, to); c != nil || err != nil {
 				return c, err
 			}
@@ -118,6 +116,9 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 		}
 		if s.consul {
 			t.setConsul(key.dc, true)
+			if pool == poolCalls {
+				return nil, fmt.Errorf("servers of datacenter %s speak Consul's protocols: they take no calls", key.dc)
+			}
 			continue
 		}
 		c, err := s.open(ctx, h)

@@ -53,8 +53,9 @@ type paths struct {
 	mu     sync.Mutex
 	known  map[pathKey]*pathState
 	seen   *Routes                  // that known was last reduced to
-	turned map[string]chan struct{} // by datacenter, "" for any; closed and removed when a hop to it has become good
+	turned map[string]chan struct{} // by datacenter; closed and removed when a hop to it has become good
 	hold   time.Duration            // how long a failure counts: see evidence.suspect
+	health chan struct{}            // closed and replaced when a hop's health changes
 }
 
 type pathState struct {
@@ -67,7 +68,7 @@ type pathState struct {
 func newPaths(book *Book, ownDC string, mode Mode) *paths {
 	return &paths{
 		book: book, ownDC: ownDC, mode: mode, wake: make(chan struct{}, 1),
-		known: map[pathKey]*pathState{}, turned: map[string]chan struct{}{}, hold: penalty,
+		known: map[pathKey]*pathState{}, turned: map[string]chan struct{}{}, hold: penalty, health: make(chan struct{}),
 	}
 }
 
@@ -126,12 +127,12 @@ func (p *paths) update(dc string, hop Hop, change func(*pathState)) {
 	if after == before {
 		return
 	}
+	close(p.health)
+	p.health = make(chan struct{})
 	if after == PathOK {
-		for _, key := range []string{dc, ""} {
-			if c := p.turned[key]; c != nil {
-				close(c)
-				delete(p.turned, key)
-			}
+		if c := p.turned[dc]; c != nil {
+			close(c)
+			delete(p.turned, dc)
 		}
 	}
 	select {
@@ -166,8 +167,7 @@ func (p *paths) failed(dc string, hop Hop, err error, change func(*pathState)) {
 	})
 }
 
-// turnedAt returns a channel that is closed when a hop to dc, or to any other datacenter for "", works that did not, or was
-// not known to.
+// turnedAt returns a channel that is closed when a hop to dc works that did not, or was not known to.
 func (p *paths) turnedAt(dc string) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,6 +218,25 @@ func (p *paths) lastAddr(dc, hopAddr string) string {
 		return s.Remote
 	}
 	return ""
+}
+
+// unreachable lists the other datacenters that the book has hops to of which some were tried and none works.
+func (p *paths) unreachable() (dcs []string, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reduceLocked()
+	works := map[string]bool{}
+	for k, s := range p.known {
+		if h := s.health(); k.dc != p.ownDC && h != PathUntested {
+			works[k.dc] = works[k.dc] || h == PathOK
+		}
+	}
+	for dc, ok := range works {
+		if !ok {
+			dcs = append(dcs, dc)
+		}
+	}
+	return dcs, p.health
 }
 
 func (s *pathState) health() PathHealth {

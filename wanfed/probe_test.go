@@ -61,7 +61,7 @@ func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
 	if got := n.d.Ways("dc2"); got[0].Addr != used.addr {
 		t.Errorf("the dead hop is tried first: %+v", got)
 	}
-	turned := n.d.Turned()
+	turned := n.d.paths.turnedAt("dc2")
 	unused.restart()
 	n.awaitHealth(unused.addr, PathOK)
 	select {

@@ -34,6 +34,8 @@ func (p Pool) String() string {
 		return "wan"
 	case PoolLAN:
 		return "lan"
+	case poolCalls:
+		return "calls"
 	}
 	return "unknown"
 }

@@ -74,6 +74,8 @@ func TestRouteFor(t *testing.T) {
 		{near, PoolLAN, "srv1", deliver},
 		{near, PoolLAN, "", deliver},
 		{near, PoolLAN, "srv3", misrouted},
+		{far, poolCalls, "", deliver},
+		{far, poolCalls, "srv2", misrouted}, // calls are not relayed
 		{far, PoolLAN, "srv1", forbidden},
 		{far, PoolLAN, "srv2", forbidden},
 		{far, PoolLAN, "", forbidden},

@@ -22,7 +22,11 @@ type session struct {
 	t      *Tunnel
 	to     target
 	addr   string        // to dial; only for the own datacenter
-	readyc chan struct{} // closed when the fields below are set
+	readyc chan struct{} // closed when mux, conn, consul, err and since are set
+	gonec  chan struct{} // closed when another one, or none, takes new streams
+	again  chan struct{} // size 1: begin the dial anew, or end it when nobody waits any more
+
+	waiting int // for readyc; guarded by t.mu
 
 	mux    *yamux.Session // nil: err, or consul, is set
 	conn   *tls.Conn
@@ -43,25 +47,79 @@ func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*sessi
 	case <-s.readyc:
 		return s, s.err
 	case <-ctx.Done():
+		s.tired()
 		return nil, ctx.Err()
 	}
+}
+
+// tired is called by who does not wait any longer for a dial. Whoever else waits gets a new one: this one may be busy with ways that
+// are dead, and who has just left may have known.
+func (s *session) tired() {
+	s.t.mu.Lock()
+	s.waiting--
+	if s.waiting == 0 && s.t.sessions[s.to] == s && !s.isReady() {
+		s.removeLocked()
+	}
+	s.t.mu.Unlock()
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
+}
+
+// removeLocked takes s out of the tunnel.
+func (s *session) removeLocked() {
+	delete(s.t.sessions, s.to)
+	close(s.gonec)
+}
+
+func (s *session) isReady() bool {
+	select {
+	case <-s.readyc:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *session) isGone() bool {
+	select {
+	case <-s.gonec:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *session) wanted() bool {
+	s.t.mu.RLock()
+	defer s.t.mu.RUnlock()
+	return s.waiting > 0
 }
 
 func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.sessions[key]; s != nil {
+		s.waiting++
 		return s, nil
 	}
 	if len(t.sessions) >= maxLinks {
 		return nil, fmt.Errorf("%d stream sessions are open already", maxLinks)
 	}
-	s := &session{t: t, to: key, addr: addr, readyc: make(chan struct{})}
+	s := newSession(t, key, addr)
+	s.waiting = 1
 	if !t.life.start(s.run) {
 		return nil, net.ErrClosed
 	}
 	t.sessions[key] = s
 	return s, nil
+}
+
+func newSession(t *Tunnel, to target, addr string) *session {
+	return &session{
+		t: t, to: to, addr: addr, readyc: make(chan struct{}), gonec: make(chan struct{}), again: make(chan struct{}, 1),
+	}
 }
 
 // forgetSession makes the next caller dial anew; false means that somebody else already did.
@@ -71,7 +129,7 @@ func (t *Tunnel) forgetSession(s *session) bool {
 	if t.sessions[s.to] != s {
 		return false
 	}
-	delete(t.sessions, s.to)
+	s.removeLocked()
 	return true
 }
 
@@ -104,7 +162,7 @@ func (s *session) live(ctx context.Context) {
 }
 
 func (s *session) dial(ctx context.Context) error {
-	c, err := s.t.dial(ctx, s.to, s.addr, ProtoStream, ProtoConsulStream)
+	c, err := s.dialAgain(ctx)
 	if err != nil {
 		return err
 	}
@@ -114,6 +172,29 @@ func (s *session) dial(ctx context.Context) error {
 		return nil
 	}
 	return s.adopt(c)
+}
+
+// dialAgain dials, and begins anew when it is told to.
+func (s *session) dialAgain(ctx context.Context) (*tls.Conn, error) {
+	for {
+		dctx, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		told := false
+		wg.Go(func() {
+			select {
+			case <-s.again:
+				told = true
+				cancel()
+			case <-dctx.Done():
+			}
+		})
+		c, err := s.t.dial(dctx, s.to, s.addr, ProtoStream, ProtoConsulStream)
+		cancel()
+		wg.Wait()
+		if err == nil || !told || ctx.Err() != nil || !s.wanted() {
+			return c, err
+		}
+	}
 }
 
 // adopt makes c the session's connection.
@@ -128,7 +209,7 @@ func (s *session) adopt(c *tls.Conn) (err error) {
 
 // succeed puts a session over c in the place of s, which takes no new streams then.
 func (s *session) succeed(c *tls.Conn) {
-	n := &session{t: s.t, to: s.to, addr: s.addr, readyc: make(chan struct{})}
+	n := newSession(s.t, s.to, s.addr)
 	if n.adopt(c) != nil {
 		return
 	}
@@ -136,6 +217,7 @@ func (s *session) succeed(c *tls.Conn) {
 	s.t.mu.Lock()
 	ok := s.t.sessions[s.to] == s && s.t.life.start(n.live)
 	if ok {
+		s.removeLocked()
 		s.t.sessions[s.to] = n
 	}
 	s.t.mu.Unlock()
@@ -150,7 +232,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 	defer tick.Stop()
 	defer better.Stop()
 	changed, turned := s.t.book.Changed(), s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
-	looking, replaced := look(), false
+	looking := look()
 	empty := 0 // ticks in a row without streams
 	for {
 		select {
@@ -165,7 +247,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 		case c := <-found:
 			if looking = false; c != nil {
 				s.succeed(c)
-				looking, replaced = true, true // no more looking
+				looking = true // no more looking
 			}
 		case <-ctx.Done():
 			return
@@ -182,7 +264,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			}
 			// Not at the first: the end of the last stream may still be unread, here or there.
 			idle := time.Since(time.Unix(0, s.used.Load()))
-			if empty > 1 && (replaced || idle >= s.t.tm.session) {
+			if empty > 1 && (s.isGone() || idle >= s.t.tm.session) {
 				return
 			}
 		}
@@ -197,12 +279,8 @@ func (s *session) dead(err error) bool {
 
 func (s *session) snapshot() SessionStatus {
 	st := SessionStatus{DC: s.to.dc, Node: s.to.node}
-	select {
-	case <-s.readyc:
-		if s.mux != nil {
-			st.ConnectedSince, st.Streams, st.Hop = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
-		}
-	default:
+	if s.isReady() && s.mux != nil {
+		st.ConnectedSince, st.Streams, st.Hop = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
 	}
 	return st
 }

@@ -4,6 +4,7 @@ package wanfed
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -23,6 +24,9 @@ type streamConn struct {
 	peer   nameAddr // RemoteAddr
 	closec chan struct{}
 	once   sync.Once
+	s      *session // of a stream that was opened here; else nil
+
+	unanswered bool // the acceptor's status comes before what Read gives; only Read's goroutine has it
 
 	wmu sync.Mutex // one Write at a time
 
@@ -39,6 +43,12 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
+	if c.unanswered {
+		c.unanswered = false
+		if err := c.readStatus(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := c.st.Read(b)
 	if err == nil {
 		return n, nil
@@ -47,6 +57,18 @@ func (c *streamConn) Read(b []byte) (int, error) {
 		return n, io.EOF
 	}
 	return n, c.opError("read", err)
+}
+
+// readStatus reads the answer to the stream's header.
+func (c *streamConn) readStatus() error {
+	var status [1]byte
+	if _, err := io.ReadFull(c, status[:]); err != nil {
+		return fmt.Errorf("read stream status: %w", err)
+	}
+	if streamStatus(status[0]) != streamOK {
+		return &refusedError{streamStatus(status[0]), string(c.peer)}
+	}
+	return nil
 }
 
 // sawEnd says whether an EOF from yamux is the peer's: it also gives EOF when the session ends.

@@ -17,6 +17,10 @@ const (
 	maxStreamHead = streamHeadLen + MaxName + maxSource
 )
 
+// poolCalls stands in the header of a stream that carries gRPC to the server which accepts it. It is no gossip pool: packets of it
+// do not exist.
+const poolCalls Pool = 3
+
 // streamHeader is what the opener of a ProtoStream stream sends first.
 type streamHeader struct {
 	pool   Pool
@@ -36,7 +40,7 @@ func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err 
 	switch {
 	case b[0] != streamVersion:
 		err = fmt.Errorf("%w %#02x", errStreamVersion, b[0])
-	case pool != PoolWAN && pool != PoolLAN:
+	case pool != PoolWAN && pool != PoolLAN && pool != poolCalls:
 		err = fmt.Errorf("%w: %d", errFramePool, pool)
 	case target > MaxName:
 		err = fmt.Errorf("%w: target of %d bytes, at most %d", errStreamName, target, MaxName)
@@ -87,7 +91,7 @@ const (
 	streamBadHeader   streamStatus = 1 // unknown version, or names out of bounds
 	streamUnknownNode streamStatus = 2 // the target is no server of the datacenter
 	streamNotAllowed  streamStatus = 3 // this peer may not open this stream: LAN pool from elsewhere, or a second relay
-	streamNoPool      streamStatus = 4 // the target does not take part in the pool now
+	streamNoPool      streamStatus = 4 // the target does not take part in the pool now, or takes no calls
 	streamBusy        streamStatus = 5 // too many streams
 	streamUnreachable streamStatus = 6 // the relaying server could not reach the target
 )
@@ -97,7 +101,7 @@ var streamStatusText = map[streamStatus]string{
 	streamBadHeader:   "the stream header was not understood; do both sides run the same version?",
 	streamUnknownNode: "its datacenter has no such server",
 	streamNotAllowed:  "this server may not open it",
-	streamNoPool:      "it does not take part in the pool (starting or stopping?)",
+	streamNoPool:      "it does not take part in the pool, or takes no calls (starting or stopping?)",
 	streamBusy:        "it has too many streams already",
 	streamUnreachable: "a server of its datacenter took the stream, but cannot reach it",
 }

@@ -17,6 +17,7 @@ func TestStreamHeaderVectors(t *testing.T) {
 	}{
 		{"51 01 04 08 73727631 737276322e646332", streamHeader{PoolWAN, "srv1", "srv2.dc2"}},
 		{"51 02 00 05 612e646331", streamHeader{PoolLAN, "", "a.dc1"}},
+		{"51 03 00 08 737276322e646332", streamHeader{poolCalls, "", "srv2.dc2"}},
 	} {
 		t.Run(tt.hex, func(t *testing.T) {
 			inSpec(t, tt.hex)
@@ -44,6 +45,7 @@ func TestStreamHeaderRefused(t *testing.T) {
 	}{
 		{"other version", "52 01 04 08 73727631 737276322e646332", errStreamVersion},
 		{"unknown pool", "51 00 04 08 73727631 737276322e646332", errFramePool},
+		{"unknown pool", "51 04 04 08 73727631 737276322e646332", errFramePool},
 		{"target too long", "51 01 40 08 00", errStreamName},
 		{"source too long", "51 01 00 80 00", errStreamName},
 		{"no source", "51 01 04 00 73727631", errStreamName},

@@ -39,7 +39,7 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 			t.ended(ctx, c, p, ProtoStream, why, err)
 			return false
 		}
-		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p) })
+		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p, c) })
 	}
 }
 
@@ -78,8 +78,9 @@ func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 	}
 }
 
-// serveStream reads a stream's header and gives the stream to memberlist, or to another server.
-func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tlsutil.Peer) {
+// serveStream reads the header of a stream, which came over a connection, and gives the stream to memberlist, to gRPC, or to another
+// server.
+func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tlsutil.Peer, over *tls.Conn) {
 	c.SetDeadline(time.Now().Add(t.tm.body))
 	h, err := readStreamHeader(c)
 	if err != nil {
@@ -107,6 +108,8 @@ func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tls
 	switch v := routeFor(t.own, p, h.pool, h.target); {
 	case open > maxStreams:
 		t.refuseStream(c, streamBusy)
+	case v == deliver && h.pool == poolCalls:
+		t.deliverCalls(ctx, c, over)
 	case v == deliver:
 		t.deliverStream(ctx, c, h)
 	case v == relay:

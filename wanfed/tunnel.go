@@ -47,6 +47,7 @@ type Tunnel struct {
 	faults *refusals
 
 	protocols atomic.Uint64 // counts the changes of consul
+	calls     atomic.Pointer[callListener]
 	uses      linkUses
 
 	mu       sync.RWMutex

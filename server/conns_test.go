@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// What no way leads to is dialed after a moment, and is news when a way works again.
+func TestLostDatacenters(t *testing.T) {
+	book := &wanfed.Book{}
+	c := newConns("dc1", "dc1", nil, nil, book)
+	since, now := map[string]time.Time{}, time.Now()
+	step := func(after time.Duration, gone ...string) []string {
+		now = now.Add(after)
+		dial, wait := c.lost(since, gone, now)
+		if wait <= 0 {
+			t.Errorf("wait %v", wait)
+		}
+		slices.Sort(dial)
+		return dial
+	}
+	if got := step(0, "dc2"); len(got) != 0 || c.isLost("dc2") {
+		t.Errorf("at once: %v", got)
+	}
+	if got := step(lostAfter/2, "dc2", "dc3"); len(got) != 0 {
+		t.Errorf("soon: %v", got)
+	}
+	if got := step(lostAfter/2, "dc2", "dc3"); !slices.Equal(got, []string{"dc2"}) || !c.keeps("dc2") || c.keeps("dc3") {
+		t.Errorf("later: %v", got)
+	}
+	news := c.newsOf("dc2")
+	if got := step(time.Second, "dc3"); !slices.Equal(got, []string{"dc3"}) {
+		t.Errorf("dc2 is back: %v", got)
+	}
+	<-news
+	if now, _ := c.contacts(); now["dc2"].Lost || now["dc2"].Regained != 1 || !now["dc3"].Lost {
+		t.Errorf("contacts: %+v", now)
+	}
+	// A dial that fails says the same, whatever ways are thought to work.
+	_ = c.do(t.Context(), connKey{dc: "dc2"}, func(context.Context) error { return errDown })
+	if !c.keeps("dc2") {
+		t.Error("a datacenter whose dial failed is not dialed again")
+	}
+}

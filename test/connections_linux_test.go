@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/test/lab"
+)
+
+// TestConnectionsOfServers counts the TCP connections of real servers to another datacenter, in which a secondary follows the primary's
+// records, while they gossip and ask each other, and then idle: a packet link and a session, never more. Each server has a network
+// namespace of its own, and dials nobody but its datacenter's gateway.
+func TestConnectionsOfServers(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	dc1, dc2 := l.Add(1, 1), l.Add(3, 1)
+	dc1.Start()
+	dc2.Start()
+	awaitWhole(t, l, promptly, "start")
+	servers := l.Running()
+	most := map[string]int{}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	asked := 0
+	for end := time.Now().Add(longer(10*time.Minute, 3*time.Second)); time.Now().Before(end); <-tick.C {
+		if asked++; asked <= 50 { // then idle
+			for s, dc := range map[*lab.Node]*lab.Datacenter{lab.One(dc1): dc2, lab.One(dc2): dc1} {
+				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
+				if err := answersFor(ctx, s, dc); err != nil {
+					t.Error(err)
+				}
+				cancel()
+			}
+		}
+		for _, s := range servers {
+			most[s.WANName()] = max(most[s.WANName()], connectionsTo(t, s, s.DC().Gateways[0].LANAddr()))
+		}
+	}
+	t.Logf("most connections to the other datacenter: %v", most)
+	for name, n := range most {
+		if n < 1 || n > 2 {
+			t.Errorf("%s had %d connections to the other datacenter", name, n)
+		}
+	}
+}
+
+// connectionsTo counts the established TCP connections of s to addr, an ip:port of version 4.
+func connectionsTo(t *testing.T, s *lab.Node, addr string) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", s.Process.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ip [4]byte
+	var port int
+	if _, err := fmt.Sscanf(strings.ReplaceAll(addr, ":", "."), "%d.%d.%d.%d.%d", &ip[0], &ip[1], &ip[2], &ip[3], &port); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(" %02X%02X%02X%02X:%04X 01 ", ip[3], ip[2], ip[1], ip[0], port) // little endian; 01: established
+	return strings.Count(string(b), want)
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/nettest"
+)
+
+// echoCalls accepts calls at n and sends back what comes.
+func echoCalls(t *testing.T, n *node) (accepted chan *CallConn) {
+	t.Helper()
+	ln := n.tun.CallListener()
+	accepted = make(chan *CallConn, 16)
+	background(t, func(context.Context) error {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return nil
+			}
+			accepted <- c.(*CallConn)
+			go func() { // ends with c, at the latest when the tunnel ends
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	})
+	t.Cleanup(func() { ln.Close() })
+	return accepted
+}
+
+func askBack(t *testing.T, c net.Conn) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	b := []byte("hello")
+	if _, err := c.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
+		t.Fatalf("%q, %v", b, err)
+	}
+}
+
+// Calls and memberlist's streams share the one session to a datacenter, and it says who the peers are.
+func TestCallsRideOnTheSession(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	accepted := echoCalls(t, n2)
+	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
+	for range 2 { // the second over the open session
+		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		askBack(t, c)
+		far := <-accepted
+		if got := far.ConnectionState().PeerCertificates[0].DNSNames[0]; !strings.HasPrefix(got, "srv1.server.dc1") && !strings.HasPrefix(got, "server.dc1") {
+			t.Errorf("dc2 sees %q", got)
+		}
+		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("srv1.server.dc2.wanfed"); got != nil {
+			t.Errorf("dc1 sees %v", got)
+		}
+		if far.RemoteAddr().String() != "srv1.dc1" || c.Dead() {
+			t.Errorf("remote %v, dead %v", far.RemoteAddr(), c.Dead())
+		}
+	}
+	s, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	(<-t2.StreamCh()).Close()
+	if got := n2.mux.Stats().Accepted; got != 1 {
+		t.Errorf("%d connections, want 1", got)
+	}
+	if s := n1.tun.Stats().Sessions; len(s) != 1 {
+		t.Errorf("sessions: %+v", s)
+	}
+}
+
+func TestCallsAreRefused(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	var refused *refusedError
+	read := func() error {
+		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err = c.Read(make([]byte, 1)) // the status of the first stream of a new session comes here
+		return err
+	}
+	for range 2 {
+		if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
+			t.Errorf("nobody listens: %v", err)
+		}
+	}
+	ln := n2.tun.CallListener()
+	ln.Close()
+	if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
+		t.Errorf("a closed listener: %v", err)
+	}
+	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept() = %v", err)
+	}
+	if _, err := n1.tun.DialCalls(t.Context(), "dc1"); err == nil {
+		t.Error("calls to the own datacenter go over the tunnel")
+	}
+	consul := newNode(t, w.a, "srv1", "dc3").asConsul()
+	n1.book.Store(&Routes{Hops: map[string][]Hop{"dc3": {{Addr: consul.addr}}}})
+	for range 2 { // not known yet, and known
+		if _, err := n1.tun.DialCalls(t.Context(), "dc3"); err == nil || !strings.Contains(err.Error(), "Consul") {
+			t.Errorf("to servers that speak Consul's protocols: %v", err)
+		}
+	}
+}
+
+// A doubted session takes no new calls; its hop is tried last.
+func TestDoubtedCallsGoAnotherWay(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	echoCalls(t, n2)
+	first := w.gws["dc2"]
+	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	n1.book.Store(hops(first.addr, second.addr))
+	c, err := n1.tun.DialCalls(t.Context(), "dc2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if p := c.Patience(); p < MinPatience || p > MaxPatience {
+		t.Errorf("patience %v", p)
+	}
+	c.Doubt(errors.New("no answer"))
+	<-c.Moved()
+	next, err := n1.tun.DialCalls(t.Context(), "dc2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	askBack(t, next)
+	askBack(t, c) // which was well: what is under way on it goes on
+	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != second.addr {
+		t.Errorf("sessions: %+v", s)
+	}
+}
+
+func TestCallConnIsANetConn(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.CallListener()
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		far, err := ln.Accept()
+		return c, far, func() { c.Close() }, err
+	})
+}
+
+// Who gives up waiting for a session that is being dialed makes the others' dial begin anew, or ends it when there are none.
+func TestSessionDialBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		var dials []time.Duration
+		began := time.Now()
+		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+			c.AttemptTimeout = time.Hour
+			c.DialTCP = func(ctx context.Context, _ string) (net.Conn, error) {
+				dials = append(dials, time.Since(began))
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *timing) { tm.dial = time.Hour })
+		n1.book.Store(hops("10.0.2.1:8300"))
+		for _, limit := range []time.Duration{time.Second, 3 * time.Second} {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				if _, err := n1.tun.DialCalls(ctx, "dc2"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("DialCalls() = %v", err)
+				}
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if len(dials) != 2 || dials[0] != 0 || dials[1] != time.Second {
+			t.Errorf("dialed at %v", dials)
+		}
+		if s := n1.tun.Stats().Sessions; len(s) != 0 {
+			t.Errorf("a dial that nobody waits for goes on: %+v", s)
+		}
+	})
+}
+
+// A session closes when it was empty for two looks, and unused for its time: not while a stream is open, and not at the first look
+// after, when the end of the last stream may be unread.
+func TestSessionWaitsBeforeItCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
+		n2 := newNode(t, a, "srv1", "dc2", use).start(nw.listen("10.0.2.1:8300"))
+		n1.book.Store(hops("10.0.2.1:8300"))
+		echoCalls(t, n2)
+		open := func() int { return len(n1.tun.Stats().Sessions) }
+		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		look := n1.tun.tm.session / 4
+		time.Sleep(n1.tun.tm.session + 3*look + look/2) // long unused, with a stream
+		if open() != 1 {
+			t.Fatal("a session with a stream closed")
+		}
+		c.Close()
+		time.Sleep(look)
+		if open() != 1 {
+			t.Error("the session closed at the first look that found it empty")
+		}
+		time.Sleep(look)
+		if open() != 0 {
+			t.Error("an empty session stays")
+		}
+	})
+}
