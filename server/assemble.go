@@ -18,7 +18,6 @@ import (
 
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
@@ -185,8 +184,7 @@ func (p *parts) heard(peer tlsutil.Peer) {
 }
 
 func (p *parts) buildStore() (err error) {
-	p.registry = resource.NewRegistry()
-	if err := errors.Join(resource.Register(p.registry), catalog.Register(p.registry), kv.Register(p.registry), federation.Register(p.registry)); err != nil {
+	if p.registry, err = newRegistry(); err != nil {
 		return err
 	}
 	p.store, err = raftstore.Open(raftstore.Config{

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"errors"
+
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// types are what add the types of resources that a server knows. A new one needs a line here, and nothing else in this package: see
+// docs/new-resource-type.md.
+var types = []func(*resource.Registry) error{
+	resource.Register,
+	catalog.Register,
+	federation.Register,
+	kv.Register,
+}
+
+func newRegistry() (*resource.Registry, error) {
+	r := resource.NewRegistry()
+	var errs []error
+	for _, register := range types {
+		errs = append(errs, register(r))
+	}
+	return r, errors.Join(errs...)
+}
