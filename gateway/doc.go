@@ -21,7 +21,8 @@
 // A connection that cannot be forwarded is closed, counted by its [Reason], and logged: the first of its reason in ten seconds
 // at Info, the rest at Debug. Where TLS has an alert for the reason, the client gets it before the close.
 //
-// Before that, the side's [Policy] says whether the client's address may connect, and how many connections it may have. All of a
+// Before that, the side's [Policy] says whether the client's address may connect, and how many connections it may have. The
+// address is that of the other end, or what the PROXY header of a balancer says that the policy names. All of a
 // gateway's connections have a limit too ([Proxy.SetMaxConns]), and the process one of files: when it may open no more, connections
 // that come are taken and closed at once rather than left to wait. Those that are there go on: overload costs new ones first.
 //

@@ -17,6 +17,7 @@ var beginnings = []struct{ prefix, is string }{
 	{"SSH-", "an SSH client"},
 	{"EHLO ", "an SMTP client"}, {"HELO ", "an SMTP client"},
 	{"\x15\x03", "a TLS alert"},
+	{"\x16\x03", "a TLS hello"},
 	{"\x17\x03", "TLS application data: the connection did not begin with a handshake"},
 }
 

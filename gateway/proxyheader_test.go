@@ -51,7 +51,7 @@ func TestReadProxyHeader(t *testing.T) {
 		{"as long as it may be", proxyHeader(0x21, 0x11, append(bytes.Clone(v4), make([]byte, maxProxyHeader-proxyFixed-12)...)...), "192.0.2.1:12345", ""},
 		{"too long", proxyHeader(0x21, 0x11, make([]byte, maxProxyHeader-proxyFixed+1)...), "", "at most 4096"},
 		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "", "PROXY protocol"},
-		{"hello", helloFor(t, "x.example"), "", "does not begin with"},
+		{"hello", helloFor(t, "x.example"), "", "does not begin with a PROXY header of version 2 but is a TLS hello"},
 		{"nothing like it", []byte("\r\n\r\nx"), "", "does not begin with"},
 	} {
 		source, size, err := readProxyHeader(append(bytes.Clone(tt.in), "rest"...))

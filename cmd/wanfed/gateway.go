@@ -43,6 +43,9 @@ type gatewaySettings struct {
 	WANDeny           []string `hcl:"wan_deny,optional" live:"yes" help:"as --lan-deny, for --wan"`
 	Allow             []string `hcl:"allow,optional" live:"yes" help:"alone: as --lan-allow, for --listen"`
 	Deny              []string `hcl:"deny,optional" live:"yes" help:"alone: as --lan-deny, for --listen"`
+	LANProxyProtocol  []string `hcl:"lan_proxy_protocol,optional" live:"yes" help:"networks (CIDR) of balancers whose connections to --lan begin with a PROXY header, version 2; may be given again"`
+	WANProxyProtocol  []string `hcl:"wan_proxy_protocol,optional" live:"yes" help:"as --lan-proxy-protocol, for --wan"`
+	ProxyProtocol     []string `hcl:"proxy_protocol,optional" live:"yes" help:"alone: as --lan-proxy-protocol, for --listen"`
 	DrainGrace        string   `hcl:"drain_grace,optional" live:"yes" help:"at a stop, how long connections are still taken after it was announced"`
 	DrainTime         string   `hcl:"drain_time,optional" live:"yes" help:"then, how long open connections may go on"`
 	HandoverDrainTime string   `hcl:"handover_drain_time,optional" live:"yes" help:"how long they may go on in this process once a new one has taken over"`

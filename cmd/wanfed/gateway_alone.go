@@ -81,6 +81,7 @@ type routeFile struct {
 		To        []string  `hcl:"to"`
 		Ordered   bool      `hcl:"ordered,optional"`
 		Protocols []string  `hcl:"protocols,optional"`
+		Proxy     bool      `hcl:"proxy_protocol,optional"`
 		At        hcl.Range `hcl:",def_range"`
 	} `hcl:"route,block"`
 }
@@ -101,7 +102,7 @@ func readRoutes(path string) (*gateway.Table, error) {
 	routes := make([]gateway.Route, 0, len(file.Routes))
 	first := map[string]hcl.Range{}
 	for _, r := range file.Routes {
-		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered, Protocols: r.Protocols}
+		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered, Protocols: r.Protocols, ProxyProtocol: r.Proxy}
 		at := fmt.Sprintf("%s:%d,%d", r.At.Filename, r.At.Start.Line, r.At.Start.Column)
 		for _, err := range listOf(faults(gateway.CheckRoute(route))) {
 			errs = append(errs, fmt.Errorf("%s: %w", at, err))

@@ -36,6 +36,7 @@ func (s gatewaySettings) checkLimits() error {
 	}{
 		{"allow", s.Allow}, {"deny", s.Deny}, {"lan_allow", s.LANAllow}, {"lan_deny", s.LANDeny},
 		{"wan_allow", s.WANAllow}, {"wan_deny", s.WANDeny},
+		{"proxy_protocol", s.ProxyProtocol}, {"lan_proxy_protocol", s.LANProxyProtocol}, {"wan_proxy_protocol", s.WANProxyProtocol},
 	} {
 		for _, cidr := range f.list {
 			if _, err := parseNetwork(cidr); err != nil {
@@ -88,10 +89,13 @@ func (s gatewaySettings) policy(side string, maxConns int) gateway.Policy {
 	switch side {
 	case sideLAN:
 		p.Allow, p.Deny = networks(s.LANAllow), networks(s.LANDeny)
+		p.ProxyFrom = networks(s.LANProxyProtocol)
 	case sideWAN:
 		p.Allow, p.Deny = networks(s.WANAllow), networks(s.WANDeny)
+		p.ProxyFrom = networks(s.WANProxyProtocol)
 	case sideListen:
 		p.Allow, p.Deny = networks(s.Allow), networks(s.Deny)
+		p.ProxyFrom = networks(s.ProxyProtocol)
 	}
 	return p
 }
@@ -134,9 +138,12 @@ func (s gatewaySettings) checkMixed() error {
 		forbid(s.LANDeny, "lan_deny", "of a datacenter: write deny")
 		forbid(s.WANAllow, "wan_allow", "of a datacenter: write allow")
 		forbid(s.WANDeny, "wan_deny", "of a datacenter: write deny")
+		forbid(s.LANProxyProtocol, "lan_proxy_protocol", "of a datacenter: write proxy_protocol")
+		forbid(s.WANProxyProtocol, "wan_proxy_protocol", "of a datacenter: write proxy_protocol")
 	} else {
 		forbid(s.Allow, "allow", "on a route file: write lan_allow or wan_allow")
 		forbid(s.Deny, "deny", "on a route file: write lan_deny or wan_deny")
+		forbid(s.ProxyProtocol, "proxy_protocol", "on a route file: write lan_proxy_protocol or wan_proxy_protocol")
 	}
 	return errors.Join(errs...)
 }
