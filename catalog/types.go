@@ -37,10 +37,11 @@ const (
 // Register adds the catalog's types to a registry.
 func Register(r *resource.Registry) error {
 	for _, reg := range []resource.Registration{
-		{Type: NodeType, Message: &pb.Node{}, Validate: validateNode, Authorize: localOnly},
-		{Type: ServiceType, Message: &pb.Service{}, Validate: validateService, Authorize: localOnly},
-		{Type: CheckType, Message: &pb.Check{}, Validate: validateCheck, Authorize: localOnly},
+		{Type: NodeType, Message: &pb.Node{}, Validate: validateNode},
+		{Type: ServiceType, Message: &pb.Service{}, Validate: validateService},
+		{Type: CheckType, Message: &pb.Check{}, Validate: validateCheck},
 	} {
+		reg.CheckName, reg.Authorize = resource.CheckFreeName, localOnly
 		if err := r.Register(reg); err != nil {
 			return err
 		}
@@ -55,53 +56,6 @@ func localOnly(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 		return nil
 	}
 	return fmt.Errorf("%v may not write catalog records", p)
-}
-
-func validateNode(r *pb.Resource) error {
-	n, err := resource.Decode[*pb.Node](r)
-	if err != nil {
-		return err
-	}
-	if err := tlsutil.CheckLabel(n.Node); err != nil {
-		return fmt.Errorf("data.node: %w", err)
-	}
-	if n.Address == "" {
-		return fmt.Errorf("data.address of node %s is empty", n.Node)
-	}
-	return nil
-}
-
-func validateService(r *pb.Resource) error {
-	s, err := resource.Decode[*pb.Service](r)
-	if err != nil {
-		return err
-	}
-	switch {
-	case s.Id == "":
-		return fmt.Errorf("data.id is empty")
-	case s.Service == "":
-		return fmt.Errorf("data.service of %s is empty", s.Id)
-	case s.Port > 65535:
-		return fmt.Errorf("data.port of %s is %d: more than 65535", s.Id, s.Port)
-	}
-	for tag, a := range s.TaggedAddresses {
-		if err := CheckAddress(a); err != nil {
-			return fmt.Errorf("data.tagged_addresses[%s] of %s: %w", tag, s.Id, err)
-		}
-	}
-	return nil
-}
-
-func validateCheck(r *pb.Resource) error {
-	c, err := resource.Decode[*pb.Check](r)
-	if err != nil {
-		return err
-	}
-	switch c.Status {
-	case StatusPassing, StatusWarning, StatusCritical:
-		return nil
-	}
-	return fmt.Errorf("data.status of check %s is %q: not passing, warning or critical", c.CheckId, c.Status)
 }
 
 // Healthy says that no check of a gateway is critical.
