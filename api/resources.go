@@ -191,19 +191,27 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 			for dec.More() {
 				var r Resource
 				if err := dec.Decode(&r); err != nil {
-					return c.decoded(path, err)
+					return c.cut(path, err)
 				}
 				if !yield(r, nil) {
 					return errStop
 				}
 			}
 			_, err := dec.Token() // of a list that was cut there is none
-			return c.decoded(path, err)
+			return c.cut(path, err)
 		})
 		if err != nil && !errors.Is(err, errStop) {
 			yield(Resource{}, err)
 		}
 	}
+}
+
+// cut is decoded for what may also have ended early: its server stopped, or could not go on.
+func (c *Client) cut(path string, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("answer of %s to %s ended early: %w; ask again", c.base, path, io.ErrUnexpectedEOF)
+	}
+	return c.decoded(path, err)
 }
 
 // errStop says that the caller wants no more.

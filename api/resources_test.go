@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+var nodeName = ResourceTypeName{"catalog", "v1", "Node"}
+
+// asked answers each request with a text, and keeps what it was. What a real server answers is tested in resource/resourcehttp, and with
+// the command in cmd/wanfed; here it is what the client sends, and how it takes answers that no server should give.
+type asked struct {
+	method, uri, body string
+	status            int
+	answer            string
+}
+
+func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	a.method, a.uri, a.body = r.Method, r.RequestURI, string(body)
+	if a.status != 0 {
+		w.WriteHeader(a.status)
+	}
+	_, _ = io.WriteString(w, a.answer)
+}
+
+func askTLS(t *testing.T, h http.Handler) *Client {
+	t.Helper()
+	srv := httptest.NewTLSServer(h)
+	t.Cleanup(srv.Close)
+	c, err := NewClient(ClientConfig{Addr: srv.URL, TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestResourceRequests(t *testing.T) {
+	a := &asked{answer: `{"id":{"name":"a"},"data":{"x":1}}`}
+	c := askTLS(t, a)
+	id := ResourceID{Name: "a/b ?", Type: nodeName, UID: "u", Tenancy: Tenancy{"p", "n"}}
+	check := func(err error, method, uri, body string) {
+		t.Helper()
+		if err != nil || a.method != method || a.uri != uri || a.body != body {
+			t.Errorf("%v: %s %s %s; want %s %s %s", err, a.method, a.uri, a.body, method, uri, body)
+		}
+	}
+	const path = "/api/catalog/v1/Node/a%2Fb%20%3F"
+	r, err := c.ReadResource(t.Context(), id, ResourceOptions{Consistent: true, Datacenter: "dc2"})
+	check(err, "GET", path+"?consistent=1&dc=dc2&namespace=n&partition=p&uid=u", "")
+	if r.ID.Name != "a" || string(r.Data) != `{"x":1}` {
+		t.Errorf("%+v", r)
+	}
+	body := `{"id":{"uid":"u","name":"a/b ?","type":{"group":"catalog","group_version":"v1","kind":"Node"},"tenancy":{"partition":"p","namespace":"n"}},"data":{"x":2}}`
+	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{Version: "7"})
+	check(err, "PUT", path+"?namespace=n&partition=p&version=7", body)
+	_, err = c.TryResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{})
+	check(err, "PUT", path+"?dry-run=1&namespace=n&partition=p", body)
+	_, err = c.WriteResourceStatus(t.Context(), id, "ctl", ResourceStatus{ObservedGeneration: "g"}, ResourceOptions{})
+	check(err, "PUT", path+"?namespace=n&partition=p&status=ctl&uid=u", `{"observed_generation":"g"}`)
+	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}), "DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
+
+	a.status, a.answer = 409, "resource was changed meanwhile"
+	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
+	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.answer {
+		t.Errorf("conflict: %v", err)
+	}
+	a.status, a.answer = 200, "<html>"
+	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "is something else listening there?") {
+		t.Errorf("nonsense: %v", err)
+	}
+
+	plain, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.DeleteResource(t.Context(), id, ResourceOptions{}); !errors.Is(err, ErrNeedsTLS) {
+		t.Errorf("a write by plain HTTP: %v", err)
+	}
+}
+
+func TestResourceLists(t *testing.T) {
+	a := &asked{}
+	c := askTLS(t, a)
+	list := func() (names []string, err error) {
+		for r, err := range c.Resources(t.Context(), nodeName, Tenancy{Namespace: "*"}, ResourceOptions{Prefix: "w"}) {
+			if err != nil {
+				return names, err
+			}
+			if names = append(names, r.ID.Name); len(names) == 2 {
+				break
+			}
+		}
+		return names, nil
+	}
+	for answer, want := range map[string]struct {
+		n   int
+		err string
+	}{
+		`{"resources":[]}`:                           {0, ""},
+		`{"resources":[{"id":{"name":"a"}}]}`:        {1, ""},
+		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the rest is not wanted
+		`{"resources":[{"id":{"name":"a"}}`:          {1, "unexpected EOF"},
+		`{"resources":[{"id":{"name":"a"}},{"id":{"`: {1, "unexpected EOF"},
+		`[]`:                   {0, "is not what a wanfed server sends"},
+		`{"error":"no"}`:       {0, "it has error where resources is"},
+		`{"resources":[{},7]}`: {1, "is not what a wanfed server sends"},
+		``:                     {0, "EOF"},
+	} {
+		a.answer = answer
+		names, err := list()
+		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
+			t.Errorf("%s: %v, %v", answer, names, err)
+		}
+	}
+	if a.uri != "/api/catalog/v1/Node?namespace=%2A&prefix=w" {
+		t.Error(a.uri)
+	}
+	a.status, a.answer = 403, "not allowed"
+	if _, err := list(); err == nil || !strings.Contains(err.Error(), "answered 403: not allowed") {
+		t.Error(err)
+	}
+	for r, err := range c.OwnedResources(t.Context(), ResourceID{Name: "a", Type: nodeName, UID: "u"}, ResourceOptions{}) {
+		if err == nil {
+			t.Error(r)
+		}
+	}
+	if a.uri != "/api/catalog/v1/Node/a?owned=1&uid=u" {
+		t.Error(a.uri)
+	}
+}
+
+func TestResourceWatch(t *testing.T) {
+	a := &asked{answer: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
+		"event: delete\ndata: {\"id\":{\"name\":\"a\"}}\n\nevent: end\ndata: {\"error\":\"this server is stopping\"}\n\n"}
+	c := askTLS(t, a)
+	watch := func() (got string) {
+		for ev, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{Prefix: "a"}) {
+			if err != nil {
+				return got + err.Error()
+			}
+			got += ev.Type + " " + ev.Resource.ID.Name + ", "
+		}
+		return got
+	}
+	if got := watch(); got != "upsert a, end-of-snapshot , delete a, watch ended: this server is stopping" {
+		t.Error(got)
+	}
+	if a.uri != "/api/catalog/v1/Node?prefix=a&watch=1" {
+		t.Error(a.uri)
+	}
+	for answer, want := range map[string]string{
+		"event: upsert\ndata: {":     "watch ended: EOF",
+		"event: upsert\ndata: {\n\n": "event upsert: unexpected end of JSON input",
+		"":                           "watch ended: EOF",
+	} {
+		if a.answer = answer; watch() != want {
+			t.Errorf("%q: %s", answer, watch())
+		}
+	}
+}
+
+// TestQuietWatch: a server that sends nothing, not even its comments, is held to be gone.
+func TestQuietWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.http.Transport = mute{}
+		began := time.Now()
+		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
+			if _, ok := errors.AsType[*NoAnswerError](err); !ok || !strings.Contains(err.Error(), "nothing came within 40s") {
+				t.Error(err)
+			}
+		}
+		if d := time.Since(began); d != quiet {
+			t.Errorf("after %v", d)
+		}
+	})
+}
+
+// mute is a server that begins a watch and then says nothing.
+type mute struct{}
+
+func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	in, out := io.Pipe()
+	stop := r.Context().Done()
+	go func() {
+		<-stop
+		out.CloseWithError(r.Context().Err())
+	}()
+	return &http.Response{StatusCode: 200, Body: in, Header: http.Header{}, Request: r}, nil
+}
+
+func TestFromResource(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	typ := &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}
+	got := FromResource(&pb.Resource{
+		Id: &pb.ID{Name: "a", Type: typ, Uid: "u", Tenancy: &pb.Tenancy{Partition: "default"}}, Owner: &pb.ID{Name: "o", Type: typ}, Version: "3", Generation: "g",
+		Metadata: map[string]string{"k": "v"}, CreateIndex: 1, ModifyIndex: 1 << 60, PrimaryModifyIndex: 3,
+		Status: map[string]*pb.Status{"c": {ObservedGeneration: "g", UpdatedAt: timestamppb.New(at), Conditions: []*pb.Condition{
+			{Type: "t", State: pb.Condition_STATE_FALSE, Reason: "r", Message: "m", Resource: &pb.Reference{Name: "x", Type: typ, Section: "s"}},
+		}}},
+	}, json.RawMessage(`{}`))
+	body, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const typeJSON = `{"group":"catalog","group_version":"v1","kind":"Node"}`
+	want := `{"id":{"uid":"u","name":"a","type":` + typeJSON + `,"tenancy":{"partition":"default"}},"owner":{"name":"o","type":` + typeJSON +
+		`},"version":"3","generation":"g","metadata":{"k":"v"},"status":{"c":{"observed_generation":"g","conditions":[{"type":"t","state":"STATE_FALSE",` +
+		`"reason":"r","message":"m","resource":{"type":` + typeJSON + `,"name":"x","section":"s"}}],"updated_at":"2026-01-02T03:04:05Z"}},` +
+		`"data":{},"create_index":"1","modify_index":"1152921504606846976","primary_modify_index":"3"}`
+	if d := cmp.Diff(want, string(body)); d != "" {
+		t.Error(d)
+	}
+	var back Resource
+	if err := json.Unmarshal(body, &back); err != nil || !cmp.Equal(got, back) {
+		t.Errorf("%v %s", err, cmp.Diff(got, back))
+	}
+	if id := back.ID.ToPB(); id.GetName() != "a" || id.GetUid() != "u" || id.GetType().GetKind() != "Node" || id.GetTenancy().GetPartition() != "default" {
+		t.Errorf("%v", id)
+	}
+	if _, err := ParseResourceType("a/b"); err == nil || !strings.Contains(err.Error(), `type "a/b" is not group/version/Kind`) {
+		t.Error(err)
+	}
+	if typ, err := ParseResourceType("a/v1/B"); err != nil || typ.String() != "a/v1/B" {
+		t.Error(typ, err)
+	}
+}
