@@ -5,12 +5,14 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -19,24 +21,39 @@ import (
 // SourceHeartbeat is how often an idle stream carries an empty message.
 const SourceHeartbeat = 2 * time.Second
 
-// Chunks of the first difference: at most this many resources, and this many bytes, in a message.
-const (
-	chunkResources = 256
-	chunkBytes     = 1 << 20
-)
+// levelTimeout bounds how long a source waits until its store is level with its datacenter. It is below what a follower
+// takes for silence.
+const levelTimeout = 4 * time.Second
 
 // SourceConfig configures a Source.
 type SourceConfig struct {
+	// Backend is where the records are; its strong reads see what other servers of this datacenter have acknowledged.
 	Backend  resource.Backend
 	Registry *resource.Registry
 	// Primary says whether this datacenter is the primary: only its records may be followed.
 	Primary bool
+	// Logger. Default: slog.Default().
+	Logger *slog.Logger
 }
 
-// Source lets secondaries follow this datacenter's federated records.
+// Source lets secondaries follow this datacenter's federated records. Those are the types that are registered when it is made.
 type Source struct {
 	pb.UnimplementedReplicationServiceServer
-	cfg SourceConfig
+	cfg       SourceConfig
+	kinds     []kind
+	types     map[kind][]*pb.Type
+	log       *log
+	followers atomic.Int64
+	sent      atomic.Uint64
+	compared  atomic.Uint64
+	resumed   atomic.Uint64
+}
+
+// SourceStatus tells who follows.
+type SourceStatus struct {
+	Followers int
+	// Resumed and Compared count followers that began, and SentBytes what was sent to them, encoded.
+	Resumed, Compared, SentBytes uint64
 }
 
 // NewSource checks cfg.
@@ -44,105 +61,67 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Backend == nil || cfg.Registry == nil {
 		return nil, errors.New("replication: Backend and Registry are required")
 	}
-	return &Source{cfg: cfg}, nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	s := &Source{cfg: cfg, log: &log{}}
+	s.kinds, s.types = kindsOf(cfg.Registry)
+	return s, nil
 }
 
-// Follow implements pb.ReplicationServiceServer. It ends when the follower goes, or with UNAVAILABLE when the store was
-// replaced: the follower then begins anew.
-func (s *Source) Follow(req *pb.FollowRequest, stream grpc.ServerStreamingServer[pb.FollowResponse]) error {
+// Status returns who follows, and what that took so far.
+func (s *Source) Status() SourceStatus {
+	return SourceStatus{
+		Followers: int(s.followers.Load()), Resumed: s.resumed.Load(), Compared: s.compared.Load(), SentBytes: s.sent.Load(),
+	}
+}
+
+// Run collects what changes until ctx ends; nobody can follow before. It does nothing outside the primary. It runs once.
+func (s *Source) Run(ctx context.Context) error {
+	if !s.cfg.Primary {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		err := s.feed(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if !errors.Is(err, resource.ErrWatchReset) {
+			return fmt.Errorf("collect changes of federated records: %w", err)
+		}
+		s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare anew")
+	}
+}
+
+// Follow implements pb.ReplicationServiceServer. It ends when the follower goes, or with ABORTED when that is too far behind or
+// the store was replaced: the follower then begins anew.
+func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
 	if !s.cfg.Primary {
 		return status.Error(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here")
 	}
-	reg, err := s.cfg.Registry.Lookup(req.GetType())
-	if err != nil {
-		return resource.StatusError(err)
-	}
-	if !reg.Federated {
-		return status.Errorf(codes.InvalidArgument, "%s is no federated type", resource.TypeString(req.Type))
-	}
-	w, err := s.cfg.Backend.Watch(resource.Query{Type: req.Type})
-	if err != nil {
-		return resource.StatusError(err)
-	}
-	defer w.Close()
-	index, err := s.difference(stream, w, req.Have)
+	req, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	return s.changes(stream, w, index)
+	if req.GetHello() == nil {
+		return status.Error(codes.InvalidArgument, "a follower begins with hello: has it another version of wanfed?")
+	}
+	if _, _, ready := s.log.end(); !ready {
+		return status.Error(codes.Unavailable, "this server has not read its records yet")
+	}
+	s.followers.Add(1)
+	defer s.followers.Add(-1)
+	f := newFollowing(s, stream, req.GetHello())
+	if err := f.run(req.GetHello()); err != nil {
+		return followError(err)
+	}
+	return nil
 }
 
-// difference reads the watch's snapshot and sends what the follower has not, and the names it has too many. At least one
-// message is sent, so that the follower knows it is in sync.
-func (s *Source) difference(stream grpc.ServerStreamingServer[pb.FollowResponse], w resource.Watch, have []*pb.Digest) (uint64, error) {
-	known := make(map[string]*pb.Digest, len(have))
-	for _, d := range have {
-		known[d.Name] = d
+func followError(err error) error {
+	if errors.Is(err, errForgotten) {
+		return status.Error(codes.Aborted, err.Error())
 	}
-	var index uint64
-	msg, size := &pb.FollowResponse{}, 0
-	for {
-		e, err := w.Next(stream.Context())
-		if err != nil {
-			return 0, resource.StatusError(err)
-		}
-		if e.GetEndOfSnapshot() != nil {
-			break
-		}
-		r := e.GetUpsert().GetResource()
-		index = max(index, r.GetModifyIndex())
-		d := known[r.GetId().GetName()]
-		delete(known, r.GetId().GetName())
-		if d != nil && d.Uid == r.Id.Uid && d.PrimaryModifyIndex == r.ModifyIndex {
-			continue
-		}
-		msg.Upserts = append(msg.Upserts, outgoing(r))
-		size += proto.Size(r)
-		if len(msg.Upserts) >= chunkResources || size >= chunkBytes {
-			if err := stream.Send(msg); err != nil {
-				return 0, err
-			}
-			msg, size = &pb.FollowResponse{}, 0
-		}
-	}
-	for name := range known {
-		msg.Deletes = append(msg.Deletes, name)
-	}
-	msg.Index = index
-	return index, stream.Send(msg)
-}
-
-// changes sends each change as it comes, and a sign of life when none does.
-func (s *Source) changes(stream grpc.ServerStreamingServer[pb.FollowResponse], w resource.Watch, index uint64) error {
-	for {
-		ctx, cancel := context.WithTimeout(stream.Context(), SourceHeartbeat)
-		e, err := w.Next(ctx)
-		cancel()
-		msg := &pb.FollowResponse{}
-		switch {
-		case err == nil:
-			if r := e.GetUpsert().GetResource(); r != nil {
-				index = max(index, r.ModifyIndex)
-				msg.Upserts = []*pb.Resource{outgoing(r)}
-			} else if r := e.GetDelete().GetResource(); r != nil {
-				index = max(index, r.ModifyIndex)
-				msg.Deletes = []string{r.Id.Name}
-			}
-		case errors.Is(err, context.DeadlineExceeded) && stream.Context().Err() == nil:
-		default:
-			return resource.StatusError(err)
-		}
-		msg.Index = index
-		if err := stream.Send(msg); err != nil {
-			return err
-		}
-	}
-}
-
-// outgoing is the copy of a resource that a secondary stores: no status, and our index as the primary's.
-func outgoing(r *pb.Resource) *pb.Resource {
-	return &pb.Resource{
-		Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Data: r.Data,
-		PrimaryModifyIndex: r.ModifyIndex,
-	}
+	return resource.StatusError(err)
 }

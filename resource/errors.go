@@ -13,8 +13,10 @@ import (
 var (
 	// ErrInvalid: the request breaks a rule; sending it again does not help. The text names field, value and rule.
 	ErrInvalid = errors.New("invalid")
-	// ErrFederated: the type is federated and this datacenter is not the primary.
+	// ErrFederated: the type is federated, this datacenter is not the primary, and the write cannot be forwarded.
 	ErrFederated = errors.New("write it in the primary datacenter")
+	// ErrUnreachable: the primary, which alone writes federated types, could not be reached. Nothing was written.
+	ErrUnreachable = errors.New("the primary datacenter cannot be reached")
 	// ErrDenied: the peer may not do that.
 	ErrDenied = errors.New("not allowed")
 )

@@ -50,7 +50,7 @@ type Registration struct {
 	Message proto.Message
 	// Scope is where its resources live. Default: in a namespace.
 	Scope Scope
-	// Federated: only the primary writes it; every secondary has a replica. Needs ScopeCluster: replicas go by name.
+	// Federated: only the primary stores what is written; every secondary has a replica.
 	Federated bool
 	// CheckName says what is wrong with a name, as an ErrInvalid. Nil: package CheckName is the rule. Whatever it allows
 	// must be allowed by CheckFreeName, which is a rule by itself. All versions of a group's kind share names, and so the rule.
@@ -61,8 +61,8 @@ type Registration struct {
 	// resource whose name and type of data are right.
 	Validate func(r *pb.Resource) error
 	// Authorize says why p may not do verb. For VerbWrite r is what the client sent, mutated; for VerbDelete and
-	// VerbWriteStatus what is stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: servers and operators
-	// (cli) of the own datacenter may do everything; others of it, and servers and operators of others, may read and list.
+	// VerbWriteStatus what is stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: operators (cli)
+	// may do everything, servers too in the own datacenter; others of it, and servers of others, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
@@ -89,8 +89,6 @@ func (g *Registry) Register(reg Registration) error {
 	}
 	if reg.Scope < ScopeNamespace || reg.Scope > ScopeCluster {
 		faults = append(faults, fmt.Errorf("%w scope %d: must be ScopeNamespace, ScopePartition or ScopeCluster", ErrInvalid, int(reg.Scope)))
-	} else if reg.Federated && reg.Scope != ScopeCluster {
-		faults = append(faults, fmt.Errorf("%w scope %q: must be \"cluster\" for a federated type", ErrInvalid, reg.Scope))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("register type %s: %w", TypeString(reg.Type), errors.Join(faults...))

@@ -157,9 +157,8 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	for want, reg := range map[string]Registration{
-		`invalid scope "namespace": must be "cluster" for a federated type`: {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Federated: true},
-		`must be as catalog/v1/Node has it`:                                 {Type: &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"}, Message: &pb.Node{}, Scope: ScopeCluster},
-		`invalid scope 3: must be ScopeNamespace`:                           {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3},
+		`must be as catalog/v1/Node has it`:       {Type: &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Node"}, Message: &pb.Node{}, Scope: ScopeCluster},
+		`invalid scope 3: must be ScopeNamespace`: {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3},
 	} {
 		if err := g.Register(reg); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("register %v: %v; want %s", reg, err, want)

@@ -33,6 +33,12 @@ type ServiceConfig struct {
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Primary says whether this datacenter is the primary now. Required.
 	Primary func() bool
+	// PrimaryDC is the primary's name, for texts.
+	PrimaryDC string
+	// PrimaryClient returns a client of the primary's resource service, that calls for whom Peer finds in the context. In a
+	// secondary, Write, Delete and MutateAndValidate of federated types are forwarded to it, once the caller may do it here too.
+	// The answer waits, for a second at most, until what was written is stored here. Nil: they are refused with ErrFederated.
+	PrimaryClient func() (pb.ResourceServiceClient, error)
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -97,16 +103,18 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 	return nil
 }
 
+// authorizeByDefault lets operators do everything, wherever they are of: gRPC calls that other datacenters make for theirs are
+// admitted before, or not. Servers do everything in their own datacenter, and read elsewhere; all others read in their own.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
-	own, powerful := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleCLI
+	own, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
 	switch {
-	case own && powerful, reads && (own || powerful):
+	case p.Role == tlsutil.RoleCLI, own && server, reads && (own || server):
 		return nil
 	case reads:
 		return fmt.Errorf("only servers and cli certificates may from outside datacenter %s", s.cfg.DC)
 	default:
-		return fmt.Errorf("only servers and cli certificates of datacenter %s may", s.cfg.DC)
+		return fmt.Errorf("only cli certificates, and servers of datacenter %s, may", s.cfg.DC)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestServicePeers(t *testing.T) {
 	}{
 		{tlsutil.RoleServer, "dc1", true, true}, {tlsutil.RoleCLI, "dc1", true, true},
 		{tlsutil.RoleGateway, "dc1", true, false}, {tlsutil.RoleClient, "dc1", true, false},
-		{tlsutil.RoleServer, "dc2", true, false}, {tlsutil.RoleCLI, "dc2", true, false},
+		{tlsutil.RoleServer, "dc2", true, false}, {tlsutil.RoleCLI, "dc2", true, true},
 		{tlsutil.RoleGateway, "dc2", false, false}, {tlsutil.RoleClient, "dc2", false, false},
 	} {
 		g.as(tc.role, tc.dc)

@@ -48,8 +48,8 @@ func (g *rig) as(role tlsutil.Role, dc string) {
 	g.peer.Store(&tlsutil.Peer{Role: role, Node: "n", DC: dc})
 }
 
-// newRig serves b, or, without one, a new memory store.
-func newRig(t *testing.T, b resource.Backend) *rig {
+// newRig serves b, or, without one, a new memory store, as change would have the service.
+func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceConfig)) *rig {
 	t.Helper()
 	if b == nil {
 		s := memory.New()
@@ -59,7 +59,7 @@ func newRig(t *testing.T, b resource.Backend) *rig {
 	g := &rig{T: t, backend: b}
 	g.primary.Store(true)
 	g.as(tlsutil.RoleServer, "dc1")
-	svc, err := resource.NewService(resource.ServiceConfig{
+	cfg := resource.ServiceConfig{
 		Backend: b, Registry: registry(t), DC: "dc1", Primary: g.primary.Load,
 		Peer: func(context.Context) (tlsutil.Peer, error) {
 			if p := g.peer.Load(); p != nil {
@@ -67,7 +67,11 @@ func newRig(t *testing.T, b resource.Backend) *rig {
 			}
 			return tlsutil.Peer{}, errors.New("no certificate")
 		},
-	})
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	svc, err := resource.NewService(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -26,7 +27,7 @@ func checkSize(r *pb.Resource) error {
 }
 
 // Write creates a resource, or replaces its data and metadata. Status, uid and owner of a stored resource stay. With a
-// version it is a compare-and-swap.
+// version it is a compare-and-swap. Federated types are written in the primary, see ServiceConfig.PrimaryClient.
 func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
 	r, err := s.write(ctx, req.GetResource())
 	if err != nil {
@@ -40,7 +41,9 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkWritable(reg); err != nil {
+	if forward, err := s.forwards(reg); forward {
+		return s.forwardWrite(ctx, r, given)
+	} else if err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
@@ -83,14 +86,38 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 			return nil, reg, fmt.Errorf("%w %s: %w", ErrInvalid, IDString(id), err)
 		}
 	}
-	return r, reg, checkSize(r)
+	return r, reg, errors.Join(s.checkOwnerType(reg, r), checkSize(r))
 }
 
-// MutateAndValidate returns what Write would store of a resource, as far as that does not depend on what is stored.
+// checkOwnerType: what is federated is owned by what is federated. Secondaries have no other owner.
+func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
+	if !reg.Federated || r.Owner == nil {
+		return nil
+	}
+	owner, err := s.cfg.Registry.Lookup(r.Owner.GetType())
+	if err != nil {
+		return fmt.Errorf("owner: %w", err)
+	}
+	if !owner.Federated {
+		return fmt.Errorf("%w owner %s: must be of a federated type, as %s is", ErrInvalid, IDString(r.Owner), TypeString(reg.Type))
+	}
+	return nil
+}
+
+// MutateAndValidate returns what Write would store of a resource, as far as that does not depend on what is stored. Of federated
+// types the primary is asked.
 func (s *Service) MutateAndValidate(ctx context.Context, req *pb.MutateAndValidateRequest) (*pb.MutateAndValidateResponse, error) {
-	r, _, err := s.admitWrite(ctx, req.GetResource())
+	r, reg, err := s.admitWrite(ctx, req.GetResource())
 	if err != nil {
 		return nil, StatusError(err)
+	}
+	if forward, _ := s.forwards(reg); forward {
+		var out *pb.MutateAndValidateResponse
+		err := s.forward(ctx, func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) (err error) {
+			out, err = c.MutateAndValidate(ctx, req, opts...)
+			return err
+		})
+		return out, StatusError(err)
 	}
 	return &pb.MutateAndValidateResponse{Resource: r}, nil
 }
@@ -226,23 +253,40 @@ func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.Delete
 }
 
 func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
-	op, err := s.deletion(ctx, req)
+	id, reg, err := s.admitDelete(ctx, req.GetId())
 	if err != nil {
 		return err
 	}
-	_, err = s.cfg.Backend.Commit(ctx, op)
+	if forward, err := s.forwards(reg); forward {
+		return s.forwardDelete(ctx, id, req.GetVersion())
+	} else if err != nil {
+		return err
+	}
+	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
 	return err
 }
 
 // deletion checks and authorizes a deletion, and returns its op.
 func (s *Service) deletion(ctx context.Context, req *pb.DeleteRequest) (*pb.Op, error) {
-	peer, reg, err := s.admit(ctx, req.GetId().GetType())
+	id, reg, err := s.admitDelete(ctx, req.GetId())
 	if err != nil {
 		return nil, err
 	}
-	id, err := checkRequestID(reg, req.GetId())
-	if err != nil {
+	if err := s.checkWritable(reg); err != nil {
 		return nil, err
+	}
+	return RemoveOp(id, req.GetVersion()), nil
+}
+
+// admitDelete checks and authorizes a deletion, and returns the id with its tenancy filled in.
+func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Registration, error) {
+	peer, reg, err := s.admit(ctx, given.GetType())
+	if err != nil {
+		return nil, reg, err
+	}
+	id, err := checkRequestID(reg, given)
+	if err != nil {
+		return nil, reg, err
 	}
 	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
 	if errors.Is(err, ErrNotFound) {
@@ -250,13 +294,7 @@ func (s *Service) deletion(ctx context.Context, req *pb.DeleteRequest) (*pb.Op, 
 		stored, err = &pb.Resource{Id: id}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, reg, err
 	}
-	if err := s.authorize(reg, peer, VerbDelete, stored); err != nil {
-		return nil, err
-	}
-	if err := s.checkWritable(reg); err != nil {
-		return nil, err
-	}
-	return RemoveOp(id, req.GetVersion()), nil
+	return id, reg, s.authorize(reg, peer, VerbDelete, stored)
 }

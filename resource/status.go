@@ -30,6 +30,7 @@ var errorClasses = []struct {
 	{ErrDenied, codes.PermissionDenied, "DENIED"},
 	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},
+	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},
 	{ErrConflict, codes.Aborted, "CONFLICT"},
 	{ErrWatchReset, codes.Aborted, "WATCH_RESET"},
 	{ErrWrongUID, codes.FailedPrecondition, "WRONG_UID"},

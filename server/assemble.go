@@ -59,8 +59,10 @@ type parts struct {
 	hinter      *federation.Hinter
 	group       *group
 	gateways    *catalog.Gateways
+	reports     *catalog.Reports
 	antiEntropy *replication.AntiEntropy
 	follower    *replication.Follower // nil in the primary
+	followed    *replication.Source   // of use in the primary
 	grpc        *grpc.Server
 	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
 	callsLn     net.Listener // of other datacenters' servers
@@ -83,7 +85,7 @@ func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 		}
 	}()
 	for _, build := range []func() error{
-		p.buildPorts, p.buildData, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildKeyring, p.buildGRPC, p.buildHTTP,
+		p.buildPorts, p.buildData, p.buildTunnel, p.buildStore, p.buildPools, p.buildRecords, p.buildChecks, p.buildKeyring, p.buildGRPC, p.buildHTTP,
 	} {
 		if err := build(); err != nil {
 			return nil, err

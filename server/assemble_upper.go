@@ -114,7 +114,7 @@ func (p *parts) buildRecords() (err error) {
 	if p.cfg.DC != p.cfg.PrimaryDC {
 		apply = p.applyInPrimary
 		p.follower, err = replication.NewFollower(replication.FollowerConfig{
-			Backend: p.store, Type: federation.StateType, Ways: p.book.Changed, Logger: p.logger,
+			Backend: p.store, Registry: p.registry, Ways: p.book.Changed, Logger: p.logger,
 			Connect: func() (pb.ReplicationServiceClient, error) {
 				return pb.NewReplicationServiceClient(p.conns.far(p.cfg.PrimaryDC)), nil
 			},
@@ -185,13 +185,14 @@ func (p *parts) buildGRPC() error {
 	p.resources, err = resource.NewService(resource.ServiceConfig{
 		Backend: p.routed, Registry: p.registry, Peer: peerFrom,
 		Primary: func() bool { return p.cfg.DC == p.cfg.PrimaryDC },
-		DC:      p.cfg.DC, Logger: p.logger,
+		DC:      p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Logger: p.logger,
+		PrimaryClient: func() (pb.ResourceServiceClient, error) { return p.recordsOf(p.cfg.PrimaryDC) },
 	})
 	if err != nil {
 		return err
 	}
-	src, err := replication.NewSource(replication.SourceConfig{
-		Backend: p.store, Registry: p.registry, Primary: p.cfg.DC == p.cfg.PrimaryDC,
+	p.followed, err = replication.NewSource(replication.SourceConfig{
+		Backend: p.routed, Registry: p.registry, Primary: p.cfg.DC == p.cfg.PrimaryDC, Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -207,9 +208,10 @@ func (p *parts) buildGRPC() error {
 	pb.RegisterFederationServiceServer(p.grpc, fed)
 	resource.RegisterService(p.grpc, p.resources)
 	pb.RegisterStoreServiceServer(p.grpc, resource.NewStoreService(p.store))
-	pb.RegisterReplicationServiceServer(p.grpc, src)
+	pb.RegisterReplicationServiceServer(p.grpc, p.followed)
 	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
 	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})
+	pb.RegisterCheckServiceServer(p.grpc, &checkService{resources: p.resources, reports: p.reports})
 	pb.RegisterOperatorServiceServer(p.grpc, &operatorService{
 		dc: p.cfg.DC, node: p.cfg.Node, store: p.store, members: p.lan.Members, holds: &p.group.holds,
 		saves: make(chan struct{}, maxSaves), logger: p.logger,
@@ -266,7 +268,8 @@ func (p *parts) buildHTTP() error {
 	h, err := httpapi.New(httpapi.Config{
 		DC: p.cfg.DC, Source: source{p}, Logger: p.logger,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, reg}, promhttp.HandlerOpts{}),
-		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed, API: records,
+		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed,
+		Node: p.cfg.Node, Address: p.adv.Addr().String(), Report: p.report, API: records,
 	})
 	if err != nil {
 		return err

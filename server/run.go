@@ -61,6 +61,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })
 	upper.Go(func() error { return p.watchStore(uctx) })
 	upper.Go(func() error { return p.catchUp(uctx) })
+	upper.Go(func() error { return p.followed.Run(uctx) })
 	upper.Go(func() error { return p.serveGRPC(uctx) })
 	upper.Go(func() error { return p.serveHTTP(uctx) })
 
@@ -129,6 +130,7 @@ func (p *parts) lead(ctx context.Context) error {
 	p.logger.Info("leading the datacenter")
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.gateways.Run(gctx) })
+	g.Go(func() error { return p.reports.Run(gctx) })
 	g.Go(func() error { return p.antiEntropy.Run(gctx) })
 	g.Go(func() error { return p.group.runMembers(gctx) })
 	g.Go(func() error { return resource.Reap(gctx, p.store, p.logger) })

@@ -23,78 +23,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Digest tells whether two stores hold the same state of one resource.
-type Digest struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	Name               string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Uid                string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
-	PrimaryModifyIndex uint64                 `protobuf:"varint,3,opt,name=primary_modify_index,json=primaryModifyIndex,proto3" json:"primary_modify_index,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
-}
-
-func (x *Digest) Reset() {
-	*x = Digest{}
-	mi := &file_api_pb_replication_proto_msgTypes[0]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Digest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Digest) ProtoMessage() {}
-
-func (x *Digest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[0]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Digest.ProtoReflect.Descriptor instead.
-func (*Digest) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{0}
-}
-
-func (x *Digest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Digest) GetUid() string {
-	if x != nil {
-		return x.Uid
-	}
-	return ""
-}
-
-func (x *Digest) GetPrimaryModifyIndex() uint64 {
-	if x != nil {
-		return x.PrimaryModifyIndex
-	}
-	return 0
-}
-
+// FollowRequest is one part of what a follower says: hello, then, if it has no position or is not resumed, summaries, and
+// details if it is asked.
 type FollowRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          *Type                  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	Have          []*Digest              `protobuf:"bytes,2,rep,name=have,proto3" json:"have,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*FollowRequest_Hello
+	//	*FollowRequest_Summary
+	//	*FollowRequest_Details
+	Part          isFollowRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_api_pb_replication_proto_msgTypes[1]
+	mi := &file_api_pb_replication_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -106,7 +51,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[1]
+	mi := &file_api_pb_replication_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -119,38 +64,406 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *FollowRequest) GetPart() isFollowRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *FollowRequest) GetHello() *FollowHello {
+	if x != nil {
+		if x, ok := x.Part.(*FollowRequest_Hello); ok {
+			return x.Hello
+		}
+	}
+	return nil
+}
+
+func (x *FollowRequest) GetSummary() *FollowSummary {
+	if x != nil {
+		if x, ok := x.Part.(*FollowRequest_Summary); ok {
+			return x.Summary
+		}
+	}
+	return nil
+}
+
+func (x *FollowRequest) GetDetails() *FollowDetails {
+	if x != nil {
+		if x, ok := x.Part.(*FollowRequest_Details); ok {
+			return x.Details
+		}
+	}
+	return nil
+}
+
+type isFollowRequest_Part interface {
+	isFollowRequest_Part()
+}
+
+type FollowRequest_Hello struct {
+	Hello *FollowHello `protobuf:"bytes,3,opt,name=hello,proto3,oneof"`
+}
+
+type FollowRequest_Summary struct {
+	Summary *FollowSummary `protobuf:"bytes,4,opt,name=summary,proto3,oneof"`
+}
+
+type FollowRequest_Details struct {
+	Details *FollowDetails `protobuf:"bytes,5,opt,name=details,proto3,oneof"`
+}
+
+func (*FollowRequest_Hello) isFollowRequest_Part() {}
+
+func (*FollowRequest_Summary) isFollowRequest_Part() {}
+
+func (*FollowRequest_Details) isFollowRequest_Part() {}
+
+type FollowHello struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The federated types that the follower knows. Records of others are not sent to it.
+	Types []*Type `protobuf:"bytes,1,rep,name=types,proto3" json:"types,omitempty"`
+	// What it has of the primary's, if it knows: up to there, all.
+	Position *FollowPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	// The highest index of the primary that it has a record of: what it is compared with must not be older.
+	Reached       uint64 `protobuf:"varint,3,opt,name=reached,proto3" json:"reached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowHello) Reset() {
+	*x = FollowHello{}
+	mi := &file_api_pb_replication_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowHello) ProtoMessage() {}
+
+func (x *FollowHello) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowHello.ProtoReflect.Descriptor instead.
+func (*FollowHello) Descriptor() ([]byte, []int) {
 	return file_api_pb_replication_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *FollowRequest) GetType() *Type {
+func (x *FollowHello) GetTypes() []*Type {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+func (x *FollowHello) GetPosition() *FollowPosition {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *FollowHello) GetReached() uint64 {
+	if x != nil {
+		return x.Reached
+	}
+	return 0
+}
+
+// FollowPosition is a place between two commits of the primary: after that with this index, whose content has this check sum.
+type FollowPosition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Check         uint64                 `protobuf:"fixed64,2,opt,name=check,proto3" json:"check,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowPosition) Reset() {
+	*x = FollowPosition{}
+	mi := &file_api_pb_replication_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowPosition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowPosition) ProtoMessage() {}
+
+func (x *FollowPosition) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowPosition.ProtoReflect.Descriptor instead.
+func (*FollowPosition) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FollowPosition) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *FollowPosition) GetCheck() uint64 {
+	if x != nil {
+		return x.Check
+	}
+	return 0
+}
+
+// FollowSummary says what a follower has of one kind: a sum for each bucket of names. The number of buckets is 0, where it
+// has nothing, or a power of 2.
+type FollowSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without group version.
+	Type    *Type    `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Buckets []uint64 `protobuf:"fixed64,2,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`
+	// There are no more. Such a summary may have no type.
+	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowSummary) Reset() {
+	*x = FollowSummary{}
+	mi := &file_api_pb_replication_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowSummary) ProtoMessage() {}
+
+func (x *FollowSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowSummary.ProtoReflect.Descriptor instead.
+func (*FollowSummary) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FollowSummary) GetType() *Type {
 	if x != nil {
 		return x.Type
 	}
 	return nil
 }
 
-func (x *FollowRequest) GetHave() []*Digest {
+func (x *FollowSummary) GetBuckets() []uint64 {
 	if x != nil {
-		return x.Have
+		return x.Buckets
 	}
 	return nil
 }
 
-// FollowResponse is a batch: the follower applies all of it in one Raft entry.
+func (x *FollowSummary) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// FollowDetails are the records that a follower has in the buckets that it was asked for.
+type FollowDetails struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          *Type                  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Digests       []*FollowDigest        `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty"`
+	Last          bool                   `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowDetails) Reset() {
+	*x = FollowDetails{}
+	mi := &file_api_pb_replication_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowDetails) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowDetails) ProtoMessage() {}
+
+func (x *FollowDetails) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowDetails.ProtoReflect.Descriptor instead.
+func (*FollowDetails) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FollowDetails) GetType() *Type {
+	if x != nil {
+		return x.Type
+	}
+	return nil
+}
+
+func (x *FollowDetails) GetDigests() []*FollowDigest {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *FollowDetails) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// FollowDigest tells whether two stores hold the same state of one record.
+type FollowDigest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition string                 `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Uid       string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The primary's; 0 for a record that did not come from there.
+	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowDigest) Reset() {
+	*x = FollowDigest{}
+	mi := &file_api_pb_replication_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowDigest) ProtoMessage() {}
+
+func (x *FollowDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowDigest.ProtoReflect.Descriptor instead.
+func (*FollowDigest) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FollowDigest) GetPartition() string {
+	if x != nil {
+		return x.Partition
+	}
+	return ""
+}
+
+func (x *FollowDigest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *FollowDigest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FollowDigest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *FollowDigest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// FollowResponse is a batch: the follower applies all of it in one Raft entry, deletions first. An empty one is a sign of
+// life.
 type FollowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The primary's index that the follower has reached with this batch.
 	Index   uint64      `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Upserts []*Resource `protobuf:"bytes,2,rep,name=upserts,proto3" json:"upserts,omitempty"`
-	// Names of deleted resources.
-	Deletes       []string `protobuf:"bytes,3,rep,name=deletes,proto3" json:"deletes,omitempty"`
+	// With their uids: nothing else of that name is meant.
+	Deletes []*ID `protobuf:"bytes,4,rep,name=deletes,proto3" json:"deletes,omitempty"`
+	// Where the follower may resume after this batch. Not in every batch.
+	Position *FollowPosition `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
+	// In the first message, which has nothing else.
+	Begin *FollowBegin `protobuf:"bytes,6,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Asks for details; in a message of its own.
+	Ask           *FollowAsk `protobuf:"bytes,7,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_api_pb_replication_proto_msgTypes[2]
+	mi := &file_api_pb_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +475,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_replication_proto_msgTypes[2]
+	mi := &file_api_pb_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +488,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_replication_proto_rawDescGZIP(), []int{2}
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FollowResponse) GetIndex() uint64 {
@@ -192,9 +505,242 @@ func (x *FollowResponse) GetUpserts() []*Resource {
 	return nil
 }
 
-func (x *FollowResponse) GetDeletes() []string {
+func (x *FollowResponse) GetDeletes() []*ID {
 	if x != nil {
 		return x.Deletes
+	}
+	return nil
+}
+
+func (x *FollowResponse) GetPosition() *FollowPosition {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *FollowResponse) GetBegin() *FollowBegin {
+	if x != nil {
+		return x.Begin
+	}
+	return nil
+}
+
+func (x *FollowResponse) GetAsk() *FollowAsk {
+	if x != nil {
+		return x.Ask
+	}
+	return nil
+}
+
+type FollowBegin struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The position was known: no summaries are wanted.
+	Resumed bool `protobuf:"varint,1,opt,name=resumed,proto3" json:"resumed,omitempty"`
+	// All kinds that are federated here.
+	Kinds         []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowBegin) Reset() {
+	*x = FollowBegin{}
+	mi := &file_api_pb_replication_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowBegin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowBegin) ProtoMessage() {}
+
+func (x *FollowBegin) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowBegin.ProtoReflect.Descriptor instead.
+func (*FollowBegin) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *FollowBegin) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
+}
+
+func (x *FollowBegin) GetKinds() []*FollowKind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+type FollowKind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without group version.
+	Type    *Type  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Records uint64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// Those of them whose type the follower does not know.
+	Unknown       uint64 `protobuf:"varint,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowKind) Reset() {
+	*x = FollowKind{}
+	mi := &file_api_pb_replication_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowKind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowKind) ProtoMessage() {}
+
+func (x *FollowKind) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowKind.ProtoReflect.Descriptor instead.
+func (*FollowKind) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FollowKind) GetType() *Type {
+	if x != nil {
+		return x.Type
+	}
+	return nil
+}
+
+func (x *FollowKind) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *FollowKind) GetUnknown() uint64 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+type FollowAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kinds         []*FollowBuckets       `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowAsk) Reset() {
+	*x = FollowAsk{}
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowAsk) ProtoMessage() {}
+
+func (x *FollowAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowAsk.ProtoReflect.Descriptor instead.
+func (*FollowAsk) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FollowAsk) GetKinds() []*FollowBuckets {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+type FollowBuckets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          *Type                  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Buckets       []uint32               `protobuf:"varint,2,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowBuckets) Reset() {
+	*x = FollowBuckets{}
+	mi := &file_api_pb_replication_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowBuckets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowBuckets) ProtoMessage() {}
+
+func (x *FollowBuckets) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowBuckets.ProtoReflect.Descriptor instead.
+func (*FollowBuckets) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *FollowBuckets) GetType() *Type {
+	if x != nil {
+		return x.Type
+	}
+	return nil
+}
+
+func (x *FollowBuckets) GetBuckets() []uint32 {
+	if x != nil {
+		return x.Buckets
 	}
 	return nil
 }
@@ -203,20 +749,55 @@ var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\"`\n" +
-	"\x06Digest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\x120\n" +
-	"\x14primary_modify_index\x18\x03 \x01(\x04R\x12primaryModifyIndex\"[\n" +
-	"\rFollowRequest\x12#\n" +
-	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12%\n" +
-	"\x04have\x18\x02 \x03(\v2\x11.wanfed.v1.DigestR\x04have\"o\n" +
+	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\"\xbf\x01\n" +
+	"\rFollowRequest\x12.\n" +
+	"\x05hello\x18\x03 \x01(\v2\x16.wanfed.v1.FollowHelloH\x00R\x05hello\x124\n" +
+	"\asummary\x18\x04 \x01(\v2\x18.wanfed.v1.FollowSummaryH\x00R\asummary\x124\n" +
+	"\adetails\x18\x05 \x01(\v2\x18.wanfed.v1.FollowDetailsH\x00R\adetailsB\x06\n" +
+	"\x04partJ\x04\b\x01\x10\x02J\x04\b\x02\x10\x03\"\x85\x01\n" +
+	"\vFollowHello\x12%\n" +
+	"\x05types\x18\x01 \x03(\v2\x0f.wanfed.v1.TypeR\x05types\x125\n" +
+	"\bposition\x18\x02 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12\x18\n" +
+	"\areached\x18\x03 \x01(\x04R\areached\"<\n" +
+	"\x0eFollowPosition\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
+	"\x05check\x18\x02 \x01(\x06R\x05check\"b\n" +
+	"\rFollowSummary\x12#\n" +
+	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
+	"\abuckets\x18\x02 \x03(\x06R\abuckets\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"{\n" +
+	"\rFollowDetails\x12#\n" +
+	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x121\n" +
+	"\adigests\x18\x02 \x03(\v2\x17.wanfed.v1.FollowDigestR\adigests\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"\x86\x01\n" +
+	"\fFollowDigest\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\tR\tpartition\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"\x91\x02\n" +
 	"\x0eFollowResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12-\n" +
-	"\aupserts\x18\x02 \x03(\v2\x13.wanfed.v1.ResourceR\aupserts\x12\x18\n" +
-	"\adeletes\x18\x03 \x03(\tR\adeletes2U\n" +
-	"\x12ReplicationService\x12?\n" +
-	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse0\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\aupserts\x18\x02 \x03(\v2\x13.wanfed.v1.ResourceR\aupserts\x12'\n" +
+	"\adeletes\x18\x04 \x03(\v2\r.wanfed.v1.IDR\adeletes\x125\n" +
+	"\bposition\x18\x05 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12,\n" +
+	"\x05begin\x18\x06 \x01(\v2\x16.wanfed.v1.FollowBeginR\x05begin\x12&\n" +
+	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"T\n" +
+	"\vFollowBegin\x12\x18\n" +
+	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
+	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\"e\n" +
+	"\n" +
+	"FollowKind\x12#\n" +
+	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x04R\arecords\x12\x18\n" +
+	"\aunknown\x18\x03 \x01(\x04R\aunknown\";\n" +
+	"\tFollowAsk\x12.\n" +
+	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
+	"\rFollowBuckets\x12#\n" +
+	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets2W\n" +
+	"\x12ReplicationService\x12A\n" +
+	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_replication_proto_rawDescOnce sync.Once
@@ -230,25 +811,48 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_pb_replication_proto_goTypes = []any{
-	(*Digest)(nil),         // 0: wanfed.v1.Digest
-	(*FollowRequest)(nil),  // 1: wanfed.v1.FollowRequest
-	(*FollowResponse)(nil), // 2: wanfed.v1.FollowResponse
-	(*Type)(nil),           // 3: wanfed.v1.Type
-	(*Resource)(nil),       // 4: wanfed.v1.Resource
+	(*FollowRequest)(nil),  // 0: wanfed.v1.FollowRequest
+	(*FollowHello)(nil),    // 1: wanfed.v1.FollowHello
+	(*FollowPosition)(nil), // 2: wanfed.v1.FollowPosition
+	(*FollowSummary)(nil),  // 3: wanfed.v1.FollowSummary
+	(*FollowDetails)(nil),  // 4: wanfed.v1.FollowDetails
+	(*FollowDigest)(nil),   // 5: wanfed.v1.FollowDigest
+	(*FollowResponse)(nil), // 6: wanfed.v1.FollowResponse
+	(*FollowBegin)(nil),    // 7: wanfed.v1.FollowBegin
+	(*FollowKind)(nil),     // 8: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),      // 9: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),  // 10: wanfed.v1.FollowBuckets
+	(*Type)(nil),           // 11: wanfed.v1.Type
+	(*Resource)(nil),       // 12: wanfed.v1.Resource
+	(*ID)(nil),             // 13: wanfed.v1.ID
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
-	3, // 0: wanfed.v1.FollowRequest.type:type_name -> wanfed.v1.Type
-	0, // 1: wanfed.v1.FollowRequest.have:type_name -> wanfed.v1.Digest
-	4, // 2: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	1, // 3: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	2, // 4: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
+	3,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
+	4,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
+	11, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	2,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
+	11, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	11, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	5,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
+	12, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	13, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	2,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
+	7,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
+	9,  // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
+	8,  // 13: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
+	11, // 14: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	10, // 15: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	11, // 16: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	0,  // 17: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
+	6,  // 18: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_replication_proto_init() }
@@ -257,13 +861,18 @@ func file_api_pb_replication_proto_init() {
 		return
 	}
 	file_api_pb_resource_proto_init()
+	file_api_pb_replication_proto_msgTypes[0].OneofWrappers = []any{
+		(*FollowRequest_Hello)(nil),
+		(*FollowRequest_Summary)(nil),
+		(*FollowRequest_Details)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

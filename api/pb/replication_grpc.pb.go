@@ -30,9 +30,10 @@ const (
 //
 // ReplicationService lets a secondary follow the primary's federated records.
 type ReplicationServiceClient interface {
-	// Follow compares what the follower has with what is here, sends the difference as one batch, and then each change as it
-	// is committed. Any server of the primary answers.
-	Follow(ctx context.Context, in *FollowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowResponse], error)
+	// Follow carries all federated records. The follower says hello. Where its position is known here, it gets every change since;
+	// else both compare what they have: the follower sends a summary of each kind, is asked for details of what differs, and gets
+	// the difference. Then each change follows as it is committed. Any server of the primary answers.
+	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 }
 
 type replicationServiceClient struct {
@@ -43,24 +44,18 @@ func NewReplicationServiceClient(cc grpc.ClientConnInterface) ReplicationService
 	return &replicationServiceClient{cc}
 }
 
-func (c *replicationServiceClient) Follow(ctx context.Context, in *FollowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowResponse], error) {
+func (c *replicationServiceClient) Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &ReplicationService_ServiceDesc.Streams[0], ReplicationService_Follow_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	x := &grpc.GenericClientStream[FollowRequest, FollowResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReplicationService_FollowClient = grpc.ServerStreamingClient[FollowResponse]
+type ReplicationService_FollowClient = grpc.BidiStreamingClient[FollowRequest, FollowResponse]
 
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
@@ -68,9 +63,10 @@ type ReplicationService_FollowClient = grpc.ServerStreamingClient[FollowResponse
 //
 // ReplicationService lets a secondary follow the primary's federated records.
 type ReplicationServiceServer interface {
-	// Follow compares what the follower has with what is here, sends the difference as one batch, and then each change as it
-	// is committed. Any server of the primary answers.
-	Follow(*FollowRequest, grpc.ServerStreamingServer[FollowResponse]) error
+	// Follow carries all federated records. The follower says hello. Where its position is known here, it gets every change since;
+	// else both compare what they have: the follower sends a summary of each kind, is asked for details of what differs, and gets
+	// the difference. Then each change follows as it is committed. Any server of the primary answers.
+	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -81,7 +77,7 @@ type ReplicationServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedReplicationServiceServer struct{}
 
-func (UnimplementedReplicationServiceServer) Follow(*FollowRequest, grpc.ServerStreamingServer[FollowResponse]) error {
+func (UnimplementedReplicationServiceServer) Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error {
 	return status.Error(codes.Unimplemented, "method Follow not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
@@ -106,15 +102,11 @@ func RegisterReplicationServiceServer(s grpc.ServiceRegistrar, srv ReplicationSe
 }
 
 func _ReplicationService_Follow_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(FollowRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(ReplicationServiceServer).Follow(m, &grpc.GenericServerStream[FollowRequest, FollowResponse]{ServerStream: stream})
+	return srv.(ReplicationServiceServer).Follow(&grpc.GenericServerStream[FollowRequest, FollowResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ReplicationService_FollowServer = grpc.ServerStreamingServer[FollowResponse]
+type ReplicationService_FollowServer = grpc.BidiStreamingServer[FollowRequest, FollowResponse]
 
 // ReplicationService_ServiceDesc is the grpc.ServiceDesc for ReplicationService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -128,6 +120,7 @@ var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Follow",
 			Handler:       _ReplicationService_Follow_Handler,
 			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "api/pb/replication.proto",

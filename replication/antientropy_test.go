@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+func TestAntiEntropy(t *testing.T) {
+	store, up := memory.New(), memory.New()
+	g, err := catalog.NewGateways(catalog.GatewaysConfig{Backend: store, DC: "dc2", Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, g.Run)
+	var mu sync.Mutex
+	var failing error
+	applied := make(chan *pb.FederationState, 100)
+	w := &ways{}
+	ae, err := NewAntiEntropy(AntiEntropyConfig{
+		DC: "dc2", Backend: store, Ways: w.Changed, Logger: quiet,
+		Apply: func(ctx context.Context, s *pb.FederationState) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if failing != nil {
+				return failing
+			}
+			_, _, err := federation.Upsert(ctx, up, s)
+			applied <- s
+			return err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, ae.Run)
+	register := func(wan string) {
+		t.Helper()
+		reg := catalog.Registration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
+		for err := g.Register(t.Context(), reg); err != nil; err = g.Register(t.Context(), reg) {
+			if !errors.Is(err, resource.ErrNotLeader) { // Run has not begun yet
+				t.Fatal(err)
+			}
+		}
+	}
+	next := func() *pb.FederationState {
+		t.Helper()
+		select {
+		case s := <-applied:
+			return s
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing was applied")
+			return nil
+		}
+	}
+
+	register("198.51.100.1:8443")
+	if s := next(); len(s.MeshGateways) != 1 || s.UpdatedAt == nil {
+		t.Fatalf("applied %v", s)
+	}
+	// The copy arrives; somebody deletes the record in the primary, and the loss arrives too: it is written again.
+	copyDown(t, up, store)
+	remove := resource.RemoveOp(resource.ID(federation.StateType, "dc2"), resource.AnyVersion)
+	for _, b := range []resource.Backend{up, store} {
+		if _, err := b.Commit(t.Context(), remove); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next()
+	copyDown(t, up, store)
+
+	// The way is gone, the address changes, the way comes back.
+	mu.Lock()
+	failing = errors.New("no way")
+	mu.Unlock()
+	register("198.51.100.2:8443")
+	mu.Lock()
+	failing = nil
+	mu.Unlock()
+	w.change()
+	if s := next(); catalog.TaggedAddr(s.MeshGateways[0], catalog.TagWAN) != "198.51.100.2:8443" {
+		t.Errorf("applied %v", s)
+	}
+	select {
+	case s := <-applied:
+		t.Errorf("applied again without a reason: %v", s)
+	default:
+	}
+}
+
+// copyDown does what a Follower would, in one step.
+func copyDown(t *testing.T, from, to resource.Backend) {
+	t.Helper()
+	rs, _, err := from.List(t.Context(), resource.Eventual, resource.Query{Type: federation.StateType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rs {
+		if _, err := to.Commit(t.Context(), resource.ReplicaOp(outgoing(r))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// pair is a primary's service and a secondary's, with real gRPC between them. In the place of replication stands a copier.
+type pair struct {
+	*rig  // the secondary
+	there *rig
+	mu    sync.Mutex
+	lag   chan struct{} // not nil: copies wait until it is closed
+	via   func() (pb.ResourceServiceClient, error)
+}
+
+func newPair(t *testing.T) *pair {
+	p := &pair{there: newRig(t, nil)}
+	p.via = func() (pb.ResourceServiceClient, error) { return p.there, nil }
+	p.rig = newRig(t, nil, func(cfg *resource.ServiceConfig) {
+		cfg.DC, cfg.PrimaryDC = "dc2", "dc1"
+		cfg.PrimaryClient = func() (pb.ResourceServiceClient, error) { return p.via() }
+	})
+	p.primary.Store(false)
+	p.as(tlsutil.RoleCLI, "dc2")
+	p.there.as(tlsutil.RoleCLI, "dc2")
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() { p.copy(ctx) })
+	// The secondary's versions are not the primary's.
+	for range 20 {
+		p.write(node(t, "local", ""))
+	}
+	return p
+}
+
+func (p *pair) copy(ctx context.Context) {
+	w, err := p.there.backend.Watch(resource.Query{Type: fsType})
+	if err != nil {
+		p.Error(err)
+		return
+	}
+	defer w.Close()
+	for {
+		e, err := w.Next(ctx)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		lag := p.lag
+		p.mu.Unlock()
+		if lag != nil {
+			<-lag
+		}
+		var op *pb.Op
+		if r := proto.CloneOf(e.GetUpsert().GetResource()); r != nil {
+			r.PrimaryModifyIndex, r.Status = r.ModifyIndex, nil
+			op = resource.ReplicaOp(r)
+		} else if r := e.GetDelete().GetResource(); r != nil {
+			op = resource.RemoveReplicaOp(r.Id)
+		}
+		if op != nil {
+			if _, err := p.backend.Commit(ctx, op); err != nil && ctx.Err() == nil {
+				p.Error(err)
+			}
+		}
+	}
+}
+
+// hold makes copies wait, until what it returns is called.
+func (p *pair) hold() (release func()) {
+	lag := make(chan struct{})
+	p.mu.Lock()
+	p.lag = lag
+	p.mu.Unlock()
+	var once sync.Once
+	release = func() {
+		once.Do(func() {
+			p.mu.Lock()
+			p.lag = nil
+			p.mu.Unlock()
+			close(lag)
+		})
+	}
+	p.Cleanup(release)
+	return release
+}
+
+func fed(t testing.TB, name, gateway string) *pb.Resource {
+	return &pb.Resource{Id: &pb.ID{Type: fsType, Name: name}, Data: data(t, &pb.FederationState{
+		Datacenter: name, MeshGateways: []*pb.MeshGateway{{Node: &pb.Node{Node: gateway}}},
+	})}
+}
+
+func gatewayOf(t testing.TB, r *pb.Resource) string {
+	t.Helper()
+	s, err := resource.Decode[*pb.FederationState](r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.MeshGateways[0].Node.Node
+}
+
+func (p *pair) read(id *pb.ID) *pb.Resource {
+	p.Helper()
+	out, err := p.Read(p.Context(), &pb.ReadRequest{Id: id})
+	if err != nil {
+		p.Fatal(err)
+	}
+	return out.Resource
+}
+
+// TestForwardWrites: a secondary's client writes as if it were the primary's, and reads at once what it wrote.
+func TestForwardWrites(t *testing.T) {
+	p := newPair(t)
+	created := p.write(fed(t, "dc7", "gw1"))
+	if got := p.read(created.Id); !proto.Equal(got, created) || got.PrimaryModifyIndex == 0 || got.Version == "" {
+		t.Errorf("read %v after writing %v", got, created)
+	}
+	// Compare-and-swap by the copy's version.
+	next := fed(t, "dc7", "gw2")
+	next.Version = created.Version
+	second := p.write(next)
+	if gatewayOf(t, p.read(created.Id)) != "gw2" || second.Version == created.Version || second.Id.Uid != created.Id.Uid {
+		t.Errorf("the second: %v", second)
+	}
+	p.fails(next, codes.Aborted, resource.ErrConflict, "its version is "+second.Version+", not "+created.Version)
+	// Who writes in the primary meanwhile wins, whether the copy is here or not.
+	release := p.hold()
+	p.there.write(fed(t, "dc7", "gw3"))
+	next.Version = second.Version
+	p.fails(next, codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
+	release()
+	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: second.Version}); status.Code(err) != codes.Aborted {
+		t.Errorf("deleted by an old version: %v", err)
+	}
+	next.Version = "99999"
+	p.fails(next, codes.Aborted, resource.ErrConflict, "not 99999")
+	absent := fed(t, "dc9", "gw1")
+	absent.Version = created.Version
+	p.fails(absent, codes.Aborted, resource.ErrConflict, "there is none")
+
+	// A status is local, and makes another version; with that the data can be written.
+	withStatus, err := p.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: created.Id, Key: "k", Status: &pb.Status{ObservedGeneration: "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Version = withStatus.Resource.Version
+	if got := p.write(next); got.Status["k"] == nil || gatewayOf(t, got) != "gw2" {
+		t.Errorf("after a status: %v", got)
+	}
+	there, err := p.there.Read(t.Context(), &pb.ReadRequest{Id: created.Id})
+	if err != nil || len(there.Resource.Status) != 0 {
+		t.Errorf("status in the primary: %v, %v", there, err)
+	}
+	// Gone here when the answer comes; again, and what never was, is no error.
+	for _, id := range []*pb.ID{created.Id, created.Id, {Type: fsType, Name: "never"}} {
+		if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: id}); err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: id}); status.Code(err) != codes.NotFound {
+			t.Errorf("after deletion: %v", err)
+		}
+	}
+	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: "5"}); err != nil {
+		t.Errorf("deleting what was, by a version: %v", err)
+	}
+}
+
+// TestForwardLag: the answer comes though the copy does not, and says what can be done with it.
+func TestForwardLag(t *testing.T) {
+	p := newPair(t)
+	release := p.hold()
+	began := time.Now()
+	got := p.write(fed(t, "dc7", "gw1"))
+	if took := time.Since(began); took < 500*time.Millisecond || took > 5*time.Second {
+		t.Errorf("waited %v for a copy that does not come", took)
+	}
+	if !strings.HasPrefix(got.Version, resource.PrimaryVersion) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
+		t.Errorf("answer: %v", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	next := fed(t, "dc7", "gw2")
+	next.Version = got.Version
+	out, err := p.Write(ctx, &pb.WriteRequest{Resource: next})
+	if err != nil {
+		t.Fatalf("compare-and-swap with what the answer said, within a deadline that ends before the copy comes: %v", err)
+	}
+	p.fails(next, codes.Aborted, resource.ErrConflict, "read it and try again")
+	release()
+	next.Version = out.Resource.Version
+	if got := p.write(next); strings.HasPrefix(got.Version, resource.PrimaryVersion) {
+		t.Errorf("answer when copies come: %v", got)
+	}
+}
+
+// TestForwardFinalizers: what the primary holds back is marked here.
+func TestForwardFinalizers(t *testing.T) {
+	p := newPair(t)
+	r := fed(t, "dc7", "gw1")
+	resource.AddFinalizer(r, "f")
+	r = p.write(r)
+	for range 2 {
+		if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: r.Id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r = proto.CloneOf(p.read(r.Id))
+	if _, marked := resource.Marked(r); !marked {
+		t.Fatalf("not marked: %v", r)
+	}
+	p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrMarked, "in the primary datacenter dc1: ")
+	resource.RemoveFinalizer(r, "f")
+	began := time.Now()
+	p.write(r)
+	if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: r.Id}); status.Code(err) != codes.NotFound || time.Since(began) > 900*time.Millisecond {
+		t.Errorf("after the last finalizer: %v, %v", err, time.Since(began))
+	}
+}
+
+// TestForwardRefusals: what is wrong is said before, or by, the primary.
+func TestForwardRefusals(t *testing.T) {
+	p := newPair(t)
+	p.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
+	p.as(tlsutil.RoleClient, "dc2")
+	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "only cli certificates, and servers of datacenter dc2, may")
+	p.as(tlsutil.RoleCLI, "dc2")
+	p.there.as(tlsutil.RoleServer, "dc2")
+	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
+	_, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")})
+	p.check(err, codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
+	p.there.as(tlsutil.RoleCLI, "dc2")
+	if dry, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")}); err != nil || dry.Resource == nil {
+		t.Errorf("a dry run: %v, %v", dry, err)
+	}
+	owned := fed(t, "dc7", "gw1")
+	owned.Owner = &pb.ID{Type: nodeType, Name: "local"}
+	p.fails(owned, codes.InvalidArgument, resource.ErrInvalid, "must be of a federated type")
+}
+
+// TestForwardUnreachable: nothing is written where the primary was not reached, and what may have been is called so.
+func TestForwardUnreachable(t *testing.T) {
+	p := newPair(t)
+	before := p.write(fed(t, "dc7", "gw1"))
+	check := func(code codes.Code, want error, text string) {
+		t.Helper()
+		p.fails(fed(t, "dc7", "gw2"), code, want, text)
+		_, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: before.Id})
+		p.check(err, code, want, text)
+		if got := p.read(before.Id); !proto.Equal(got, before) {
+			t.Errorf("stored here: %v", got)
+		}
+	}
+	p.via = func() (pb.ResourceServiceClient, error) { return nil, errors.New("no path") }
+	check(codes.Unavailable, resource.ErrUnreachable, "the primary datacenter cannot be reached: dc1: nothing was written")
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	p.via = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc), nil }
+	check(codes.Unavailable, resource.ErrUnreachable, "dc1: nothing was written")
+
+	// A server that takes the call and is gone.
+	if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+		return nil, status.Error(codes.Unavailable, "the way broke")
+	}))
+	pb.RegisterResourceServiceServer(srv, pb.UnimplementedResourceServiceServer{})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	defer func() { srv.Stop(); <-served }()
+	cc2, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc2.Close()
+	p.via = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc2), nil }
+	check(codes.Unknown, resource.ErrUnknownOutcome, "the way broke")
+}
