@@ -94,6 +94,8 @@ func testCutEverywhere(t *testing.T, e Engine) {
 	if st := p.side.Stats(); st.Active != limit || st.Sources != 1 {
 		t.Errorf("%+v", st)
 	}
+	p.stop()
+	checkUnused(t, p)
 }
 
 // cutClient sends n bytes and cuts. If the upstreams race, they get nothing of a client that ends with its hello.

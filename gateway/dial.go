@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type Dialer struct {
 	Memory time.Duration
 
 	evidence evidence
+	most     atomic.Int64 // connections to one address; 0: any number
 	attempts sync.WaitGroup
 	own      []net.Addr // listeners of this process: connections to them are refused
 }
@@ -38,6 +40,7 @@ type Dialer struct {
 // address too. The caller closes the connection. An error names every address with its fault.
 func (d *Dialer) First(ctx context.Context, addrs []string) (net.Conn, string, error) {
 	won, _, err := d.reach(ctx, addrs, 0, request{})
+	d.evidence.closed(won.known) // the caller does not say when it is
 	return won.conn, won.addr, err
 }
 

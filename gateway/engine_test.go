@@ -50,6 +50,8 @@ var suite = []struct {
 	{"AccessLog", testAccessLog},
 	{"CutAnswer", testCutAnswer},
 	{"CutEverywhere", testCutEverywhere},
+	{"Circuit", testCircuit},
+	{"MaxPerUpstream", testMaxPerUpstream},
 	{"ProxyProtocolIn", testProxyProtocolIn},
 	{"ProxyProtocolOut", testProxyProtocolOut},
 }

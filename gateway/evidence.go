@@ -3,13 +3,14 @@
 package gateway
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// maxKnown bounds the memory of evidence, in addresses.
+	// maxKnown bounds the memory of evidence, in addresses that are not in use.
 	maxKnown = 4096
 	// slack is added to what an address usually takes to answer before the next one is asked too.
 	slack = 50 * time.Millisecond
@@ -22,11 +23,13 @@ const (
 // failed is asked after the others, and now and then beside one that works, so that it is back in its place before a client
 // would have to wait for it.
 type evidence struct {
-	mu sync.Mutex
-	of map[string]*known
+	mu    sync.Mutex
+	of    map[string]*known
+	sweep int // at how many addresses those that are not in use are forgotten
 }
 
 type known struct {
+	use
 	typical, varies time.Duration // time to the answer, smoothed as in RFC 6298, section 2; zero: not known
 	failed          time.Time     // since then it does not work; zero: it does, as far as is known
 	pause           time.Duration // how long after that it is tried again. It stays when the address works, in case it only seems to
@@ -36,8 +39,12 @@ type known struct {
 func (e *evidence) getLocked(addr string) *known {
 	k := e.of[addr]
 	if k == nil {
-		if e.of == nil || len(e.of) >= maxKnown {
-			e.of = map[string]*known{} // it is only a memory: forgetting costs one stagger each
+		if e.of == nil {
+			e.of, e.sweep = map[string]*known{}, maxKnown
+		}
+		if len(e.of) >= e.sweep { // it is only a memory: forgetting costs one stagger each
+			maps.DeleteFunc(e.of, func(_ string, k *known) bool { return k.tries+k.open == 0 })
+			e.sweep = max(maxKnown, 2*len(e.of))
 		}
 		k = &known{}
 		e.of[addr] = k
@@ -49,8 +56,11 @@ func (e *evidence) getLocked(addr string) *known {
 func (e *evidence) worked(addr string, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	k := e.getLocked(addr)
-	k.failed = time.Time{}
+	e.getLocked(addr).worked(took)
+}
+
+func (k *known) worked(took time.Duration) {
+	k.failed, k.dead = time.Time{}, false
 	if k.typical == 0 {
 		k.typical, k.varies = took, took/2
 		return
@@ -82,8 +92,14 @@ func (e *evidence) noAnswer(addr string, took time.Duration, now time.Time, memo
 func (e *evidence) patience(addr string, limit time.Duration) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	k := e.of[addr]
-	if k == nil || k.typical == 0 {
+	if k := e.of[addr]; k != nil {
+		return k.patience(limit)
+	}
+	return limit
+}
+
+func (k *known) patience(limit time.Duration) time.Duration {
+	if k.typical == 0 {
 		return limit
 	}
 	return min(limit, k.typical+max(4*k.varies, slack))

@@ -21,6 +21,12 @@ func (p *Proxy) SetMaxConns(n int) {
 	p.maxConns.Store(int64(orDefault(n, max(1, min(defaultMaxConns, (files-files/shareForMore-otherFiles)/filesPerConn)))))
 }
 
+// MaxPerUpstream is the limit of connections to one upstream address that is in force; 0: there is none.
+func (p *Proxy) MaxPerUpstream() int { return int(p.dialer.most.Load()) }
+
+// SetMaxPerUpstream changes Config.MaxPerUpstream. Open connections stay, and count.
+func (p *Proxy) SetMaxPerUpstream(n int) { p.dialer.most.Store(int64(max(0, n))) }
+
 // maxPipes is how many pipes EngineEpoll may have: half of the files that are for more than sockets.
 func maxPipes() int { return min(max(16, maxFiles()/shareForMore/2/filesPerPipe), 1024) }
 

@@ -32,6 +32,7 @@ type pair struct {
 	relayed    time.Duration // when stateRelay began, since the worker's start
 	watched    bool          // the client's socket finds a dead peer
 	trip       *trip         // nil: not noted
+	known      *known        // the upstream, in stateRelay
 }
 
 // socket is one end of a pair: bytes that come from it go to the other end.
@@ -151,6 +152,7 @@ func (p *pair) close(w *worker) {
 	}
 	p.side.active.Add(^uint64(0))
 	p.leave(p.side)
+	w.engine.dialer.evidence.closed(p.known)
 	p.trip.over(w.now)
 	w.engine.open.Add(-1)
 	w.pairs--

@@ -18,6 +18,9 @@ type Config struct {
 	// MaxConns bounds the client connections of all sides together. Default 65536, or less where the process may not have
 	// two files open for each, and some more.
 	MaxConns int
+	// MaxPerUpstream bounds the connections to one upstream address, those that are being made included. Who would be one too many
+	// goes to the next address of the route. Default: any number.
+	MaxPerUpstream int
 	// HelloTimeout is how long a client may take, from its connection on, to send its whole ClientHello. Default 5 s.
 	HelloTimeout time.Duration
 	// DialTimeout bounds one attempt to connect to an upstream address; twice that all attempts for a client, with the wait for
@@ -46,6 +49,9 @@ func (c Config) validate() error {
 	var errs []error
 	if c.MaxConns < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d connections is negative", c.MaxConns))
+	}
+	if c.MaxPerUpstream < 0 {
+		errs = append(errs, fmt.Errorf("limit of %d connections to an upstream is negative", c.MaxPerUpstream))
 	}
 	for name, d := range map[string]time.Duration{"hello timeout": c.HelloTimeout, "dial timeout": c.DialTimeout,
 		"dial stagger": c.DialStagger, "failure memory": c.FailureMemory} {
@@ -108,6 +114,7 @@ func New(cfg Config) (*Proxy, error) {
 		custom:       cfg.Dial != nil,
 	}
 	p.SetMaxConns(cfg.MaxConns)
+	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
 	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)
 	p.dialer.Memory = orDefault(cfg.FailureMemory, 10*time.Second)

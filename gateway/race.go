@@ -32,18 +32,26 @@ type race struct {
 // asked is an address that was asked.
 type asked struct {
 	began time.Time
-	err   error // set when it has failed
+	err   error  // set when it has failed, or was not asked after all
+	known *known // while it is being asked
 }
 
-// next takes the next address, number n; ok is false if all are asked already. The race needs attention again after wait.
+// next takes the next address that may be asked, number n; ok is false if there is none: then the race may be over. It needs
+// attention again after wait.
 func (r *race) next(now time.Time) (n int, wait time.Duration, ok bool) {
-	if n = len(r.asked); n == len(r.addrs) {
-		return 0, r.d.Stagger, false
+	for n = len(r.asked); n < len(r.addrs); n++ {
+		k, wait, err := r.d.evidence.begin(r.addrs[n], int(r.d.most.Load()), r.d.Stagger)
+		r.asked = append(r.asked, asked{began: now, known: k, err: err})
+		if err == nil {
+			r.pending++
+			return n, wait, true
+		}
 	}
-	r.asked = append(r.asked, asked{began: now})
-	r.pending++
-	return n, r.d.evidence.patience(r.addrs[n], r.d.Stagger), true
+	return 0, r.d.Stagger, false
 }
+
+// over says that no address is left to wait for or to ask.
+func (r *race) over() bool { return r.pending == 0 && len(r.asked) == len(r.addrs) }
 
 // look adds addresses that came to be known since the race began.
 func (r *race) look() {
@@ -65,21 +73,41 @@ func (r *race) lost(n int, err error, now time.Time) (over bool) {
 	if len(r.asked) == len(r.addrs) {
 		r.look()
 	}
-	return r.pending == 0 && len(r.asked) == len(r.addrs)
+	return r.over()
 }
 
-// won notes that address n answered, and that those which had a head start and have not are no good now.
-func (r *race) won(n int, now time.Time) {
-	r.d.evidence.worked(r.addrs[n], now.Sub(r.asked[n].began))
+// won notes that address n answered, and that those which had a head start and have not are no good now. What it returns is for
+// evidence.closed, when the connection is.
+func (r *race) won(n int, now time.Time) *known {
+	k := r.asked[n].known
+	r.asked[n].known = nil
+	r.d.evidence.won(k, now.Sub(r.asked[n].began))
 	for other := range n {
 		if r.asked[other].err == nil {
 			r.bad(other, errTooLate, now)
 		}
 	}
+	r.release()
+	return k
+}
+
+// release gives up what is still being asked. It may be called again.
+func (r *race) release() {
+	for n := range r.asked {
+		r.gaveUp(n, false)
+	}
+}
+
+func (r *race) gaveUp(n int, dead bool) {
+	if k := r.asked[n].known; k != nil {
+		r.asked[n].known = nil
+		r.d.evidence.gaveUp(k, dead)
+	}
 }
 
 func (r *race) bad(n int, err error, now time.Time) {
 	r.asked[n].err = err
+	r.gaveUp(n, err != errTooLate)
 	r.d.evidence.noAnswer(r.addrs[n], min(now.Sub(r.asked[n].began), r.d.Stagger), now, r.d.Memory)
 	r.failed++
 }
@@ -101,11 +129,17 @@ func (r *race) end(why error, now time.Time) {
 	}
 }
 
-// errors are the faults of all addresses, in their order.
+// errors are the faults of all addresses, in their order. It is errFull if that is the only one.
 func (r *race) errors() error {
-	errs := make([]error, len(r.asked))
+	errs, full := make([]error, len(r.asked)), 0
 	for n, a := range r.asked {
-		errs[n] = a.err
+		if errs[n] = a.err; errors.Is(a.err, errFull) {
+			full++
+		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); full == 0 || full == len(errs) {
+		return err
+	} else {
+		return errors.New(err.Error())
+	}
 }

@@ -29,6 +29,7 @@ type attempt struct {
 	conn   net.Conn
 	answer answer
 	err    error
+	known  *known // for evidence.closed
 }
 
 // target reaches one address of t and returns how many attempts failed before that.
@@ -58,15 +59,19 @@ func (d *Dialer) reach(ctx context.Context, addrs []string, start int, req reque
 	}
 	timer := time.NewTimer(next())
 	defer timer.Stop()
+	defer r.release()
 	for {
+		if r.over() {
+			return attempt{}, r.failed, r.errors()
+		}
 		select {
 		case a := <-results:
 			if a.err == nil {
-				r.won(a.n, time.Now())
+				a.known = r.won(a.n, time.Now())
 				return a, r.failed, nil
 			}
 			if r.lost(a.n, a.err, time.Now()) {
-				return attempt{}, r.failed, r.errors()
+				continue
 			}
 		case <-timer.C:
 			if req.gone != nil && req.gone() {
@@ -85,7 +90,7 @@ func (d *Dialer) reach(ctx context.Context, addrs []string, start int, req reque
 func (d *Dialer) attempt(ctx context.Context, n int, addr string, hello []byte, results chan<- attempt) {
 	conn, answer, err := d.ask(ctx, addr, hello)
 	select {
-	case results <- attempt{n, addr, conn, answer, err}:
+	case results <- attempt{n: n, addr: addr, conn: conn, answer: answer, err: err}:
 	case <-ctx.Done():
 		if conn != nil {
 			answer.free()

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -29,13 +30,14 @@ const (
 	ReasonSourceLimit
 	ReasonProtocol
 	ReasonProxyHeader
+	ReasonUpstreamLimit
 	reasons
 )
 
 // Reasons lists every reason.
 var Reasons = [reasons]Reason{ReasonNotTLS, ReasonNoSNI, ReasonUnknownSNI, ReasonHelloTimeout, ReasonHelloTooLarge,
 	ReasonHelloCut, ReasonClientGone, ReasonUpstreamUnreachable, ReasonLimit, ReasonNoFiles, ReasonDenied, ReasonSourceLimit,
-	ReasonProtocol, ReasonProxyHeader}
+	ReasonProtocol, ReasonProxyHeader, ReasonUpstreamLimit}
 
 var reasonInfo = [reasons]struct {
 	name  string
@@ -70,6 +72,17 @@ var reasonInfo = [reasons]struct {
 		"the route takes only clients that offer one of its protocols (ALPN); look at what connects from there"},
 	ReasonProxyHeader: {"proxy_header", 0,
 		"what connects from there has to send a PROXY header, version 2, first: switch it on there, or take the address off the list"},
+	ReasonUpstreamLimit: {"upstream_limit", 80, // internal_error
+		"each address of the route has as many connections as one may; raise the limit, or add an address"},
+}
+
+// unreachable is the refusal of a client for whom there was no upstream.
+func unreachable(sni string, err error) *refusal {
+	reason := ReasonUpstreamUnreachable
+	if errors.Is(err, errFull) {
+		reason = ReasonUpstreamLimit
+	}
+	return &refusal{reason: reason, sni: sni, err: err}
 }
 
 // String gives the reason as metrics and logs show it.

@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -72,6 +71,10 @@ func (s *search) advance(w *worker) {
 	for {
 		n, wait, ok := s.race.next(w.now)
 		s.next = w.now.Add(wait)
+		if !ok && s.race.over() {
+			s.fail(w, s.errors())
+			return
+		}
 		if !ok {
 			break
 		}
@@ -180,13 +183,14 @@ func (s *search) gone(w *worker) {
 // fail ends a search that found nothing.
 func (s *search) fail(w *worker, err error) {
 	s.pair.side.dialFailures.Add(uint64(s.failed))
-	s.pair.refuse(w, &refusal{reason: ReasonUpstreamUnreachable, sni: string(s.sni), err: errors.Join(err)})
+	s.pair.refuse(w, unreachable(string(s.sni), err))
 }
 
 // release closes what the search still has, and gives it back to the worker.
 func (s *search) release(w *worker) {
 	s.pair.search = nil
 	w.timers.stop(s)
+	s.race.release()
 	for _, t := range s.tries {
 		t.close(w)
 	}

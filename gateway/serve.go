@@ -91,8 +91,9 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 		return &refusal{reason: ReasonClientGone, sni: sni}
 	}
 	if err != nil {
-		return &refusal{reason: ReasonUpstreamUnreachable, sni: sni, err: err}
+		return unreachable(sni, err)
 	}
+	defer e.dialer.evidence.closed(won.known)
 	defer won.answer.free()
 	upstream := won.conn
 	took := time.Since(chosen)

@@ -142,7 +142,7 @@ func (t *try) readAnswer(w *worker) {
 func (t *try) win(w *worker, answer []byte, more bool) {
 	s, p := t.search, t.search.pair
 	w.now = time.Now()
-	s.won(t.n, w.now)
+	p.known = s.won(t.n, w.now)
 	if log := w.engine.log; log.Enabled(w.engine.serving, slog.LevelDebug) {
 		log.Debug("connection routed", "side", p.side.name, "remote", p.remote.String(), "sni", string(s.sni), "addr", s.addrs[t.n])
 	}
