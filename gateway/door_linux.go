@@ -23,6 +23,9 @@ type door struct {
 	side  *Side
 	known bool          // apart is known
 	apart bool          // what it accepts does not have its settings
+	turn  int           // how many it accepts next; about as many as came last: to find that there are no more is no cheaper than to accept one
+	eager bool          // what it accepts is read from at once: the last such connection had said something
+	since int           // connections that were not
 	pause time.Duration // how long it was closed last; zero: accepting works
 	until time.Time     // it is closed
 	shut  bool          // it is
@@ -33,7 +36,7 @@ func (w *worker) openDoor(l Listener) error {
 	if err != nil {
 		return fmt.Errorf("listener %s (%s side): %w", l.Addr(), l.Side.name, err)
 	}
-	d := &door{fd: fd, side: l.Side}
+	d := &door{fd: fd, side: l.Side, turn: 1}
 	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // this and the next are for what it accepts
 	sysWatchPeer(fd)
 	w.doors = append(w.doors, d)
@@ -70,9 +73,10 @@ func (d *door) leave(w *worker) {
 
 func (d *door) event(w *worker, _ uint32) { d.accept(w) }
 
-// accept takes what waits, up to a turn's worth. It returns false if nothing waits any more.
+// accept takes what waits, up to a turn's worth. It returns false if nothing waits any more. If something does, there will be
+// another event.
 func (d *door) accept(w *worker) (more bool) {
-	for range acceptTurn {
+	for n := range d.turn {
 		fd, remote, errno := sysAccept(d.fd)
 		switch {
 		case errno == 0:
@@ -89,8 +93,9 @@ func (d *door) accept(w *worker) (more bool) {
 			if d.apart {
 				sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 			}
-			w.admit(d.side, fd, remote, !d.apart)
+			d.admit(w, fd, remote)
 		case errno == unix.EAGAIN:
+			d.turn = max(n, 1)
 			return false
 		case errno == unix.EINTR || errno == unix.ECONNABORTED || noFiles(errno) && d.shed(w):
 		default:
@@ -98,7 +103,26 @@ func (d *door) accept(w *worker) (more bool) {
 			return false
 		}
 	}
+	d.turn = min(2*d.turn, acceptTurn)
 	return true
+}
+
+// eagerAgain is after how many connections that were not read from at once another is.
+const eagerAgain = 16
+
+// admit takes a connection in, and reads from it at once if the last one had said something by then: else it costs less
+// to wait until an event says so.
+func (d *door) admit(w *worker, fd int32, remote netip.AddrPort) {
+	p := w.admit(d.side, fd, remote, !d.apart)
+	if p == nil {
+		return
+	}
+	if d.since++; !d.eager && d.since < eagerAgain {
+		return
+	}
+	d.since, p.client.readable = 0, true
+	p.readHello(w)
+	d.eager = p.peek != nil || p.state != stateHello
 }
 
 // shed closes one connection that waits. It returns false if there is none, or it cannot be done.

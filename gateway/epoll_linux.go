@@ -16,11 +16,12 @@ const epollWorks = true
 // epollEngine is the engine of EngineEpoll: one worker for each processor.
 type epollEngine struct {
 	*Proxy
-	start   time.Time
-	workers []*worker
-	open    atomic.Int64    // connections of all workers
-	serving context.Context // of what runs beside the workers; it ends after the drain. Kept here because events carry none
-	failed  chan error      // of size one: the first failure counts
+	start    time.Time
+	patience patience
+	workers  []*worker
+	open     atomic.Int64    // connections of all workers
+	serving  context.Context // of what runs beside the workers; it ends after the drain. Kept here because events carry none
+	failed   chan error      // of size one: the first failure counts
 }
 
 // newEpollEngine returns nil if the engine cannot serve these listeners.
@@ -37,8 +38,10 @@ func (e *epollEngine) serve(ctx context.Context, listeners []Listener) (err erro
 	var stop context.CancelFunc
 	e.serving, stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	for range runtime.GOMAXPROCS(0) {
-		w, err := openWorker(e, listeners)
+	n, patience := e.team()
+	e.patience = patience
+	for range n {
+		w, err := openWorker(e, n, listeners)
 		e.workers = append(e.workers, w)
 		defer w.close()
 		if err != nil {
@@ -80,6 +83,15 @@ func (e *epollEngine) serve(ctx context.Context, listeners []Listener) (err erro
 	stop()
 	e.tell(mailClose)
 	return err
+}
+
+// team says how many workers there are, and how patient they may be.
+func (e *epollEngine) team() (int, patience) {
+	all := runtime.GOMAXPROCS(0)
+	if e.crew > 0 && e.crew < all {
+		return e.crew, calmly
+	}
+	return orDefault(e.crew, all), briefly
 }
 
 func closeAll(listeners []Listener) error {

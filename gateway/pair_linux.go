@@ -47,6 +47,7 @@ type socket struct {
 	ended    bool   // the end was read
 	shut     bool   // our direction is ended
 	watched  bool   // an event comes when it is writable again
+	muted    bool   // no event comes when there is something to read
 	bulk     bool   // much flows from here
 	plain    bool   // it cannot be spliced
 	queued   bool   // among the worker's ready
@@ -77,8 +78,8 @@ func (s *socket) event(w *worker, what uint32) {
 	}
 }
 
-// admit takes a new connection in, if it may come and there is room for it.
-func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool) {
+// admit takes a new connection in, if it may come and there is room for it. Else it returns nil.
+func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool) *pair {
 	side.accepted.Add(1)
 	trip := w.engine.access.begin(side, remote, w.now)
 	from := origin{remote: remote}
@@ -92,7 +93,7 @@ func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool
 		trip.over(w.now)
 		w.engine.refusals.count(side, remote.String(), &refusal{reason: reason})
 		sysClose(fd)
-		return
+		return nil
 	}
 	p := w.newPair()
 	p.side, p.origin, p.trip, p.began = side, from, trip, w.now.Sub(w.start)
@@ -103,10 +104,9 @@ func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool
 	if err := w.register(fd, &p.client, inEvents); err != nil {
 		w.waiting.remove(p)
 		p.close(w)
-		return
+		return nil
 	}
-	p.client.readable = true // most clients have said something by now
-	p.readHello(w)
+	return p
 }
 
 // refuse counts why p is not forwarded, tells the client, and closes.

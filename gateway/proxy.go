@@ -39,6 +39,10 @@ type Config struct {
 	AccessSample int
 	// Dial connects to an upstream. Default: a net.Dialer. It must return soon when ctx ends. Only *net.TCPConn are spliced.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Workers is how many goroutines EngineEpoll has to move bytes. With fewer than runtime.GOMAXPROCS says, they wait for
+	// events without the scheduler of Go, which is sooner, since other goroutines do not need their processors. Default:
+	// runtime.GOMAXPROCS, and they let others have a turn.
+	Workers int
 	// Engine moves the bytes. Default: the best that this system and the listeners allow.
 	Engine Engine
 	// Logger. Default: slog.Default().
@@ -52,6 +56,9 @@ func (c Config) validate() error {
 	}
 	if c.MaxPerUpstream < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d connections to an upstream is negative", c.MaxPerUpstream))
+	}
+	if c.Workers < 0 {
+		errs = append(errs, fmt.Errorf("%d workers: the number is negative", c.Workers))
 	}
 	for name, d := range map[string]time.Duration{"hello timeout": c.HelloTimeout, "dial timeout": c.DialTimeout,
 		"dial stagger": c.DialStagger, "failure memory": c.FailureMemory} {
@@ -92,6 +99,7 @@ type Proxy struct {
 	access       *accessLog
 	spare        spare
 	kind         Engine
+	crew         int  // workers of EngineEpoll; 0: as many as processors
 	custom       bool // connections to upstreams are made by Config.Dial
 }
 
@@ -111,6 +119,7 @@ func New(cfg Config) (*Proxy, error) {
 		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessSample, 1)),
 		grace:        hello / 10,
 		kind:         cfg.Engine,
+		crew:         cfg.Workers,
 		custom:       cfg.Dial != nil,
 	}
 	p.SetMaxConns(cfg.MaxConns)

@@ -26,6 +26,9 @@ func (p *pair) relay(w *worker, s *socket) {
 	if s.readable || s.holds() {
 		s.flow(w, other)
 	}
+	if p.state == stateRelay && s.readable && !other.writable {
+		s.mute(w)
+	}
 	if p.state == stateRelay && s.writable && (other.readable || other.holds()) {
 		other.flow(w, s)
 	}
@@ -122,12 +125,40 @@ func (s *socket) count(n int) {
 	}
 }
 
+// mute has data that comes from s bring no more events: there is some that the other end does not take yet.
+func (s *socket) mute(w *worker) {
+	if !s.muted {
+		s.muted = true
+		s.listen(w)
+	}
+}
+
+// dry notes that all that came from s was read. An event says when there is more.
+func (s *socket) dry(w *worker) {
+	s.readable = false
+	if s.muted {
+		s.muted = false
+		s.listen(w) // brings the event even if more has come meanwhile
+	}
+}
+
+// listen tells the kernel which events s wants.
+func (s *socket) listen(w *worker) {
+	events := uint32(inEvents)
+	if s.muted {
+		events &^= unix.EPOLLIN
+	}
+	if s.watched = !s.writable; s.watched {
+		events |= unix.EPOLLOUT
+	}
+	w.change(s.fd, events)
+}
+
 // blocked notes that s takes no more for now. An event says when it does.
 func (s *socket) blocked(w *worker) {
 	s.writable = false
 	if !s.watched {
-		s.watched = true
-		w.change(s.fd, allEvents) // brings the event even if s has become writable meanwhile
+		s.listen(w) // brings the event even if s has become writable meanwhile
 	}
 }
 
@@ -137,7 +168,8 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	n, errno := sysRecv(s.fd, room)
 	switch {
 	case errno == unix.EAGAIN:
-		s.readable, s.full = false, 0
+		s.full = 0
+		s.dry(w)
 		return 0, false
 	case errno == unix.EINTR:
 		return 0, true
@@ -150,7 +182,7 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	case n < len(room):
 		s.full = 0
 		if !s.hungUp {
-			s.readable = false // it is empty; an event says when more has come
+			s.dry(w) // it is empty; an event says when more has come
 		}
 	default:
 		if s.full++; s.full >= bulkReads {
@@ -172,7 +204,7 @@ func (s *socket) splice(w *worker) (int, bool) {
 	n, errno := sysSplice(s.fd, s.pipe.w, pipeSize)
 	switch {
 	case errno == unix.EAGAIN:
-		s.readable = false
+		s.dry(w)
 		s.returnPipe(w)
 		return 0, false
 	case errno == unix.EINTR:

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // search is the race for a pair's upstream: the sockets of the addresses that were asked, and when something is due.
@@ -22,8 +24,11 @@ type search struct {
 	hello []byte
 	ask   bool // the first TLS record decides; else a connection does
 	tries []*try
+	one   try       // the first of them
 	next  time.Time // when the next address is asked, or the state of things is looked at
 	over  time.Time // when the search fails
+	// oneUsed stays until the search is over: an event may still be at work with a try that was lost.
+	oneUsed bool
 	timer
 }
 
@@ -68,7 +73,7 @@ func (s *search) latest() []string {
 
 // advance asks the next address, if there is one, and sets the timer. The search may have ended when it returns.
 func (s *search) advance(w *worker) {
-	for {
+	for life := s.life; ; {
 		n, wait, ok := s.race.next(w.now)
 		s.next = w.now.Add(wait)
 		if !ok && s.race.over() {
@@ -79,6 +84,9 @@ func (s *search) advance(w *worker) {
 			break
 		}
 		err := s.start(w, n)
+		if s.life != life {
+			return
+		}
 		if err == nil {
 			break
 		}
@@ -104,9 +112,10 @@ func (s *search) schedule(w *worker) {
 	w.timers.set(s, at)
 }
 
-// start begins to connect to address n.
+// start begins to connect to address n. The search may have ended when it returns.
 func (s *search) start(w *worker, n int) error {
-	t := &try{search: s, n: n, fd: -1, until: w.now.Add(s.d.Timeout)}
+	t := s.newTry()
+	*t = try{search: s, n: n, fd: -1, until: w.now.Add(s.d.Timeout)}
 	addr, err := netip.ParseAddrPort(s.addrs[n])
 	if err != nil || addr.Addr().Zone() != "" {
 		s.tries = append(s.tries, t)
@@ -118,12 +127,35 @@ func (s *search) start(w *worker, n int) error {
 		return t.fault(errno)
 	}
 	t.fd, t.state = fd, tryConnecting
-	if err := w.register(fd, t, allEvents); err != nil {
+	events := uint32(allEvents)
+	if !w.engine.dialer.ownPort(addr.Port()) { // else it is looked at first
+		errno := t.sendHello()
+		if errno != 0 && errno != unix.EAGAIN {
+			sysClose(fd)
+			return t.fault(errno)
+		}
+		if t.state == tryAsking && t.sent == len(s.hello) {
+			events = inEvents
+		}
+	}
+	if err := w.register(fd, t, events); err != nil {
 		sysClose(fd)
 		return t.fault(err)
 	}
 	s.tries = append(s.tries, t)
+	if t.state == tryAsking && !s.ask {
+		t.win(w, nil, false)
+	}
 	return nil
+}
+
+// newTry returns a try to be filled. Most searches need one.
+func (s *search) newTry() *try {
+	if s.oneUsed {
+		return &try{}
+	}
+	s.oneUsed = true
+	return &s.one
 }
 
 // connected takes the socket that a goroutine connected.

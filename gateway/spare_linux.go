@@ -36,6 +36,7 @@ func (w *worker) newSearch() *search {
 func (w *worker) freeSearch(s *search) {
 	s.life++
 	s.pair, s.table, s.to, s.race = nil, nil, nil, race{asked: s.asked[:0]}
+	s.one, s.oneUsed = try{}, false
 	if cap(s.hello) > 2*helloBuffer {
 		s.hello = nil
 	}

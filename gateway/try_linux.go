@@ -77,12 +77,10 @@ func (t *try) event(w *worker, what uint32) {
 		t.state = tryAsking
 	}
 	if t.sent < len(t.search.hello) {
-		n, errno := sysSend(t.fd, t.search.hello[t.sent:])
-		if errno != 0 && errno != unix.EAGAIN {
+		if errno := t.sendHello(); errno != 0 && errno != unix.EAGAIN {
 			t.lose(w, answerError(t.search.addrs[t.n], errno))
 			return
 		}
-		t.sent += n
 		if !t.search.ask {
 			t.win(w, nil, what&^unix.EPOLLOUT != 0)
 			return
@@ -91,6 +89,17 @@ func (t *try) event(w *worker, what uint32) {
 	if what&^unix.EPOLLOUT != 0 {
 		t.readAnswer(w)
 	}
+}
+
+// sendHello sends what the peer takes of the hello. Before the connection is there, that is nothing; to an address near by it
+// may be there at once.
+func (t *try) sendHello() unix.Errno {
+	n, errno := sysSend(t.fd, t.search.hello[t.sent:])
+	if errno == 0 {
+		t.state = tryAsking
+	}
+	t.sent += n
+	return errno
 }
 
 // ends returns the two ends of the socket if its peer could be this very process.
@@ -150,7 +159,7 @@ func (t *try) win(w *worker, answer []byte, more bool) {
 	p.side.noteDial(s.to, w.now.Sub(s.began))
 	p.trip.reached(s.addrs[t.n], w.now.Sub(s.began))
 	u := &p.upstream
-	u.fd, u.readable, u.writable, u.watched, u.hungUp = t.fd, more, true, true, t.hungUp
+	u.fd, u.readable, u.writable, u.hungUp = t.fd, more, true, t.hungUp
 	p.client.writable = true
 	w.table[t.fd].handler = u
 	t.fd = -1

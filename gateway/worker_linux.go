@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"os"
-	"runtime"
 	"sync"
 	"time"
 	"unsafe"
@@ -18,9 +17,6 @@ const (
 	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 	allEvents = inEvents | unix.EPOLLOUT
 )
-
-// hold is how long a worker may wait, or work, before the scheduler knows of it.
-const hold = 2 * time.Millisecond
 
 const (
 	maxEvents   = 256 // taken at once
@@ -87,9 +83,9 @@ const (
 	mailConnected             // a socket that a goroutine connected
 )
 
-// openWorker makes a worker for these listeners.
-func openWorker(e *epollEngine, listeners []Listener) (*worker, error) {
-	w := &worker{engine: e, ep: -1, bell: -1, start: e.start, pipes: pipes{max: max(4, maxPipes()/runtime.GOMAXPROCS(0))}}
+// openWorker makes one of so many workers for these listeners.
+func openWorker(e *epollEngine, workers int, listeners []Listener) (*worker, error) {
+	w := &worker{engine: e, ep: -1, bell: -1, start: e.start, pipes: pipes{max: max(4, maxPipes()/workers)}}
 	var err error
 	if w.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return w, os.NewSyscallError("epoll_create1", err)
@@ -150,50 +146,6 @@ func (w *worker) run() error {
 		w.goOn()
 	}
 	return nil
-}
-
-// wait takes the events that there are, or waits for some until something is due. While events come often it waits for a moment
-// without the scheduler's knowledge: to tell it takes longer than most waits. When the scheduler wants the processor it
-// interrupts that by a signal, and gets it from yield.
-func (w *worker) wait(events []unix.EpollEvent) (int, error) {
-	timeout := -1
-	for _, left := range [...]time.Duration{w.expireHellos(), w.timers.expire(w), w.watchPeers(), w.reopen()} {
-		if ms := int((left + time.Millisecond - 1) / time.Millisecond); left >= 0 && (timeout < 0 || ms < timeout) {
-			timeout = ms
-		}
-	}
-	if w.pairs == 0 && len(w.doors) == 0 || len(w.ready) > 0 {
-		timeout = 0
-	}
-	moment := 0
-	if w.lively {
-		moment = int(hold / time.Millisecond)
-	}
-	if timeout >= 0 {
-		moment = min(moment, timeout)
-	}
-	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.ep), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(moment), 0, 0)
-	if e == 0 && n > 0 || timeout == 0 {
-		w.lively = true
-		return count(n, e), nil
-	}
-	if e == unix.EINTR {
-		w.yielded = time.Time{}
-		return 0, nil
-	}
-	k, err := unix.EpollWait(w.ep, events, timeout)
-	if w.lively, w.yielded = k > 0, time.Now(); err == unix.EINTR {
-		return 0, nil
-	}
-	return k, err
-}
-
-// yield lets other goroutines have the processor now and then.
-func (w *worker) yield() {
-	if w.now.Sub(w.yielded) >= hold {
-		w.yielded = w.now
-		runtime.Gosched()
-	}
 }
 
 // goOn gives their next turn to those that had more to move.

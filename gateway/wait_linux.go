@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"runtime"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long a worker may wait for events, and work, without the scheduler of Go.
+type patience struct{ wait, work time.Duration }
+
+var (
+	// briefly is for workers whose processors other goroutines need.
+	briefly = patience{wait: 2 * time.Millisecond, work: 2 * time.Millisecond}
+	// calmly is for workers beside which there are processors for other goroutines: they yield only when the scheduler asks for
+	// it, as it does each 10 ms and to collect garbage. It does so by a signal, which ends a wait; one that comes
+	// just before the wait is lost, and is sent again.
+	calmly = patience{wait: 100 * time.Millisecond, work: time.Hour}
+)
+
+// wait takes the events that there are, or waits for some until something is due. While events come often it waits for a moment
+// without the scheduler's knowledge: to tell it takes longer than most waits, and after a wait that it knows of a worker may have
+// to wait for a processor.
+func (w *worker) wait(events []unix.EpollEvent) (int, error) {
+	timeout := w.due()
+	moment := 0
+	if w.lively {
+		moment = int(w.engine.patience.wait / time.Millisecond)
+	}
+	if timeout >= 0 {
+		moment = min(moment, timeout)
+	}
+	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.ep), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(moment), 0, 0)
+	if e == unix.EINTR { // the scheduler wants the processor: the return of this function lets it have it
+		return 0, nil
+	}
+	if w.lively = e == 0 && n > 0 || timeout == 0; w.lively || moment == timeout {
+		return count(n, e), nil
+	}
+	if timeout >= 0 {
+		timeout -= moment
+	}
+	k, err := unix.EpollWait(w.ep, events, timeout)
+	if w.lively, w.yielded = k > 0, time.Now(); err == unix.EINTR {
+		return 0, nil
+	}
+	return k, err
+}
+
+// due does what is due, and returns in how many milliseconds something will be; negative: nothing will.
+func (w *worker) due() int {
+	timeout := -1
+	for _, left := range [...]time.Duration{w.expireHellos(), w.timers.expire(w), w.watchPeers(), w.reopen()} {
+		if ms := int((left + time.Millisecond - 1) / time.Millisecond); left >= 0 && (timeout < 0 || ms < timeout) {
+			timeout = ms
+		}
+	}
+	if w.pairs == 0 && len(w.doors) == 0 || len(w.ready) > 0 {
+		return 0
+	}
+	return timeout
+}
+
+// yield lets other goroutines have the processor now and then.
+func (w *worker) yield() {
+	if w.now.Sub(w.yielded) >= w.engine.patience.work {
+		w.yielded = w.now
+		runtime.Gosched()
+	}
+}
