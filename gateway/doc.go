@@ -16,7 +16,8 @@
 // data with its hello (early data of TLS 1.3, or any bytes behind the hello): two servers could act on that.
 //
 // An address that failed, or that another overtook, comes last. It is asked again beside one that works, by the hello of one
-// client in a while, so that it is in its place again before a client waits for it.
+// client in a while, so that it is in its place again before a client waits for it. Clients that have no other address ask it
+// themselves, but only so many at a time; the rest is refused at once.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason], and logged: the first of its reason in ten seconds
 // at Info, the rest at Debug. Where TLS has an alert for the reason, the client gets it before the close.

@@ -37,6 +37,7 @@ type gatewaySettings struct {
 
 	MaxConns          int      `hcl:"max_conns,optional" live:"yes" help:"client connections at a time, at most; 0: as many as files allow, 65536 at most"`
 	MaxPerSource      int      `hcl:"max_conns_per_source,optional" live:"yes" help:"those of one source, an IPv4 address or IPv6 /64; 0: three quarters of all, -1: no limit"`
+	MaxPerUpstream    int      `hcl:"max_conns_per_upstream,optional" live:"yes" help:"connections to one address of an upstream at a time, at most; 0: no limit"`
 	LANAllow          []string `hcl:"lan_allow,optional" live:"yes" help:"networks (CIDR) that may connect to --lan; none given: all; may be given again"`
 	LANDeny           []string `hcl:"lan_deny,optional" live:"yes" help:"networks (CIDR) that may not connect to --lan, even if allowed; may be given again"`
 	WANAllow          []string `hcl:"wan_allow,optional" live:"yes" help:"as --lan-allow, for --wan"`

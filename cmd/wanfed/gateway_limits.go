@@ -27,6 +27,9 @@ func (s gatewaySettings) checkLimits() error {
 	if s.MaxConns < 0 {
 		errs = append(errs, fmt.Errorf("max_conns %d is negative", s.MaxConns))
 	}
+	if s.MaxPerUpstream < 0 {
+		errs = append(errs, fmt.Errorf("max_conns_per_upstream %d is negative: 0 is no limit", s.MaxPerUpstream))
+	}
 	if s.AccessLogSample < 1 {
 		errs = append(errs, fmt.Errorf("access_log_sample %d is less than 1: 1 notes each connection, 100 one of a hundred; without access_log none is noted", s.AccessLogSample))
 	}

@@ -96,7 +96,7 @@ func (p *gatewayProcess) listen(side *gateway.Side, setting, addr string) (gatew
 func (p *gatewayProcess) open() (err error) {
 	s := p.settings
 	p.proxy, err = gateway.New(gateway.Config{
-		Logger: p.log, MaxConns: s.MaxConns, Drain: drainOf(s.DrainTime), AccessLog: p.access, AccessSample: s.sample(),
+		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime), AccessLog: p.access, AccessSample: s.sample(),
 	})
 	if err != nil {
 		return err

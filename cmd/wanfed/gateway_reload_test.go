@@ -122,6 +122,7 @@ func TestCheckLimits(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	bad := defaultGatewaySettings()
+	bad.MaxPerUpstream = -1
 	bad.ProxyProtocol = []string{"balancer"}
 	bad.WANAllow, bad.LANDeny = []string{"10.0.0.0/33", "10.0.0.0/8"}, []string{"10.1.2.3/8", "fe80::1%eth0", "host"}
 	bad.MaxConns, bad.AccessLogSample, bad.DrainTime, bad.HandoverDrainTime = -1, 0, "2", "-1s"
@@ -131,14 +132,14 @@ func TestCheckLimits(t *testing.T) {
 	}
 	for _, want := range []string{
 		`wan_allow: "10.0.0.0/33" is no network`, `lan_deny: "10.1.2.3/8" is an address in a network: write 10.0.0.0/8 for the network, 10.1.2.3 for the address`,
-		`lan_deny: "fe80::1%eth0" is no network`, `lan_deny: "host" is no network`, `proxy_protocol: "balancer" is no network`, "max_conns -1 is negative",
+		`lan_deny: "fe80::1%eth0" is no network`, `lan_deny: "host" is no network`, `proxy_protocol: "balancer" is no network`, "max_conns -1 is negative", "max_conns_per_upstream -1 is negative",
 		"access_log_sample 0 is less than 1", `drain_time "2" is not a length of time`, `handover_drain_time "-1s"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no fault has %q:\n%v", want, err)
 		}
 	}
-	if n := len(listOf(err)); n != 9 {
+	if n := len(listOf(err)); n != 10 {
 		t.Errorf("%d faults:\n%v", n, err)
 	}
 	per := defaultGatewaySettings()

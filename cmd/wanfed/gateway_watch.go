@@ -112,6 +112,7 @@ func (p *gatewayProcess) reload() {
 		p.level.Set(level)
 	}
 	p.proxy.SetMaxConns(now.MaxConns)
+	p.proxy.SetMaxPerUpstream(now.MaxPerUpstream)
 	p.proxy.SetAccessSample(now.sample())
 	p.proxy.SetDrain(duration(now.DrainTime))
 	p.setPolicies()
