@@ -97,7 +97,7 @@ type ServiceAddress struct {
 	Port    int
 }
 
-// Weights are a service's shares of DNS answers in Consul; wanfed always says 1 and 1.
+// Weights are a service's shares among its instances, for balancers.
 type Weights struct{ Passing, Warning int }
 
 // Proxy is a service's proxy configuration in Consul; empty here.
@@ -122,7 +122,7 @@ type Check struct {
 	Interval    string
 	Timeout     string
 	ExposedPort int
-	Definition  struct{}
+	Definition  Definition
 	CreateIndex uint64
 	ModifyIndex uint64
 }

@@ -123,14 +123,14 @@ func TestReports(t *testing.T) {
 		wantCheck(t, v, StatusWarning, "so so")
 		time.Sleep(ttl - 1)
 		wantCheck(t, v, StatusWarning, "so so")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantCheck(t, v, StatusCritical, ExpiredOutput)
 		report(StatusPassing, "back")
 		wantCheck(t, v, StatusPassing, "back")
 
 		time.Sleep(ttl + 2*time.Minute - 1)
 		wantCheck(t, v, StatusCritical, ExpiredOutput)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if c := check(t, v); c != nil {
 			t.Errorf("its service is still there: %v", c)
@@ -163,7 +163,7 @@ func TestReportsOfANewLeader(t *testing.T) {
 		p.mu.Unlock()
 		time.Sleep(ttl - 1)
 		wantCheck(t, v, StatusPassing, "")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		wantCheck(t, v, StatusCritical, ExpiredOutput)
 		stop()
 		if err := <-done; err != nil {

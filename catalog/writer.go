@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -23,14 +24,22 @@ type Entry struct {
 	Checks  []*pb.Check
 	// OnlyTheseChecks: other checks of Service are deleted.
 	OnlyTheseChecks bool
+	// Agent: a program registers what it is, again whenever it starts. A check that is there keeps status and output, which only a
+	// report changes, and the node what Node does not say.
+	Agent bool
 }
 
-// ErrNoNode, ErrNoService and ErrNoCheck say what an entry, or a report, is about and is not there.
+// What an entry, or a report, is about and is not there: each is a resource.ErrNotFound.
 var (
-	ErrNoNode    = errors.New("no such node")
-	ErrNoService = errors.New("no such service")
-	ErrNoCheck   = errors.New("no such check")
+	ErrNoNode    error = missing("no such node")
+	ErrNoService error = missing("no such service")
+	ErrNoCheck   error = missing("no such check")
 )
+
+type missing string
+
+func (m missing) Error() string { return string(m) }
+func (missing) Unwrap() error   { return resource.ErrNotFound }
 
 // Writer writes the catalog through a resource.Service, which authorizes.
 type Writer struct {
@@ -102,6 +111,9 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 	if node == nil && e.Node.Address == "" {
 		return nil, fmt.Errorf("%w: %q; register it with its address", ErrNoNode, e.Node.Node)
 	}
+	if e.Agent && node != nil {
+		e.Node = merged(node.Node, e.Node)
+	}
 	nodeID := p.put(NodeType, e.Node.Node, stored(node), nil, e.Node, e.Node.Address == "")
 	var service *Service
 	serviceID := (*pb.ID)(nil)
@@ -124,6 +136,9 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 			}
 		}
 		old := node.Check(c.CheckId)
+		if e.Agent && old != nil {
+			c.Status, c.Output = old.Status, old.Output
+		}
 		if old != nil && old.ServiceId != c.ServiceId { // the owner of a resource does not change
 			p.steps = append(p.steps, resource.Step{Delete: old.Resource.GetId()})
 			old = nil
@@ -138,6 +153,17 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 		}
 	}
 	return p.steps, p.err
+}
+
+// merged is what is stored of a node, with the addresses that next has.
+func merged(old, next *pb.Node) *pb.Node {
+	n := proto.CloneOf(old)
+	n.Address = next.Address
+	if n.TaggedAddresses == nil {
+		n.TaggedAddresses = map[string]string{}
+	}
+	maps.Copy(n.TaggedAddresses, next.TaggedAddresses)
+	return n
 }
 
 // storedRecord is a record of a snapshot; its resource is nil if there is none.

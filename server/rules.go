@@ -67,6 +67,8 @@ var rules = map[string]rule{
 	pb.GatewayService_Deregister_FullMethodName: gatewayWrite,
 	pb.GatewayService_Watch_FullMethodName:      gatewayRead,
 
+	pb.CheckService_Report_FullMethodName: {anywhere: operators, here: servers, leader: true, again: true},
+
 	pb.ReplicationService_Follow_FullMethodName: serversOnly,
 	pb.ServerService_Query_FullMethodName:       {anywhere: trusted, vouched: true},
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -36,6 +37,10 @@ type Config struct {
 	// endpoints that are made of records are not there.
 	Resources *resource.Service
 	Backend   resource.Backend
+	// Node and Address are this server's name and IP address: the node of services that register here. Report has the leader take
+	// what is said of a check; it fails with resource.ErrNotLeader while there is none. Required with Resources.
+	Node, Address string
+	Report        func(ctx context.Context, r catalog.Report) error
 	// API answers what is under /api/. It finds the peer in the context. nil: there is none (404).
 	API http.Handler
 	// Names are DNS names by which clients may ask, besides localhost and IP addresses; the names of the HTTP listener's
@@ -69,7 +74,14 @@ type handler struct {
 	src    Source
 	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
-	kv     *kv.Store // nil without Config.Resources
+
+	// Of Config.Resources; all nil without.
+	resources     *resource.Service
+	kv            *kv.Store
+	view          *catalog.View
+	writer        *catalog.Writer
+	node, address string
+	report        func(ctx context.Context, r catalog.Report) error
 }
 
 // New makes the handler of all endpoints. It starts nothing.
@@ -131,6 +143,11 @@ type answer struct {
 
 type badRequest struct{ error }
 
+// elsewhere is an endpoint's error that says which datacenter a request is for: its body names it.
+type elsewhere string
+
+func (e elsewhere) Error() string { return "this is for datacenter " + string(e) }
+
 func (h *handler) serve(e endpoint) http.Handler {
 	return h.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseQuery(r.URL.RawQuery)
@@ -148,6 +165,11 @@ func (h *handler) serve(e endpoint) http.Handler {
 			return
 		}
 		a, err := e(r, q)
+		if dc, ok := errors.AsType[elsewhere](err); ok {
+			q.dc = string(dc)
+			h.forward(w, r, q)
+			return
+		}
 		if err != nil {
 			h.failed(w, r, err)
 			return

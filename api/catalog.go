@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package api
+
+import (
+	"encoding/json"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// Indexes are those of the writes that made a record and that changed it last, in the store that answers.
+type Indexes struct{ Create, Modify uint64 }
+
+// ServiceEntry is one instance of a service with its node, and the checks of both: /v1/health/service/{service}.
+type ServiceEntry = MeshGateway
+
+// CatalogService is one instance of a service with its node in one object: /v1/catalog/service/{service}.
+type CatalogService struct {
+	ID                       string // of the node
+	Node                     string
+	Address                  string // of the node
+	Datacenter               string
+	TaggedAddresses          map[string]string
+	NodeMeta                 map[string]string
+	ServiceKind              string
+	ServiceID                string
+	ServiceName              string
+	ServiceTags              []string
+	ServiceAddress           string
+	ServiceTaggedAddresses   map[string]ServiceAddress
+	ServiceWeights           Weights
+	ServiceMeta              map[string]string
+	ServicePort              int
+	ServiceSocketPath        string
+	ServiceEnableTagOverride bool
+	ServiceProxy             Proxy
+	ServiceConnect           struct{}
+	ServiceLocality          *struct{}
+	CreateIndex              uint64
+	ModifyIndex              uint64
+}
+
+// CatalogNode is a node with its services, by id: /v1/catalog/node/{node}.
+type CatalogNode struct {
+	Node     *Node
+	Services map[string]Service
+}
+
+// CatalogNodeServices is a node with its services as a list: /v1/catalog/node-services/{node}.
+type CatalogNodeServices struct {
+	Node     *Node
+	Services []Service
+}
+
+// Definition is what whoever runs a check was told: an object that means nothing here.
+type Definition json.RawMessage
+
+// MarshalJSON writes the object; an empty one if there is none.
+func (d Definition) MarshalJSON() ([]byte, error) {
+	if len(d) == 0 {
+		return []byte("{}"), nil
+	}
+	return d, nil
+}
+
+// UnmarshalJSON keeps the object.
+func (d *Definition) UnmarshalJSON(b []byte) error {
+	*d = append((*d)[:0], b...)
+	return nil
+}
+
+// FromNode converts a node of a datacenter.
+func FromNode(n *pb.Node, dc string, at Indexes) Node {
+	out := fromNode(n)
+	out.Datacenter, out.CreateIndex, out.ModifyIndex = dc, at.Create, at.Modify
+	return out
+}
+
+// FromService converts a service.
+func FromService(s *pb.Service, at Indexes) Service {
+	out := fromService(s)
+	out.Tags = orNone(out.Tags)
+	out.Weights = Weights{Passing: max(1, int(s.GetWeightPassing())), Warning: max(1, int(s.GetWeightWarning()))}
+	out.EnableTagOverride = s.GetEnableTagOverride()
+	out.CreateIndex, out.ModifyIndex = at.Create, at.Modify
+	return out
+}
+
+// FromCheck converts a check; tags are those of its service.
+func FromCheck(c *pb.Check, tags []string, at Indexes) Check {
+	out := fromCheck(c)
+	out.ServiceTags, out.Timeout, out.Definition = orNone(tags), c.GetTimeout(), Definition(c.GetDefinition())
+	out.CreateIndex, out.ModifyIndex = at.Create, at.Modify
+	return out
+}
+
+// FromCatalogService converts a service and its node into one object.
+func FromCatalogService(n *pb.Node, s *pb.Service, dc string, at Indexes) CatalogService {
+	node, service := FromNode(n, dc, Indexes{}), FromService(s, at)
+	return CatalogService{
+		ID: node.ID, Node: node.Node, Address: node.Address, Datacenter: dc,
+		TaggedAddresses: node.TaggedAddresses, NodeMeta: node.Meta,
+		ServiceKind: service.Kind, ServiceID: service.ID, ServiceName: service.Service, ServiceTags: service.Tags,
+		ServiceAddress: service.Address, ServiceTaggedAddresses: service.TaggedAddresses, ServiceWeights: service.Weights,
+		ServiceMeta: service.Meta, ServicePort: service.Port, ServiceEnableTagOverride: service.EnableTagOverride,
+		CreateIndex: at.Create, ModifyIndex: at.Modify,
+	}
+}
+
+// orNone makes an empty list of none: null in JSON surprises programs.
+func orNone(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/resource"
+)
+
+func (p *parts) buildChecks() (err error) {
+	p.reports, err = catalog.NewReports(p.store, p.logger)
+	return err
+}
+
+// report has the leader take what is said of a check, for the caller of ctx.
+func (p *parts) report(ctx context.Context, rep catalog.Report) error {
+	if p.store.IsLeader() {
+		return p.reports.Report(ctx, rep)
+	}
+	node, ok := p.store.Leader()
+	if !ok || node == p.cfg.Node {
+		return resource.ErrNotLeader
+	}
+	who, err := peerFrom(ctx)
+	if err != nil {
+		return err
+	}
+	cc, err := p.conns.to(p.cfg.DC, node)
+	if err != nil {
+		return err
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String())
+	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
+		Node: rep.Node, CheckId: rep.CheckID, Status: rep.Status, Output: rep.Output,
+	})
+	return resource.FromStatus(err)
+}
+
+// checkService is what followers ask their leader, and operators any server.
+type checkService struct {
+	pb.UnimplementedCheckServiceServer
+	resources *resource.Service
+	reports   *catalog.Reports
+}
+
+func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (*pb.CheckReportResponse, error) {
+	err := s.resources.Allow(ctx, resource.VerbWrite, catalog.CheckType)
+	if err == nil {
+		err = s.reports.Report(ctx, catalog.Report{
+			Node: req.GetNode(), CheckID: req.GetCheckId(), Status: req.GetStatus(), Output: req.GetOutput(),
+		})
+	}
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	return &pb.CheckReportResponse{}, nil
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+)
+
+// registration is the body of /v1/catalog/register. What it does not name is ignored, as Consul does.
+type registration struct {
+	ID, Node, Address, Datacenter string
+	TaggedAddresses, NodeMeta     map[string]string
+	Service                       *serviceBody
+	Check                         *checkBody
+	Checks                        []checkBody
+	SkipNodeUpdate                bool
+}
+
+// serviceBody is a service in the bodies of clients: Service is its name in the catalog's, Name in the agent's.
+type serviceBody struct {
+	Kind, ID, Service, Name string
+	Tags                    []string
+	Meta                    map[string]string
+	Port                    int
+	Address, SocketPath     string
+	TaggedAddresses         map[string]api.ServiceAddress
+	Weights                 *api.Weights
+	EnableTagOverride       bool
+	Proxy, Connect, Ports   json.RawMessage
+	Check                   *agentCheckBody
+	Checks                  []agentCheckBody
+}
+
+// checkBody is a check in the body of /v1/catalog/register.
+type checkBody struct {
+	Node, CheckID, Name, Status, Notes, Output, ServiceID, ServiceName, Type, Interval, Timeout string
+	Definition                                                                                  json.RawMessage
+}
+
+// decodeBody reads one JSON object.
+func decodeBody(body []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	if err := dec.Decode(into); err != nil {
+		return badRequest{fmt.Errorf("request decode failed: %w", err)}
+	}
+	if dec.More() {
+		return badRequest{errors.New("request decode failed: there is something after the object")}
+	}
+	return nil
+}
+
+// isEmpty says whether a part of a body says nothing.
+func isEmpty(raw json.RawMessage) bool {
+	switch strings.TrimSpace(string(raw)) {
+	case "", "null", "{}", "[]":
+		return true
+	}
+	return false
+}
+
+func (h *handler) catalogRegister(r *http.Request, q query) (answer, error) {
+	var body registration
+	if err := decodeBody(q.body, &body); err != nil {
+		return answer{}, err
+	}
+	if body.Datacenter != "" && body.Datacenter != h.dc {
+		return answer{}, elsewhere(body.Datacenter)
+	}
+	entry, err := body.entry()
+	if err != nil {
+		return answer{}, badRequest{err}
+	}
+	err = held(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, entry) })
+	return answer{body: true}, registerError(err)
+}
+
+// registerError makes what a registration is about, and is not there, the client's fault.
+func registerError(err error) error {
+	if errors.Is(err, catalog.ErrNoNode) || errors.Is(err, catalog.ErrNoService) {
+		return badRequest{err}
+	}
+	return err
+}
+
+func (b registration) entry() (e catalog.Entry, err error) {
+	e.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses, Meta: b.NodeMeta}
+	switch {
+	case b.Node == "":
+		return e, errors.New("must provide node")
+	case b.SkipNodeUpdate:
+		e.Node = &pb.Node{Node: b.Node}
+	case b.Address == "":
+		return e, errors.New("must provide address if SkipNodeUpdate is not set")
+	}
+	if b.Service != nil {
+		if e.Service, err = b.Service.record(b.Node); err != nil {
+			return e, err
+		}
+	}
+	if b.Check != nil {
+		b.Checks = append(b.Checks, *b.Check)
+	}
+	for _, c := range b.Checks {
+		if c.Node != "" && c.Node != b.Node {
+			return e, fmt.Errorf("check %q is of node %q: must be of node %q, which is registered", cmp.Or(c.CheckID, c.Name), c.Node, b.Node)
+		}
+		rec, err := c.record(b.Node)
+		if err != nil {
+			return e, err
+		}
+		e.Checks = append(e.Checks, rec)
+	}
+	return e, nil
+}
+
+func (b *serviceBody) record(node string) (*pb.Service, error) {
+	name := cmp.Or(b.Service, b.Name)
+	s := &pb.Service{
+		Node: node, Id: cmp.Or(b.ID, name), Service: name, Tags: b.Tags, Address: b.Address, Meta: b.Meta, EnableTagOverride: b.EnableTagOverride,
+	}
+	switch {
+	case name == "":
+		return nil, errors.New("must provide the name of the service")
+	case b.Kind != "":
+		return nil, fmt.Errorf("service %q is of kind %q: only plain services are registered here; gateways register themselves", name, b.Kind)
+	case !isEmpty(b.Proxy), !isEmpty(b.Connect):
+		return nil, fmt.Errorf("service %q has Proxy or Connect: wanfed has no service mesh; leave them out", name)
+	case b.SocketPath != "", !isEmpty(b.Ports):
+		return nil, fmt.Errorf("service %q has SocketPath or Ports: only Address and Port are supported", name)
+	case b.Port < 0 || b.Port > 65535:
+		return nil, fmt.Errorf("port of service %q is %d: must be 0 to 65535", name, b.Port)
+	}
+	s.Port = uint32(b.Port)
+	for tag, a := range b.TaggedAddresses {
+		if a.Port < 0 || a.Port > 65535 {
+			return nil, fmt.Errorf("tagged address %q of service %q has port %d: must be 1 to 65535", tag, name, a.Port)
+		}
+		if s.TaggedAddresses == nil {
+			s.TaggedAddresses = map[string]*pb.Address{}
+		}
+		s.TaggedAddresses[tag] = &pb.Address{Address: a.Address, Port: uint32(a.Port)}
+	}
+	if w := b.Weights; w != nil {
+		if w.Passing < 0 || w.Warning < 0 || w.Passing > 65535 || w.Warning > 65535 {
+			return nil, fmt.Errorf("weights of service %q are %d and %d: must be 0 to 65535", name, w.Passing, w.Warning)
+		}
+		s.WeightPassing, s.WeightWarning = uint32(w.Passing), uint32(w.Warning)
+	}
+	return s, nil
+}
+
+func (b checkBody) record(node string) (*pb.Check, error) {
+	c := &pb.Check{
+		Node: node, CheckId: cmp.Or(b.CheckID, b.Name), Name: cmp.Or(b.Name, b.CheckID), Status: cmp.Or(b.Status, catalog.StatusCritical),
+		Notes: b.Notes, Output: b.Output, ServiceId: b.ServiceID, Type: b.Type, Interval: b.Interval, Timeout: b.Timeout,
+	}
+	if c.Type == catalog.TypeTTL {
+		return nil, fmt.Errorf("check %q is of type ttl: register it at /v1/agent/service/register or /v1/agent/check/register", c.CheckId)
+	}
+	if !isEmpty(b.Definition) {
+		if b.Definition[0] != '{' {
+			return nil, fmt.Errorf("definition of check %q: must be an object", c.CheckId)
+		}
+		c.Definition = string(b.Definition)
+	}
+	return c, nil
+}
+
+// deregistration is the body of /v1/catalog/deregister.
+type deregistration struct{ Node, Datacenter, ServiceID, CheckID string }
+
+func (h *handler) catalogDeregister(r *http.Request, q query) (answer, error) {
+	var body deregistration
+	if err := decodeBody(q.body, &body); err != nil {
+		return answer{}, err
+	}
+	if body.Datacenter != "" && body.Datacenter != h.dc {
+		return answer{}, elsewhere(body.Datacenter)
+	}
+	if body.Node == "" {
+		return answer{}, badRequest{errors.New("must provide node")}
+	}
+	err := held(r.Context(), func(ctx context.Context) error {
+		return h.writer.Deregister(ctx, body.Node, body.ServiceID, body.CheckID)
+	})
+	return answer{body: true}, err
+}
+
+// agentCheckBody is a check in the bodies of the agent's endpoints.
+type agentCheckBody struct {
+	ID, CheckID, Name, Notes, Status, ServiceID, TTL, Timeout string
+	DeregisterCriticalServiceAfter                            string
+
+	// Checks that Consul runs, and nobody here.
+	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID, AliasNode, AliasService, OSService, Interval string
+	Args, ScriptArgs                                                                              []string
+}
+
+// record makes the check with that id, if the body names none.
+func (b agentCheckBody) record(node string, service *pb.Service, id string) (*pb.Check, error) {
+	c := &pb.Check{Node: node, CheckId: cmp.Or(b.CheckID, b.ID, id), Notes: b.Notes, Status: cmp.Or(b.Status, catalog.StatusCritical), Type: catalog.TypeTTL}
+	c.Name = cmp.Or(b.Name, c.CheckId)
+	if service != nil {
+		c.ServiceId, c.Name = service.Id, cmp.Or(b.Name, fmt.Sprintf("Service '%s' check", service.Service))
+	}
+	for kind, given := range map[string]bool{
+		"http": b.HTTP != "", "tcp": b.TCP != "", "udp": b.UDP != "", "grpc": b.GRPC != "", "h2ping": b.H2PING != "", "docker": b.DockerContainerID != "",
+		"alias": b.AliasNode != "" || b.AliasService != "", "os_service": b.OSService != "", "script": len(b.Args)+len(b.ScriptArgs) > 0,
+	} {
+		if given {
+			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and report its status to /v1/agent/check/update/", c.CheckId, kind)
+		}
+	}
+	ttl, err := positive("TTL", b.TTL)
+	if err != nil {
+		return nil, fmt.Errorf("check %q: %w", c.CheckId, err)
+	}
+	c.Ttl = durationpb.New(ttl)
+	if b.DeregisterCriticalServiceAfter != "" {
+		after, err := positive("DeregisterCriticalServiceAfter", b.DeregisterCriticalServiceAfter)
+		if err != nil {
+			return nil, fmt.Errorf("check %q: %w", c.CheckId, err)
+		}
+		c.DeregisterAfter = durationpb.New(after)
+	}
+	return c, nil
+}
+
+func positive(what, s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%s %q: must be a duration above 0, such as 15s", what, s)
+	}
+	return d, nil
+}
