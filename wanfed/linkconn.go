@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -156,6 +157,7 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 	defer tick.Stop()
 	defer better.Stop()
 	changed, turned := lc.l.t.book.Changed(), lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
+	ways := lc.l.ways()
 	look() // the book may have changed while this connection was dialed
 	lc.used = time.Now()
 	if err := lc.flush(ctx, lc.used, true); err != nil {
@@ -180,7 +182,10 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 			err = lc.flush(ctx, now, true)
 		case <-changed:
 			changed = lc.l.t.book.Changed()
-			look()
+			if now := lc.l.ways(); !slices.Equal(now, ways) { // of a large book, most of it is about others
+				ways = now
+				look()
+			}
 		case <-turned:
 			turned = lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
 			look()

@@ -43,9 +43,10 @@ type route struct {
 	verdict verdict
 }
 
-// Bounds of a packetConn's buffer, in bytes. A larger frame makes it as large as it needs, until it has been parsed.
+// Bounds of a packetConn's buffer, in bytes. A larger frame makes it as large as it needs, until it has been parsed. The buffer grows
+// with what comes, and shrinks again while only echoes come: most links of a large federation are quiet.
 const (
-	minReadBuffer = 4 << 10
+	minReadBuffer = 512
 	maxReadBuffer = 32 << 10
 )
 
@@ -54,7 +55,7 @@ type parcel struct {
 	pool       Pool
 	begin, end int // in the buffer
 	n          int
-	packets    [parcelPackets]struct{ begin, end int }
+	packets    []struct{ begin, end int } // room for more than n is kept for the next
 }
 
 // A packet that memberlist keeps also keeps what came with it in one parcel: at most so many packets and bytes, unless it is
@@ -126,7 +127,9 @@ func (pc *packetConn) fill() (refusal, error) {
 	}
 	pc.limited = begun
 	n, err := pc.c.Read(pc.buf[pc.w:])
-	pc.w += n
+	if pc.w += n; !begun && n < len(pc.buf)/4 {
+		pc.shrink()
+	}
 	pc.now = time.Now()
 	switch {
 	case n > 0 || err == nil:
@@ -139,6 +142,16 @@ func (pc *packetConn) fill() (refusal, error) {
 		return faultTruncated, io.ErrUnexpectedEOF
 	}
 	return "", err
+}
+
+// shrink halves the buffer, which was empty before a read that needed little of it.
+func (pc *packetConn) shrink() {
+	if size := len(pc.buf) / 2; size >= minReadBuffer {
+		to := make([]byte, size)
+		pc.w = copy(to, pc.buf[pc.r:pc.w])
+		pc.buf, pc.r = to, 0
+		pc.parcel.packets = nil // all were delivered
+	}
 }
 
 // makeRoom makes buf[w:] not empty: it moves what is not parsed to the beginning, into a larger buffer where that was full.
@@ -235,7 +248,7 @@ func (pc *packetConn) add(pool Pool, size, packet int) {
 	if p.n == 0 {
 		p.pool, p.begin = pool, pc.r
 	}
-	p.packets[p.n].begin, p.packets[p.n].end = end-packet, end
+	p.packets = append(p.packets[:p.n], struct{ begin, end int }{end - packet, end})
 	p.n, p.end = p.n+1, end
 }
 
