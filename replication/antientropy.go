@@ -123,14 +123,17 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 	if err != nil {
 		return err
 	}
-	states, index, err := federation.States(ctx, a.cfg.Backend)
+	rs, index, err := a.cfg.Backend.List(ctx, resource.Eventual, resource.Query{Type: federation.StateType})
 	if err != nil {
 		return err
 	}
 	var have *pb.FederationState
-	for _, s := range states {
-		if s.Datacenter == a.cfg.DC {
-			have = s
+	for _, r := range rs { // the others are not decoded: every change of theirs comes here too
+		if r.GetId().GetName() != a.cfg.DC {
+			continue
+		}
+		if have, err = federation.FromResource(r); err != nil {
+			return err
 		}
 	}
 	if have == nil && len(gateways) == 0 {
