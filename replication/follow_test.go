@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -199,6 +200,8 @@ func TestOwners(t *testing.T) {
 	}
 	owned(store, docType, "goes", owner.Id, "")
 	held := owned(store, docType, "held", owner.Id, "somebody")
+	already := owned(store, docType, "already", owner.Id, "somebody")
+	remove(t, store, docType, "already") // marked before its owner goes, which is no news of it
 	p := newPrimary(t, store)
 	run(t, p.follower(t, secondary).Run)
 	untilSame(t, store, secondary)
@@ -206,20 +209,21 @@ func TestOwners(t *testing.T) {
 
 	remove(t, store, siteType, "owner") // held is marked, and stays
 	untilSame(t, store, secondary)
-	if n := len(copies(t, secondary, false)); n != 1 {
-		t.Errorf("%d copies, want the one that finalizers hold in the primary", n)
+	if n := len(copies(t, secondary, false)); n != 2 {
+		t.Errorf("%d copies, want the two that finalizers hold in the primary", n)
 	}
 	if _, err := secondary.Read(t.Context(), resource.Eventual, local.Id); !errors.Is(err, resource.ErrNotFound) {
 		t.Errorf("what a copy owned in the secondary: %v", err)
 	}
-	r, err := store.Read(t.Context(), resource.Eventual, held.Id)
-	if err != nil {
-		t.Fatal(err)
+	for _, id := range []*pb.ID{held.Id, already.Id} {
+		r, err := store.Read(t.Context(), resource.Eventual, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = proto.CloneOf(r)
+		resource.RemoveFinalizer(r, "somebody")
+		commit1(t, store, resource.PutOp(r, r.Version))
 	}
-	r, _ = resource.WithData(r, &pb.Node{Node: "held", Address: "1"})
-	r.Generation, r.Data = held.Generation, held.Data
-	resource.RemoveFinalizer(r, "somebody")
-	commit1(t, store, resource.PutOp(r, r.Version))
 	untilSame(t, store, secondary)
 }
 

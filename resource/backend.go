@@ -86,7 +86,7 @@ const (
 //
 // A resource with finalizers (see Finalizers) is not deleted but marked: its metadata get DeletionKey. It can then only lose
 // finalizers, and have its status written; the write that leaves none deletes it. A copy of the primary's goes when
-// the primary's does.
+// the primary's does: neither its finalizers nor its owner matter.
 type Backend interface {
 	// Read returns the resource with the id's type, tenancy and name. With a uid in the id, only that one. If it is stored
 	// as another version of the type, the error is a *GroupVersionError, which has it.

@@ -115,7 +115,7 @@ func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, er
 		}
 		left = slices.DeleteFunc(left, func(r *pb.Resource) bool {
 			_, marked := Marked(r)
-			return marked && r.GetPrimaryModifyIndex() == 0
+			return marked || r.GetPrimaryModifyIndex() != 0 // a copy goes when the primary's does
 		})
 		if len(left) == 0 {
 			_, err := b.Commit(ctx, RemoveOp(tombstone.GetId(), AnyVersion))
@@ -134,7 +134,6 @@ func reapOps(batch []*pb.Resource) []*pb.Op {
 	ops := make([]*pb.Op, len(batch))
 	for i, r := range batch {
 		ops[i] = RemoveOp(r.GetId(), AnyVersion)
-		ops[i].GetRemove().Replica = r.GetPrimaryModifyIndex() != 0
 	}
 	return ops
 }

@@ -53,13 +53,14 @@ func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 	return last
 }
 
-// toGo returns what the resource with that uid owns and finalizers do not hold already, at most limit.
+// toGo returns what the resource with that uid owns and finalizers do not hold already, at most limit. Copies of the primary's
+// go when the primary says so: there, something may hold them.
 func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 	var all []*pb.Resource
 	it := must(b.txn.Get(tableResource, indexOwner, endKey(uid)))
 	for row := it.Next(); row != nil && len(all) < limit; row = it.Next() {
 		r := row.(*pb.Resource)
-		if _, marked := resource.Marked(r); !marked || !held(r) {
+		if _, marked := resource.Marked(r); !isReplica(r) && (!marked || !held(r)) {
 			all = append(all, r)
 		}
 	}

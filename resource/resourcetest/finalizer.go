@@ -126,6 +126,21 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(below.Id)
 }
 
+// testOwnerOfReplica: a copy does not go with its owner, and what it owns here goes with it.
+func testOwnerOfReplica(e *env) {
+	owner := e.commit(resource.ReplicaOp(e.primary("owner", "1", 40)))[0]
+	child := e.primary("child", "1", 41)
+	child.Owner = owner.Id
+	e.commit(resource.ReplicaOp(child))
+	own := e.put(e.owned("own", owner.Id), "")
+	e.commit(resource.RemoveReplicaOp(owner.Id))
+	e.missing(owner.Id)
+	e.missing(own.Id)
+	e.read(child.Id)
+	e.commit(resource.RemoveReplicaOp(child.Id))
+	e.missing(child.Id)
+}
+
 // testFinalizersOfReplica: what the primary's finalizers hold, the primary holds.
 func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)

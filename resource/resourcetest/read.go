@@ -180,7 +180,7 @@ func testOwnerReplaced(e *env) {
 	rep := proto.CloneOf(x)
 	rep.Owner, rep.PrimaryModifyIndex = y.Id, 1
 	e.commit(resource.ReplicaOp(rep))
-	e.commit(resource.RemoveOp(y.Id, ""))
+	e.commit(resource.RemoveReplicaOp(x.Id))
 	e.missing(x.Id)
 	e.missing(y.Id)
 }

@@ -57,6 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"FinalizersForbid", testFinalizersForbid},
 		{"FinalizersOfOwned", testFinalizersOfOwned},
 		{"FinalizersOfReplica", testFinalizersOfReplica},
+		{"OwnerOfReplica", testOwnerOfReplica},
 		{"Cascade", testCascade},
 		{"CascadeSteps", testCascadeSteps},
 		{"CascadeDeep", testCascadeDeep},
