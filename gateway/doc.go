@@ -46,7 +46,7 @@
 // two files, one more for each further address that is asked, and two more for each direction that has a pipe; where there are
 // no more pipes, bytes are copied. What an upstream may say before it is chosen is one record, of at most 16 KiB. A client that
 // ends its direction before that counts as gone: no TLS client does so. A worker lets other goroutines of the process have its
-// processor every 2 ms at least. A gateway refuses an upstream that is its own listener, but cannot see a loop over several
+// processor every 2 ms at least; with fewer workers than processors ([Config.Workers]) it keeps it for as long as Go allows. A gateway refuses an upstream that is its own listener, but cannot see a loop over several
 // gateways: routes must not have one.
 //
 //	side := gateway.NewSide("wan")

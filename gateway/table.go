@@ -38,8 +38,10 @@ type Route struct {
 
 // Table maps each SNI to its route. It is immutable; an exact name wins over a wildcard and a long wildcard over a short one.
 type Table struct {
-	exact map[string]*target
-	below map[string]*target // wildcards, by what follows "*."
+	exact names
+	below names // wildcards, by what follows "*."
+	n     int   // of all
+	wild  int   // of below
 }
 
 // target is a route in a table.
@@ -57,31 +59,52 @@ func (t *target) start() int {
 }
 
 // NewTable builds a table. It reports everything that is wrong with the routes, each fault naming the route.
-func NewTable(routes []Route) (*Table, error) {
-	t := &Table{exact: map[string]*target{}, below: map[string]*target{}}
+func NewTable(routes []Route) (*Table, error) { return (&Table{}).Change(nil, routes) }
+
+// Change returns a table that differs from t: it lacks the routes whose Match is among without, where they are there, and has
+// those of with besides. It takes as long as these are many, however many t has. It reports everything that is wrong
+// with the new routes, each fault naming the route.
+func (t *Table) Change(without []string, with []Route) (*Table, error) {
+	exact, below := draft{names: t.exact}, draft{names: t.below}
+	place := func(match string) (*draft, string) {
+		if suffix, ok := strings.CutPrefix(match, "*."); ok {
+			return &below, suffix
+		}
+		return &exact, match
+	}
+	n, wild := t.n, t.wild
+	count := func(in *draft, more int) {
+		if n += more; in == &below {
+			wild += more
+		}
+	}
+	for _, match := range without {
+		if in, key := place(normalName(match)); in.get(key) != nil {
+			in.set(key, nil)
+			count(in, -1)
+		}
+	}
 	var errs []error
-	for _, r := range routes {
+	for _, r := range with {
 		if err := CheckRoute(r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		r.Match, r.To, r.Protocols = normalName(r.Match), slices.Clone(r.To), slices.Clone(r.Protocols)
-		in, key := t.exact, r.Match
-		if suffix, ok := strings.CutPrefix(key, "*."); ok {
-			in, key = t.below, suffix
-		}
-		if in[key] != nil {
+		in, key := place(r.Match)
+		if in.get(key) != nil {
 			errs = append(errs, fmt.Errorf("route %q is there twice", r.Match))
 			continue
 		}
 		e := &target{Route: r}
 		e.turn.Store(rand.Uint32())
-		in[key] = e
+		in.set(key, e)
+		count(in, 1)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return t, nil
+	return &Table{exact: exact.names, below: below.names, n: n, wild: wild}, nil
 }
 
 // Lookup returns the route for an SNI, which need not be in normal form. Its cost does not depend on the number of routes.
@@ -98,16 +121,16 @@ func (t *Table) find(sni []byte) *target {
 	if len(sni) > maxName { // it would cost a hash of the rest for each dot
 		return nil
 	}
-	if e := t.exact[string(sni)]; e != nil {
+	if e := t.exact.find(sni); e != nil {
 		return e
 	}
-	for len(t.below) > 0 {
+	for t.wild > 0 {
 		i := bytes.IndexByte(sni, '.')
 		if i < 0 {
 			break
 		}
 		if sni = sni[i+1:]; i > 0 {
-			if e := t.below[string(sni)]; e != nil {
+			if e := t.below.find(sni); e != nil {
 				return e
 			}
 		}
@@ -116,13 +139,13 @@ func (t *Table) find(sni []byte) *target {
 }
 
 // Len is the number of routes.
-func (t *Table) Len() int { return len(t.exact) + len(t.below) }
+func (t *Table) Len() int { return t.n }
 
 // Routes lists the routes, sorted by name. The caller must not change the addresses.
 func (t *Table) Routes() []Route {
 	all := make([]Route, 0, t.Len())
-	for _, m := range []map[string]*target{t.exact, t.below} {
-		for _, e := range m {
+	for _, in := range []*names{&t.exact, &t.below} {
+		for e := range in.all() {
 			all = append(all, e.Route)
 		}
 	}
