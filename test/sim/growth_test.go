@@ -3,9 +3,12 @@
 package sim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +19,8 @@ var sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1", "`datacenters
 
 var (
 	settle = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
+	heaps  = flag.String("sim.heaps", "", "`prefix` of files that TestGrowth writes heap profiles to: after the start, and idle")
+	starts = flag.Duration("sim.start", 0, "over how long the starts of TestGrowth's datacenters are spread; 0: all in the same moment")
 	links  = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
 )
 
@@ -57,14 +62,17 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	w := newWorld(t, datacenters, servers)
 	g := growth{datacenters: datacenters, servers: servers}
 	cpu := cpuTime()
-	for _, s := range w.sites {
-		w.start(s)
-	}
+	began := time.Now()
 	defer func() {
 		w.close()
 		time.Sleep(drain)
 	}()
+	for i, s := range w.sites {
+		time.Sleep(time.Until(began.Add(*starts * time.Duration(i) / time.Duration(datacenters))))
+		w.start(s)
+	}
 	g.alive = w.converge(t)
+	writeHeap(t, "start")
 	for begin := time.Now(); time.Since(begin) < talking; time.Sleep(time.Second) {
 		conns := w.conns()
 		g.peak = max(g.peak, conns[len(conns)/2])
@@ -74,7 +82,24 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	before := w.read()
 	time.Sleep(idling)
 	after := w.read()
+	writeHeap(t, "idle")
 	g.idle(before, after, len(w.servers()))
 	g.known, g.left, g.doubted = w.move(t, w.sites[len(w.sites)/2])
 	return g
+}
+
+// writeHeap writes a heap profile, if it was asked for.
+func writeHeap(t testing.TB, moment string) {
+	t.Helper()
+	if *heaps == "" {
+		return
+	}
+	f, err := os.Create(*heaps + "." + moment + ".heap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	if err := errors.Join(pprof.Lookup("heap").WriteTo(f, 0), f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

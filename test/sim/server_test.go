@@ -138,7 +138,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: true})
+		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: true, Logger: silent})
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (v *server) buildReplication(w *world) (err error) {
 			return err
 		}
 		follower, err := replication.NewFollower(replication.FollowerConfig{
-			Backend: s.store, Type: federation.StateType, Ways: v.book.Changed, Logger: silent,
+			Backend: s.store, Registry: w.registry, Ways: v.book.Changed, Logger: silent,
 			Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(v.toPrimary), nil },
 		})
 		if err != nil {

@@ -41,7 +41,8 @@ func (w *world) converge(t testing.TB) time.Duration {
 // lost path. doubted counts the servers that held any other for failed at some time until then.
 func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
 	t.Helper()
-	others := slices.DeleteFunc(w.servers(), func(v *server) bool { return v.site == s })
+	all := w.servers()
+	others := slices.DeleteFunc(slices.Clone(all), func(v *server) bool { return v.site == s })
 	began, addr := time.Now(), s.wanAddr(2)
 	hangs := func(v *server) bool {
 		return slices.ContainsFunc(v.tunnel.Stats().Links, func(l wanfed.LinkStatus) bool {
@@ -52,7 +53,7 @@ func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
 	hanging := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !hangs(v) })
 	s.gateway.move(addr)
 	for len(unknowing) > 0 || len(hanging) > 0 {
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2)) // asking a thousand takes a while
 		took := time.Since(began)
 		if took > patience {
 			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))
