@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/document"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
@@ -16,6 +17,7 @@ import (
 var types = []func(*resource.Registry) error{
 	resource.Register,
 	catalog.Register,
+	document.Register,
 	federation.Register,
 	kv.Register,
 }

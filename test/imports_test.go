@@ -27,7 +27,7 @@ var layers = [][]string{
 	{"gateway/xds"},
 	{"gateway/proxycfg"},
 	{"gateway"},
-	{"catalog", "kv"},
+	{"catalog", "document", "kv"},
 	{"controller"},
 	{"resource/raftstore"},
 	{"resource/memory"},

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package document
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// Type is the federated type of documents.
+var Type = &pb.Type{Group: "config", GroupVersion: "v1", Kind: "Document"}
+
+// Bounds of a document's content: MaxSize in bytes, encoded as protocol buffers, which is somewhat more than the JSON has; and
+// MaxDepth of lists and objects within each other. A string alone has depth 1.
+const (
+	MaxSize  = 512 << 10
+	MaxDepth = 64
+)
+
+// Register adds Type to a registry. Who may write is what package resource says by default.
+func Register(g *resource.Registry) error {
+	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: validate})
+}
+
+// New returns a document of the default tenancy, ready to be created. The content is what structpb.NewValue takes: maps, lists,
+// strings, numbers, booleans and nil. It fails with resource.ErrInvalid, also where Check does.
+func New(name string, content any) (*pb.Resource, error) {
+	v, err := structpb.NewValue(content)
+	if err != nil {
+		return nil, fmt.Errorf("%w data.content: %w", resource.ErrInvalid, err)
+	}
+	d := &pb.Document{Content: v}
+	if err := Check(d); err != nil {
+		return nil, fmt.Errorf("%w %w", resource.ErrInvalid, err)
+	}
+	return resource.New(Type, name, d)
+}
+
+func validate(r *pb.Resource) error {
+	d, err := resource.Decode[*pb.Document](r)
+	if err != nil {
+		return err
+	}
+	return Check(d)
+}
+
+// Check says what is wrong with a document: which part of it, and which rule it breaks.
+func Check(d *pb.Document) error {
+	if d.GetContent() == nil {
+		return errors.New(`data.content: it is missing; it may be any JSON value, null too`)
+	}
+	if n := proto.Size(d.Content); n > MaxSize {
+		return fmt.Errorf("data.content has %d bytes, encoded: must be at most %d", n, MaxSize)
+	}
+	return check("data.content", d.Content, 1)
+}
+
+// check looks at a value at a depth, which path leads to.
+func check(path string, v *structpb.Value, depth int) error {
+	if depth > MaxDepth {
+		return fmt.Errorf("%s is %d levels deep: must be at most %d", shorten(path), depth, MaxDepth)
+	}
+	switch k := v.GetKind().(type) {
+	case nil:
+		return fmt.Errorf("%s: a value without a kind is no JSON", shorten(path))
+	case *structpb.Value_NumberValue:
+		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
+			return fmt.Errorf("%s is %v, which is no number in JSON", shorten(path), k.NumberValue)
+		}
+	case *structpb.Value_StructValue:
+		for name, field := range k.StructValue.GetFields() {
+			if err := check(path+"."+name, field, depth+1); err != nil {
+				return err
+			}
+		}
+	case *structpb.Value_ListValue:
+		for i, item := range k.ListValue.GetValues() {
+			if err := check(path+"["+strconv.Itoa(i)+"]", item, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// shorten bounds a path in an error, and makes sure that it is one line.
+func shorten(path string) string {
+	if len(path) > 200 {
+		path = path[:200] + "…"
+	}
+	q := strconv.Quote(path)
+	return q[1 : len(q)-1]
+}
