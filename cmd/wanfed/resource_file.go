@@ -29,11 +29,13 @@ type document struct {
 	Metadata map[string]string `json:"metadata"`
 	Data     json.RawMessage   `json:"data"`
 
-	Generation, Status any `json:",omitempty"`
+	Generation         any `json:"generation"`
+	Status             any `json:"status"`
 	CreateIndex        any `json:"create_index"`
 	ModifyIndex        any `json:"modify_index"`
 	PrimaryModifyIndex any `json:"primary_modify_index"`
-	where              string
+
+	where string // file and line, for errors
 }
 
 // documentID names a resource.
@@ -168,12 +170,13 @@ func readJSON(name string, src []byte) ([]document, error) {
 	dec := json.NewDecoder(bytes.NewReader(src))
 	var all []document
 	for {
+		rest := bytes.TrimLeft(src[dec.InputOffset():], " \t\r\n")
+		where := fmt.Sprintf("%s:%d", name, 1+bytes.Count(src[:len(src)-len(rest)], []byte("\n")))
 		var raw json.RawMessage
 		err := dec.Decode(&raw)
 		if errors.Is(err, io.EOF) {
 			return all, nil
 		}
-		where := fmt.Sprintf("%s:%d", name, 1+bytes.Count(src[:dec.InputOffset()-int64(len(raw))], []byte("\n")))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
@@ -213,7 +216,7 @@ func decodeDocument(where string, raw json.RawMessage) (document, error) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return d, fmt.Errorf("%s: %s is a %s", where, cmp.Or(wrong.Field, "a resource"), wrong.Value)
+			return d, fmt.Errorf("%s: %s is a %s", where, cmp.Or(strings.TrimPrefix(wrong.Field, "documentID."), "a resource"), wrong.Value)
 		}
 		return d, fmt.Errorf("%s: %s", where, strings.TrimPrefix(err.Error(), "json: "))
 	}
@@ -233,7 +236,7 @@ func readYAML(name string, src []byte) ([]document, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		where := fmt.Sprintf("%s:%d", name, node.Line)
+		where := fmt.Sprintf("%s:%d", name, node.Content[0].Line) // a document has one
 		keepText(&node)
 		var v any
 		if err := node.Decode(&v); err != nil {

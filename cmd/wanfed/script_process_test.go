@@ -20,8 +20,8 @@ const scriptLimit = 30 * time.Second
 
 // processes are commands of scripts that go on while the script does:
 //
-//	start NAME server|gateway ARG...   run it; when it is ready, set $NAME to a server's address, $NAME_http to its URL,
-//	                                   $NAME_lan and $NAME_wan to a gateway's addresses. Its output goes to NAME.log
+//	start NAME server|gateway ARG...   run it; when it is ready, set $NAME to a server's address, $NAME_http and $NAME_https to its
+//	                                   URLs, $NAME_lan and $NAME_wan to a gateway's addresses. Its output goes to NAME.log
 //	halt NAME                          stop it, by SIGTERM; it must end well
 //	die NAME                           kill it
 //	until PATTERN COMMAND ARG...       run the command again and again until it ends well with PATTERN in its stdout
@@ -82,6 +82,7 @@ func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	if s, ok := proc.ParseServerReady(p.Line()); ok {
 		ts.Setenv(name, s.Addr)
 		ts.Setenv(name+"_http", s.HTTP)
+		ts.Setenv(name+"_https", "https://"+strings.TrimPrefix(s.HTTP, "http://"))
 	} else if g, ok := proc.ParseGatewayReady(p.Line()); ok {
 		ts.Setenv(name+"_lan", g.LAN)
 		ts.Setenv(name+"_wan", g.WAN)
