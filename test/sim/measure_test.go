@@ -18,7 +18,7 @@ import (
 type growth struct {
 	datacenters, servers int
 
-	alive    time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter
+	alive    time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter, and its record
 	peak     int64         // connections of the median server, at most, in the minute after that
 	startCPU time.Duration // of all servers, until the end of that minute
 

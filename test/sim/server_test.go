@@ -46,6 +46,7 @@ type server struct {
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
 	grpcLn    net.Listener
+	source    func(context.Context) error   // feeds those that follow; nil but in the primary
 	leading   []func(context.Context) error // what the leader does; the first server of each datacenter leads
 
 	stop context.CancelFunc
@@ -143,6 +144,7 @@ func (v *server) buildReplication(w *world) (err error) {
 			return err
 		}
 		pb.RegisterReplicationServiceServer(v.grpc, src)
+		v.source = src.Run
 		fed, err := federation.NewService(federation.ServiceConfig{
 			Backend: s.store, DC: s.dc, PrimaryDC: primary, Logger: silent, Peer: peerOf,
 			Alive: func(string) bool { return true },
@@ -210,6 +212,9 @@ func (v *server) start(leader bool) {
 	}
 	if leader {
 		parts = append(parts, v.leading...)
+	}
+	if v.source != nil {
+		parts = append(parts, v.source)
 	}
 	for _, f := range parts {
 		v.run.Go(func() error { return f(ctx) })

@@ -3,18 +3,21 @@
 package sim
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
 // patience is when waiting for a federation is given up, in fake time.
 const patience = 30 * time.Minute
 
-// converge waits until every server sees every server alive, and has a way to every datacenter.
+// converge waits until every server sees every server alive, and has a way to every datacenter, and the record of it.
 func (w *world) converge(t testing.TB) time.Duration {
 	t.Helper()
 	began, all := time.Now(), w.servers()
@@ -25,7 +28,11 @@ func (w *world) converge(t testing.TB) time.Duration {
 				alive++
 			}
 		}
-		return alive == len(all) && len(v.book.Load().Hops) == len(w.sites)-1
+		if alive < len(all) || len(v.book.Load().Hops) < len(w.sites)-1 {
+			return false
+		}
+		records, _, err := v.site.store.List(context.Background(), resource.Eventual, resource.Query{Type: federation.StateType})
+		return err == nil && len(records) == len(w.sites)
 	}
 	for left := slices.Clone(all); ; time.Sleep(250 * time.Millisecond) {
 		if left = slices.DeleteFunc(left, whole); len(left) == 0 {
