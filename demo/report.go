@@ -170,11 +170,12 @@ Freeze it, and let it go on:
 Be the operator of %[8]s, who may write records, also those of the others:
   export WANFED_HTTP_ADDR=%[9]s
   export WANFED_CA_FILE=%[10]s WANFED_CERT_FILE=%[11]s WANFED_KEY_FILE=%[12]s
+  export DC2=%[13]s
   %[1]s resource types
 Logs: %[7]s/<dc>/<node>/log
 Ctrl-C stops everything.
 `, program, watch.HTTP, first.HTTP, second.Name, watch.Name, second.Gateways[0].PID, r.Dir,
-		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"), first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile)
+		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"), first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile, second.HTTP)
 }
 
 // follow tells of each process that ends, until all have or ctx ends.
