@@ -20,6 +20,25 @@ type Status struct {
 	Gossip          GossipStatus
 	Datacenters     []DatacenterStatus // own first; never null
 	Components      []ComponentStatus  // parts of the server that answers; never null
+	// Replicated says how copies of the primary's records go, by type. Absent in the primary, and where another server leads.
+	Replicated []ReplicatedType `json:",omitempty"`
+}
+
+// ReplicatedType is a type of records of which a secondary has copies.
+type ReplicatedType struct {
+	Type string // group/version/Kind; group/Kind of one that this server does not know
+	// Known: this server's version of wanfed has the type. If not, nothing is copied.
+	Known bool
+	// Records are the copies here, PrimaryRecords how many records the primary had when it was last connected to, and
+	// UnknownRecords those of them that are not copied, since their type is not known here.
+	Records, PrimaryRecords, UnknownRecords uint64
+	// Lag is how long ago the copies were last known to be true, in seconds; absent before they first were.
+	Lag *float64 `json:",omitempty"`
+	// What came since this server started: the highest of the primary's indexes, when the last change came, how many, and
+	// their size, encoded.
+	PrimaryIndex           uint64
+	LastChange             time.Time `json:",omitzero"`
+	Changes, ReceivedBytes uint64
 }
 
 // GossipStatus says how the server that answers encrypts gossip.

@@ -4,7 +4,6 @@ package server
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -44,8 +43,6 @@ var (
 	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
 	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo of the path worked.", "dc", "addr", "via")
 	descPathRTT   = desc("path_rtt_seconds", "Smoothed round trip to a server of the datacenter over the hop.", "dc", "addr", "via")
-	descLag       = desc("replication_lag_seconds", "Time since the copies of the primary's records were last known to be true.")
-	descRepIndex  = desc("replication_primary_index", "The primary's index that the copies have reached.")
 )
 
 // Describe implements prometheus.Collector: unchecked, since labels come and go.
@@ -98,13 +95,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
 		}
 	}
-	if c.p.follower != nil && c.p.store.IsLeader() {
-		st := c.p.follower.Status()
-		gauge(descRepIndex, float64(st.Index))
-		if !st.LastContact.IsZero() {
-			gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
-		}
-	}
+	c.replication(gauge, count)
 }
 
 func (c collector) tunnel(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
@@ -145,12 +136,4 @@ func poolName(p wanfed.Pool) string {
 		return "lan"
 	}
 	return strconv.Itoa(int(p))
-}
-
-// lag is how old copies may be: nothing while the stream is up.
-func lag(connected bool, last time.Time) time.Duration {
-	if connected {
-		return 0
-	}
-	return time.Since(last)
 }

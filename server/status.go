@@ -23,10 +23,14 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	if err != nil {
 		return api.Status{}, err
 	}
+	replicated, err := s.replicated(ctx)
+	if err != nil {
+		return api.Status{}, err
+	}
 	leader, _, _ := s.Leader()
 	out := api.Status{
 		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.cfg.PrimaryDC,
-		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(),
+		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
@@ -138,17 +142,11 @@ func (s source) components() []api.ComponentStatus {
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
 	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
 	add("gossip keys", true, "", s.p.keyring.detail())
-	if !s.p.store.IsLeader() {
-		add("replication", true, "", "done by the leader")
-		return out
+	if s.p.store.IsLeader() {
+		up := s.p.antiEntropy.Status()
+		add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))
 	}
-	up := s.p.antiEntropy.Status()
-	add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))
-	if s.p.follower != nil {
-		down := s.p.follower.Status()
-		add("replication", down.Connected, "not connected", detailOf(down.LastError, down.LastContact, "last contact"))
-	}
-	return out
+	return append(out, s.replicationComponent())
 }
 
 func detailOf(err error, at time.Time, what string) string {

@@ -87,6 +87,10 @@ dc3:
   last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
   do: start a gateway of dc3
 
+Copied Type         Records  Not Known  Primary's Index  Last Change  Changes  Bytes  Lag
+config/v1/Document  12       0          40               -            14       2300   200ms
+config/Later        0        3          0                -            0        0      -
+
 Component    State          Detail
 raft         ok             leader srv1, 3 voters
 replication  not connected

@@ -109,6 +109,10 @@ func sampleAnswers() map[string]any {
 					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
 			},
 			Components: []api.ComponentStatus{{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"}, {Name: "replication", State: "not connected"}},
+			Replicated: []api.ReplicatedType{
+				{Type: "config/v1/Document", Known: true, Records: 12, PrimaryIndex: 40, Changes: 14, ReceivedBytes: 2300, Lag: api.Seconds(234 * time.Millisecond)},
+				{Type: "config/Later", UnknownRecords: 3},
+			},
 		},
 		"/v1/agent/federation-status?dc=dc3": api.Status{Datacenter: "dc3", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"},
 	}

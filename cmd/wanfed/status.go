@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +23,9 @@ func newStatus() *cobra.Command {
 ago its federation state changed (Record Age) and was last known to be the primary's (Lag), what failed last, and what
 to do about it. The second table has the hops: the ways to each other datacenter, in the order in which a connection
 would try them now, with the smoothed round trip (RTT), when each last worked and failed, and where its address is known
-from (Known), with the age of that where it is not of now.
+from (Known), with the age of that where it is not of now. The leader of a secondary also lists the types of which it has copies
+of the primary's records: how many, how many the primary has of which this version of wanfed does not know the type, and
+what has come since the server started.
 
 The state is ok, degraded (some servers or gateways are down) or unreachable (no server is alive for the one that
 answers). The exit status is 0 in any case, as long as the server answers.`,
@@ -68,6 +71,9 @@ func writeStatus(w io.Writer, s api.Status) error {
 	for _, d := range s.Datacenters {
 		writeTrouble(w, d)
 	}
+	if err := writeReplicated(w, s, time.Now()); err != nil {
+		return err
+	}
 	if len(s.Components) == 0 {
 		return nil
 	}
@@ -105,6 +111,22 @@ func writeHops(w io.Writer, s api.Status, now time.Time) error {
 		return nil
 	}
 	fmt.Fprintf(w, "\nMesh gateway mode %s\n\n", printable(s.MeshGatewayMode))
+	return writeTable(w, rows)
+}
+
+// writeReplicated lists what is copied from the primary.
+func writeReplicated(w io.Writer, s api.Status, now time.Time) error {
+	if len(s.Replicated) == 0 {
+		return nil
+	}
+	rows := [][]string{{"Copied Type", "Records", "Not Known", "Primary's Index", "Last Change", "Changes", "Bytes", "Lag"}}
+	for _, r := range s.Replicated {
+		rows = append(rows, []string{
+			r.Type, strconv.FormatUint(r.Records, 10), strconv.FormatUint(r.UnknownRecords, 10), strconv.FormatUint(r.PrimaryIndex, 10),
+			since(r.LastChange, now), strconv.FormatUint(r.Changes, 10), strconv.FormatUint(r.ReceivedBytes, 10), age(r.Lag),
+		})
+	}
+	fmt.Fprintln(w)
 	return writeTable(w, rows)
 }
 
