@@ -83,6 +83,9 @@ SIGHUP reads the settings, the file of routes too, again, and opens the access l
 can change. SIGUSR2 starts the program anew and has it take over the sockets: no connection is refused, and the open ones
 stay with the old process until --handover-drain-time. If the new one does not come up, the old one goes on.
 
+A service manager that wants to know is told of start, reload and stop (sd_notify), and may open the sockets (socket
+activation): each is used for the setting that names its address.
+
 Settings come from --config-file (HCL, names with underscores), then the environment (WANFED_DATA_DIR for --data-dir),
 then flags; a later one beats an earlier one.`,
 		Example: `  wanfed gateway --dc dc1 --node gw1 --data-dir /var/lib/wanfed/gateway --server 10.0.0.5:8300 \

@@ -20,10 +20,14 @@ type listeners struct {
 	sockets   []handover.Socket
 }
 
-// listen takes over the socket that an old process had for this setting, or opens one.
+// listen takes over the socket that an old process had for this setting, or that the service manager opened for its address, or
+// opens one.
 func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 	name := setting + " " + addr
 	ln, ok, err := l.inherited.Listener(name)
+	if !ok && err == nil {
+		ln, ok = l.inherited.Activated(addr)
+	}
 	if !ok && err == nil {
 		// The gateway sets its own keepalive; HTTP has idle timeouts. What a listener of MPTCP accepts costs more.
 		lc := net.ListenConfig{KeepAlive: -1}

@@ -37,6 +37,12 @@ func linkWanfed(t testing.TB) string {
 // startGatewayProc runs the command for real: what takes over is this test binary too, under the name that makes it wanfed.
 func startGatewayProc(t testing.TB, args ...string) *gatewayProc {
 	t.Helper()
+	return startGatewayProcBy(t, func(*exec.Cmd) {}, args...)
+}
+
+// startGatewayProcBy has change a say in how the first process is started.
+func startGatewayProcBy(t testing.TB, change func(*exec.Cmd), args ...string) *gatewayProc {
+	t.Helper()
 	link := linkWanfed(t)
 	log := filepath.Join(filepath.Dir(link), "log")
 	out, err := os.Create(log)
@@ -50,6 +56,7 @@ func startGatewayProc(t testing.TB, args ...string) *gatewayProc {
 	cmd := exec.Command(link, append([]string{"gateway", "--admin-addr", "127.0.0.1:0", "--" + proc.StopOnEOF}, args...)...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
+	change(cmd)
 	err = cmd.Start()
 	stdin.Close()
 	out.Close()

@@ -94,6 +94,9 @@ func (p *gatewayProcess) listen(side *gateway.Side, setting, addr string) (gatew
 
 // open makes the data plane, and what answers at the admin address, for the sides that were added.
 func (p *gatewayProcess) open() (err error) {
+	if err := p.listeners.inherited.CheckActivated(); err != nil {
+		return err
+	}
 	s := p.settings
 	p.proxy, err = gateway.New(gateway.Config{
 		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime), AccessLog: p.access, AccessSample: s.sample(),

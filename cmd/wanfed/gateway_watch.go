@@ -37,7 +37,9 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 			routed = nil
 			p.takeOver()
 		case <-p.hup:
+			p.notify(handover.StateReloading())
 			p.reload()
+			p.notify(handover.StateReady)
 		case <-p.usr2:
 			if p.handOver(ctx) {
 				return true, nil

@@ -15,6 +15,9 @@
 // the new one says that it is ready. Nothing has a name in the file system, so nobody else can take part: who may signal or
 // run the program decides.
 //
+// A process may also be given its first sockets by the service manager (socket activation). They have addresses, not names;
+// Activated finds them.
+//
 // # When the new process fails
 //
 // A new process that ends, closes the pipe, or is not ready in time, is killed if need be, and waited for; Start returns why,
@@ -35,6 +38,9 @@
 //	in, err := handover.Take()
 //	...
 //	ln, ok, err := in.Listener("wan 0.0.0.0:8443")
+//	if err == nil && !ok {
+//		ln, ok = in.Activated("0.0.0.0:8443")
+//	}
 //	if err == nil && !ok {
 //		ln, err = net.Listen("tcp", "0.0.0.0:8443")
 //	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // States of a process, for Notify.
@@ -13,6 +15,15 @@ const (
 	StateReady    = "READY=1"
 	StateStopping = "STOPPING=1"
 )
+
+// StateReloading says that settings are being read again, until StateReady. systemd wants the time with it (Type=notify-reload).
+func StateReloading() string {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return "RELOADING=1"
+	}
+	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000)
+}
 
 // StateMain says that the process of that number stands for the service from now on.
 func StateMain(pid int) string { return fmt.Sprintf("MAINPID=%d", pid) }

@@ -26,11 +26,12 @@ const (
 	readyWord   = "ready\n"
 )
 
-// Inherited is what an old process hands over to this one. That of a process that nobody started so is empty, and all its
-// methods work. It is for one goroutine.
+// Inherited is what an old process, or the service manager, hands over to this one. That of a process that nobody started so is
+// empty, and all its methods work. It is for one goroutine.
 type Inherited struct {
-	pipe    *os.File // nil: there is no old process
-	sockets []socket // not taken yet
+	pipe      *os.File       // nil: there is no old process
+	sockets   []socket       // not taken yet
+	activated []net.Listener // by the service manager; not taken yet
 }
 
 type socket struct {
@@ -40,9 +41,13 @@ type socket struct {
 
 // Take finds out what this process inherits. It may be called once, before the process starts others.
 func Take() (*Inherited, error) {
+	activated, err := takeActivated()
+	if err != nil {
+		return nil, err
+	}
 	value := os.Getenv(environ)
 	if value == "" {
-		return &Inherited{}, nil
+		return &Inherited{activated: activated}, nil
 	}
 	if err := os.Unsetenv(environ); err != nil {
 		return nil, err
@@ -51,7 +56,7 @@ func Take() (*Inherited, error) {
 	if err := json.Unmarshal([]byte(value), &m); err != nil || len(m.Sockets) > maxSockets {
 		return nil, fmt.Errorf("environment variable %s is not what an old process would set; unset it: %q", environ, value)
 	}
-	in := &Inherited{}
+	in := &Inherited{activated: activated}
 	in.pipe = inherit(pipeFD, "handover")
 	for i, name := range m.Sockets {
 		in.sockets = append(in.sockets, socket{name, inherit(firstSocket+i, name)})
@@ -99,6 +104,8 @@ func (in *Inherited) Close() error {
 		errs = append(errs, s.file.Close())
 	}
 	in.sockets = nil
+	errs = append(errs, closeListeners(in.activated))
+	in.activated = nil
 	if in.pipe != nil {
 		errs = append(errs, in.pipe.Close())
 		in.pipe = nil
