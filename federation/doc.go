@@ -12,7 +12,8 @@
 //     in all but UpdatedAt and indexes. Service answers Apply, Get, List and ListMeshGateways over gRPC.
 //   - AddressBook computes, in one place, how every datacenter is reached, from federation states, the own gateways, the
 //     configured primary gateways and the servers of the LAN pool. It publishes two immutable values: wanfed.Routes for this
-//     server's dialer and a GatewaySnapshot for its gateways.
+//     server's dialer and a GatewaySnapshot for its gateways. What follows from the facts of one datacenter is an entry, and
+//     those that did not change are taken over.
 //   - Hinter tells the own gateways' addresses to the WAN pool, in this server's tags: for when the record cannot travel.
 //   - Joiner keeps this server in the WAN pool: it contacts every known datacenter of which no member is alive, and every
 //     server of its own datacenter that is missing there. Who is new is left to gossip for some seconds, and exchanges of
@@ -34,7 +35,8 @@
 // other datacenter's come first, and what it has measured decides among equals. Origins tells where each is known from.
 //
 // Earlier addresses are on disk for 30 days after they were last named or worked, 16 of each datacenter. The 8 that worked last
-// are not pushed out by newer ones that never did, and the one that worked last stays for good.
+// are not pushed out by newer ones that never did, and the one that worked last stays for good. The file is written whole: at the
+// end, and else no more often than each 10 ms for each datacenter, or each 10 s. A server that is killed may lose what it heard last.
 //
 // # Goroutines
 //

@@ -25,9 +25,11 @@
 //
 // # Promises
 //
-// Members never blocks on the network. Changed is closed after the new list is visible. Identity comes before gossip: only
+// Members never blocks on the network. Changed is closed after the new list is visible. Changes that come one after the other are
+// shown together: at least 250 µs for each member, and at most 250 ms, lie between two lists. Identity comes before gossip: only
 // verified servers can reach the transport at all, and Admit may refuse members for what they say (two primaries named
-// differently, say); a refused member stays out of the list, and the reason is logged.
+// differently, say); a refused member stays out of the list, and the reason is logged. The tags of who was admitted are not decoded again until they
+// change, though news of it comes to everybody some thirty times.
 //
 // # Goroutines
 //

@@ -15,11 +15,13 @@
 //     real ones are told, but then the network joins the two connections.
 //   - The store: servers of one datacenter share one in memory, and the first of them leads. There is no Raft, and no disk but
 //     for the addresses that servers remember.
-//   - gRPC between datacenters: a server has a connection to the primary. A wanfed server also keeps one to each other datacenter,
-//     so it has two more for each, one each way; TestKeptConnections says what one costs.
+//   - gRPC between datacenters: a server has a connection to the primary, as a wanfed server has, but asks the others nothing.
+//     TestKeptConnections says what more of them would cost.
 //
-// The flow: newWorld builds all; simulate starts every datacenter in the same moment, waits until all see all, lets ten minutes
-// pass, measures two idle ones, moves one gateway to another address without a word to anybody, and waits until
+// Servers share nothing but what any program's parts share: code, and the certificates that crypto/tls has parsed already.
+//
+// The flow: newWorld builds all; simulate starts every datacenter in the same moment (-sim.start spreads that), waits until all see
+// all and have all records, lets ten minutes pass (-sim.settle), measures two idle ones, moves one gateway to another address without a word to anybody, and waits until
 // every book has it and no link hangs on the lost path. Everything runs in one bubble and ends with it.
 //
 // Limits: the cost is this machine's cores and memory: 300 datacenters took 7 GiB with GOMEMLIMIT=8GiB, and 11 minutes of a core;
