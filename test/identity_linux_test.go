@@ -4,7 +4,9 @@ package test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
@@ -123,8 +125,12 @@ func watchGateway(ctx context.Context, cc *grpc.ClientConn) error {
 }
 
 func follow(ctx context.Context, cc *grpc.ClientConn) error {
-	stream, err := pb.NewReplicationServiceClient(cc).Follow(ctx, &pb.FollowRequest{Type: stateType})
+	stream, err := pb.NewReplicationServiceClient(cc).Follow(ctx)
 	if err != nil {
+		return err
+	}
+	hello := &pb.FollowHello{Types: []*pb.Type{stateType}}
+	if err := stream.Send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	_, err = stream.Recv()
