@@ -5,6 +5,7 @@ package resourcehttp
 import (
 	"context"
 	"errors"
+	"net"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,29 @@ type tooLarge struct{ pb.ResourceServiceClient }
 
 func (tooLarge) List(context.Context, *pb.ListRequest, ...grpc.CallOption) (*pb.ListResponse, error) {
 	return nil, status.Error(codes.ResourceExhausted, "grpc: received message larger than max (20000000 vs. 16777216)")
+}
+
+// lost is a service whose calls fail on the way, once they were sent or before.
+type lost struct {
+	pb.ResourceServiceClient
+	sent bool
+}
+
+func (l lost) Write(_ context.Context, _ *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+	return nil, l.fail(opts)
+}
+
+func (l lost) Delete(_ context.Context, _ *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
+	return nil, l.fail(opts)
+}
+
+func (l lost) fail(opts []grpc.CallOption) error {
+	for _, o := range opts {
+		if p, ok := o.(grpc.PeerCallOption); ok && l.sent {
+			p.PeerAddr.Addr = &net.TCPAddr{}
+		}
+	}
+	return status.Error(codes.Unavailable, "error reading from server: EOF")
 }
 
 // breaks is a service whose watches break after two events.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
@@ -37,6 +38,7 @@ var statuses = []struct {
 	{resource.ErrInvalid, http.StatusBadRequest},
 	{resource.ErrDenied, http.StatusForbidden},
 	{resource.ErrNotLeader, http.StatusServiceUnavailable},
+	{resource.ErrUnreachable, http.StatusServiceUnavailable},
 	{resource.ErrClosed, http.StatusServiceUnavailable},
 	{resource.ErrWatchReset, http.StatusServiceUnavailable},
 	{resource.ErrConflict, http.StatusConflict},
@@ -71,6 +73,25 @@ func StatusOf(err error) int {
 		return http.StatusNotImplemented
 	}
 	return http.StatusInternalServerError
+}
+
+// outcome says of a call that failed on its way, and had been sent to at, that nobody knows whether it was done. What a server answered stays
+// as it is.
+func (q *request) outcome(at net.Addr, err error) error {
+	if err == nil || at == nil {
+		return err
+	}
+	known := resource.FromStatus(err)
+	for _, s := range statuses {
+		if errors.Is(known, s.err) {
+			return err
+		}
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Unknown, codes.Internal:
+		return fmt.Errorf("%w: %s; read it before you write again", resource.ErrUnknownOutcome, textOf(err))
+	}
+	return err
 }
 
 // textOf returns what to tell of err, in one line.

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -319,5 +321,39 @@ func TestBrokenList(t *testing.T) {
 	}
 	if err == nil {
 		t.Error("half a list ends well")
+	}
+}
+
+// TestLostWrites: 503 is for what was never sent, 504 for what may have been done.
+func TestLostWrites(t *testing.T) {
+	g := newRig(t)
+	for sent, code := range map[bool]int{false: 503, true: 504} {
+		g.client = func(string) (pb.ResourceServiceClient, error) { return lost{g.svc.Client(), sent}, nil }
+		g.fails(code, "error reading from server: EOF", "PUT", web1+"?dc=dc2", `{"data":{"address":"x"}}`)
+		g.fails(code, "error reading from server: EOF", "DELETE", web1+"?dc=dc2", "")
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{resource.ErrInvalid, 400}, {resource.ErrDenied, 403}, {resource.ErrNotFound, 404}, {resource.ErrConflict, 409}, {resource.ErrWrongUID, 409},
+		{resource.ErrMarked, 409}, {resource.ErrGroupVersion, 409}, {resource.ErrFederated, 409}, {resource.ErrNotLeader, 503}, {resource.ErrClosed, 503},
+		{resource.ErrUnreachable, 503}, {context.Canceled, 503}, {context.DeadlineExceeded, 504}, {resource.ErrUnknownOutcome, 504}, {errors.New("disk"), 500},
+	} {
+		wrapped := fmt.Errorf("write: %w", tt.err)
+		if here, far := StatusOf(wrapped), StatusOf(resource.StatusError(wrapped)); here != tt.want || far != tt.want {
+			t.Errorf("%v: %d here, %d over gRPC; want %d", tt.err, here, far, tt.want)
+		}
+	}
+	for code, want := range map[codes.Code]int{
+		codes.InvalidArgument: 400, codes.PermissionDenied: 403, codes.Unauthenticated: 403, codes.ResourceExhausted: 413, codes.Unavailable: 503,
+		codes.Unimplemented: 501, codes.Internal: 500, codes.NotFound: 404, codes.DeadlineExceeded: 504,
+	} {
+		if got := StatusOf(status.Error(code, "x")); got != want {
+			t.Errorf("%v: %d, want %d", code, got, want)
+		}
 	}
 }

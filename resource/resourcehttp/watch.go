@@ -70,7 +70,7 @@ func (q *request) watch() error {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	s := &eventStream{w: q.w, rc: http.NewResponseController(q.w), h: q.h}
-	s.add(first)
+	s.add(ctx, first)
 	s.follow(ctx, events)
 	return nil
 }
@@ -91,7 +91,7 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 	for {
 		select {
 		case e := <-events: // before anything is sent: there may be more
-			s.add(e)
+			s.add(ctx, e)
 			if !s.end && s.buf.Len() < piece {
 				continue
 			}
@@ -102,18 +102,21 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 		}
 		select {
 		case e := <-events:
-			s.add(e)
+			s.add(ctx, e)
 		case <-tick.C:
 			s.buf.WriteString(": heartbeat\n\n")
 		case <-ctx.Done(): // the server stops, or the client has gone
-			s.finish("this server is stopping: watch again, or ask another server")
+			s.add(ctx, received{err: ctx.Err()})
 		}
 	}
 }
 
-// add writes e into the buffer.
-func (s *eventStream) add(e received) {
+// add writes e into the buffer, unless the last event is there.
+func (s *eventStream) add(ctx context.Context, e received) {
 	switch {
+	case s.end:
+	case ctx.Err() != nil:
+		s.finish("this server is stopping: watch again, or ask another server")
 	case e.err != nil:
 		s.finish(textOf(resource.FromStatus(e.err)) + ": watch again")
 	case e.ev.GetUpsert() != nil:

@@ -112,10 +112,10 @@ func TestWatchThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
 		g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
-		w := &slowWriter{header: http.Header{}, free: 1}
+		w := &slowWriter{header: http.Header{}, until: "end-of-snapshot"}
 		began := time.Now()
 		r := httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(t.Context())
-		g.ServeHTTP(w, r) // the first piece is taken; then comes a heartbeat, and nobody takes it
+		g.ServeHTTP(w, r) // the snapshot is taken; then comes a heartbeat, and nobody takes it
 		if d := time.Since(began); d != heartbeat+slowest {
 			t.Errorf("it took %v", d)
 		}
@@ -125,11 +125,11 @@ func TestWatchThatNobodyReads(t *testing.T) {
 	})
 }
 
-// slowWriter takes so many writes, and lets others wait for their deadline.
+// slowWriter takes what is written until it has seen a text, and lets what comes then wait for its deadline.
 type slowWriter struct {
 	header   http.Header
 	body     strings.Builder
-	free     int
+	until    string
 	deadline time.Time
 }
 
@@ -143,11 +143,10 @@ func (w *slowWriter) SetWriteDeadline(t time.Time) error {
 }
 
 func (w *slowWriter) Write(b []byte) (int, error) {
-	if w.free == 0 {
+	if strings.Contains(w.body.String(), w.until) {
 		time.Sleep(time.Until(w.deadline))
 		return 0, context.DeadlineExceeded
 	}
-	w.free--
 	return w.body.Write(b)
 }
 
@@ -156,7 +155,7 @@ func TestHeartbeats(t *testing.T) {
 		g := newRig(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeat+time.Second)
 		defer cancel()
-		w := &slowWriter{header: http.Header{}, free: 10}
+		w := &slowWriter{header: http.Header{}, until: "nothing of the kind"}
 		g.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
 		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "ask another server\"}\n\n") {
 			t.Errorf("%q", got)

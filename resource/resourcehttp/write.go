@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -37,20 +39,19 @@ func (q *request) write() error {
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	var stored *pb.Resource
 	if q.q.dryRun {
-		var out *pb.MutateAndValidateResponse
-		out, err = q.client.MutateAndValidate(ctx, &pb.MutateAndValidateRequest{Resource: r})
-		stored = out.GetResource()
-	} else {
-		var out *pb.WriteResponse
-		out, err = q.client.Write(ctx, &pb.WriteRequest{Resource: r})
-		stored = out.GetResource()
+		out, err := q.client.MutateAndValidate(ctx, &pb.MutateAndValidateRequest{Resource: r})
+		if err != nil {
+			return err
+		}
+		return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 	}
+	var at peer.Peer // stays empty if the call was not sent, or is of this process
+	out, err := q.client.Write(ctx, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
 	if err != nil {
-		return err
+		return q.outcome(at.Addr, err)
 	}
-	return answer(q.w, q.h.encode(stored), q.q.pretty)
+	return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 }
 
 func (q *request) writeStatus(body []byte) error {
@@ -63,9 +64,10 @@ func (q *request) writeStatus(body []byte) error {
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	out, err := q.client.WriteStatus(ctx, &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status})
+	var at peer.Peer
+	out, err := q.client.WriteStatus(ctx, &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}, grpc.Peer(&at))
 	if err != nil {
-		return err
+		return q.outcome(at.Addr, err)
 	}
 	return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 }
@@ -73,8 +75,9 @@ func (q *request) writeStatus(body []byte) error {
 func (q *request) delete() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
-	if _, err := q.client.Delete(ctx, &pb.DeleteRequest{Id: q.id(), Version: q.q.version}); err != nil {
-		return err
+	var at peer.Peer
+	if _, err := q.client.Delete(ctx, &pb.DeleteRequest{Id: q.id(), Version: q.q.version}, grpc.Peer(&at)); err != nil {
+		return q.outcome(at.Addr, err)
 	}
 	q.w.WriteHeader(http.StatusNoContent)
 	return nil
