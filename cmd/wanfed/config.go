@@ -99,6 +99,11 @@ func parseHCL(path string) (*hcl.File, []error) {
 	if err != nil {
 		return nil, []error{fmt.Errorf("read settings: %w", err)}
 	}
+	return parseHCLSource(path, src)
+}
+
+// parseHCLSource is parseHCL for a file that was read already.
+func parseHCLSource(path string, src []byte) (*hcl.File, []error) {
 	parse := hclparse.NewParser().ParseHCL
 	if filepath.Ext(path) == ".json" {
 		parse = hclparse.NewParser().ParseJSON

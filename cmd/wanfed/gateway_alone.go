@@ -8,11 +8,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/gohcl"
-
-	"github.com/wanfed/wanfed/gateway"
 )
 
 // checkAlone returns what is wrong with the settings of a gateway on a route file.
@@ -50,7 +45,7 @@ func (s gatewaySettings) checkAlone() error {
 
 // runAlone is a gateway on a route file.
 func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, p *gatewayProcess) error {
-	table, err := readRoutes(s.Routes)
+	table, err := p.routes.read(s.Routes)
 	if err != nil {
 		return err
 	}
@@ -72,51 +67,4 @@ func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, p *gateway
 	}
 	fmt.Fprintf(out, "wanfed gateway: listening on %s, %d routes\n", strings.Join(addrs, ", "), table.Len())
 	return p.run(ctx)
-}
-
-// routeFile is the file's form.
-type routeFile struct {
-	Routes []struct {
-		Match     string    `hcl:"match,label"`
-		To        []string  `hcl:"to"`
-		Ordered   bool      `hcl:"ordered,optional"`
-		Protocols []string  `hcl:"protocols,optional"`
-		Proxy     bool      `hcl:"proxy_protocol,optional"`
-		At        hcl.Range `hcl:",def_range"`
-	} `hcl:"route,block"`
-}
-
-// readRoutes reads a file of routes. Each fault names file, line and column.
-func readRoutes(path string) (*gateway.Table, error) {
-	f, errs := parseHCL(path)
-	if len(errs) > 0 {
-		return nil, faults(errs...)
-	}
-	var file routeFile
-	if err := faults(hclErrors(gohcl.DecodeBody(f.Body, nil, &file))...); err != nil {
-		return nil, err
-	}
-	if len(file.Routes) == 0 {
-		return nil, fmt.Errorf("%s has no route: write, for example, route \"*.server.dc2.wanfed\" { to = [\"198.51.100.2:8443\"] }", path)
-	}
-	routes := make([]gateway.Route, 0, len(file.Routes))
-	first := map[string]hcl.Range{}
-	for _, r := range file.Routes {
-		route := gateway.Route{Match: r.Match, To: r.To, Ordered: r.Ordered, Protocols: r.Protocols, ProxyProtocol: r.Proxy}
-		at := fmt.Sprintf("%s:%d,%d", r.At.Filename, r.At.Start.Line, r.At.Start.Column)
-		for _, err := range listOf(faults(gateway.CheckRoute(route))) {
-			errs = append(errs, fmt.Errorf("%s: %w", at, err))
-		}
-		name := strings.ToLower(strings.TrimSuffix(r.Match, "."))
-		if twin, ok := first[name]; ok {
-			errs = append(errs, fmt.Errorf("%s: route %q is in line %d already", at, r.Match, twin.Start.Line))
-			continue
-		}
-		first[name] = r.At
-		routes = append(routes, route)
-	}
-	if len(errs) > 0 {
-		return nil, faults(errs...)
-	}
-	return gateway.NewTable(routes)
 }

@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -31,6 +33,7 @@ type gatewayProcess struct {
 	log       *slog.Logger
 	listeners listeners
 	access    *logFile
+	routes    routeFile // for the goroutine of run
 	sides     []*gateway.Side
 	serving   []gateway.Listener
 	proxy     *gateway.Proxy
@@ -99,7 +102,8 @@ func (p *gatewayProcess) open() (err error) {
 	}
 	s := p.settings
 	p.proxy, err = gateway.New(gateway.Config{
-		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime), AccessLog: p.access, AccessSample: s.sample(),
+		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime), Workers: gatewayWorkers(),
+		AccessLog: p.access, AccessSample: s.sample(),
 	})
 	if err != nil {
 		return err
@@ -108,6 +112,14 @@ func (p *gatewayProcess) open() (err error) {
 	p.admin = newAdmin(p.adminLn, adminHandler(p))
 	return nil
 }
+
+// gatewayWorkers is how many goroutines move bytes: one for each processor. Go is told of some more processors, for what else there
+// is to do: the kernel shares the real ones among all, better than goroutines could that wait for one another's.
+var gatewayWorkers = sync.OnceValue(func() int {
+	n := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(n + 1 + n/4)
+	return n
+})
 
 func (p *gatewayProcess) setPolicies() {
 	for _, side := range p.sides {

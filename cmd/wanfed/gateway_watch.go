@@ -128,7 +128,7 @@ func (p *gatewayProcess) reload() {
 }
 
 func (p *gatewayProcess) reloadRoutes(path string) error {
-	table, err := readRoutes(path)
+	table, err := p.routes.read(path)
 	if err != nil {
 		return err
 	}
