@@ -7,7 +7,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test race chaos lint bench bench-gateway fuzz check gen plugins
+.PHONY: build demo test race chaos lint bench bench-gateway bench-store fuzz check gen plugins
 build:
 	$(GO) build -trimpath -o bin/wanfed ./cmd/wanfed
 demo: build
@@ -25,6 +25,8 @@ bench:
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
 bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h tells what can be chosen
 	$(GO) run ./test/gatewaybench $(BENCHFLAGS)
+bench-store: build # the store against etcd (Debian: etcd-server)
+	$(GO) run ./test/storebench $(BENCHFLAGS)
 fuzz:
 	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$dir" || exit 1; done

@@ -41,7 +41,7 @@ var layers = [][]string{
 }
 
 // kits help tests. They import what they like; only tests and each other import them.
-var kits = []string{"test", "test/lab", "test/lab/wan", "test/sim", "test/gatewaybench", "test/gatewaybench/load", "resource/resourcetest", "tlsutil/tlstest"}
+var kits = []string{"test", "test/lab", "test/lab/wan", "test/sim", "test/gatewaybench", "test/gatewaybench/load", "test/storebench", "resource/resourcetest", "tlsutil/tlstest"}
 
 // internal is the folder of packages that every other may import. They import only each other and what is said here.
 const internal = "internal/"

@@ -8,25 +8,51 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/hashicorp/go-memdb"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// batch is one Apply under way.
-type batch struct {
-	txn     *memdb.Txn
-	index   uint64
-	types   map[string]*typeEvents // what changed, by typeKey
-	cascade int                    // how many resources may still go with their owners
-	graves  int                    // how many there are
+// Entry is one batch of ops, and what became of it.
+type Entry struct {
+	Index uint64
+	Ops   []*pb.Op
+	// Resources has the stored resource of each op, as resource.Backend's Commit says, unless Err is set.
+	Resources []*pb.Resource
+	Err       error
 }
 
-type typeEvents struct {
-	typ    *pb.Type
-	events []*pb.WatchEvent
+// batch is some entries that are applied together.
+type batch struct {
+	db      db
+	owner   *owner
+	likes   map[string]*pb.Resource // one resource of each type
+	index   uint64                  // of the entry under way
+	events  []*pb.WatchEvent        // what changed; each resource in it has the index of its entry
+	cascade int                     // how many resources may still go with their owners
+}
+
+// apply does all ops of an entry, or nothing.
+func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
+	if err := resource.CheckOps(e.Ops); err != nil {
+		return nil, err
+	}
+	b.index, b.cascade = e.Index, resource.MaxCascade
+	was, events := b.db, len(b.events)
+	if len(e.Ops) > 1 || len(e.Ops) == 1 && e.Ops[0].GetPut().GetResource().GetOwner() != nil {
+		b.owner = new(owner) // so that was stays what it is; other ops alone fail before they change anything
+	}
+	out := make([]*pb.Resource, len(e.Ops))
+	for i, op := range e.Ops {
+		r, err := b.do(op)
+		if err != nil {
+			b.db, b.events = was, b.events[:events]
+			return nil, err
+		}
+		out[i] = r
+	}
+	return out, nil
 }
 
 func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
@@ -44,7 +70,7 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 
 func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 	r := p.GetResource()
-	old := find(b.txn, r.Id)
+	old := b.db.find(r.Id)
 	err := expectPut(old, r, p.GetExpectVersion())
 	if err == nil {
 		err = allowPut(old, r)
@@ -57,7 +83,7 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 		old = nil
 	}
 	if old == nil && r.Owner != nil {
-		if o := find(b.txn, r.Owner); o == nil || o.Id.Uid != r.Owner.Uid {
+		if o := b.db.find(r.Owner); o == nil || o.Id.Uid != r.Owner.Uid {
 			return nil, fmt.Errorf("write %s: its owner %s with uid %s: %w", resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
 		}
 	}
@@ -118,7 +144,7 @@ func onlyReleases(old, r *pb.Resource) bool {
 }
 
 func (b *batch) remove(rm *pb.Remove) error {
-	old := find(b.txn, rm.GetId())
+	old := b.db.find(rm.GetId())
 	if old == nil || rm.Id.Uid != "" && rm.Id.Uid != old.Id.Uid {
 		return nil // what is meant is not there
 	}
@@ -139,7 +165,7 @@ func (b *batch) remove(rm *pb.Remove) error {
 
 // replica stores what is the primary's of r, and keeps what is this store's own.
 func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
-	old := find(b.txn, r.Id)
+	old := b.db.find(r.Id)
 	r.Status = nil
 	if old != nil && old.Id.Uid != r.Id.Uid {
 		b.delete(old, resource.TimeOf(r.Id.Uid))
@@ -182,33 +208,36 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	} else {
 		b.exhume(r.Id)
 	}
-	mustDo(b.txn.Insert(tableResource, r))
-	b.event(r, &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
+	b.share(r)
+	b.db.put(b.owner, r, old)
+	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
 	return r
 }
 
 // gone tells watches that r is no longer there as it was, and returns what they are shown.
 func (b *batch) gone(r *pb.Resource) *pb.Resource {
 	last := withIndex(r, b.index)
-	b.event(r, &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: last}}})
+	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: last}}})
 	return last
 }
 
-func (b *batch) event(r *pb.Resource, ev *pb.WatchEvent) {
-	key := typeKey(r.Id.Type)
-	t := b.types[key]
-	if t == nil {
-		if b.types == nil {
-			b.types = make(map[string]*typeEvents)
-		}
-		t = &typeEvents{typ: r.Id.Type}
-		b.types[key] = t
-	}
-	t.events = append(t.events, ev)
-}
+func (b *batch) event(ev *pb.WatchEvent) { b.events = append(b.events, ev) }
 
-func mustDo(err error) {
-	if err != nil {
-		panic(err) // misuse of the schema
+// share has r use what another resource of its type has too.
+func (b *batch) share(r *pb.Resource) {
+	key := typeKey(r.Id.Type)
+	like := b.likes[key]
+	b.likes[key] = r
+	if like == nil {
+		return
+	}
+	if resource.SameType(like.Id.Type, r.Id.Type) {
+		r.Id.Type = like.Id.Type
+	}
+	if a, b := like.Id.Tenancy, r.Id.Tenancy; a != nil && b != nil && a.Partition == b.Partition && a.Namespace == b.Namespace {
+		r.Id.Tenancy = a
+	}
+	if r.Data != nil && like.Data.GetTypeUrl() == r.Data.TypeUrl {
+		r.Data.TypeUrl = like.Data.TypeUrl
 	}
 }

@@ -26,7 +26,7 @@ func (b *batch) mark(r *pb.Resource, at time.Time) {
 
 // drop deletes r alone, and returns it as watches see it.
 func (b *batch) drop(r *pb.Resource) *pb.Resource {
-	mustDo(b.txn.Delete(tableResource, r))
+	b.db.remove(b.owner, r)
 	b.bury(r.Id)
 	return b.gone(r)
 }
@@ -57,9 +57,8 @@ func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 // go when the primary says so: there, something may hold them.
 func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 	var all []*pb.Resource
-	it := must(b.txn.Get(tableResource, indexOwner, endKey(uid)))
-	for row := it.Next(); row != nil && len(all) < limit; row = it.Next() {
-		r := row.(*pb.Resource)
+	c := b.db.owned.from(endKey(uid))
+	for r, ok := c.next(); ok && len(all) < limit; r, ok = c.next() {
 		if _, marked := resource.Marked(r); !isReplica(r) && (!marked || !held(r)) {
 			all = append(all, r)
 		}
@@ -70,6 +69,8 @@ func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 // leave leaves a tombstone for a resource that was deleted.
 func (b *batch) leave(id *pb.ID) {
 	t, err := resource.NewTombstone(proto.CloneOf(id))
-	mustDo(err)
-	b.store(t, find(b.txn, t.Id))
+	if err != nil {
+		panic(err) // an id cannot be encoded that was decoded
+	}
+	b.store(t, b.db.find(t.Id))
 }

@@ -5,10 +5,11 @@
 //
 // # State
 //
-// A go-memdb database holds the resources, by group, kind, tenancy and name, by uid and by the owner's uid, and for each type
-// the index of its last write. Apply takes one batch of ops and the store index it has: all of the batch is done in one
-// transaction, or nothing. It is a function of the state and its arguments alone, so that every server that applies the
-// same log has the same state. The version of a resource is the index of its last write, in decimal.
+// Persistent trees hold the resources, by group, kind, tenancy and name, and by the owner's uid; for each type the index of its
+// last write; and the latest deletions. A reader has one version of all of them, which nothing changes. ApplyAll takes entries,
+// each some ops and the store index it has: all of an entry is done, or nothing, and readers see all entries at once. It is
+// a function of the state and its arguments alone, so that every server that applies the same log has the same state. The version
+// of a resource is the index of its last write, in decimal.
 //
 // # Watches
 //

@@ -5,8 +5,6 @@ package memory
 import (
 	"encoding/binary"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/wanfed/wanfed/api/pb"
 )
 
@@ -27,50 +25,36 @@ type grave struct {
 }
 
 // ageKey orders graves by age.
-func ageKey(g *grave) string { return string(binary.BigEndian.AppendUint64(nil, g.index)) }
+func ageKey(g *grave, key string) string {
+	return string(binary.BigEndian.AppendUint64(nil, g.index)) + key
+}
 
 // bury remembers that the resource with that id was deleted.
-func (b *batch) bury(id *pb.ID) {
-	if must(b.txn.First(tableGrave, indexID, idKey(id))) == nil {
-		b.graves++
-	}
-	mustDo(b.txn.Insert(tableGrave, &grave{id: id, index: b.index}))
-}
+func (b *batch) bury(id *pb.ID) { b.db.putGrave(b.owner, &grave{id: id, index: b.index}) }
 
 // exhume forgets the grave of a name that is there again.
 func (b *batch) exhume(id *pb.ID) {
-	if b.graves == 0 {
-		return
-	}
-	if row := must(b.txn.First(tableGrave, indexID, idKey(id))); row != nil {
-		mustDo(b.txn.Delete(tableGrave, row))
-		b.graves--
+	if b.db.graves.size > 0 {
+		b.db.removeGrave(b.owner, idKey(id))
 	}
 }
 
 // forget gives up the oldest graves if there are too many. The index of a type whose graves are given up becomes the least
 // that each of its queries has.
 func (b *batch) forget() {
-	if b.graves <= maxGraves {
+	if b.db.graves.size <= maxGraves {
 		return
 	}
+	c := b.db.ages.from("")
 	var old []*grave
-	it := must(b.txn.Get(tableGrave, indexAge+"_prefix", ""))
-	for row := it.Next(); row != nil && b.graves-len(old) > keptGraves; row = it.Next() {
-		old = append(old, row.(*grave))
+	for len(old) < b.db.graves.size-keptGraves {
+		g, _ := c.next()
+		old = append(old, g)
 	}
 	for _, g := range old {
-		mustDo(b.txn.Delete(tableGrave, g))
-		row := *typeRow(b.txn, typeKey(g.id.GetType()))
-		row.floor = max(row.floor, g.index)
-		mustDo(b.txn.Insert(tableIndex, &row))
+		b.db.removeGrave(b.owner, idKey(g.id))
+		x := *b.db.typeRow(typeKey(g.id.GetType()))
+		x.floor = max(x.floor, g.index)
+		b.db.putType(b.owner, &x)
 	}
-	b.graves -= len(old)
-}
-
-func countGraves(txn *memdb.Txn) (n int) {
-	for it := must(txn.Get(tableGrave, indexID)); it.Next() != nil; {
-		n++
-	}
-	return n
 }

@@ -90,15 +90,13 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 		begin: func(uint64) error {
 			e.raw([]byte(snapshotMagic))
 			e.record(recordIndex, binary.AppendUvarint(nil, index))
-			for it := must(s.db.Load().Txn(false).Get(tableIndex, indexID)); ; {
-				row := it.Next()
-				if row == nil {
-					return e.err
-				}
-				if err := put(row.(*typeIndex).typ, 0); err != nil {
+			types := s.db.Load().types.from("")
+			for x, ok := types.next(); ok; x, ok = types.next() {
+				if err := put(x.typ, 0); err != nil {
 					return err
 				}
 			}
+			return e.err
 		},
 		typ:     put,
 		floor:   func(*pb.Type, uint64) error { return nil },

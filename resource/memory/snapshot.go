@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/hashicorp/go-memdb"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -43,7 +42,7 @@ const (
 
 // Snapshot is the state at one moment. It stays valid, and keeps that state in memory, as long as it is referred to.
 type Snapshot struct {
-	txn   *memdb.Txn
+	db    *db
 	index uint64
 }
 
@@ -51,7 +50,7 @@ type Snapshot struct {
 func (s *State) Snapshot() *Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Snapshot{txn: s.db.Load().Txn(false), index: s.index}
+	return &Snapshot{db: s.db.Load(), index: s.index}
 }
 
 // Index is the store index of the snapshot.
@@ -63,29 +62,19 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	e.raw([]byte(snapshotMagic))
 	e.record(recordIndex, binary.AppendUvarint(nil, sn.index))
 
-	for it := must(sn.txn.Get(tableIndex, indexID)); ; {
-		row := it.Next()
-		if row == nil {
-			break
-		}
-		x := row.(*typeIndex)
+	types := sn.db.types.from("")
+	for x, ok := types.next(); ok; x, ok = types.next() {
 		e.message(recordType, binary.AppendUvarint(nil, x.index), x.typ)
 		e.message(recordFloor, binary.AppendUvarint(nil, x.floor), x.typ)
 	}
 	count := uint64(0)
-	for it := must(sn.txn.Get(tableResource, indexID)); e.err == nil; count++ {
-		row := it.Next()
-		if row == nil {
-			break
-		}
-		e.message(recordResource, nil, row.(*pb.Resource))
+	resources := sn.db.resources.from("")
+	for r, ok := resources.next(); ok && e.err == nil; r, ok = resources.next() {
+		e.message(recordResource, nil, r)
+		count++
 	}
-	for it := must(sn.txn.Get(tableGrave, indexID)); e.err == nil; {
-		row := it.Next()
-		if row == nil {
-			break
-		}
-		g := row.(*grave)
+	graves := sn.db.graves.from("")
+	for g, ok := graves.next(); ok && e.err == nil; g, ok = graves.next() {
 		e.message(recordDeleted, binary.AppendUvarint(nil, g.index), g.id)
 	}
 	e.record(recordEnd, binary.AppendUvarint(nil, count))
@@ -158,9 +147,10 @@ func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	if above <= s.index {
 		above = index + 1
 	}
-	txn := in.db.Txn(true)
-	eachType(s.db.Load().Txn(false), func(was *typeIndex) {
-		is := *typeRow(txn, typeKey(was.typ))
+	o := new(owner)
+	known := s.db.Load().types.from("")
+	for was, ok := known.next(); ok; was, ok = known.next() {
+		is := *in.db.typeRow(typeKey(was.typ))
 		is.typ = was.typ
 		switch {
 		case is.index < was.index:
@@ -169,56 +159,58 @@ func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 		case foreign && s.index > 1:
 			is.floor = is.index
 		default:
-			return
+			continue
 		}
-		mustDo(txn.Insert(tableIndex, &is))
-	})
-	txn.Commit()
-	s.db.Store(in.db)
-	s.index, s.graves = index, countGraves(in.db.Txn(false))
+		in.db.putType(o, &is)
+	}
+	s.db.Store(&in.db)
+	s.index = index
 	s.epoch.Add(1)
 	s.moved.wakeLocked()
-	eachType(in.db.Txn(false), func(is *typeIndex) { s.kindLocked(typeKey(is.typ)).index = is.index })
-	return s.endLocked()
-}
-
-func eachType(txn *memdb.Txn, do func(x *typeIndex)) {
-	it := must(txn.Get(tableIndex, indexID))
-	for row := it.Next(); row != nil; row = it.Next() {
-		do(row.(*typeIndex))
+	types := in.db.types.from("")
+	for x, ok := types.next(); ok; x, ok = types.next() {
+		s.kindLocked(typeKey(x.typ)).index = x.index
 	}
+	return s.endLocked()
 }
 
 // restored is a snapshot that was read completely.
 type restored struct {
-	db    *memdb.MemDB
+	db    db
 	index uint64
 }
 
 func readSnapshot(src io.Reader) (*restored, error) {
-	in := &restored{db: newDB()}
-	txn := in.db.Txn(true)
-	defer txn.Abort()
+	in, o := new(restored), new(owner)
+	b := batch{likes: make(map[string]*pb.Resource)}
 	err := scan(src, sink{
 		begin: func(index uint64) error { in.index = index; return nil },
 		typ: func(typ *pb.Type, index uint64) error {
-			return txn.Insert(tableIndex, &typeIndex{typ: typ, index: index, floor: index})
+			in.db.putType(o, &typeIndex{typ: typ, index: index, floor: index})
+			return nil
 		},
 		floor: func(typ *pb.Type, floor uint64) error {
-			row := *typeRow(txn, typeKey(typ))
-			if row.typ == nil || floor > row.index {
+			x := *in.db.typeRow(typeKey(typ))
+			if x.typ == nil || floor > x.index {
 				return fmt.Errorf("floor %d of type %s is above its index, or has none", floor, resource.TypeString(typ))
 			}
-			row.floor = floor
-			return txn.Insert(tableIndex, &row)
+			x.floor = floor
+			in.db.putType(o, &x)
+			return nil
 		},
-		resource: func(r *pb.Resource, _ int) error { return txn.Insert(tableResource, r) },
-		deleted:  func(id *pb.ID, index uint64) error { return txn.Insert(tableGrave, &grave{id: id, index: index}) },
+		resource: func(r *pb.Resource, _ int) error {
+			b.share(r)
+			in.db.put(o, r, in.db.find(r.Id))
+			return nil
+		},
+		deleted: func(id *pb.ID, index uint64) error {
+			in.db.putGrave(o, &grave{id: id, index: index})
+			return nil
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	txn.Commit()
 	return in, nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/hashicorp/go-memdb"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -18,13 +17,13 @@ import (
 // State is the state machine: resources, type indexes and watches. Its methods may be called from any goroutine; Apply and
 // Restore run one at a time.
 type State struct {
-	writeMu sync.Mutex // held by Apply and Restore throughout; taken before mu
-	graves  int        // guarded by writeMu
+	writeMu sync.Mutex              // held by Apply and Restore throughout; taken before mu
+	likes   map[string]*pb.Resource // by typeKey, one resource each; guarded by writeMu
 
-	db     atomic.Pointer[memdb.MemDB] // replaced by Restore, with mu held
-	closed atomic.Bool                 // set with mu held
-	epoch  atomic.Uint64               // counts restores; changed with mu held
-	kept   atomic.Int64                // bytes that topics keep for who lags
+	db     atomic.Pointer[db] // replaced with mu held
+	closed atomic.Bool        // set with mu held
+	epoch  atomic.Uint64      // counts restores; changed with mu held
+	kept   atomic.Int64       // bytes that topics keep for who lags
 	limits limits
 
 	mu    sync.Mutex // held shortly: makes a commit and its events one step
@@ -35,8 +34,8 @@ type State struct {
 
 // NewState returns an empty state with index 1.
 func NewState() *State {
-	s := &State{index: 1, kinds: make(map[string]*kind), limits: limits{keepEvents, keepBytes, keepTotal}}
-	s.db.Store(newDB())
+	s := &State{index: 1, kinds: make(map[string]*kind), likes: make(map[string]*pb.Resource), limits: limits{keepEvents, keepBytes, keepTotal}}
+	s.db.Store(new(db))
 	return s
 }
 
@@ -62,7 +61,7 @@ func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	r := find(s.db.Load().Txn(false), id)
+	r := s.db.Load().find(id)
 	if r == nil {
 		return nil, fmt.Errorf("%s: %w", resource.IDString(id), resource.ErrNotFound)
 	}
@@ -84,7 +83,7 @@ func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uin
 	if err != nil {
 		return nil, 0, err
 	}
-	all, index := sel.list(s.db.Load().Txn(false))
+	all, index := sel.list(s.db.Load())
 	return all, index, nil
 }
 
@@ -96,77 +95,79 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	if owner.GetUid() == "" {
 		return nil, fmt.Errorf("%w owner %s: it has no uid", resource.ErrInvalid, resource.IDString(owner))
 	}
-	return ownedBy(s.db.Load().Txn(false), owner.GetUid()), nil
+	return s.db.Load().ownedBy(owner.GetUid()), nil
 }
 
 // Apply does all ops, in order, as the write with that store index, which must be above all before. If one fails it does
 // none, returns its error, and the state is as it was. It keeps the resources in ops; the caller must not touch them again.
 func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
+	e := Entry{Index: index, Ops: ops}
+	s.ApplyAll([]*Entry{&e})
+	return e.Resources, e.Err
+}
+
+// ApplyAll does the same for each entry, in order of their indexes, as if it were alone, and sets its result. Readers and watches
+// see all of them at once.
+func (s *State) ApplyAll(entries []*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	if last := s.Index(); index <= last {
-		return nil, fmt.Errorf("apply with index %d: the state is at %d already", index, last)
-	}
-	return s.apply(index, ops)
+	s.applyAll(entries, s.Index())
 }
 
 // applyNext is Apply with the next index.
 func (s *State) applyNext(ops []*pb.Op) ([]*pb.Resource, error) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	return s.apply(s.Index()+1, ops)
+	last := s.Index()
+	e := Entry{Index: last + 1, Ops: ops}
+	s.applyAll([]*Entry{&e}, last)
+	return e.Resources, e.Err
 }
 
-// apply needs writeMu.
-func (s *State) apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
-	if err := resource.CheckOps(ops); err != nil {
-		return nil, err
-	}
-	b := batch{txn: s.db.Load().Txn(true), index: index, cascade: resource.MaxCascade, graves: s.graves}
-	defer b.txn.Abort()
-	out := make([]*pb.Resource, len(ops))
-	for i, op := range ops {
-		r, err := b.do(op)
-		if err != nil {
-			return nil, err
+// applyAll needs writeMu. last is the state's index.
+func (s *State) applyAll(entries []*Entry, last uint64) {
+	b := batch{db: *s.db.Load(), owner: new(owner), likes: s.likes}
+	for _, e := range entries {
+		if e.Index <= last {
+			e.Err = fmt.Errorf("apply with index %d: the state is at %d already", e.Index, last)
+			continue
 		}
-		out[i] = r
+		n := len(b.events)
+		if e.Resources, e.Err = b.apply(e); e.Err == nil && len(b.events) > n {
+			last = e.Index
+		}
 	}
-	return out, s.commit(&b)
+	woken, err := s.commit(&b, last)
+	wakeAll(woken)
+	if err != nil {
+		for _, e := range entries {
+			e.Resources, e.Err = nil, err
+		}
+	}
 }
 
-// commit makes the batch visible and publishes its events, in one step.
-func (s *State) commit(b *batch) error {
-	for key, t := range b.types {
-		row := *typeRow(b.txn, key)
-		row.typ, row.index = t.typ, b.index
-		if err := b.txn.Insert(tableIndex, &row); err != nil {
-			return fmt.Errorf("index of type %q: %w", key, err)
+// commit makes the batch visible, publishes its events, and returns the items to wake, in one step.
+func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
+	for _, ev := range b.events {
+		r := resourceOf(ev)
+		x := b.db.typeRow(typeKey(r.Id.Type))
+		if x.index != r.ModifyIndex {
+			b.db.putType(b.owner, &typeIndex{typ: r.Id.Type, index: r.ModifyIndex, floor: x.floor})
 		}
 	}
 	b.forget()
-	woken, err := s.publish(b)
-	wakeAll(woken)
-	return err
-}
-
-// publish returns the items to wake.
-func (s *State) publish(b *batch) (woken []*item, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
 		return nil, resource.ErrClosed
 	}
-	if len(b.types) == 0 {
+	if len(b.events) == 0 {
 		return nil, nil
 	}
-	b.txn.Commit()
-	s.index, s.graves = b.index, b.graves
+	s.db.Store(&b.db)
+	s.index = index
 	s.moved.wakeLocked()
-	for key, t := range b.types {
-		woken = append(woken, s.kindLocked(key).publishLocked(b.index, t.events)...)
-	}
-	return woken, nil
+	return s.publishLocked(b.events), nil
 }
 
 func (s *State) usable(ctx context.Context) error {
@@ -177,25 +178,6 @@ func (s *State) usable(ctx context.Context) error {
 		return resource.ErrClosed
 	}
 	return nil
-}
-
-// find returns the stored resource with the id's group, kind, tenancy and name, or nil.
-func find(txn *memdb.Txn, id *pb.ID) *pb.Resource {
-	row := must(txn.First(tableResource, indexID, idKey(id)))
-	if row == nil {
-		return nil
-	}
-	return row.(*pb.Resource)
-}
-
-// ownedBy returns what the resource with that uid owns, in order of type, tenancy and name.
-func ownedBy(txn *memdb.Txn, uid string) []*pb.Resource {
-	it := must(txn.Get(tableResource, indexOwner, endKey(uid)))
-	var all []*pb.Resource
-	for row := it.Next(); row != nil; row = it.Next() {
-		all = append(all, row.(*pb.Resource))
-	}
-	return all
 }
 
 // withIndex returns a copy of r, which is shared, that has index as ModifyIndex.

@@ -6,74 +6,86 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Tables and indexes.
-const (
-	tableResource = "resource" // *pb.Resource
-	tableIndex    = "index"    // *typeIndex
-	tableGrave    = "grave"    // *grave
+// db is everything that is stored, by key. A db that is not a batch's own is immutable, and a copy costs nothing.
+type db struct {
+	resources tree[*pb.Resource] // by idKey
+	owned     tree[*pb.Resource] // by the owner's uid and idKey
+	types     tree[*typeIndex]   // by typeKey
+	graves    tree[*grave]       // by idKey
+	ages      tree[*grave]       // the same by ageKey
+}
 
-	indexID    = "id"
-	indexUID   = "uid"
-	indexOwner = "owner"
-	indexAge   = "age"
-)
-
-// typeIndex is the store index of the last write to a type, in any group version, deletions included. A row is immutable.
+// typeIndex is the store index of the last write to a type, in any group version, deletions included. It is immutable.
 type typeIndex struct {
 	typ   *pb.Type
 	index uint64
 	floor uint64 // the least index that a query of the type has
 }
 
-func newDB() *memdb.MemDB {
-	db, err := memdb.NewMemDB(&memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
-		tableResource: {Name: tableResource, Indexes: map[string]*memdb.IndexSchema{
-			indexID:    {Name: indexID, Unique: true, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return idKey(r.GetId()) })},
-			indexUID:   {Name: indexUID, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return endKey(r.GetId().GetUid()) })},
-			indexOwner: {Name: indexOwner, AllowMissing: true, Indexer: indexer[*pb.Resource](func(r *pb.Resource) string { return endKey(r.GetOwner().GetUid()) })},
-		}},
-		tableIndex: {Name: tableIndex, Indexes: map[string]*memdb.IndexSchema{
-			indexID: {Name: indexID, Unique: true, Indexer: indexer[*typeIndex](func(x *typeIndex) string { return typeKey(x.typ) })},
-		}},
-		tableGrave: {Name: tableGrave, Indexes: map[string]*memdb.IndexSchema{
-			indexID:  {Name: indexID, Unique: true, Indexer: indexer[*grave](func(g *grave) string { return idKey(g.id) })},
-			indexAge: {Name: indexAge, Indexer: indexer[*grave](ageKey)},
-		}},
-	}})
-	if err != nil {
-		panic(err) // the schema above is wrong
+// put stores r in place of old, which has the same key or is nil.
+func (d *db) put(o *owner, r, old *pb.Resource) {
+	key := idKey(r.Id)
+	d.resources.set(o, key, r)
+	if was := old.GetOwner().GetUid(); was != "" && was != r.GetOwner().GetUid() {
+		d.owned.delete(o, endKey(was)+key)
 	}
-	return db
+	if uid := r.GetOwner().GetUid(); uid != "" {
+		d.owned.set(o, endKey(uid)+key, r)
+	}
 }
 
-// indexer makes a function from a row to its key an index. Arguments of lookups are ready keys. An empty key is no key.
-type indexer[T any] func(row T) string
-
-func (f indexer[T]) FromObject(row any) (bool, []byte, error) {
-	t, ok := row.(T)
-	if !ok {
-		return false, nil, fmt.Errorf("row is a %T", row)
+// remove deletes r, which is stored.
+func (d *db) remove(o *owner, r *pb.Resource) {
+	key := idKey(r.Id)
+	d.resources.delete(o, key)
+	if uid := r.GetOwner().GetUid(); uid != "" {
+		d.owned.delete(o, endKey(uid)+key)
 	}
-	k := f(t)
-	return k != "", []byte(k), nil
 }
 
-func (f indexer[T]) FromArgs(args ...any) ([]byte, error) {
-	if len(args) == 1 {
-		if k, ok := args[0].(string); ok {
-			return []byte(k), nil
-		}
+func (d *db) putType(o *owner, x *typeIndex) { d.types.set(o, typeKey(x.typ), x) }
+
+// typeRow returns what is known of the type with that key: at least that both indexes are 1.
+func (d *db) typeRow(key string) *typeIndex {
+	if x, ok := d.types.get(key); ok {
+		return x
 	}
-	return nil, fmt.Errorf("lookup with %v, not one key", args)
+	return &typeIndex{index: 1, floor: 1}
 }
 
-func (f indexer[T]) PrefixFromArgs(args ...any) ([]byte, error) { return f.FromArgs(args...) }
+func (d *db) putGrave(o *owner, g *grave) {
+	key := idKey(g.id)
+	d.removeGrave(o, key)
+	d.graves.set(o, key, g)
+	d.ages.set(o, ageKey(g, key), g)
+}
+
+func (d *db) removeGrave(o *owner, key string) {
+	if g, ok := d.graves.get(key); ok {
+		d.graves.delete(o, key)
+		d.ages.delete(o, ageKey(g, key))
+	}
+}
+
+// find returns the stored resource with the id's group, kind, tenancy and name, or nil.
+func (d *db) find(id *pb.ID) *pb.Resource {
+	r, _ := d.resources.get(idKey(id))
+	return r
+}
+
+// ownedBy returns what the resource with that uid owns, in order of type, tenancy and name.
+func (d *db) ownedBy(uid string) []*pb.Resource {
+	var all []*pb.Resource
+	c := d.owned.from(endKey(uid))
+	for r, ok := c.next(); ok; r, ok = c.next() {
+		all = append(all, r)
+	}
+	return all
+}
 
 // endKey ends each part of a key with a NUL, which no part holds: order of keys is order of parts, and no key is the prefix
 // of another.
@@ -146,17 +158,14 @@ func (s selection) all() bool { return s.reads == s.typ && s.covers(&pb.ID{Tenan
 var everywhere = &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
 
 // rows returns all resources among which are those selected, in order of tenancy and name.
-func (s selection) rows(txn *memdb.Txn) memdb.ResultIterator {
-	return must(txn.Get(tableResource, indexID+"_prefix", s.reads))
-}
+func (s selection) rows(d *db) *cursor[*pb.Resource] { return d.resources.from(s.reads) }
 
 // list returns what is selected, in order of tenancy and name, and the index of the query.
-func (s selection) list(txn *memdb.Txn) ([]*pb.Resource, uint64) {
+func (s selection) list(d *db) ([]*pb.Resource, uint64) {
 	var all []*pb.Resource
-	index := s.leastIndex(txn)
-	it := s.rows(txn)
-	for row := it.Next(); row != nil; row = it.Next() {
-		r := row.(*pb.Resource)
+	index := s.leastIndex(d)
+	c := s.rows(d)
+	for r, ok := c.next(); ok; r, ok = c.next() {
 		if !s.covers(r.GetId()) {
 			continue
 		}
@@ -169,13 +178,13 @@ func (s selection) list(txn *memdb.Txn) ([]*pb.Resource, uint64) {
 }
 
 // above says whether the index of the query is above an index.
-func (s selection) above(txn *memdb.Txn, after uint64) bool {
-	if s.leastIndex(txn) > after {
+func (s selection) above(d *db, after uint64) bool {
+	if s.leastIndex(d) > after {
 		return true
 	}
-	it := s.rows(txn)
-	for row := it.Next(); row != nil; row = it.Next() {
-		if r := row.(*pb.Resource); r.GetModifyIndex() > after && s.covers(r.GetId()) {
+	c := s.rows(d)
+	for r, ok := c.next(); ok; r, ok = c.next() {
+		if r.GetModifyIndex() > after && s.covers(r.GetId()) {
 			return true
 		}
 	}
@@ -183,33 +192,17 @@ func (s selection) above(txn *memdb.Txn, after uint64) bool {
 }
 
 // leastIndex is what the index of the query would be if nothing were there that is selected: that of the last deletion.
-func (s selection) leastIndex(txn *memdb.Txn) uint64 {
-	row := typeRow(txn, s.typ)
+func (s selection) leastIndex(d *db) uint64 {
+	x := d.typeRow(s.typ)
 	if s.all() {
-		return row.index
+		return x.index
 	}
-	index := row.floor
-	it := must(txn.Get(tableGrave, indexID+"_prefix", s.reads))
-	for row := it.Next(); row != nil; row = it.Next() {
-		if g := row.(*grave); g.index > index && s.covers(g.id) {
+	index := x.floor
+	c := d.graves.from(s.reads)
+	for g, ok := c.next(); ok; g, ok = c.next() {
+		if g.index > index && s.covers(g.id) {
 			index = g.index
 		}
 	}
 	return index
-}
-
-// typeRow returns what is known of the type with that key: at least that both indexes are 1.
-func typeRow(txn *memdb.Txn, typ string) *typeIndex {
-	if row := must(txn.First(tableIndex, indexID, typ)); row != nil {
-		return row.(*typeIndex)
-	}
-	return &typeIndex{index: 1, floor: 1}
-}
-
-// must unwraps what go-memdb answers: its errors are all misuse of the schema.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }

@@ -48,7 +48,6 @@ type topic struct {
 // item is one commit's events in a topic. All but next and readers is immutable.
 type item struct {
 	events  []*pb.WatchEvent // in order; none in a topic's first item
-	index   uint64           // of the commit
 	bytes   int              // about what the events keep alive
 	next    atomic.Pointer[item]
 	ready   chan struct{} // closed when next is set
@@ -200,15 +199,17 @@ func (s *State) kindLocked(typ string) *kind {
 	return k
 }
 
-// publishLocked hands a commit's events to the topics that they are in, and returns the items to wake.
-func (k *kind) publishLocked(index uint64, events []*pb.WatchEvent) (woken []*item) {
-	k.index = index
-	if len(k.topics) == 0 {
-		return nil
-	}
+// publishLocked hands events to the topics that they are in, and returns the items to wake.
+func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	items := make(map[*topic]*item, 1)
 	for _, ev := range events {
-		key, size := idKey(eventID(ev)), 0
+		r := resourceOf(ev)
+		k := s.kindLocked(typeKey(r.Id.Type))
+		k.index = r.ModifyIndex
+		if len(k.topics) == 0 {
+			continue
+		}
+		key, size := idKey(r.Id), 0
 		for n := range k.lengths {
 			if n > len(key) {
 				continue
@@ -219,7 +220,7 @@ func (k *kind) publishLocked(index uint64, events []*pb.WatchEvent) (woken []*it
 			}
 			it := items[t]
 			if it == nil {
-				it = &item{index: index, ready: make(chan struct{})}
+				it = &item{ready: make(chan struct{})}
 				items[t] = it
 			}
 			if size == 0 {
@@ -255,9 +256,10 @@ func wakeAll(items []*item) {
 	}
 }
 
-func eventID(ev *pb.WatchEvent) *pb.ID {
+// resourceOf is what an event tells of, with the index of the write that it tells of.
+func resourceOf(ev *pb.WatchEvent) *pb.Resource {
 	if d := ev.GetDelete(); d != nil {
-		return d.GetResource().GetId()
+		return d.GetResource()
 	}
-	return ev.GetUpsert().GetResource().GetId()
+	return ev.GetUpsert().GetResource()
 }

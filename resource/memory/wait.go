@@ -35,15 +35,15 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 		return err
 	}
 	defer w.Close()
-	if v.index > after && sel.above(v.txn, after) {
+	if v.index > after && sel.above(v.db, after) {
 		return nil
 	}
 	for {
-		ev, index, ready, err := w.take()
+		ev, ready, err := w.take()
 		switch {
 		case err != nil:
 			return err
-		case ev != nil && index > after:
+		case ev != nil && resourceOf(ev).GetModifyIndex() > after:
 			return nil
 		case ev == nil:
 			if err := w.sleep(ctx, ready); err != nil {

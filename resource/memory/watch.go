@@ -6,8 +6,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/hashicorp/go-memdb"
-
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -20,7 +18,7 @@ type watch struct {
 	epoch uint64 // of the state
 
 	mu   sync.Mutex // never held while it waits
-	rest memdb.ResultIterator
+	rest *cursor[*pb.Resource]
 	at   *item // where it stands
 	pos  int   // of the next event of at
 	err  error // what Next returns from now on; it stands nowhere then
@@ -40,13 +38,13 @@ func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.rest = sel.rows(v.txn)
+	w.rest = sel.rows(v.db)
 	return w, nil
 }
 
 // view is the state at the moment a watch began.
 type view struct {
-	txn   *memdb.Txn
+	db    *db
 	index uint64 // of the type
 }
 
@@ -61,13 +59,13 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 	w.t, w.epoch = s.topicLocked(sel.typ, sel.reads), s.epoch.Load()
 	w.at = w.t.join()
 	w.pos = len(w.at.events)
-	return w, view{s.db.Load().Txn(false), s.kinds[sel.typ].index}, nil
+	return w, view{s.db.Load(), s.kinds[sel.typ].index}, nil
 }
 
 // Next is resource.Watch's.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	for {
-		ev, _, ready, err := w.take()
+		ev, ready, err := w.take()
 		if ev != nil || err != nil {
 			return ev, err
 		}
@@ -87,35 +85,35 @@ func (w *watch) sleep(ctx context.Context, ready <-chan struct{}) error {
 	return nil
 }
 
-// take returns the next event and its commit's index, or a channel that is closed when there may be one.
-func (w *watch) take() (ev *pb.WatchEvent, index uint64, ready <-chan struct{}, err error) {
+// take returns the next event, or a channel that is closed when there may be one.
+func (w *watch) take() (ev *pb.WatchEvent, ready <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.err != nil:
-		return nil, 0, nil, w.err
+		return nil, nil, w.err
 	case w.s.closed.Load():
-		return nil, 0, nil, w.failLocked(resource.ErrClosed)
+		return nil, nil, w.failLocked(resource.ErrClosed)
 	case w.epoch != w.s.epoch.Load(), w.at.next.Load() == lost:
-		return nil, 0, nil, w.failLocked(resource.ErrWatchReset)
+		return nil, nil, w.failLocked(resource.ErrWatchReset)
 	}
 	if w.rest != nil {
-		return w.snapshotLocked(), 0, nil, nil
+		return w.snapshotLocked(), nil, nil
 	}
 	for {
 		for w.pos < len(w.at.events) {
 			ev := w.at.events[w.pos]
 			w.pos++
-			if w.sel.matches(eventID(ev)) {
-				return ev, w.at.index, nil, nil
+			if w.sel.matches(resourceOf(ev).GetId()) {
+				return ev, nil, nil
 			}
 		}
 		switch next := w.t.step(w.at); next {
 		case nil:
-			return nil, 0, w.at.ready, nil
+			return nil, w.at.ready, nil
 		case lost:
 			w.at = nil
-			return nil, 0, nil, w.failLocked(resource.ErrWatchReset)
+			return nil, nil, w.failLocked(resource.ErrWatchReset)
 		default:
 			w.at, w.pos = next, 0
 		}
@@ -124,8 +122,8 @@ func (w *watch) take() (ev *pb.WatchEvent, index uint64, ready <-chan struct{}, 
 
 // snapshotLocked returns what comes next of the snapshot, and at last its end.
 func (w *watch) snapshotLocked() *pb.WatchEvent {
-	for row := w.rest.Next(); row != nil; row = w.rest.Next() {
-		if r := row.(*pb.Resource); w.sel.matches(r.GetId()) {
+	for r, ok := w.rest.next(); ok; r, ok = w.rest.next() {
+		if w.sel.matches(r.GetId()) {
 			return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
 		}
 	}

@@ -53,7 +53,7 @@ func open(t testing.TB, s *Store) *watch {
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
-		ev, _, ready, err := w.take()
+		ev, ready, err := w.take()
 		if err != nil || ready != nil {
 			return n, err
 		}
@@ -218,7 +218,7 @@ func TestFollowersRace(t *testing.T) {
 				}
 				last, begun := uint64(0), false
 				for {
-					ev, index, ready, err := w.(*watch).take()
+					ev, ready, err := w.(*watch).take()
 					if errors.Is(err, resource.ErrWatchReset) {
 						resets++
 						break
@@ -230,6 +230,7 @@ func TestFollowersRace(t *testing.T) {
 					if ev == endOfSnapshot {
 						begun = true
 					} else if begun && ev.GetUpsert() != nil { // beside each is the deletion of its predecessor
+						index := resourceOf(ev).GetModifyIndex()
 						if last != 0 && index != last+1 {
 							t.Errorf("event of index %d after %d", index, last)
 						}

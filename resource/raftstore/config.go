@@ -54,6 +54,8 @@ const (
 	rpcsInFlight = 1
 	// drainTimeout bounds how long Close waits for commits under way.
 	drainTimeout = time.Second
+	// maxBatch is how many entries go together: to disk with one fsync, to a follower in one call, to the state machine.
+	maxBatch = 256
 	// maxEntry bounds a log entry, in bytes.
 	maxEntry        = 32 << 20
 	retainSnapshots = 2
@@ -115,6 +117,7 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.ElectionTimeout = c.Heartbeat + nudge
 	rc.LeaderLeaseTimeout = c.Heartbeat / 2
 	rc.CommitTimeout = commitTimeout
+	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.SnapshotThreshold = c.SnapshotThreshold
 	rc.TrailingLogs = c.TrailingLogs

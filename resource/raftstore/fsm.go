@@ -23,7 +23,10 @@ type machine struct {
 	err      error       // why; from then on nothing is applied or snapshotted
 }
 
-var _ raft.ConfigurationStore = (*machine)(nil)
+var (
+	_ raft.ConfigurationStore = (*machine)(nil)
+	_ raft.BatchingFSM        = (*machine)(nil)
+)
 
 // result is what Apply hands to the Commit that waits for it.
 type result struct {
@@ -31,27 +34,63 @@ type result struct {
 	err       error
 }
 
-// Apply does one entry. Its result depends on state and entry alone; expectations that fail are such results. An entry
-// that cannot be understood is none: another version may understand it, and the two states would differ for ever.
-func (m *machine) Apply(log *raft.Log) any {
-	if m.err != nil {
-		return result{err: m.err}
+// Apply does one entry.
+func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log})[0] }
+
+// ApplyBatch does some entries as if each were alone. Its results depend on state and entries alone; expectations that fail are
+// such results. An entry that cannot be understood is none: another version may understand it, and the two states would
+// differ for ever. Nothing after it is applied.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	results := make([]any, len(logs))
+	entries := make([]*memory.Entry, 0, len(logs))
+	of := make([]*memory.Entry, len(logs))
+	var broken error // of the entry at len(entries)
+	for i, log := range logs {
+		if log.Type != raft.LogCommand {
+			continue
+		}
+		e, err := decode(log)
+		if err != nil {
+			broken = err
+			break
+		}
+		entries = append(entries, e)
+		of[i] = e
 	}
+	if m.err == nil {
+		m.state.ApplyAll(entries)
+	}
+	for i, log := range logs {
+		if log.Type == raft.LogCommand {
+			results[i] = m.result(log, of[i], broken)
+		}
+	}
+	return results
+}
+
+func decode(log *raft.Log) (*memory.Entry, error) {
 	var b pb.Batch
 	err := proto.Unmarshal(log.Data, &b)
 	if err == nil {
 		err = resource.CheckOps(b.GetOps())
 	}
 	if err != nil {
-		return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; start a version of wanfed that can", log.Index, err))}
+		return nil, fmt.Errorf("log entry %d cannot be applied: %w; start a version of wanfed that can", log.Index, err)
 	}
-	out, err := m.state.Apply(log.Index, b.GetOps())
+	return &memory.Entry{Index: log.Index, Ops: b.GetOps()}, nil
+}
+
+// result is what became of a log entry. e is nil for the first that is broken, and all after it.
+func (m *machine) result(log *raft.Log, e *memory.Entry, broken error) result {
 	switch {
-	case err == nil, resource.Refused(err), errors.Is(err, resource.ErrClosed):
-		return result{out, err}
-	default:
-		return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; restore the data dir from a backup, or remove it so that the server joins anew", log.Index, err))}
+	case m.err != nil:
+		return result{err: m.err}
+	case e == nil:
+		return result{err: m.broken(broken)}
+	case e.Err == nil, resource.Refused(e.Err), errors.Is(e.Err, resource.ErrClosed):
+		return result{e.Resources, e.Err}
 	}
+	return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; restore the data dir from a backup, or remove it so that the server joins anew", log.Index, e.Err))}
 }
 
 func (m *machine) broken(err error) error {

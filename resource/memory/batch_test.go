@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// TestApplyAll: entries that are applied together have the results, and leave the state, of entries applied one by one.
+func TestApplyAll(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	one, all := NewState(), NewState()
+	defer one.Close()
+	defer all.Close()
+	var known []*pb.Resource
+	index, refused := uint64(1), 0
+	for range 300 {
+		var together []*Entry
+		for range 1 + rnd.IntN(20) {
+			index++
+			e := &Entry{Index: index}
+			for range 1 + rnd.IntN(3)*rnd.IntN(2) {
+				e.Ops = append(e.Ops, anyOp(t, rnd, known))
+			}
+			alone := Entry{Index: index, Ops: proto.CloneOf(&pb.Batch{Ops: e.Ops}).Ops}
+			alone.Resources, alone.Err = one.Apply(index, alone.Ops)
+			if alone.Err != nil {
+				refused++
+			}
+			for _, r := range alone.Resources {
+				if r != nil {
+					known = append(known, r)
+				}
+			}
+			known = known[max(0, len(known)-30):]
+			together = append(together, e)
+			defer func() {
+				if (alone.Err == nil) != (e.Err == nil) || alone.Err != nil && alone.Err.Error() != e.Err.Error() {
+					t.Errorf("entry %d: %v, alone %v", e.Index, e.Err, alone.Err)
+				}
+				for i, r := range alone.Resources {
+					if !proto.Equal(r, e.Resources[i]) {
+						t.Errorf("entry %d:\n%v\nalone %v", e.Index, e.Resources[i], r)
+					}
+				}
+			}()
+		}
+		all.ApplyAll(together)
+	}
+	if refused < 100 {
+		t.Fatalf("only %d entries were refused", refused)
+	}
+	a, b := new(bytes.Buffer), new(bytes.Buffer)
+	if _, err := one.Snapshot().WriteTo(a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all.Snapshot().WriteTo(b); err != nil {
+		t.Fatal(err)
+	}
+	ra, erra := readSnapshot(a)
+	rb, errb := readSnapshot(b)
+	if err := errors.Join(erra, errb); err != nil {
+		t.Fatal(err)
+	}
+	same(t, ra, rb)
+}
+
+func same(t *testing.T, a, b *restored) {
+	t.Helper()
+	if a.index != b.index || a.db.resources.size != b.db.resources.size || a.db.owned.size != b.db.owned.size || a.db.graves.size != b.db.graves.size {
+		t.Fatalf("index %d, %d resources, %d owned, %d graves; want %d, %d, %d, %d", b.index, b.db.resources.size, b.db.owned.size, b.db.graves.size,
+			a.index, a.db.resources.size, a.db.owned.size, a.db.graves.size)
+	}
+	ca, cb := a.db.resources.from(""), b.db.resources.from("")
+	for r, ok := ca.next(); ok; r, ok = ca.next() {
+		if other, _ := cb.next(); !proto.Equal(r, other) {
+			t.Errorf("%v, want %v", other, r)
+		}
+	}
+	ga, gb := a.db.ages.from(""), b.db.ages.from("")
+	for g, ok := ga.next(); ok; g, ok = ga.next() {
+		if other, _ := gb.next(); g.index != other.index || !proto.Equal(g.id, other.id) {
+			t.Errorf("grave %v, want %v", other, g)
+		}
+	}
+}
+
+// anyOp is an op that may or may not hold, on one of few names.
+func anyOp(t *testing.T, rnd *rand.Rand, known []*pb.Resource) *pb.Op {
+	r := thing(t, "n"+strconv.Itoa(rnd.IntN(12)))
+	expect := resource.AnyVersion
+	if len(known) > 0 {
+		k := known[rnd.IntN(len(known))]
+		switch rnd.IntN(6) {
+		case 0:
+			return resource.RemoveOp(k.Id, k.Version)
+		case 1:
+			return resource.RemoveOp(resource.ID(testType, r.Id.Name), "")
+		case 2:
+			r.Owner = k.Id
+		case 3:
+			r, expect = proto.CloneOf(k), k.Version
+		case 4:
+			r, expect = proto.CloneOf(k), ""
+			r.PrimaryModifyIndex = uint64(1 + rnd.IntN(5))
+			return resource.ReplicaOp(r)
+		}
+	}
+	return resource.PutOp(r, []string{expect, ""}[rnd.IntN(2)])
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// row is one thing to measure: figures by name.
+type row struct {
+	name  string
+	run   func(ctx context.Context, c *contender, s settings) (map[string]float64, error)
+	goals []goal
+}
+
+// goal is what wanfed's figure must be at least, or at most, in shares of etcd's.
+type goal struct {
+	figure string
+	ratio  float64
+	atMost bool
+}
+
+const (
+	keys        = 10_000
+	valueSize   = 256
+	perConn     = 16
+	watchConns  = 8
+	fanoutWait  = 20 * time.Second
+	storedCount = 100_000
+)
+
+func allRows() []row {
+	rows := []row{
+		{name: "write/1", run: writes(1), goals: []goal{{"per s", 1, false}}},
+		{name: "write/16", run: writes(16)},
+		{name: "write/256", run: writes(256), goals: []goal{{"per s", 1.5, false}}},
+		{name: "read/64", run: reads(64, false)},
+		{name: "read-strong/64", run: reads(64, true)},
+	}
+	for _, n := range []int{1, 1000, 10_000} {
+		rows = append(rows, row{name: fmt.Sprintf("fanout/%d", n), run: fanout(n), goals: []goal{{"p99 ms", 0.5, true}}})
+	}
+	return append(rows, row{name: "memory", run: memory})
+}
+
+func keyOf(n int) string { return fmt.Sprintf("bench/%08d", n) }
+
+func writes(clients int) func(context.Context, *contender, settings) (map[string]float64, error) {
+	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
+		value := make([]byte, valueSize)
+		return load(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error {
+			return c.put(ctx, cc, keyOf(rand.IntN(keys)), value)
+		})
+	}
+}
+
+func reads(clients int, strong bool) func(context.Context, *contender, settings) (map[string]float64, error) {
+	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
+		return load(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error { return c.get(ctx, cc, "ready", strong) })
+	}
+}
+
+// load has clients call do one after the other, for the measured time after some to warm up.
+func load(ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error) (map[string]float64, error) {
+	conns, closeAll, err := dialAll(c, (clients+perConn-1)/perConn)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	cpu, err := cpuTime(c.Pid())
+	if err != nil {
+		return nil, err
+	}
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	begin := time.Now().Add(s.warm)
+	end := begin.Add(s.measure)
+	took, errs := make([][]time.Duration, clients), make([]error, clients)
+	for i := range clients {
+		wg.Go(func() {
+			for at := time.Now(); at.Before(end); {
+				if err := do(ctx, conns[i%len(conns)]); err != nil {
+					errs[i] = err
+					return
+				}
+				calls.Add(1)
+				now := time.Now()
+				if at.After(begin) {
+					took[i] = append(took[i], now.Sub(at))
+				}
+				at = now
+			}
+		})
+	}
+	wg.Wait()
+	all := slices.Concat(took...)
+	if err := errors.Join(errs...); err != nil || len(all) == 0 {
+		return nil, fmt.Errorf("%d calls in time: %w", len(all), err)
+	}
+	used, err := cpuTime(c.Pid())
+	return map[string]float64{
+		"per s": float64(len(all)) / s.measure.Seconds(), "server µs": float64((used - cpu).Microseconds()) / float64(calls.Load()),
+		"p50 ms": percentile(all, 50), "p99 ms": percentile(all, 99),
+	}, err
+}
+
+func dialAll(c *contender, n int) (conns []*grpc.ClientConn, closeAll func(), err error) {
+	closeAll = func() {
+		for _, cc := range conns {
+			cc.Close()
+		}
+	}
+	for range n {
+		cc, err := c.dial()
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		conns = append(conns, cc)
+	}
+	return conns, closeAll, nil
+}
+
+// percentile sorts all and returns one of it in milliseconds.
+func percentile(all []time.Duration, p int) float64 {
+	slices.Sort(all)
+	return float64(all[min(len(all)-1, len(all)*p/100)].Microseconds()) / 1000
+}
+
+// fanout writes a key that many watch, again when all have the last write.
+func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
+	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		conns, closeAll, err := dialAll(c, min(watches, watchConns)+1)
+		if err != nil {
+			return nil, err
+		}
+		defer closeAll()
+		f := newFollowed(watches)
+		failed := make(chan error, len(conns))
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		for i, cc := range conns[1:] {
+			n := watches/(len(conns)-1) + btoi(i < watches%(len(conns)-1))
+			wg.Go(func() { failed <- c.follow(ctx, cc, "fanout", n, f.ready, f.event) })
+		}
+		if err := f.await(ctx, failed); err != nil {
+			return nil, fmt.Errorf("begin to watch: %w", err)
+		}
+		f.measuring.Store(true)
+		value := make([]byte, valueSize)
+		cpu, err := cpuTime(c.Pid())
+		if err != nil {
+			return nil, err
+		}
+		for range s.changes {
+			f.expect()
+			if err := c.put(ctx, conns[0], "fanout", value); err != nil {
+				return nil, err
+			}
+			if err := f.await(ctx, failed); err != nil {
+				return nil, err
+			}
+		}
+		used, err := cpuTime(c.Pid())
+		return map[string]float64{
+			"p50 ms": percentile(f.lags, 50), "p99 ms": percentile(f.lags, 99),
+			"server µs": float64((used - cpu).Microseconds()) / float64(s.changes*watches),
+		}, err
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// followed counts what watchers have received.
+type followed struct {
+	watches   int
+	measuring atomic.Bool
+	left      atomic.Int64
+	done      chan struct{}
+	start     time.Time
+	sent      atomic.Int64
+
+	mu   sync.Mutex
+	lags []time.Duration
+}
+
+func newFollowed(watches int) *followed {
+	f := &followed{watches: watches, start: time.Now()}
+	f.expect()
+	return f
+}
+
+// expect begins to wait for one event, or beginning, of every watch.
+func (f *followed) expect() {
+	f.done = make(chan struct{})
+	f.left.Store(int64(f.watches))
+	f.sent.Store(int64(time.Since(f.start)))
+}
+
+func (f *followed) ready(n int) {
+	if f.left.Add(int64(-n)) == 0 {
+		close(f.done)
+	}
+}
+
+func (f *followed) event(n int) {
+	if !f.measuring.Load() {
+		return
+	}
+	lag := time.Since(f.start) - time.Duration(f.sent.Load())
+	f.mu.Lock()
+	for range n {
+		f.lags = append(f.lags, lag)
+	}
+	f.mu.Unlock()
+	f.ready(n)
+}
+
+func (f *followed) await(ctx context.Context, failed <-chan error) error {
+	timeout := time.NewTimer(fanoutWait)
+	defer timeout.Stop()
+	select {
+	case <-f.done:
+		return nil
+	case err := <-failed:
+		return fmt.Errorf("a watch ended: %w", err)
+	case <-timeout.C:
+		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutWait)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// memory is what storedCount records add to the process's.
+func memory(ctx context.Context, c *contender, _ settings) (map[string]float64, error) {
+	conns, closeAll, err := dialAll(c, 4)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	before, err := rss(c.Pid())
+	if err != nil {
+		return nil, err
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, 4*perConn)
+	value, run := make([]byte, valueSize), rand.IntN(1<<30)
+	for i := range errs {
+		wg.Go(func() {
+			for n := next.Add(1); n <= storedCount && errs[i] == nil; n = next.Add(1) {
+				errs[i] = c.put(ctx, conns[i%len(conns)], fmt.Sprintf("m%x/%08d", run, n), value)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	after, err := rss(c.Pid())
+	return map[string]float64{"before MB": before, "after MB": after, "MB per 100,000": after - before}, err
+}

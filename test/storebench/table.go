@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// clientTLS is the operator's identity, for any server name.
+func clientTLS(f tlsutil.Files) (*tls.Config, error) {
+	ca, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, errors.New("no certificate in " + f.CA)
+	}
+	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
+}
+
+// table has the figures of each round by row, contender and name.
+type table map[[3]string][]float64
+
+func (t table) add(row, contender string, figures map[string]float64) {
+	for name, v := range figures {
+		k := [3]string{row, contender, name}
+		t[k] = append(t[k], v)
+	}
+}
+
+func (t table) median(row, contender, figure string) (float64, bool) {
+	all := slices.Sorted(slices.Values(t[[3]string{row, contender, figure}]))
+	if len(all) == 0 {
+		return 0, false
+	}
+	return all[len(all)/2], true
+}
+
+func (t table) print(w io.Writer, rows []row) {
+	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal |\n| --- | --- | --- | --- | --- | --- |")
+	for _, r := range rows {
+		figures := map[string]bool{}
+		for k := range t {
+			if k[0] == r.name {
+				figures[k[2]] = true
+			}
+		}
+		for _, f := range slices.Sorted(maps.Keys(figures)) {
+			ours, _ := t.median(r.name, "wanfed", f)
+			theirs, ok := t.median(r.name, "etcd", f)
+			if !ok {
+				fmt.Fprintf(w, "| %s | %s | %s | | | |\n", r.name, f, number(ours))
+				continue
+			}
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s |\n", r.name, f, number(ours), number(theirs), ours/theirs, r.verdict(f, ours/theirs))
+		}
+	}
+}
+
+func (r row) verdict(figure string, ratio float64) string {
+	for _, g := range r.goals {
+		if g.figure != figure {
+			continue
+		}
+		sign, met := "≥", ratio >= g.ratio
+		if g.atMost {
+			sign, met = "≤", ratio <= g.ratio
+		}
+		return fmt.Sprintf("%s %.2g %s", sign, g.ratio, map[bool]string{true: "met", false: "not met"}[met])
+	}
+	return ""
+}
+
+func number(v float64) string {
+	if v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func line(figures map[string]float64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(figures)) {
+		parts = append(parts, number(figures[name])+" "+name)
+	}
+	return strings.Join(parts, ", ")
+}
