@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/document"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Goals for copies in another datacenter, through two gateways.
+const (
+	copyGoal   = 300 * time.Millisecond // from the last answer of 200 creations to all of them there
+	changeGoal = 5 << 10                // bytes that one change among 1,000 costs
+)
+
+// TestFederatedTypes writes documents in a primary of three servers and in a secondary, and looks at the copies: how soon they
+// are there, what they cost, and what becomes of them when leaders are killed, gateways die and snapshots are restored.
+func TestFederatedTypes(t *testing.T) {
+	alongside(t)
+	l := lab.New(t)
+	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
+	for _, s := range dc1.Servers {
+		s.StartServer("--remote-writes-from", "dc2")
+	}
+	dc2.Start()
+	dc1.Gateways[0].StartGateway()
+	awaitWhole(t, l, 30*time.Second, "start")
+	f := &sharers{t: t, l: l}
+	for _, s := range dc1.Servers {
+		f.there = append(f.there, f.operator(s))
+	}
+	f.here = f.operator(lab.One(dc2))
+
+	f.create()
+	f.oneChange()
+	f.sustained()
+	f.fromSecondary()
+	f.faults(dc1, dc2)
+	f.restore(dc1)
+}
+
+// sharers are operators of both datacenters.
+type sharers struct {
+	t     *testing.T
+	l     *lab.Lab
+	there []pb.ResourceServiceClient // at the primary's servers
+	here  pb.ResourceServiceClient   // at the secondary's
+}
+
+func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
+	f.t.Helper()
+	files, err := f.l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "cli-"+s.Name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	id, err := tlsutil.Load(files, tlsutil.DefaultDomain, quiet)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return pb.NewResourceServiceClient(operatorAt(f.t, s, id))
+}
+
+func (f *sharers) doc(name string, n int) *pb.Resource {
+	f.t.Helper()
+	r, err := document.New(name, map[string]any{"number": n, "text": strings.Repeat("x", 100)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	r.Id.Uid = ""
+	return r
+}
+
+// write writes until it is done: leaders come and go.
+func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resource, error) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		tctx, tcancel := context.WithTimeout(ctx, 5*time.Second)
+		out, err := at.Write(tctx, &pb.WriteRequest{Resource: r})
+		tcancel()
+		if err == nil {
+			return out.Resource, nil
+		}
+		if code := status.Code(err); code != codes.Unavailable && code != codes.Unknown && code != codes.DeadlineExceeded || ctx.Err() != nil {
+			return nil, err
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// writeAll writes documents from several clients at once, and returns when each was there.
+func (f *sharers) writeAll(prefix string, from, to int) {
+	f.t.Helper()
+	var wg sync.WaitGroup
+	const clients = 16
+	for c := range clients {
+		wg.Go(func() {
+			for i := from + c; i < to; i += clients {
+				if _, err := f.write(f.there[0], f.doc(fmt.Sprint(prefix, i), i)); err != nil {
+					f.t.Errorf("write %d: %v", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// arrivals watches the secondary until it has seen n changes of documents whose names begin with prefix.
+func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
+	f.t.Helper()
+	stream, err := f.here.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for {
+		e, err := stream.Recv()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		if e.GetEndOfSnapshot() != nil {
+			break
+		}
+	}
+	done := make(chan map[string]time.Time, 1)
+	go func() {
+		at := map[string]time.Time{}
+		for len(at) < n {
+			e, err := stream.Recv()
+			if err != nil {
+				break
+			}
+			if r := e.GetUpsert().GetResource(); r != nil {
+				at[r.Id.Name+"@"+r.Generation] = time.Now()
+			}
+		}
+		done <- at
+	}()
+	return done
+}
+
+// create: 200 creations, three times; the best counts, on a machine that others use.
+func (f *sharers) create() {
+	f.t.Helper()
+	best := time.Hour
+	for round := range 3 {
+		ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+		prefix := fmt.Sprintf("r%d-", round)
+		arrived := f.arrivals(ctx, prefix, 200)
+		began := time.Now()
+		f.writeAll(prefix, 0, 200)
+		acked := time.Now()
+		at := <-arrived
+		cancel()
+		if len(at) < 200 {
+			f.t.Fatalf("%d of 200 arrived", len(at))
+		}
+		f.t.Logf("200 records: created in %v, all in the other datacenter %v after the first was begun, %v after the last was answered",
+			ms(acked.Sub(began)), ms(time.Since(began)), ms(time.Since(acked)))
+		best = min(best, time.Since(acked))
+	}
+	if best > copyGoal {
+		f.t.Errorf("the last of 200 records is in the other datacenter %v after it was answered, want %v", best, copyGoal)
+	}
+}
+
+// oneChange: what one change among a thousand records costs.
+func (f *sharers) oneChange() {
+	f.t.Helper()
+	f.writeAll("r0-", 200, 600)
+	f.same("1,000 records")
+	const metric = "wanfed_replication_received_bytes_total"
+	for i := range 3 {
+		before := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric)
+		if _, err := f.write(f.there[0], f.doc("r0-7", 1000+i)); err != nil {
+			f.t.Fatal(err)
+		}
+		f.same("one change")
+		cost := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric) - before
+		f.t.Logf("one change among 1,000 records: %.0f bytes", cost)
+		if cost <= 0 || cost > changeGoal {
+			f.t.Errorf("one change among 1,000 records costs %.0f bytes, want at most %d", cost, changeGoal)
+		}
+	}
+}
+
+// sustained: 100 changes a second do not pile up.
+func (f *sharers) sustained() {
+	f.t.Helper()
+	n := int(byForm(200, 3000))
+	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
+	defer cancel()
+	arrived := f.arrivals(ctx, "s", n)
+	var mu sync.Mutex
+	acked := map[string]time.Time{}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var wg sync.WaitGroup
+	for i := range n {
+		<-tick.C
+		wg.Go(func() {
+			r, err := f.write(f.there[i%3], f.doc(fmt.Sprint("s", i%50), i))
+			if err != nil {
+				f.t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			acked[r.Id.Name+"@"+r.Generation] = time.Now()
+		})
+	}
+	wg.Wait()
+	f.same("100 changes a second")
+	cancel() // of changes that overtook each other, only the last was copied
+	at := <-arrived
+	var lags []time.Duration
+	for name, when := range at {
+		lags = append(lags, when.Sub(acked[name]))
+	}
+	slices.Sort(lags)
+	if len(lags) < n/2 {
+		f.t.Fatalf("%d of %d changes were seen", len(lags), n)
+	}
+	f.t.Logf("%d changes at 100 a second: in the other datacenter %v after the answer at the median, %v at the 99th percentile, %v at most; %d seen",
+		n, ms(lags[len(lags)/2]), ms(lags[len(lags)*99/100]), ms(lags[len(lags)-1]), len(lags))
+	if last := lags[len(lags)-1]; last > 5*time.Second {
+		f.t.Errorf("a change took %v", last)
+	}
+}
+
+// fromSecondary: an operator writes in the secondary, and finds there what he wrote.
+func (f *sharers) fromSecondary() {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
+	defer cancel()
+	var took []time.Duration
+	var last *pb.Resource
+	for i := range 20 {
+		r := f.doc("here", i)
+		if last != nil {
+			r.Version = last.Version // a compare-and-swap each time
+		}
+		began := time.Now()
+		out, err := f.here.Write(ctx, &pb.WriteRequest{Resource: r})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+		got, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}})
+		if err != nil || !proto.Equal(got.Resource, out.Resource) || out.Resource.PrimaryModifyIndex == 0 {
+			f.t.Fatalf("read %v, %v after writing %v", got, err, out)
+		}
+		last = out.Resource
+	}
+	slices.Sort(took)
+	f.t.Logf("a write in the secondary, to the primary and back as a copy: %v at the median, %v at most", ms(took[len(took)/2]), ms(took[len(took)-1]))
+	old := f.doc("here", 99)
+	old.Version = "1"
+	if _, err := f.here.Write(ctx, &pb.WriteRequest{Resource: old}); status.Code(err) != codes.Aborted {
+		f.t.Errorf("a compare-and-swap with another version: %v", err)
+	}
+	if _, err := f.here.Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); err != nil {
+		f.t.Error(err)
+	}
+	if _, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
+		f.t.Errorf("after its deletion: %v", err)
+	}
+}
+
+// same waits until the secondary has what the primary has.
+func (f *sharers) same(what string) {
+	f.t.Helper()
+	took := lab.Eventually(f.t, 40*time.Second, what, func(ctx context.Context) error {
+		var lists []map[string]string
+		for _, at := range []pb.ResourceServiceClient{f.there[0], f.here} {
+			out, err := at.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: document.Type})
+			if err != nil {
+				return err
+			}
+			m := map[string]string{}
+			for _, r := range out.Resources {
+				m[r.Id.Name] = r.Id.Uid + " " + r.Generation
+			}
+			lists = append(lists, m)
+		}
+		for name, there := range lists[0] {
+			if lists[1][name] != there {
+				return fmt.Errorf("%s is %s, and %q in the secondary", name, there, lists[1][name])
+			}
+		}
+		if len(lists[0]) != len(lists[1]) {
+			return fmt.Errorf("%d records, and %d in the secondary", len(lists[0]), len(lists[1]))
+		}
+		return nil
+	})
+	f.t.Logf("%s: the copies are level after %v", what, ms(took))
+}
+
+// faults: while documents are written and deleted, the primary's leader, the secondary's server and a gateway die.
+func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
+	f.t.Helper()
+	ctx, stop := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := f.write(f.there[i%2], f.doc(fmt.Sprint("f", i%40), i)); err != nil && ctx.Err() == nil {
+				f.t.Error(err)
+			}
+			if i%5 == 0 {
+				_, _ = f.there[i%2].Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: fmt.Sprint("f", (i+20)%40)}})
+			}
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
+	pause := byForm(300*time.Millisecond, 3*time.Second)
+	for range int(byForm(1, 5)) {
+		for _, n := range []*lab.Node{leaderOf(f.t, dc1), lab.One(dc2), dc1.Gateways[0]} {
+			n.Kill()
+			<-time.After(pause)
+			switch {
+			case n.WAN != "":
+				n.StartGateway()
+			default:
+				n.StartServer("--remote-writes-from", "dc2")
+			}
+			<-time.After(pause)
+		}
+	}
+	stop()
+	wg.Wait()
+	f.same("after kill -9 of leader, secondary and gateway")
+}
+
+// restore: an older state of the primary is the secondary's too.
+func (f *sharers) restore(dc1 *lab.Datacenter) {
+	f.t.Helper()
+	first := dc1.Servers[0]
+	file := f.t.TempDir() + "/snapshot"
+	mustOperate(f.t, f.l, first, "snapshot", "save", file)
+	before := f.names()
+	for _, name := range []string{"r0-7", "r1-8", "new"} {
+		if _, err := f.write(f.there[0], f.doc(name, -1)); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	f.same("before the restore")
+	mustOperate(f.t, f.l, first, "snapshot", "restore", file)
+	f.same("after the restore")
+	if after := f.names(); !slices.Equal(before, after) {
+		f.t.Errorf("restored: %d records, before: %d", len(after), len(before))
+	}
+}
+
+func (f *sharers) names() []string {
+	f.t.Helper()
+	out, err := f.there[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var names []string
+	for _, r := range out.Resources {
+		names = append(names, r.Id.Name+" "+r.Generation)
+	}
+	return names
+}
+
+// metricOf reads one metric, without labels, of a server.
+func metricOf(t *testing.T, s *lab.Node, name string) float64 {
+	t.Helper()
+	tr := &http.Transport{DialContext: lab.DialIn(s.NS)}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://127.0.0.1:8500/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
