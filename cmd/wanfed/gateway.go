@@ -28,6 +28,7 @@ type gatewaySettings struct {
 	CertFile  string   `hcl:"cert_file,optional" help:"PEM file of this gateway's certificate (required)"`
 	KeyFile   string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
 	Servers   []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required); may be given again"`
+	Protocols []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"protocol (ALPN) that this datacenter's servers speak: clients that offer none of those given are refused; none given: the servers decide; may be given again"`
 	LAN       string   `hcl:"lan,optional" help:"ip:port for the servers of this datacenter (required)"`
 	WAN       string   `hcl:"wan,optional" help:"host:port that other datacenters dial; listened on too, unless --wan-bind is given (required)"`
 	WANBind   string   `hcl:"wan_bind,optional" help:"ip:port to listen on for other datacenters, where --wan is no address of this machine (behind NAT)"`
@@ -154,7 +155,7 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, p *gatewayProce
 	ready := proc.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lanLn), WAN: withPort(s.WAN, wanLn)}
 	p.client, err = proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
-		LANSide: lanLn.Side, WANSide: wanLn.Side, Logger: p.log,
+		Protocols: s.Protocols, LANSide: lanLn.Side, WANSide: wanLn.Side, Logger: p.log,
 	})
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ func (s gatewaySettings) checkAlone() error {
 		{"dc", s.DC != ""}, {"node", s.Node != ""}, {"data_dir", s.DataDir != ""},
 		{"ca_file", s.CAFile != ""}, {"cert_file", s.CertFile != ""}, {"key_file", s.KeyFile != ""},
 		{"servers", len(s.Servers) > 0}, {"lan", s.LAN != ""}, {"wan", s.WAN != ""}, {"wan_bind", s.WANBind != ""},
+		{"server_protocols", len(s.Protocols) > 0},
 	} {
 		if f.set {
 			foreign = append(foreign, f.name)

@@ -45,6 +45,11 @@ func (s gatewaySettings) check() error {
 			fault("servers: %w", err)
 		}
 	}
+	for _, id := range s.Protocols {
+		if id == "" || len(id) > 255 {
+			fault("server_protocols: %q is no protocol id (ALPN): it has 1 to 255 bytes, such as h2", id)
+		}
+	}
 	for _, f := range []struct{ name, value string }{{"lan", s.LAN}, {"wan_bind", s.WANBind}} {
 		if f.value != "" && !isIPPort(f.value) {
 			fault("%s %q is not ip:port", f.name, f.value)

@@ -32,6 +32,8 @@ type Config struct {
 	Servers []string
 	// LAN and WAN are the addresses (host:port) that servers here, and other datacenters, dial. Required.
 	LAN, WAN string
+	// Protocols are ids (ALPN) of which a client of this datacenter's servers must offer one. Empty: it may offer what it likes.
+	Protocols []string
 	// DataDir keeps the last snapshot. Required; made with mode 0700 if absent.
 	DataDir string
 	// LANSide and WANSide get the tables. Required.
@@ -249,7 +251,7 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 }
 
 func (c *Client) use(snap *pb.GatewaySnapshot) {
-	lan, wan, faults := Tables(snap)
+	lan, wan, faults := Tables(snap, c.cfg.Protocols)
 	for _, err := range faults {
 		c.cfg.Logger.Warn("left out of the routes", "err", err)
 	}

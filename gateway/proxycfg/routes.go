@@ -12,9 +12,10 @@ import (
 )
 
 // Tables builds what the two sides of a gateway route by. It is pure. What cannot be routed by, such as an address without a
-// port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others.
-func Tables(snap *pb.GatewaySnapshot) (lan, wan *gateway.Table, faults []error) {
-	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), seen: map[string]bool{}}
+// port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others. To this
+// datacenter's servers only clients pass that offer one of protocols (ALPN), if there are any.
+func Tables(snap *pb.GatewaySnapshot, protocols []string) (lan, wan *gateway.Table, faults []error) {
+	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), protocols: protocols, seen: map[string]bool{}}
 	b.servers(snap.GetServers())
 	wan = b.table()
 	for _, dc := range snap.GetDatacenters() {
@@ -26,6 +27,7 @@ func Tables(snap *pb.GatewaySnapshot) (lan, wan *gateway.Table, faults []error) 
 // builder collects routes that are fit for a table.
 type builder struct {
 	dc, domain string
+	protocols  []string
 	routes     []gateway.Route
 	seen       map[string]bool // names of routes
 	faults     []error
@@ -68,13 +70,13 @@ func (b *builder) servers(servers []*pb.SnapshotServer) {
 			b.faults = append(b.faults, fmt.Errorf("server %q: %w", s.GetNode(), err))
 			continue
 		}
-		ok := b.add(gateway.Route{Match: tlsutil.ServerName(s.Node, b.dc, b.domain), To: []string{s.Address}})
+		ok := b.add(gateway.Route{Match: tlsutil.ServerName(s.Node, b.dc, b.domain), To: []string{s.Address}, Protocols: b.protocols})
 		if ok && !slices.Contains(all, s.Address) {
 			all = append(all, s.Address)
 		}
 	}
 	if len(all) > 0 {
-		b.add(gateway.Route{Match: tlsutil.ServerName("", b.dc, b.domain), To: all})
+		b.add(gateway.Route{Match: tlsutil.ServerName("", b.dc, b.domain), To: all, Protocols: b.protocols})
 	}
 }
 

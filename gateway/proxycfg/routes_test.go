@@ -88,7 +88,7 @@ func TestTables(t *testing.T) {
 			if tt.snap.Domain == "" {
 				tt.snap.Domain = "wanfed"
 			}
-			lan, wan, faults := Tables(tt.snap)
+			lan, wan, faults := Tables(tt.snap, nil)
 			if d := cmp.Diff(sorted(tt.lan), lan.Routes(), cmpopts.EquateEmpty()); d != "" {
 				t.Error("lan:", d)
 			}
@@ -111,4 +111,22 @@ func TestTables(t *testing.T) {
 // sorted is a table's order.
 func sorted(r []gateway.Route) []gateway.Route {
 	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
+}
+
+// TestProtocols has only the ways to this datacenter's servers want protocols: what those of others speak is their gateways' business.
+func TestProtocols(t *testing.T) {
+	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
+		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
+	lan, wan, faults := Tables(snap, []string{"wanfed/gossip/1"})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for name, want := range map[string]int{"server.dc1.wanfed": 1, "srv1.server.dc1.wanfed": 1, "server.dc2.wanfed": 0, "srv1.server.dc2.wanfed": 0} {
+		if r, ok := lan.Lookup(name); !ok || len(r.Protocols) != want {
+			t.Errorf("lan %s: %+v", name, r)
+		}
+		if r, ok := wan.Lookup(name); ok != (want > 0) || len(r.Protocols) != want {
+			t.Errorf("wan %s: %+v", name, r)
+		}
+	}
 }
