@@ -11,7 +11,7 @@
 //
 // # HTTP
 //
-// Endpoints, all GET:
+// Endpoints that are read by GET:
 //
 //	/v1/internal/federation-states                what every datacenter's gateways are
 //	/v1/internal/federation-states/mesh-gateways  the gateways alone, by datacenter
@@ -19,6 +19,8 @@
 //	/v1/agent/members[?wan=1]                     servers of this datacenter, or of all
 //	/v1/agent/federation-status                   Status: how well this datacenter sees the others
 //	/v1/catalog/datacenters, /v1/status/leader, /v1/status/peers
+//
+// and resources of every type under ResourcePath, which package resource/resourcehttp describes.
 //
 // ?dc=NAME asks another datacenter. The first three block with ?index=N&wait=5m until the index is not N any more, at
 // most DefaultWait when wait is absent and never longer than MaxBlock(MaxWait).

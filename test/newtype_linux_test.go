@@ -154,6 +154,8 @@ var readsOnly = regexp.MustCompile(`resource (read|list)|^curl -s [^-]`)
 func (r *reader) run(command, want string) {
 	r.Helper()
 	r.commands++
+	began := time.Now()
+	defer func() { r.Logf("%5.2f s $ %s", time.Since(began).Seconds(), command) }()
 	switch {
 	case strings.Contains(command, "wanfed demo"):
 		r.startDemo(command)
