@@ -50,6 +50,7 @@ var suite = []struct {
 	{"AccessLog", testAccessLog},
 	{"CutAnswer", testCutAnswer},
 	{"CutEverywhere", testCutEverywhere},
+	{"HelloMemory", testHelloMemory},
 	{"Circuit", testCircuit},
 	{"MaxPerUpstream", testMaxPerUpstream},
 	{"ProxyProtocolIn", testProxyProtocolIn},

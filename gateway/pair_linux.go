@@ -135,6 +135,7 @@ func (p *pair) close(w *worker) {
 	if p.search != nil {
 		p.search.release(w)
 	}
+	p.dropPeek(w)
 	switch p.state {
 	case stateHello:
 		w.waiting.remove(p)

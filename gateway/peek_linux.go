@@ -14,6 +14,7 @@ import (
 type peek struct {
 	parser HelloParser
 	b      []byte
+	share
 }
 
 // readHello reads until the ClientHello is complete or nothing more has come.
@@ -67,6 +68,18 @@ func (p *pair) readHello(w *worker) {
 			p.peek, in = &peek{}, slices.Clone(in) // the worker's buffer is for the next
 		}
 		p.peek.b, p.peek.parser = in, parser
+		if !w.engine.hellos.grow(&p.peek.share, cap(in)+cap(parser.msg)) {
+			p.refuse(w, errHelloMemory)
+			return
+		}
+	}
+}
+
+// dropPeek forgets the first part of the hello.
+func (p *pair) dropPeek(w *worker) {
+	if p.peek != nil {
+		w.engine.hellos.free(&p.peek.share)
+		p.peek = nil
 	}
 }
 

@@ -94,6 +94,7 @@ type Proxy struct {
 	dialTimeout  time.Duration
 	dialer       Dialer
 	maxConns     atomic.Int64
+	hellos       helloMemory
 	grace        time.Duration // a connection without a hello older than this makes room for a new one
 	drain        drain
 	access       *accessLog
@@ -123,6 +124,7 @@ func New(cfg Config) (*Proxy, error) {
 		custom:       cfg.Dial != nil,
 	}
 	p.SetMaxConns(cfg.MaxConns)
+	p.hellos.max.Store(maxHelloMemory)
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
 	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)

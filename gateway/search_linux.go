@@ -45,7 +45,8 @@ func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked [
 	s.hello = append(s.hello, peeked...)
 	s.ask = len(to.To) > 1 && !hello.EarlyData
 	s.over = w.now.Add(2 * d.Timeout)
-	p.search, p.peek = s, nil
+	p.search = s
+	p.dropPeek(w)
 	sorted, due := d.evidence.order(to.To, to.start(), w.now, d.Memory)
 	if due != "" {
 		var hello []byte

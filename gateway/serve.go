@@ -173,6 +173,8 @@ func (e *netEngine) write(c net.Conn, b []byte) error {
 func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 	c.client.SetReadDeadline(c.began.Add(e.helloTimeout))
 	var parser HelloParser
+	var mem share
+	defer e.hellos.free(&mem)
 	for {
 		n, readErr := c.client.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -197,6 +199,9 @@ func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 			return Hello{}, nil, readErr
 		}
 		if len(buf) == cap(buf) {
+			if !e.hellos.grow(&mem, 2*cap(buf)+cap(parser.msg)) {
+				return Hello{}, nil, errHelloMemory
+			}
 			buf = append(make([]byte, 0, min(max(2*cap(buf), helloBuffer), MaxHelloSize)), buf...)
 		}
 	}
