@@ -29,6 +29,7 @@ type pathConn struct {
 	addr string        // that was dialed
 	rtt  time.Duration // of the TLS handshake
 	took time.Duration // TCP and TLS together
+	cork cork
 }
 
 // roundTrip estimates the round trip to the server. TCP and TLS together take two, also when a gateway between them connects

@@ -53,7 +53,7 @@ type Dialer struct {
 	names *resolver
 	log   *slog.Logger
 
-	worked worked
+	worked signals // by datacenter: a dial of it, or a probe, has worked. Those that wait before they dial it again need not
 }
 
 // NewDialer checks cfg. A Dialer holds nothing that needs closing.

@@ -77,6 +77,16 @@ func (d *Dialer) elsewhere(c *tls.Conn, to Target) []Hop {
 	return hops
 }
 
+// tell makes the other links over the same first gateway ask for an echo now, once for each silence: a gateway that stands still is
+// silent for all of them, and a quiet link would ask half a minute later.
+func (lc *linkConn) tell(now time.Time) {
+	if !lc.echo.isLate() || lc.told.After(lc.echo.last()) {
+		return
+	}
+	lc.told = now
+	lc.l.t.silent.note(lc.path.hop.Addr)
+}
+
 // doubt is called when an echo is late by twice the patience. It looks for another way, beside the connection, which goes on:
 // the path is dead, or the peer is busy. What is found is given up when the echo has come meanwhile. A connection that never gave
 // an echo has until the silence limit: one after the other to a peer that gives none would help nobody.

@@ -24,6 +24,8 @@ type gatewayDouble struct {
 	dc     string
 	addr   string
 	routes map[string]string // node -> address
+	far    map[string]string // datacenter -> address of its only server, for a gateway that is another datacenter's own; else nil
+	dial   func(addr string) (net.Conn, error)
 
 	mu     sync.Mutex
 	frozen bool
@@ -37,6 +39,7 @@ type gatewayDouble struct {
 
 func newGatewayDouble(t testing.TB, ln net.Listener, dc string, routes map[string]string) *gatewayDouble {
 	g := &gatewayDouble{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thaw: make(chan struct{})}
+	g.dial = func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }
 	close(g.thaw)
 	g.serve(ln)
 	t.Cleanup(g.stop)
@@ -134,7 +137,7 @@ func (g *gatewayDouble) relay(c net.Conn) {
 	if addr == "" {
 		return
 	}
-	out, err := net.Dial("tcp", addr)
+	out, err := g.dial(addr)
 	if err != nil {
 		return
 	}
@@ -152,6 +155,9 @@ func (g *gatewayDouble) relay(c net.Conn) {
 }
 
 func (g *gatewayDouble) route(sni string) string {
+	if dc, ok := strings.CutSuffix(sni, "."+tlsutil.DefaultDomain); ok && g.far != nil {
+		return g.far[dc[strings.LastIndex(dc, ".")+1:]]
+	}
 	name, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
 	if !ok || len(g.routes) == 0 {
 		return ""

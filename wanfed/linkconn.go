@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type linkConn struct {
 	late    *time.Timer    // for the echo that is awaited
 	looking bool           // for a better way, or
 	doubted bool           // for any other way
+	told    time.Time      // when the other links over the same gateway were last told that an echo is late
 	found   chan *tls.Conn // size 1: the result of looking, nil if there is none
 	next    *tls.Conn      // the connection that takes over from this one
 }
@@ -158,6 +160,7 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 	defer better.Stop()
 	changed, turned := lc.l.t.book.Changed(), lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
 	ways := lc.l.ways()
+	silent := lc.l.t.silent.at(lc.path.hop.Addr)
 	look() // the book may have changed while this connection was dialed
 	lc.used = time.Now()
 	if err := lc.flush(ctx, lc.used, true); err != nil {
@@ -166,6 +169,7 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 	for {
 		select {
 		case <-lc.l.wake:
+			runtime.Gosched() // whoever else is about to send does so before, and all goes out together
 			lc.used = time.Now()
 			err = lc.flush(ctx, lc.used, lc.used.Sub(lc.echoed) >= tm.echoEvery)
 		case now := <-tick.C:
@@ -176,7 +180,8 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 			case lc.consul && now.Sub(lc.began) >= tm.consulAge:
 				return lc.flush(ctx, now, false), nil
 			case unused >= tm.quiet && now.Sub(lc.echoed) < tm.quietEcho:
-				lc.spare = nil // what a burst needed
+				lc.spare, lc.out = nil, nil // what a burst needed
+				lc.path.cork.free()
 				continue
 			}
 			err = lc.flush(ctx, now, true)
@@ -192,7 +197,13 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 		case <-better.C:
 			look()
 		case <-lc.late.C:
+			lc.tell(time.Now())
 			doubt()
+		case <-silent:
+			silent = lc.l.t.silent.at(lc.path.hop.Addr)
+			if now := time.Now(); !lc.consul && now.Sub(lc.echoed) >= tm.echoEvery {
+				err = lc.flush(ctx, now, true)
+			}
 		case c := <-lc.found:
 			doubted := lc.doubted
 			lc.looking, lc.doubted, lc.next = false, false, c
@@ -259,7 +270,7 @@ func (lc *linkConn) write(ctx context.Context, now time.Time, b []byte) error {
 		if ctx.Err() != nil { // checked after: pump's AfterFunc may have come before
 			lc.c.SetWriteDeadline(time.Now().Add(stopGrace))
 		}
-		if _, err := lc.c.Write(chunk); err != nil {
+		if err := lc.path.writeAtOnce(lc.c, chunk); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		if b = b[len(chunk):]; len(b) > 0 {

@@ -52,6 +52,13 @@ func (e *echo) isLate() bool {
 	return e.awaited && !e.answered.IsZero()
 }
 
+// last is when an answer last came; zero: never.
+func (e *echo) last() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.answered
+}
+
 // answers is called when the answer to the echo of asked has come.
 func (lc *linkConn) answers(asked time.Duration, now time.Time) {
 	lc.echo.mu.Lock()

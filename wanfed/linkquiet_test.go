@@ -153,3 +153,53 @@ func TestTooManyQuietLinks(t *testing.T) {
 		}
 	})
 }
+
+// A gateway that stands still is found out by all links over it as soon as one of them notices, long before a quiet one would ask.
+func TestQuietLinksShareDoubts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := newMemNet()
+		a := newAuthority(t)
+		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
+		r, far := &Routes{Hops: map[string][]Hop{}}, map[string]string{}
+		for i, dc := range []string{"dc2", "dc3", "dc4"} {
+			far[dc] = newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i))).addr
+		}
+		var gws []*gatewayDouble
+		for _, addr := range []string{"10.0.1.101:8443", "10.0.1.102:8443"} {
+			g := newGatewayDouble(t, nw.listen(addr), "dc1", nil)
+			g.far, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
+			gws = append(gws, g)
+		}
+		hop := func(i int) Hop { return Hop{Addr: gws[i].addr, Via: "own", Own: true} }
+		r.Hops["dc2"], r.Hops["dc3"], r.Hops["dc4"] = []Hop{hop(0), hop(1)}, []Hop{hop(0), hop(1)}, []Hop{hop(1)}
+		n1.book.Store(r)
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		send(t, t1, "srv1.dc3", "x")
+		send(t, t1, "srv1.dc4", "x")
+		// Until half-way between two of the echoes that dc3's link asks for when it is quiet.
+		time.Sleep(tm.quiet + 2*tm.quietEcho + tm.quietEcho/2)
+		send(t, t1, "srv1.dc2", "x")
+		time.Sleep(tm.echoEvery + time.Second)
+		over := func() (out []string) {
+			for _, l := range n1.tun.Stats().Links {
+				if !l.ConnectedSince.IsZero() {
+					out = append(out, l.Hop.Addr)
+				}
+			}
+			return out
+		}
+		if got := over(); !slices.Equal(got, []string{gws[0].addr, gws[0].addr, gws[1].addr}) {
+			t.Fatalf("links go over %v", got)
+		}
+		gws[0].freeze(true)
+		time.Sleep(2 * tm.echoEvery) // dc2's link asks for an echo; dc3's would not yet
+		if got := over(); !slices.Equal(got, []string{gws[1].addr, gws[1].addr, gws[1].addr}) {
+			t.Errorf("links go over %v", got)
+		}
+		if n := gws[1].count(); n != 3 {
+			t.Errorf("%d connections over the second gateway, want one of each link", n)
+		}
+		gws[0].freeze(false)
+	})
+}

@@ -80,9 +80,9 @@ func (s *session) ask(ctx context.Context, c *streamConn, h streamHeader) error 
 		return fmt.Errorf("write stream header: %w", err)
 	}
 	if h.pool == poolCalls && time.Since(s.since) < s.patience() {
-		c.unanswered = true // the path has just worked: gRPC need not wait a round trip before it begins
+		c.unanswered.Store(true) // the path has just worked: gRPC need not wait a round trip before it begins
 	} else if err := c.readStatus(); err != nil {
-		return err
+		return fmt.Errorf("read stream status: %w", err)
 	}
 	if !stop() {
 		return ctx.Err()

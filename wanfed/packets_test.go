@@ -4,6 +4,7 @@ package wanfed
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -153,4 +154,34 @@ func FuzzPacketConn(f *testing.F) {
 			t.Fatalf("%q, echoes %x, %q; want %q, %x, one of %q", got, out, why, want, echoes, whys)
 		}
 	})
+}
+
+// What a peer announces costs nothing: memory is taken as bytes arrive.
+func TestAnnouncedLengthTakesNoMemory(t *testing.T) {
+	r := newReading(t)
+	for _, announced := range []struct {
+		frame  []byte
+		consul bool
+	}{
+		{binary.BigEndian.AppendUint32(nil, maxConsulPacket), true},
+		{appendFrame(nil, PoolWAN, "", make([]byte, MaxPacket))[:frameHeadLen], false},
+	} {
+		c := &scriptConn{in: append(announced.frame, "the beginning of a packet"...), chunk: 1 << 20}
+		pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
+		frame := pc.frame
+		if announced.consul {
+			frame = pc.consulFrame
+		}
+		if why, _ := pc.run(frame); why != faultTruncated || len(pc.buf) > minReadBuffer {
+			t.Errorf("consul %v: %q, a buffer of %d bytes", announced.consul, why, len(pc.buf))
+		}
+		c = &scriptConn{in: append(announced.frame, make([]byte, 50<<10)...), chunk: 1000}
+		pc = r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
+		if frame = pc.frame; announced.consul {
+			frame = pc.consulFrame
+		}
+		if _, _ = pc.run(frame); len(pc.buf) > 128<<10 {
+			t.Errorf("consul %v: a buffer of %d bytes for 50 KiB", announced.consul, len(pc.buf))
+		}
+	}
 }

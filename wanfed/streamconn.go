@@ -4,11 +4,11 @@ package wanfed
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -26,7 +26,8 @@ type streamConn struct {
 	once   sync.Once
 	s      *session // of a stream that was opened here; else nil
 
-	unanswered bool // the acceptor's status comes before what Read gives; only Read's goroutine has it
+	unanswered atomic.Bool // the acceptor's status comes before what Read gives
+	amu        sync.Mutex  // one Read at a time takes it
 
 	wmu sync.Mutex // one Write at a time
 
@@ -43,9 +44,8 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	if c.unanswered {
-		c.unanswered = false
-		if err := c.readStatus(); err != nil {
+	if c.unanswered.Load() {
+		if err := c.takeStatus(); err != nil {
 			return 0, err
 		}
 	}
@@ -59,11 +59,26 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
+// takeStatus takes the status that was not waited for, unless another Read was faster.
+func (c *streamConn) takeStatus() error {
+	c.amu.Lock()
+	defer c.amu.Unlock()
+	if !c.unanswered.Load() {
+		return nil
+	}
+	var refused *refusedError
+	err := c.readStatus()
+	if err == nil || errors.As(err, &refused) {
+		c.unanswered.Store(false) // else it was no answer: a deadline has passed, say
+	}
+	return err
+}
+
 // readStatus reads the answer to the stream's header.
 func (c *streamConn) readStatus() error {
 	var status [1]byte
-	if _, err := io.ReadFull(c, status[:]); err != nil {
-		return fmt.Errorf("read stream status: %w", err)
+	if _, err := io.ReadFull(c.st, status[:]); err != nil {
+		return c.opError("read", err)
 	}
 	if streamStatus(status[0]) != streamOK {
 		return &refusedError{streamStatus(status[0]), string(c.peer)}

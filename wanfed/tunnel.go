@@ -49,6 +49,7 @@ type Tunnel struct {
 	protocols atomic.Uint64 // counts the changes of consul
 	calls     atomic.Pointer[callListener]
 	uses      linkUses
+	silent    signals // by first gateway's address: a link over it got no echo
 
 	mu       sync.RWMutex
 	pools    [PoolLAN + 1]*Transport // nil: not taken part in
