@@ -233,7 +233,7 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestEveryReadHasExamples(t *testing.T) {
-	for _, name := range []string{"members", "federation", "status", "version", "completion"} {
+	for _, name := range []string{"members", "federation", "resource", "status", "version", "completion"} {
 		c, _, err := newRoot().Find([]string{name})
 		if err != nil {
 			t.Fatal(err)

@@ -22,14 +22,14 @@ func newResourceApply() *cobra.Command {
 	c := newResourceWrite(&cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Create or update the resources of a file",
-		Long: `Create the resources of files, or update those that differ from what is stored. All are checked before the first is written; then they
-are written in their order, so that an owner may stand before what it owns. Of each it says whether it was created, updated or
-unchanged.
+		Long: `Create the resources of files, or update those that differ from what is stored. All are checked before the first is
+written; then they are written in their order, so that an owner may stand before what it owns. Of each it says whether it
+was created, updated or unchanged.
 
-A file is HCL, JSON or YAML, by its name (.hcl, .json, .yaml, .yml) or else by its looks. A resource has type, name and data, and perhaps
-partition, namespace, metadata, owner (type and name), version and uid; data are those of the type's message. What
-"read --format json" prints can be applied too. With a version only that version is replaced. Without metadata those
-that are stored stay. Several resources are: in HCL a block each, in JSON a list, in YAML documents.`,
+A file is HCL, JSON or YAML, by its name (.hcl, .json, .yaml, .yml) or else by its looks. A resource has type, name and
+data, and perhaps partition, namespace, metadata, owner (type and name), version and uid; data are those of the type's
+message. What "read --format json" prints can be applied too. With a version only that version is replaced. Without
+metadata those that are stored stay. Several resources are: in HCL a block each, in JSON a list, in YAML documents.`,
 		Example: `  wanfed resource apply -f web1.hcl
   wanfed resource apply -f racks.yaml --at dc2
   wanfed resource apply -f web1.hcl --version 12       # only if that is stored
@@ -44,7 +44,9 @@ A resource in HCL:
   }
 
 Several:
-  resource "catalog/v1/Node" "web1" { data { node = "web1", address = "10.0.0.1" } }
+  resource "catalog/v1/Node" "web1" {
+    data = { node = "web1", address = "10.0.0.1" }
+  }
 
 In YAML:
   type: catalog/v1/Node

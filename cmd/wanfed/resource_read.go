@@ -26,9 +26,9 @@ func newResourceTypes() *cobra.Command {
 	c := newResourceCommand(&cobra.Command{
 		Use:   "types",
 		Short: "List the types of resources that a server knows",
-		Long: `List the types of resources that a server knows: the scope in which their resources live, whether they are federated (written in the primary
-datacenter, and copied to all), and the protobuf message of their data. The server describes all of them, with their fields, at
-/api/openapi.json.`,
+		Long: `List the types of resources that a server knows: the scope in which their resources live, whether they are federated
+(owned by the primary datacenter, and copied to all), and the protobuf message of their data. The server describes all of
+them, with their fields, at /api/openapi.json.`,
 		Example: `  wanfed resource types
   curl http://127.0.0.1:8500/api/openapi.json | jq '.components.schemas["wanfed.v1.Node"]'`,
 		Args:              noArgs,

@@ -16,8 +16,8 @@ func newResourceWatch() *cobra.Command {
 	c := newResourceCommand(&cobra.Command{
 		Use:   "watch TYPE",
 		Short: "Follow the resources of a type",
-		Long: `Print the resources of a type, and then every change, until SIGINT or SIGTERM. It fails when the server ends the watch or is lost; a
-new one begins with what is there then. With --format json each event is a line of JSON.`,
+		Long: `Print the resources of a type, and then every change, until SIGINT or SIGTERM. It fails when the server ends the watch or
+is lost; a new one begins with what is there then. With --format json each event is a line of JSON.`,
 		Example: `  wanfed resource watch node
   wanfed resource watch node --prefix web --format json | jq -c 'select(.event == "delete").resource.id.name'`,
 		Args: typeArg,
