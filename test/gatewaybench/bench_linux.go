@@ -78,7 +78,7 @@ func (b bench) measure(ctx context.Context) ([]run, error) {
 
 func (r run) String() string {
 	s := fmt.Sprintf("%s round %d  %-16s %-15s", time.Now().Format(time.TimeOnly), r.round+1, r.row, r.contender)
-	for _, name := range []string{load.MBPerS, load.CPUPerGB, load.ConnPerS, load.CPUPerConn, load.CPUPerMsg, load.P50, load.P99, load.P99Ratio,
+	for _, name := range []string{load.MBPerS, load.CPUPerGB, load.ConnPerS, load.CPUPerConn, load.CPUPerMsg, load.P50, load.P99, load.P99Ratio, load.Lost,
 		load.RSSPerConn, load.Held, load.UserPart, load.Others} {
 		if v, ok := r.figures[name]; ok {
 			s += fmt.Sprintf(" %s %s,", name, number(v))
@@ -137,7 +137,9 @@ func (b bench) one(ctx context.Context, r row, c contender, certs string) (_ loa
 		if s.PIDs, err = load.Family(proxy.pid()); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, proxy.ended()) }()
+		if !r.ends() {
+			defer func() { err = errors.Join(err, proxy.ended()) }()
+		}
 	}
 	f, err := runLoad(ctx, b.self, b.endsCore, s, at.dir)
 	if err == nil && s.Kind == load.Update {

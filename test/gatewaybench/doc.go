@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Command gatewaybench compares the data plane of a gateway with HAProxy and nginx: throughput, new connections, latency,
-// memory of idle and of stalled connections, and what route changes do to open ones. It starts everything itself, on
-// 127.0.0.1, and ends it again. What is measured, and how, is package load's; which contenders there are and what their
-// figures must be is here.
+// memory of idle and of stalled connections, and what route changes, a new process and a stop do to open ones. It starts
+// everything itself, on 127.0.0.1, and ends it again. What is measured, and how, is package load's; which contenders there are
+// and what their figures must be is here.
 //
 // # Flow
 //

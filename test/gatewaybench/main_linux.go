@@ -83,6 +83,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	fs.DurationVar(&s.timing.settle, "settle", 2*time.Second, "time after which the memory of idle connections is read")
 	fs.IntVar(&s.timing.idle, "idle", 9500, "idle connections")
 	fs.IntVar(&s.timing.stalls, "stalls", 5000, "stalled hellos")
+	fs.IntVar(&s.timing.handed, "handed", 10000, "connections while the process is replaced")
 	fs.Float64Var(&s.noisy, "noisy", 0.2, "how many cores other processes may use during a run")
 	fs.DurationVar(&s.patience, "patience", 10*time.Second, "how long to wait until they do not use more")
 	fs.IntVar(&s.retries, "retries", 1, "how often to repeat a run during which they did")
@@ -98,8 +99,8 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	if s.format != "table" && s.format != "json" {
 		errs = append(errs, fmt.Errorf("format %q is neither table nor json", s.format))
 	}
-	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 {
-		errs = append(errs, errors.New("rounds, for, idle and stalls must be positive"))
+	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 || s.timing.handed < 1 {
+		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive"))
 	}
 	return s, errors.Join(errs...)
 }

@@ -68,7 +68,7 @@ func measured(t *testing.T, flags ...string) report {
 	defer cancel()
 	var out, progress strings.Builder
 	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "500ms", "--warm", "50ms",
-		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--patience", "0", "--noisy", "9", "--retries", "2"}, flags...)
+		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--handed", "300", "--patience", "0", "--noisy", "9", "--retries", "2"}, flags...)
 	err = dispatch(ctx, flags, &out, &progress)
 	t.Log(progress.String())
 	if err != nil {
@@ -117,9 +117,11 @@ func TestRowsWithGatewayAlone(t *testing.T) {
 }
 
 func TestStalledHellosAndUpdates(t *testing.T) {
-	rep := measured(t, "--rows", "stall,update")
+	rep := measured(t, "--rows", "stall,update,handover,drain")
 	rep.check(t, "stall", "wanfed", map[string]float64{"held": 1, "gone after s": 1, "p99 µs": 1})
 	rep.check(t, "update", "wanfed", map[string]float64{"p99 µs": 1, "sent": 50, "updates/s": 1})
+	rep.check(t, "handover", "wanfed", map[string]float64{"p99 µs": 1, "sent": 250, "handovers": 2})
+	rep.check(t, "drain", "wanfed", map[string]float64{"sent": 50, "gone after s": 1})
 	for _, l := range rep.Lines {
 		if name := l.Figure; (name == "lost" || name == "left") && l.Of["wanfed"].Median != 0 {
 			t.Errorf("%s: %s %v", l.Row, name, l.Of["wanfed"].Median)

@@ -67,13 +67,8 @@ func startPinned(name string, core int, cmd *exec.Cmd, log string) (*process, er
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stop ends the process and its children.
+// stop ends the process and its children, also those that it has left.
 func (p *process) stop() {
-	select {
-	case <-p.done:
-		return
-	default:
-	}
 	_ = syscall.Kill(-p.pid(), syscall.SIGTERM)
 	select {
 	case <-p.done:

@@ -84,7 +84,9 @@ func startServers(self, certs string, core int, raw, tls string, at *places) (*p
 }
 
 // loadTime bounds the life of a load process.
-func loadTime(s load.Spec) time.Duration { return time.Minute + s.Warm + 4*s.For + s.Settle }
+func loadTime(s load.Spec) time.Duration {
+	return time.Minute + s.Warm + 4*s.For + s.Settle + 2*s.DrainTime
+}
 
 // runLoad runs one measurement in a child.
 func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string) (load.Figures, error) {

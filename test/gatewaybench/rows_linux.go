@@ -60,13 +60,14 @@ const (
 	updateRoutes    = 100
 	updatePerSecond = 100
 	updatesFigure   = "updates/s"
+	drainTime       = 2 * time.Second // the gateway's default
 	addedP50        = "added p50 µs"
 )
 
 // timing is how long runs take.
 type timing struct {
 	warm, measure, settle time.Duration
-	idle, stalls          int // connections
+	idle, stalls, handed  int // connections
 }
 
 // rows returns everything that can be measured.
@@ -114,6 +115,10 @@ func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
 	stall.Rate, stall.For = 500, 2*t.measure // for a p99 of enough connections
 	update := spec(load.Update, 64)
 	update.Rate, update.For, update.Interval = 500, 2*t.measure, 20*time.Millisecond
+	handover := update
+	handover.Kind, handover.Rate = load.Handover, max(1, int(float64(t.handed)/handover.For.Seconds()))
+	drain := update
+	drain.Kind, drain.For, drain.DrainTime = load.Drain, t.measure, drainTime
 	return []row{
 		{fmt.Sprintf("idle/%d", t.idle), spec(load.Idle, t.idle), []figure{
 			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn},
@@ -127,6 +132,14 @@ func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
 		{"update/100", update, []figure{
 			{name: load.P99Ratio, plain: true, goal: goal{itself, 1.1}}, {name: load.P99, plain: true}, {name: load.Lost, goal: goal{itself, 0}, plain: true},
 			{name: load.Sent, plain: true}, {name: updatesFigure, plain: true},
+		}},
+		{fmt.Sprintf("handover/%d", t.handed), handover, []figure{
+			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Handovers, plain: true},
+			{name: load.P99, plain: true}, {name: load.P99Ratio, plain: true},
+		}},
+		{"drain/500", drain, []figure{
+			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Refused, plain: true},
+			{name: load.GoneAfter, plain: true}, {name: load.Left, goal: goal{itself, 0}, plain: true},
 		}},
 	}
 }
@@ -168,10 +181,13 @@ func choose(all []row, prefixes string) ([]row, error) {
 	return chosen, nil
 }
 
+// ends says whether the proxy's process ends by itself while it is measured.
+func (r row) ends() bool { return r.spec.Kind == load.Handover || r.spec.Kind == load.Drain }
+
 // fits says whether a contender can be measured by a row.
 func (r row) fits(c contender) bool {
 	switch r.spec.Kind {
-	case load.Update:
+	case load.Update, load.Handover, load.Drain:
 		return c.updatable()
 	case load.Idle, load.Stall:
 		return c.role != direct && c.addr == ""

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // connector opens connections that get one answer and are closed: a number at a time, each followed by the next, or some
@@ -17,6 +19,7 @@ type connector struct {
 	took       samples
 	sent       int
 	failed     int
+	refused    int // of those that failed: nobody listened
 	last       error
 	flying     int
 }
@@ -35,7 +38,9 @@ func (k *connector) begin(began time.Time) {
 
 func (k *connector) fault(err error) {
 	k.failed++
-	k.last = err
+	if k.last = err; errors.Is(err, unix.ECONNREFUSED) {
+		k.refused++
+	}
 }
 
 func (k *connector) ready(c *rawConn, events uint32) {

@@ -27,6 +27,8 @@ const (
 	GoneAfter  = "gone after s"
 	Left       = "left"
 	Lost       = "lost"
+	Refused    = "refused"
+	Handovers  = "handovers"
 	Sent       = "sent" // connections that were tried
 	// UserPart is how much of the proxy's CPU time was its own code, the rest being the kernel's for it; 0 to 1.
 	UserPart = "user part"

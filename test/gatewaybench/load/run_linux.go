@@ -30,6 +30,12 @@ const (
 	// Update opens Rate connections a second and pings Conns open ones each Interval, while routes change: P50, P99,
 	// P99Ratio, Lost.
 	Update Kind = "update"
+	// Handover does as Update, while the proxy's process (Routes.PID) is replaced, twice, by one that it starts at SIGUSR2: P50,
+	// P99, P99Ratio, Lost, Handovers.
+	Handover Kind = "handover"
+	// Drain opens Rate connections a second and pings Conns open ones each Interval, and stops the proxy (Routes.PID) by
+	// SIGTERM: P50, P99, Lost, Refused, GoneAfter, Left.
+	Drain Kind = "drain"
 )
 
 // Spec is one run. Not all fields count for each Kind.
@@ -54,7 +60,9 @@ type Spec struct {
 	HelloTimeout time.Duration
 	// PIDs are the proxy's processes, for CPU and memory; none for no proxy. ServerPIDs are those of Serve.
 	PIDs, ServerPIDs []int
-	// Routes is what Update changes.
+	// DrainTime is how long the proxy lets open connections go on when it is stopped.
+	DrainTime time.Duration
+	// Routes is what Update changes. Its PID is signalled by Handover and Drain too.
 	Routes RouteFile
 }
 
@@ -70,8 +78,10 @@ func (s Spec) validate() error {
 	fault(s.For <= 0, "the measured time must be positive")
 	fault(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("there is no %s over TLS", s.Kind))
 	fault(s.TLS && s.CertDir == "", "TLS needs the servers' certificate")
-	fault((s.Kind == Stall || s.Kind == Update) && s.Rate < 1, fmt.Sprintf("%s needs a rate of connections", s.Kind))
-	fault(s.Kind == Update && s.Interval <= 0, "update needs an interval of messages")
+	changes := s.Kind == Update || s.Kind == Handover || s.Kind == Drain
+	fault((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s needs a rate of connections", s.Kind))
+	fault(changes && s.Interval <= 0, fmt.Sprintf("%s needs an interval of messages", s.Kind))
+	fault(changes && s.Routes.PID <= 0, fmt.Sprintf("%s needs a process to signal", s.Kind))
 	return errors.Join(errs...)
 }
 
@@ -107,6 +117,10 @@ func Run(ctx context.Context, s Spec) (Figures, error) {
 		return c.stall(ctx)
 	case Update:
 		return c.update(ctx)
+	case Handover:
+		return c.handover(ctx)
+	case Drain:
+		return c.drain(ctx)
 	}
 	return nil, fmt.Errorf("%q is no kind of load", s.Kind)
 }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// drain stops the proxy while it is in use. New connections may be refused from then on; one that is not must get its answer. Open
+// ones go on: half of them end by themselves within half of the time that they have, the others stay until they are cut.
+func (c *client) drain(ctx context.Context) (Figures, error) {
+	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
+	if err != nil {
+		return nil, err
+	}
+	p := c.newPinger(conns)
+	p.start()
+	k := &connector{client: c, took: newSamples()}
+	opening := newPerSecond(c.spec.Rate, -1, k.begin)
+	at, err := c.spec.readClocks()
+	if err != nil {
+		return nil, err
+	}
+	c.pace(p, opening)
+	if err := c.run(ctx, c.spec.For); err != nil {
+		return nil, err
+	}
+	sp, err := c.spec.since(at)
+	if err == nil {
+		err = syscall.Kill(c.spec.Routes.PID, syscall.SIGTERM)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stopped := time.Now()
+	if err := c.run(ctx, c.spec.DrainTime/2); err != nil {
+		return nil, err
+	}
+	opening.left = 0
+	for _, conn := range conns[:len(conns)/2] {
+		c.drop(conn)
+	}
+	if err := c.run(ctx, c.spec.DrainTime/4); err != nil {
+		return nil, err
+	}
+	f := Figures{Sent: float64(k.sent), Refused: float64(k.refused), Lost: float64(p.lost + k.failed - k.refused + k.flying)}
+	f.add(sp)
+	f.addQuantiles(k.took)
+	lost := errors.Join(k.last, p.last)
+	for end := stopped.Add(c.spec.DrainTime + stallSlack); held(conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+		if err := c.run(ctx, 10*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	f[GoneAfter], f[Left] = time.Since(stopped).Seconds(), float64(held(conns))
+	if f[Lost] > 0 {
+		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], lost)
+	}
+	return f, ctx.Err()
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// handovers is how often a process is replaced in one run.
+	handovers = 2
+	// handoverTime bounds one.
+	handoverTime = 15 * time.Second
+)
+
+// handover compares good connections and open ones before and while the proxy's process is replaced by new ones. A connection that
+// is lost in either counts.
+func (c *client) handover(ctx context.Context) (Figures, error) {
+	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
+	if err != nil {
+		return nil, err
+	}
+	p := c.newPinger(conns)
+	p.start()
+	before, _, err := c.good(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	var g errgroup.Group
+	g.Go(func() error { return c.succeed(ctx, c.spec.Routes.PID) })
+	during, sp, err := c.good(ctx, p)
+	if err = errors.Join(err, g.Wait()); err != nil {
+		return nil, err
+	}
+	f := during.compare(before, sp)
+	f[Lost] += float64(p.lost)
+	f[Handovers] = handovers
+	if f[Lost] > 0 {
+		err = fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.last, p.last))
+	}
+	return f, err
+}
+
+// succeed has process pid replaced, then its successor.
+func (c *client) succeed(ctx context.Context, pid int) error {
+	for range handovers {
+		if err := wait(ctx, c.spec.For/(2*handovers)); err != nil {
+			return err
+		}
+		family, err := Family(pid)
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGUSR2)
+		}
+		if err != nil {
+			return err
+		}
+		old := pid
+		for end := time.Now().Add(handoverTime); pid == old || listens(old, c.to.Port); {
+			if time.Now().After(end) {
+				return fmt.Errorf("process %d was not replaced within %v", old, handoverTime)
+			}
+			if err := wait(ctx, 5*time.Millisecond); err != nil {
+				return err
+			}
+			now, err := Family(old)
+			if err != nil {
+				return err
+			}
+			for _, child := range now {
+				if !slices.Contains(family, child) {
+					pid = child
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// listens says whether a process has the socket that listens on a port.
+func listens(pid, port int) bool {
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return false
+	}
+	const listening = "0A" // as the field st has it
+	var sockets []string
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			sockets = append(sockets, "socket:["+f[9]+"]")
+		}
+	}
+	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	files, _ := os.ReadDir(folder)
+	return slices.ContainsFunc(files, func(e os.DirEntry) bool {
+		to, _ := os.Readlink(filepath.Join(folder, e.Name()))
+		return slices.Contains(sockets, to)
+	})
+}
