@@ -52,12 +52,16 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	plain(1000)
 	b.ResetTimer()
 	const rounds = 10
-	var t, p, raw time.Duration
+	var t, p, raw, tCPU, pCPU, rawCPU time.Duration
 	for i := range rounds {
 		n := b.N*(i+1)/rounds - b.N*i/rounds
+		begin := cpuTime()
 		t += tunnel(n)
+		afterTunnel := cpuTime()
 		p += plain(n)
+		afterPlain := cpuTime()
 		raw += w.raw.transfer(b, n*size)
+		tCPU, pCPU, rawCPU = tCPU+afterTunnel-begin, pCPU+afterPlain-afterTunnel, rawCPU+cpuTime()-afterPlain
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")
@@ -66,6 +70,11 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	b.ReportMetric(float64(b.N*size)/raw.Seconds()/1e6, "raw-MB/s")
 	b.ReportMetric(p.Seconds()/raw.Seconds(), "x-plain-bound")
 	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // so far; the tunnel has one
+	if tCPU > 0 && rawCPU > 0 {                              // work per packet, of sender, gateway and receiver: other programs do not change it much
+		b.ReportMetric(float64(tCPU)/float64(b.N), "cpu-ns/packet")
+		b.ReportMetric(float64(pCPU)/float64(tCPU), "x-plain-cpu")
+		b.ReportMetric(float64(pCPU)/float64(rawCPU), "x-plain-cpu-bound")
+	}
 }
 
 // transfer sends n packets and returns when all were received. At most window are under way.

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !unix
+
+package wanfed_test
+
+import "time"
+
+// cpuTime is not known here.
+func cpuTime() time.Duration { return 0 }
