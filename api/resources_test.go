@@ -3,6 +3,7 @@
 package api
 
 import (
+	"bufio"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -244,4 +245,21 @@ func TestFromResource(t *testing.T) {
 	if typ, err := ParseResourceType("a/v1/B"); err != nil || typ.String() != "a/v1/B" {
 		t.Error(typ, err)
 	}
+}
+
+// FuzzEvents: whatever a server sends as events, reading it ends, with an error.
+func FuzzEvents(f *testing.F) {
+	f.Add("event: upsert\ndata: {\"id\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\n\r\nevent: end\ndata: {\"error\":\"x\"}\n\n")
+	f.Add("data\n:\n\nevent: delete\n\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		in := bufio.NewReader(strings.NewReader(text))
+		for n := 0; ; n++ {
+			if _, err := nextEvent(in); err != nil {
+				return
+			}
+			if n > len(text) {
+				t.Fatal("it does not end")
+			}
+		}
+	})
 }
