@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -150,5 +152,47 @@ func TestHistogram(t *testing.T) {
 	if got.Count != 5 || got.Sum != 70*time.Second+time.Millisecond+1 || got.Buckets[0] != 2 || got.Buckets[1] != 3 ||
 		got.Buckets[len(got.Buckets)-1] != 4 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// testHistograms has one client send its hello late, and one upstream answer late.
+func testHistograms(t *testing.T, e Engine) {
+	const late = 30 * time.Millisecond
+	slow := func(c *net.TCPConn) { <-time.After(late); alert(c) }
+	one, _ := rawUpstream(t, slow)
+	two, _ := rawUpstream(t, slow)
+	p := start(t, Config{Engine: e}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
+	for _, sni := range []string{"late.example", "a.late.example", "other.example"} {
+		c, hello := p.raw(t), helloFor(t, sni)
+		c.Write(hello[:100])
+		if sni == "late.example" {
+			<-time.After(late)
+		}
+		c.Write(hello[100:])
+		if _, err := io.ReadFull(c, make([]byte, 7)); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
+	p.stop()
+	st := p.side.Stats()
+	for _, tt := range []struct {
+		what string
+		h    Histogram
+		n    uint64
+		late bool
+	}{
+		{"hello of an exact route", st.Hellos[RouteExact], 1, true},
+		{"hello of a wildcard", st.Hellos[RouteWildcard], 1, false},
+		{"hello of no route", st.Hellos[RouteNone], 1, false},
+		{"dial of an exact route", st.Dials[RouteExact], 1, false}, // a connection was enough
+		{"dial of a wildcard", st.Dials[RouteWildcard], 1, true},
+		{"dial of no route", st.Dials[RouteNone], 0, false},
+	} {
+		last := len(HistogramBounds) - 1
+		below := tt.h.Buckets[slices.Index(HistogramBounds[:], 25*time.Millisecond)]
+		if tt.h.Count != tt.n || tt.h.Buckets[last] != tt.n || tt.late && (below != 0 || tt.h.Sum < late) {
+			t.Errorf("%s: %+v", tt.what, tt.h)
+		}
 	}
 }

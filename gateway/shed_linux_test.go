@@ -5,9 +5,11 @@ package gateway
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -101,6 +103,51 @@ func testNoFiles(t *testing.T, e Engine) {
 	}
 	if st := p.side.Stats(); st.Refused[ReasonNoFiles] < 20 || st.Accepted != st.Refused[ReasonNoFiles]+2 {
 		t.Errorf("%+v", st)
+	}
+}
+
+func TestNoSpareFile(t *testing.T) {
+	for _, e := range engines {
+		t.Run(string(e), func(t *testing.T) { testNoSpareFile(t, e) })
+	}
+}
+
+// testNoSpareFile has a gateway that may open no more files, not even one to turn a connection away: it must rest between its
+// attempts to accept, and serve the connection that waits when it can.
+func testNoSpareFile(t *testing.T, e Engine) {
+	var log syncBuffer
+	addr := upstream(t, named("srv1"))
+	p := start(t, Config{Engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "spare.example", To: []string{addr}})
+	p.connect(t, "spare.example", 4) // all that is needed is open now
+	to := p.listener.Addr().(*net.TCPAddr)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "client")
+	defer f.Close()
+	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
+	p.spare.release()
+	give := exhaust(t, 0)
+	began := time.Now()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
+		t.Error(err)
+	}
+	attempts := func() int { return strings.Count(log.String(), "cannot accept connections for now") }
+	until(t, func() bool { return attempts() >= 3 })
+	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/minPause)) // each worker rests by itself
+	if n > most {
+		t.Errorf("%d attempts in %v", n, time.Since(began))
+	}
+	give()
+	if _, err := unix.Write(fd, helloFor(t, "spare.example")); err != nil {
+		t.Error(err)
+	}
+	if n, err := unix.Read(fd, make([]byte, 5)); n != 5 || err != nil {
+		t.Errorf("the connection that waited: %d, %v", n, err)
+	}
+	if n := p.side.Stats().Refused[ReasonNoFiles]; n != 0 {
+		t.Errorf("%d were turned away", n)
 	}
 }
 
