@@ -119,8 +119,16 @@ func (c *conns) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	cc.over.Store(t)
-	c.kept.Go(func() { c.moveOn(cc, t) })
+	c.mu.Lock()
+	closed := c.closed
+	if !closed { // else nobody would join moveOn
+		cc.over.Store(t)
+		c.kept.Go(func() { c.moveOn(cc, t) })
+	}
+	c.mu.Unlock()
+	if closed {
+		return nil, errors.Join(errStopping, t.Close())
+	}
 	return t, nil
 }
 
