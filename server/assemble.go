@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/pool"
@@ -35,15 +36,16 @@ type parts struct {
 	adv    netip.AddrPort // what others dial
 
 	// the lower group
-	serverLn net.Listener
-	identity *tlsutil.Identity
-	book     *wanfed.Book
-	dialer   *wanfed.Dialer
-	prober   *wanfed.Prober
-	mux      *wanfed.Mux
-	tunnel   *wanfed.Tunnel
-	conns    *conns
-	caughtUp chan struct{} // closed when the store is level with its datacenter
+	serverLn  net.Listener
+	identity  *tlsutil.Identity
+	book      *wanfed.Book
+	dialer    *wanfed.Dialer
+	prober    *wanfed.Prober
+	mux       *wanfed.Mux
+	tunnel    *wanfed.Tunnel
+	conns     *conns
+	exchanges *exchanges
+	caughtUp  chan struct{} // closed when the store is level with its datacenter
 
 	store     *raftstore.Store
 	routed    *resource.Routed // store, with what the leader alone can do
@@ -173,6 +175,9 @@ func (p *parts) buildTunnel() (err error) {
 		return err
 	}
 	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
+	p.exchanges = newExchanges(func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
+		return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
+	})
 	p.callsLn = p.tunnel.CallListener()
 	return nil
 }

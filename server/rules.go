@@ -70,6 +70,7 @@ var rules = map[string]rule{
 	pb.CheckService_Report_FullMethodName: {anywhere: operators, here: servers, leader: true, again: true},
 
 	pb.ReplicationService_Follow_FullMethodName: serversOnly,
+	pb.ServerService_Exchange_FullMethodName:    serversOnly,
 	pb.ServerService_Query_FullMethodName:       {anywhere: trusted, vouched: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, again: true},

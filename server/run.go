@@ -62,6 +62,7 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.watchStore(uctx) })
 	upper.Go(func() error { return p.catchUp(uctx) })
 	upper.Go(func() error { return p.followed.Run(uctx) })
+	upper.Go(func() error { return p.exchanges.Run(uctx) })
 	upper.Go(func() error { return p.serveGRPC(uctx) })
 	upper.Go(func() error { return p.serveHTTP(uctx) })
 

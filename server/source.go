@@ -5,10 +5,12 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -117,6 +119,12 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
 	ask, via := ctx, s.p.conns.far(dc)
+	if req.Method == "" && !waits(req) {
+		resp, err := s.p.exchanges.ask(ctx, dc, req)
+		if !errors.Is(err, errNotAsked) {
+			return resp, err
+		}
+	}
 	if req.Method != "" && req.Method != http.MethodGet {
 		var err error
 		if ask, err = s.p.forCaller(ctx); err != nil {
@@ -137,6 +145,9 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb
 	}
 	return nil, err
 }
+
+// waits says whether a query may block until something changes.
+func waits(req *pb.QueryRequest) bool { return strings.Contains(req.RawQuery, "index=") }
 
 // serverService is what other servers ask.
 type serverService struct {

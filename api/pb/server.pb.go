@@ -23,6 +23,199 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Question struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the asker; its answer has it too.
+	Id            uint64        `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Query         *QueryRequest `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Question) Reset() {
+	*x = Question{}
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Question) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Question) ProtoMessage() {}
+
+func (x *Question) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Question.ProtoReflect.Descriptor instead.
+func (*Question) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Question) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Question) GetQuery() *QueryRequest {
+	if x != nil {
+		return x.Query
+	}
+	return nil
+}
+
+type Questions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           []*Question            `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Questions) Reset() {
+	*x = Questions{}
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Questions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Questions) ProtoMessage() {}
+
+func (x *Questions) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Questions.ProtoReflect.Descriptor instead.
+func (*Questions) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Questions) GetAll() []*Question {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
+type Answer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Answer        *QueryResponse         `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_api_pb_server_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Answer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Answer) GetAnswer() *QueryResponse {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+type Answers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           []*Answer              `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answers) Reset() {
+	*x = Answers{}
+	mi := &file_api_pb_server_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answers) ProtoMessage() {}
+
+func (x *Answers) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answers.ProtoReflect.Descriptor instead.
+func (*Answers) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Answers) GetAll() []*Answer {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
 type QueryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path and raw query of the HTTP request, without "dc".
@@ -37,7 +230,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +242,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[0]
+	mi := &file_api_pb_server_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +255,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{0}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *QueryRequest) GetPath() string {
@@ -104,7 +297,7 @@ type QueryResponse struct {
 
 func (x *QueryResponse) Reset() {
 	*x = QueryResponse{}
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -116,7 +309,7 @@ func (x *QueryResponse) String() string {
 func (*QueryResponse) ProtoMessage() {}
 
 func (x *QueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_server_proto_msgTypes[1]
+	mi := &file_api_pb_server_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -129,7 +322,7 @@ func (x *QueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryResponse.ProtoReflect.Descriptor instead.
 func (*QueryResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_server_proto_rawDescGZIP(), []int{1}
+	return file_api_pb_server_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *QueryResponse) GetStatus() int32 {
@@ -157,7 +350,17 @@ var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
 	"\n" +
-	"\x13api/pb/server.proto\x12\twanfed.v1\"k\n" +
+	"\x13api/pb/server.proto\x12\twanfed.v1\"I\n" +
+	"\bQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
+	"\x05query\x18\x02 \x01(\v2\x17.wanfed.v1.QueryRequestR\x05query\"2\n" +
+	"\tQuestions\x12%\n" +
+	"\x03all\x18\x01 \x03(\v2\x13.wanfed.v1.QuestionR\x03all\"J\n" +
+	"\x06Answer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
+	"\x06answer\x18\x02 \x01(\v2\x18.wanfed.v1.QueryResponseR\x06answer\".\n" +
+	"\aAnswers\x12#\n" +
+	"\x03all\x18\x01 \x03(\v2\x11.wanfed.v1.AnswerR\x03all\"k\n" +
 	"\fQueryRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\traw_query\x18\x02 \x01(\tR\brawQuery\x12\x16\n" +
@@ -169,9 +372,10 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x04body\x18\x03 \x01(\fR\x04body\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012K\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\x85\x01\n" +
 	"\rServerService\x12:\n" +
-	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponseB!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
+	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponse\x128\n" +
+	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
 var (
 	file_api_pb_server_proto_rawDescOnce sync.Once
@@ -185,21 +389,31 @@ func file_api_pb_server_proto_rawDescGZIP() []byte {
 	return file_api_pb_server_proto_rawDescData
 }
 
-var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_api_pb_server_proto_goTypes = []any{
-	(*QueryRequest)(nil),  // 0: wanfed.v1.QueryRequest
-	(*QueryResponse)(nil), // 1: wanfed.v1.QueryResponse
-	nil,                   // 2: wanfed.v1.QueryResponse.HeadersEntry
+	(*Question)(nil),      // 0: wanfed.v1.Question
+	(*Questions)(nil),     // 1: wanfed.v1.Questions
+	(*Answer)(nil),        // 2: wanfed.v1.Answer
+	(*Answers)(nil),       // 3: wanfed.v1.Answers
+	(*QueryRequest)(nil),  // 4: wanfed.v1.QueryRequest
+	(*QueryResponse)(nil), // 5: wanfed.v1.QueryResponse
+	nil,                   // 6: wanfed.v1.QueryResponse.HeadersEntry
 }
 var file_api_pb_server_proto_depIdxs = []int32{
-	2, // 0: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	0, // 1: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	1, // 2: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	4, // 0: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
+	0, // 1: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
+	5, // 2: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
+	2, // 3: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
+	6, // 4: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	4, // 5: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	1, // 6: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	5, // 7: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	3, // 8: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	7, // [7:9] is the sub-list for method output_type
+	5, // [5:7] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }
@@ -213,7 +427,7 @@ func file_api_pb_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_server_proto_rawDesc), len(file_api_pb_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ServerService_Query_FullMethodName = "/wanfed.v1.ServerService/Query"
+	ServerService_Query_FullMethodName    = "/wanfed.v1.ServerService/Query"
+	ServerService_Exchange_FullMethodName = "/wanfed.v1.ServerService/Exchange"
 )
 
 // ServerServiceClient is the client API for ServerService service.
@@ -33,6 +34,9 @@ type ServerServiceClient interface {
 	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
 	// that the metadata "wanfed-on-behalf" names.
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
+	// Exchange answers many reads over one stream: what is asked together travels together, and each answer comes when it is ready.
+	// Only GETs may be asked that do not wait for a change.
+	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Questions, Answers], error)
 }
 
 type serverServiceClient struct {
@@ -53,6 +57,19 @@ func (c *serverServiceClient) Query(ctx context.Context, in *QueryRequest, opts 
 	return out, nil
 }
 
+func (c *serverServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Questions, Answers], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ServerService_ServiceDesc.Streams[0], ServerService_Exchange_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Questions, Answers]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ServerService_ExchangeClient = grpc.BidiStreamingClient[Questions, Answers]
+
 // ServerServiceServer is the server API for ServerService service.
 // All implementations must embed UnimplementedServerServiceServer
 // for forward compatibility.
@@ -62,6 +79,9 @@ type ServerServiceServer interface {
 	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
 	// that the metadata "wanfed-on-behalf" names.
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
+	// Exchange answers many reads over one stream: what is asked together travels together, and each answer comes when it is ready.
+	// Only GETs may be asked that do not wait for a change.
+	Exchange(grpc.BidiStreamingServer[Questions, Answers]) error
 	mustEmbedUnimplementedServerServiceServer()
 }
 
@@ -74,6 +94,9 @@ type UnimplementedServerServiceServer struct{}
 
 func (UnimplementedServerServiceServer) Query(context.Context, *QueryRequest) (*QueryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Query not implemented")
+}
+func (UnimplementedServerServiceServer) Exchange(grpc.BidiStreamingServer[Questions, Answers]) error {
+	return status.Error(codes.Unimplemented, "method Exchange not implemented")
 }
 func (UnimplementedServerServiceServer) mustEmbedUnimplementedServerServiceServer() {}
 func (UnimplementedServerServiceServer) testEmbeddedByValue()                       {}
@@ -114,6 +137,13 @@ func _ServerService_Query_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ServerService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ServerServiceServer).Exchange(&grpc.GenericServerStream[Questions, Answers]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ServerService_ExchangeServer = grpc.BidiStreamingServer[Questions, Answers]
+
 // ServerService_ServiceDesc is the grpc.ServiceDesc for ServerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -126,6 +156,13 @@ var ServerService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ServerService_Query_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Exchange",
+			Handler:       _ServerService_Exchange_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "api/pb/server.proto",
 }

@@ -128,7 +128,7 @@ func bounded(next http.Handler) http.Handler {
 }
 
 func setDeadline(w http.ResponseWriter, d time.Duration) {
-	// Refused only where there is no connection: by the recorder of Serve, which never blocks.
+	// Refused only where there is no connection: in tests.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 

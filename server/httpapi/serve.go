@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -79,6 +80,9 @@ type recorder struct {
 
 func (r *recorder) Header() http.Header { return r.header }
 
+// SetWriteDeadline does nothing: to write here never blocks.
+func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 {
 		r.status = status
@@ -95,9 +99,11 @@ func (r *recorder) Write(b []byte) (int, error) {
 }
 
 func (r *recorder) response() *pb.QueryResponse {
-	headers := make(map[string]string, len(r.header))
+	headers := make(map[string]string, len(relayed)+1)
 	for key := range r.header {
-		headers[key] = r.header.Get(key)
+		if key == "Content-Type" || slices.Contains(relayed, key) { // of the rest nothing would be taken over
+			headers[key] = r.header.Get(key)
+		}
 	}
 	return &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Headers: headers, Body: r.body.Bytes()}
 }

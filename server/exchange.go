@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+const (
+	// exchangeIdle is how long the stream to another datacenter stays open without a question.
+	exchangeIdle = 10 * time.Second
+	// exchangeRest is how long nobody opens a stream after one that failed.
+	exchangeRest = time.Second
+	// maxAsked bounds the questions of one stream without an answer.
+	maxAsked = 1024
+	// maxTogether bounds the questions, or answers, of one message, and together that many bytes of answers begin the next one.
+	maxTogether   = 64
+	together      = 256 << 10
+	patienceAsked = 200 * time.Millisecond
+)
+
+// errNotAsked: a question did not go over a stream, or its answer did not come soon. It is asked as a call of its own then, which
+// finds out what is wrong with the way there.
+var errNotAsked = errors.New("no stream for questions")
+
+// exchanges asks other datacenters, over one stream each, what is read: a call of its own for each would cost more than the
+// answer. They are opened when there are questions, by Run's goroutines, and closed when there are none.
+type exchanges struct {
+	open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)
+
+	mu      sync.Mutex
+	ctx     context.Context // of Run; nil while it does not run
+	running sync.WaitGroup
+	byDC    map[string]*exchange
+	rest    map[string]time.Time // no stream is opened before
+}
+
+func newExchanges(open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)) *exchanges {
+	return &exchanges{open: open, byDC: map[string]*exchange{}, rest: map[string]time.Time{}}
+}
+
+// Run lets streams be opened until ctx ends, and returns when all are closed.
+func (e *exchanges) Run(ctx context.Context) error {
+	e.mu.Lock()
+	e.ctx = ctx
+	e.mu.Unlock()
+	<-ctx.Done()
+	e.mu.Lock()
+	e.ctx = nil
+	e.mu.Unlock()
+	e.running.Wait()
+	return nil
+}
+
+// ask returns the answer of a server of dc, errNotAsked, or the error of ctx.
+func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	x := e.to(dc)
+	if x == nil {
+		return nil, errNotAsked
+	}
+	id, answer := x.put(req)
+	if answer == nil {
+		return nil, errNotAsked
+	}
+	late := time.NewTimer(patienceAsked)
+	defer late.Stop()
+	select {
+	case a, ok := <-answer:
+		if !ok {
+			return nil, errNotAsked
+		}
+		return a, nil
+	case <-late.C:
+		x.forget(id)
+		return nil, errNotAsked
+	case <-ctx.Done():
+		x.forget(id)
+		return nil, ctx.Err()
+	}
+}
+
+// to returns the stream to a datacenter, nil if there is none yet: then one is being opened.
+func (e *exchanges) to(dc string) *exchange {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if x := e.byDC[dc]; x != nil {
+		if x.ready() {
+			return x
+		}
+		return nil
+	}
+	if e.ctx == nil || e.ctx.Err() != nil || time.Now().Before(e.rest[dc]) {
+		return nil
+	}
+	x := newExchange()
+	e.byDC[dc] = x
+	ctx := e.ctx
+	e.running.Go(func() {
+		err := x.run(ctx, func(ctx context.Context) (pb.ServerService_ExchangeClient, error) { return e.open(ctx, dc) })
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.byDC, dc)
+		if err != nil {
+			e.rest[dc] = time.Now().Add(exchangeRest)
+		}
+	})
+	return nil
+}
+
+// exchange is one stream of questions. Its goroutines are run's.
+type exchange struct {
+	wake chan struct{} // size 1: the queue is not empty any more
+
+	mu     sync.Mutex
+	isOpen bool
+	last   uint64 // id given
+	queue  []*pb.Question
+	asked  map[uint64]chan *pb.QueryResponse // of size 1; closed when there will be no answer
+}
+
+func newExchange() *exchange {
+	return &exchange{wake: make(chan struct{}, 1), asked: map[uint64]chan *pb.QueryResponse{}}
+}
+
+func (x *exchange) ready() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.isOpen
+}
+
+// put queues a question; without a channel it was not.
+func (x *exchange) put(req *pb.QueryRequest) (uint64, <-chan *pb.QueryResponse) {
+	answer := make(chan *pb.QueryResponse, 1)
+	x.mu.Lock()
+	if !x.isOpen || len(x.asked) >= maxAsked {
+		x.mu.Unlock()
+		return 0, nil
+	}
+	x.last++
+	id := x.last
+	x.asked[id] = answer
+	x.queue = append(x.queue, &pb.Question{Id: id, Query: req})
+	first := len(x.queue) == 1
+	x.mu.Unlock()
+	if first {
+		select {
+		case x.wake <- struct{}{}:
+		default:
+		}
+	}
+	return id, answer
+}
+
+func (x *exchange) forget(id uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.asked, id)
+}
+
+// take returns queued questions.
+func (x *exchange) take() []*pb.Question {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := min(len(x.queue), maxTogether)
+	all := x.queue[:n:n]
+	x.queue = x.queue[n:]
+	return all
+}
+
+// give hands out answers. Those of questions that were given up are dropped.
+func (x *exchange) give(all []*pb.Answer) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, a := range all {
+		if answer, ok := x.asked[a.GetId()]; ok && a.GetAnswer() != nil {
+			delete(x.asked, a.GetId())
+			answer <- a.GetAnswer() // has room: it is the one answer
+		}
+	}
+}
+
+// setOpen opens the queue, or closes it and ends what is asked.
+func (x *exchange) setOpen(isOpen bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.isOpen = isOpen
+	if isOpen {
+		return
+	}
+	for id, answer := range x.asked {
+		delete(x.asked, id)
+		close(answer)
+	}
+}
+
+// run opens the stream, sends questions and hands out answers until nobody has asked for a while (nil), or it ends.
+func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.ServerService_ExchangeClient, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer x.setOpen(false)
+	defer cancel()
+	stream, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	wg.Go(func() {
+		for {
+			answers, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			x.give(answers.GetAll())
+		}
+	})
+	x.setOpen(true)
+	idle := time.NewTimer(exchangeIdle)
+	defer idle.Stop()
+	for {
+		select {
+		case <-x.wake:
+		case err := <-ended:
+			return err
+		case <-idle.C:
+			return nil
+		}
+		for all := x.take(); len(all) > 0; all = x.take() {
+			if err := stream.Send(&pb.Questions{All: all}); err != nil {
+				return err
+			}
+		}
+		idle.Reset(exchangeIdle)
+	}
+}
