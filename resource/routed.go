@@ -79,12 +79,21 @@ func (b *Routed) fresh(ctx context.Context, c Consistency) error {
 	} else {
 		var out *pb.ReadIndexResponse
 		out, err = leader.ReadIndex(ctx, &pb.ReadIndexRequest{})
-		index, err = out.GetIndex(), FromStatus(err)
+		index, err = out.GetIndex(), remoteReadError(err)
 	}
 	if err != nil {
 		return err
 	}
 	return b.local.WaitIndex(ctx, index)
+}
+
+// remoteReadError says why the leader told no index. One that cannot be asked is none.
+func remoteReadError(err error) error {
+	known := FromStatus(err)
+	if st := status.Convert(err); st.Code() == codes.Unavailable && !errors.Is(known, ErrNotLeader) {
+		return fmt.Errorf("%w, and the one that is known cannot be asked: %s", ErrNotLeader, st.Message())
+	}
+	return known
 }
 
 // Read is Backend's. A strong one blocks for a round trip to the leader, and it to a majority.

@@ -96,6 +96,9 @@ func TestRouted(t *testing.T) {
 		if err == nil || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(err, resource.ErrUnknownOutcome) == tc.undone {
 			t.Errorf("the leader answers %v: %v", tc.answer, err)
 		}
+		if err := read(); (errors.Is(err, resource.ErrNotLeader)) != (status.Code(tc.answer) == codes.Unavailable) {
+			t.Errorf("the leader answers %v to a read: %v", tc.answer, err)
+		}
 	}
 	if _, err := resource.NewRouted("a", nil, nil); err == nil {
 		t.Error("routed without a replica")

@@ -5,6 +5,7 @@ package resourcehttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
 )
 
 // tooLarge is a service whose lists do not fit into a message, as gRPC says it.
@@ -62,4 +64,17 @@ func (b *broken) Recv() (*pb.WatchEvent, error) {
 		return nil, errors.New("the path broke")
 	}
 	return b.ServerStreamingClient.Recv()
+}
+
+// electing is a service without a leader for some calls.
+type electing struct {
+	pb.ResourceServiceClient
+	calls *int
+}
+
+func (e electing) Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
+	if *e.calls--; *e.calls >= 0 {
+		return nil, resource.StatusError(fmt.Errorf("commit: %w", resource.ErrNotLeader))
+	}
+	return e.ResourceServiceClient.Write(ctx, in, opts...)
 }

@@ -46,13 +46,13 @@ func (q *request) read() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	if q.q.owned {
-		out, err := q.client.ListByOwner(ctx, &pb.ListByOwnerRequest{Owner: q.id()})
+		out, err := hold(ctx, q.client.ListByOwner, &pb.ListByOwnerRequest{Owner: q.id()})
 		if err != nil {
 			return err
 		}
 		return q.writeList(out.GetResources())
 	}
-	out, err := q.client.Read(ctx, &pb.ReadRequest{Id: q.id()})
+	out, err := hold(ctx, q.client.Read, &pb.ReadRequest{Id: q.id()})
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (q *request) list() error {
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	out, err := q.client.List(ctx, &pb.ListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
+	out, err := hold(ctx, q.client.List, &pb.ListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
 	if status.Code(err) == codes.ResourceExhausted && !q.q.consistent {
 		return q.snapshot() // of another datacenter, and larger than one message
 	}

@@ -187,3 +187,23 @@ func TestLocalClient(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestElection: a call waits for a leader, and not for ever.
+func TestElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t)
+		calls := 20
+		g.client = func(string) (pb.ResourceServiceClient, error) { return electing{g.svc.Client(), &calls}, nil }
+		began := time.Now()
+		g.one("PUT", web1, `{"data":{"address":"x"}}`)
+		if d := time.Since(began); d != 20*leaderLook {
+			t.Errorf("written after %v", d)
+		}
+		calls = 1 << 20
+		began = time.Now()
+		g.fails(503, "commit: this server is not the leader", "PUT", web1, `{"data":{"address":"x"}}`)
+		if d := time.Since(began); d != leaderHold {
+			t.Errorf("given up after %v", d)
+		}
+	})
+}

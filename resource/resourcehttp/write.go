@@ -47,7 +47,7 @@ func (q *request) write() error {
 		return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 	}
 	var at peer.Peer // stays empty if the call was not sent, or is of this process
-	out, err := q.client.Write(ctx, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
+	out, err := hold(ctx, q.client.Write, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
 	if err != nil {
 		return q.outcome(at.Addr, err)
 	}
@@ -65,7 +65,7 @@ func (q *request) writeStatus(body []byte) error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	out, err := q.client.WriteStatus(ctx, &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}, grpc.Peer(&at))
+	out, err := hold(ctx, q.client.WriteStatus, &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}, grpc.Peer(&at))
 	if err != nil {
 		return q.outcome(at.Addr, err)
 	}
@@ -76,7 +76,7 @@ func (q *request) delete() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	if _, err := q.client.Delete(ctx, &pb.DeleteRequest{Id: q.id(), Version: q.q.version}, grpc.Peer(&at)); err != nil {
+	if _, err := hold(ctx, q.client.Delete, &pb.DeleteRequest{Id: q.id(), Version: q.q.version}, grpc.Peer(&at)); err != nil {
 		return q.outcome(at.Addr, err)
 	}
 	q.w.WriteHeader(http.StatusNoContent)
