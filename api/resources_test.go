@@ -167,9 +167,9 @@ func TestResourceWatch(t *testing.T) {
 		t.Error(a.uri)
 	}
 	for answer, want := range map[string]string{
-		"event: upsert\ndata: {":     "watch ended: EOF",
+		"event: upsert\ndata: {":     "watch ended: its connection was lost: EOF",
 		"event: upsert\ndata: {\n\n": "event upsert: unexpected end of JSON input",
-		"":                           "watch ended: EOF",
+		"":                           "watch ended: its connection was lost: EOF",
 	} {
 		if a.answer = answer; watch() != want {
 			t.Errorf("%q: %s", answer, watch())

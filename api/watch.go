@@ -46,7 +46,7 @@ func nextEvent(in *bufio.Reader) (ev ResourceEvent, err error) {
 	for {
 		line, err := in.ReadString('\n')
 		if err != nil {
-			return ev, fmt.Errorf("%w: %w", ErrWatchEnded, err)
+			return ev, fmt.Errorf("%w: its connection was lost: %w", ErrWatchEnded, err)
 		}
 		line = strings.TrimRight(line, "\r\n")
 		name, value, _ := strings.Cut(line, ":")
