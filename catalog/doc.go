@@ -3,8 +3,12 @@
 // Package catalog knows what runs in one datacenter: nodes, services and checks, each a resource, and the gateways among
 // them with their heartbeats.
 //
-// It leaves to others: how resources are kept (package resource), what other datacenters are told of the gateways (packages
-// federation and replication), and who may call (package server checks certificates before it calls).
+// A View reads it as Snapshots of one moment, a Writer writes entries in one commit each, Gateways and Reports keep deadlines in
+// the leader's memory.
+//
+// It leaves to others: how resources are kept (package resource), how programs ask by HTTP (package httpapi), what other
+// datacenters are told of the gateways (packages federation and replication), and who may call (package server checks
+// certificates before it calls).
 //
 // # Flow
 //
@@ -14,6 +18,15 @@
 // next heartbeat writes it "passing". Deregister deletes the node, and with it the rest. A gateway that stayed silent for
 // GoneAfter is deleted too.
 //
+// Programs register services with checks that have a TTL, and report them. Reports takes the reports: one that changes nothing
+// moves a deadline. When it passes, the leader writes the check "critical"; a service that is critical for longer than it
+// may be is deleted.
+//
+// # Names
+//
+// A node's resource has its name. A service's, and a check's, has the node's name, a slash and the id, since ids are unique on their
+// node alone; "/" and "%" in the node's name are escaped. A gateway's have its node's name. Who is what stands in the data.
+//
 // # Leadership
 //
 // Heartbeats live in the leader's memory. A new leader gives every known gateway one full TTL before it believes in a loss,
@@ -21,8 +34,9 @@
 //
 // # Goroutines
 //
-// Gateways.Run is one goroutine: a timer for the nearest deadline. It belongs under leadership. Register and Deregister run
-// in their callers' goroutines and fail with resource.ErrNotLeader elsewhere.
+// Gateways.Run is one goroutine: a timer for the nearest deadline. Reports.Run is two: one more follows what is registered. They
+// belong under leadership. Register, Deregister and Report run in their callers' goroutines and fail with resource.ErrNotLeader
+// elsewhere. View.Wait starts three while it waits.
 //
 // # Limits
 //

@@ -11,9 +11,9 @@
 // Source.Query, which asks a server there over gRPC; that server calls Serve, which runs the request through its own handler,
 // so that the answer is the one its own HTTP API gives. A request served by Serve is never sent on to a third datacenter.
 //
-// Federation states block when ?index=N is what the store has: until it changes, or until wait (default api.DefaultWait,
+// What is stored blocks when ?index=N is what the store has: until it changes, or until wait (default api.DefaultWait,
 // at most api.MaxWait) and a random sixteenth more is over. An index lower than N, as after a restored store, answers at
-// once.
+// once. Keys and the catalog are read as fresh as Consul's clients expect (blocking.go); federation states as they are here.
 //
 // # Safety
 //
