@@ -63,9 +63,12 @@ func (d Definition) MarshalJSON() ([]byte, error) {
 	return d, nil
 }
 
-// UnmarshalJSON keeps the object.
+// UnmarshalJSON keeps the object. An empty one is none.
 func (d *Definition) UnmarshalJSON(b []byte) error {
-	*d = append((*d)[:0], b...)
+	*d = nil
+	if string(b) != "{}" {
+		*d = append(*d, b...)
+	}
 	return nil
 }
 
