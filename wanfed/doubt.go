@@ -21,15 +21,20 @@ const (
 // errSilentSession says that a session was found dead long before its keepalive would have found it.
 var errSilentSession = errors.New("the session's peer, or a gateway on the way, stopped answering")
 
-func (s *session) patience() time.Duration { return pathOf(s.conn).patience() }
+func (s *session) patience() time.Duration { return s.t.cfg.Dialer.patience(pathOf(s.conn)) }
 
-// patience is two round trips. The handshake through an own gateway took as long: the gateway connects to the next one meanwhile.
-func (p *pathConn) patience() time.Duration {
-	d := p.rtt
-	if !p.hop.Own {
-		d *= 2
+// patience is two round trips of the way that a connection took, as they are now. Before enough were measured it is what the handshake
+// says, which may have been slow for other reasons: that through an own gateway took two, since the gateway connects to the next one
+// meanwhile.
+func (d *Dialer) patience(p *pathConn) time.Duration {
+	two := 2 * d.paths.measured(p.dc, p.hop.Addr)
+	if two == 0 {
+		two = p.rtt
+		if !p.hop.Own {
+			two *= 2
+		}
 	}
-	return min(max(d, MinPatience), MaxPatience)
+	return min(max(two, MinPatience), MaxPatience)
 }
 
 // test asks the peer of a session for a sign of life, and closes the channel when none comes in twice the session's patience.

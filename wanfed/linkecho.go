@@ -26,6 +26,7 @@ type echo struct {
 func (lc *linkConn) asks(asked time.Duration, now time.Time) {
 	tm := lc.l.t.tm
 	lc.echoed = now
+	late := 2 * lc.l.t.cfg.Dialer.patience(lc.path)
 	lc.echo.mu.Lock()
 	defer lc.echo.mu.Unlock()
 	lc.echo.asked = asked
@@ -33,7 +34,7 @@ func (lc *linkConn) asks(asked time.Duration, now time.Time) {
 		return
 	}
 	lc.echo.awaited = true
-	lc.late.Reset(2 * lc.path.patience())
+	lc.late.Reset(late)
 	limit := now.Add(tm.silence - tm.echoEvery)
 	heard := lc.echo.answered
 	if heard.IsZero() {

@@ -239,6 +239,16 @@ func (p *paths) unreachable() (dcs []string, changed <-chan struct{}) {
 	return dcs, p.health
 }
 
+// measured is the smoothed round trip to a server of dc over a hop; 0: fewer than minSamples were measured.
+func (p *paths) measured(dc, hopAddr string) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.known[pathKey{dc, hopAddr}]; s != nil && s.samples >= minSamples {
+		return s.rtt
+	}
+	return 0
+}
+
 func (s *pathState) health() PathHealth {
 	switch {
 	case s.bad.After(s.good) && s.bad.After(s.LastErrorAt):
