@@ -23,6 +23,9 @@ const (
 	drainGrace = 30 * time.Second
 	// maxAsks bounds the calls made for one.
 	maxAsks = 3
+	// testAfter is after how many eighths of the patience, which is two round trips, a call without an answer makes its connection be
+	// tested, which takes the whole patience: an answer that takes no time to make has come by then.
+	testAfter = 5
 )
 
 var errSilentPath = errors.New("no answer on an open connection")
@@ -121,10 +124,10 @@ func (f far) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string
 	return stream, nil
 }
 
-// testDead waits for the patience that the path deserves, then tests the connection, and gives it up when it is dead. It
+// testDead waits for as long as an answer needs at least, then tests the connection, and gives it up when it is dead. It
 // returns when ctx ends.
 func (c *conns) testDead(ctx context.Context, cc *conn) bool {
-	timer := time.NewTimer(patience(cc))
+	timer := time.NewTimer(patience(cc) * testAfter / 8)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

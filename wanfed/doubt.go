@@ -23,16 +23,15 @@ var errSilentSession = errors.New("the session's peer, or a gateway on the way, 
 
 func (s *session) patience() time.Duration { return s.t.cfg.Dialer.patience(pathOf(s.conn)) }
 
-// patience is two round trips of the way that a connection took, as they are now. Before enough were measured it is what the handshake
-// says, which may have been slow for other reasons: that through an own gateway took two, since the gateway connects to the next one
-// meanwhile.
+// patience is two round trips of the way that a connection took: as its handshake says, or the measures since, if those are shorter,
+// since a handshake may be slow for other reasons. That through an own gateway took two: the gateway connects to the next one meanwhile.
 func (d *Dialer) patience(p *pathConn) time.Duration {
-	two := 2 * d.paths.measured(p.dc, p.hop.Addr)
-	if two == 0 {
-		two = p.rtt
-		if !p.hop.Own {
-			two *= 2
-		}
+	two := p.rtt
+	if !p.hop.Own {
+		two *= 2
+	}
+	if m := d.paths.measured(p.dc, p.hop.Addr); m > 0 {
+		two = min(two, 2*m)
 	}
 	return min(max(two, MinPatience), MaxPatience)
 }
