@@ -50,6 +50,7 @@ type Client struct {
 	connected chan struct{} // a wake-up: there is a new connection
 	routed    chan struct{} // closed when there are routes
 	keep      atomic.Bool   // another process is this gateway by now
+	tables    tables        // for New, then for the loop that follows snapshots
 
 	mu     sync.Mutex
 	status Status
@@ -251,12 +252,13 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 }
 
 func (c *Client) use(snap *pb.GatewaySnapshot) {
-	lan, wan, faults := Tables(snap, c.cfg.Protocols)
+	var faults []error
+	c.tables, faults = c.tables.next(snap, c.cfg.Protocols)
 	for _, err := range faults {
 		c.cfg.Logger.Warn("left out of the routes", "err", err)
 	}
-	c.cfg.LANSide.SetTable(lan)
-	c.cfg.WANSide.SetTable(wan)
+	c.cfg.LANSide.SetTable(c.tables.lan)
+	c.cfg.WANSide.SetTable(c.tables.wan)
 	var addrs []string
 	for _, s := range snap.Servers {
 		if gateway.CheckAddr(s.Address) == nil {
