@@ -14,8 +14,9 @@ import (
 )
 
 // TestConnectionsOfServers counts the TCP connections of real servers to another datacenter, in which a secondary follows the primary's
-// records, while they gossip and ask each other, and then idle: a packet link and a session, never more. Each server has a network
-// namespace of its own, and dials nobody but its datacenter's gateway.
+// records, while they gossip and ask each other: a packet link and a session, and no more for a whole second, or for ten minutes in
+// the long form. On a machine that is too busy a server may doubt a connection and have another one beside it: then it is looked at
+// again. Each server has a network namespace of its own, and dials nobody but its datacenter's gateway.
 func TestConnectionsOfServers(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -24,12 +25,12 @@ func TestConnectionsOfServers(t *testing.T) {
 	dc2.Start()
 	awaitWhole(t, l, promptly, "start")
 	servers := l.Running()
-	most := map[string]int{}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	asked := 0
-	for end := time.Now().Add(longer(10*time.Minute, 3*time.Second)); time.Now().Before(end); <-tick.C {
-		if asked++; asked <= 50 { // then idle
+	limit := time.Now().Add(longer(20*time.Minute, 2*time.Minute))
+	most := map[string]int{}
+	for begin, asked := time.Now(), 0; time.Since(begin) < longer(10*time.Minute, time.Second); <-tick.C {
+		if asked++; asked%10 == 1 && asked < 500 { // then idle
 			for s, dc := range map[*lab.Node]*lab.Datacenter{lab.One(dc1): dc2, lab.One(dc2): dc1} {
 				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
 				if err := answersFor(ctx, s, dc); err != nil {
@@ -39,15 +40,16 @@ func TestConnectionsOfServers(t *testing.T) {
 			}
 		}
 		for _, s := range servers {
-			most[s.WANName()] = max(most[s.WANName()], connectionsTo(t, s, s.DC().Gateways[0].LANAddr()))
+			n := connectionsTo(t, s, s.DC().Gateways[0].LANAddr())
+			if most[s.WANName()] = max(most[s.WANName()], n); n > 2 || n < 1 {
+				begin = time.Now()
+			}
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("servers keep more than two connections to the other datacenter, or none: most were %v", most)
 		}
 	}
 	t.Logf("most connections to the other datacenter: %v", most)
-	for name, n := range most {
-		if n < 1 || n > 2 {
-			t.Errorf("%s had %d connections to the other datacenter", name, n)
-		}
-	}
 }
 
 // connectionsTo counts the established TCP connections of s to addr, an ip:port of version 4.
