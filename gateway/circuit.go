@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// halfOpen is how many clients at a time may ask an address that did not work when it was asked last. Others are told at once: a
-// crowd would wait for it, with two files each, and would all come down on it when it is back. As soon as it works for one it
-// may be asked by all.
+// halfOpen is how many clients at a time may ask an address that did not work when it was asked last, besides one in each stagger:
+// what is under way may be lost, and take long to find out that the address is back. Others are told at once: a crowd would wait
+// for it, with two files each, and would all come down on it then. As soon as it works for one it may be asked by all.
 const halfOpen = 16
 
 // Reasons why an address is not asked now.
@@ -21,24 +21,25 @@ var (
 
 // use is what a known address is used for now.
 type use struct {
-	dead  bool // the last attempt failed
-	tries int  // attempts under way
-	open  int  // connections
+	dead  bool      // the last attempt failed
+	tries int       // attempts under way
+	last  time.Time // when the last of them began
+	open  int       // connections
 }
 
 // begin notes an attempt at addr, unless it must not be asked now: the known is given back by gaveUp, or by won. wait is its
-// patience. most is how many connections it may have, with those that are being made; 0: any number.
-func (e *evidence) begin(addr string, most int, limit time.Duration) (k *known, wait time.Duration, err error) {
+// patience, limit at most. most is how many connections it may have, with those that are being made; 0: any number.
+func (e *evidence) begin(addr string, most int, limit time.Duration, now time.Time) (k *known, wait time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	k = e.getLocked(addr)
 	switch {
 	case most > 0 && k.tries+k.open >= most:
 		return nil, 0, fmt.Errorf("%s %w", addr, errFull)
-	case k.dead && k.tries >= halfOpen:
+	case k.dead && k.tries >= halfOpen && now.Sub(k.last) < limit:
 		return nil, 0, fmt.Errorf("%s %w", addr, errOpen)
 	}
-	k.tries++
+	k.tries, k.last = k.tries+1, now
 	return k, k.patience(limit), nil
 }
 

@@ -3,11 +3,9 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"net"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -16,7 +14,7 @@ func TestEvidenceKeepsWhatIsInUse(t *testing.T) {
 	e := &evidence{}
 	var open []*known
 	for i := range 2 * maxKnown {
-		k, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second)
+		k, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +26,7 @@ func TestEvidenceKeepsWhatIsInUse(t *testing.T) {
 		t.Errorf("%d addresses are known, %d in use", n, len(open))
 	}
 	for i, k := range open {
-		if _, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second); err == nil {
+		if _, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second, time.Now()); err == nil {
 			t.Fatalf("connection %d was forgotten", i)
 		}
 		e.closed(k)
@@ -41,74 +39,86 @@ func TestEvidenceKeepsWhatIsInUse(t *testing.T) {
 	}
 }
 
-// answered says whether a client of x.example gets an answer, and after how long it knows.
-func (r *running) answered(t testing.TB, hello []byte) (bool, time.Duration) {
-	c := r.raw(t)
-	defer c.Close()
-	began := time.Now()
-	c.Write(hello)
-	b := make([]byte, 7)
-	_, err := io.ReadFull(c, b)
-	return err == nil && b[6] == 112, time.Since(began)
+// TestHalfOpenGoesOn has all that ask a dead address be lost: others must not wait for their end.
+func TestHalfOpenGoesOn(t *testing.T) {
+	e, now := &evidence{}, time.Now()
+	begin := func() error {
+		_, _, err := e.begin("a", 0, 250*time.Millisecond, now)
+		return err
+	}
+	for range 2 * halfOpen { // it is not known to be dead
+		if err := begin(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.gaveUp(e.of["a"], true)
+	for range 3 {
+		if err := begin(); !errors.Is(err, errOpen) {
+			t.Errorf("one too many: %v", err)
+		}
+		now = now.Add(250 * time.Millisecond)
+		if err := begin(); err != nil {
+			t.Error(err)
+		}
+	}
+	e.worked("a", time.Millisecond)
+	for range 2 * halfOpen {
+		if err := begin(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
-// testCircuit has a crowd ask for two upstreams that say nothing: only some may wait for them. When they are back, all are served.
+// testCircuit has as many clients as may wait for two upstreams that are taken for dead: the next is told at once, and as soon as one
+// more may ask and is answered, all are served.
 func testCircuit(t *testing.T, e Engine) {
-	const timeout, crowd = 200 * time.Millisecond, 100
-	var works atomic.Bool
-	var waiting, most atomic.Int64
-	says := func(c *net.TCPConn) {
-		if works.Load() {
-			alert(c)
-			return
-		}
-		for n := waiting.Add(1); ; {
-			if was := most.Load(); n <= was || most.CompareAndSwap(was, n) {
-				break
-			}
-		}
-		silent(c)
-		waiting.Add(-1)
-	}
-	one, _ := rawUpstream(t, says)
-	two, _ := rawUpstream(t, says)
-	p := start(t, Config{Engine: e, DialTimeout: timeout, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	one, asked1 := rawUpstream(t, alert)
+	two, asked2 := rawUpstream(t, alert)
+	p := start(t, Config{Engine: e, DialStagger: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
-	if ok, _ := p.answered(t, hello); ok {
-		t.Fatal("a silent upstream answers")
-	}
-	var at atomic.Int64 // refused at once
-	ask := func() (served int64) {
-		var wg sync.WaitGroup
-		var n atomic.Int64
-		for range crowd {
-			wg.Go(func() {
-				ok, took := p.answered(t, hello)
-				if ok {
-					n.Add(1)
-				} else if took < timeout {
-					at.Add(1)
-				}
-			})
+	answer := func() byte { // of the alert
+		c := p.raw(t)
+		defer c.Close()
+		c.Write(hello)
+		b := make([]byte, 7)
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatal(err)
 		}
-		wg.Wait()
-		return n.Load()
+		return b[6]
 	}
-	if served := ask(); served != 0 || most.Load() > 2*halfOpen {
-		t.Errorf("%d were served, %d waited at once", served, most.Load())
+	ev := &p.dialer.evidence
+	var waiting []*known
+	for _, addr := range []string{one, two} {
+		for range halfOpen + 1 {
+			k, _, err := ev.begin(addr, 0, time.Minute, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = append(waiting, k)
+		}
+		ev.gaveUp(waiting[len(waiting)-1], true)
+		waiting = waiting[:len(waiting)-1]
 	}
-	if at.Load() < crowd/2 {
-		t.Errorf("only %d of %d did not have to wait", at.Load(), crowd)
+	if got := answer(); got != 80 || asked1.Load()+asked2.Load() > 0 {
+		t.Errorf("one client too many gets alert %d, of the upstreams %d were asked", got, asked1.Load()+asked2.Load())
 	}
-	works.Store(true)
-	if ok, _ := p.answered(t, hello); !ok {
-		t.Error("the next client is not served")
+	for _, k := range waiting[:1] {
+		ev.gaveUp(k, false)
 	}
-	if served := ask(); served != crowd {
-		t.Errorf("%d of %d were served", served, crowd)
+	for range 2 * halfOpen {
+		if got := answer(); got != 112 {
+			t.Errorf("a client gets alert %d", got)
+		}
+	}
+	if asked1.Load() == 0 || asked2.Load() > 0 {
+		t.Errorf("%d times asked was the one that works, %d times the other", asked1.Load(), asked2.Load())
+	}
+	for _, k := range waiting[1:] {
+		ev.gaveUp(k, false)
 	}
 	until(t, func() bool { return p.side.Stats().Active == 0 })
 	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
 	checkUnused(t, p)
 }
 

@@ -40,7 +40,7 @@ type asked struct {
 // attention again after wait.
 func (r *race) next(now time.Time) (n int, wait time.Duration, ok bool) {
 	for n = len(r.asked); n < len(r.addrs); n++ {
-		k, wait, err := r.d.evidence.begin(r.addrs[n], int(r.d.most.Load()), r.d.Stagger)
+		k, wait, err := r.d.evidence.begin(r.addrs[n], int(r.d.most.Load()), r.d.Stagger, now)
 		r.asked = append(r.asked, asked{began: now, known: k, err: err})
 		if err == nil {
 			r.pending++

@@ -79,6 +79,9 @@ certificate is needed then:
 
     route "*.server.dc2.wanfed" { to = ["198.51.100.2:8443"] }
 
+A route may also have ordered = true (the first address is the best), protocols = [...] (ids of which a client must offer one)
+and proxy_protocol = true (its addresses want a PROXY header, version 2).
+
 Signals: SIGTERM announces the stop, takes connections for --drain-grace more, and ends the open ones after --drain-time.
 SIGHUP reads the settings, the file of routes too, again, and opens the access log anew; it says what only a new process
 can change. SIGUSR2 starts the program anew and has it take over the sockets: no connection is refused, and the open ones
