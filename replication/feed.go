@@ -64,7 +64,7 @@ func (s *Source) feed(ctx context.Context) error {
 // before.
 func (s *Source) open(ctx context.Context) (watches []resource.Watch, index uint64, err error) {
 	for _, k := range s.kinds {
-		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, nothingOf(k))
+		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, k.everywhere())
 		if err != nil {
 			return watches, 0, err
 		}
@@ -88,9 +88,6 @@ func (s *Source) open(ctx context.Context) (watches []resource.Watch, index uint
 	}
 	return watches, index, nil
 }
-
-// nothingOf selects no record of a kind: for those who want to know the index alone.
-func nothingOf(k kind) resource.Query { return resource.Query{Type: k.typ(), Prefix: "\xff"} }
 
 // event is a change with the index of its commit.
 type event struct {

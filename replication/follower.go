@@ -40,7 +40,8 @@ type Follower struct {
 	mu     sync.Mutex
 	status DownwardStatus
 	kinds  map[kind]*kindStatus
-	anew   bool // status.Index is of before a comparison
+	anew   bool      // status.Index is of before a comparison
+	level  time.Time // when the copies last were level with the primary
 }
 
 // silence is how long a stream may say nothing before it is taken for dead.
@@ -75,7 +76,7 @@ func (f *Follower) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if f.heardSince(began) {
+		if f.levelSince(began) {
 			retry.reset()
 			failing = false
 		}

@@ -100,10 +100,11 @@ func (f *Follower) heard() {
 	f.status.LastError = nil
 }
 
-func (f *Follower) heardSince(t time.Time) bool {
+// levelSince says whether the stream that began then has come to something.
+func (f *Follower) levelSince(t time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.status.LastContact.After(t)
+	return f.level.After(t)
 }
 
 func (f *Follower) note(err error) {
@@ -136,6 +137,9 @@ func (f *Follower) reached(ms []*pb.FollowResponse, changes int) {
 		f.status.Changes += uint64(changes)
 	}
 	for _, m := range ms {
+		if m.GetIndex() > 0 {
+			f.level = time.Now()
+		}
 		if f.anew && m.GetIndex() > 0 {
 			f.anew, f.status.Index = false, 0
 		}

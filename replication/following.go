@@ -4,7 +4,6 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"google.golang.org/grpc"
@@ -90,20 +89,22 @@ func (f *following) known(all []*pb.Resource) []*pb.Resource {
 }
 
 // level returns when what is stored here is not older than what the follower has: all that the datacenter has acknowledged,
-// or, while that has no leader, what the follower has seen.
+// or, while no leader can be asked, what the follower has seen.
 func (f *following) level(reached uint64) error {
 	ctx, cancel := context.WithTimeout(f.stream.Context(), levelTimeout)
 	defer cancel()
-	_, _, err := f.s.cfg.Backend.List(ctx, resource.Strong, nothingOf(f.s.kinds[0]))
-	if !errors.Is(err, resource.ErrNotLeader) {
+	nothing := resource.Query{Type: f.s.types[f.s.kinds[0]][0], Prefix: "\xff"}
+	_, _, err := f.s.cfg.Backend.List(ctx, resource.Strong, nothing)
+	if err == nil || f.stream.Context().Err() != nil {
 		return err
 	}
 	for _, k := range f.s.kinds {
-		if _, at, lerr := f.s.cfg.Backend.List(ctx, resource.Eventual, nothingOf(k)); lerr != nil || at >= reached {
+		_, at, lerr := f.records(k)
+		if lerr != nil || at >= reached {
 			return lerr
 		}
 	}
-	return err
+	return status.Errorf(codes.Unavailable, "this server of the primary may have older records than its follower, and cannot ask its leader: %v", err)
 }
 
 // compare sends what the follower has not, and the ids of what it has too much: in one message at least, so that it knows

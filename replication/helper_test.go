@@ -22,7 +22,6 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -89,11 +88,14 @@ func (w *ways) change() {
 
 // primary is a real Source behind real gRPC over memory: only TLS and the tunnel are missing, which package test has.
 type primary struct {
-	store  *memory.Store
+	store  resource.Backend
 	source *Source
 	ln     *bufconn.Listener
 	srv    *grpc.Server
 	open   sync.WaitGroup
+
+	mu      sync.Mutex
+	streams []context.CancelFunc
 
 	sent sync.Map     // name → times sent as upsert
 	up   atomic.Int64 // bytes on the wire from followers
@@ -102,24 +104,38 @@ type primary struct {
 	cut  atomic.Int64 // if not 0, streams fail after so many messages
 }
 
-func newPrimary(t testing.TB, store *memory.Store, without ...*pb.Type) *primary {
+func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *primary {
 	t.Helper()
 	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), Primary: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &primary{store: store, source: src, ln: bufconn.Listen(1 << 20)}
+	p := &primary{store: store, source: src}
 	p.srv = grpc.NewServer(grpc.StatsHandler(p), grpc.StreamInterceptor(func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 		p.open.Add(1)
 		defer p.open.Done()
-		return h(s, &counted{ServerStream: ss, p: p})
+		ctx, cancel := context.WithCancel(ss.Context())
+		defer cancel()
+		p.mu.Lock()
+		p.streams = append(p.streams, cancel)
+		p.mu.Unlock()
+		return h(s, &counted{ServerStream: ss, p: p, ctx: ctx})
 	}))
 	pb.RegisterReplicationServiceServer(p.srv, src)
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = p.srv.Serve(p.ln) })
-	t.Cleanup(func() { p.srv.Stop(); wg.Wait() })
+	p.ln, _ = serve(t, p.srv)
 	run(t, src.Run)
 	return p
+}
+
+// serve runs a gRPC server over memory until the test ends.
+func serve(t testing.TB, srv *grpc.Server) (ln *bufconn.Listener, stop func()) {
+	t.Helper()
+	ln = bufconn.Listen(1 << 20)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = srv.Serve(ln) })
+	stop = func() { srv.Stop(); wg.Wait() }
+	t.Cleanup(stop)
+	return ln, stop
 }
 
 // primary is the stats.Handler of its server.
@@ -135,11 +151,24 @@ func (p *primary) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
+// drop ends all streams.
+func (p *primary) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, cancel := range p.streams {
+		cancel()
+	}
+	p.streams = nil
+}
+
 type counted struct {
 	grpc.ServerStream
-	p *primary
-	n int64
+	p   *primary
+	ctx context.Context // of the stream: drop ends it
+	n   int64
 }
+
+func (c *counted) Context() context.Context { return c.ctx }
 
 func (c *counted) RecvMsg(m any) error {
 	err := c.ServerStream.RecvMsg(m)
@@ -160,8 +189,13 @@ func (c *counted) SendMsg(m any) error {
 
 func (p *primary) client(t testing.TB) *grpc.ClientConn {
 	t.Helper()
+	return connect(t, p.ln)
+}
+
+func connect(t testing.TB, ln *bufconn.Listener) *grpc.ClientConn {
+	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///p", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.ln.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +337,7 @@ func untilSame(t testing.TB, primary, secondary resource.Backend) {
 // until waits until check is content, looking after every change of federated records in b.
 func until(t testing.TB, b resource.Backend, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -315,10 +349,12 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 	tick := time.NewTicker(50 * time.Millisecond) // for what is no change of a record
 	defer tick.Stop()
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return
 		}
+		<-time.After(2 * time.Since(began)) // looking takes no more than a third of the processor
 		select {
 		case <-wake:
 		case <-tick.C:

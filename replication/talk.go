@@ -44,7 +44,7 @@ func (t *talk) send(m *pb.FollowRequest) error {
 
 // hello says what is here. Without a position, the summaries follow at once.
 func (t *talk) hello(ctx context.Context) error {
-	hello := &pb.FollowHello{Position: t.f.position}
+	hello := &pb.FollowHello{Position: t.f.position, Reached: t.f.Status().Index}
 	for _, k := range t.f.order {
 		hello.Types = append(hello.Types, t.f.types[k]...)
 		all, _, err := t.f.cfg.Backend.List(ctx, resource.Eventual, k.everywhere())

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// TestCut: events of several kinds become commits, in order, and what may not be complete waits.
+func TestCut(t *testing.T) {
+	doc, site := kindOf(docType), kindOf(siteType)
+	put := func(k kind, name string, index uint64) event {
+		id := &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}
+		return event{change{kind: k, put: &pb.Resource{Id: id}}, index}
+	}
+	gone := func(k kind, name string, index uint64) event {
+		return event{change{kind: k, gone: &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}}, index}
+	}
+	commits, left := cut([]kind{doc, site}, []event{
+		put(site, "s", 4), gone(site, "t", 5), // the watch of one kind
+		gone(doc, "a", 3), put(doc, "a", 3), put(doc, "b", 4), put(doc, "c", 4), gone(doc, "c", 4), put(doc, "d", 6), // of the other
+	}, 5)
+	var got []string
+	for _, c := range commits {
+		for _, ch := range c.changes {
+			what := "gone"
+			if ch.put != nil {
+				what = "put"
+			}
+			got = append(got, fmt.Sprint(c.index, " ", what, " ", ch.id().Name))
+		}
+	}
+	// a became one of another version: it is there. c came and went.
+	want := "[3 put a 4 put b 4 put c 4 gone c 4 put s 5 gone t]"
+	if fmt.Sprint(got) != want {
+		t.Errorf("cut into %v, want %s", got, want)
+	}
+	if len(left) != 1 || left[0].put.Id.Name != "d" {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestLogBounds: the log keeps the latest, whatever its size, and knows what it has forgotten.
+func TestLogBounds(t *testing.T) {
+	l := &log{}
+	if _, _, err := l.since(0, 1); !errors.Is(err, errForgotten) {
+		t.Errorf("a log that was not started: %v", err)
+	}
+	l.start(7)
+	first, at, ok := l.end()
+	if !ok || at.Index != 7 {
+		t.Fatalf("end: %v, %v", at, ok)
+	}
+	_, moved, err := l.since(first, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kindOf(docType)
+	add := func(index uint64, size int) {
+		l.append(&commit{index: index, check: index, size: size, changes: []change{{kind: k, gone: &pb.ID{}}}})
+	}
+	add(8, 10)
+	<-moved
+	add(9, 10)
+	add(10, 10)
+	for size, want := range map[int]int{1: 1, 20: 2, 25: 2, 1000: 3} {
+		if got, _, err := l.since(first, size); err != nil || len(got) != want {
+			t.Errorf("%d bytes: %d commits, %v, want %d", size, len(got), err, want)
+		}
+	}
+	add(11, keepBytes+1) // alone
+	if _, _, err := l.since(first, 1); !errors.Is(err, errForgotten) {
+		t.Errorf("the first is forgotten: %v", err)
+	}
+	if next, ok := l.find(&pb.FollowPosition{Index: 10, Check: 10}); !ok || next != first+3 {
+		t.Errorf("the position before the oldest: %d, %v, want %d", next, ok, first+3)
+	}
+	for i := range uint64(2 * keepChanges) {
+		add(12+i, 1)
+	}
+	if n := len(l.commits); n != keepChanges || l.changes != n {
+		t.Errorf("%d commits, %d changes are kept", n, l.changes)
+	}
+	last, _, _ := l.end()
+	if got, _, err := l.since(last, 1); err != nil || got != nil {
+		t.Errorf("at the end: %v, %v", got, err)
+	}
+	l.start(5)
+	if _, _, err := l.since(last, 1); !errors.Is(err, errForgotten) {
+		t.Errorf("after a new start: %v", err)
+	}
+	l.stop()
+	if _, _, ok := l.end(); ok {
+		t.Error("a log that was stopped is ready")
+	}
+}
+
+// TestBatcher: whatever changes come, a batch, deletions first, has the effect that they have one after the other.
+func TestBatcher(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		oneByOne, batched := memory.New(), memory.New()
+		b := &batcher{send: func(m *pb.FollowResponse) error {
+			var ops []*pb.Op
+			for _, id := range m.Deletes {
+				ops = append(ops, resource.RemoveReplicaOp(id))
+			}
+			for _, r := range m.Upserts {
+				ops = append(ops, resource.ReplicaOp(r))
+			}
+			_, err := batched.Commit(t.Context(), ops...)
+			return err
+		}}
+		uids := map[string]string{}
+		for i := range uint64(30) {
+			name := fmt.Sprint("n", rng.IntN(4))
+			id := &pb.ID{Type: docType, Name: name, Tenancy: resource.FillTenancy(nil)}
+			c := change{kind: kindOf(docType), size: rng.IntN(batchBytes)}
+			if uids[name] == "" || rng.IntN(3) > 0 {
+				if uids[name] == "" {
+					uids[name] = fmt.Sprint("uid", i)
+				}
+				id.Uid = uids[name]
+				c.put = &pb.Resource{Id: id, Generation: fmt.Sprint(i), PrimaryModifyIndex: i + 1}
+				commit1(t, oneByOne, resource.ReplicaOp(c.put))
+			} else {
+				id.Uid = uids[name]
+				uids[name] = ""
+				c.gone = id
+				commit1(t, oneByOne, resource.RemoveReplicaOp(id))
+			}
+			if err := b.add(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.flush(0, nil); err != nil {
+			t.Fatal(err)
+		}
+		want, got := copies(t, oneByOne, false), copies(t, batched, false)
+		if len(want) != len(got) {
+			t.Fatalf("seed %d: %v, want %v", seed, got, want)
+		}
+		for name := range want {
+			if !proto.Equal(want[name], got[name]) {
+				t.Fatalf("seed %d: %v, want %v", seed, got[name], want[name])
+			}
+		}
+	}
+}
+
+// TestCompare: whatever two sides have, after a comparison the follower has what the primary has, and nothing is sent that it
+// had.
+func TestCompare(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		var there []*pb.Resource
+		var here []digest
+		differ := 0
+		for i := range rng.IntN(3000) {
+			id := &pb.ID{Type: docType, Name: fmt.Sprintf("n%06d", i), Uid: fmt.Sprint("u", i), Tenancy: resource.FillTenancy(nil)}
+			r := &pb.Resource{Id: id, ModifyIndex: uint64(i + 2)}
+			d := digest{placeOf(id), id.Uid, r.ModifyIndex}
+			odds := rng.IntN(400)
+			if odds != 0 {
+				there = append(there, r)
+			}
+			switch odds {
+			case 1:
+				d.uid = "another"
+			case 2:
+				d.index--
+			case 3:
+				d.index = 0
+			}
+			if odds != 4 {
+				here = append(here, d)
+			}
+			if odds <= 4 {
+				differ++
+			}
+		}
+		buckets := bucketsFor(len(here))
+		d, ask, err := compare(there, summarize(here, buckets))
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := map[uint32]bool{}
+		for _, b := range ask {
+			asked[b] = true
+		}
+		var told []*pb.FollowDigest
+		for _, h := range here {
+			if asked[uint32(bucketOf(h.place, buckets))] {
+				name := h.place[len("default\x00default\x00"):]
+				told = append(told, &pb.FollowDigest{Partition: "default", Namespace: "default", Name: name, Uid: h.uid, Index: h.index})
+			}
+		}
+		deletes, err := d.details(docType, told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := 0
+		for _, r := range d.records {
+			if r != nil {
+				sent++
+			}
+		}
+		if got := sent + len(deletes); got != differ {
+			t.Fatalf("seed %d: %d of %d records differ, %d were sent and %d deleted", seed, differ, len(there), sent, len(deletes))
+		}
+		if n := len(told); n > (differ+1)*8*perBucket {
+			t.Errorf("seed %d: %d digests for %d differences", seed, n, differ)
+		}
+	}
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// TestCutInTheFirstComparison: each attempt gets a little further, and what has come is not sent again.
+func TestCutInTheFirstComparison(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	for i := range 20 { // three to a batch
+		put(t, store, docType, fmt.Sprint("d", i), strings.Repeat("x", batchBytes*3/10))
+	}
+	p := newPrimary(t, store)
+	p.cut.Store(3) // begin, and at most two of seven batches
+	f := p.follower(t, secondary)
+	run(t, f.Run)
+	until(t, secondary, func() error {
+		if n := len(copies(t, secondary, false)); n < 6 {
+			return fmt.Errorf("%d copies", n)
+		}
+		return nil
+	})
+	if err := unlike(t, store, secondary); err == nil {
+		t.Error("nothing was cut")
+	}
+	p.cut.Store(5)
+	untilSame(t, store, secondary)
+	p.cut.Store(0)
+	put(t, store, docType, "last", "1")
+	untilSame(t, store, secondary)
+	p.sent.Range(func(name, times any) bool {
+		if times != 1 {
+			t.Errorf("%v was sent %v times", name, times)
+		}
+		return times == 1
+	})
+	if st := f.Status(); st.Compared < 2 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+// TestRestoreInThePrimary: an older state of the primary is the secondaries' too.
+func TestRestoreInThePrimary(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	fill(t, store, 100)
+	p := newPrimary(t, store)
+	f := p.follower(t, secondary)
+	run(t, f.Run)
+	untilSame(t, store, secondary)
+	var snapshot bytes.Buffer
+	if err := store.WriteSnapshot(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	put(t, store, docType, "document-00001", "2", "default", "default")
+	put(t, store, siteType, "later", "1")
+	remove(t, store, docType, "document-00002", "default", "default")
+	untilSame(t, store, secondary)
+	if err := store.Restore(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	untilSame(t, store, secondary)
+	put(t, store, docType, "after", "1")
+	untilSame(t, store, secondary)
+	if st := f.Status(); st.Resumed != 0 {
+		t.Errorf("resumed over a restore: %+v", st)
+	}
+}
+
+// TestAnotherPrimary: a primary that was set up anew, with lower indexes and partly the same names, is followed too; whether its
+// indexes have passed those of the first or not.
+func TestAnotherPrimary(t *testing.T) {
+	for _, later := range []int{0, 300} {
+		first, second, secondary := memory.New(), memory.New(), memory.New()
+		for i := range 150 {
+			put(t, first, docType, fmt.Sprint("d", i), "1")
+		}
+		put(t, second, docType, "d7", "new")
+		p, q := newPrimary(t, first), newPrimary(t, second)
+		ready(t, q)
+		for i := range later {
+			put(t, second, siteType, fmt.Sprint("s", i%3), fmt.Sprint(i))
+		}
+		var mu sync.Mutex
+		to := p.client(t)
+		f := follower(t, secondary, func() *grpc.ClientConn {
+			mu.Lock()
+			defer mu.Unlock()
+			return to
+		})
+		run(t, f.Run)
+		untilSame(t, first, secondary)
+		put(t, first, siteType, "position", "1")
+		untilSame(t, first, secondary)
+		mu.Lock()
+		to = q.client(t)
+		mu.Unlock()
+		p.drop()
+		untilSame(t, second, secondary)
+		put(t, second, docType, "d7", "newer")
+		untilSame(t, second, secondary)
+		until(t, secondary, func() error {
+			if st := f.Status(); st.Index > uint64(2+later+10) || st.Index < 2 {
+				return fmt.Errorf("status: %+v", st)
+			}
+			return nil
+		})
+	}
+}
+
+// TestTwoLeaders: two followers of one store, as when two servers hold themselves for the leader, agree.
+func TestTwoLeaders(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	fill(t, store, 200)
+	p := newPrimary(t, store)
+	run(t, p.follower(t, secondary).Run)
+	stop := run(t, p.follower(t, secondary).Run)
+	for i := range 200 {
+		put(t, store, docType, fmt.Sprint("d", i%20), fmt.Sprint(i))
+		if i%7 == 0 {
+			remove(t, store, docType, fmt.Sprint("d", i%20))
+		}
+		if i == 100 {
+			stop()
+		}
+	}
+	untilSame(t, store, secondary)
+}
+
+// TestSlowFollower: a follower that does not read holds nobody up and costs no more than the log; when it reads again it is told
+// to begin anew.
+func TestSlowFollower(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	p := newPrimary(t, store)
+	ready(t, p)
+	stream, err := pb.NewReplicationServiceClient(p.client(t)).Follow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := []*pb.Type{docType, siteType, zoneType}
+	for _, m := range []*pb.FollowRequest{
+		{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{Types: types}}},
+		{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Type: docType}}},
+		{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Last: true}}},
+	} {
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := stream.Recv(); err != nil { // it has begun; no more is read for now
+		t.Fatal(err)
+	}
+	run(t, p.follower(t, secondary).Run)
+	big := string(make([]byte, 64<<10))
+	const written = 2 * keepBytes
+	for i := range written / len(big) {
+		put(t, store, docType, fmt.Sprint("d", i%10), big)
+	}
+	untilSame(t, store, secondary)
+	runtime.GC()
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	if mem.HeapAlloc > 2*written {
+		t.Errorf("%d MiB are in use", mem.HeapAlloc>>20)
+	}
+	p.source.log.mu.Lock()
+	size := p.source.log.size
+	p.source.log.mu.Unlock()
+	if size > keepBytes {
+		t.Errorf("the log has %d bytes", size)
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Aborted {
+		t.Errorf("the slow follower is told %v", err)
+	}
+}
+
+// hostile is a primary that somebody broke into, or one with a fault.
+type hostile struct {
+	pb.UnimplementedReplicationServiceServer
+	say []*pb.FollowResponse
+}
+
+func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
+	for _, m := range h.say {
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// TestFollowerRefuses: a primary writes what is federated, and nothing else; what it may not write does not hold up the rest.
+func TestFollowerRefuses(t *testing.T) {
+	secondary := memory.New()
+	local := put(t, secondary, localType, "mine", "own")
+	kept := put(t, secondary, docType, "kept", "own")
+	good, local2, noUID, noIndex := record(t, docType, "good", "1"), record(t, localType, "x", "1"), record(t, docType, "x", "1"), record(t, docType, "y", "1")
+	for _, r := range []*pb.Resource{good, local2, noUID} {
+		r.PrimaryModifyIndex = 7
+	}
+	noUID.Id.Uid = ""
+	nul := record(t, docType, "z", "1")
+	nul.Id.Name, nul.PrimaryModifyIndex = "z\x00", 7
+	h := &hostile{say: []*pb.FollowResponse{
+		{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType, Records: 1}, {Type: localType, Records: 9, Unknown: 9}}}},
+		{
+			Upserts: []*pb.Resource{local2, noUID, noIndex, nul, good, nil, {}},
+			Deletes: []*pb.ID{local.Id, {Type: docType, Name: "kept", Tenancy: kept.Id.Tenancy}, nil, {}},
+			Index:   7,
+		},
+	}}
+	srv := grpc.NewServer()
+	pb.RegisterReplicationServiceServer(srv, h)
+	ln, _ := serve(t, srv)
+	cc := connect(t, ln)
+	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
+	run(t, f.Run)
+	until(t, secondary, func() error {
+		if st := f.Status(); st.Refused != 10 || st.Changes != 1 || st.Index != 7 {
+			return fmt.Errorf("status: %+v", st)
+		}
+		return nil
+	})
+	for _, r := range []*pb.Resource{local, kept, good} {
+		if _, err := secondary.Read(t.Context(), resource.Eventual, r.Id); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := secondary.Read(t.Context(), resource.Eventual, local2.Id); !errors.Is(err, resource.ErrNotFound) {
+		t.Errorf("a record of a local type: %v", err)
+	}
+}
+
+// failing is a store whose commits fail, done or not.
+type failing struct {
+	*memory.Store
+	mu   sync.Mutex
+	fail int // so many times
+	done bool
+}
+
+func (s *failing) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	s.mu.Lock()
+	fail, done := s.fail > 0, s.done
+	s.fail--
+	s.mu.Unlock()
+	if !fail {
+		return s.Store.Commit(ctx, ops...)
+	}
+	if done {
+		if _, err := s.Store.Commit(ctx, ops...); err != nil {
+			return nil, err
+		}
+	}
+	return nil, resource.ErrUnknownOutcome
+}
+
+// TestUnknownOutcome: after a commit of which nobody knows the outcome, the follower compares.
+func TestUnknownOutcome(t *testing.T) {
+	for _, done := range []bool{false, true} {
+		store, secondary := memory.New(), &failing{Store: memory.New(), done: done}
+		p := newPrimary(t, store)
+		f := p.follower(t, secondary)
+		run(t, f.Run)
+		put(t, store, docType, "a", "1")
+		untilSame(t, store, secondary)
+		put(t, store, docType, "a", "2") // now the follower has a position
+		untilSame(t, store, secondary)
+		secondary.mu.Lock()
+		secondary.fail = 1
+		secondary.mu.Unlock()
+		put(t, store, docType, "a", "3")
+		put(t, store, docType, "b", "1")
+		untilSame(t, store, secondary)
+		until(t, secondary, func() error {
+			if st := f.Status(); st.Compared != 2 || st.Resumed != 0 {
+				return fmt.Errorf("status: %+v", st)
+			}
+			return nil
+		})
+	}
+}
+
+// TestNotLevel: a server of the primary that cannot ask its leader, and may have older records, is not followed.
+func TestNotLevel(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	put(t, store, docType, "a", "1")
+	p := newPrimary(t, leaderless{store})
+	ahead := record(t, docType, "ahead", "1")
+	ahead.PrimaryModifyIndex = 1000
+	commit1(t, secondary, resource.ReplicaOp(ahead))
+	f := p.follower(t, secondary)
+	stop := run(t, f.Run)
+	until(t, secondary, func() error {
+		if st := f.Status(); status.Code(st.LastError) != codes.Unavailable || st.Index != 0 {
+			return fmt.Errorf("status: %+v", st)
+		}
+		return nil
+	})
+	stop()
+	commit1(t, secondary, resource.RemoveReplicaOp(ahead.Id))
+	behind := record(t, docType, "behind", "1")
+	behind.PrimaryModifyIndex = 2
+	commit1(t, secondary, resource.ReplicaOp(behind))
+	g := p.follower(t, secondary)
+	run(t, g.Run)
+	until(t, secondary, func() error {
+		if err := unlike(t, store, secondary); err != nil {
+			return fmt.Errorf("%w; status: %+v", err, g.Status())
+		}
+		return nil
+	})
+}
+
+// leaderless is a server's store while nobody leads.
+type leaderless struct{ *memory.Store }
+
+func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
+	if c == resource.Strong {
+		return nil, 0, resource.ErrNotLeader
+	}
+	return s.Store.List(ctx, c, q)
+}
+
+// TestSilence: a stream that says nothing is given up.
+func TestSilence(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes as long as silence may")
+	}
+	t.Parallel()
+	secondary := memory.New()
+	srv := grpc.NewServer()
+	pb.RegisterReplicationServiceServer(srv, &hostile{})
+	ln, _ := serve(t, srv)
+	cc := connect(t, ln)
+	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
+	began := time.Now()
+	run(t, f.Run)
+	until(t, secondary, func() error {
+		if f.Status().LastError == nil {
+			return errors.New("still following")
+		}
+		return nil
+	})
+	if took := time.Since(began); took < silence || took > silence+5*time.Second {
+		t.Errorf("given up after %v", took)
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// fill writes n records.
+func fill(t testing.TB, store resource.Backend, n int) {
+	t.Helper()
+	var ops []*pb.Op
+	for i := range n {
+		ops = append(ops, resource.PutOp(record(t, docType, fmt.Sprintf("document-%05d", i), "1", "default", "default"), ""))
+	}
+	commit1(t, store, ops...)
+}
+
+// wantSent checks what was sent as upserts since p.sent was cleared.
+func wantSent(t *testing.T, p *primary, names ...string) {
+	t.Helper()
+	want := map[string]bool{}
+	for _, n := range names {
+		want[n] = true
+	}
+	n := 0
+	p.sent.Range(func(name, times any) bool {
+		if n++; !want[name.(string)] || times != 1 {
+			t.Errorf("%v was sent %v times", name, times)
+		}
+		return true
+	})
+	if n != len(names) {
+		t.Errorf("%d records were sent, want %v", n, names)
+	}
+}
+
+// TestBytes counts what goes over the wire, each way, for 10,000 records.
+func TestBytes(t *testing.T) {
+	const records = 10_000
+	store, secondary := memory.New(), memory.New()
+	fill(t, store, records)
+	p := newPrimary(t, store)
+	f := p.follower(t, secondary)
+	stop := run(t, f.Run)
+	level := func(value string) {
+		t.Helper()
+		put(t, store, siteType, "mark", value)
+		until(t, secondary, func() error { // when it is there, all is
+			r, err := secondary.Read(t.Context(), resource.Eventual, resource.ID(siteType, "mark"))
+			if err != nil {
+				return err
+			}
+			if n, err := resource.Decode[*pb.Node](r); err != nil || n.Address != value {
+				return fmt.Errorf("the mark is %v, %v", n, err)
+			}
+			return nil
+		})
+	}
+	level("1")
+	t.Logf("%d records: %d bytes up, %d down", records, p.up.Load(), p.down.Load())
+
+	forget := func() { p.up.Store(0); p.down.Store(0); p.ask.Store(0); p.sent.Clear() }
+	check := func(what string, up, down int64) {
+		t.Helper()
+		t.Logf("%s: %d bytes up, %d down, %d digests", what, p.up.Load(), p.down.Load(), p.ask.Load())
+		if p.up.Load() > up || p.down.Load() > down {
+			t.Errorf("%s: %d bytes up, %d down, want at most %d and %d", what, p.up.Load(), p.down.Load(), up, down)
+		}
+	}
+	forget()
+	level("2")
+	check("one change", 100, 500)
+	wantSent(t, p, "mark")
+
+	// One who knows no position compares.
+	stop()
+	p.open.Wait()
+	forget()
+	put(t, store, docType, "document-00008", "2", "default", "default")
+	remove(t, store, docType, "document-00009", "default", "default")
+	stop = run(t, f.Run)
+	level("3")
+	check("one comparison", 9000, 1000)
+	wantSent(t, p, "document-00008", "mark")
+	stop()
+	p.open.Wait()
+	forget()
+	stop = run(t, p.follower(t, secondary).Run)
+	level("4")
+	check("a comparison of what is the same", 5000, 1000)
+	if n := p.ask.Load(); n > 100 {
+		t.Errorf("%d digests were sent for nothing", n)
+	}
+	stop()
+	if err := unlike(t, store, secondary); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestResume: a stream that breaks goes on where it ended, at any server of the primary whose log reaches back.
+func TestResume(t *testing.T) {
+	store, secondary := memory.New(), memory.New()
+	fill(t, store, 500)
+	servers := []*primary{newPrimary(t, store), newPrimary(t, store)}
+	for _, p := range servers {
+		ready(t, p)
+	}
+	at := 0
+	clients := []*grpc.ClientConn{servers[0].client(t), servers[1].client(t)}
+	var mu sync.Mutex
+	f := follower(t, secondary, func() *grpc.ClientConn {
+		mu.Lock()
+		defer mu.Unlock()
+		return clients[at]
+	})
+	run(t, f.Run)
+	untilSame(t, store, secondary)
+	write := func(name string) {
+		t.Helper()
+		put(t, store, docType, name, "1")
+		untilSame(t, store, secondary)
+	}
+	write("a") // a commit that both logs have
+	for i, to := range []int{0, 1, 0} {
+		mu.Lock()
+		from := at
+		at = to
+		mu.Unlock()
+		for _, p := range servers {
+			p.sent.Clear()
+			p.ask.Store(0)
+		}
+		servers[from].drop()
+		name := fmt.Sprint("b", i)
+		write(name)
+		if st := f.Status(); st.Resumed != uint64(i)+1 || st.Compared != 1 {
+			t.Errorf("break %d: %+v", i, st)
+		}
+		wantSent(t, servers[to], name)
+	}
+}
+
+// TestPositions: which positions a log knows.
+func TestPositions(t *testing.T) {
+	store := memory.New()
+	here, there, other := newPrimary(t, store), newPrimary(t, store), newPrimary(t, store, siteType)
+	all := []*primary{here, there, other}
+	end := func(p *primary) *pb.FollowPosition {
+		_, at, _ := p.source.log.end()
+		return at
+	}
+	for _, p := range all {
+		ready(t, p)
+	}
+	if _, ok := there.source.log.find(end(here)); ok {
+		t.Error("a log knows where another begins")
+	}
+	if _, ok := here.source.log.find(end(here)); !ok {
+		t.Error("a log does not know where it begins")
+	}
+	r := put(t, store, docType, "a", "1")
+	for _, p := range all {
+		until(t, store, func() error {
+			if at := end(p).GetIndex(); at != r.ModifyIndex {
+				return fmt.Errorf("index %d", at)
+			}
+			return nil
+		})
+	}
+	if _, ok := there.source.log.find(end(here)); !ok {
+		t.Error("two servers with the same commits do not know each other's positions")
+	}
+	if _, ok := here.source.log.find(end(other)); ok {
+		t.Error("a server knows the position of one that federates other kinds")
+	}
+	// Another history with the same indexes.
+	twin := memory.New()
+	p := newPrimary(t, twin)
+	ready(t, p)
+	if again := put(t, twin, docType, "a", "1"); again.ModifyIndex != r.ModifyIndex {
+		t.Fatalf("index %d, not %d", again.ModifyIndex, r.ModifyIndex)
+	}
+	until(t, twin, func() error {
+		if at := end(p).GetIndex(); at != r.ModifyIndex {
+			return fmt.Errorf("index %d", at)
+		}
+		return nil
+	})
+	if _, ok := here.source.log.find(end(p)); ok {
+		t.Error("a log knows a position of another history")
+	}
+	if _, ok := here.source.log.find(nil); ok {
+		t.Error("a log knows no position at all")
+	}
+}
