@@ -33,6 +33,9 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	}
 	f, err := s.call(ctx, func() raft.Future { return s.raft.Apply(entry, untilDeadline(ctx)) })
 	if err != nil {
+		if why := s.failure(); why != nil && !errors.Is(err, errRefused) {
+			err = errors.Join(why, err)
+		}
 		return nil, fmt.Errorf("commit: %w", commitError(err))
 	}
 	res := f.(raft.ApplyFuture).Response().(result)

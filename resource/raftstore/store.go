@@ -146,7 +146,7 @@ func (s *Store) startRaft() error {
 	s.trans = newTransport(&raft.NetworkTransportConfig{
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
-	s.history = &history{WAL: s.wal}
+	s.history = &history{WAL: s.wal, fail: s.failLog}
 	m := &machine{state: s.state, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
 	err = unpanicked(func() error {
 		if err := s.history.open(snaps); err != nil {
@@ -187,6 +187,28 @@ func (s *Store) fail(err error) {
 	}
 }
 
+// failLog fails the store whose log cannot be written. If raft-wal could not begin the next file it says no more than that the last
+// one is full, so that it is asked of the disk again.
+func (s *Store) failLog(err error) {
+	dir := filepath.Join(s.cfg.Dir, logDir)
+	if errors.Is(err, wal.ErrSealed) {
+		if why := room(dir, s.cfg.SegmentSize); why != nil {
+			err = why
+		}
+	}
+	s.fail(fmt.Errorf("write the log in %s: %w; nothing that was acknowledged is lost: see to the disk and start the server again", dir, err))
+}
+
+// room says why a file of some bytes cannot be made in dir, if it cannot.
+func room(dir string, size int) error {
+	f, err := os.CreateTemp(dir, "room-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	return errors.Join(preallocate(f, int64(size)), f.Close())
+}
+
 // Failed returns a channel that is closed if the store can go no further; Err says why then.
 func (s *Store) Failed() <-chan struct{} { return s.failedc }
 
@@ -195,6 +217,13 @@ func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.errLocked()
+}
+
+// failure returns why the store failed, if it did.
+func (s *Store) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 func (s *Store) errLocked() error {

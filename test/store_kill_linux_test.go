@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// mortal is a server that is killed again and again, and what it has acknowledged.
+type mortal struct {
+	*loopback
+	files  tlsutil.Files
+	server *proc.Server
+
+	mu       sync.Mutex
+	last     map[string]*pb.Resource // acknowledged, by name; nil: its deletion
+	open     map[string]bool         // whose last write or deletion was not acknowledged
+	uids     map[string]string       // every uid that was seen, and whose it is
+	versions map[uint64]string       // every version that was seen, and of what uid and data
+	writes   int
+}
+
+const killWriters = 4
+
+// TestKilledServer: over kill -9 of a whole server at random points, also while it starts, no acknowledged write and no
+// deletion is lost, what tears the end of the log is not taken for a write, and no uid and no version comes twice.
+func TestKilledServer(t *testing.T) {
+	rounds := 5
+	if chaos() {
+		rounds = 200
+	}
+	l := newLoopback(t)
+	k := &mortal{
+		loopback: l, files: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"),
+		last: map[string]*pb.Resource{}, open: map[string]bool{}, uids: map[string]string{}, versions: map[uint64]string{},
+	}
+	t.Cleanup(func() {
+		if k.server == nil {
+			return
+		}
+		k.server.Kill()
+		if t.Failed() {
+			t.Logf("end of the server's log:\n%s", strings.Join(k.server.Tail(30), "\n"))
+		}
+	})
+	torn := 0
+	for round := range rounds {
+		if rand.IntN(4) == 0 {
+			k.killStarting()
+		}
+		k.start()
+		k.check()
+		if t.Failed() {
+			t.Fatalf("after %d kills", round)
+		}
+		k.writeUntilKilled(time.Duration(rand.IntN(150)) * time.Millisecond)
+		if rand.IntN(2) == 0 && k.tear() {
+			torn++
+		}
+	}
+	k.start()
+	k.check()
+	t.Logf("%d acknowledged writes and deletions survived %d kills and %d torn ends of the log", k.writes, rounds, torn)
+	if k.writes < 10*rounds {
+		t.Errorf("only %d writes in %d rounds", k.writes, rounds)
+	}
+}
+
+func (k *mortal) config() proc.ServerConfig {
+	return proc.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: k.files, LogLevel: "warn"}
+}
+
+func (k *mortal) start() {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if k.server, err = proc.StartServer(ctx, k.config()); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// killStarting kills a server at some point before, or right after, it is ready.
+func (k *mortal) killStarting() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(300))*time.Millisecond)
+	defer cancel()
+	if s, err := proc.StartServer(ctx, k.config()); err == nil {
+		s.Kill()
+	} else if ctx.Err() == nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *mortal) client(t testing.TB) pb.ResourceServiceClient {
+	return pb.NewResourceServiceClient(k.call(t, k.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "op", "dc1"))
+}
+
+// writeUntilKilled has writers create, change and delete, each names of its own, and kills the server in the midst of it.
+func (k *mortal) writeUntilKilled(after time.Duration) {
+	c := k.client(k.t)
+	var killing atomic.Bool
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range killWriters {
+		wg.Go(func() {
+			for {
+				if err := k.write(ctx, c, fmt.Sprintf("w%d/%d", w, rand.IntN(20))); err != nil {
+					if code := status.Code(err); !killing.Load() || code != codes.Unavailable && code != codes.Canceled {
+						k.t.Errorf("write: %v", err)
+					}
+					begin()
+					return
+				}
+				begin()
+			}
+		})
+	}
+	<-begun
+	time.Sleep(after)
+	killing.Store(true)
+	k.server.Kill()
+	cancel() // not to wait for another connection
+	wg.Wait()
+}
+
+var killedType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
+
+// write changes or deletes what has the name, and takes note of what becomes of it.
+func (k *mortal) write(ctx context.Context, c pb.ResourceServiceClient, name string) error {
+	id := resource.ID(killedType, name)
+	k.mu.Lock()
+	k.open[name] = true
+	deletes := k.last[name] != nil && rand.IntN(4) == 0
+	k.mu.Unlock()
+	if deletes {
+		if _, err := c.Delete(ctx, &pb.DeleteRequest{Id: id}); err != nil {
+			return err
+		}
+		k.acknowledge(name, nil)
+		return nil
+	}
+	data, err := anypb.New(&pb.KVEntry{Value: []byte(strings.Repeat(strconv.Itoa(rand.Int()), 1+rand.IntN(200)))})
+	if err != nil {
+		return err
+	}
+	out, err := c.Write(ctx, &pb.WriteRequest{Resource: &pb.Resource{Id: id, Data: data}})
+	if err != nil {
+		return err
+	}
+	k.acknowledge(name, out.GetResource())
+	return nil
+}
+
+func (k *mortal) acknowledge(name string, r *pb.Resource) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes++
+	k.last[name], k.open[name] = r, false
+	if r != nil {
+		k.seenLocked(r)
+	}
+}
+
+// seenLocked compares a resource with all that were seen before.
+func (k *mortal) seenLocked(r *pb.Resource) {
+	if was, ok := k.uids[r.Id.Uid]; ok && was != r.Id.Name {
+		k.t.Errorf("uid %s is that of %s and of %s", r.Id.Uid, was, r.Id.Name)
+	}
+	k.uids[r.Id.Uid] = r.Id.Name
+	version, err := strconv.ParseUint(r.Version, 10, 64)
+	if err != nil {
+		k.t.Error(err)
+	}
+	what := r.Id.Uid + " " + string(r.Data.GetValue())
+	if was, ok := k.versions[version]; ok && was != what {
+		k.t.Errorf("version %d came twice: for %.60q and %.60q", version, was, what)
+	}
+	k.versions[version] = what
+}
+
+// check reads everything and compares it with what was acknowledged.
+func (k *mortal) check() {
+	k.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c := k.client(k.t)
+	var out *pb.ListResponse
+	for {
+		var err error
+		if out, err = c.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: killedType}); err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			k.t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond) // no leader yet
+	}
+	stored := map[string]*pb.Resource{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range out.GetResources() {
+		stored[r.Id.Name] = r
+		k.seenLocked(r)
+	}
+	for name, want := range k.last {
+		got := stored[name]
+		lost := (got == nil) != (want == nil) || got != nil && (got.Version != want.Version || !bytes.Equal(got.Data.GetValue(), want.Data.GetValue()))
+		if lost && !k.open[name] {
+			k.t.Errorf("%s is at version %s of %s; version %s of %s was acknowledged last", name, got.GetVersion(), got.GetId().GetUid(), want.GetVersion(), want.GetId().GetUid())
+		}
+	}
+	for name := range k.open { // what was not acknowledged may or may not be there, and is settled now
+		k.last[name] = stored[name]
+	}
+	clear(k.open)
+	for name := range stored {
+		if _, ok := k.last[name]; !ok {
+			k.t.Errorf("%s is there, and nobody wrote it", name)
+		}
+	}
+}
+
+// tear writes what a write that was cut short may leave after the last entry of the log, and says whether it did.
+func (k *mortal) tear() bool {
+	var newest string
+	err := filepath.WalkDir(filepath.Join(k.dir, "srv1", "data"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".wal" && path > newest {
+			newest = path
+		}
+		return err
+	})
+	if err != nil || newest == "" {
+		k.t.Fatal(errors.Join(err, errors.New("no log to tear")))
+	}
+	b, err := os.ReadFile(newest)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	end := (len(bytes.TrimRight(b, "\x00")) + 7) &^ 7
+	// A frame (its kind, three zeros, its length) with an entry, cut short, or whole and without the frame that commits it.
+	size := 100 + rand.IntN(1000)
+	if end < 2*size || end+2*size > len(b) {
+		return false
+	}
+	piece := append(binary.LittleEndian.AppendUint32([]byte{1, 0, 0, 0}, uint32(size)), b[end-size:end]...)
+	if rand.IntN(3) > 0 {
+		piece = piece[:1+rand.IntN(len(piece))]
+	}
+	f, err := os.OpenFile(newest, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteAt(piece, int64(end))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return true
+}
