@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// recordsRig is the handlers over a store in memory, asked by an operator. Reports of checks reach nobody: the leader that takes
+// them is tested with its server.
+type recordsRig struct {
+	http.Handler
+	backend resource.Backend
+}
+
+func newRecords(t testing.TB) recordsRig {
+	t.Helper()
+	b := memory.New()
+	t.Cleanup(func() { b.Close() })
+	reg := resource.NewRegistry()
+	if err := errors.Join(catalog.Register(reg), kv.Register(reg)); err != nil {
+		t.Fatal(err)
+	}
+	svc, err := resource.NewService(resource.ServiceConfig{
+		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return true },
+		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
+			p, ok := tlsutil.PeerFrom(ctx)
+			if !ok {
+				return p, errors.New("nobody")
+			}
+			return p, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := New(Config{
+		DC: "dc1", Source: newFakeSource(), Logger: slog.New(slog.DiscardHandler), Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
+		Peer: func(r *http.Request) (tlsutil.Peer, error) {
+			return tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}, nil
+		},
+		Report: func(context.Context, catalog.Report) error { return catalog.ErrNoCheck },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recordsRig{h, b}
+}
+
+func (r recordsRig) do(t testing.TB, method, target, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequest(method, "http://localhost/", strings.NewReader(body)).WithContext(t.Context())
+	path, query, _ := strings.Cut(target, "?")
+	req.URL.Path, req.URL.RawQuery = path, query
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, req)
+	return w
+}
+
+func TestKVAnswers(t *testing.T) {
+	r := newRecords(t)
+	for _, test := range []struct {
+		method, target, body string
+		status               int
+		want                 string // of the body's beginning
+	}{
+		{"GET", "/v1/kv/a", "", 404, ""},
+		{"GET", "/v1/kv/", "", 400, "Missing key name"},
+		{"PUT", "/v1/kv/", "x", 400, "Missing key name"},
+		{"DELETE", "/v1/kv/", "", 400, "Missing key name"},
+		{"PUT", "/v1/kv/a/../<b>//", "v", 200, "true"},
+		{"GET", "/v1/kv/a/../<b>//", "", 200, `[{"LockIndex":0,"Key":"a/../\u003cb\u003e//","Flags":0,"Value":"dg==","CreateIndex":`},
+		{"PUT", "/v1/kv/a?flags=18446744073709551615", "", 200, "true"},
+		{"GET", "/v1/kv/a", "", 200, `[{"LockIndex":0,"Key":"a","Flags":18446744073709551615,"Value":null,`},
+		{"GET", "/v1/kv/a?pretty", "", 200, "[\n    {\n        \"LockIndex\": 0,"},
+		{"PUT", "/v1/kv/a?flags=-1", "", 400, "bad flags"},
+		{"PUT", "/v1/kv/a?cas=x", "", 400, "bad cas"},
+		{"PUT", "/v1/kv/a?cas=0", "", 200, "false"},
+		{"PUT", "/v1/kv/a?acquire=s", "", 400, "no ?acquire"},
+		{"PUT", "/v1/kv/a?release=s", "", 400, "no ?release"},
+		{"PUT", "/v1/kv/a?ns=x", "", 400, "parameter ns"},
+		{"PUT", "/v1/kv/" + strings.Repeat("k", 513), "", 400, "invalid name"},
+		{"PUT", "/v1/kv/a", strings.Repeat("v", kv.MaxValue+1), 413, "Request body(524289 bytes) too large, max size: 524288 bytes."},
+		{"DELETE", "/v1/kv/a?recurse&cas=1", "", 400, "conflicting flags: recurse, cas"},
+		{"GET", "/v1/kv/a?recurse&keys", "", 400, "conflicting flags: recurse, keys"},
+		{"GET", "/v1/kv/a?stale&consistent", "", 400, "cannot specify ?stale with ?consistent"},
+		{"GET", "/v1/kv/a?recurse=maybe", "", 400, "bad recurse"},
+		{"GET", "/v1/kv/?keys", "", 200, `["a","a/../\u003cb\u003e//"]`},
+		{"GET", "/v1/kv/none?keys", "", 404, ""},
+		{"GET", "/v1/kv/none?recurse", "", 404, ""},
+		{"POST", "/v1/kv/a", "", 405, "method POST not allowed"},
+		{"DELETE", "/v1/kv/a?cas=1", "", 200, "false"},
+		{"DELETE", "/v1/kv/?recurse", "", 200, "true"},
+		{"GET", "/v1/kv/?recurse", "", 404, ""},
+	} {
+		w := r.do(t, test.method, test.target, test.body)
+		if w.Code != test.status || !strings.HasPrefix(w.Body.String(), test.want) {
+			t.Errorf("%s %.60s: %d %.200s, want %d %s", test.method, test.target, w.Code, w.Body, test.status, test.want)
+		}
+		if test.method == "GET" && test.status != 400 && w.Header().Get(api.HeaderIndex) == "" {
+			t.Errorf("%s: no index", test.target)
+		}
+	}
+}
+
+// A value may be a web page that somebody wrote there: a browser must not show it as one.
+func TestRawValueIsNoPage(t *testing.T) {
+	r := newRecords(t)
+	r.do(t, "PUT", "/v1/kv/page", "<script>")
+	w := r.do(t, "GET", "/v1/kv/page?raw", "")
+	for key, want := range map[string]string{
+		"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox",
+	} {
+		if got := w.Header().Get(key); got != want || w.Body.String() != "<script>" {
+			t.Errorf("%s: %q, want %q; %s", key, got, want, w.Body)
+		}
+	}
+}
+
+func TestCatalogRefuses(t *testing.T) {
+	r := newRecords(t)
+	for _, test := range []struct {
+		method, target, body, want string
+		status                     int
+	}{
+		{"PUT", "/v1/catalog/register", "", "request decode failed", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a"} {}`, "something after the object", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": 1}`, "request decode failed", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Port": 70000}}`, "port of service", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Weights": {"Passing": -1}}}`, "weights", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "Connect": {"Native": true}}}`, "no service mesh", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Service": {"Service": "s", "SocketPath": "/x"}}`, "SocketPath", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Node": "m"}}`, "of node", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Definition": 1}}`, "must be an object", 400},
+		{"PUT", "/v1/catalog/register", `{"Node": "n", "Address": "a", "Check": {"Name": "c", "Type": "ttl"}}`, "of type ttl", 400},
+		{"PUT", "/v1/catalog/deregister", `{}`, "must provide node", 400},
+		{"PUT", "/v1/agent/service/register", `{"Name": "s", "Check": {"TTL": "0s"}}`, "TTL", 400},
+		{"PUT", "/v1/agent/service/register", `{"Name": "s", "Check": {"TTL": "1s", "DeregisterCriticalServiceAfter": "x"}}`, "DeregisterCriticalServiceAfter", 400},
+		{"PUT", "/v1/agent/service/register", `{"Check": {"TTL": "1s"}}`, "name of the service", 400},
+		{"PUT", "/v1/agent/check/register", `{"TTL": "1s"}`, "name of the check", 400},
+		{"PUT", "/v1/agent/check/register", `{"Name": "c", "TTL": "1s", "ServiceID": "none"}`, "no such service", 400},
+		{"PUT", "/v1/agent/check/pass/c", "", "Unknown check ID", 404},
+		{"PUT", "/v1/agent/service/deregister/s", "", "Unknown service ID", 404},
+		{"GET", "/v1/agent/service/s", "", "unknown service ID", 404},
+		{"GET", "/v1/catalog/service/", "", "missing service", 400},
+		{"GET", "/v1/health/state/fine", "", "bad state", 400},
+		{"GET", "/v1/health/service/s?filter=x", "", "parameter filter is not supported", 400},
+		{"GET", "/v1/health/service/s?passing=perhaps", "", "bad passing", 400},
+		{"GET", "/v1/agent/services?dc=dc2", "", "is about the server that is asked", 400},
+	} {
+		w := r.do(t, test.method, test.target, test.body)
+		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
+			t.Errorf("%s %s %s: %d %s, want %d %q", test.method, test.target, test.body, w.Code, w.Body, test.status, test.want)
+		}
+	}
+	if w := r.do(t, "GET", "/v1/catalog/nodes", ""); w.Body.String() != "[]" {
+		t.Errorf("something was written: %s", w.Body)
+	}
+}
+
+// What clients send is answered, and leaves a catalog that can be read.
+func FuzzRegister(f *testing.F) {
+	r := newRecords(f)
+	for _, seed := range []string{
+		`{"Node":"n","Address":"a","Service":{"Service":"s","Port":1,"Tags":["t"],"TaggedAddresses":{"lan":{"Address":"10.0.0.1","Port":1}}},"Checks":[{"Name":"c","Status":"passing","ServiceID":"s","Definition":{"HTTP":"x"}}]}`,
+		`{"Name":"s","Check":{"TTL":"15s","DeregisterCriticalServiceAfter":"1h"},"Checks":[{"TTL":"1s"}],"Weights":{"Passing":1}}`,
+		`{"Node":"n","SkipNodeUpdate":true,"Check":{"CheckID":"c"}}`, `{"ID":"c","TTL":"1s","Status":"warning"}`, `{"Node":"n","CheckID":"c"}`, `[]`, `nul`,
+	} {
+		f.Add([]byte(seed))
+	}
+	paths := []string{"/v1/catalog/register", "/v1/agent/service/register", "/v1/agent/check/register", "/v1/catalog/deregister"}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, path := range paths {
+			if w := r.do(t, "PUT", path, string(body)); w.Code != 200 && w.Code != 400 {
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+		for _, path := range []string{"/v1/health/state/any", "/v1/catalog/nodes", "/v1/agent/services"} {
+			if w := r.do(t, "GET", path, ""); w.Code != 200 || !json.Valid(w.Body.Bytes()) {
+				t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+// The encoding by hand is that of package json.
+func FuzzAppendEntry(f *testing.F) {
+	f.Add("a/b", []byte("v"), uint64(1))
+	f.Add("é<&>\"\\\x7f\u2028", []byte{}, uint64(0))
+	f.Fuzz(func(t *testing.T, key string, value []byte, n uint64) {
+		e := kv.Entry{Key: key, Value: value, Flags: n, CreateIndex: n, ModifyIndex: n}
+		want := struct {
+			LockIndex                int
+			Key                      string
+			Flags                    uint64
+			Value                    *string
+			CreateIndex, ModifyIndex uint64
+		}{Key: key, Flags: n, CreateIndex: n, ModifyIndex: n}
+		if len(value) > 0 {
+			s := base64.StdEncoding.EncodeToString(value)
+			want.Value = &s
+		}
+		b, err := json.Marshal(want)
+		if got := appendEntry(nil, &e); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("%s, want %s, %v", got, b, err)
+		}
+	})
+}
