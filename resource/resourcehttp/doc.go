@@ -24,7 +24,8 @@
 // # Answers
 //
 // Resources are JSON as api.Resource has it. Lists are {"resources": [...]}, written piece by piece, whatever their size. Errors are
-// one line of plain text; StatusOf says with which status. 503 means that nothing was done, 504 that nobody knows.
+// one line of plain text; StatusOf says with which status. 503 means that nothing was done, 504 that nobody knows. While the
+// datacenter has no leader, what needs one waits up to 7 seconds for it.
 //
 // A watch is a stream of server-sent events: "upsert" and "delete", whose data are a resource, "end-of-snapshot" after what was there
 // at the beginning, and "end" with the reason when the server ends it. A comment comes every 15 seconds. Who does not read for 10
