@@ -26,9 +26,15 @@ import (
 // startThree runs a datacenter of three servers and waits until each knows the leader.
 func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 	t.Helper()
+	addrs, _, leader = startThreeHTTP(t, ca)
+	return addrs, leader
+}
+
+// startThreeHTTP is startThree that says the URLs too.
+func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader int) {
+	t.Helper()
 	dir := t.TempDir()
 	join := []string{"127.0.0.1:1"} // nobody: the others find the first
-	var urls []string
 	var parts []*part
 	t.Cleanup(func() {
 		for _, p := range parts {
@@ -61,7 +67,7 @@ func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 		}
 		for addr, n := range known {
 			if addr != "" && n == 3 {
-				return addrs, slices.Index(addrs, addr)
+				return addrs, urls, slices.Index(addrs, addr)
 			}
 		}
 		select {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	consul "github.com/hashicorp/consul/api"
+
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+)
+
+// TestConsulClientAtFollowers: who writes at one server reads it at another at once, and a program at a follower has its check
+// kept by the leader.
+func TestConsulClientAtFollowers(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	_, urls, leader := startThreeHTTP(t, ca)
+	joe := ca.Files(t, tlsutil.RoleCLI, "joe", "dc1")
+	var clients []*consul.Client
+	for _, url := range urls {
+		clients = append(clients, consulClient(t, &consul.Config{Address: strings.TrimPrefix(url, "http://"), Scheme: "https", TLSConfig: consul.TLSConfig{
+			CAFile: joe.CA, CertFile: joe.Cert, KeyFile: joe.Key,
+		}}))
+	}
+	one, other := clients[(leader+1)%3], clients[(leader+2)%3]
+	for i := range 5 {
+		value := fmt.Sprint(i)
+		if _, err := one.KV().Put(&consul.KVPair{Key: "k", Value: []byte(value)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*consul.Client{one, other, clients[leader]} {
+			if p, _, err := c.KV().Get("k", nil); err != nil || p == nil || string(p.Value) != value {
+				t.Fatalf("after %s was written: %+v, %v", value, p, err)
+			}
+		}
+	}
+	service := &consul.AgentServiceRegistration{Name: "web", Check: &consul.AgentServiceCheck{TTL: "1h"}}
+	if err := one.Agent().ServiceRegister(service); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Agent().PassTTL("service:web", ""); refusedWith(err) != 404 {
+		t.Errorf("a report at another server than that of the registration: %v", err)
+	}
+	if err := one.Agent().PassTTL("service:web", "up"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := other.Health().Service("web", "", true, nil); err != nil || len(got) != 1 || got[0].Node.Node != fmt.Sprintf("srv%d", (leader+1)%3+1) {
+		t.Fatalf("what passes: %+v, %v", got, err)
+	}
+}
