@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -123,46 +125,64 @@ func listOnce(ctx context.Context, b resource.Backend) (out []*pb.MeshGateway, a
 		return nil, at, err
 	}
 	at.services = i
-	nodes, i, err := byNode[*pb.Node](ctx, b, NodeType)
-	if err != nil {
-		return nil, at, err
-	}
-	at.nodes = i
-	checks, i, err := byNode[*pb.Check](ctx, b, CheckType)
-	if err != nil {
-		return nil, at, err
-	}
-	at.checks = i
 	for _, r := range services {
+		if nodeOf(r) != r.GetId().GetName() {
+			continue // no gateway's: see recordName
+		}
 		s, err := resource.Decode[*pb.Service](r)
 		if err != nil {
 			return nil, at, err
 		}
-		node := nodes[s.Node]
-		if s.Kind != KindMeshGateway || len(node) == 0 {
-			continue
+		if s.Kind == KindMeshGateway {
+			out = append(out, &pb.MeshGateway{Service: s})
 		}
-		gw := &pb.MeshGateway{Node: node[0], Service: s}
-		for _, c := range checks[s.Node] {
-			if c.ServiceId == "" || c.ServiceId == s.Id {
+	}
+	of := map[string]bool{}
+	for _, gw := range out {
+		of[gw.Service.Node] = true
+	}
+	nodes, i, err := byNode[*pb.Node](ctx, b, NodeType, of)
+	if err != nil {
+		return nil, at, err
+	}
+	at.nodes = i
+	checks, i, err := byNode[*pb.Check](ctx, b, CheckType, of)
+	if err != nil {
+		return nil, at, err
+	}
+	at.checks = i
+	out = slices.DeleteFunc(out, func(gw *pb.MeshGateway) bool { return len(nodes[gw.Service.Node]) == 0 })
+	for _, gw := range out {
+		gw.Node = nodes[gw.Service.Node][0]
+		for _, c := range checks[gw.Service.Node] {
+			if c.ServiceId == "" || c.ServiceId == gw.Service.Id {
 				gw.Checks = append(gw.Checks, c)
 			}
 		}
-		out = append(out, gw)
 	}
 	return out, at, nil
 }
 
+// nodeOf is the name of the node of a record, as its own name has it: that of a gateway's node needs no escaping.
+func nodeOf(r *pb.Resource) string {
+	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
+	return node
+}
+
+// byNode returns the records of some nodes. Of a large catalog only these are decoded.
 func byNode[T interface {
 	proto.Message
 	GetNode() string
-}](ctx context.Context, b resource.Backend, typ *pb.Type) (map[string][]T, uint64, error) {
+}](ctx context.Context, b resource.Backend, typ *pb.Type, of map[string]bool) (map[string][]T, uint64, error) {
 	rs, index, err := b.List(ctx, resource.Eventual, resource.Query{Type: typ})
 	if err != nil {
 		return nil, 0, err
 	}
-	out := make(map[string][]T, len(rs))
+	out := make(map[string][]T, len(of))
 	for _, r := range rs {
+		if !of[nodeOf(r)] {
+			continue
+		}
 		d, err := resource.Decode[T](r)
 		if err != nil {
 			return nil, 0, err
