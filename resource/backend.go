@@ -134,3 +134,10 @@ type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
 }
+
+// EncodedWatch is a Watch that encodes an event once for all who send it on.
+type EncodedWatch interface {
+	Watch
+	// NextEncoded is Next for who only sends the event on: what it returns is encoded as Next's event is, and says nothing else.
+	NextEncoded(ctx context.Context) (*pb.WatchEvent, error)
+}

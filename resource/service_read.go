@@ -130,8 +130,12 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 		return StatusError(err)
 	}
 	defer w.Close()
+	next := w.Next
+	if e, ok := w.(EncodedWatch); ok {
+		next = e.NextEncoded
+	}
 	for {
-		ev, err := w.Next(ctx)
+		ev, err := next(ctx)
 		if err != nil {
 			return StatusError(err)
 		}

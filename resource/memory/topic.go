@@ -47,8 +47,8 @@ type topic struct {
 
 // item is one commit's events in a topic. All but next and readers is immutable.
 type item struct {
-	events  []*pb.WatchEvent // in order; none in a topic's first item
-	bytes   int              // about what the events keep alive
+	events  []*published // in order; none in a topic's first item
+	bytes   int          // about what the events keep alive
 	next    atomic.Pointer[item]
 	ready   chan struct{} // closed when next is set
 	readers atomic.Int64  // who stands here
@@ -151,6 +151,31 @@ func (t *topic) stepOff(at *item) {
 	}
 }
 
+// published is one event that watches share.
+type published struct {
+	*pb.WatchEvent
+	shared  bool
+	encoded atomic.Pointer[pb.WatchEvent]
+}
+
+// raw returns what is encoded as the event is, if there is a point: all of it is in unknown fields, which are only copied.
+func (p *published) raw() *pb.WatchEvent {
+	if !p.shared {
+		return p.WatchEvent
+	}
+	if ev := p.encoded.Load(); ev != nil {
+		return ev
+	}
+	b, err := proto.Marshal(p.WatchEvent)
+	if err != nil {
+		return p.WatchEvent // for the sender to fail with
+	}
+	ev := new(pb.WatchEvent)
+	ev.ProtoReflect().SetUnknown(b)
+	p.encoded.Store(ev)
+	return ev
+}
+
 // wakeInline is how many sleepers a writer wakes itself.
 const wakeInline = 16
 
@@ -209,7 +234,7 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 		if len(k.topics) == 0 {
 			continue
 		}
-		key, size := idKey(r.Id), 0
+		key, size, p := idKey(r.Id), 0, &published{WatchEvent: ev, shared: true}
 		for n := range k.lengths {
 			if n > len(key) {
 				continue
@@ -224,9 +249,9 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 				items[t] = it
 			}
 			if size == 0 {
-				size = proto.Size(ev) + overhead
+				size = 2*proto.Size(ev) + overhead
 			}
-			it.events = append(it.events, ev)
+			it.events = append(it.events, p)
 			it.bytes += size
 		}
 	}
@@ -236,7 +261,7 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	return woken
 }
 
-// overhead is about what an event and its resource take in memory beside what they take encoded.
+// overhead is about what an event and its resource take in memory beside twice what they take encoded.
 const overhead = 512
 
 // endLocked cuts off every follower, and returns the items to wake.

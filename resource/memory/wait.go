@@ -39,13 +39,13 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 		return nil
 	}
 	for {
-		ev, ready, err := w.take()
+		p, ready, err := w.take()
 		switch {
 		case err != nil:
 			return err
-		case ev != nil && resourceOf(ev).GetModifyIndex() > after:
+		case p != nil && resourceOf(p.WatchEvent).GetModifyIndex() > after:
 			return nil
-		case ev == nil:
+		case p == nil:
 			if err := w.sleep(ctx, ready); err != nil {
 				return err
 			}

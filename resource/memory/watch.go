@@ -26,6 +26,8 @@ type watch struct {
 	donec chan struct{} // closed by Close
 }
 
+var _ resource.EncodedWatch = (*watch)(nil)
+
 var endOfSnapshot = &pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}}
 
 // Watch is resource.Backend's.
@@ -64,10 +66,27 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 
 // Next is resource.Watch's.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
+	p, err := w.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.WatchEvent, nil
+}
+
+// NextEncoded is resource.EncodedWatch's.
+func (w *watch) NextEncoded(ctx context.Context) (*pb.WatchEvent, error) {
+	p, err := w.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.raw(), nil
+}
+
+func (w *watch) next(ctx context.Context) (*published, error) {
 	for {
-		ev, ready, err := w.take()
-		if ev != nil || err != nil {
-			return ev, err
+		p, ready, err := w.take()
+		if p != nil || err != nil {
+			return p, err
 		}
 		if err := w.sleep(ctx, ready); err != nil {
 			return nil, err
@@ -86,7 +105,7 @@ func (w *watch) sleep(ctx context.Context, ready <-chan struct{}) error {
 }
 
 // take returns the next event, or a channel that is closed when there may be one.
-func (w *watch) take() (ev *pb.WatchEvent, ready <-chan struct{}, err error) {
+func (w *watch) take() (p *published, ready <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -102,10 +121,10 @@ func (w *watch) take() (ev *pb.WatchEvent, ready <-chan struct{}, err error) {
 	}
 	for {
 		for w.pos < len(w.at.events) {
-			ev := w.at.events[w.pos]
+			p := w.at.events[w.pos]
 			w.pos++
-			if w.sel.matches(resourceOf(ev).GetId()) {
-				return ev, nil, nil
+			if w.sel.matches(resourceOf(p.WatchEvent).GetId()) {
+				return p, nil, nil
 			}
 		}
 		switch next := w.t.step(w.at); next {
@@ -121,14 +140,14 @@ func (w *watch) take() (ev *pb.WatchEvent, ready <-chan struct{}, err error) {
 }
 
 // snapshotLocked returns what comes next of the snapshot, and at last its end.
-func (w *watch) snapshotLocked() *pb.WatchEvent {
+func (w *watch) snapshotLocked() *published {
 	for r, ok := w.rest.next(); ok; r, ok = w.rest.next() {
 		if w.sel.matches(r.GetId()) {
-			return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
+			return &published{WatchEvent: &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}}
 		}
 	}
 	w.rest = nil
-	return endOfSnapshot
+	return &published{WatchEvent: endOfSnapshot}
 }
 
 // failLocked ends the watch, and lets go of all that it keeps alive.

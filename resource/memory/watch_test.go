@@ -136,8 +136,8 @@ func TestNothingKept(t *testing.T) {
 // TestKeptBytes: great resources are kept for who lags only up to the bound in bytes, of a topic and of all.
 func TestKeptBytes(t *testing.T) {
 	for name, limit := range map[string]func(*limits){
-		"topic": func(l *limits) { l.bytes = 20_000 },
-		"total": func(l *limits) { l.total = 20_000 },
+		"topic": func(l *limits) { l.bytes = 40_000 },
+		"total": func(l *limits) { l.total = 40_000 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := New()
@@ -153,7 +153,7 @@ func TestKeptBytes(t *testing.T) {
 				if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
 					t.Fatal(err)
 				}
-				if n := s.state.kept.Load(); n > 20_000+6000 {
+				if n := s.state.kept.Load(); n > 40_000+11_000 {
 					t.Fatalf("%d bytes kept after %d writes", n, i+1)
 				}
 			}
@@ -201,6 +201,41 @@ func TestOthersSleep(t *testing.T) {
 	})
 }
 
+// TestNextEncoded: what NextEncoded gives is encoded as what Next gives, and the same for all.
+func TestNextEncoded(t *testing.T) {
+	s := New()
+	defer s.Close()
+	put(t, s, "a")
+	plain, one, two := open(t, s), open(t, s), open(t, s)
+	put(t, s, "b")
+	if _, err := s.Commit(t.Context(), resource.RemoveOp(resource.ID(testType, "a"), "")); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		want, err := plain.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [2]*pb.WatchEvent
+		for i, w := range []*watch{one, two} {
+			if got[i], err = w.NextEncoded(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b, err := proto.Marshal(got[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			ev := new(pb.WatchEvent)
+			if err := proto.Unmarshal(b, ev); err != nil || !proto.Equal(ev, want) {
+				t.Errorf("event %d: %v, %v; want %v", n, ev, err, want)
+			}
+		}
+		if n >= 2 && got[0] != got[1] {
+			t.Errorf("event %d was encoded twice", n)
+		}
+	}
+}
+
 // TestFollowersRace: followers that stop, begin and lag beside writers see no gap, and leave nothing behind.
 func TestFollowersRace(t *testing.T) {
 	s := New()
@@ -218,7 +253,7 @@ func TestFollowersRace(t *testing.T) {
 				}
 				last, begun := uint64(0), false
 				for {
-					ev, ready, err := w.(*watch).take()
+					p, ready, err := w.(*watch).take()
 					if errors.Is(err, resource.ErrWatchReset) {
 						resets++
 						break
@@ -226,6 +261,10 @@ func TestFollowersRace(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 						return
+					}
+					var ev *pb.WatchEvent
+					if p != nil {
+						ev = p.WatchEvent
 					}
 					if ev == endOfSnapshot {
 						begun = true

@@ -56,6 +56,15 @@ func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	return ev, w.s.because(err)
 }
 
+// NextEncoded is resource.EncodedWatch's.
+func (w watch) NextEncoded(ctx context.Context) (*pb.WatchEvent, error) {
+	if e, ok := w.Watch.(resource.EncodedWatch); ok {
+		ev, err := e.NextEncoded(ctx)
+		return ev, w.s.because(err)
+	}
+	return w.Next(ctx)
+}
+
 // Wait is resource.Backend's: for what this server has applied.
 func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
 	return s.because(s.state.Wait(ctx, q, after))

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -32,10 +33,10 @@ type contender struct {
 	tls  *tls.Config
 
 	// put and get are one call each. follow starts watches of one key on a connection: ready is called when each has begun,
-	// event for each watch and change; it returns when ctx ends.
+	// event for each watch and change; it returns when the connection ends.
 	put    func(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error
 	get    func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
-	follow func(ctx context.Context, cc *grpc.ClientConn, key string, watches int, ready, event func(n int)) error
+	follow func(w *watcher, key string, watches int, ready, event func(n int)) error
 }
 
 func (c *contender) dial() (*grpc.ClientConn, error) {
@@ -111,46 +112,31 @@ func wanfedGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool
 	return cc.Invoke(ctx, readPath, &req, dropped{})
 }
 
-func wanfedFollow(ctx context.Context, cc *grpc.ClientConn, key string, watches int, ready, event func(n int)) error {
+func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
 	req, err := proto.Marshal(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
 	if err != nil {
 		return err
 	}
-	errc := make(chan error, watches)
-	for range watches {
-		stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, watchPath)
-		if err == nil {
-			err = stream.SendMsg(&req)
+	sent := make(chan error, 1)
+	go func() {
+		for range watches {
+			if _, err := w.open(watchPath, req, true); err != nil {
+				sent <- err
+				return
+			}
 		}
-		if err == nil {
-			err = stream.CloseSend()
-		}
-		if err != nil {
-			return err
-		}
-		go func() { errc <- followOne(stream, ready, event) }()
-	}
-	for range watches {
-		if err := <-errc; err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// followOne tells of one stream: the end of the snapshot, and then each event.
-func followOne(stream grpc.ClientStream, ready, event func(n int)) error {
-	for live := false; ; {
-		var b []byte
-		if err := stream.RecvMsg(&b); err != nil {
-			return err
-		}
-		if live {
+		sent <- nil
+	}()
+	live := make(map[uint32]bool, watches)
+	err = w.read(func(stream uint32, message []byte) {
+		if live[stream] {
 			event(1)
-		} else if _, live = countFields(b, 1, 3); live {
+		} else if _, end := countFields(message, 1, 3); end {
+			live[stream] = true
 			ready(1)
 		}
-	}
+	})
+	return errors.Join(err, <-sent)
 }
 
 func startEtcd(ctx context.Context, program, dir string, pki *proc.PKI, client *tls.Config) (*contender, error) {
@@ -216,36 +202,30 @@ func etcdGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) 
 	return cc.Invoke(ctx, "/etcdserverpb.KV/Range", &req, dropped{})
 }
 
-func etcdFollow(ctx context.Context, cc *grpc.ClientConn, key string, watches int, ready, event func(n int)) error {
-	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/etcdserverpb.Watch/Watch")
+func etcdFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
+	create := bytesField(nil, 1, bytesField(nil, 1, []byte(key)))
+	stream, err := w.open("/etcdserverpb.Watch/Watch", create, false)
 	if err != nil {
 		return err
 	}
-	create := bytesField(nil, 1, bytesField(nil, 1, []byte(key)))
 	sent := make(chan error, 1)
 	go func() {
-		for range watches {
-			if err := stream.SendMsg(&create); err != nil {
+		for range watches - 1 {
+			if err := w.send(stream, create); err != nil {
 				sent <- err
 				return
 			}
 		}
 		sent <- nil
 	}()
-	for {
-		var b []byte
-		if err := stream.RecvMsg(&b); err != nil {
-			if ctx.Err() != nil {
-				return <-sent
-			}
-			return err
-		}
-		events, created := countFields(b, 11, 3)
+	err = w.read(func(_ uint32, message []byte) {
+		events, created := countFields(message, 11, 3)
 		if created {
 			ready(1)
 		}
 		if events > 0 {
 			event(events)
 		}
-	}
+	})
+	return errors.Join(err, <-sent)
 }

@@ -11,7 +11,8 @@
 // # Like with like
 //
 // Both are asked by gRPC over TLS 1.3, with client certificates of the same CA, by the same client: messages go out as bytes
-// that were encoded for the call, and answers are counted, not decoded. 16 clients share a connection, and so do 1,250 watchers.
+// that were encoded for the call, and answers are counted, not decoded. 16 clients share a connection. Watchers are on eight
+// connections, each with one loop that reads all of it.
 // Values have 256 bytes, under 10,000 keys. A write is acknowledged by both when it is on disk (fsync). wanfed's is a Write
 // of its ResourceService (type kv/v1/Entry), which reads, checks and then compares and swaps; etcd's is a plain Put. A strong
 // read is a linearizable one of etcd. A watcher is one WatchList of wanfed, one watch in a common stream of etcd: what the two APIs offer.

@@ -139,21 +139,24 @@ func percentile(all []time.Duration, p int) float64 {
 // fanout writes a key that many watch, again when all have the last write.
 func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		conns, closeAll, err := dialAll(c, min(watches, watchConns)+1)
+		cc, err := c.dial()
 		if err != nil {
 			return nil, err
 		}
-		defer closeAll()
+		defer cc.Close()
 		f := newFollowed(watches)
-		failed := make(chan error, len(conns))
+		conns := min(watches, watchConns)
+		failed := make(chan error, conns)
 		var wg sync.WaitGroup
 		defer wg.Wait()
-		defer cancel()
-		for i, cc := range conns[1:] {
-			n := watches/(len(conns)-1) + btoi(i < watches%(len(conns)-1))
-			wg.Go(func() { failed <- c.follow(ctx, cc, "fanout", n, f.ready, f.event) })
+		for i := range conns {
+			w, err := dialWatcher(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			defer w.conn.Close()
+			n := watches/conns + btoi(i < watches%conns)
+			wg.Go(func() { failed <- c.follow(w, "fanout", n, f.ready, f.event) })
 		}
 		if err := f.await(ctx, failed); err != nil {
 			return nil, fmt.Errorf("begin to watch: %w", err)
@@ -166,7 +169,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		}
 		for range s.changes {
 			f.expect()
-			if err := c.put(ctx, conns[0], "fanout", value); err != nil {
+			if err := c.put(ctx, cc, "fanout", value); err != nil {
 				return nil, err
 			}
 			if err := f.await(ctx, failed); err != nil {
