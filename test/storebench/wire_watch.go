@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// watcher is a gRPC client of one connection that reads all streams in one loop, so that the bench measures servers: a usual
+// client keeps one or two goroutines for each stream, and thousands of them are slower than what they wait for.
+type watcher struct {
+	conn *tls.Conn
+	addr string
+
+	mu     sync.Mutex // guards writes
+	framer *http2.Framer
+	next   uint32
+
+	partial map[uint32][]byte // of messages that came in part, by stream
+}
+
+// window is how much the server may send, on all streams of a connection, in one run.
+const window = 1 << 30
+
+func dialWatcher(ctx context.Context, c *contender) (*watcher, error) {
+	config := c.tls.Clone()
+	config.NextProtos = []string{"h2"}
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{conn: conn.(*tls.Conn), addr: c.addr, framer: http2.NewFramer(conn, conn), next: 1, partial: make(map[uint32][]byte)}
+	_, err = conn.Write([]byte(http2.ClientPreface))
+	if err == nil {
+		err = w.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	}
+	if err == nil {
+		err = w.framer.WriteWindowUpdate(0, window)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// open begins a stream with one message, and ends its sending side if that is the last.
+func (w *watcher) open(path string, message []byte, last bool) (stream uint32, err error) {
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	enc.SetMaxDynamicTableSizeLimit(0)
+	for _, f := range [][2]string{
+		{":method", "POST"}, {":scheme", "https"}, {":path", path}, {":authority", w.addr},
+		{"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		if err := enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}); err != nil {
+			return 0, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stream, w.next = w.next, w.next+2
+	if err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
+		return 0, err
+	}
+	return stream, w.framer.WriteData(stream, last, framed(message))
+}
+
+// send adds a message to a stream.
+func (w *watcher) send(stream uint32, message []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.framer.WriteData(stream, false, framed(message))
+}
+
+// framed is a message as gRPC sends it: not compressed, with its length.
+func framed(message []byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+}
+
+// read calls got with each message until the connection, or a stream, ends.
+func (w *watcher) read(got func(stream uint32, message []byte)) error {
+	for {
+		f, err := w.framer.ReadFrame()
+		if err != nil {
+			return err
+		}
+		switch f := f.(type) {
+		case *http2.DataFrame:
+			w.messages(f.StreamID, f.Data(), got)
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				err = w.write(func() error { return w.framer.WriteSettingsAck() })
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				err = w.write(func() error { return w.framer.WritePing(true, f.Data) })
+			}
+		case *http2.HeadersFrame:
+			if f.StreamEnded() {
+				err = fmt.Errorf("stream %d ended", f.StreamID)
+			}
+		case *http2.RSTStreamFrame:
+			err = fmt.Errorf("stream %d was reset: %v", f.StreamID, f.ErrCode)
+		case *http2.GoAwayFrame:
+			err = errors.New("the server goes away")
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *watcher) write(do func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return do()
+}
+
+// messages finds the messages in what came of a stream.
+func (w *watcher) messages(stream uint32, data []byte, got func(uint32, []byte)) {
+	if p := w.partial[stream]; len(p) > 0 {
+		data = append(p, data...)
+		delete(w.partial, stream)
+	}
+	for len(data) >= 5 {
+		end := 5 + int(binary.BigEndian.Uint32(data[1:5]))
+		if len(data) < end {
+			break
+		}
+		got(stream, data[5:end])
+		data = data[end:]
+	}
+	if len(data) > 0 {
+		w.partial[stream] = bytes.Clone(data)
+	}
+}
