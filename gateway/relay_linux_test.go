@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// wanted returns the events that some epoll instance of this process waits for on the socket that is connected to addr, as
+// /proc/PID/fdinfo has it.
+func wanted(t testing.TB, addr string) (events uint32) {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		fd, _ := strconv.Atoi(f.Name())
+		if _, remote := sysAddrs(int32(fd)); remote.String() != addr {
+			continue
+		}
+		for _, f := range files {
+			info, _ := os.ReadFile(filepath.Join("/proc/self/fdinfo", f.Name()))
+			for line := range strings.Lines(string(info)) {
+				var n int
+				var mask uint32
+				if k, _ := fmt.Sscanf(line, "tfd: %d events: %x", &n, &mask); k == 2 && n == fd {
+					events |= mask
+				}
+			}
+		}
+	}
+	return events
+}
+
+// TestSourceIsMuted looks at what the worker waits for: not for more data from an upstream whose client takes none.
+func TestSourceIsMuted(t *testing.T) {
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		for b := make([]byte, 64<<10); ; {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	p := start(t, Config{Engine: EngineEpoll}, Route{Match: "x.example", To: []string{addr}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	for range 3 { // it stops and starts again
+		until(t, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 })
+		if _, err := io.CopyN(io.Discard, c, 64<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e := wanted(t, addr); e&unix.EPOLLRDHUP == 0 {
+		t.Errorf("events %x: the end of the upstream would not be noticed", e)
+	}
+}
