@@ -30,6 +30,7 @@ import (
 type kvBench struct {
 	far      string // host:port of HTTP of dc1's server
 	follower string // of a server of dc2 that does not lead
+	leader   string // of the one that does
 }
 
 func newKVBench(b *testing.B) kvBench {
@@ -93,19 +94,27 @@ func newKVBench(b *testing.B) kvBench {
 		_, err = answerOf(http.DefaultClient, req)
 		return err
 	})
-	lab.Eventually(b, patience, "a follower", func(ctx context.Context) error {
+	lab.Eventually(b, patience, "a leader and a follower", func(ctx context.Context) error {
+		out.leader, out.follower = "", ""
 		for _, s := range near {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.HTTP+"/v1/status/leader", nil)
 			if err != nil {
 				return err
 			}
 			leader, err := answerOf(http.DefaultClient, req)
-			if err == nil && string(leader) != fmt.Sprintf("%q", s.Addr) {
+			switch {
+			case err != nil:
+				return err
+			case string(leader) == fmt.Sprintf("%q", s.Addr):
+				out.leader = strings.TrimPrefix(s.HTTP, "http://")
+			default:
 				out.follower = strings.TrimPrefix(s.HTTP, "http://")
-				return nil
 			}
 		}
-		return fmt.Errorf("no follower")
+		if out.leader == "" || out.follower == "" {
+			return fmt.Errorf("leader %q, follower %q", out.leader, out.follower)
+		}
+		return nil
 	})
 	return out
 }
@@ -150,13 +159,13 @@ func answerOf(c *http.Client, req *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways, and beside it at a follower of dc2: both as fresh
-// as Consul's default, and as any server has it.
+// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways, and beside it at a follower of dc2, and at its
+// leader: as fresh as Consul's default, and as any server has it.
 func BenchmarkKVAcrossDatacenters(b *testing.B) {
 	k := newKVBench(b)
 	for _, clients := range []int{1, 32} {
 		for _, way := range []struct{ name, addr, query string }{
-			{"default/across", k.far, "dc=dc2"}, {"default/follower", k.follower, ""},
+			{"default/across", k.far, "dc=dc2"}, {"default/follower", k.follower, ""}, {"default/leader", k.leader, ""},
 			{"stale/across", k.far, "stale&dc=dc2"}, {"stale/follower", k.follower, "stale"},
 		} {
 			b.Run(fmt.Sprintf("%s/clients=%d", way.name, clients), func(b *testing.B) {

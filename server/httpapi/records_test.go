@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
@@ -171,6 +172,29 @@ func TestCatalogRefuses(t *testing.T) {
 	}
 	if w := r.do(t, "GET", "/v1/catalog/nodes", ""); w.Body.String() != "[]" {
 		t.Errorf("something was written: %s", w.Body)
+	}
+}
+
+// A server of another datacenter reads here; it writes for operators whom it is believed, and not for itself.
+func TestServersOfOthersDoNotWrite(t *testing.T) {
+	r := newRecords(t)
+	ask := func(role tlsutil.Role, method string) int32 {
+		t.Helper()
+		ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: role, DC: "dc2", Node: "n"})
+		resp, err := Serve(ctx, r, &pb.QueryRequest{Path: "/v1/kv/a", Method: method})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetStatus()
+	}
+	for _, test := range []struct {
+		role   tlsutil.Role
+		method string
+		want   int32
+	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleCLI, "PUT", 200}, {tlsutil.RoleServer, "GET", 200}} {
+		if got := ask(test.role, test.method); got != test.want {
+			t.Errorf("%s by a %s of dc2: %d, want %d", test.method, test.role, got, test.want)
+		}
 	}
 }
 

@@ -33,8 +33,10 @@ func (h *handler) guarded(next http.Handler) http.Handler {
 			return
 		}
 		switch p, _ := tlsutil.PeerFrom(r.Context()); {
-		case p.Role == tlsutil.RoleCLI || p.Role == tlsutil.RoleServer:
+		case p.Role == tlsutil.RoleCLI || p.Role == tlsutil.RoleServer && p.DC == h.dc:
 			next.ServeHTTP(w, r)
+		case p.Role == tlsutil.RoleServer: // it may read for anybody, and write for its operators alone
+			fail(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))
 		case r.TLS == nil:
 			fail(w, http.StatusForbidden, fmt.Sprintf("a write needs an operator's certificate: make one with wanfed tls cert create --cli --dc %s, "+
 				"and ask https://%s", h.dc, r.Host))
