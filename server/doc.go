@@ -12,7 +12,7 @@
 //
 // # The leader's work
 //
-// While this server leads its datacenter it watches gateway heartbeats, keeps the own federation state true in the primary,
+// While this server leads its datacenter it watches heartbeats of gateways and checks, keeps the own federation state true in the primary,
 // follows the primary's records (in a secondary), and decides who is in the Raft group (operator_members.go): servers of the
 // LAN pool are added, and have a vote when they are stable; dead ones are removed, if a quorum remains. All of it is joined
 // before the next leadership begins, and begins anew after the restore of a snapshot.
@@ -22,6 +22,12 @@
 // Every gRPC method has a rule in rules.go: which roles, whether only from this datacenter, whether it belongs to the leader.
 // A call for the leader that arrives at a follower is forwarded, with the caller's identity; that identity is believed only
 // from servers of this datacenter. A method without a rule is refused.
+//
+// # Questions to other datacenters
+//
+// "?dc=" of the HTTP API is asked of a server there. Reads that do not block share one stream to each datacenter (exchange.go), which
+// takes about half the time of calls; a question that finds no stream, or no answer soon, is a call (far.go), which finds out
+// what is wrong with the way. Writes are calls that are made once (vouch.go).
 //
 // # Gossip keys
 //
