@@ -41,7 +41,8 @@ func (c *CallConn) Doubt(err error) {
 func (c *CallConn) Patience() time.Duration { return c.s.patience() }
 
 // DialCalls opens a connection for gRPC to any server of another datacenter: a stream of the session to it. Without a session it
-// dials one: that costs a TLS handshake, and later streams none. It returns when ctx ends, at the latest. Its errors are those of
+// dials one: that costs a TLS handshake, and later streams none. It returns when ctx ends, at the latest. A ctx that
+// is cancelled with a cause of the caller's own says that there is news of the ways: a dial for which others wait begins anew. Its errors are those of
 // Dialer.Dial, and those of a stream that is refused.
 func (t *Tunnel) DialCalls(ctx context.Context, dc string) (*CallConn, error) {
 	if dc == t.own.DC {

@@ -169,7 +169,7 @@ func TestCallConnIsANetConn(t *testing.T) {
 	})
 }
 
-// Who gives up waiting for a session that is being dialed makes the others' dial begin anew, or ends it when there are none.
+// The dial of a session goes on while anybody waits for it. Who leaves because of news makes it begin anew for the others.
 func TestSessionDialBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -184,19 +184,21 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 			}
 		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *timing) { tm.dial = time.Hour })
 		n1.book.Store(hops("10.0.2.1:8300"))
-		for _, limit := range []time.Duration{time.Second, 3 * time.Second} {
+		news := errors.New("other ways")
+		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: news, 4 * time.Second: nil} {
 			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				defer cancel()
-				if _, err := n1.tun.DialCalls(ctx, "dc2"); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("DialCalls() = %v", err)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				time.AfterFunc(limit, func() { cancel(why) })
+				if _, err := n1.tun.DialCalls(ctx, "dc2"); err == nil {
+					t.Error("a session over a dial that hangs")
 				}
 			}()
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(dials) != 2 || dials[0] != 0 || dials[1] != time.Second {
-			t.Errorf("dialed at %v", dials)
+		if len(dials) != 2 || dials[0] != 0 || dials[1] != 2*time.Second {
+			t.Errorf("dialed at %v, want at the beginning, and when there was news", dials)
 		}
 		if s := n1.tun.Stats().Sessions; len(s) != 0 {
 			t.Errorf("a dial that nobody waits for goes on: %+v", s)

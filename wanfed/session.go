@@ -47,20 +47,25 @@ func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*sessi
 	case <-s.readyc:
 		return s, s.err
 	case <-ctx.Done():
-		s.tired()
+		cause := context.Cause(ctx)
+		s.tired(!errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded))
 		return nil, ctx.Err()
 	}
 }
 
-// tired is called by who does not wait any longer for a dial. Whoever else waits gets a new one: this one may be busy with ways that
-// are dead, and who has just left may have known.
-func (s *session) tired() {
+// tired is called by who does not wait any longer for a dial. It ends when nobody else waits. With anew, because there is news of
+// the ways, whoever else waits gets a new one. That somebody ran out of time is no such reason: the dial may be about to be done.
+func (s *session) tired(anew bool) {
 	s.t.mu.Lock()
 	s.waiting--
-	if s.waiting == 0 && s.t.sessions[s.to] == s && !s.isReady() {
+	last := s.waiting == 0
+	if last && s.t.sessions[s.to] == s && !s.isReady() {
 		s.removeLocked()
 	}
 	s.t.mu.Unlock()
+	if !last && !anew {
+		return
+	}
 	select {
 	case s.again <- struct{}{}:
 	default:
