@@ -267,6 +267,14 @@ func TestWait(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- wait(ctx, index) }()
 			synctest.Wait()
+			mustPut(t, s, "other", "2")
+			synctest.Wait()
+			select {
+			case err := <-done:
+				t.Errorf("%s: woken by another key: %v", name, err)
+				done <- err
+			default:
+			}
 			mustPut(t, s, "a/b", "1")
 			if err := <-done; err != nil {
 				t.Errorf("%s: %v", name, err)
