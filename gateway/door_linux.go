@@ -23,9 +23,9 @@ type door struct {
 	side  *Side
 	known bool          // apart is known
 	apart bool          // what it accepts does not have its settings
-	turn  int           // how many it accepts next; about as many as came last: to find that there are no more is no cheaper than to accept one
+	turn  int           // how many it takes next: about as many as came last, since a failed accept costs as much as one that works
 	eager bool          // what it accepts is read from at once: the last such connection had said something
-	since int           // connections that were not
+	since int           // how many were not
 	pause time.Duration // how long it was closed last; zero: accepting works
 	until time.Time     // it is closed
 	shut  bool          // it is
