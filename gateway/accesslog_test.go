@@ -90,6 +90,39 @@ func testAccessLog(t *testing.T, e Engine) {
 	}
 }
 
+// testLastWordAfterClose: a server that closes after its last word answers the client's with a reset. That is how most connections
+// end, and no cut.
+func testLastWordAfterClose(t *testing.T, e Engine) {
+	hello := recorded(t)["go-1.26-no-pq"]
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, len(hello)-1)) // rawUpstream has read one byte
+		c.Write([]byte("last"))
+		c.Close()
+	})
+	var b bytes.Buffer
+	p := start(t, Config{Engine: e, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
+	const rounds = 20
+	for range rounds {
+		c := p.raw(t)
+		c.Write(hello)
+		if got, err := io.ReadAll(c); string(got) != "last" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		c.Write([]byte("bye"))
+		c.Close()
+	}
+	until(t, func() bool { return p.side.Stats().Active == 0 })
+	p.stop()
+	for _, l := range logged(t, &b) {
+		if l.End != endDone {
+			t.Errorf("%+v", l)
+		}
+	}
+	if n := len(logged(t, &b)); n != rounds {
+		t.Errorf("%d connections noted, of %d", n, rounds)
+	}
+}
+
 func TestAccessSample(t *testing.T) {
 	l := newAccessLog(io.Discard, 3)
 	p := &Proxy{access: l}

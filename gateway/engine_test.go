@@ -48,6 +48,7 @@ var suite = []struct {
 	{"SetMaxConns", testSetMaxConns},
 	{"SetDrain", testSetDrain},
 	{"AccessLog", testAccessLog},
+	{"LastWordAfterClose", testLastWordAfterClose},
 	{"Histograms", testHistograms},
 	{"CutAnswer", testCutAnswer},
 	{"CutEverywhere", testCutEverywhere},

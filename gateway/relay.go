@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,16 +25,25 @@ const (
 func relay(client, upstream net.Conn, up, down tally) (err error) {
 	var back error
 	var wg sync.WaitGroup
-	wg.Go(func() { back = oneWay(client, upstream, down) })
-	err = oneWay(upstream, client, up)
+	var clientEnded, upstreamEnded atomic.Bool
+	wg.Go(func() { back = oneWay(client, upstream, down, &clientEnded, &upstreamEnded) })
+	err = oneWay(upstream, client, up, &upstreamEnded, &clientEnded)
 	wg.Wait()
 	return errors.Join(err, back)
 }
 
-func oneWay(dst, src net.Conn, count tally) error {
+// oneWay moves bytes from src to dst until src ends, and notes that. If it fails after dst had said its end, that is an end like
+// others: who closes at once after the last word, as most do, answers what comes then, a TLS close_notify mostly, with a reset.
+func oneWay(dst, src net.Conn, count tally, dstEnded, srcEnded *atomic.Bool) error {
 	err := copyAll(dst, src, count)
 	if err == nil {
+		srcEnded.Store(true) // before dst hears of it, and answers
 		err = closeWrite(dst)
+	}
+	if err != nil && dstEnded.Load() {
+		dst.Close()
+		src.Close()
+		return nil
 	}
 	if err != nil {
 		abort(dst)

@@ -55,7 +55,7 @@ func (s *socket) flow(w *worker, dst *socket) {
 		}
 		n, ok := 0, false
 		if s.bulk {
-			n, ok = s.splice(w)
+			n, ok = s.splice(w, dst)
 		} else {
 			n, ok = s.copy(w, dst)
 		}
@@ -91,7 +91,7 @@ func (s *socket) drain(w *worker, dst *socket) bool {
 			continue
 		}
 		if errno != 0 || n == 0 {
-			s.pair.abort(w)
+			s.broke(w, dst)
 			return false
 		}
 		s.pipe.held -= n
@@ -104,7 +104,7 @@ func (s *socket) drain(w *worker, dst *socket) bool {
 func (s *socket) give(w *worker, dst *socket, b []byte) bool {
 	n, errno := sysSend(dst.fd, b)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR {
-		s.pair.abort(w)
+		s.broke(w, dst)
 		return false
 	}
 	s.count(n)
@@ -174,7 +174,7 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 	case errno == unix.EINTR:
 		return 0, true
 	case errno != 0:
-		s.pair.abort(w)
+		s.broke(w, dst)
 		return 0, false
 	case n == 0:
 		s.ended = true
@@ -194,7 +194,7 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 
 // splice has the kernel move bytes to the pipe, from where drain takes them. It returns false if there are none, or the pair has
 // come to its end.
-func (s *socket) splice(w *worker) (int, bool) {
+func (s *socket) splice(w *worker, dst *socket) (int, bool) {
 	if s.pipe == nil {
 		if s.pipe = w.pipes.get(); s.pipe == nil {
 			s.bulk = false // the system has no more
@@ -214,7 +214,7 @@ func (s *socket) splice(w *worker) (int, bool) {
 		s.returnPipe(w)
 		return 0, true
 	case errno != 0:
-		s.pair.abort(w)
+		s.broke(w, dst)
 		return 0, false
 	case n == 0:
 		s.ended = true
@@ -245,6 +245,16 @@ func (s *socket) finish(w *worker, dst *socket) {
 		return
 	}
 	if sysShutdownWrite(dst.fd) != 0 {
-		s.pair.abort(w)
+		s.broke(w, dst)
 	}
+}
+
+// broke ends the pair because the direction from s to dst failed. When dst had said its end before, it is an end like others: who
+// closes at once after the last word, as most do, answers what comes then, a TLS close_notify mostly, with a reset.
+func (s *socket) broke(w *worker, dst *socket) {
+	if dst.ended && dst.held == nil && (dst.pipe == nil || dst.pipe.held == 0) {
+		s.pair.close(w)
+		return
+	}
+	s.pair.abort(w)
 }
