@@ -58,7 +58,7 @@ func fanout(b *testing.B, same bool, n int) {
 			}
 		})
 	}
-	each := float64(heap()-before) / float64(n)
+	each := (float64(heap()) - float64(before)) / float64(n)
 	expect := 1
 	if same {
 		expect = n

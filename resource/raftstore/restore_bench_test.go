@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -28,30 +29,44 @@ func many(b *testing.B, n int) *Store {
 	return s
 }
 
-const benchResources = 100_000
+// benchSizes is how many resources are saved and restored; a million only where WANFED_BENCH is set.
+func benchSizes() []int {
+	if os.Getenv("WANFED_BENCH") != "" {
+		return []int{100_000, 1_000_000}
+	}
+	return []int{100_000}
+}
 
 func BenchmarkSave(b *testing.B) {
-	s := many(b, benchResources)
-	for b.Loop() {
-		saved, err := s.Save(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
-		n, err := saved.WriteTo(io.Discard)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.SetBytes(n)
+	for _, size := range benchSizes() {
+		b.Run(fmt.Sprintf("resources=%d", size), func(b *testing.B) {
+			s := many(b, size)
+			for b.Loop() {
+				saved, err := s.Save(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				n, err := saved.WriteTo(io.Discard)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.SetBytes(n)
+			}
+		})
 	}
 }
 
 func BenchmarkRestore(b *testing.B) {
-	s := many(b, benchResources)
-	m, data := saveData(b, s)
-	b.SetBytes(int64(len(data)))
-	for b.Loop() {
-		if _, err := s.Restore(b.Context(), m, bytes.NewReader(data)); err != nil {
-			b.Fatal(err)
-		}
+	for _, size := range benchSizes() {
+		b.Run(fmt.Sprintf("resources=%d", size), func(b *testing.B) {
+			s := many(b, size)
+			m, data := saveData(b, s)
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				if _, err := s.Restore(b.Context(), m, bytes.NewReader(data)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
