@@ -7,7 +7,7 @@
 // # Flow
 //
 // A Store reads through a Backend and writes through a resource.Service, so that every write is checked and authorized as any
-// other of a resource. A write is one commit; Txn makes many changes in one.
+// other of a resource. A write is one commit.
 //
 // # Indexes
 //
@@ -18,7 +18,7 @@
 // # Limits
 //
 // A key has 1 to 512 bytes of UTF-8 without NUL, a value at most MaxValue bytes. DeleteTree is one commit for up to TreeBatch
-// keys, and several commits above. A Txn has at most MaxTxnOps operations.
+// keys, and several commits above.
 //
 // No goroutine is started. All methods may be called from any goroutine; they block only in the Backend, and end with their context.
 package kv
