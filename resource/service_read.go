@@ -131,7 +131,8 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 	}
 	defer w.Close()
 	next := w.Next
-	if e, ok := w.(EncodedWatch); ok {
+	_, here := stream.(sender) // who receives in this process gets the event itself
+	if e, ok := w.(EncodedWatch); ok && !here {
 		next = e.NextEncoded
 	}
 	for {
