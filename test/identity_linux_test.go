@@ -255,19 +255,25 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, denied, "may not call", "write a federation state", writeRecord(stateType, "dc2", state), ofOthers...)
 	add(dc1, denied, "may not", "delete a federation state", removeRecord(stateType, "dc2"), append(ofOthers, "server/dc1/srv1", "server/dc2/srv1")...)
 	add(dc1, codes.InvalidArgument, `data.datacenter is "dc2" in a resource called "dc3"`, "write a state under another name", writeRecord(stateType, "dc3", state), "cli/dc1/cli")
-	add(dc2, notHere, "federated", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "cli/dc2/cli", "cli/dc1/cli")
-	add(dc2, notHere, "federated", "delete a federation state in a secondary", removeRecord(stateType, "dc2"), "server/dc2/srv1", "cli/dc1/cli")
+	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
+		"write": writeRecord(stateType, "dc2", state), "delete": removeRecord(stateType, "dc2"),
+	} { // which goes to the primary
+		name += " a federation state in a secondary"
+		add(dc2, denied, "server/dc2/srv1 may not write: make an operator's certificate", name, call, "server/dc2/srv1")
+		add(dc2, denied, "dc1 takes no writes through servers of dc2", name, call, "cli/dc2/cli")
+		add(dc2, denied, "servers of dc2 hand on writes of operators of dc2 only", name, call, "cli/dc1/cli")
+	}
 	add(dc2, denied, "may not call", "write a federation state in a secondary", writeRecord(stateType, "dc2", state), "server/dc1/srv1", "gateway/dc2/gw1", "client/dc2/client")
 	node := &pb.Node{Node: "n1", Address: "192.0.2.1", Datacenter: "dc1"}
 	add(dc1, denied, "may not call", "write a node", writeRecord(nodeType, "n1", node), "server/dc2/srv1", "gateway/dc1/gw1", "client/dc1/client")
-	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "server/dc2/srv1", "gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc2/client")
-	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client")
+	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc2/client")
+	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client", "server/dc2/srv1")
 
-	// Servers alone follow and ask each other.
-	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{"follow": follow, "query": query} {
-		add(dc1, denied, "may not call", name, call, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
-		add(dc1, codes.OK, "", name, call, "server/dc3/srv1")
-	}
+	// Servers alone follow, and ask each other what operators may ask too.
+	add(dc1, denied, "may not call", "follow", follow, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
+	add(dc1, denied, "may not call", "query", query, ofOthers...)
+	add(dc1, codes.OK, "", "follow", follow, "server/dc3/srv1")
+	add(dc1, codes.OK, "", "query", query, "server/dc3/srv1", "cli/dc1/cli", "cli/dc2/cli")
 	add(dc2, notHere, "this datacenter is not the primary: nothing to follow here", "follow", follow, "server/dc3/srv1")
 
 	add(dc1, denied, "may not call", "health", func(ctx context.Context, cc *grpc.ClientConn) error {
