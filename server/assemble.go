@@ -175,8 +175,11 @@ func (p *parts) buildTunnel() (err error) {
 		return err
 	}
 	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
-	p.exchanges = newExchanges(func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
-		return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
+	p.exchanges = newExchanges(exchangeConfig{
+		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
+			return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
+		},
+		due: p.conns.due, test: p.conns.test,
 	})
 	p.callsLn = p.tunnel.CallListener()
 	return nil

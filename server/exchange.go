@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
 const (
@@ -16,22 +18,20 @@ const (
 	exchangeIdle = 10 * time.Second
 	// exchangeRest is how long nobody opens a stream after one that failed.
 	exchangeRest = time.Second
-	// maxAsked bounds the questions of one stream without an answer.
+	// maxAsked bounds the questions of one stream without an answer, those that were not sent yet, and the answers not sent yet.
 	maxAsked = 1024
 	// maxTogether bounds the questions, or answers, of one message, and together that many bytes of answers begin the next one.
-	maxTogether   = 64
-	together      = 256 << 10
-	patienceAsked = 200 * time.Millisecond
+	maxTogether = 64
+	together    = 256 << 10
 )
 
-// errNotAsked: a question did not go over a stream, or its answer did not come soon. It is asked as a call of its own then, which
-// finds out what is wrong with the way there.
+// errNotAsked: a question did not go over a stream, or the stream ended before its answer. It is asked as a call of its own then.
 var errNotAsked = errors.New("no stream for questions")
 
 // exchanges asks other datacenters, over one stream each, what is read: a call of its own for each would cost more than the
 // answer. They are opened when there are questions, by Run's goroutines, and closed when there are none.
 type exchanges struct {
-	open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)
+	exchangeConfig
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil while it does not run
@@ -40,8 +40,18 @@ type exchanges struct {
 	rest    map[string]time.Time // no stream is opened before
 }
 
-func newExchanges(open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)) *exchanges {
-	return &exchanges{open: open, byDC: map[string]*exchange{}, rest: map[string]time.Time{}}
+// exchangeConfig is what exchanges need of connections.
+type exchangeConfig struct {
+	// open opens a stream to any server of a datacenter. It ends when its connection is given up.
+	open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)
+	// due is how long an answer of a datacenter takes at least, when nothing is wrong.
+	due func(dc string) time.Duration
+	// test tests the connection to a datacenter, and gives it up when it is dead. It returns when ctx ends.
+	test func(ctx context.Context, dc string)
+}
+
+func newExchanges(cfg exchangeConfig) *exchanges {
+	return &exchanges{exchangeConfig: cfg, byDC: map[string]*exchange{}, rest: map[string]time.Time{}}
 }
 
 // Run lets streams be opened until ctx ends, and returns when all are closed.
@@ -57,7 +67,8 @@ func (e *exchanges) Run(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the answer of a server of dc, errNotAsked, or the error of ctx.
+// ask returns the answer of a server of dc, errNotAsked, or the error of ctx. While there is none in time, the connection is tested: a
+// dead one ends the stream, and so the question, and one that is alive is waited for.
 func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	x := e.to(dc)
 	if x == nil {
@@ -67,21 +78,39 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*
 	if answer == nil {
 		return nil, errNotAsked
 	}
-	late := time.NewTimer(patienceAsked)
+	due := e.due(dc)
+	late := time.NewTimer(due)
 	defer late.Stop()
-	select {
-	case a, ok := <-answer:
-		if !ok {
-			return nil, errNotAsked
+	for {
+		select {
+		case a, ok := <-answer:
+			if !ok {
+				return nil, errNotAsked
+			}
+			return a, nil
+		case <-late.C:
+			e.doubt(dc, x)
+			due = min(2*due, wanfed.MaxPatience)
+			late.Reset(due)
+		case <-ctx.Done():
+			x.forget(id)
+			return nil, ctx.Err()
 		}
-		return a, nil
-	case <-late.C:
-		x.forget(id)
-		return nil, errNotAsked
-	case <-ctx.Done():
-		x.forget(id)
-		return nil, ctx.Err()
 	}
+}
+
+// doubt tests the connection to a datacenter, unless it is being tested for x.
+func (e *exchanges) doubt(dc string, x *exchange) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ctx == nil || e.ctx.Err() != nil || e.byDC[dc] != x || !x.tested.CompareAndSwap(false, true) {
+		return
+	}
+	ctx := e.ctx
+	e.running.Go(func() {
+		e.test(ctx, dc)
+		x.tested.Store(false)
+	})
 }
 
 // to returns the stream to a datacenter, nil if there is none yet: then one is being opened.
@@ -114,7 +143,8 @@ func (e *exchanges) to(dc string) *exchange {
 
 // exchange is one stream of questions. Its goroutines are run's.
 type exchange struct {
-	wake chan struct{} // size 1: the queue is not empty any more
+	wake   chan struct{} // size 1: the queue is not empty any more
+	tested atomic.Bool   // now
 
 	mu     sync.Mutex
 	isOpen bool
@@ -137,7 +167,7 @@ func (x *exchange) ready() bool {
 func (x *exchange) put(req *pb.QueryRequest) (uint64, <-chan *pb.QueryResponse) {
 	answer := make(chan *pb.QueryResponse, 1)
 	x.mu.Lock()
-	if !x.isOpen || len(x.asked) >= maxAsked {
+	if !x.isOpen || len(x.asked) >= maxAsked || len(x.queue) >= maxAsked { // who asked may have gone, and the question is still there
 		x.mu.Unlock()
 		return 0, nil
 	}

@@ -17,8 +17,8 @@ import (
 // workerIdle is how long a goroutine that answers questions waits for the next one.
 const workerIdle = 5 * time.Second
 
-// Exchange answers questions until the asker goes, or the server stops. Up to maxAsked are answered at once; more wait in the
-// connection.
+// Exchange answers questions until the asker goes, or the server stops. Up to maxAsked are answered, or have an answer that is not
+// sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	a := &answers{ctx: ctx, query: s.query, questions: make(chan *pb.Question), wake: make(chan struct{}, 1), slots: make(chan struct{}, maxAsked)}
@@ -51,7 +51,7 @@ type answers struct {
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
 	workers   sync.WaitGroup
 	questions chan *pb.Question // to workers that wait
-	slots     chan struct{}     // one for each question under way: size maxAsked
+	slots     chan struct{}     // one for each question until its answer was sent: size maxAsked
 	wake      chan struct{}     // size 1: the queue is not empty any more
 
 	mu    sync.Mutex
@@ -79,10 +79,10 @@ func (a *answers) work(q *pb.Question) {
 	defer idle.Stop()
 	for {
 		resp, err := a.query(a.ctx, q.GetQuery())
-		if err == nil { // the one error is that of the context
-			a.put(&pb.Answer{Id: q.GetId(), Answer: resp})
+		if err != nil { // that of the context: all ends
+			return
 		}
-		<-a.slots
+		a.put(&pb.Answer{Id: q.GetId(), Answer: resp})
 		idle.Reset(workerIdle)
 		select {
 		case q = <-a.questions:
@@ -130,6 +130,9 @@ func (a *answers) send(stream pb.ServerService_ExchangeServer) error {
 		for all := a.take(); len(all) > 0; all = a.take() {
 			if err := stream.Send(&pb.Answers{All: all}); err != nil {
 				return err
+			}
+			for range all {
+				<-a.slots
 			}
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +27,7 @@ type exchangeRig struct {
 	*exchanges
 	service pb.ServerServiceClient
 	grpc    *grpc.Server
+	tests   atomic.Int64 // of the connection
 }
 
 func newExchangeRig(t *testing.T) *exchangeRig {
@@ -48,11 +51,15 @@ func newExchangeRig(t *testing.T) *exchangeRig {
 		t.Fatal(err)
 	}
 	r.service = pb.NewServerServiceClient(cc)
-	r.exchanges = newExchanges(func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
-		if dc != "dc2" {
-			return nil, errors.New("no way")
-		}
-		return r.service.Exchange(ctx)
+	r.exchanges = newExchanges(exchangeConfig{
+		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
+			if dc != "dc2" {
+				return nil, errors.New("no way")
+			}
+			return r.service.Exchange(ctx)
+		},
+		due:  func(string) time.Duration { return 20 * time.Millisecond },
+		test: func(context.Context, string) { r.tests.Add(1) },
 	})
 	p := start(r.exchanges.Run)
 	t.Cleanup(func() {
@@ -91,9 +98,10 @@ func TestExchange(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	start := time.Now()
-	if _, err := r.ask(t.Context(), "dc2", &pb.QueryRequest{Path: "/slow"}); !errors.Is(err, errNotAsked) || time.Since(start) > 5*time.Second {
-		t.Errorf("a slow answer: %v after %v", err, time.Since(start))
+	short, give := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer give()
+	if _, err := r.ask(short, "dc2", &pb.QueryRequest{Path: "/slow"}); !errors.Is(err, context.DeadlineExceeded) || r.tests.Load() == 0 {
+		t.Errorf("a slow answer: %v, and the connection was tested %d times", err, r.tests.Load())
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -140,6 +148,34 @@ func TestExchangeTakesOnlyReads(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a deletion: %v", err)
 	}
+}
+
+// Who asks and reads no answers is not answered without bound.
+func TestExchangeWithoutReader(t *testing.T) {
+	r := newExchangeRig(t)
+	stream, err := r.service.Exchange(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := "/" + strings.Repeat("x", 64<<10) // which is the answer's size too: 64 MiB in all, of which the connection takes little
+	for id := range uint64(2 * maxAsked) {
+		sent := make(chan error, 1)
+		go func() {
+			sent <- stream.Send(&pb.Questions{All: []*pb.Question{{Id: id, Query: &pb.QueryRequest{Path: long}}}})
+		}()
+		select {
+		case err := <-sent:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(time.Second): // it waits for the reader
+			if id < maxAsked/2 {
+				t.Errorf("only %d questions were taken", id)
+			}
+			return
+		}
+	}
+	t.Errorf("%d questions were taken, and no answer was read", 2*maxAsked)
 }
 
 func TestAnswersTogether(t *testing.T) {

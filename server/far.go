@@ -127,7 +127,7 @@ func (f far) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string
 // testDead waits for as long as an answer needs at least, then tests the connection, and gives it up when it is dead. It
 // returns when ctx ends.
 func (c *conns) testDead(ctx context.Context, cc *conn) bool {
-	timer := time.NewTimer(patience(cc) * testAfter / 8)
+	timer := time.NewTimer(leastWait(cc))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -136,6 +136,11 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	case <-ctx.Done():
 		return false
 	}
+	return c.testNow(ctx, cc)
+}
+
+// testNow is testDead at once.
+func (c *conns) testNow(ctx context.Context, cc *conn) bool {
 	t := cc.over.Load()
 	if t == nil || cc.GetState() != connectivity.Ready {
 		return false // it is dialing: the dialer finds another hop by itself
@@ -155,7 +160,25 @@ func (c *conns) testDead(ctx context.Context, cc *conn) bool {
 	return true
 }
 
-// patience is how long an answer may take before its connection is tested.
+// test is testNow of the connection to any server of dc, if there is one.
+func (c *conns) test(ctx context.Context, dc string) {
+	if cc, err := c.to(dc, ""); err == nil {
+		c.testNow(ctx, cc)
+	}
+}
+
+// due is how long an answer from dc takes at least.
+func (c *conns) due(dc string) time.Duration {
+	cc, err := c.to(dc, "")
+	if err != nil {
+		return wanfed.MaxPatience
+	}
+	return leastWait(cc)
+}
+
+func leastWait(cc *conn) time.Duration { return patience(cc) * testAfter / 8 }
+
+// patience is how long a test may take.
 func patience(cc *conn) time.Duration {
 	if t := cc.over.Load(); t != nil {
 		return t.Patience()
