@@ -26,8 +26,8 @@
 // # Questions to other datacenters
 //
 // "?dc=" of the HTTP API is asked of a server there. Reads that do not block share one stream to each datacenter (exchange.go), which
-// takes about half the time of calls; a question that finds no stream, or no answer soon, is a call (far.go), which finds out
-// what is wrong with the way. Writes are calls that are made once (vouch.go).
+// takes about half the time of calls; a question that finds no stream is a call (far.go). While an answer is late the connection is
+// tested; when that is dead, its stream ends, and what was asked over it is asked by calls. Writes are calls that are made once (vouch.go).
 //
 // # Gossip keys
 //
