@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -130,16 +131,20 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	defer hold.Stop()
 	for {
 		changed, pause := c.leader.LeaderChanged(), noPause
-		err := status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+		err := c.noLeader()
 		if c.leader.IsLeader() {
 			return here()
 		}
-		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
+		if node, ok := c.leader.Leader(); ok && node != c.node {
+			if forwarded {
+				return nil, c.notLeader(node)
+			}
 			var resp any
-			if resp, err = c.forward(ctx, node, info.FullMethod, req); status.Code(err) != codes.Unavailable || !r.again {
+			resp, err = c.forward(ctx, node, info.FullMethod, req)
+			if !notDone(err) && (status.Code(err) != codes.Unavailable || !r.again) {
 				return resp, err
 			}
-			pause = time.After(forwardPause) // the leader may be dead: wait for the next one, or for this one
+			pause = time.After(forwardPause) // the leader may be dead, or no longer lead: wait for the next one, or for this one
 		}
 		select {
 		case <-changed:
@@ -151,6 +156,20 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		}
 	}
 }
+
+// noLeader is what a call fails with that has waited for a leader in vain.
+func (c *calls) noLeader() error {
+	return status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+}
+
+// notLeader refuses a call that was forwarded to this server although node leads, at once: the one that forwarded it is behind,
+// and asks again.
+func (c *calls) notLeader(node string) error {
+	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is", c.node, c.dc, resource.ErrNotLeader, node))
+}
+
+// notDone says whether err is the word of a server that did nothing because it does not lead.
+func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resource.ErrNotLeader) }
 
 // noteDenied counts a call that its service refused. The server that answers does, not the one that forwards.
 func (c *calls) noteDenied(ctx context.Context, method string, err error) {

@@ -19,30 +19,48 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// atLeader has a stream answered by the leader: here, or by handing it on message by message. Until there is a leader it waits,
-// but not long; a stream that broke is not begun again.
+// leaderKey is the header by which a leader says, before it reads the first message of a stream that was forwarded to it, that it
+// takes it.
+const leaderKey = "wanfed-leader"
+
+// atLeader has a stream answered by the leader: here, or by handing it on message by message. Until there is a leader that takes
+// it it waits, but not long; a stream that broke after that is not begun again.
 func (c *calls) atLeader(ctx context.Context, forwarded bool, info *grpc.StreamServerInfo, ss grpc.ServerStream, here func() error) error {
 	hold := time.NewTimer(leaderHold)
 	defer hold.Stop()
 	for {
-		changed := c.leader.LeaderChanged()
+		changed, pause := c.leader.LeaderChanged(), noPause
+		err := c.noLeader()
 		if c.leader.IsLeader() {
+			if forwarded {
+				if err := ss.SendHeader(metadata.Pairs(leaderKey, c.node)); err != nil {
+					return err
+				}
+			}
 			return here()
 		}
-		if node, ok := c.leader.Leader(); ok && node != c.node && !forwarded {
-			return c.relay(ctx, node, info, ss)
+		if node, ok := c.leader.Leader(); ok && node != c.node {
+			if forwarded {
+				return c.notLeader(node)
+			}
+			if err = c.relay(ctx, node, info, ss); !notDone(err) {
+				return err
+			}
+			pause = time.After(forwardPause)
 		}
 		select {
 		case <-changed:
+		case <-pause:
 		case <-hold.C:
-			return status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+			return err
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
 
-// relay hands on a stream that goes one way. The pace of the slower end is the other's too.
+// relay hands on a stream that goes one way, once the leader has taken it: nothing of it is read before. The pace of the slower
+// end is the other's too.
 func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream) error {
 	p, err := peerFrom(ctx)
 	if err != nil {
@@ -66,7 +84,13 @@ func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerI
 		return err
 	case info.IsClientStream && info.IsServerStream:
 		return status.Errorf(codes.Unimplemented, "%s goes both ways: call the leader, %s", info.FullMethod, node)
-	case info.IsClientStream:
+	}
+	if header, err := far.Header(); err != nil {
+		return err
+	} else if len(header.Get(leaderKey)) == 0 {
+		return far.RecvMsg(out) // why it refuses
+	}
+	if info.IsClientStream {
 		return relayUp(ss, far, in, out)
 	}
 	return relayDown(ss, far, in, out)

@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -133,6 +134,18 @@ func TestOperators(t *testing.T) {
 		if err != nil || got.Leader != to {
 			t.Fatalf("leadership to %s: %v, %v", to, got, err)
 		}
+	}
+
+	// What is forwarded to a server that does not lead comes back at once, undone: who forwards is behind, and asks again.
+	behind, began := metadata.AppendToOutgoingContext(ctx, onBehalfKey, "cli/dc1/cli"), time.Now()
+	stale := pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleServer, name(2), "dc1"))
+	_, err = stale.TransferLeader(behind, &pb.TransferLeaderRequest{Node: name(2)})
+	_, serr := save(behind, stale)
+	if want := name(0) + " is"; !notDone(err) || !strings.Contains(err.Error(), want) || !notDone(serr) || !strings.Contains(serr.Error(), want) {
+		t.Errorf("forwarded to a follower: %v; a stream: %v", err, serr)
+	}
+	if took := time.Since(began); took > leaderHold/2 {
+		t.Errorf("forwarded to a follower: refused after %v", took)
 	}
 
 	// Snapshots, through a follower both ways.
