@@ -55,13 +55,13 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	var t, p, raw, tCPU, pCPU, rawCPU time.Duration
 	for i := range rounds {
 		n := b.N*(i+1)/rounds - b.N*i/rounds
-		begin := cpuTime()
+		begin := w.gateway.cpuTime(b)
 		t += tunnel(n)
-		afterTunnel := cpuTime()
+		afterTunnel := w.gateway.cpuTime(b)
 		p += plain(n)
-		afterPlain := cpuTime()
+		afterPlain := w.gateway.cpuTime(b)
 		raw += w.raw.transfer(b, n*size)
-		tCPU, pCPU, rawCPU = tCPU+afterTunnel-begin, pCPU+afterPlain-afterTunnel, rawCPU+cpuTime()-afterPlain
+		tCPU, pCPU, rawCPU = tCPU+afterTunnel-begin, pCPU+afterPlain-afterTunnel, rawCPU+w.gateway.cpuTime(b)-afterPlain
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(b.N)/t.Seconds(), "packets/s")

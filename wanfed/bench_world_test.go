@@ -41,6 +41,7 @@ type benchWorld struct {
 	receive *wanfed.Transport // of dcTunnel's server
 	plainCh chan []byte       // packets that reached dcPlain's
 	raw     *rawBulk          // from dc1's server to dcRaw's
+	gateway *gatewayProcess
 }
 
 // queueBytes is that of dc1's tunnel: see wanfed.TunnelConfig.
@@ -78,7 +79,8 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 			routes = append(routes, gateway.Route{Match: name + dc + "." + tlsutil.DefaultDomain, To: []string{ln.Addr().String()}})
 		}
 	}
-	gw := startGateway(tb, routes)
+	w.gateway = startGatewayProcess(tb, routes)
+	gw := w.gateway.addr
 	book := &wanfed.Book{}
 	hops := map[string][]wanfed.Hop{}
 	for dc := range w.muxes {
@@ -157,25 +159,31 @@ func newTunnel(
 	return tunnel, tunnel.Transport(wanfed.PoolWAN)
 }
 
-// startGateway runs a real gateway on loopback.
+// startGateway runs a real gateway on loopback, in this process.
 func startGateway(tb testing.TB, routes []gateway.Route) (addr string) {
 	tb.Helper()
-	table, err := gateway.NewTable(routes)
+	proxy, ln, err := newGateway(routes, 0)
 	if err != nil {
 		tb.Fatal(err)
+	}
+	background(tb, func(ctx context.Context) error { return proxy.Run(ctx, ln) })
+	return ln.Addr().String()
+}
+
+// newGateway listens on loopback.
+func newGateway(routes []gateway.Route, workers int) (*gateway.Proxy, gateway.Listener, error) {
+	table, err := gateway.NewTable(routes)
+	if err != nil {
+		return nil, gateway.Listener{}, err
 	}
 	side := gateway.NewSide("wan")
 	side.SetTable(table)
-	proxy, err := gateway.New(gateway.Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
+	proxy, err := gateway.New(gateway.Config{Logger: slog.New(slog.DiscardHandler), Drain: -1, Workers: workers})
 	if err != nil {
-		tb.Fatal(err)
+		return nil, gateway.Listener{}, err
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	background(tb, func(ctx context.Context) error { return proxy.Run(ctx, gateway.Listener{Listener: ln, Side: side}) })
-	return ln.Addr().String()
+	return proxy, gateway.Listener{Listener: ln, Side: side}, err
 }
 
 // background runs f until the end of the benchmark and joins it.

@@ -13,12 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/wanfed/wanfed/tlsutil"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // authority makes certificates.
 type authority struct {

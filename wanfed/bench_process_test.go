@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/wanfed/wanfed/gateway"
+)
+
+// gatewayEnv has the routes of a gateway, as JSON, that this test binary is to be, instead of tests.
+const gatewayEnv = "WANFED_TEST_GATEWAY"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(gatewayEnv); spec != "" {
+		if err := gatewayMain(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// gatewayProcess is a real gateway in a process of its own, as gateways are.
+type gatewayProcess struct {
+	addr string
+	in   io.Writer
+	out  *bufio.Reader
+}
+
+func startGatewayProcess(tb testing.TB, routes []gateway.Route) *gatewayProcess {
+	tb.Helper()
+	spec, err := json.Marshal(routes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), gatewayEnv+"="+string(spec))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		in.Close() // tells it to stop
+		if err := cmd.Wait(); err != nil {
+			tb.Error(err)
+		}
+	})
+	g := &gatewayProcess{in: in, out: bufio.NewReader(out)}
+	if _, err := fmt.Fscanln(g.out, &g.addr); err != nil {
+		tb.Fatalf("the gateway's address: %v", err)
+	}
+	return g
+}
+
+// cpuTime is what the gateway and this process have used of processors.
+func (g *gatewayProcess) cpuTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var its time.Duration
+	if _, err := fmt.Fprintln(g.in); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := fmt.Fscanln(g.out, &its); err != nil {
+		tb.Fatalf("the gateway's processor time: %v", err)
+	}
+	return its + cpuTime()
+}
+
+// gatewayMain is a gateway, until standard input ends. It says its address, and for each line that it reads its processor time.
+func gatewayMain(spec string) error {
+	var routes []gateway.Route
+	if err := json.Unmarshal([]byte(spec), &routes); err != nil {
+		return err
+	}
+	workers := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(workers + 1) // as wanfed gateway does
+	proxy, ln, err := newGateway(routes, workers)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- proxy.Run(ctx, ln) }()
+	fmt.Println(ln.Addr())
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		fmt.Println(int64(cpuTime()))
+	}
+	stop()
+	return <-done
+}
