@@ -39,7 +39,7 @@ type Dialer struct {
 // First connects to one of addrs (host:port; at least one), in this order but for those that failed lately, and returns its
 // address too. The caller closes the connection. An error names every address with its fault.
 func (d *Dialer) First(ctx context.Context, addrs []string) (net.Conn, string, error) {
-	won, _, err := d.reach(ctx, addrs, 0, request{})
+	won, _, err := d.reach(ctx, addrs, inOrder, request{})
 	d.evidence.closed(won.known) // the caller does not say when it is
 	return won.conn, won.addr, err
 }

@@ -87,7 +87,7 @@ func TestDialStagger(t *testing.T) {
 				if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
 				}
-				if got, due := d.evidence.order(route.To, 0, time.Now(), d.Memory); strings.Join(got, "") != tt.after || due != "" {
+				if got, due := d.evidence.order(route.To, route.start(), time.Now(), d.Memory); strings.Join(got, "") != tt.after || due != "" {
 					t.Errorf("next order %s, want %s; tried again: %q", got, tt.after, due)
 				}
 			})

@@ -6,9 +6,9 @@
 //
 // The flow of one connection: a [Listener] accepts it and its [Side] counts it. A [HelloParser] reads the ClientHello, over as
 // many TCP segments and TLS records as it takes, within Config.HelloTimeout. The side's [Table] finds the route: an exact name
-// wins over a wildcard, a long wildcard over a short one; it may want one of some protocols (ALPN). The addresses of the route are dialled, the next one as soon as one
-// fails, or when it takes longer than it usually does, a stagger at most; all race from then on, and those of a newer table
-// join them. Each gets the hello, and the first whole TLS record that comes back decides: an upstream that accepts and then
+// wins over a wildcard, a long wildcard over a short one; it may want one of some protocols (ALPN). The addresses of the route are
+// dialled: first the one with the fewest connections, or the first where the route is ordered, the next one as soon as one fails, or
+// when it takes longer than it usually does, a stagger at most; all race from then on, and those of a newer table join them. Each gets the hello, and the first whole TLS record that comes back decides: an upstream that accepts and then
 // says nothing, hangs up or trickles is no upstream. Then both directions are copied until both have ended. Between bare TCP
 // connections the kernel does that (splice).
 //

@@ -55,6 +55,7 @@ var suite = []struct {
 	{"HelloMemory", testHelloMemory},
 	{"Circuit", testCircuit},
 	{"MaxPerUpstream", testMaxPerUpstream},
+	{"LeastLoaded", testLeastLoaded},
 	{"ProxyProtocolIn", testProxyProtocolIn},
 	{"ProxyProtocolOut", testProxyProtocolOut},
 }

@@ -102,37 +102,46 @@ func (k *known) patience(limit time.Duration) time.Duration {
 	if k.typical == 0 {
 		return limit
 	}
-	return min(limit, k.typical+max(4*k.varies, slack))
+	return min(limit, k.usual())
 }
 
-// order returns the addresses from number start on, in a circle, those that failed last, the longest ago first. It also returns
-// one that failed and is to be tried again now, beside the first, if there is one and the first works; each due one is
-// returned to a single caller. When nobody has tried one again for memory longer than it should, it is forgiven.
+// usual is the time within which it nearly always answers, if that is known.
+func (k *known) usual() time.Duration { return k.typical + max(4*k.varies, slack) }
+
+// order returns the addresses from the one with the fewest connections on, in a circle, those that failed last, the longest ago
+// first. Among equals it begins with number start; if that is inOrder, with the first address. It also returns one that failed
+// and is to be tried again now, beside the first, if there is one and the first works; each due one is returned to a single
+// caller. When nobody has tried one again for memory longer than it should, it is forgiven.
 func (e *evidence) order(addrs []string, start int, now time.Time, memory time.Duration) (sorted []string, due string) {
 	if len(addrs) == 1 {
 		return addrs, ""
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	bad := 0
-	for _, a := range addrs {
-		k := e.of[a]
-		if k == nil || k.failed.IsZero() {
-			continue
-		}
-		if now.Sub(k.retry) >= memory {
+	from, bad := max(start, 0), 0
+	fewest := least{number: from}
+	for i := range addrs {
+		n := (from + i) % len(addrs)
+		k := e.of[addrs[n]]
+		if k != nil && !k.failed.IsZero() && now.Sub(k.retry) >= memory {
 			k.failed = time.Time{}
+		}
+		if k == nil || k.failed.IsZero() {
+			fewest.look(n, k)
 			continue
 		}
 		bad++
 		if due == "" && !now.Before(k.retry) {
-			due = a
+			due = addrs[n]
 		}
 	}
-	if start == 0 && bad == 0 {
+	if start != inOrder {
+		from = fewest.number
+	}
+	if from == 0 && bad == 0 {
 		return addrs, ""
 	}
-	sorted = append(slices.Clone(addrs[start:]), addrs[:start]...)
+	sorted = append(slices.Clone(addrs[from:]), addrs[:from]...)
 	if bad > 0 {
 		slices.SortStableFunc(sorted, func(a, b string) int { return e.failedLocked(a).Compare(e.failedLocked(b)) })
 	}

@@ -26,8 +26,8 @@ type Route struct {
 	Match string `json:"match"`
 	// To are the addresses, host:port; the host is an IP address or a DNS name, resolved at each dial.
 	To []string `json:"to"`
-	// Ordered says that the first address is the best and the others are for when it fails. Else they share the
-	// connections equally.
+	// Ordered says that the first address is the best and the others are for when it fails. Else each connection goes to
+	// the one that has the fewest open, of all routes of this gateway that lead there.
 	Ordered bool `json:"ordered,omitempty"`
 	// Protocols are ids of which a client must offer one (ALPN). Empty: it may offer what it likes.
 	Protocols []string `json:"protocols,omitempty"`
@@ -47,15 +47,15 @@ type Table struct {
 // target is a route in a table.
 type target struct {
 	Route
-	turn atomic.Uint32 // counts connections; moves the start of the addresses on. It begins anywhere.
+	turn atomic.Uint32 // counts connections; who of equal addresses comes first moves on with it. It begins anywhere.
 }
 
-// start is the number of the address that is the next connection's first.
+// start is the number of the address that is the next connection's first, if none has fewer connections, or inOrder.
 func (t *target) start() int {
 	if n := len(t.To); !t.Ordered && n > 1 {
 		return int(t.turn.Add(1) % uint32(n))
 	}
-	return 0
+	return inOrder
 }
 
 // NewTable builds a table. It reports everything that is wrong with the routes, each fault naming the route.

@@ -124,6 +124,7 @@ func start(t testing.TB, cfg Config, routes ...Route) *running {
 		if n := side.Stats().Active; n != 0 {
 			t.Errorf("%d connections active after Run", n)
 		}
+		checkUnused(t, p)
 	})
 	t.Cleanup(stop)
 	return &running{p, side, ln, ln.Addr().String(), stop}

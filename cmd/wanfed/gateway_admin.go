@@ -17,8 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/wanfed/wanfed/gateway"
 )
 
 // profileTime is how long an answer may take: that with a profile takes as long as the caller wants (seconds=30).
@@ -80,11 +78,7 @@ func adminHandler(p *gatewayProcess) http.Handler {
 		_, _ = w.Write([]byte("ok\n"))
 	})
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) {
-		out := map[string][]gateway.Route{}
-		for _, s := range p.sides {
-			out[s.Name()] = s.Table().Routes()
-		}
-		writeJSON(w, out)
+		writeJSON(w, shownRoutes(p.sides, p.proxy.OpenTo()))
 	})
 	if p.client != nil {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ func newGatewayRoutes() *cobra.Command {
 		Use:   "routes",
 		Short: "List what a running gateway routes by",
 		Long: `List what a running gateway routes by: for each side, which server names go to which addresses. An exact name wins over
-a wildcard. Connections share the addresses of a route, unless it says that the others are for when the first fails.
+a wildcard. A connection goes to the address of its route that has the fewest open, unless the route says that the others
+are for when the first fails. Open are the connections to each address now, those of other routes to it included.
 
 The gateway answers at its admin address: --admin-addr, or WANFED_ADMIN_ADDR, or admin_addr in its --config-file.`,
 		Example: `  wanfed gateway routes --admin-addr 127.0.0.1:9102
@@ -74,7 +76,7 @@ func adminAddr(cmd *cobra.Command) (string, error) {
 }
 
 // readRoutesOf asks a running gateway.
-func readRoutesOf(ctx context.Context, addr string) (map[string][]gateway.Route, error) {
+func readRoutesOf(ctx context.Context, addr string) (map[string][]shownRoute, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/routes", nil)
@@ -88,7 +90,7 @@ func readRoutesOf(ctx context.Context, addr string) (map[string][]gateway.Route,
 		return nil, fmt.Errorf("no gateway answers at %s: %w; does it run, with that --admin-addr?", addr, err)
 	}
 	defer resp.Body.Close()
-	var routes map[string][]gateway.Route
+	var routes map[string][]shownRoute
 	err = json.NewDecoder(io.LimitReader(resp.Body, maxRoutes)).Decode(&routes)
 	if resp.StatusCode != http.StatusOK {
 		err = errors.New(resp.Status)
@@ -99,19 +101,47 @@ func readRoutesOf(ctx context.Context, addr string) (map[string][]gateway.Route,
 	return routes, nil
 }
 
+// shownRoute is a route as GET /routes tells it.
+type shownRoute struct {
+	gateway.Route
+	// Open are the connections to each address of To, in the same order, those of other routes and sides included.
+	Open []int `json:"open"`
+}
+
+// shownRoutes are the routes of each side, by its name. open are the connections to addresses that have any.
+func shownRoutes(sides []*gateway.Side, open map[string]int) map[string][]shownRoute {
+	out := make(map[string][]shownRoute, len(sides))
+	for _, s := range sides {
+		list := []shownRoute{}
+		for _, r := range s.Table().Routes() {
+			shown := shownRoute{Route: r, Open: make([]int, len(r.To))}
+			for n, addr := range r.To {
+				shown.Open[n] = open[addr]
+			}
+			list = append(list, shown)
+		}
+		out[s.Name()] = list
+	}
+	return out
+}
+
 // routeRows are the rows of the table.
-func routeRows(routes map[string][]gateway.Route) [][]string {
-	rows := [][]string{{"Side", "Name", "Addresses", "Use", "Protocols"}}
+func routeRows(routes map[string][]shownRoute) [][]string {
+	rows := [][]string{{"Side", "Name", "Addresses", "Open", "Use", "Protocols"}}
 	for _, side := range slices.Sorted(maps.Keys(routes)) {
 		for _, r := range routes[side] {
 			use := "shared"
+			open := make([]string, len(r.Open))
+			for n := range r.Open {
+				open[n] = strconv.Itoa(r.Open[n])
+			}
 			if r.Ordered {
 				use = "first"
 			}
 			if len(r.To) == 1 {
 				use = "-"
 			}
-			rows = append(rows, []string{side, r.Match, strings.Join(r.To, ", "), use, or(strings.Join(r.Protocols, ", "), "any")})
+			rows = append(rows, []string{side, r.Match, strings.Join(r.To, ", "), strings.Join(open, ", "), use, or(strings.Join(r.Protocols, ", "), "any")})
 		}
 	}
 	return rows

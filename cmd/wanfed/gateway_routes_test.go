@@ -4,14 +4,13 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/wanfed/wanfed/gateway"
 )
 
 func TestGatewayRoutesCommand(t *testing.T) {
@@ -33,18 +32,18 @@ route "srv1.server.dc1.wanfed" {
 	write(t, config, `admin_addr = "`+admin+`"`)
 	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
 		got, _, err := call(t, append([]string{"gateway", "routes"}, where...)...)
-		want := `Side    Name                    Addresses                             Use     Protocols
-listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  first   any
-listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          shared  any
-listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         -       wanfed/gossip/1, h2
+		want := `Side    Name                    Addresses                             Open  Use     Protocols
+listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  0, 0  first   any
+listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          0, 0  shared  any
+listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         0     -       wanfed/gossip/1, h2
 `
 		if err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
 		}
 	}
 	got, _, err := call(t, "gateway", "routes", "--admin-addr", admin, "--format", "json")
-	var list map[string][]gateway.Route
-	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 || !list["listen"][0].Ordered {
+	var list map[string][]shownRoute
+	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 || !list["listen"][0].Ordered || len(list["listen"][0].Open) != 2 {
 		t.Errorf("%v: %s", err, got)
 	}
 	for want, args := range map[string][]string{
@@ -88,6 +87,56 @@ listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         -       wa
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {
 			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	gw.stop()
+}
+
+// TestGatewayRoutesOpen has a connection open to one of two addresses.
+func TestGatewayRoutesOpen(t *testing.T) {
+	up, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	routes := filepath.Join(t.TempDir(), "routes.hcl")
+	write(t, routes, `
+route "a.example" { to = ["`+up.Addr().String()+`"] }
+route "b.example" { to = ["127.0.0.1:1", "`+up.Addr().String()+`"] }
+`)
+	gw := startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", routes, "--admin-addr", "127.0.0.1:0")
+	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=http://(\S+)`)[1]
+	open := func() string {
+		t.Helper()
+		got, _, err := call(t, "gateway", "routes", "--admin-addr", admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(regexp.MustCompile(`  \d(, \d)*  `).FindAllString(got, -1), "")
+	}
+	c, err := net.Dial("tcp", regexp.MustCompile(`listening on (\S+),`).FindStringSubmatch(gw.line)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Write(clientHello(t, "a.example"))
+	u, err := up.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	u.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := u.Read(make([]byte, 1)); err != nil { // now it is routed
+		t.Fatal(err)
+	}
+	if got := open(); got != "  1    0, 1  " {
+		t.Errorf("open: %q", got)
+	}
+	u.Close()
+	c.Close()
+	for until := time.Now().Add(10 * time.Second); open() != "  0    0, 0  "; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("open after the end: %q", open())
 		}
 	}
 	gw.stop()
