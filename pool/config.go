@@ -32,8 +32,9 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		ml.TCPTimeout = 10 * time.Second
 		// How much news a packet takes. memberlist's own value, 1400, is what fits a datagram: with it, the news of a start of 300
 		// datacenters at once fills packets for four minutes, and each goes to another server, over another connection.
-		// Not more: memberlist miscounts, and so loses the packet with its ping, where more than 255 of the shortest news fit.
-		ml.UDPBufferSize = 12 << 10
+		// Not more: memberlist counts what travels with a ping in one byte, and 254 of the shortest news, of 20 bytes and their
+		// length, must not fit; else the peer loses the ping.
+		ml.UDPBufferSize = 5 << 10
 		// A suspected member has 20 s to 40 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
 		// log10 of its size. A link on a dead path takes some 10 s to find another one. memberlist's own values, 30 s to 180 s, are
 		// for datagrams, and let half a federation that is cut off look alive for two minutes.
