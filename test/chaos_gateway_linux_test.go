@@ -4,6 +4,7 @@ package test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -120,16 +121,19 @@ func TestChaosGateway(t *testing.T) {
 	}
 	for _, f := range all {
 		t.Run(f.name, func(t *testing.T) {
-			c := shared
 			if long() {
-				c = newChaosLab(t)
+				undisturbed(t, func(t *testing.T) []string { return newChaosLab(t).endure(t, f) })
+				return
 			}
-			c.endure(t, f)
+			for _, fault := range shared.endure(t, f) {
+				t.Error(fault)
+			}
 		})
 	}
 }
 
-func (c chaosLab) endure(t *testing.T, f fault) {
+// endure returns what was not as it must be.
+func (c chaosLab) endure(t *testing.T, f fault) (faults []string) {
 	asks := []*asker{askAcross(t, c.near.Servers[0], c.far.Name), askAcross(t, c.far.Servers[0], c.near.Name)}
 	start := time.Now()
 	victim, in := carriers(t, c.Lab, c.near, c.far)
@@ -144,12 +148,12 @@ func (c chaosLab) endure(t *testing.T, f fault) {
 	heal()
 	took := awaitWhole(t, c.Lab, promptly, "mended")
 	if took > backAlive {
-		t.Errorf("whole %v after the fault was mended, want %v", took, backAlive)
+		faults = append(faults, fmt.Sprintf("whole %v after the fault was mended, want %v", took, backAlive))
 	}
 	<-time.After(byForm(300*time.Millisecond, 5*time.Second))
 	for m, at := range watch.stop() {
 		if down == nil || m.member != down.WANName() {
-			t.Errorf("%s called %s %s, %v after the fault: its way was not broken", m.by, m.member, m.status, at)
+			faults = append(faults, fmt.Sprintf("%s called %s %s, %v after the fault: its way was not broken", m.by, m.member, m.status, at))
 		} else {
 			t.Logf("%s called %s %s, %v after the fault", m.by, m.member, m.status, at)
 		}
@@ -158,10 +162,11 @@ func (c chaosLab) endure(t *testing.T, f fault) {
 	for _, a := range asks {
 		a.stop()
 		if a != asks[1] || down != c.far.Servers[0] { // else the one that asked was suspended itself
-			a.judge(t, start, broken, healed, healed.Add(took))
+			faults = append(faults, a.judge(t, start, broken, healed, healed.Add(took))...)
 		}
 	}
 	t.Logf("the emulator was late by %v at worst", worstLate(c.Lab))
+	return faults
 }
 
 // logSuspicions logs who had to say that it is alive, because others suspected it.
@@ -185,9 +190,9 @@ func logTime(line string) string {
 	return at
 }
 
-// judge logs what a fault did to the questions. It demands that those asked when all was whole again are answered, and in the
+// judge logs what a fault did to the questions, and returns what must not be. It demands that those asked when all was whole again are answered, and in the
 // long form that few took long during the fault: figures of the short form are of too few questions, and of a busy machine.
-func (a *asker) judge(t *testing.T, start, broken, healed, whole time.Time) {
+func (a *asker) judge(t *testing.T, start, broken, healed, whole time.Time) (faults []string) {
 	t.Helper()
 	before := a.figures(answeredBefore(broken), start, time.Hour)
 	limit := before.p99 + maxRise
@@ -196,9 +201,10 @@ func (a *asker) judge(t *testing.T, start, broken, healed, whole time.Time) {
 	t.Logf("%s during %v: %v", a.name, ms(healed.Sub(broken)), during)
 	t.Logf("%s after: %v", a.name, a.figures(duringTime(healed, time.Now()), healed, limit))
 	if long() && during.p99 > limit {
-		t.Errorf("%s: p99 rose from %v to %v, by more than %v", a.name, ms(before.p99), ms(during.p99), maxRise)
+		faults = append(faults, fmt.Sprintf("%s: p99 rose from %v to %v, by more than %v", a.name, ms(before.p99), ms(during.p99), maxRise))
 	}
 	if f := a.figures(func(r answer) bool { return r.at.After(whole) }, whole, limit); f.failed > 0 || f.n == 0 {
-		t.Errorf("%s, when all was whole again: %v", a.name, f)
+		faults = append(faults, fmt.Sprintf("%s, when all was whole again: %v", a.name, f))
 	}
+	return faults
 }
