@@ -199,7 +199,7 @@ func (p *parts) buildGRPC() error {
 	}
 	p.grpc = grpc.NewServer(
 		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface),
-		grpc.ReadBufferSize(api.ReadBuffer),
+		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),

@@ -35,15 +35,18 @@ func (tm timing) muxConfig(log *slog.Logger) *yamux.Config {
 // muxConn is the connection below a session: a peer that does not read cannot hold its writer, or its Close, for ever.
 type muxConn struct {
 	*tls.Conn
-	limit time.Duration
+	limit  time.Duration
+	frames frames
 }
 
-func (c muxConn) Write(b []byte) (int, error) {
-	c.SetWriteDeadline(time.Now().Add(c.limit))
-	return c.Conn.Write(b)
+func (c *muxConn) Write(b []byte) (int, error) {
+	return c.frames.write(b, func(b []byte) (int, error) {
+		c.SetWriteDeadline(time.Now().Add(c.limit))
+		return c.Conn.Write(b)
+	})
 }
 
-func (c muxConn) Close() error {
+func (c *muxConn) Close() error {
 	closeConn(c.Conn)
 	return nil
 }

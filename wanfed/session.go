@@ -205,7 +205,7 @@ func (s *session) dialAgain(ctx context.Context) (*tls.Conn, error) {
 // adopt makes c the session's connection.
 func (s *session) adopt(c *tls.Conn) (err error) {
 	s.conn, s.since = c, time.Now()
-	s.mux, err = yamux.Client(muxConn{c, s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("peer", s.to.String())))
+	s.mux, err = yamux.Client(&muxConn{Conn: c, limit: s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("peer", s.to.String())))
 	if err != nil {
 		closeConn(c)
 	}

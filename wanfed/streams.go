@@ -20,7 +20,7 @@ import (
 // serveStreams accepts the streams of a ProtoStream connection until it ends. Each is looked at in a goroutine of its own:
 // one that is silent blocks no other.
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
-	s, err := yamux.Server(muxConn{c, t.tm.muxWrite}, t.tm.muxConfig(t.log.With("peer", p)))
+	s, err := yamux.Server(&muxConn{Conn: c, limit: t.tm.muxWrite}, t.tm.muxConfig(t.log.With("peer", p)))
 	if err != nil {
 		t.ended(ctx, c, p, ProtoStream, "", err)
 		return false
