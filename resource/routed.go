@@ -33,6 +33,7 @@ type Routed struct {
 	node  string
 	local Replica
 	ask   func(node string) (pb.StoreServiceClient, error)
+	index shared[uint64] // up to which what the leader has acknowledged reaches
 }
 
 var _ Backend = (*Routed)(nil)
@@ -43,7 +44,9 @@ func NewRouted(node string, local Replica, ask func(node string) (pb.StoreServic
 	if node == "" || local == nil || ask == nil {
 		return nil, errors.New("routed store: the node, its replica and ask are required")
 	}
-	return &Routed{node: node, local: local, ask: ask}, nil
+	b := &Routed{node: node, local: local, ask: ask}
+	b.index.ask = b.readIndex
+	return b, nil
 }
 
 // leader returns a client of the leader; nil if that is this server.
@@ -64,27 +67,28 @@ func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 	return b.ask(node)
 }
 
-// fresh returns when what is applied here is fresh enough for c.
+// fresh returns when what is applied here is fresh enough for c. Reads that come together ask the leader once.
 func (b *Routed) fresh(ctx context.Context, c Consistency) error {
 	if c != Strong {
 		return nil
 	}
-	leader, err := b.leader(ctx)
-	if err != nil {
-		return err
-	}
-	var index uint64
-	if leader == nil {
-		index, err = b.local.ReadIndex(ctx)
-	} else {
-		var out *pb.ReadIndexResponse
-		out, err = leader.ReadIndex(ctx, &pb.ReadIndexRequest{})
-		index, err = out.GetIndex(), remoteReadError(err)
-	}
+	index, err := b.index.get(ctx)
 	if err != nil {
 		return err
 	}
 	return b.local.WaitIndex(ctx, index)
+}
+
+func (b *Routed) readIndex(ctx context.Context) (uint64, error) {
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if leader == nil {
+		return b.local.ReadIndex(ctx)
+	}
+	out, err := leader.ReadIndex(ctx, &pb.ReadIndexRequest{})
+	return out.GetIndex(), remoteReadError(err)
 }
 
 // remoteReadError says why the leader told no index. One that cannot be asked is none.
