@@ -3,24 +3,26 @@
 package test
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -28,12 +30,14 @@ import (
 
 // kvBench is dc1 with one server and dc2 with three, each with a gateway, as processes on the loopback, and key x in dc2.
 type kvBench struct {
-	far      string // host:port of HTTP of dc1's server
-	follower string // of a server of dc2 that does not lead
-	leader   string // of the one that does
+	far       string // host:port of HTTP of dc1's server
+	follower  string // of a server of dc2 that does not lead
+	leader    string // of the one that does
+	answering string // node of dc2 that answers dc1
+	all       []*proc.Process
 }
 
-func newKVBench(b *testing.B) kvBench {
+func newKVBench(b *testing.B, leads bool) (out kvBench) {
 	b.Helper()
 	l := newLoopback(b)
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
@@ -49,6 +53,7 @@ func newKVBench(b *testing.B) kvBench {
 			b.Fatal(err)
 		}
 		l.keep(s.Process)
+		out.all = append(out.all, s.Process)
 		return s
 	}
 	gateway := func(dc string, servers ...string) string {
@@ -60,6 +65,7 @@ func newKVBench(b *testing.B) kvBench {
 			b.Fatal(err)
 		}
 		l.keep(g.Process)
+		out.all = append(out.all, g.Process)
 		return g.WAN
 	}
 	far := server("dc1", "srv1", func(*proc.ServerConfig) {})
@@ -76,7 +82,7 @@ func newKVBench(b *testing.B) kvBench {
 	}
 	gateway("dc2", near[0].Addr, near[1].Addr, near[2].Addr)
 
-	out := kvBench{far: strings.TrimPrefix(far.HTTP, "http://")}
+	out.far = strings.TrimPrefix(far.HTTP, "http://")
 	c := operatorOf(b, l, "dc2")
 	defer c.CloseIdleConnections()
 	lab.Eventually(b, patience, "key x in dc2", func(ctx context.Context) error {
@@ -94,29 +100,61 @@ func newKVBench(b *testing.B) kvBench {
 		_, err = answerOf(http.DefaultClient, req)
 		return err
 	})
-	lab.Eventually(b, patience, "a leader and a follower", func(ctx context.Context) error {
-		out.leader, out.follower = "", ""
-		for _, s := range near {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.HTTP+"/v1/status/leader", nil)
-			if err != nil {
-				return err
-			}
-			leader, err := answerOf(http.DefaultClient, req)
-			switch {
-			case err != nil:
-				return err
-			case string(leader) == fmt.Sprintf("%q", s.Addr):
-				out.leader = strings.TrimPrefix(s.HTTP, "http://")
-			default:
-				out.follower = strings.TrimPrefix(s.HTTP, "http://")
-			}
-		}
-		if out.leader == "" || out.follower == "" {
-			return fmt.Errorf("leader %q, follower %q", out.leader, out.follower)
-		}
-		return nil
-	})
+	lab.Eventually(b, patience, "the leader where it should be", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
 	return out
+}
+
+// place finds out who leads dc2 and which of its servers answers dc1, and moves leadership if that server leads and should not, or
+// should and does not.
+func (k *kvBench) place(ctx context.Context, b *testing.B, l *loopback, near []*proc.Server, leads bool) error {
+	var st api.Status
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.far+api.StatusPath+"?dc=dc2", nil)
+	if err != nil {
+		return err
+	}
+	body, err := answerOf(http.DefaultClient, req)
+	if err == nil {
+		err = json.Unmarshal(body, &st)
+	}
+	if err != nil {
+		return err
+	}
+	k.leader, k.follower, k.answering = "", "", st.Node
+	to := st.Node
+	for i, s := range near {
+		node := fmt.Sprintf("srv%d", i+1)
+		if s.Addr == st.Leader {
+			k.leader = strings.TrimPrefix(s.HTTP, "http://")
+			if (node == st.Node) == leads {
+				to = ""
+			}
+			continue
+		}
+		k.follower = strings.TrimPrefix(s.HTTP, "http://")
+		if !leads && node != st.Node {
+			to = node
+		}
+	}
+	if to != "" && k.leader != "" {
+		err = transferLeader(ctx, b, l, near[0].Addr, to)
+		return errors.Join(fmt.Errorf("%s answers, and leadership is to go to %s", st.Node, to), err)
+	}
+	if k.leader == "" {
+		return errors.New("no leader")
+	}
+	return nil
+}
+
+func transferLeader(ctx context.Context, b *testing.B, l *loopback, addr, node string) error {
+	config := operatorOf(b, l, "dc2").Transport.(*http.Transport).TLSClientConfig
+	config.ServerName = "server.dc2." + tlsutil.DefaultDomain
+	cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		return err
+	}
+	defer cc.Close()
+	_, err = pb.NewOperatorServiceClient(cc).TransferLeader(ctx, &pb.TransferLeaderRequest{Node: node})
+	return err
 }
 
 // operatorOf is an HTTP client with an operator's certificate.
@@ -157,92 +195,4 @@ func answerOf(c *http.Client, req *http.Request) ([]byte, error) {
 		err = fmt.Errorf("%s %s: %s: %s", req.Method, req.URL, resp.Status, body)
 	}
 	return body, err
-}
-
-// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways, and beside it at a follower of dc2, and at its
-// leader: as fresh as Consul's default, and as any server has it.
-func BenchmarkKVAcrossDatacenters(b *testing.B) {
-	k := newKVBench(b)
-	for _, clients := range []int{1, 32} {
-		for _, way := range []struct{ name, addr, query string }{
-			{"default/across", k.far, "dc=dc2"}, {"default/follower", k.follower, ""}, {"default/leader", k.leader, ""},
-			{"stale/across", k.far, "stale&dc=dc2"}, {"stale/follower", k.follower, "stale"},
-		} {
-			b.Run(fmt.Sprintf("%s/clients=%d", way.name, clients), func(b *testing.B) {
-				askMany(b, way.addr, "/v1/kv/x?"+way.query, clients)
-			})
-		}
-	}
-}
-
-// askMany sends b.N requests over that many connections, each of which waits for an answer before it asks again.
-func askMany(b *testing.B, addr, path string, clients int) {
-	request := []byte("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	took := make([][]time.Duration, clients)
-	var wg sync.WaitGroup
-	b.ResetTimer()
-	for i := range clients {
-		wg.Go(func() {
-			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			defer conn.Close()
-			r := bufio.NewReader(conn)
-			for left.Add(-1) >= 0 {
-				start := time.Now()
-				if _, err = conn.Write(request); err == nil {
-					err = readAnswer(r)
-				}
-				if err != nil {
-					b.Error(err)
-					return
-				}
-				took[i] = append(took[i], time.Since(start))
-			}
-		})
-	}
-	wg.Wait()
-	b.StopTimer()
-	all := slices.Concat(took...)
-	slices.Sort(all)
-	if len(all) == 0 {
-		return
-	}
-	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
-	b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "p99-ms")
-	b.ReportMetric(float64(len(all))/b.Elapsed().Seconds(), "req/s")
-}
-
-// readAnswer reads one answer with the value "hello world".
-func readAnswer(r *bufio.Reader) error {
-	length := 0
-	for first := true; ; first = false {
-		line, err := r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		switch {
-		case first && !bytes.HasPrefix(line, []byte("HTTP/1.1 200 ")):
-			return fmt.Errorf("answer %q", line)
-		case bytes.HasPrefix(line, []byte("Content-Length: ")):
-			if _, err := fmt.Sscanf(string(line[16:]), "%d", &length); err != nil {
-				return err
-			}
-		}
-		if len(line) == 2 {
-			break
-		}
-	}
-	body := make([]byte, length)
-	if _, err := io.ReadFull(r, body); err != nil {
-		return err
-	}
-	if !bytes.Contains(body, []byte(`"Value":"aGVsbG8gd29ybGQ="`)) {
-		return fmt.Errorf("body %s", body)
-	}
-	return nil
 }

@@ -77,7 +77,7 @@ func load(ctx context.Context, c *contender, s settings, clients int, do func(co
 		return nil, err
 	}
 	defer closeAll()
-	cpu, err := cpuTime(c.Pid())
+	cpu, err := c.CPUTime()
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func load(ctx context.Context, c *contender, s settings, clients int, do func(co
 	if err := errors.Join(errs...); err != nil || len(all) == 0 {
 		return nil, fmt.Errorf("%d calls in time: %w", len(all), err)
 	}
-	used, err := cpuTime(c.Pid())
+	used, err := c.CPUTime()
 	return map[string]float64{
 		"per s": float64(len(all)) / s.measure.Seconds(), "server µs": float64((used - cpu).Microseconds()) / float64(calls.Load()),
 		"p50 ms": percentile(all, 50), "p99 ms": percentile(all, 99),
@@ -164,7 +164,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		}
 		f.measuring.Store(true)
 		value := make([]byte, valueSize)
-		cpu, err := cpuTime(c.Pid())
+		cpu, err := c.CPUTime()
 		if err != nil {
 			return nil, err
 		}
@@ -177,7 +177,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 				return nil, err
 			}
 		}
-		used, err := cpuTime(c.Pid())
+		used, err := c.CPUTime()
 		return map[string]float64{
 			"p50 ms": percentile(f.lags, 50), "p99 ms": percentile(f.lags, 99),
 			"server µs": float64((used - cpu).Microseconds()) / float64(s.changes*watches),
