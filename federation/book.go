@@ -88,9 +88,9 @@ func (a *AddressBook) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, StateType, states) })
+	wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, resource.Query{Type: StateType}, states) })
 	for _, typ := range []*pb.Type{catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
+		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, resource.Query{Type: typ}, wake) })
 	}
 	ready := a.cfg.Ready
 	remember := time.NewTicker(rememberEvery)

@@ -132,7 +132,7 @@ func (h *Hinter) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, typ := range []*pb.Type{catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, h.cfg.Backend, typ, wake) })
+		wg.Go(func() { resource.Notify(ctx, h.cfg.Backend, resource.Query{Type: typ}, wake) })
 	}
 	told := ""
 	for {

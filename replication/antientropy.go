@@ -80,8 +80,8 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, typ := range []*pb.Type{federation.StateType, catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
-		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, typ, wake) })
+	for _, q := range []resource.Query{a.own(), {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType}} {
+		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, q, wake) })
 	}
 
 	var last sent
@@ -117,21 +117,23 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 	}
 }
 
+// own selects the own federation state.
+func (a *AntiEntropy) own() resource.Query {
+	return resource.Query{Type: federation.StateType, Name: a.cfg.DC}
+}
+
 // round compares once and applies if needed.
 func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 	gateways, err := catalog.List(ctx, a.cfg.Backend)
 	if err != nil {
 		return err
 	}
-	rs, index, err := a.cfg.Backend.List(ctx, resource.Eventual, resource.Query{Type: federation.StateType})
+	rs, index, err := a.cfg.Backend.List(ctx, resource.Eventual, a.own())
 	if err != nil {
 		return err
 	}
 	var have *pb.FederationState
-	for _, r := range rs { // the others are not decoded: every change of theirs comes here too
-		if r.GetId().GetName() != a.cfg.DC {
-			continue
-		}
+	for _, r := range rs {
 		if have, err = federation.FromResource(r); err != nil {
 			return err
 		}

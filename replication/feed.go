@@ -35,7 +35,7 @@ func (s *Source) feed(ctx context.Context) error {
 	defer s.log.stop()
 	wake := make(chan struct{}, 1)
 	for _, k := range s.kinds {
-		wg.Go(func() { resource.Notify(ctx, s.cfg.Backend, k.typ(), wake) })
+		wg.Go(func() { resource.Notify(ctx, s.cfg.Backend, k.everywhere(), wake) })
 	}
 	var seen []event
 	for {

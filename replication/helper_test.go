@@ -344,7 +344,7 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 	defer cancel()
 	order, _ := kindsOf(registry(t))
 	for _, k := range order {
-		wg.Go(func() { resource.Notify(ctx, b, k.typ(), wake) })
+		wg.Go(func() { resource.Notify(ctx, b, k.everywhere(), wake) })
 	}
 	tick := time.NewTicker(50 * time.Millisecond) // for what is no change of a record
 	defer tick.Stop()

@@ -6,16 +6,14 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Notify puts a token into wake, which has size 1, after every change of resources of a type, in any partition and namespace,
-// until ctx ends or the backend is closed. Several changes may give one token; none is lost. It is for loops that read everything anew after each wake-up
-// and need not know what changed.
-func Notify(ctx context.Context, b Backend, typ *pb.Type, wake chan<- struct{}) {
+// Notify puts a token into wake, which has size 1, after every change of resources that q selects, until ctx ends or the backend
+// is closed. Several changes may give one token; none is lost. It is for loops that read everything anew after each wake-up and need
+// not know what changed.
+func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 	for ctx.Err() == nil {
-		w, err := b.Watch(Query{Type: typ, Tenancy: &pb.Tenancy{Partition: Wildcard, Namespace: Wildcard}})
+		w, err := b.Watch(q)
 		if err == nil {
 			err = notify(ctx, w, wake)
 			w.Close()
