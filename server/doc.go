@@ -27,7 +27,8 @@
 //
 // "?dc=" of the HTTP API is asked of a server there. Reads that do not block share one stream to each datacenter (exchange.go), which
 // takes about half the time of calls; a question that finds no stream is a call (far.go). While an answer is late the connection is
-// tested; when that is dead, its stream ends, and what was asked over it is asked by calls. Writes are calls that are made once (vouch.go).
+// tested, and another way opened; when it is dead, its stream ends, and what was asked over it is asked by calls, which go the other
+// way. Writes are calls that are made once (vouch.go).
 //
 // # Gossip keys
 //

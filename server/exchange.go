@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,7 @@ type exchangeConfig struct {
 	open func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error)
 	// due is how long an answer of a datacenter takes at least, when nothing is wrong.
 	due func(dc string) time.Duration
-	// test tests the connection to a datacenter, and gives it up when it is dead. It returns when ctx ends.
+	// test tests the connection to a datacenter, while another one is opened, and gives it up when it is dead. It returns when ctx ends.
 	test func(ctx context.Context, dc string)
 }
 
@@ -146,11 +147,14 @@ type exchange struct {
 	wake   chan struct{} // size 1: the queue is not empty any more
 	tested atomic.Bool   // now
 
-	mu     sync.Mutex
-	isOpen bool
-	last   uint64 // id given
-	queue  []*pb.Question
-	asked  map[uint64]chan *pb.QueryResponse // of size 1; closed when there will be no answer
+	mu      sync.Mutex
+	stream  pb.ServerService_ExchangeClient // nil: it is not open
+	sending bool                            // somebody is: an asker, or run
+	used    bool                            // since run looked last
+	away    int                             // questions sent, less answers that came
+	last    uint64                          // id given
+	queue   []*pb.Question
+	asked   map[uint64]chan *pb.QueryResponse // of size 1; closed when there will be no answer
 }
 
 func newExchange() *exchange {
@@ -160,30 +164,61 @@ func newExchange() *exchange {
 func (x *exchange) ready() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.isOpen
+	return x.stream != nil
 }
 
-// put queues a question; without a channel it was not.
+// put queues a question, or sends it, if nothing else is on its way: then there is room, and it does not block. Without a channel it did
+// neither.
 func (x *exchange) put(req *pb.QueryRequest) (uint64, <-chan *pb.QueryResponse) {
 	answer := make(chan *pb.QueryResponse, 1)
 	x.mu.Lock()
-	if !x.isOpen || len(x.asked) >= maxAsked || len(x.queue) >= maxAsked { // who asked may have gone, and the question is still there
+	if x.stream == nil || len(x.asked) >= maxAsked || len(x.queue) >= maxAsked { // who asked may have gone, and the question is still there
 		x.mu.Unlock()
 		return 0, nil
 	}
 	x.last++
-	id := x.last
+	id, stream := x.last, x.stream
 	x.asked[id] = answer
-	x.queue = append(x.queue, &pb.Question{Id: id, Query: req})
-	first := len(x.queue) == 1
+	x.queue, x.used = append(x.queue, &pb.Question{Id: id, Query: req}), true
+	first, alone := len(x.queue) == 1, x.away == 0
 	x.mu.Unlock()
-	if first {
-		select {
-		case x.wake <- struct{}{}:
-		default:
-		}
+	switch {
+	case first && alone:
+		_ = x.send(stream) // run sees that the stream has ended, too
+	case first:
+		x.poke()
 	}
 	return id, answer
+}
+
+func (x *exchange) poke() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send sends queued questions of one message, unless somebody is sending.
+func (x *exchange) send(stream pb.ServerService_ExchangeClient) error {
+	x.mu.Lock()
+	n := min(len(x.queue), maxTogether)
+	if n == 0 || x.sending {
+		x.mu.Unlock()
+		return nil
+	}
+	x.sending, x.away = true, x.away+n
+	all := x.queue[:n:n]
+	x.queue = x.queue[n:]
+	x.mu.Unlock()
+	err := stream.Send(&pb.Questions{All: all})
+	x.mu.Lock()
+	x.sending = false
+	more := len(x.queue) > 0
+	x.mu.Unlock()
+	if more {
+		x.poke()
+	}
+	return err
 }
 
 func (x *exchange) forget(id uint64) {
@@ -192,20 +227,11 @@ func (x *exchange) forget(id uint64) {
 	delete(x.asked, id)
 }
 
-// take returns queued questions.
-func (x *exchange) take() []*pb.Question {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	n := min(len(x.queue), maxTogether)
-	all := x.queue[:n:n]
-	x.queue = x.queue[n:]
-	return all
-}
-
 // give hands out answers. Those of questions that were given up are dropped.
 func (x *exchange) give(all []*pb.Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.away -= len(all)
 	for _, a := range all {
 		if answer, ok := x.asked[a.GetId()]; ok && a.GetAnswer() != nil {
 			delete(x.asked, a.GetId())
@@ -214,14 +240,18 @@ func (x *exchange) give(all []*pb.Answer) {
 	}
 }
 
-// setOpen opens the queue, or closes it and ends what is asked.
-func (x *exchange) setOpen(isOpen bool) {
+// open lets questions be put.
+func (x *exchange) open(stream pb.ServerService_ExchangeClient) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.isOpen = isOpen
-	if isOpen {
-		return
-	}
+	x.stream = stream
+}
+
+// close ends what is asked.
+func (x *exchange) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stream = nil
 	for id, answer := range x.asked {
 		delete(x.asked, id)
 		close(answer)
@@ -233,7 +263,7 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer x.setOpen(false)
+	defer x.close()
 	defer cancel()
 	stream, err := open(ctx)
 	if err != nil {
@@ -250,7 +280,7 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 			x.give(answers.GetAll())
 		}
 	})
-	x.setOpen(true)
+	x.open(stream)
 	idle := time.NewTimer(exchangeIdle)
 	defer idle.Stop()
 	for {
@@ -259,13 +289,24 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 		case err := <-ended:
 			return err
 		case <-idle.C:
-			return nil
-		}
-		for all := x.take(); len(all) > 0; all = x.take() {
-			if err := stream.Send(&pb.Questions{All: all}); err != nil {
-				return err
+			if !x.wasUsed() {
+				return nil
 			}
+			idle.Reset(exchangeIdle)
+			continue
 		}
-		idle.Reset(exchangeIdle)
+		runtime.Gosched() // those who are about to ask share the message
+		if err := x.send(stream); err != nil {
+			return err
+		}
 	}
+}
+
+// wasUsed says whether anybody has asked since it was called last.
+func (x *exchange) wasUsed() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	used := x.used
+	x.used = false
+	return used
 }

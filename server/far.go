@@ -36,7 +36,7 @@ var errSilentPath = errors.New("no answer on an open connection")
 // A connection that is slow to answer is tested with a small call of its own. When that is not answered either, the path is
 // held to be dead, long before TCP or a keepalive finds out: the next calls dial another hop, and so does this call, at
 // once, while it still takes a late answer from the old one. An answer that merely takes long, as to a blocking query,
-// costs one test and nothing else.
+// costs one test and nothing else. The questions of an exchange are another matter (test): nothing about them takes long.
 type far struct {
 	c  *conns
 	dc string
@@ -160,10 +160,16 @@ func (c *conns) testNow(ctx context.Context, cc *conn) bool {
 	return true
 }
 
-// test is testNow of the connection to any server of dc, if there is one.
+// test is testNow of the connection to any server of dc, if there is one, because an answer is late that takes no time to make. So
+// another way is opened meanwhile.
 func (c *conns) test(ctx context.Context, dc string) {
-	if cc, err := c.to(dc, ""); err == nil {
-		c.testNow(ctx, cc)
+	cc, err := c.to(dc, "")
+	if err != nil {
+		return
+	}
+	if t := cc.over.Load(); t != nil {
+		settle := t.Suspect()
+		settle(!c.testNow(ctx, cc))
 	}
 }
 

@@ -32,9 +32,14 @@ func (c *CallConn) Dead() bool { return c.s.mux.IsClosed() }
 // way may still be answered. Only for connections of DialCalls.
 func (c *CallConn) Doubt(err error) {
 	if c.s.t.forgetSession(c.s) {
-		c.s.t.cfg.Dialer.Broke(c.over, err)
+		c.s.broke(err)
 	}
 }
+
+// Suspect opens another way, beside the connection, while the caller tests it because an answer is late. settle is to be called once,
+// when the test is done, and after Doubt if the peer is dead: then the next stream takes the other way, which is open already, or
+// about to be. Else, or with alive, the other way is given up. Only for connections of DialCalls. It does not block.
+func (c *CallConn) Suspect() (settle func(alive bool)) { return c.s.suspect() }
 
 // Patience is how long the peer may take to answer before the connection is doubted: two round trips, between MinPatience and
 // MaxPatience. Only for connections of DialCalls.

@@ -36,9 +36,9 @@ func (d *Dialer) patience(p *pathConn) time.Duration {
 	return min(max(two, MinPatience), MaxPatience)
 }
 
-// test asks the peer of a session for a sign of life, and closes the channel when none comes in twice the session's patience.
-// A server that is merely slow, or waits for another one, answers; a path that is dead does not. Nothing happens after ctx
-// ended.
+// test asks the peer of a session for a sign of life. When none comes in twice the session's patience, the next stream goes another
+// way, and the channel is closed. A server that is merely slow, or waits for another one, answers; a path that is dead does not.
+// Nothing happens after ctx ended.
 func (s *session) test(ctx context.Context) <-chan struct{} {
 	silent := make(chan struct{})
 	alive := make(chan struct{})
@@ -48,14 +48,22 @@ func (s *session) test(ctx context.Context) <-chan struct{} {
 		}
 	})
 	s.t.life.start(func(life context.Context) {
+		settle := s.suspect()
 		limit := time.NewTimer(2 * s.patience())
 		defer limit.Stop()
 		select {
 		case <-limit.C:
+			if s.t.forgetSession(s) {
+				s.broke(errSilentSession)
+			}
 			close(silent)
+			settle(false)
 		case <-alive:
+			settle(true)
 		case <-ctx.Done():
+			settle(false)
 		case <-life.Done():
+			settle(false)
 		}
 	})
 	return silent

@@ -127,9 +127,7 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 			return c, err
 		}
 		retried = true
-		if t.forgetSession(s) && errors.Is(err, errSilentSession) {
-			t.cfg.Dialer.Broke(s.conn, err) // the next dial goes another way
-		}
+		t.forgetSession(s)
 	}
 	return nil, fmt.Errorf("servers of datacenter %s do not agree on a protocol; do all run the same software?", key.dc)
 }

@@ -27,6 +27,7 @@ type session struct {
 	again  chan struct{} // size 1: begin the dial anew, or end it when nobody waits any more
 
 	waiting int // for readyc; guarded by t.mu
+	spares
 
 	mux    *yamux.Session // nil: err, or consul, is set
 	conn   *tls.Conn
@@ -72,9 +73,10 @@ func (s *session) tired(anew bool) {
 	}
 }
 
-// removeLocked takes s out of the tunnel.
+// removeLocked takes s out of the tunnel. Its spare comes in its place.
 func (s *session) removeLocked() {
 	delete(s.t.sessions, s.to)
+	s.takeOverLocked()
 	close(s.gonec)
 }
 
@@ -141,6 +143,7 @@ func (t *Tunnel) forgetSession(s *session) bool {
 func (s *session) run(ctx context.Context) {
 	err := s.dial(ctx)
 	if err != nil || s.consul {
+		s.failed()
 		s.t.forgetSession(s) // first, so that who sees the error can try again
 		s.err = err
 		close(s.readyc)
@@ -181,7 +184,7 @@ func (s *session) dial(ctx context.Context) error {
 
 // dialAgain dials, and begins anew when it is told to.
 func (s *session) dialAgain(ctx context.Context) (*tls.Conn, error) {
-	for {
+	for first := true; ; first = false {
 		dctx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		told := false
@@ -189,11 +192,12 @@ func (s *session) dialAgain(ctx context.Context) (*tls.Conn, error) {
 			select {
 			case <-s.again:
 				told = true
-				cancel()
+			case <-s.dropped:
 			case <-dctx.Done():
 			}
+			cancel()
 		})
-		c, err := s.t.dial(dctx, s.to, s.addr, ProtoStream, ProtoConsulStream)
+		c, err := s.dialOnce(dctx, first)
 		cancel()
 		wg.Wait()
 		if err == nil || !told || ctx.Err() != nil || !s.wanted() {
@@ -222,6 +226,7 @@ func (s *session) succeed(c *tls.Conn) {
 	s.t.mu.Lock()
 	ok := s.t.sessions[s.to] == s && s.t.life.start(n.live)
 	if ok {
+		s.dropSpareLocked(time.Now())
 		s.removeLocked()
 		s.t.sessions[s.to] = n
 	}
@@ -255,6 +260,8 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 				looking = true // no more looking
 			}
 		case <-ctx.Done():
+			return
+		case <-s.dropped:
 			return
 		case <-s.mux.CloseChan():
 			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+var errTest = errors.New("no answer")
+
+// spareRig is a server of dc1 with a call to dc2, which has two gateways: the call goes over the first.
+type spareRig struct {
+	t             *testing.T
+	n1, n2        *node
+	first, second *gatewayDouble
+	c             *CallConn
+}
+
+func newSpareRig(t *testing.T) *spareRig {
+	w := newWorld(t, 1, []string{"dc1", "dc2"})
+	r := &spareRig{t: t, n1: w.nodes["srv1.dc1"], n2: w.nodes["srv1.dc2"], first: w.gws["dc2"]}
+	echoCalls(t, r.n2)
+	r.second = newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": r.n2.addr})
+	r.n1.book.Store(hops(r.first.addr, r.second.addr))
+	r.c = r.call()
+	return r
+}
+
+func (r *spareRig) call() *CallConn {
+	r.t.Helper()
+	c, err := r.n1.tun.DialCalls(r.t.Context(), "dc2")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	askBack(r.t, c)
+	return c
+}
+
+func (r *spareRig) dialed(first, second int) {
+	r.t.Helper()
+	eventually(r.t, "the dials", 10*time.Second, func() bool { return r.first.count() == first && r.second.count() == second })
+}
+
+func (r *spareRig) over(g *gatewayDouble) {
+	r.t.Helper()
+	if s := r.n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != g.addr {
+		r.t.Errorf("sessions: %+v, want one over %s", s, g.addr)
+	}
+}
+
+func TestSpareTakesOver(t *testing.T) {
+	r := newSpareRig(t)
+	r.first.freeze(true)
+	settle, again := r.c.Suspect(), r.c.Suspect()
+	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
+	s := r.c.s
+	eventually(t, "the spare is ready", 10*time.Second, func() bool {
+		r.n1.tun.mu.RLock()
+		defer r.n1.tun.mu.RUnlock()
+		return s.next.isReady()
+	})
+	r.over(r.first)
+	r.c.Doubt(errTest)
+	settle(false)
+	again(false)
+	r.over(r.second)
+	r.call()
+	r.dialed(1, 1)
+	for _, p := range r.n1.d.Paths() {
+		if (p.Addr == r.first.addr) != (p.Health == PathFailing) {
+			t.Errorf("%s is %s", p.Addr, p.Health)
+		}
+	}
+	if n := r.n1.tun.sessions[s.to]; n.beside != nil || s.next != nil {
+		t.Error("sessions that are over are held in memory")
+	}
+}
+
+// A spare that is not ready yet is what the next call waits for: no second dial. Its first gateway is not blamed for what is behind it.
+func TestSpareIsWaitedFor(t *testing.T) {
+	r := newSpareRig(t)
+	r.n1.book.Store(hops(r.first.addr))
+	r.first.freeze(true)
+	settle := r.c.Suspect()
+	r.dialed(2, 0)
+	r.c.Doubt(errTest)
+	settle(false)
+	time.AfterFunc(50*time.Millisecond, func() { r.first.freeze(false) })
+	r.call()
+	r.over(r.first)
+	r.dialed(2, 0)
+	if p := r.n1.d.Paths()[0]; p.Health != PathOK {
+		t.Errorf("path: %+v", p)
+	}
+}
+
+// A spare goes when the session is found alive, or nobody doubts it any more. The next ones have to wait.
+func TestSpareIsDropped(t *testing.T) {
+	r := newSpareRig(t)
+	connected := func() uint64 { return r.n2.mux.Stats().Accepted }
+	settle, other := r.c.Suspect(), r.c.Suspect()
+	eventually(t, "the spare is connected", 10*time.Second, func() bool { return connected() == 2 })
+	settle(false)
+	if r.c.s.next == nil {
+		t.Error("a spare was dropped while the session was doubted")
+	}
+	other(false)
+	eventually(t, "the spare is closed", 10*time.Second, func() bool { return r.n2.streams() == 1 })
+	r.call()
+	r.over(r.first)
+	for n := range 3 {
+		r.c.Suspect()(true) // while spares rest
+		if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest<<n {
+			t.Errorf("after %d spares the next has to wait %v", n+1, rest)
+		}
+		r.dialed(1, 1+n)
+		r.c.s.until = time.Now()
+		settle = r.c.Suspect()
+		r.dialed(1, 2+n)
+		settle(true)
+	}
+	r.c.s.until = time.Now().Add(-2 * maxSpareRest) // it rested long ago
+	r.c.Suspect()(true)
+	if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest {
+		t.Errorf("after a long time the next has to wait %v", rest)
+	}
+	askBack(t, r.c)
+}
+
+// Without any way, a spare fails, and costs the next call nothing but what a dial costs.
+func TestSpareFails(t *testing.T) {
+	r := newSpareRig(t)
+	r.n1.book.Store(hops(closedPort(t)))
+	settle := r.c.Suspect()
+	eventually(t, "the spare fails", 10*time.Second, func() bool {
+		r.n1.tun.mu.RLock()
+		defer r.n1.tun.mu.RUnlock()
+		return r.c.s.next == nil && !r.c.s.until.IsZero()
+	})
+	r.n1.book.Store(hops(r.first.addr, r.second.addr))
+	r.c.Doubt(errTest)
+	settle(false)
+	r.call()
+	r.over(r.second)
+}
+
+// streams counts the connections of sessions that n has accepted and that are open.
+func (n *node) streams() int {
+	for _, p := range n.mux.Stats().Protocols {
+		if p.ALPN == ProtoStream {
+			return p.Open
+		}
+	}
+	return 0
+}
