@@ -129,7 +129,7 @@ func (c *conns) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 	if closed {
 		return nil, errors.Join(errStopping, t.Close())
 	}
-	return t, nil
+	return newEager(t), nil
 }
 
 // moveOn makes the next calls take another connection when t's session has found a better way.
