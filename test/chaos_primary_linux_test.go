@@ -42,7 +42,7 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 		askAcross(t, dc1.Servers[0], dc2.Name), askAcross(t, dc2.Servers[0], dc1.Name), askAcross(t, dc2.Servers[0], dc3.Name),
 	}
 	before := pids(l)
-	start := time.Now()
+	stalls, start := lab.WatchStalls(t), time.Now()
 	<-time.After(byForm(time.Second, 10*time.Second))
 
 	watch := watchGossip(t, l.Running())
@@ -65,6 +65,7 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 		t.Errorf("all alive %v after the path was back, want %v", ms(alive), backAlive)
 	}
 	<-time.After(byForm(300*time.Millisecond, 5*time.Second))
+	t.Logf("this machine stood still for %v at most, since the path was back %v", stalls.Worst(start), stalls.Worst(healed))
 
 	judgeCut(t, l, watch.stop(), cut)
 	if after := pids(l); !slices.Equal(before, after) {

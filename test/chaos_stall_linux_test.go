@@ -32,7 +32,7 @@ func undisturbed(t *testing.T, run func(t *testing.T) (faults []string)) {
 				t.Logf("VOID: this machine stood still for %v; without that, these would be faults: %q", worst, faults)
 				return
 			}
-			t.Logf("this machine stood still for %v at most", ms(worst.Took))
+			t.Logf("this machine stood still for %v at most", worst)
 			for _, fault := range faults {
 				t.Error(fault)
 			}

@@ -32,6 +32,9 @@ type Stall struct {
 }
 
 func (s Stall) String() string {
+	if s.Took == 0 {
+		return fmt.Sprint("less than ", stallLeast)
+	}
 	return fmt.Sprintf("%v on processor %d until %s", s.Took.Round(time.Millisecond), s.CPU, s.At.Format("15:04:05.000"))
 }
 
