@@ -32,7 +32,7 @@ const (
 	Sent       = "sent" // connections that were tried
 	// UserPart is how much of the proxy's CPU time was its own code, the rest being the kernel's for it; 0 to 1.
 	UserPart = "user part"
-	// Others is how many cores other processes used meanwhile: noise.
+	// Others is how many cores other processes, and other machines on the same hardware, used meanwhile: noise.
 	Others = "others"
 )
 

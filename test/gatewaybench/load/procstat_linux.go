@@ -92,7 +92,7 @@ func memoryOf(pids []int) (rss, files float64, _ error) {
 	return rss, files, nil
 }
 
-// busyCPU returns the CPU time that the whole machine has used, in seconds.
+// busyCPU returns the CPU time that the whole machine has used, or has not got from its host, in seconds.
 func busyCPU() (float64, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -102,7 +102,7 @@ func busyCPU() (float64, error) {
 	var busy float64
 	for i, s := range strings.Fields(line)[1:] {
 		switch i {
-		case 0, 1, 2, 5, 6: // user, nice, system, irq, softirq
+		case 0, 1, 2, 5, 6, 7: // user, nice, system, irq, softirq, steal
 			n, _ := strconv.ParseFloat(s, 64)
 			busy += n / userHz
 		}

@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // RouteFile is a file of routes that a proxy reads again when it gets SIGHUP.
@@ -46,21 +46,47 @@ func (r RouteFile) Write(flip bool) error {
 	return os.Rename(r.Path+".new", r.Path)
 }
 
-// flip changes the file PerSecond times a second until ctx ends, and leaves it with FlipName routed.
-func (r RouteFile) flip(ctx context.Context) error {
-	change := func(flip bool) error { return errors.Join(r.Write(flip), syscall.Kill(r.PID, syscall.SIGHUP)) }
-	t := time.NewTicker(time.Second / time.Duration(r.PerSecond))
-	defer t.Stop()
-	for on := false; ; on = !on {
-		select {
-		case <-ctx.Done():
-			return change(true)
-		case <-t.C:
-			if err := change(on); err != nil {
-				return err
-			}
-		}
+// flipper changes the file PerSecond times a second, in the loop of the client: all that it costs there is two system calls. The
+// times are random, so that they neither meet nor miss the connections, which come at regular ones.
+type flipper struct {
+	file       RouteFile
+	slot, next time.Time
+	every      time.Duration
+	on         bool // FlipName is routed
+	err        error
+}
+
+func (r RouteFile) newFlipper() (*flipper, error) {
+	other := r
+	other.Path = r.other()
+	now := time.Now()
+	return &flipper{file: r, slot: now, next: now, every: time.Second / time.Duration(r.PerSecond)}, errors.Join(r.Write(false), other.Write(true))
+}
+
+// other is the file that takes the place of the one at Path.
+func (r RouteFile) other() string { return r.Path + ".other" }
+
+func (f *flipper) tick(now time.Time) time.Time {
+	for !f.next.After(now) {
+		f.flip()
+		f.slot = f.slot.Add(f.every)
+		f.next = f.slot.Add(rand.N(f.every))
 	}
+	return f.next
+}
+
+func (f *flipper) flip() {
+	f.on = !f.on
+	swap := unix.Renameat2(unix.AT_FDCWD, f.file.Path, unix.AT_FDCWD, f.file.other(), unix.RENAME_EXCHANGE)
+	f.err = errors.Join(f.err, swap, unix.Kill(f.file.PID, unix.SIGHUP))
+}
+
+// end leaves the file with FlipName routed.
+func (f *flipper) end() error {
+	if !f.on {
+		f.flip()
+	}
+	return f.err
 }
 
 // update compares good connections and open ones before and while routes change. A connection that is lost in either counts.
@@ -75,12 +101,12 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	fctx, cancel := context.WithTimeout(ctx, c.spec.For)
-	defer cancel()
-	var g errgroup.Group
-	g.Go(func() error { return c.spec.Routes.flip(fctx) })
-	during, sp, err := c.good(ctx, p)
-	if err = errors.Join(err, g.Wait()); err != nil {
+	change, err := c.spec.Routes.newFlipper()
+	if err != nil {
+		return nil, err
+	}
+	during, sp, err := c.good(ctx, p, change)
+	if err = errors.Join(err, change.end()); err != nil {
 		return nil, err
 	}
 	f := during.compare(before, sp)
