@@ -138,9 +138,9 @@ func (a *AddressBook) Run(ctx context.Context) error {
 }
 
 // pauseOf is how long after a reading the next one comes at the earliest, in a federation of so many datacenters. A reading costs in
-// proportion to them, and so do the changes when many start at once.
+// proportion to them (some 6 us each), and so do the changes when many start at once; one change after a quiet time is read at once.
 func pauseOf(datacenters int) time.Duration {
-	return min(time.Duration(datacenters)*250*time.Microsecond, 250*time.Millisecond)
+	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
 }
 
 func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
