@@ -198,7 +198,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface),
+		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(resource.Codec()),
 		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
