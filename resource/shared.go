@@ -5,12 +5,13 @@ package resource
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 )
 
-// shared is a question that many ask at once: those who come while it is being asked share the next one, so that no answer is of a
-// question that was put before its asker came. The one who finds nobody asking, or who was waked first, asks for all, with its own
-// context. It has no goroutines.
+// shared is a question that many ask at once: those who come before it is put share it, and those who come later the next one, so that
+// no answer is of a question that was put before its asker came. The one who finds nobody asking, or who was waked first, asks for
+// all, with its own context. It has no goroutines.
 type shared[T any] struct {
 	ask func(ctx context.Context) (T, error)
 
@@ -23,7 +24,8 @@ type shared[T any] struct {
 type asking[T any] struct {
 	turn    chan struct{} // size 1: whoever takes what is in it asks
 	done    chan struct{} // closed when the answer is there
-	waiters int           // guarded by shared.mu
+	waiters int           // guarded by shared.mu, as is begun
+	begun   bool          // the question was put
 	got     T
 	err     error
 	ended   bool // the context of who asked did: it is no answer for others
@@ -39,10 +41,13 @@ func (s *shared[T]) get(ctx context.Context) (T, error) {
 			s.mu.Unlock()
 			return s.run(ctx, a)
 		}
-		if s.next == nil {
-			s.next = newAsking[T]()
+		a := s.now
+		if a.begun {
+			if s.next == nil {
+				s.next = newAsking[T]()
+			}
+			a = s.next
 		}
-		a := s.next
 		a.waiters++
 		s.mu.Unlock()
 		select {
@@ -66,6 +71,10 @@ func newAsking[T any]() *asking[T] {
 }
 
 func (s *shared[T]) run(ctx context.Context, a *asking[T]) (T, error) {
+	runtime.Gosched() // those who are about to ask share the question
+	s.mu.Lock()
+	a.begun = true
+	s.mu.Unlock()
 	a.got, a.err = s.ask(ctx)
 	a.ended = a.err != nil && (ctx.Err() != nil || errors.Is(a.err, context.DeadlineExceeded) || errors.Is(a.err, context.Canceled))
 	s.mu.Lock()

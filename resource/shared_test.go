@@ -143,7 +143,7 @@ func TestSharedErrorIsForAll(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if c.asked != 2 {
+		if c.asked > 2 { // once, if all came before it was put
 			t.Errorf("asked %d times", c.asked)
 		}
 	})

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -21,14 +22,9 @@ const workerIdle = 5 * time.Second
 // sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	a := &answers{ctx: ctx, query: s.query, questions: make(chan *pb.Question), wake: make(chan struct{}, 1), slots: make(chan struct{}, maxAsked)}
+	a := &answers{ctx: ctx, end: cancel, query: s.query, to: stream, questions: make(chan *pb.Question), slots: make(chan struct{}, maxAsked)}
 	defer a.workers.Wait()
 	defer cancel()
-	a.workers.Go(func() {
-		if a.send(stream) != nil {
-			cancel()
-		}
-	})
 	for {
 		questions, err := stream.Recv()
 		if err != nil {
@@ -48,14 +44,16 @@ func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 // answers are those of one stream.
 type answers struct {
 	ctx       context.Context
+	end       context.CancelFunc // of ctx
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	to        pb.ServerService_ExchangeServer
 	workers   sync.WaitGroup
 	questions chan *pb.Question // to workers that wait
 	slots     chan struct{}     // one for each question until its answer was sent: size maxAsked
-	wake      chan struct{}     // size 1: the queue is not empty any more
 
-	mu    sync.Mutex
-	queue []*pb.Answer
+	mu      sync.Mutex
+	queue   []*pb.Answer
+	sending bool // a worker is: it sends what comes meanwhile, too
 }
 
 // answer has a worker that waits, or a new one, answer a question. It blocks while there are too many.
@@ -82,7 +80,9 @@ func (a *answers) work(q *pb.Question) {
 		if err != nil { // that of the context: all ends
 			return
 		}
-		a.put(&pb.Answer{Id: q.GetId(), Answer: resp})
+		if a.put(&pb.Answer{Id: q.GetId(), Answer: resp}) != nil {
+			return // the stream has ended
+		}
 		idle.Reset(workerIdle)
 		select {
 		case q = <-a.questions:
@@ -94,20 +94,36 @@ func (a *answers) work(q *pb.Question) {
 	}
 }
 
-func (a *answers) put(answer *pb.Answer) {
+// put sends an answer, unless another worker is sending, which then sends this one.
+func (a *answers) put(answer *pb.Answer) error {
 	a.mu.Lock()
 	a.queue = append(a.queue, answer)
+	mine := !a.sending
+	a.sending = true
 	a.mu.Unlock()
-	select {
-	case a.wake <- struct{}{}:
-	default:
+	if !mine {
+		return nil
 	}
+	if len(a.slots) > 1 {
+		runtime.Gosched() // answers that are about to come share the message
+	}
+	for all := a.take(); len(all) > 0; all = a.take() {
+		if err := a.to.Send(&pb.Answers{All: all}); err != nil {
+			a.end() // nobody else will send
+			return err
+		}
+		for range all {
+			<-a.slots
+		}
+	}
+	return nil
 }
 
-// take returns answers that go together.
+// take returns answers that go together. When there are none, nobody is sending any more.
 func (a *answers) take() []*pb.Answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.sending = len(a.queue) > 0
 	n, size := 0, 0
 	for n < len(a.queue) && n < maxTogether {
 		if size += len(a.queue[n].GetAnswer().GetBody()); n > 0 && size > together {
@@ -118,22 +134,4 @@ func (a *answers) take() []*pb.Answer {
 	all := a.queue[:n:n]
 	a.queue = a.queue[n:]
 	return all
-}
-
-func (a *answers) send(stream pb.ServerService_ExchangeServer) error {
-	for {
-		select {
-		case <-a.wake:
-		case <-a.ctx.Done():
-			return nil
-		}
-		for all := a.take(); len(all) > 0; all = a.take() {
-			if err := stream.Send(&pb.Answers{All: all}); err != nil {
-				return err
-			}
-			for range all {
-				<-a.slots
-			}
-		}
-	}
 }

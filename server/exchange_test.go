@@ -179,9 +179,11 @@ func TestExchangeWithoutReader(t *testing.T) {
 }
 
 func TestAnswersTogether(t *testing.T) {
-	a := &answers{wake: make(chan struct{}, 1)}
+	a := &answers{sending: true}
 	for i, size := range []int{10, together - 10, 1, 2 * together, 3} {
-		a.put(&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}})
+		if err := a.put(&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var got []int
 	for all := a.take(); len(all) > 0; all = a.take() {
@@ -189,5 +191,8 @@ func TestAnswersTogether(t *testing.T) {
 	}
 	if fmt.Sprint(got) != "[2 1 1 1]" {
 		t.Errorf("messages of %v answers", got)
+	}
+	if a.sending {
+		t.Error("nobody would send the next one")
 	}
 }
