@@ -113,8 +113,13 @@ func (c collector) tunnel(gauge func(*prometheus.Desc, float64, ...string), coun
 		gauge(descConnected, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
 		gauge(descQueued, float64(l.Queued), l.DC, l.Node)
 	}
+	sessions := map[[2]string]float64{} // those to addresses whose node is not known yet, as while joining, have the same labels
 	for _, l := range s.Sessions {
-		gauge(descSessions, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
+		of := [2]string{l.DC, l.Node}
+		sessions[of] = max(sessions[of], one(!l.ConnectedSince.IsZero()))
+	}
+	for of, connected := range sessions {
+		gauge(descSessions, connected, of[0], of[1])
 	}
 	for reason, v := range s.Closed {
 		count(descClosed, v, reason)
