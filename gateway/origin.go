@@ -4,7 +4,10 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+
+	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
 // origin is where a client connection comes from.
@@ -34,11 +37,13 @@ func (o *origin) header(s *Side, t *trip, in []byte) (rest []byte, err error) {
 	if !o.proxied {
 		return in, nil
 	}
-	source, size, err := readProxyHeader(in)
-	if err == ErrNeedMore {
-		return in, err
-	}
-	if err != nil {
+	source, size, err := proxyproto.Read(in)
+	switch {
+	case err == proxyproto.ErrNeedMore:
+		return in, ErrNeedMore
+	case err == proxyproto.ErrNone:
+		return in, &refusal{reason: ReasonProxyHeader, err: fmt.Errorf("%w but is %s", err, looksLike(in))}
+	case err != nil:
 		return in, &refusal{reason: ReasonProxyHeader, err: err}
 	}
 	o.proxied = false

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
 // search is the race for a pair's upstream: the sockets of the addresses that were asked, and when something is due.
@@ -40,7 +42,7 @@ func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked [
 	s.sni = append(s.sni[:0], hello.SNI...)
 	s.hello = s.hello[:0]
 	if to.ProxyProtocol {
-		s.hello = appendProxyHeader(s.hello, p.remote, sysLocal(p.client.fd))
+		s.hello = proxyproto.Append(s.hello, p.remote, sysLocal(p.client.fd))
 	}
 	s.hello = append(s.hello, peeked...)
 	s.ask = len(to.To) > 1 && !hello.EarlyData

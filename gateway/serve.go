@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
 // Dead peers: a silent connection is probed after keepIdle, then each keepInterval; userTimeout ends one whose sent data or
@@ -83,7 +85,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	}
 	sni := string(hello.SNI) // the buffer is given back
 	if to.ProxyProtocol {
-		peeked = append(appendProxyHeader(nil, c.remote, localOf(c.client)), peeked...)
+		peeked = append(proxyproto.Append(nil, c.remote, localOf(c.client)), peeked...)
 	}
 	won, failed, err := e.dialer.target(ctx, to, e.request(c, to, hello, peeked))
 	c.side.dialFailures.Add(uint64(failed))

@@ -164,7 +164,7 @@ func (p *parts) buildTunnel() (err error) {
 	if p.prober, err = wanfed.NewProber(wanfed.ProberConfig{Dialer: p.dialer, Logger: p.logger}); err != nil {
 		return err
 	}
-	p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Heard: p.heard, Logger: p.logger})
+	p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, ProxyFrom: p.cfg.ProxyFrom, Heard: p.heard, Logger: p.logger})
 	if err != nil {
 		return err
 	}

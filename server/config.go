@@ -4,6 +4,7 @@ package server
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 )
 
@@ -48,6 +49,10 @@ type Config struct {
 	// HTTPAddr is where people and tools ask: host:port, "http://host:port" (loopback only) or "https://host:port" (TLS with
 	// client certificates). Default "127.0.0.1:8500". Port 0 lets the system choose.
 	HTTPAddr string
+
+	// ProxyFrom are the addresses of gateways that tell, in a PROXY header of version 2, whom they forward: each connection from there has
+	// to begin with one. None of other servers may be among them. Default: nobody sends one.
+	ProxyFrom []netip.Prefix
 
 	// BootstrapExpect is how many servers form the first Raft group: 1, 3 or 5. Default 1.
 	BootstrapExpect int

@@ -225,7 +225,28 @@ func (c Config) checkAddresses() (errs []error) {
 	if _, _, err := parseHTTPAddr(c.HTTPAddr); err != nil {
 		errs = append(errs, err)
 	}
-	return errs
+	return append(errs, c.checkProxyFrom())
+}
+
+// checkProxyFrom refuses networks in which servers of this datacenter are: these dial each other, and send no PROXY header.
+func (c Config) checkProxyFrom() error {
+	known := []struct{ setting, host string }{{"bind", c.Bind}, {"advertise", c.Advertise}}
+	for _, addr := range c.RetryJoin {
+		if host, _, err := net.SplitHostPort(addr); err == nil {
+			known = append(known, struct{ setting, host string }{"retry_join", host})
+		}
+	}
+	for _, p := range c.ProxyFrom {
+		if !p.IsValid() {
+			return errors.New("proxy_protocol has something that is no network")
+		}
+		for _, k := range known {
+			if ip, err := netip.ParseAddr(k.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
+				return fmt.Errorf("proxy_protocol %s has %s, a server's address (%s): servers send no PROXY header; name the gateways alone", p, ip, k.setting)
+			}
+		}
+	}
+	return nil
 }
 
 // parseHTTPAddr splits http_addr into host:port and whether TLS is spoken there.

@@ -4,6 +4,7 @@ package server
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -43,6 +44,13 @@ func TestCheck(t *testing.T) {
 		{"advertise nothing", func(c *Config) { c.Advertise = "0.0.0.0" }, []string{"unspecified"}},
 		{"bind a name", func(c *Config) { c.Bind = "eth0" }, []string{`bind "eth0" is not an IP address`}},
 		{"port", func(c *Config) { c.Port = 70000 }, []string{"port is 70000"}},
+		{"PROXY headers of a gateway", func(c *Config) { c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.5/32")} }, nil},
+		{"PROXY headers of itself", func(c *Config) { c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+			[]string{"proxy_protocol 10.0.0.0/8 has 10.0.0.1, a server's address (advertise)", "name the gateways alone"}},
+		{"PROXY headers of another server", func(c *Config) {
+			c.ProxyFrom, c.RetryJoin = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}, []string{"srv3.example:8300", "10.0.0.2:8300"}
+		}, []string{"has 10.0.0.2, a server's address (retry_join)"}},
+		{"PROXY headers of nothing", func(c *Config) { c.ProxyFrom = make([]netip.Prefix, 1) }, []string{"proxy_protocol"}},
 		{"all faults at once", func(c *Config) { c.Port, c.BootstrapExpect, c.DC = 70000, 7, "-" }, []string{"port is", "bootstrap_expect", "dc:"}},
 	}
 	for _, tt := range tests {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
@@ -24,12 +25,16 @@ type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
 // MuxConfig configures a Mux.
 type MuxConfig struct {
 	Identity *tlsutil.Identity // required
-	// HandshakeTimeout bounds the TLS handshake, from accept on. Default (0): 5 s.
+	// HandshakeTimeout bounds the TLS handshake, and what comes before it, from accept on. Default (0): 5 s.
 	HandshakeTimeout time.Duration
 	// MaxHandshakes bounds how many handshakes run at once. While they do, the next is let in when one is finished, or in the
 	// place of one whose peer is slow: first of those without a ClientHello after 250 ms, then of those that take a second.
 	// Default (0): 512.
 	MaxHandshakes int
+	// ProxyFrom are networks of gateways or balancers whose connections have to begin with a PROXY header of version 2, as part of the
+	// handshake. The address in it is the connection's RemoteAddr, for logs and for the choice of whom to shed; of a header that
+	// names none (LOCAL) it is the sender's own. Others must send no header. Default: nobody sends one.
+	ProxyFrom []netip.Prefix
 	// Heard, if not nil, is called for each connection that was let in, with who opened it. It must not block.
 	Heard  func(tlsutil.Peer)
 	Logger *slog.Logger // default: nothing is logged
@@ -74,12 +79,16 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	if cfg.HandshakeTimeout < 0 || cfg.MaxHandshakes < 0 {
 		return nil, errors.New("mux: HandshakeTimeout and MaxHandshakes must not be negative")
 	}
+	if slices.ContainsFunc(cfg.ProxyFrom, func(p netip.Prefix) bool { return !p.IsValid() }) {
+		return nil, errors.New("mux: ProxyFrom has something that is no network")
+	}
 	if cfg.HandshakeTimeout == 0 {
 		cfg.HandshakeTimeout = 5 * time.Second
 	}
 	if cfg.MaxHandshakes == 0 {
 		cfg.MaxHandshakes = 512
 	}
+	cfg.ProxyFrom = unmapped(cfg.ProxyFrom)
 	log := orDiscard(cfg.Logger)
 	return &Mux{
 		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log), shakes: newShakes(cfg.MaxHandshakes),
@@ -137,10 +146,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			wait = 0
-			if m.plain != nil {
-				c = &peeked{Conn: c}
-			}
-			sh := m.shakes.admit(ctx, c)
+			sh := m.shakes.admit(ctx, m.wrap(c))
 			if sh == nil {
 				c.Close()
 				return nil
@@ -210,13 +216,17 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	}
 	defer m.forget(raw)
 	m.shakes.begin(sh)
-	if p, ok := raw.(*peeked); ok && p.peek(m.cfg.HandshakeTimeout) && p.first != recordHandshake {
+	limit := time.Now().Add(m.cfg.HandshakeTimeout)
+	err := m.readProxy(sh, limit)
+	if p, ok := raw.(*peeked); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
 		m.shakes.end(sh)
 		m.plain.take(ctx, raw)
 		return
 	}
 	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
-	err := m.shake(context.WithValue(ctx, helloKey{}, hello), c)
+	if err == nil {
+		err = m.shake(context.WithValue(ctx, helloKey{}, hello), c, limit)
+	}
 	shed := m.shakes.end(sh)
 	if err != nil || shed {
 		m.tellHTTP(err)
@@ -244,8 +254,8 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	r.handle(ctx, c, p)
 }
 
-func (m *Mux) shake(ctx context.Context, c *tls.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.HandshakeTimeout)
+func (m *Mux) shake(ctx context.Context, c *tls.Conn, limit time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
 	return c.HandshakeContext(ctx)
 }

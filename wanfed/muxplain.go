@@ -18,9 +18,9 @@ type peeked struct {
 	left  bool // first is to be read yet
 }
 
-// peek reads the first byte, within limit. It says whether there is one: if not, the next Read says why.
-func (p *peeked) peek(limit time.Duration) bool {
-	_ = p.Conn.SetReadDeadline(time.Now().Add(limit)) // of a closed connection: Read says so
+// peek reads the first byte, until limit. It says whether there is one: if not, the next Read says why.
+func (p *peeked) peek(limit time.Time) bool {
+	_ = p.Conn.SetReadDeadline(limit) // of a closed connection: Read says so
 	var b [1]byte
 	n, _ := p.Conn.Read(b[:])
 	_ = p.Conn.SetReadDeadline(time.Time{})

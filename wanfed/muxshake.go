@@ -20,14 +20,14 @@ const (
 
 // shaking is a handshake that is not finished.
 type shaking struct {
-	raw    net.Conn
-	source netip.Prefix
-	place  *list.Element
+	raw   net.Conn
+	place *list.Element
 
 	// Guarded by shakes.mu.
-	began time.Time // when its goroutine first ran: zero before
-	heard bool      // the ClientHello is there
-	shed  bool      // ended to make room
+	source netip.Prefix
+	began  time.Time // when its goroutine first ran: zero before
+	heard  bool      // the ClientHello is there
+	shed   bool      // ended to make room
 }
 
 // overdue is when sh may be ended to make room; ok is false when it has not begun.
@@ -41,7 +41,7 @@ func (s *shakes) overdue(sh *shaking) (at time.Time, ok bool) {
 // shakes is every unfinished handshake. When there are max, the next is let in as soon as one is finished or overdue. Of
 // those that are overdue one without a ClientHello goes first, of them one of the source that has most, of these the oldest:
 // a stranger who holds many takes the room from himself. A source is an address (IPv4) or a /64 (IPv6); all that came
-// through one gateway are one.
+// through one gateway are one, unless it says in a PROXY header whom it forwards.
 type shakes struct {
 	max                    int
 	helloGrace, shakeGrace time.Duration
@@ -122,8 +122,12 @@ func (s *shakes) overdueLocked(now time.Time) (worst *shaking, next time.Duratio
 func (s *shakes) removeLocked(sh *shaking) {
 	s.open.Remove(sh.place)
 	sh.place = nil
-	if s.sources[sh.source]--; s.sources[sh.source] == 0 {
-		delete(s.sources, sh.source)
+	s.leaveLocked(sh.source)
+}
+
+func (s *shakes) leaveLocked(source netip.Prefix) {
+	if s.sources[source]--; s.sources[source] == 0 {
+		delete(s.sources, source)
 	}
 }
 
@@ -132,6 +136,18 @@ func (s *shakes) begin(sh *shaking) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sh.began = time.Now()
+}
+
+// move notes that sh is of another source than the one from which the connection came.
+func (s *shakes) move(sh *shaking, source netip.Prefix) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh.shed { // it counts no more
+		return
+	}
+	s.leaveLocked(sh.source)
+	sh.source = source
+	s.sources[source]++
 }
 
 // hear notes that the ClientHello is there.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/proxyproto"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -39,6 +40,8 @@ const (
 	wrongDC       refusal = "datacenter"
 	notServed     refusal = "not_served" // its listener was closed
 	acceptError   refusal = "accept_error"
+	proxyMissing  refusal = "proxy_header"           // of whom one is wanted
+	proxyForeign  refusal = "proxy_header_not_taken" // of whom none is
 
 	// Of the tunnel, after the handshake: the keys of TunnelStats.Closed.
 	faultFrame     refusal = "bad_frame"
@@ -68,6 +71,8 @@ var refusalText = map[refusal]string{
 	wrongDC:       "connection refused: only for servers of this datacenter",
 	notServed:     "connection refused: the protocol is not served now",
 	acceptError:   "accepting a connection failed; trying again",
+	proxyMissing:  "connection refused: from there a PROXY header is wanted; is the gateway told to send one?",
+	proxyForeign:  "connection refused: from there no PROXY header is taken; is the address missing in proxy_protocol?",
 
 	faultFrame:     "connection closed: peer sent no valid frame",
 	faultTruncated: "connection closed by the peer in the middle of a frame or header",
@@ -152,7 +157,7 @@ func (r *refusals) handshakeFailed(remote net.Addr, h *hello, err error) {
 	case unknownALPN:
 		attrs = append(attrs, "alpn", h.alpn)
 		err = nil
-	case plainText:
+	case plainText, proxyForeign:
 		err = nil
 	}
 	if h.sni != "" {
@@ -197,6 +202,7 @@ func noteHello(cfg *tls.Config) *tls.Config {
 // whyRefused classifies a failed handshake, by what the ClientHello said and by the error's type.
 func whyRefused(h *hello, err error) refusal {
 	var (
+		header  *proxyHeaderError
 		record  tls.RecordHeaderError
 		name    *tlsutil.NameError
 		op      *net.OpError
@@ -205,6 +211,10 @@ func whyRefused(h *hello, err error) refusal {
 		ne      net.Error
 	)
 	switch {
+	case errors.As(err, &header):
+		return proxyMissing
+	case errors.As(err, &record) && string(record.RecordHeader[:]) == proxyproto.Signature[:len(record.RecordHeader)]:
+		return proxyForeign
 	case errors.As(err, &record):
 		return plainText
 	case errors.As(err, &name):

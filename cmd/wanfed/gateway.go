@@ -21,20 +21,21 @@ import (
 
 // gatewaySettings are what a gateway is told. SIGHUP changes those with the tag live while it runs.
 type gatewaySettings struct {
-	DC        string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
-	Node      string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
-	DataDir   string   `hcl:"data_dir,optional" help:"folder for the last snapshot (required)"`
-	CAFile    string   `hcl:"ca_file,optional" help:"PEM file of the CA (required)"`
-	CertFile  string   `hcl:"cert_file,optional" help:"PEM file of this gateway's certificate (required)"`
-	KeyFile   string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
-	Servers   []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required); may be given again"`
-	Protocols []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"protocol (ALPN) that this datacenter's servers speak: clients that offer none of those given are refused; none given: the servers decide; may be given again"`
-	LAN       string   `hcl:"lan,optional" help:"ip:port for the servers of this datacenter (required)"`
-	WAN       string   `hcl:"wan,optional" help:"host:port that other datacenters dial; listened on too, unless --wan-bind is given (required)"`
-	WANBind   string   `hcl:"wan_bind,optional" help:"ip:port to listen on for other datacenters, where --wan is no address of this machine (behind NAT)"`
-	AdminAddr string   `hcl:"admin_addr,optional" help:"host:port for /healthz, /readyz, /routes, /metrics and /debug/pprof; loopback only"`
-	Listen    []string `hcl:"listen,optional" help:"alone, with --routes: ip:port to listen on; may be given again"`
-	Routes    string   `hcl:"routes,optional" live:"yes" help:"alone: HCL file of routes"`
+	DC          string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
+	Node        string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
+	DataDir     string   `hcl:"data_dir,optional" help:"folder for the last snapshot (required)"`
+	CAFile      string   `hcl:"ca_file,optional" help:"PEM file of the CA (required)"`
+	CertFile    string   `hcl:"cert_file,optional" help:"PEM file of this gateway's certificate (required)"`
+	KeyFile     string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
+	Servers     []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required); may be given again"`
+	Protocols   []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"protocol (ALPN) that this datacenter's servers speak: clients that offer none of those given are refused; none given: the servers decide; may be given again"`
+	TellServers bool     `hcl:"server_proxy_protocol,optional" help:"tell this datacenter's servers whom a connection is from, by a PROXY header, version 2: their proxy_protocol has to name this gateway's address"`
+	LAN         string   `hcl:"lan,optional" help:"ip:port for the servers of this datacenter (required)"`
+	WAN         string   `hcl:"wan,optional" help:"host:port that other datacenters dial; listened on too, unless --wan-bind is given (required)"`
+	WANBind     string   `hcl:"wan_bind,optional" help:"ip:port to listen on for other datacenters, where --wan is no address of this machine (behind NAT)"`
+	AdminAddr   string   `hcl:"admin_addr,optional" help:"host:port for /healthz, /readyz, /routes, /metrics and /debug/pprof; loopback only"`
+	Listen      []string `hcl:"listen,optional" help:"alone, with --routes: ip:port to listen on; may be given again"`
+	Routes      string   `hcl:"routes,optional" live:"yes" help:"alone: HCL file of routes"`
 
 	MaxConns          int      `hcl:"max_conns,optional" live:"yes" help:"client connections at a time, at most; 0: as many as files allow, 65536 at most"`
 	MaxPerSource      int      `hcl:"max_conns_per_source,optional" live:"yes" help:"those of one source, an IPv4 address or IPv6 /64; 0: three quarters of all, -1: no limit"`
@@ -158,7 +159,7 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, p *gatewayProce
 	ready := proc.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lanLn), WAN: withPort(s.WAN, wanLn)}
 	p.client, err = proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
-		Protocols: s.Protocols, LANSide: lanLn.Side, WANSide: wanLn.Side, Logger: p.log,
+		ToServers: proxycfg.ToServers{Protocols: s.Protocols, ProxyProtocol: s.TellServers}, LANSide: lanLn.Side, WANSide: wanLn.Side, Logger: p.log,
 	})
 	if err != nil {
 		return err

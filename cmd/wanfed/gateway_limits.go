@@ -143,6 +143,9 @@ func (s gatewaySettings) checkMixed() error {
 		forbid(s.WANDeny, "wan_deny", "of a datacenter: write deny")
 		forbid(s.LANProxyProtocol, "lan_proxy_protocol", "of a datacenter: write proxy_protocol")
 		forbid(s.WANProxyProtocol, "wan_proxy_protocol", "of a datacenter: write proxy_protocol")
+		if s.TellServers {
+			forbid([]string{"true"}, "server_proxy_protocol", "of a datacenter: write proxy_protocol = true in the routes")
+		}
 	} else {
 		forbid(s.Allow, "allow", "on a route file: write lan_allow or wan_allow")
 		forbid(s.Deny, "deny", "on a route file: write lan_deny or wan_deny")

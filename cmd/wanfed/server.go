@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -33,6 +34,7 @@ type serverSettings struct {
 	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: that of --bind, or a private one of this machine)"`
 	Port            int      `hcl:"port,optional" help:"the one port for other machines; 0: the system chooses"`
 	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL for people and tools; https:// is required where it is not loopback"`
+	ProxyProtocol   []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol: each connection from there has to begin with a PROXY header, version 2, that tells whom it forwards; may be given again"`
 	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
 	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
 	RemoteWrites    []string `hcl:"remote_writes_from,optional" flag:"remote-writes-from" help:"datacenter whose servers may hand on writes of their operators to this one (* is every one; default: none); may be given again"`
@@ -111,8 +113,14 @@ func (s serverSettings) check() error {
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
 		dead = fmt.Errorf("dead_server_after is %q: write it as 10m, 90s or 1h30m", s.DeadServerAfter)
 	}
+	var proxy []error
+	for _, cidr := range s.ProxyProtocol {
+		if _, err := parseNetwork(cidr); err != nil {
+			proxy = append(proxy, fmt.Errorf("proxy_protocol: %w", err))
+		}
+	}
 	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
-	return faults(server.CheckSettings(s.config()), port, dead, log)
+	return faults(server.CheckSettings(s.config()), port, dead, errors.Join(proxy...), log)
 }
 
 // config is what the settings mean to the server, where port 0 stands for the default and -1 for any.
@@ -130,7 +138,7 @@ func (s serverSettings) config() server.Config {
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
-		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr,
+		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr, ProxyFrom: networks(s.ProxyProtocol),
 		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, RemoteWritesFrom: s.RemoteWrites, DeadServerAfter: dead,
 	}
 }

@@ -19,11 +19,11 @@ type tables struct {
 
 // next makes the tables of another snapshot, as Tables does, from those of this one where that is possible: then it takes as long
 // as there are changes, but for a comparison.
-func (t tables) next(snap *pb.GatewaySnapshot, protocols []string) (_ tables, faults []error) {
+func (t tables) next(snap *pb.GatewaySnapshot, to ToServers) (_ tables, faults []error) {
 	if lan := t.change(snap); lan != nil {
 		return tables{snap: snap, lan: lan, wan: t.wan, whole: true}, nil
 	}
-	lan, wan, faults := Tables(snap, protocols)
+	lan, wan, faults := Tables(snap, to)
 	return tables{snap: snap, lan: lan, wan: wan, whole: len(faults) == 0}, faults
 }
 

@@ -46,9 +46,9 @@ func TestTablesOfChanges(t *testing.T) {
 		if tabs.snap != nil && tabs.change(next) != nil {
 			changed++
 		}
-		lan, wan, want := Tables(next, nil)
+		lan, wan, want := Tables(next, ToServers{})
 		var faults []error
-		tabs, faults = tabs.next(next, nil)
+		tabs, faults = tabs.next(next, ToServers{})
 		if d := cmp.Diff(lan.Routes(), tabs.lan.Routes()) + cmp.Diff(wan.Routes(), tabs.wan.Routes()); d != "" {
 			t.Fatalf("%s from %v to %v", d, snap, next)
 		}
@@ -79,14 +79,14 @@ func BenchmarkTables(b *testing.B) {
 	snaps := []*pb.GatewaySnapshot{of(1), of(2)}
 	b.Run("build", func(b *testing.B) {
 		for b.Loop() {
-			Tables(snaps[0], nil)
+			Tables(snaps[0], ToServers{})
 		}
 	})
 	b.Run("change", func(b *testing.B) {
-		tabs, _ := tables{}.next(snaps[0], nil)
+		tabs, _ := tables{}.next(snaps[0], ToServers{})
 		for i := 1; b.Loop(); i++ {
 			if was := tabs.lan; was != nil {
-				if tabs, _ = tabs.next(snaps[i%2], nil); tabs.lan == was {
+				if tabs, _ = tabs.next(snaps[i%2], ToServers{}); tabs.lan == was {
 					b.Fatal("nothing has changed")
 				}
 			}

@@ -32,8 +32,8 @@ type Config struct {
 	Servers []string
 	// LAN and WAN are the addresses (host:port) that servers here, and other datacenters, dial. Required.
 	LAN, WAN string
-	// Protocols are ids (ALPN) of which a client of this datacenter's servers must offer one. Empty: it may offer what it likes.
-	Protocols []string
+	// ToServers says how this datacenter's servers are reached.
+	ToServers ToServers
 	// DataDir keeps the last snapshot. Required; made with mode 0700 if absent.
 	DataDir string
 	// LANSide and WANSide get the tables. Required.
@@ -85,7 +85,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("make data_dir: %w", err)
 	}
 	c := &Client{
-		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity),
+		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.ToServers.ProxyProtocol),
 		connected: make(chan struct{}, 1), routed: make(chan struct{}), warned: map[string]warning{},
 	}
 	c.loadDisk()
@@ -253,7 +253,7 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 
 func (c *Client) use(snap *pb.GatewaySnapshot) {
 	var faults []error
-	c.tables, faults = c.tables.next(snap, c.cfg.Protocols)
+	c.tables, faults = c.tables.next(snap, c.cfg.ToServers)
 	for _, err := range faults {
 		c.cfg.Logger.Warn("left out of the routes", "err", err)
 	}

@@ -11,11 +11,20 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
+// ToServers is what a gateway keeps to with the servers of its own datacenter.
+type ToServers struct {
+	// Protocols are ids (ALPN) of which their clients must offer one. Empty: they may offer what they like.
+	Protocols []string
+	// ProxyProtocol says that the servers want a PROXY header of version 2 before all that comes from this gateway. They are told
+	// who its clients are; its own connections say that they are its own.
+	ProxyProtocol bool
+}
+
 // Tables builds what the two sides of a gateway route by. It is pure. What cannot be routed by, such as an address without a
-// port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others. To this
-// datacenter's servers only clients pass that offer one of protocols (ALPN), if there are any.
-func Tables(snap *pb.GatewaySnapshot, protocols []string) (lan, wan *gateway.Table, faults []error) {
-	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), protocols: protocols, seen: map[string]bool{}}
+// port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others. Gateways of other
+// datacenters are never sent a PROXY header.
+func Tables(snap *pb.GatewaySnapshot, to ToServers) (lan, wan *gateway.Table, faults []error) {
+	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), to: to, seen: map[string]bool{}}
 	b.servers(snap.GetServers())
 	wan = b.table()
 	for _, dc := range snap.GetDatacenters() {
@@ -27,7 +36,7 @@ func Tables(snap *pb.GatewaySnapshot, protocols []string) (lan, wan *gateway.Tab
 // builder collects routes that are fit for a table.
 type builder struct {
 	dc, domain string
-	protocols  []string
+	to         ToServers
 	routes     []gateway.Route
 	seen       map[string]bool // names of routes
 	faults     []error
@@ -70,14 +79,18 @@ func (b *builder) servers(servers []*pb.SnapshotServer) {
 			b.faults = append(b.faults, fmt.Errorf("server %q: %w", s.GetNode(), err))
 			continue
 		}
-		ok := b.add(gateway.Route{Match: tlsutil.ServerName(s.Node, b.dc, b.domain), To: []string{s.Address}, Protocols: b.protocols})
+		ok := b.toServers(tlsutil.ServerName(s.Node, b.dc, b.domain), s.Address)
 		if ok && !slices.Contains(all, s.Address) {
 			all = append(all, s.Address)
 		}
 	}
 	if len(all) > 0 {
-		b.add(gateway.Route{Match: tlsutil.ServerName("", b.dc, b.domain), To: all, Protocols: b.protocols})
+		b.toServers(tlsutil.ServerName("", b.dc, b.domain), all...)
 	}
+}
+
+func (b *builder) toServers(match string, addrs ...string) bool {
+	return b.add(gateway.Route{Match: match, To: addrs, Protocols: b.to.Protocols, ProxyProtocol: b.to.ProxyProtocol})
 }
 
 // datacenter adds the routes to another datacenter's gateways, the best first.

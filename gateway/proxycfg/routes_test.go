@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
@@ -88,7 +89,7 @@ func TestTables(t *testing.T) {
 			if tt.snap.Domain == "" {
 				tt.snap.Domain = "wanfed"
 			}
-			lan, wan, faults := Tables(tt.snap, nil)
+			lan, wan, faults := Tables(tt.snap, ToServers{})
 			if d := cmp.Diff(sorted(tt.lan), lan.Routes(), cmpopts.EquateEmpty()); d != "" {
 				t.Error("lan:", d)
 			}
@@ -113,11 +114,34 @@ func sorted(r []gateway.Route) []gateway.Route {
 	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
 }
 
+// TestProxyProtocol has only this datacenter's servers get a PROXY header, whichever side a client comes to: no gateway of another one.
+func TestProxyProtocol(t *testing.T) {
+	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
+		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
+		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
+	for _, on := range []bool{true, false} {
+		was, faults := tables{}.next(snap, ToServers{ProxyProtocol: on})
+		more := proto.CloneOf(snap)
+		more.Datacenters = append(more.Datacenters, datacenter("dc3", "198.51.100.3:8443"))
+		now, more3 := was.next(more, ToServers{ProxyProtocol: on})
+		if len(faults)+len(more3) > 0 || now.lan.Len() != 7 {
+			t.Fatal(faults, more3, now.lan.Len())
+		}
+		for _, table := range []*gateway.Table{now.lan, now.wan} {
+			for _, r := range table.Routes() {
+				if r.ProxyProtocol != (on && strings.HasSuffix(r.Match, "server.dc1.wanfed")) {
+					t.Errorf("%+v", r)
+				}
+			}
+		}
+	}
+}
+
 // TestProtocols has only the ways to this datacenter's servers want protocols: what those of others speak is their gateways' business.
 func TestProtocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
-	lan, wan, faults := Tables(snap, []string{"wanfed/gossip/1"})
+	lan, wan, faults := Tables(snap, ToServers{Protocols: []string{"wanfed/gossip/1"}})
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/proxyproto"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -62,14 +64,25 @@ func (s *servers) set(good string) {
 	s.good = good
 }
 
-// newDialer makes what connects to servers. It checks that a server of the own datacenter answers.
-func newDialer(id *tlsutil.Identity) *gateway.Dialer {
+// newDialer makes what connects to servers. It checks that a server of the own datacenter answers. With proxyHeader it says first that
+// the connection is the gateway's own.
+func newDialer(id *tlsutil.Identity, proxyHeader bool) *gateway.Dialer {
 	return &gateway.Dialer{
 		Timeout: attemptTimeout, Stagger: serverStagger, Memory: serverMemory,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			d := tls.Dialer{Config: id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2")}
-			c, err := d.DialContext(ctx, network, addr)
+			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil {
+				return nil, plain(err)
+			}
+			c := tls.Client(raw, id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2"))
+			if proxyHeader { // it fits into the buffer of a new socket
+				_, err = raw.Write(proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{}))
+			}
+			if err == nil {
+				err = c.HandshakeContext(ctx)
+			}
+			if err != nil {
+				raw.Close()
 				return nil, plain(err)
 			}
 			return c, nil

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/proxyproto"
+)
+
+// proxied connects from one address of this machine and says a header first.
+func (r *running) proxied(t testing.TB, local string, header []byte) *net.TCPConn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
+	c, err := d.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.Write(header)
+	return c.(*net.TCPConn)
+}
+
+func headerFrom(source string) []byte {
+	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:443"))
+}
+
+// localHeader says that the connection is the sender's own.
+var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
+
+// testProxyProtocolIn has a balancer, 127.0.0.2, in front of the gateway.
+func testProxyProtocolIn(t *testing.T, e Engine) {
+	var access syncBuffer
+	p := start(t, Config{Engine: e, AccessLog: &access}, Route{Match: "in.example", To: []string{upstream(t, named("srv1"))}})
+	p.side.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1, ProxyFrom: prefixes(t, "127.0.0.2/32")})
+	served := func(c *net.TCPConn) error {
+		tc := tls.Client(c, &tls.Config{ServerName: "in.example", InsecureSkipVerify: true})
+		_, err := io.ReadFull(tc, make([]byte, 4))
+		return err
+	}
+	for _, header := range [][]byte{headerFrom("192.0.2.1:7"), headerFrom("[2001:db8::1]:7"), localHeader, localHeader} {
+		if err := served(p.proxied(t, "127.0.0.2", header)); err != nil {
+			t.Errorf("% x: %v", header, err)
+		}
+	}
+	if st := p.side.Stats(); st.Sources != 2 || st.Active != 4 {
+		t.Errorf("%+v", st)
+	}
+	slow := p.proxied(t, "127.0.0.2", nil)
+	for _, b := range append(headerFrom("192.0.2.2:7"), helloFor(t, "in.example")...) {
+		if _, err := slow.Write([]byte{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.ReadFull(slow, make([]byte, 5)); err != nil {
+		t.Error("byte by byte:", err)
+	}
+	for _, bad := range []struct {
+		local  string
+		header []byte
+	}{
+		{"127.0.0.2", headerFrom("192.0.2.66:7")}, // denied
+		{"127.0.0.2", headerFrom("192.0.2.1:8")},  // source_limit
+		{"127.0.0.2", nil},                        // proxy_header: none
+		{"127.0.0.2", append([]byte(proxyproto.Signature+"\x21\x12\x00\x0c"), make([]byte, 12)...)}, // UDP
+		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: nobody trusts it
+	} {
+		if err := served(p.proxied(t, bad.local, bad.header)); err == nil {
+			t.Errorf("from %s with % x: served", bad.local, bad.header)
+		}
+	}
+	header := headerFrom("192.0.2.9:7")
+	for n := range len(header) + 1 {
+		c := p.proxied(t, "127.0.0.2", header[:n])
+		c.CloseWrite()
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1, ReasonProxyHeader: 2, ReasonNotTLS: 1, ReasonHelloCut: uint64(len(header) + 1)})
+	if n := p.side.Stats().Sources; n != 0 {
+		t.Errorf("%d sources are left", n)
+	}
+	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`, `"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
+		if !strings.Contains(access.String(), want) {
+			t.Errorf("the access log lacks %s:\n%s", want, access.String())
+		}
+	}
+}
+
+// proxyTLS is a TLS server that wants a PROXY header and says what address it names.
+func proxyTLS(t *testing.T) string {
+	cert := testCert(t)
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		b := append(make([]byte, 0, 256), proxyproto.Signature[0]) // rawUpstream has read one byte
+		for {
+			source, size, err := proxyproto.Read(b)
+			if err == nil {
+				tc := tls.Server(&readFirst{c, b[size:]}, &tls.Config{Certificates: []tls.Certificate{cert}})
+				tc.Write([]byte(source.String()))
+				tc.Close()
+				return
+			}
+			n, readErr := c.Read(b[len(b):cap(b)])
+			b = b[:len(b)+n]
+			if !errors.Is(err, proxyproto.ErrNeedMore) || readErr != nil {
+				return
+			}
+		}
+	})
+	return addr
+}
+
+// readFirst gives these bytes before those of the connection.
+type readFirst struct {
+	net.Conn
+	b []byte
+}
+
+func (c *readFirst) Read(b []byte) (int, error) {
+	if len(c.b) > 0 {
+		n := copy(b, c.b)
+		c.b = c.b[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// testProxyProtocolOut has upstreams that want a header: one alone, two that race, and behind a balancer.
+func testProxyProtocolOut(t *testing.T, e Engine) {
+	one, two := proxyTLS(t), proxyTLS(t)
+	p := start(t, Config{Engine: e, FailureMemory: 1},
+		Route{Match: "one.example", To: []string{one}, ProxyProtocol: true},
+		Route{Match: "two.example", To: []string{deadAddr(t), one, two}, ProxyProtocol: true, Ordered: true})
+	p.side.SetPolicy(Policy{ProxyFrom: prefixes(t, "127.0.0.2/32")})
+	for _, sni := range []string{"one.example", "two.example", "two.example"} {
+		for local, header := range map[string][]byte{"127.0.0.3": nil, "127.0.0.2": headerFrom("192.0.2.1:7")} {
+			c := p.proxied(t, local, header)
+			want := c.LocalAddr().String()
+			if header != nil {
+				want = "192.0.2.1:7"
+			}
+			tc := tls.Client(c, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
+			if got, err := io.ReadAll(tc); err != nil || string(got) != want {
+				t.Errorf("%s from %s: upstream is told %q, %v; want %s", sni, local, got, err, want)
+			}
+		}
+	}
+	p.stop()
+	p.refused(t, nil)
+}
+
+func TestNoProxyHeader(t *testing.T) {
+	o := origin{proxied: true}
+	_, err := o.header(NewSide("lan"), nil, helloFor(t, "x.example"))
+	if err == nil || !strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package proxyproto
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+)
+
+// Signature is what every header of version 2 begins with. Neither TLS nor a text protocol does.
+const Signature = "\r\n\r\n\x00\r\nQUIT\n"
+
+// MaxSize is how many bytes a whole header may have, with its TLVs; they have some hundred where they are used.
+const MaxSize = 4 << 10
+
+const (
+	fixed = 16 // bytes of signature, version and command, family and transport, length of the rest
+
+	version = 2
+
+	commandLocal = 0 // the sender speaks for itself
+	commandProxy = 1
+
+	unspec = 0 // family
+	inet   = 1
+	inet6  = 2
+	unix   = 3
+	stream = 1 // transport
+)
+
+// addressSizes are the sizes of both addresses, with ports, by family.
+var addressSizes = [...]int{unspec: 0, inet: 2 * (4 + 2), inet6: 2 * (16 + 2), unix: 2 * 108}
+
+var (
+	// ErrNeedMore says that the header is not complete yet, and right so far.
+	ErrNeedMore = errors.New("the PROXY header is not complete")
+	// ErrNone says that there is something else in place of a header.
+	ErrNone = errors.New("it does not begin with a PROXY header of version 2")
+)
+
+// Read reads the header that in begins with. It returns ErrNeedMore until that is complete, then its size in bytes and the
+// client's address, which is not valid if the header names none: then the connection is the sender's own, or from a socket in
+// its file system. TLVs are skipped.
+func Read(in []byte) (source netip.AddrPort, size int, err error) {
+	n := min(len(in), len(Signature))
+	if string(in[:n]) != Signature[:n] {
+		return source, 0, ErrNone
+	}
+	if len(in) < fixed {
+		return source, 0, ErrNeedMore
+	}
+	command, family, transport := in[12]&15, in[13]>>4, in[13]&15
+	size = fixed + int(binary.BigEndian.Uint16(in[14:]))
+	switch {
+	case in[12]>>4 != version || command > commandProxy:
+		err = fmt.Errorf("version %d with command %d is not known", in[12]>>4, command)
+	case size > MaxSize:
+		err = fmt.Errorf("it has %d bytes; at most %d are taken", size, MaxSize)
+	case command == commandLocal:
+	case int(family) >= len(addressSizes) || family != unspec && transport != stream:
+		err = fmt.Errorf("family %d with transport %d is none of TCP or a socket in the file system", family, transport)
+	case size < fixed+addressSizes[family]:
+		err = fmt.Errorf("its %d bytes are too few for the addresses of family %d", size, family)
+	}
+	if err != nil {
+		return source, 0, fmt.Errorf("PROXY header: %w", err)
+	}
+	if len(in) < size {
+		return source, 0, ErrNeedMore
+	}
+	if addrs := in[fixed:size]; command == commandProxy && family == inet {
+		source = netip.AddrPortFrom(netip.AddrFrom4([4]byte(addrs)), binary.BigEndian.Uint16(addrs[8:]))
+	} else if command == commandProxy && family == inet6 {
+		source = netip.AddrPortFrom(netip.AddrFrom16([16]byte(addrs)).Unmap(), binary.BigEndian.Uint16(addrs[32:]))
+	}
+	return source, size, nil
+}
+
+// ReadFrom is Read for a connection, of which it takes no byte more than the header has. It returns as soon as what comes cannot be
+// one. How long that may take is for the caller to bound. An error of r is returned as it is; io.EOF if r ends too early.
+func ReadFrom(r io.Reader) (netip.AddrPort, error) {
+	b := make([]byte, 0, fixed+addressSizes[unix]+16)
+	for want := fixed; ; {
+		n, readErr := r.Read(b[len(b):want])
+		b = b[:len(b)+n]
+		source, _, err := Read(b)
+		if err != ErrNeedMore {
+			return source, err
+		}
+		if readErr != nil {
+			return source, readErr
+		}
+		if len(b) < fixed {
+			continue
+		}
+		if want = fixed + int(binary.BigEndian.Uint16(b[14:])); want > cap(b) {
+			b = append(make([]byte, 0, want), b...)
+		}
+	}
+}
+
+// Append writes a header for a connection from source to local. If either is not valid, it says no more than that there is none to
+// tell of: the connection is the sender's own.
+func Append(b []byte, source, local netip.AddrPort) []byte {
+	b = append(b, Signature...)
+	if !source.IsValid() || !local.IsValid() {
+		return append(b, version<<4|commandLocal, 0, 0, 0)
+	}
+	from, to := source.Addr().Unmap(), local.Addr().Unmap()
+	family := byte(inet6)
+	if from.Is4() && to.Is4() {
+		family = inet
+	}
+	b = append(b, version<<4|commandProxy, family<<4|stream)
+	b = binary.BigEndian.AppendUint16(b, uint16(addressSizes[family]))
+	for _, a := range [...]netip.Addr{from, to} {
+		if family == inet {
+			v4 := a.As4()
+			b = append(b, v4[:]...)
+		} else {
+			v6 := a.As16() // an IPv4 address as ::ffff:a.b.c.d
+			b = append(b, v6[:]...)
+		}
+	}
+	b = binary.BigEndian.AppendUint16(b, source.Port())
+	return binary.BigEndian.AppendUint16(b, local.Port())
+}

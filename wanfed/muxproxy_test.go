@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/proxyproto"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func headerOf(source string) []byte {
+	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:8300"))
+}
+
+// localHeader says that the connection is the sender's own.
+var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
+
+// fromLoopback has connections of this machine begin with a PROXY header.
+func fromLoopback(c *MuxConfig) {
+	c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("::ffff:127.0.0.0/104")}
+}
+
+// behind connects and says a header.
+func behind(t *testing.T, addr string, header ...[]byte) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	for _, b := range header {
+		c.Write(b)
+	}
+	return c
+}
+
+// The address that a gateway tells is the connection's, for handlers and in the log.
+func TestMuxProxySource(t *testing.T) {
+	a := newAuthority(t)
+	remote, log := make(chan string, 1), &logBuffer{}
+	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) {
+		fromLoopback(c)
+		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}, func(m *Mux) {
+		m.Handle("where/1", tlsutil.Roles, false, func(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
+			remote <- c.RemoteAddr().String()
+			c.Close()
+		})
+	})
+	cfg := a.server("srv2", "dc2").ClientConfig("srv1.server.dc1.wanfed", "where/1")
+	for _, tt := range []struct {
+		header []byte
+		want   string
+	}{
+		{headerOf("192.0.2.7:4711"), "192.0.2.7:4711"},
+		{headerOf("[2001:db8::7]:4711"), "[2001:db8::7]:4711"},
+		{localHeader, ""},
+	} {
+		var c net.Conn
+		if tt.want == "" {
+			c = behind(t, b.addr, tt.header)
+			tt.want = c.LocalAddr().String()
+		} else { // byte by byte, the hello at once behind
+			c = behind(t, b.addr)
+			for _, x := range tt.header {
+				c.Write([]byte{x})
+			}
+		}
+		if err := tls.Client(c, cfg).Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-remote; got != tt.want {
+			t.Errorf("remote address %s, want %s", got, tt.want)
+		}
+		if line := "remote=" + strconv.Quote(tt.want); !strings.Contains(log.String(), line) && !strings.Contains(log.String(), strings.ReplaceAll(line, `"`, "")) {
+			t.Errorf("the log lacks %s:\n%s", line, log)
+		}
+	}
+	if s := b.m.Stats(); len(s.Refused) != 0 {
+		t.Errorf("refused: %v", s.Refused)
+	}
+}
+
+func TestMuxProxyRefusals(t *testing.T) {
+	a := newAuthority(t)
+	good := headerOf("192.0.2.7:4711")
+	hello := func(t *testing.T, c net.Conn) {
+		tls.Client(c, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1")).Handshake()
+	}
+	for _, tt := range []struct {
+		name   string
+		header []byte
+		then   func(*testing.T, net.Conn) // nil: nothing more comes
+		from   string                     // whose connections begin with a header; empty: this machine's
+		why    refusal
+		log    string
+	}{
+		{"none", nil, hello, "", proxyMissing, "it does not begin with a PROXY header of version 2"},
+		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), hello, "", proxyMissing, "it does not begin with"},
+		{"command", append([]byte(proxyproto.Signature), 0x22, 0x11, 0, 0), hello, "", proxyMissing, "command 2"},
+		{"short", append([]byte(proxyproto.Signature), 0x21, 0x11, 0, 3, 1, 2, 3), hello, "", proxyMissing, "too few"},
+		{"oversize", append([]byte(proxyproto.Signature), 0x21, 0x11, 0xff, 0xff), hello, "", proxyMissing, "at most 4096"},
+		{"silent", nil, nil, "", tooSlow, "127.0.0.1:"},
+		{"half", good[:20], nil, "", tooSlow, "127.0.0.1:"},
+		{"silent behind it", good, nil, "", tooSlow, "192.0.2.7:4711"},
+		{"cut", good[:20], func(_ *testing.T, c net.Conn) { c.(*net.TCPConn).CloseWrite() }, "", hungUp, ""},
+		{"plain text behind it", good, func(_ *testing.T, c net.Conn) { io.WriteString(c, "GET / HTTP/1.1\r\n\r\n") }, "", plainText, "192.0.2.7:4711"},
+		{"twice", append(headerOf("192.0.2.7:4711"), good...), nil, "", proxyForeign, "192.0.2.7:4711"},
+		{"from elsewhere", good, nil, "198.51.100.0/24", proxyForeign, "127.0.0.1:"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newMuxBed(t, a, fromLoopback, func(c *MuxConfig) {
+				if tt.why == tooSlow {
+					c.HandshakeTimeout = 100 * time.Millisecond
+				}
+				if tt.from != "" {
+					c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix(tt.from)}
+				}
+			})
+			began := time.Now()
+			c := behind(t, b.addr, tt.header)
+			if tt.then != nil {
+				tt.then(t, c)
+			}
+			io.Copy(io.Discard, c)
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("closed after %v", took)
+			}
+			b.refusedFor(t, tt.why)
+			if log := b.log.String(); !strings.Contains(log, tt.log) {
+				t.Errorf("the log lacks %q:\n%s", tt.log, log)
+			}
+			if len(b.got) != 0 {
+				t.Error("a handler ran")
+			}
+			if n := b.m.Stats().Handshaking; n != 0 {
+				t.Errorf("%d handshakes are left", n)
+			}
+		})
+	}
+}
+
+// The header and the handshake share one time.
+func TestMuxProxyHeaderTakesOfTheHandshakesTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1"), HandshakeTimeout: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		go func() {
+			time.Sleep(4 * time.Second)
+			client.Write(localHeader)
+		}()
+		sh := m.shakes.admit(t.Context(), &proxied{Conn: server})
+		m.serve(t.Context(), sh, m.begin(nameAddr("pipe")))
+		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[string(tooSlow)] != 1 {
+			t.Errorf("after %v: %v", took, m.Stats().Refused)
+		}
+	})
+}
+
+// Behind one gateway, who holds many unfinished handshakes takes the room from himself.
+func TestMuxProxyShedsBySource(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a, fromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
+	sources := func() map[netip.Prefix]int {
+		b.m.shakes.mu.Lock()
+		defer b.m.shakes.mu.Unlock()
+		return maps.Clone(b.m.shakes.sources)
+	}
+	one := behind(t, b.addr, headerOf("192.0.2.1:1"))
+	eventually(t, "the first", 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 })
+	many := []net.Conn{behind(t, b.addr, headerOf("192.0.2.2:1")), behind(t, b.addr, headerOf("192.0.2.2:2"))}
+	eventually(t, "the others", 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 })
+	<-time.After(2 * helloGrace) // any of them may be ended now
+	c := tls.Client(behind(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	if !isClosedByPeer(many[0]) {
+		t.Error("the older one of the source that has two is still there")
+	}
+	if log := b.log.String(); !strings.Contains(log, "remote=192.0.2.2:1 ") || strings.Contains(log, "remote=192.0.2.1:1") {
+		t.Errorf("log:\n%s", log)
+	}
+	for _, c := range append(many, one) {
+		c.Close()
+	}
+	eventually(t, "nothing is left", 5*time.Second, func() bool { return len(sources()) == 0 })
+}
