@@ -118,6 +118,7 @@ func (p *gatewayProcess) open() (err error) {
 var gatewayWorkers = sync.OnceValue(func() int {
 	n := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(n + 1 + n/4)
+	hurry()
 	return n
 })
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/wanfed/wanfed/internal/handover"
 )
@@ -18,9 +19,15 @@ type watch struct {
 	gone   bool            // left was read
 }
 
+// reloadRest is how long after a reload the next one may begin, for however many SIGHUPs came meanwhile: connections go first.
+const reloadRest = 50 * time.Millisecond
+
 // watch obeys signals until the process has to end, because of ctx or of a failure, or because a new process took over.
 func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err error) {
+	aside, end := startAside()
+	defer end()
 	routed := p.routed()
+	hup, rested := p.hup, (<-chan time.Time)(nil)
 	if !p.listeners.inherited.From() {
 		p.notify(handover.StateReady) // a gateway whose servers are down has started too
 	}
@@ -36,16 +43,33 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 		case <-routed:
 			routed = nil
 			p.takeOver()
-		case <-p.hup:
+		case <-hup:
 			p.notify(handover.StateReloading())
-			p.reload()
+			aside(p.reload)
 			p.notify(handover.StateReady)
+			hup, rested = nil, time.After(reloadRest)
+		case <-rested:
+			hup, rested = p.hup, nil // it keeps a signal that came meanwhile
 		case <-p.usr2:
 			if p.handOver(ctx) {
 				return true, nil
 			}
 		}
 	}
+}
+
+// startAside starts a goroutine that gives way to those that move bytes. do has it run something, and waits for that; end ends it.
+func startAside() (do func(func()), end func()) {
+	work, done := make(chan func()), make(chan struct{})
+	go func() {
+		giveWay()
+		for f := range work {
+			f()
+			done <- struct{}{}
+		}
+		close(done)
+	}()
+	return func(f func()) { work <- f; <-done }, func() { close(work); <-done }
 }
 
 // routed is closed when there are routes.
