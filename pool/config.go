@@ -35,14 +35,16 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// Not more: memberlist counts what travels with a ping in one byte, and 254 of the shortest news, of 20 bytes and their
 		// length, must not fit; else the peer loses the ping.
 		ml.UDPBufferSize = 5 << 10
-		// A suspected member has 20 s to 40 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
-		// log10 of its size. A link on a dead path takes some 10 s to find another one. memberlist's own values, 30 s to 180 s, are
-		// for datagrams, and let half a federation that is cut off look alive for two minutes.
-		ml.SuspicionMult = 4
+		// A member is probed every 3 s, here with all that is tried by other ways within that time; memberlist's own value, 5 s, is for
+		// datagrams, and a server takes five of these to get round to each of six. Not less often while probes fail: memberlist's
+		// own value, up to eight times, is for the one server of many that is sick. Here a whole datacenter may be cut off.
+		ml.ProbeInterval, ml.ProbeTimeout = 3*time.Second, 1500*time.Millisecond
+		ml.AwarenessMaxMultiplier = 1
+		// A suspected member has 18 s to 36 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
+		// log10 of its size. A link on a dead path takes a second or two to find another one. memberlist's own values, 30 s to 180 s,
+		// let half a federation that is cut off look alive for two minutes.
+		ml.SuspicionMult = 6
 		ml.SuspicionMaxTimeoutMult = 2
-		// A server whose probes fail doubts itself and probes less often: up to eight times less, by memberlist's own value, which is for
-		// the one server of many that is sick. Here a whole datacenter may be cut off from most others.
-		ml.AwarenessMaxMultiplier = 2
 		// A start of a thousand is told in packets of dozens of news, which wait here while others are taken in.
 		ml.HandoffQueueDepth = 4096
 		// News goes to so many members by chance (times log10 of all). Twice memberlist's own value: of a datacenter that is cut off,
