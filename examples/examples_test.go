@@ -195,7 +195,7 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	const module = "github.com/wanfed/wanfed/"
-	allowed := []string{"wanfed", "tlsutil", "examples/memberlist", "examples/serf"}
+	allowed := []string{"wanfed", "tlsutil", "internal/proxyproto", "examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
 		if ours, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, ours) || strings.Contains(dep, "hashicorp/raft") {
