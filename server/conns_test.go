@@ -4,10 +4,13 @@ package server
 
 import (
 	"context"
+	"net"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -47,4 +50,33 @@ func TestLostDatacenters(t *testing.T) {
 	if !c.keeps("dc2") {
 		t.Error("a datacenter whose dial failed is not dialed again")
 	}
+}
+
+// A call over a connection that is being dialed learns that others gave that up, however long it has waited.
+func TestGivenUpWhileDialed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, cc := &conns{}, &conn{}
+		cc.life, cc.end = context.WithCancel(t.Context())
+		var err error
+		cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
+			<-ctx.Done() // into a black hole
+			return nil, ctx.Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cc.Connect()
+		found := make(chan bool, 1)
+		go func() { found <- c.testDead(t.Context(), cc) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(found) > 0 {
+			t.Fatalf("testDead returned %v while the connection is dialed", <-found)
+		}
+		cc.end()
+		if !<-found {
+			t.Error("testDead says that a connection which was given up is not dead")
+		}
+		cc.Close()
+	})
 }

@@ -124,19 +124,28 @@ func (f far) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string
 	return stream, nil
 }
 
-// testDead waits for as long as an answer needs at least, then tests the connection, and gives it up when it is dead. It
-// returns when ctx ends.
+// testDead waits for as long as an answer needs at least, then tests the connection, and gives it up when it is dead. One that is
+// still being dialed it only follows: when others give that up, the dialing has gone on elsewhere. It returns when ctx ends.
 func (c *conns) testDead(ctx context.Context, cc *conn) bool {
-	timer := time.NewTimer(leastWait(cc))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-cc.life.Done(): // another call found out
-		return true
-	case <-ctx.Done():
-		return false
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(cc.life, cancel)() // another call found out
+	for {
+		timer := time.NewTimer(leastWait(cc))
+		select {
+		case <-timer.C:
+		case <-wctx.Done():
+			timer.Stop()
+			return ctx.Err() == nil
+		}
+		state := cc.GetState()
+		if state == connectivity.Ready {
+			return c.testNow(ctx, cc)
+		}
+		if !cc.WaitForStateChange(wctx, state) {
+			return ctx.Err() == nil
+		}
 	}
-	return c.testNow(ctx, cc)
 }
 
 // testNow is testDead at once.
