@@ -40,10 +40,10 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// own value, up to eight times, is for the one server of many that is sick. Here a whole datacenter may be cut off.
 		ml.ProbeInterval, ml.ProbeTimeout = 3*time.Second, 1500*time.Millisecond
 		ml.AwarenessMaxMultiplier = 1
-		// A suspected member has 18 s to 36 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
+		// A suspected member has 21 s to 42 s, by how many suspect it, to say that it is alive; in a pool of more than ten, times
 		// log10 of its size. A link on a dead path takes a second or two to find another one. memberlist's own values, 30 s to 180 s,
 		// let half a federation that is cut off look alive for two minutes.
-		ml.SuspicionMult = 6
+		ml.SuspicionMult = 7
 		ml.SuspicionMaxTimeoutMult = 2
 		// A start of a thousand is told in packets of dozens of news, which wait here while others are taken in.
 		ml.HandoffQueueDepth = 4096

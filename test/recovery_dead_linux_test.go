@@ -27,7 +27,8 @@ func TestDeadDatacenter(t *testing.T) {
 	dc3.Start()
 	awaitWhole(t, l, promptly, "joining beside a dead datacenter")
 	dc3.Kill()
-	outage(t, 5*time.Second) // those that dial it in vain
+	// Time for those that dial it in vain; less than a probe takes to fail. memberlist tells newcomers nothing of whom it suspects.
+	outage(t, 2*time.Second)
 	lab.One(dc2).Kill()
 	lab.One(dc2).StartServer()
 	awaitWhole(t, l, promptly, "restart beside two dead datacenters")
