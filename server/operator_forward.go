@@ -88,7 +88,10 @@ func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerI
 	if header, err := far.Header(); err != nil {
 		return err
 	} else if len(header.Get(leaderKey)) == 0 {
-		return far.RecvMsg(out) // why it refuses
+		if err := far.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
+			return err // why it refuses
+		}
+		return status.Errorf(codes.Internal, "%s answered %s without having taken it", node, info.FullMethod)
 	}
 	if info.IsClientStream {
 		return relayUp(ss, far, in, out)
