@@ -89,7 +89,7 @@ func defaultTiming() timing {
 	return timing{
 		dial: 15 * time.Second, write: 5 * time.Second,
 		echoEvery: 3 * time.Second, silence: 10 * time.Second,
-		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute, spare: 5 * time.Second,
+		stale: time.Second, quiet: time.Minute, quietEcho: 30 * time.Second, quietLinks: 128, linkIdle: 30 * time.Minute, spare: 2 * time.Second,
 		peerIdle: 2 * time.Minute, body: 10 * time.Second,
 		settled: 5 * time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
 		better: 30 * time.Second, consulAge: 30 * time.Second,
