@@ -135,9 +135,11 @@ type Watch interface {
 	Close()
 }
 
-// EncodedWatch is a Watch that encodes an event once for all who send it on.
-type EncodedWatch interface {
+// PushedWatch is a Watch that sends its events itself, with goroutines that many watches share.
+type PushedWatch interface {
 	Watch
-	// NextEncoded is Next for who only sends the event on: what it returns is encoded as Next's event is, and says nothing else.
-	NextEncoded(ctx context.Context) (*pb.WatchEvent, error)
+	// Push is instead of Next. It calls send with each event, in order and one at a time, from any goroutine, and blocks until
+	// send fails, the watch ends or ctx does; it returns why, when send is called no more. An event that others get too is encoded
+	// once for all: it says the same in fields that are unknown to it. While send blocks, only this watch waits.
+	Push(ctx context.Context, send func(*pb.WatchEvent) error) error
 }

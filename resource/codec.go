@@ -10,7 +10,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Codec is gRPC's for protobuf, for a server with a Service: an event of an EncodedWatch goes out as it is, neither measured nor copied,
+// Codec is gRPC's for protobuf, for a server with a Service: an event of a PushedWatch goes out as it is, neither measured nor copied,
 // to however many who watch.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 

@@ -130,13 +130,12 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 		return StatusError(err)
 	}
 	defer w.Close()
-	next := w.Next
-	_, here := stream.(sender) // who receives in this process gets the event itself
-	if e, ok := w.(EncodedWatch); ok && !here {
-		next = e.NextEncoded
+	_, here := stream.(sender) // who receives in this process gets the event itself, on its own goroutine
+	if p, ok := w.(PushedWatch); ok && !here {
+		return push(ctx, p, stream)
 	}
 	for {
-		ev, err := next(ctx)
+		ev, err := w.Next(ctx)
 		if err != nil {
 			return StatusError(err)
 		}
@@ -144,4 +143,16 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 			return err
 		}
 	}
+}
+
+func push(ctx context.Context, w PushedWatch, stream grpc.ServerStreamingServer[pb.WatchEvent]) error {
+	var failed error
+	err := w.Push(ctx, func(ev *pb.WatchEvent) error {
+		failed = stream.Send(ev)
+		return failed
+	})
+	if failed != nil {
+		return failed
+	}
+	return StatusError(err)
 }

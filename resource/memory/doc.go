@@ -23,6 +23,10 @@
 // follower that would make it more is cut off: it gets resource.ErrWatchReset. So does every follower when a snapshot is restored. The
 // writer waits for no follower.
 //
+// A follower that has somebody send its events (Push) has no goroutine that wakes: a few for each commit serve all of them in turn. One
+// whose send blocks keeps others waiting for milliseconds, once; then somebody else serves these, and it gets a goroutine of its own for
+// a while.
+//
 // # Indexes
 //
 // The index of a query is the highest ModifyIndex of what it selects, or that of a deletion, if that is higher. The latest 4096
@@ -35,7 +39,7 @@
 //
 // # Limits
 //
-// No goroutine is started, but one for each commit that wakes many, which ends when it has. Methods block only where
+// No goroutine is started but to wake or serve those who follow, for each commit that somebody follows; it ends when it has. Methods block only where
 // resource.Backend says so.
 //
 // Where resource.Backend leaves a choice: a new resource must name an owner that is stored (resource.ErrNotFound), else it

@@ -45,13 +45,14 @@ type topic struct {
 	events, bytes int                  // of the items after oldest
 }
 
-// item is one commit's events in a topic. All but next and readers is immutable.
+// item is one commit's events in a topic. All but next, readers and asleep is immutable.
 type item struct {
 	events  []*published // in order; none in a topic's first item
 	bytes   int          // about what the events keep alive
 	next    atomic.Pointer[item]
 	ready   chan struct{} // closed when next is set
 	readers atomic.Int64  // who stands here
+	asleep  sleepers      // who of them has others send, and all that there is
 }
 
 // lost is the next item of a follower that was cut off.
@@ -182,10 +183,15 @@ const wakeInline = 16
 // wake wakes those who sleep at an item that has a next one. It takes the writer no longer if they are many.
 func (it *item) wake() {
 	if it.readers.Load() > wakeInline {
-		go close(it.ready)
+		go it.rouse()
 		return
 	}
+	it.rouse()
+}
+
+func (it *item) rouse() {
 	close(it.ready)
+	it.deliver()
 }
 
 // topicLocked returns the topic of a key, which it makes if need be, with one more user.

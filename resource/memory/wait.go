@@ -39,14 +39,14 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 		return nil
 	}
 	for {
-		p, ready, err := w.take()
+		p, at, err := w.take()
 		switch {
 		case err != nil:
 			return err
 		case p != nil && resourceOf(p.WatchEvent).GetModifyIndex() > after:
 			return nil
 		case p == nil:
-			if err := w.sleep(ctx, ready); err != nil {
+			if err := w.sleep(ctx, at); err != nil {
 				return err
 			}
 		}

@@ -23,15 +23,16 @@ type watch struct {
 	pos  int   // of the next event of at
 	err  error // what Next returns from now on; it stands nowhere then
 
-	donec chan struct{} // closed by Close
+	donec  chan struct{} // closed by Close
+	pushed *push         // what Push works with
 }
 
-var _ resource.EncodedWatch = (*watch)(nil)
+var _ resource.PushedWatch = (*watch)(nil)
 
 var endOfSnapshot = &pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}}
 
 // Watch is resource.Backend's.
-func (s *State) Watch(q resource.Query) (resource.Watch, error) {
+func (s *State) Watch(q resource.Query) (resource.PushedWatch, error) {
 	sel, err := newSelection(q)
 	if err != nil {
 		return nil, err
@@ -66,37 +67,23 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 
 // Next is resource.Watch's.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
-	p, err := w.next(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.WatchEvent, nil
-}
-
-// NextEncoded is resource.EncodedWatch's.
-func (w *watch) NextEncoded(ctx context.Context) (*pb.WatchEvent, error) {
-	p, err := w.next(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return p.raw(), nil
-}
-
-func (w *watch) next(ctx context.Context) (*published, error) {
 	for {
-		p, ready, err := w.take()
-		if p != nil || err != nil {
-			return p, err
+		p, at, err := w.take()
+		switch {
+		case err != nil:
+			return nil, err
+		case p != nil:
+			return p.WatchEvent, nil
 		}
-		if err := w.sleep(ctx, ready); err != nil {
+		if err := w.sleep(ctx, at); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (w *watch) sleep(ctx context.Context, ready <-chan struct{}) error {
+func (w *watch) sleep(ctx context.Context, at *item) error {
 	select {
-	case <-ready:
+	case <-at.ready:
 	case <-w.donec:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -104,8 +91,8 @@ func (w *watch) sleep(ctx context.Context, ready <-chan struct{}) error {
 	return nil
 }
 
-// take returns the next event, or a channel that is closed when there may be one.
-func (w *watch) take() (p *published, ready <-chan struct{}, err error) {
+// take returns the next event, or the item after which there will be one.
+func (w *watch) take() (p *published, at *item, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -129,7 +116,7 @@ func (w *watch) take() (p *published, ready <-chan struct{}, err error) {
 		}
 		switch next := w.t.step(w.at); next {
 		case nil:
-			return nil, w.at.ready, nil
+			return nil, w.at, nil
 		case lost:
 			w.at = nil
 			return nil, nil, w.failLocked(resource.ErrWatchReset)
@@ -166,16 +153,24 @@ func (w *watch) failLocked(err error) error {
 	return err
 }
 
-// Close may be called while Next waits.
+// Close may be called while Next or Push waits.
 func (w *watch) Close() {
+	if p := w.close(); p != nil {
+		p.end()
+	}
+}
+
+// close returns what sleeps perhaps, and is to end.
+func (w *watch) close() *push {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
 	case <-w.donec:
-		return
+		return nil
 	default:
 		close(w.donec)
 	}
 	w.failLocked(resource.ErrClosed)
 	w.err = resource.ErrClosed
+	return w.pushed
 }

@@ -53,8 +53,8 @@ func open(t testing.TB, s *Store) *watch {
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
-		ev, ready, err := w.take()
-		if err != nil || ready != nil {
+		ev, at, err := w.take()
+		if err != nil || at != nil {
 			return n, err
 		}
 		if ev != nil {
@@ -201,41 +201,6 @@ func TestOthersSleep(t *testing.T) {
 	})
 }
 
-// TestNextEncoded: what NextEncoded gives is encoded as what Next gives, and the same for all.
-func TestNextEncoded(t *testing.T) {
-	s := New()
-	defer s.Close()
-	put(t, s, "a")
-	plain, one, two := open(t, s), open(t, s), open(t, s)
-	put(t, s, "b")
-	if _, err := s.Commit(t.Context(), resource.RemoveOp(resource.ID(testType, "a"), "")); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 4 {
-		want, err := plain.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got [2]*pb.WatchEvent
-		for i, w := range []*watch{one, two} {
-			if got[i], err = w.NextEncoded(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			b, err := proto.Marshal(got[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			ev := new(pb.WatchEvent)
-			if err := proto.Unmarshal(b, ev); err != nil || !proto.Equal(ev, want) {
-				t.Errorf("event %d: %v, %v; want %v", n, ev, err, want)
-			}
-		}
-		if n >= 2 && got[0] != got[1] {
-			t.Errorf("event %d was encoded twice", n)
-		}
-	}
-}
-
 // TestFollowersRace: followers that stop, begin and lag beside writers see no gap, and leave nothing behind.
 func TestFollowersRace(t *testing.T) {
 	s := New()
@@ -253,7 +218,7 @@ func TestFollowersRace(t *testing.T) {
 				}
 				last, begun := uint64(0), false
 				for {
-					p, ready, err := w.(*watch).take()
+					p, at, err := w.(*watch).take()
 					if errors.Is(err, resource.ErrWatchReset) {
 						resets++
 						break
@@ -278,9 +243,9 @@ func TestFollowersRace(t *testing.T) {
 					if n%2 == 0 {
 						runtime.Gosched()
 					}
-					if ready != nil {
+					if at != nil {
 						select {
-						case <-ready:
+						case <-at.ready:
 						case <-stop:
 							w.Close()
 							return

@@ -47,22 +47,18 @@ func (s *Store) Watch(q resource.Query) (resource.Watch, error) {
 }
 
 type watch struct {
-	resource.Watch
+	resource.PushedWatch
 	s *Store
 }
 
 func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
-	ev, err := w.Watch.Next(ctx)
+	ev, err := w.PushedWatch.Next(ctx)
 	return ev, w.s.because(err)
 }
 
-// NextEncoded is resource.EncodedWatch's.
-func (w watch) NextEncoded(ctx context.Context) (*pb.WatchEvent, error) {
-	if e, ok := w.Watch.(resource.EncodedWatch); ok {
-		ev, err := e.NextEncoded(ctx)
-		return ev, w.s.because(err)
-	}
-	return w.Next(ctx)
+// Push is resource.PushedWatch's.
+func (w watch) Push(ctx context.Context, send func(*pb.WatchEvent) error) error {
+	return w.s.because(w.PushedWatch.Push(ctx, send))
 }
 
 // Wait is resource.Backend's: for what this server has applied.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -144,9 +146,13 @@ func testWatchConcurrent(e *env) {
 			}
 		})
 	}
-	for range watches {
+	for n := range watches {
+		follow := e.countUp
+		if n%2 == 1 {
+			follow = e.countUpPushed
+		}
 		wg.Go(func() {
-			if err := e.countUp(writers, each); err != nil {
+			if err := follow(writers, each); err != nil {
 				e.Error(err)
 			}
 		})
@@ -161,34 +167,85 @@ func (e *env) countUp(writers, last int) error {
 		return err
 	}
 	defer w.Close()
-	at, live, index, done := map[string]int{}, false, uint64(0), 0
-	for done < writers || !live {
+	c := counter{e: e, writers: writers, last: last, at: map[string]int{}}
+	for {
 		ev, err := w.Next(e.ctx)
 		if err != nil {
 			return err
 		}
-		r := ev.GetUpsert().GetResource()
-		if r == nil {
-			live = true
-			continue
+		if done, err := c.count(ev); done || err != nil {
+			return err
 		}
-		n, err := strconv.Atoi(e.text(r))
+	}
+}
+
+// countUpPushed is countUp with Push, where there is one.
+func (e *env) countUpPushed(writers, last int) error {
+	w, err := e.b.Watch(resource.Query{Type: e.typ})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	p, ok := w.(resource.PushedWatch)
+	if !ok {
+		return nil
+	}
+	c := counter{e: e, writers: writers, last: last, at: map[string]int{}}
+	counted := errors.New("counted")
+	err = p.Push(e.ctx, func(ev *pb.WatchEvent) error {
+		b, err := proto.Marshal(ev)
 		if err != nil {
 			return err
 		}
-		name := r.GetId().GetName()
-		if live && (n != at[name]+1 || r.GetModifyIndex() < index) {
-			return fmt.Errorf("%s at %d after %d, index %d after %d", name, n, at[name], r.GetModifyIndex(), index)
+		got := new(pb.WatchEvent) // what who receives it would see
+		if err := proto.Unmarshal(b, got); err != nil {
+			return err
 		}
-		at[name] = n
-		if live {
-			index = r.GetModifyIndex()
+		done, err := c.count(got)
+		if done {
+			return counted
 		}
-		if n == last {
-			done++
-		}
+		return err
+	})
+	if errors.Is(err, counted) {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// counter checks the events of one watch.
+type counter struct {
+	e             *env
+	writers, last int
+	at            map[string]int
+	live          bool
+	index         uint64
+	done          int
+}
+
+// count returns true when all writers have reached last.
+func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
+	r := ev.GetUpsert().GetResource()
+	if r == nil {
+		c.live = true
+		return c.done == c.writers, nil
+	}
+	n, err := strconv.Atoi(c.e.text(r))
+	if err != nil {
+		return false, err
+	}
+	name := r.GetId().GetName()
+	if c.live && (n != c.at[name]+1 || r.GetModifyIndex() < c.index) {
+		return false, fmt.Errorf("%s at %d after %d, index %d after %d", name, n, c.at[name], r.GetModifyIndex(), c.index)
+	}
+	c.at[name] = n
+	if c.live {
+		c.index = r.GetModifyIndex()
+	}
+	if n == c.last {
+		c.done++
+	}
+	return c.live && c.done == c.writers, nil
 }
 
 func testWait(e *env) {
