@@ -17,6 +17,10 @@
 // of its ResourceService (type kv/v1/Entry), which reads, checks and then compares and swaps; etcd's is a plain Put. A strong
 // read is a linearizable one of etcd. A watcher is one WatchList of wanfed, one watch in a common stream of etcd: what the two APIs offer.
 //
+// Until a watcher has a write is counted from when the write is sent, and "after answer" from when its answer comes (0 if the event
+// comes first), as etcd's own benchmark does. The latter flatters who answers late: etcd tells watchers before it answers, as far as
+// they read. The first writes, which dial, are not counted. Events are as many as come in -for, of at least -changes writes.
+//
 // # Limits
 //
 // Linux, for the memory of the processes. Clients and servers share the machine's cores: ratios count, figures are those of

@@ -49,7 +49,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	fs.StringVar(&s.rows, "rows", "", "only rows whose names begin with one of these, separated by commas; for example write,fanout/1000")
 	fs.StringVar(&s.dir, "dir", "", "folder on the disk to measure; default: that of temporary files")
 	fs.IntVar(&s.rounds, "rounds", 3, "rounds")
-	fs.IntVar(&s.changes, "changes", 50, "writes that watchers are measured with")
+	fs.IntVar(&s.changes, "changes", 50, "writes that watchers are measured with, at least")
 	fs.DurationVar(&s.measure, "for", 3*time.Second, "measured time of a run")
 	fs.DurationVar(&s.warm, "warm", time.Second, "time of a run before that")
 	if err := fs.Parse(args); err != nil {

@@ -35,6 +35,7 @@ const (
 	perConn     = 16
 	watchConns  = 8
 	fanoutWait  = 20 * time.Second
+	warmChanges = 20
 	storedCount = 100_000
 )
 
@@ -135,121 +136,6 @@ func dialAll(c *contender, n int) (conns []*grpc.ClientConn, closeAll func(), er
 func percentile(all []time.Duration, p int) float64 {
 	slices.Sort(all)
 	return float64(all[min(len(all)-1, len(all)*p/100)].Microseconds()) / 1000
-}
-
-// fanout writes a key that many watch, again when all have the last write.
-func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
-	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
-		cc, err := c.dial()
-		if err != nil {
-			return nil, err
-		}
-		defer cc.Close()
-		f := newFollowed(watches)
-		conns := min(watches, watchConns)
-		failed := make(chan error, conns)
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		for i := range conns {
-			w, err := dialWatcher(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			defer w.conn.Close()
-			n := watches/conns + btoi(i < watches%conns)
-			wg.Go(func() { failed <- c.follow(w, "fanout", n, f.ready, f.event) })
-		}
-		if err := f.await(ctx, failed); err != nil {
-			return nil, fmt.Errorf("begin to watch: %w", err)
-		}
-		f.measuring.Store(true)
-		value := make([]byte, valueSize)
-		cpu, err := c.CPUTime()
-		if err != nil {
-			return nil, err
-		}
-		for range s.changes {
-			f.expect()
-			if err := c.put(ctx, cc, "fanout", value); err != nil {
-				return nil, err
-			}
-			if err := f.await(ctx, failed); err != nil {
-				return nil, err
-			}
-		}
-		used, err := c.CPUTime()
-		return map[string]float64{
-			"p50 ms": percentile(f.lags, 50), "p99 ms": percentile(f.lags, 99),
-			"server µs": float64((used - cpu).Microseconds()) / float64(s.changes*watches),
-		}, err
-	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// followed counts what watchers have received.
-type followed struct {
-	watches   int
-	measuring atomic.Bool
-	left      atomic.Int64
-	done      chan struct{}
-	start     time.Time
-	sent      atomic.Int64
-
-	mu   sync.Mutex
-	lags []time.Duration
-}
-
-func newFollowed(watches int) *followed {
-	f := &followed{watches: watches, start: time.Now()}
-	f.expect()
-	return f
-}
-
-// expect begins to wait for one event, or beginning, of every watch.
-func (f *followed) expect() {
-	f.done = make(chan struct{})
-	f.left.Store(int64(f.watches))
-	f.sent.Store(int64(time.Since(f.start)))
-}
-
-func (f *followed) ready(n int) {
-	if f.left.Add(int64(-n)) == 0 {
-		close(f.done)
-	}
-}
-
-func (f *followed) event(n int) {
-	if !f.measuring.Load() {
-		return
-	}
-	lag := time.Since(f.start) - time.Duration(f.sent.Load())
-	f.mu.Lock()
-	for range n {
-		f.lags = append(f.lags, lag)
-	}
-	f.mu.Unlock()
-	f.ready(n)
-}
-
-func (f *followed) await(ctx context.Context, failed <-chan error) error {
-	timeout := time.NewTimer(fanoutWait)
-	defer timeout.Stop()
-	select {
-	case <-f.done:
-		return nil
-	case err := <-failed:
-		return fmt.Errorf("a watch ended: %w", err)
-	case <-timeout.C:
-		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutWait)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // memory is what storedCount records add to the process's.

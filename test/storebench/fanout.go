@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// fanout writes a key that many watch, again when all have the last write.
+func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
+	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
+		cc, err := c.dial()
+		if err != nil {
+			return nil, err
+		}
+		defer cc.Close()
+		f := newFollowed(watches)
+		conns := min(watches, watchConns)
+		failed := make(chan error, conns)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for i := range conns {
+			w, err := dialWatcher(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			defer w.conn.Close()
+			n := watches/conns + btoi(i < watches%conns)
+			wg.Go(func() { failed <- c.follow(w, "fanout", n, f.ready, f.event) })
+		}
+		if err := f.await(ctx, failed); err != nil {
+			return nil, fmt.Errorf("begin to watch: %w", err)
+		}
+		value := make([]byte, valueSize)
+		change := func() error {
+			f.expect()
+			if err := c.put(ctx, cc, "fanout", value); err != nil {
+				return err
+			}
+			acked := time.Since(f.start)
+			if err := f.await(ctx, failed); err != nil {
+				return err
+			}
+			f.measured(acked)
+			return nil
+		}
+		f.measuring.Store(true)
+		for range warmChanges { // the first one dials, with its TLS handshake
+			if err := change(); err != nil {
+				return nil, err
+			}
+		}
+		f.lags, f.late = nil, nil
+		cpu, err := c.CPUTime()
+		if err != nil {
+			return nil, err
+		}
+		changes := 0
+		for begin := time.Now(); changes < s.changes || time.Since(begin) < s.measure; changes++ {
+			if err := change(); err != nil {
+				return nil, err
+			}
+		}
+		used, err := c.CPUTime()
+		return map[string]float64{
+			"p50 ms": percentile(f.lags, 50), "p99 ms": percentile(f.lags, 99),
+			"p50 ms after answer": percentile(f.late, 50), "p99 ms after answer": percentile(f.late, 99),
+			"server µs": float64((used - cpu).Microseconds()) / float64(changes*watches),
+		}, err
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// followed counts what watchers have received.
+type followed struct {
+	watches   int
+	measuring atomic.Bool
+	left      atomic.Int64
+	done      chan struct{}
+	start     time.Time
+	sent      time.Duration
+
+	mu       sync.Mutex
+	received []receipt // of this write
+
+	lags []time.Duration // since the write was sent
+	late []time.Duration // since its answer came; 0 if the event came first
+}
+
+// receipt is some events that came at once.
+type receipt struct {
+	at time.Duration
+	n  int
+}
+
+func newFollowed(watches int) *followed {
+	f := &followed{watches: watches, start: time.Now()}
+	f.expect()
+	return f
+}
+
+// expect begins to wait for one event, or beginning, of every watch.
+func (f *followed) expect() {
+	f.done = make(chan struct{})
+	f.left.Store(int64(f.watches))
+	f.sent = time.Since(f.start)
+}
+
+func (f *followed) ready(n int) {
+	if f.left.Add(int64(-n)) == 0 {
+		close(f.done)
+	}
+}
+
+func (f *followed) event(n int) {
+	if !f.measuring.Load() {
+		return
+	}
+	at := time.Since(f.start)
+	f.mu.Lock()
+	f.received = append(f.received, receipt{at, n})
+	f.mu.Unlock()
+	f.ready(n)
+}
+
+// measured takes down the receipts of a write that all have.
+func (f *followed) measured(acked time.Duration) {
+	for _, r := range f.received {
+		for range r.n {
+			f.lags = append(f.lags, r.at-f.sent)
+			f.late = append(f.late, max(0, r.at-acked))
+		}
+	}
+	f.received = f.received[:0]
+}
+
+func (f *followed) await(ctx context.Context, failed <-chan error) error {
+	timeout := time.NewTimer(fanoutWait)
+	defer timeout.Stop()
+	select {
+	case <-f.done:
+		return nil
+	case err := <-failed:
+		return fmt.Errorf("a watch ended: %w", err)
+	case <-timeout.C:
+		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutWait)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
