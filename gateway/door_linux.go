@@ -37,7 +37,8 @@ func (w *worker) openDoor(l Listener) error {
 		return fmt.Errorf("listener %s (%s side): %w", l.Addr(), l.Side.name, err)
 	}
 	d := &door{fd: fd, side: l.Side, turn: 1}
-	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // this and the next are for what it accepts
+	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // this and the next two are for what it accepts
+	sysAnswers(fd)
 	sysWatchPeer(fd)
 	w.doors = append(w.doors, d)
 	return d.open(w)

@@ -44,6 +44,7 @@ type socket struct {
 	readable bool   // there may be something to read
 	writable bool   // it may be able to take something
 	hungUp   bool   // the peer has ended its direction: there is an end to be read, behind what is left
+	broken   bool   // what is there to be read is, in the end, a failure
 	ended    bool   // the end was read
 	shut     bool   // our direction is ended
 	watched  bool   // an event comes when it is writable again
@@ -61,6 +62,9 @@ func (s *socket) event(w *worker, what uint32) {
 	}
 	if what&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.hungUp = true
+	}
+	if what&unix.EPOLLERR != 0 {
+		s.broken = true
 	}
 	if what&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.writable = true
@@ -114,7 +118,7 @@ func (p *pair) refuse(w *worker, r *refusal) {
 	p.trip.endsBy(r.reason.String())
 	w.engine.refusals.count(p.side, p.remote.String(), r)
 	if a := r.alert(); a != nil {
-		sysSend(p.client.fd, a)
+		sysSend(p.client.fd, a, 0)
 	}
 	p.close(w)
 }

@@ -74,7 +74,7 @@ func (s *socket) drain(w *worker, dst *socket) bool {
 		}
 		b := s.held
 		s.held = nil
-		if !s.give(w, dst, b) || s.held != nil {
+		if !s.give(w, dst, b, 0) || s.held != nil {
 			return false
 		}
 	}
@@ -100,9 +100,9 @@ func (s *socket) drain(w *worker, dst *socket) bool {
 	return true
 }
 
-// give sends b to dst and keeps a copy of what it does not take. It returns false if the pair has come to its end.
-func (s *socket) give(w *worker, dst *socket, b []byte) bool {
-	n, errno := sysSend(dst.fd, b)
+// give sends b to dst, as sysSend does, and keeps a copy of what it does not take. It returns false if the pair has come to its end.
+func (s *socket) give(w *worker, dst *socket, b []byte, flags int) bool {
+	n, errno := sysSend(dst.fd, b, flags)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR {
 		s.broke(w, dst)
 		return false
@@ -164,7 +164,7 @@ func (s *socket) blocked(w *worker) {
 
 // copy moves bytes by the worker's buffer. It returns false if there are none, or the pair has come to its end.
 func (s *socket) copy(w *worker, dst *socket) (int, bool) {
-	room := w.buf[:bulkSize]
+	room, flags := w.buf[:bulkSize], 0
 	n, errno := sysRecv(s.fd, room)
 	switch {
 	case errno == unix.EAGAIN:
@@ -181,15 +181,18 @@ func (s *socket) copy(w *worker, dst *socket) (int, bool) {
 		return 0, true
 	case n < len(room):
 		s.full = 0
-		if !s.hungUp {
+		switch {
+		case !s.hungUp:
 			s.dry(w) // it is empty; an event says when more has come
+		case !s.broken:
+			flags = unix.MSG_MORE // the end comes next, and goes along
 		}
 	default:
 		if s.full++; s.full >= bulkReads {
 			s.bulk, s.full = !s.plain, 0
 		}
 	}
-	return n, s.give(w, dst, room[:n])
+	return n, s.give(w, dst, room[:n], flags)
 }
 
 // splice has the kernel move bytes to the pipe, from where drain takes them. It returns false if there are none, or the pair has

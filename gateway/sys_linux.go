@@ -19,8 +19,9 @@ func sysRecv(fd int32, b []byte) (int, unix.Errno) {
 	return count(n, e), e
 }
 
-func sysSend(fd int32, b []byte) (int, unix.Errno) {
-	n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
+// sysSend sends b. flags are none, or MSG_MORE: the last of b may wait a moment for what is sent next.
+func sysSend(fd int32, b []byte, flags int) (int, unix.Errno) {
+	n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unix.MSG_NOSIGNAL|flags), 0, 0)
 	return count(n, e), e
 }
 
@@ -48,6 +49,11 @@ func sysSet(fd int32, level, option, value int) unix.Errno {
 	_, _, e := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
 	return e
 }
+
+// sysAnswers has the kernel expect of a connection that what comes is answered soon, so that it acknowledges that with the answer and
+// not before: a packet less for the hello, and one for the last step of a connect. It goes back to its usual ways with a connection
+// on which no answer follows in 40 ms.
+func sysAnswers(fd int32) { sysSet(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
 // sysReset makes the close of a connection a reset, so that its peer learns that data is missing.
 func sysReset(fd int32) {
@@ -97,6 +103,7 @@ func sysConnect(addr netip.AddrPort) (int32, unix.Errno) {
 	}
 	fd := int32(s)
 	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	sysAnswers(fd)
 	_, _, e = unix.RawSyscall(unix.SYS_CONNECT, s, uintptr(sa), size)
 	if e != 0 && e != unix.EINPROGRESS {
 		sysClose(fd)

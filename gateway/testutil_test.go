@@ -100,6 +100,11 @@ type running struct {
 
 func start(t testing.TB, cfg Config, routes ...Route) *running {
 	t.Helper()
+	return startOn(t, listen(t), cfg, routes...)
+}
+
+func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *running {
+	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -112,7 +117,6 @@ func start(t testing.TB, cfg Config, routes ...Route) *running {
 	}
 	side := NewSide("lan")
 	side.SetTable(mustTable(t, routes...))
-	ln := listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	errc := make(chan error, 1)
 	go func() { errc <- p.Run(ctx, Listener{ln, side}) }()

@@ -94,7 +94,7 @@ func (t *try) event(w *worker, what uint32) {
 // sendHello sends what the peer takes of the hello. Before the connection is there, that is nothing; to an address near by it
 // may be there at once.
 func (t *try) sendHello() unix.Errno {
-	n, errno := sysSend(t.fd, t.search.hello[t.sent:])
+	n, errno := sysSend(t.fd, t.search.hello[t.sent:], 0)
 	if errno == 0 {
 		t.state = tryAsking
 	}
@@ -172,7 +172,7 @@ func (t *try) win(w *worker, answer []byte, more bool) {
 	w.young.push(p)
 	s.release(w)
 	if len(answer) > 0 {
-		u.give(w, &p.client, answer)
+		u.give(w, &p.client, answer, 0)
 	}
 	if p.state == stateRelay {
 		p.relay(w, &p.client)
