@@ -11,6 +11,9 @@ import (
 
 // Errors of the service and of checks, beside those of a Backend.
 var (
+	// ErrUnwritable: this server cannot write its log, of a full disk for one, and knows of no other that leads. Nothing was
+	// written. It passes when somebody sees to the disk. Replicated Backends fail with it.
+	ErrUnwritable = errors.New("this server cannot write its log")
 	// ErrInvalid: the request breaks a rule; sending it again does not help. The text names field, value and rule.
 	ErrInvalid = errors.New("invalid")
 	// ErrFederated: the type is federated, this datacenter is not the primary, and the write cannot be forwarded.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,11 +25,13 @@ type Replica interface {
 	ReadIndex(ctx context.Context) (uint64, error)
 	// WaitIndex returns when this server has applied everything up to index, or ctx ends (its error).
 	WaitIndex(ctx context.Context, index uint64) error
+	// Trouble returns why this server cannot write its log now, an ErrUnwritable, or nil.
+	Trouble() error
 }
 
 // Routed is a Backend that takes writes and strong reads on every server: it has the leader do what only that can, and reads
 // what is stored here. A strong read waits until this server has applied what the leader had acknowledged. Neither waits for a
-// leader: without one they fail with ErrNotLeader.
+// leader: without one they fail with ErrNotLeader, or with ErrUnwritable.
 type Routed struct {
 	node  string
 	local Replica
@@ -59,6 +62,9 @@ func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 	}
 	node, ok := b.local.Leader()
 	if !ok {
+		if why := b.local.Trouble(); why != nil { // to wait for a leader may be in vain
+			return nil, why
+		}
 		return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
 	}
 	if node == b.node { // elected, and about to be level with what came before
@@ -76,8 +82,21 @@ func (b *Routed) fresh(ctx context.Context, c Consistency) error {
 	if err != nil {
 		return err
 	}
-	return b.local.WaitIndex(ctx, index)
+	why := b.local.Trouble()
+	if why != nil { // what is missing here may not come
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, troubledWait)
+		defer cancel()
+	}
+	err = b.local.WaitIndex(ctx, index)
+	if why != nil && errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w (%v)", why, err)
+	}
+	return err
 }
+
+// troubledWait is how long a strong read waits for what the leader has, at a server that cannot write its log.
+const troubledWait = time.Second
 
 func (b *Routed) readIndex(ctx context.Context) (uint64, error) {
 	leader, err := b.leader(ctx)

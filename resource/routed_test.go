@@ -5,6 +5,7 @@ package resource_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -22,11 +23,13 @@ type replica struct {
 	leader string
 	leads  bool
 	asked  int
+	why    error // Trouble
 }
 
 func (r *replica) IsLeader() bool                            { return r.leads }
 func (r *replica) Leader() (string, bool)                    { return r.leader, r.leader != "" }
 func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
+func (r *replica) Trouble() error                            { return r.why }
 func (r *replica) ReadIndex(context.Context) (uint64, error) { r.asked++; return 1, nil }
 
 // answers is a leader that answers every call with err.
@@ -67,6 +70,12 @@ func TestRouted(t *testing.T) {
 			t.Errorf("without a leader: %v", err)
 		}
 	}
+	local.why = fmt.Errorf("%w: no room", resource.ErrUnwritable)
+	for _, err := range []error{commit(), read()} {
+		if !errors.Is(err, resource.ErrUnwritable) || errors.Is(err, resource.ErrNotLeader) {
+			t.Errorf("without a leader, and without room: %v", err)
+		}
+	}
 	// This server does, or is about to.
 	for _, leads := range []bool{true, false} {
 		local.leader, local.leads, local.asked = "a", leads, 0
@@ -83,6 +92,7 @@ func TestRouted(t *testing.T) {
 	}{
 		{resource.StatusError(resource.ErrNotLeader), resource.ErrNotLeader, true},
 		{resource.StatusError(resource.ErrConflict), resource.ErrConflict, true},
+		{resource.StatusError(resource.ErrUnwritable), resource.ErrUnwritable, true},
 		{resource.StatusError(resource.ErrMarked), resource.ErrMarked, true},
 		{status.Error(codes.PermissionDenied, "no"), nil, true},
 		{status.Error(codes.Unavailable, "connection lost"), resource.ErrUnknownOutcome, false},

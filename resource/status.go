@@ -29,6 +29,7 @@ var errorClasses = []struct {
 	{ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{ErrDenied, codes.PermissionDenied, "DENIED"},
 	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
+	{ErrUnwritable, codes.Unavailable, "UNWRITABLE"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},
 	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},
 	{ErrConflict, codes.Aborted, "CONFLICT"},

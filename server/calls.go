@@ -42,6 +42,7 @@ type leadership interface {
 	IsLeader() bool
 	Leader() (node string, ok bool)
 	LeaderChanged() <-chan struct{}
+	Trouble() error
 }
 
 // calls checks and routes gRPC calls before services see them.
@@ -159,6 +160,9 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 
 // noLeader is what a call fails with that has waited for a leader in vain.
 func (c *calls) noLeader() error {
+	if why := c.leader.Trouble(); why != nil {
+		return status.Errorf(codes.Unavailable, "%s has no leader: %s: %v", c.dc, c.node, why)
+	}
 	return status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
 }
 

@@ -20,6 +20,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descLeader    = desc("leader", "1 while this server leads its datacenter.")
+	descWritable  = desc("log_writable", "1 while this server can write its log; 0 when its disk is full, for one.")
 	descMembers   = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
 	descAccepted  = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused   = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
@@ -57,6 +58,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(descLeader, one(c.p.store.IsLeader()))
+	gauge(descWritable, one(c.p.store.Trouble() == nil))
 	for name, members := range map[string][]pool.Member{"lan": c.p.lan.Members(), "wan": c.p.wan.Members()} {
 		n := map[pool.Status]int{pool.StatusAlive: 0, pool.StatusFailed: 0, pool.StatusLeft: 0}
 		for _, m := range members {

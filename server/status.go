@@ -139,6 +139,8 @@ func (s source) components() []api.ComponentStatus {
 	node, hasLeader := s.p.store.Leader()
 	peers, _ := s.p.store.Peers()
 	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %d voters", orNone(node), len(peers)))
+	why := s.p.store.Trouble()
+	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
 	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
 	add("gossip keys", true, "", s.p.keyring.detail())

@@ -174,7 +174,7 @@ func operatorOf(b *testing.B, l *loopback, dc string) *http.Client {
 }
 
 // unusedPort is one that nobody listens on: a server must know that of the first one before it runs.
-func unusedPort(b *testing.B) int {
+func unusedPort(b testing.TB) int {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -57,7 +57,7 @@ func commitError(err error) error {
 		return resource.ErrNotLeader
 	case errors.Is(err, raft.ErrEnqueueTimeout): // Raft never took it
 		return context.DeadlineExceeded
-	case errors.Is(err, errRefused):
+	case errors.Is(err, errRefused), errors.Is(err, resource.ErrUnwritable):
 		return err
 	default: // leadership lost, disk fault, shutdown or our own impatience: the entry may be in the log of some server
 		return errors.Join(resource.ErrUnknownOutcome, err)

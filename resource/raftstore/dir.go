@@ -122,3 +122,14 @@ func removeTorn(dir string) error {
 	}
 	return nil
 }
+
+// remedy is what to do about a data dir that cannot be opened.
+func remedy(err error) string {
+	if unusable(err) {
+		return "nothing in it is lost: make room, or make it writable, and start the server again"
+	}
+	return "restore it from a backup, or remove it so that the server joins anew"
+}
+
+// unusable says whether err is of a data dir that is as it should be, but cannot be written.
+func unusable(err error) bool { return curable(err) || errors.Is(err, fs.ErrPermission) }

@@ -3,15 +3,11 @@
 package raftstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,61 +40,6 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// noise is text that does not compress, of n bytes.
-func noise(n int) string {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte('a' + rand.IntN(26))
-	}
-	return string(b)
-}
-
-// TestDiskFull: on a full disk the store fails and says so; once there is room, everything that was acknowledged is there, and
-// writes go on.
-func TestDiskFull(t *testing.T) {
-	dir := smallDisk(t, 6<<20)
-	nw := loopback(t)
-	cfg := nw.config(t, "a", dir)
-	cfg.SegmentSize = 256 << 10
-	s, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Bootstrap([]string{"a"}); err != nil {
-		t.Fatal(err)
-	}
-	awaitLeader(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	texts := map[string]string{}
-	for n := 0; err == nil; n++ {
-		name, text := fmt.Sprintf("n%d", n), noise(20_000)
-		if _, err = s.Commit(ctx, resource.PutOp(thing(t, name, text), "")); err == nil {
-			texts[name] = text
-		}
-	}
-	<-s.Failed()
-	for _, err := range []error{err, s.Err()} {
-		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "see to the disk") {
-			t.Errorf("the write that found no room: %v", err)
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	remount(t, dir, 0, "size=64m")
-	s = mustOpen(t, nw.config(t, "a", dir))
-	defer s.Close() // before the disk is unmounted
-	write(t, []*Store{s}, "after", "1")
-	texts["after"] = "1"
-	for name, text := range texts {
-		if got := textOf(t, s, resource.Strong, name); got != text {
-			t.Errorf("%s holds %.20q, %d bytes; want %.20q", name, got, len(got), text)
-		}
-	}
-	t.Logf("%d writes before the disk was full", len(texts)-1)
-}
-
 // TestReadOnlyDir: a store whose directory cannot be written does not open, says which it is, and leaves it as it is.
 func TestReadOnlyDir(t *testing.T) {
 	dir := smallDisk(t, 16<<20)
@@ -121,7 +62,7 @@ func TestReadOnlyDir(t *testing.T) {
 		s.Close()
 		t.Fatal("it opened")
 	}
-	if !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "read-only file system") {
+	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "read-only file system") || !strings.Contains(text, "make it writable, and start the server again") {
 		t.Errorf("the error is %v", err)
 	}
 	remount(t, dir, 0, "size=16m")

@@ -36,6 +36,12 @@
 // answer. Close waits for these as well; only if Raft drops an answer in the moment it stops does one outlive it, holding
 // nothing but that answer.
 //
+// # Disks
+//
+// A disk that is full or read-only stops no store: it adds nothing to its log (resource.ErrUnwritable, Trouble), does not vote
+// and so does not lead, and reads on; each later write is a try. That there is room is found out before anything is written: the file
+// of the next segment is made while the last one has a quarter left (see room). After any other error of the log the store fails.
+//
 // # Failure
 //
 // A log entry that this version cannot apply, because a newer one wrote it, stops the store before it loses anything: Failed

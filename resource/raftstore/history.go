@@ -25,22 +25,18 @@ import (
 // snapshot, and raft-wal refuses the entry after the snapshot, for ever. See dropCovered.
 type history struct {
 	*wal.WAL
-	fail   func(error)              // the store can go no further
+	disk   *disk
 	newest atomic.Pointer[raft.Log] // index and term of the newest snapshot that is part of the state
 	stored atomic.Pointer[raft.Log] // of a snapshot from the leader that is on disk, and not restored yet
 }
 
 var _ raft.MonotonicLogStore = (*history)(nil)
 
-// StoreLogs fails the store with the log. After a write that failed, of a full disk for one, nobody knows what of it is on the
-// disk, and raft-wal takes no further one: the next process reads again what is there.
-func (h *history) StoreLogs(logs []*raft.Log) error {
-	err := h.WAL.StoreLogs(logs)
-	if err != nil && !errors.Is(err, wal.ErrClosed) {
-		h.fail(err)
-	}
-	return err
-}
+// StoreLogs is the log's, as far as there is room.
+func (h *history) StoreLogs(logs []*raft.Log) error { return h.disk.append(logs) }
+
+// DeleteRange is the log's too.
+func (h *history) DeleteRange(first, last uint64) error { return h.disk.cut(first, last) }
 
 // StoreLog is StoreLogs for one entry.
 func (h *history) StoreLog(log *raft.Log) error { return h.StoreLogs([]*raft.Log{log}) }

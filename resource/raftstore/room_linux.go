@@ -3,15 +3,34 @@
 package raftstore
 
 import (
-	"fmt"
+	"errors"
+	"io"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-func preallocate(f *os.File, size int64) error {
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil && err != unix.EOPNOTSUPP {
-		return fmt.Errorf("make a file of %d bytes: %w", size, err)
+// reserve sees to it that the first bytes of a file have their blocks on the disk, without changing its size. File systems that
+// cannot do that are left alone.
+func reserve(path string, bytes int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, bytes); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
 	}
 	return nil
+}
+
+// dataEnd returns where in a file that was allocated ahead the data end, or more.
+func dataEnd(f *os.File) int64 {
+	end, err := f.Seek(0, unix.SEEK_HOLE)
+	if err != nil {
+		return math.MaxInt64
+	}
+	_, _ = f.Seek(0, io.SeekStart)
+	return end
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
 
 	"github.com/wanfed/wanfed/internal/hclogs"
 	"github.com/wanfed/wanfed/resource"
@@ -29,6 +30,7 @@ type Store struct {
 	log     *slog.Logger
 	lock    *os.File
 	wal     *wal.WAL
+	disk    *disk
 	streams *streams
 	trans   *transport
 	history *history
@@ -83,13 +85,16 @@ func Open(cfg Config) (_ *Store, err error) {
 		}
 	}()
 	if s.lock, err = lockDir(cfg.Dir, cfg.Node); err != nil {
+		if unusable(err) {
+			err = fmt.Errorf("%w; %s", err, remedy(err))
+		}
 		return nil, err
 	}
 	if err := s.openLog(); err != nil {
-		return nil, fmt.Errorf("read data dir %s: %w; restore it from a backup, or remove it so that the server joins anew", cfg.Dir, err)
+		return nil, fmt.Errorf("read data dir %s: %w; %s", cfg.Dir, err, remedy(err))
 	}
 	if err := s.startRaft(); err != nil {
-		return nil, fmt.Errorf("start raft from data dir %s: %w; restore it from a backup, or remove it so that the server joins anew", cfg.Dir, err)
+		return nil, fmt.Errorf("start raft from data dir %s: %w; %s", cfg.Dir, err, remedy(err))
 	}
 	s.follow.Go(s.followLeadership)
 	if s.alone() {
@@ -118,7 +123,7 @@ func (s *Store) openLog() error {
 	if err := errors.Join(removeTorn(s.cfg.Dir), removeSpools(s.cfg.Dir)); err != nil {
 		return err
 	}
-	meta := &metadb.BoltMetaDB{}
+	meta, room := &metadb.BoltMetaDB{}, newRoom(dir, s.cfg.SegmentSize)
 	return unpanicked(func() (err error) {
 		defer func() {
 			if s.wal == nil {
@@ -130,9 +135,11 @@ func (s *Store) openLog() error {
 		}
 		s.wal, err = wal.Open(dir,
 			wal.WithMetaStore(meta),
+			wal.WithSegmentFiler(segment.NewFiler(dir, room)),
 			wal.WithSegmentSize(s.cfg.SegmentSize),
 			wal.WithMetricsCollector(walMetrics{}),
 			wal.WithLogger(hclogs.New(slog.New(hclogs.Demote(s.log.Handler())), "wal")))
+		s.disk = &disk{wal: s.wal, room: room, log: s.log, fail: s.failLog}
 		return err
 	})
 }
@@ -146,7 +153,7 @@ func (s *Store) startRaft() error {
 	s.trans = newTransport(&raft.NetworkTransportConfig{
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
-	s.history = &history{WAL: s.wal, fail: s.failLog}
+	s.history = &history{WAL: s.wal, disk: s.disk}
 	m := &machine{state: s.state, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
 	err = unpanicked(func() error {
 		if err := s.history.open(snaps); err != nil {
@@ -155,7 +162,7 @@ func (s *Store) startRaft() error {
 		if err := s.unproven.open(s.cfg.Dir, s.history.covered()); err != nil {
 			return err
 		}
-		r, err := raft.NewRaft(rc, m, s.history, s.wal, snapshots{snaps, s.history}, s.trans)
+		r, err := raft.NewRaft(rc, m, s.history, ballot{s.wal, s.disk}, snapshots{snaps, s.history}, s.trans)
 		if err == nil {
 			s.raft, s.stop = r, sync.OnceValue(r.Shutdown)
 		}
@@ -185,28 +192,6 @@ func (s *Store) fail(err error) {
 		s.state.Close() // ends watches and waits, which then find err
 		close(s.failedc)
 	}
-}
-
-// failLog fails the store whose log cannot be written. If raft-wal could not begin the next file it says no more than that the last
-// one is full, so that it is asked of the disk again.
-func (s *Store) failLog(err error) {
-	dir := filepath.Join(s.cfg.Dir, logDir)
-	if errors.Is(err, wal.ErrSealed) {
-		if why := room(dir, s.cfg.SegmentSize); why != nil {
-			err = why
-		}
-	}
-	s.fail(fmt.Errorf("write the log in %s: %w; nothing that was acknowledged is lost: see to the disk and start the server again", dir, err))
-}
-
-// room says why a file of some bytes cannot be made in dir, if it cannot.
-func room(dir string, size int) error {
-	f, err := os.CreateTemp(dir, "room-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	return errors.Join(preallocate(f, int64(size)), f.Close())
 }
 
 // Failed returns a channel that is closed if the store can go no further; Err says why then.

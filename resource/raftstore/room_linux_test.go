@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/wanfed/wanfed/resource"
+)
+
+// noise is text that does not compress, of n bytes.
+func noise(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte('a' + rand.IntN(26))
+	}
+	return string(b)
+}
+
+// fill writes to s until it has no room, notes what was acknowledged, and returns why the next was not.
+func fill(t *testing.T, s *Store, texts map[string]string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		name, text := fmt.Sprintf("n%d", len(texts)), noise(20_000)
+		if _, err := s.Commit(ctx, resource.PutOp(thing(t, name, text), resource.AnyVersion)); err != nil {
+			return err
+		}
+		texts[name] = text
+	}
+}
+
+// ballast takes what room there is.
+func ballast(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 20; size >= 4096; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+	}
+}
+
+// checkTexts compares what s has with what was acknowledged.
+func checkTexts(t *testing.T, s *Store, texts map[string]string) {
+	t.Helper()
+	for name, text := range texts {
+		if got := textOf(t, s, resource.Eventual, name); got != text {
+			t.Errorf("%s of %s holds %.20q, %d bytes; want %.20q", name, s.cfg.Node, got, len(got), text)
+		}
+	}
+}
+
+// awaitWrite writes again and again, until it is done or a time is over in which it should be.
+func awaitWrite(t *testing.T, s *Store, name, text string) {
+	t.Helper()
+	for end := time.Now().Add(waitLimit); ; {
+		_, err := s.Commit(t.Context(), resource.PutOp(thing(t, name, text), resource.AnyVersion))
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, resource.ErrUnwritable) && !errors.Is(err, resource.ErrNotLeader) || time.Now().After(end) {
+			t.Fatalf("write %s: %v", name, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// TestDiskFull: on a full disk the store takes no writes, says why, and goes on reading; also if it is opened anew then. Once there
+// is room it leads and writes by itself, and everything that was acknowledged is there.
+func TestDiskFull(t *testing.T) {
+	dir := smallDisk(t, 6<<20)
+	nw := loopback(t)
+	var s *Store
+	open := func() {
+		t.Helper()
+		cfg := nw.config(t, "a", dir)
+		cfg.Heartbeat = 150 * time.Millisecond
+		var err error
+		if s, err = Open(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	defer func() { s.Close() }() // before the disk is unmounted
+	if err := s.Bootstrap([]string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	awaitLeader(t, s)
+	texts := map[string]string{}
+	for size := 6; size <= 12; size *= 2 {
+		before := len(texts)
+		err := fill(t, s, texts)
+		if !errors.Is(err, resource.ErrUnwritable) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
+			!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "see to the disk") {
+			t.Errorf("the write that found no room: %v", err)
+		}
+		t.Logf("%d writes before the disk was full: %v", len(texts)-before, err)
+		if err := s.Trouble(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("trouble is %v", err)
+		}
+		until(t, "it leads no more", []*Store{s}, func() bool { return !s.IsLeader() })
+		checkTexts(t, s, texts)
+
+		remount(t, dir, 0, fmt.Sprintf("size=%dm", 2*size))
+		awaitWrite(t, s, "after", "1")
+		if err := s.Trouble(); err != nil {
+			t.Errorf("trouble after it: %v", err)
+		}
+	}
+	ballast(t, dir)
+	if err := fill(t, s, texts); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("the disk is full again: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	for err := error(nil); !errors.Is(err, syscall.ENOSPC); { // it may lead with what room its last file has
+		if err = fill(t, s, texts); !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, resource.ErrNotLeader) {
+			t.Fatal(err)
+		}
+	}
+	remount(t, dir, 0, "size=64m")
+	awaitWrite(t, s, "last", "1")
+	texts["after"], texts["last"] = "1", "1"
+	checkTexts(t, s, texts)
+}
+
+// TestDiskFullFollower: the disk of one of three is full; the others go on, and what it lacks is sent to it when it has room.
+func TestDiskFullFollower(t *testing.T) {
+	small := smallDisk(t, 4<<20)
+	nw := loopback(t)
+	all := group(t, nw, func(c *Config) {
+		c.Heartbeat = 300 * time.Millisecond
+		if c.Node == "a" {
+			c.Dir = small
+		}
+	})
+	defer all["a"].Close() // before the disk is unmounted
+	leader := awaitLeader(t, values(all)...)
+	if leader != all["a"] {
+		if err := leader.TransferLeadershipTo(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		awaitLeader(t, all["a"])
+	}
+	texts := map[string]string{}
+	if err := fill(t, all["a"], texts); !errors.Is(err, resource.ErrUnwritable) {
+		t.Errorf("the leader whose disk is full: %v", err)
+	}
+	leader = awaitLeader(t, all["b"], all["c"])
+	for n := range 100 {
+		name := fmt.Sprintf("later%d", n)
+		texts[name] = noise(20_000)
+		put(t, leader, name, texts[name])
+	}
+	if err := all["a"].Trouble(); err == nil || all["a"].failure() != nil {
+		t.Errorf("trouble is %v, failure %v", err, all["a"].failure())
+	}
+	if n := textOf(t, all["a"], resource.Eventual, "later99"); n != "" {
+		t.Error("it has what it has no room for")
+	}
+	remount(t, small, 0, "size=64m")
+	awaitText(t, all["a"], "later99", texts["later99"])
+	checkTexts(t, all["a"], texts)
+}
+
+// faulty is a log's metadata that cannot be written for a while: what happens on a file system that turns read-only, which no test
+// can make one do under open files.
+type faulty struct {
+	types.MetaStore
+	err error
+}
+
+func (f *faulty) SetStable(key, value []byte) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.MetaStore.SetStable(key, value)
+}
+
+// TestTermNotWritten: a term counts though it cannot be written; no vote and no entry is stored before it is.
+func TestTermNotWritten(t *testing.T) {
+	dir := t.TempDir()
+	meta, room := &faulty{MetaStore: &metadb.BoltMetaDB{}}, newRoom(dir, 64<<10)
+	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithSegmentSize(64<<10), wal.WithSegmentFiler(segment.NewFiler(dir, room)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var failed error
+	d := &disk{wal: w, room: room, log: slog.New(slog.DiscardHandler), fail: func(err error) { failed = err }}
+	b := ballot{w, d}
+	entry := []*raft.Log{{Index: 1, Term: 7, Data: []byte("x")}}
+	meta.err = &os.PathError{Op: "write", Path: "x", Err: syscall.EROFS}
+	if err := b.SetUint64([]byte(keyTerm), 7); err != nil {
+		t.Errorf("the term: %v", err)
+	}
+	for what, err := range map[string]error{"a vote": b.SetUint64([]byte("LastVoteTerm"), 7), "an entry": d.append(entry)} {
+		if !errors.Is(err, resource.ErrUnwritable) || !errors.Is(err, syscall.EROFS) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if d.trouble() == nil || failed != nil {
+		t.Errorf("trouble %v, failed %v", d.trouble(), failed)
+	}
+	meta.err = nil
+	if err := d.append(entry); err != nil || d.trouble() != nil {
+		t.Errorf("an entry: %v, trouble %v", err, d.trouble())
+	}
+	if got, err := w.GetUint64([]byte(keyTerm)); got != 7 || err != nil {
+		t.Errorf("the term is %d, %v", got, err)
+	}
+	meta.err = syscall.EIO
+	if err := b.SetUint64([]byte(keyTerm), 8); err != nil || !errors.Is(failed, syscall.EIO) {
+		t.Errorf("broken hardware: %v, failed %v", err, failed)
+	}
+	if err := b.Set([]byte("LastVoteCand"), []byte("a")); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a vote on broken hardware: %v", err)
+	}
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// disked is a server, or one of three, and what was acknowledged of what was written through it.
+type disked struct {
+	*loopback
+	config proc.ServerConfig
+	server *proc.Server
+	client *http.Client
+	random *rand.ChaCha8
+	values map[string][]byte
+}
+
+// valueSize is what each write has: a file of the log, of 64 MiB, is full after some hundred.
+const valueSize = 500 << 10
+
+// soon bounds how long a write may take on a disk that is full: far less than the 7 s that one waits for a leader.
+const soon = 3 * time.Second
+
+func (l *loopback) disked(t *testing.T, node string, change func(*proc.ServerConfig)) *disked {
+	t.Helper()
+	d := &disked{loopback: l, random: rand.NewChaCha8([32]byte{1}), values: map[string][]byte{}}
+	d.config = proc.ServerConfig{
+		Program: []string{l.bin}, Dir: filepath.Join(l.dir, node), DC: "dc1", Node: node,
+		TLS: l.ca.Files(t, tlsutil.RoleServer, node, "dc1"), LogLevel: "info",
+	}
+	if change != nil {
+		change(&d.config)
+	}
+	d.client = &http.Client{Transport: &http.Transport{TLSClientConfig: l.client(t, tlsutil.RoleCLI, "op", "dc1", "server.dc1.wanfed")}}
+	return d
+}
+
+// data is the folder that is --data-dir.
+func (d *disked) data() string { return filepath.Join(d.config.Dir, "data") }
+
+func (d *disked) start() {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if d.server, err = proc.StartServer(ctx, d.config); err != nil {
+		d.t.Fatal(err)
+	}
+	d.keep(d.server.Process)
+	d.client.CloseIdleConnections()
+}
+
+// smallDisk mounts a file system of some MiB; only root can.
+func smallDisk(t *testing.T, dir string, mib int) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: it mounts a file system that is full, or cannot be written")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm", mib)); err != nil {
+		t.Skipf("cannot mount a file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // what the server's end, another cleanup, has freed by then goes
+			t.Errorf("unmount: %v", err)
+		}
+	})
+}
+
+func remount(t *testing.T, dir string, flags uintptr, options string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|flags, options); err != nil {
+		t.Fatalf("remount: %v", err)
+	}
+}
+
+// ask is one request to /v1/kv, with the deadline that any client should have.
+func (d *disked) ask(method, path string, body []byte) (status int, answer []byte, took time.Duration) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, strings.Replace(d.server.HTTP, "http:", "https:", 1)+"/v1/kv/"+path, bytes.NewReader(body))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	start := time.Now()
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp.StatusCode, answer, time.Since(start)
+}
+
+// put writes one more value and notes it if that is acknowledged; else it returns the answer, and how long it took.
+func (d *disked) put() (refusal string, took time.Duration) {
+	d.t.Helper()
+	name, value := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)), make([]byte, valueSize)
+	_, _ = d.random.Read(value) // never fails
+	status, answer, took := d.ask(http.MethodPut, name, value)
+	if status != http.StatusOK || string(bytes.TrimSpace(answer)) != "true" {
+		return fmt.Sprintf("%d %s", status, answer), took
+	}
+	d.values[name] = value
+	return "", took
+}
+
+// fill writes until a write is refused, and returns why.
+func (d *disked) fill() (refusal string, took time.Duration) {
+	d.t.Helper()
+	for range 1000 {
+		if refusal, took = d.put(); refusal != "" {
+			return refusal, took
+		}
+	}
+	d.t.Fatal("the disk is never full")
+	return "", 0
+}
+
+// awaitPut waits until a write is acknowledged.
+func (d *disked) awaitPut(what string) time.Duration {
+	d.t.Helper()
+	return lab.Eventually(d.t, patience, what, func(context.Context) error {
+		if refusal, _ := d.put(); refusal != "" {
+			return errors.New(refusal)
+		}
+		return nil
+	})
+}
+
+// check reads all that was acknowledged.
+func (d *disked) check(values map[string][]byte, query string) {
+	d.t.Helper()
+	for name, value := range values {
+		if status, answer, _ := d.ask(http.MethodGet, name+"?raw"+query, nil); status != http.StatusOK || !bytes.Equal(answer, value) {
+			d.t.Errorf("%s at %s: %d, %d bytes; %d were acknowledged: %.200q", name, d.config.Node, status, len(answer), len(value), answer)
+		}
+	}
+}
+
+const noSpace = "no space left on device"
+
+// wantUnwritable compares what a server says, while its disk cannot be written, with what it should.
+func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
+	d.t.Helper()
+	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "see to the disk") || took > soon {
+		d.t.Errorf("a write, after %v: %s", took, refusal)
+	}
+	select {
+	case <-d.server.Done():
+		d.t.Fatalf("the server ended: %v", d.server.Err())
+	default:
+	}
+	if v := metric(d.t, d.server.HTTP, "wanfed_log_writable"); v != 0 {
+		d.t.Errorf("wanfed_log_writable is %v", v)
+	}
+	out, err := exec.Command(d.bin, "status", "--http-addr", d.server.HTTP).CombinedOutput()
+	if text := string(out); err != nil || !strings.Contains(text, "cannot be written") || !strings.Contains(text, why) {
+		d.t.Errorf("wanfed status: %v\n%s", err, text)
+	}
+	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
+}
+
+// TestFullDisk: a server whose disk is full refuses writes at once, with the reason, and goes on reading; it goes on writing when there is
+// room, without being started again, and has all that it acknowledged, also after kill -9, and after a start on the full disk.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	l := newLoopback(t)
+	d := l.disked(t, "srv1", nil)
+	smallDisk(t, d.data(), 100)
+	d.start()
+	d.awaitPut("a leader")
+	refusal, took := d.fill()
+	t.Logf("after %d values of %d KiB, in %v: %s", len(d.values), valueSize>>10, took.Round(time.Millisecond), refusal)
+	d.wantUnwritable(noSpace, refusal, took)
+	before := rssOf(t, &site{server: d.server})
+	tries := 0
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); tries++ { // as leader, and as one that is not elected
+		if refusal, took = d.put(); !strings.Contains(refusal, noSpace) || took > soon {
+			t.Fatalf("a write, after %v: %s", took, refusal)
+		}
+	}
+	d.wantUnwritable(noSpace, refusal, took)
+	d.check(d.values, "&stale")
+	after := rssOf(t, &site{server: d.server})
+	t.Logf("memory: %d MiB when it was full, %d MiB after %d more writes in 2 s", before>>20, after>>20, tries)
+	if after > 2*before {
+		t.Errorf("memory grew from %d to %d MiB by writes that were refused", before>>20, after>>20)
+	}
+	if status, answer, took := d.ask(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("a strong read on a full disk, after %v: %d %s", took, status, answer)
+	}
+
+	remount(t, d.data(), 0, "size=190m")
+	t.Logf("writes again %v after there was room", d.awaitPut("a write after there was room").Round(time.Millisecond))
+	logOf(d.server.Process).await(t, `the log can be written again`)
+	if v := metric(t, d.server.HTTP, "wanfed_log_writable"); v != 1 {
+		t.Errorf("wanfed_log_writable is %v", v)
+	}
+	d.check(d.values, "")
+	refusal, took = d.fill()
+	d.wantUnwritable(noSpace, refusal, took)
+	d.server.Kill()
+
+	d.start()
+	lab.Eventually(t, patience, "the disk is full for the new process too", func(context.Context) error {
+		refusal, took = d.put()
+		if !strings.Contains(refusal, noSpace) {
+			return errors.New(refusal)
+		}
+		return nil
+	})
+	d.wantUnwritable(noSpace, refusal, took)
+	remount(t, d.data(), 0, "size=400m")
+	d.awaitPut("a write after there was room again")
+	d.check(d.values, "")
+	t.Logf("%d values acknowledged, none lost", len(d.values))
+}

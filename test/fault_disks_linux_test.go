@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// TestFullDiskOfOne: the disk of the leader of three servers is full. Another leads, and all three take writes, the full one by
+// forwarding them; when there is room, it gets what it lacks.
+func TestFullDiskOfOne(t *testing.T) {
+	t.Parallel()
+	l := newLoopback(t)
+	var all []*disked
+	first := unusedPort(t)
+	for _, node := range []string{"srv1", "srv2", "srv3"} {
+		d := l.disked(t, node, func(c *proc.ServerConfig) {
+			c.BootstrapExpect, c.RetryJoin = 3, []string{fmt.Sprintf("127.0.0.1:%d", first)}
+			if len(all) == 0 {
+				c.Port = first
+			}
+		})
+		if node == "srv1" {
+			smallDisk(t, d.data(), 100)
+		}
+		d.start()
+		all = append(all, d)
+	}
+	full, other := all[0], all[1]
+	full.awaitPut("a leader")
+	op := l.ca.Files(t, tlsutil.RoleCLI, "op", "dc1")
+	lab.Eventually(t, patience, "leadership of srv1", func(ctx context.Context) error {
+		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--dc", "dc1", "--server", full.server.Addr,
+			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	refusal, took := full.fill()
+	full.wantUnwritable(noSpace, refusal, took)
+	t.Logf("%d values until the disk of srv1 is full; others write after %v", len(full.values), other.awaitPut("a write by another leader").Round(time.Millisecond))
+	for range 20 {
+		if refusal, _ := other.put(); refusal != "" {
+			t.Errorf("a write at srv2: %s", refusal)
+		}
+	}
+	full.awaitPut("a write at srv1, for another leader")
+	other.check(full.values, "")
+	if status, answer, took := full.ask(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("a strong read at srv1, after %v: %d %.200s", took, status, answer)
+	}
+	if status, _, _ := full.ask(http.MethodGet, fmt.Sprintf("srv2-%d?raw&stale", len(other.values)-1), nil); status != http.StatusNotFound {
+		t.Errorf("srv1 has what it has no room for: %d", status)
+	}
+	remount(t, full.data(), 0, "size=400m")
+	t.Logf("srv1 is level %v after there was room", lab.Eventually(t, patience, "srv1 is level", func(context.Context) error {
+		for _, d := range []*disked{full, other} {
+			last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
+			if status, answer, _ := full.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
+				return fmt.Errorf("%s at srv1: %d %s", last, status, answer)
+			}
+		}
+		return nil
+	}).Round(time.Millisecond))
+	full.check(full.values, "&stale")
+	full.check(other.values, "&stale")
+	for _, d := range all[1:] { // and if those that went on go
+		d.server.Kill()
+		d.start()
+	}
+	all[2].awaitPut("a write when two have begun anew")
+	all[2].check(full.values, "")
+}
+
+// TestNoDisk: a server whose data dir cannot be written does not start: it ends with status 1 and says which directory, why, and what to do.
+func TestNoDisk(t *testing.T) {
+	t.Parallel()
+	l := newLoopback(t)
+	d := l.disked(t, "srv1", nil)
+	smallDisk(t, d.data(), 150)
+	d.start()
+	d.awaitPut("a leader")
+	if err := unix.Mount("tmpfs", d.data(), "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != syscall.EBUSY {
+		t.Fatalf("a file system with open files could be made read-only under the server (%v): let this test do so", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := d.server.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	remount(t, d.data(), unix.MS_RDONLY, "")
+	d.wantNoStart("read-only file system")
+	remount(t, d.data(), 0, "size=150m")
+	d.start()
+	d.awaitPut("a leader")
+	d.check(d.values, "")
+
+	anew := l.disked(t, "srv2", nil)
+	smallDisk(t, anew.data(), 1)
+	anew.wantNoStart(noSpace)
+	remount(t, anew.data(), unix.MS_RDONLY, "")
+	anew.wantNoStart("read-only file system")
+}
+
+// wantNoStart starts the server in vain.
+func (d *disked) wantNoStart(why string) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := proc.StartServer(ctx, d.config)
+	if err == nil {
+		s.Kill()
+		d.t.Fatalf("it starts, and its directory cannot be written: %s", why)
+	}
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if text := err.Error(); !ok || exit.ExitCode() != 1 || !strings.Contains(text, d.data()) || !strings.Contains(text, why) || !strings.Contains(text, "start the server again") {
+		d.t.Errorf("it does not start: %v", err)
+	}
+	d.t.Logf("it does not start: %v", err)
+}

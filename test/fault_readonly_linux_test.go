@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopDisk is a file system on a block device of its own, which turns read-only when it finds an error, as most are told to.
+type loopDisk struct {
+	t      *testing.T
+	device string
+	dir    string
+}
+
+func newLoopDisk(t *testing.T, dir string) *loopDisk {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: it mounts a file system that turns read-only")
+	}
+	for _, tool := range []string{"losetup", "mkfs.ext4", "e2fsck"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s, for a file system that turns read-only", tool)
+		}
+	}
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 200<<20); err != nil {
+		t.Fatal(err)
+	}
+	d := &loopDisk{t: t, dir: dir}
+	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
+	if err != nil {
+		t.Skipf("needs a loop device, for a file system that turns read-only: %s", out)
+	}
+	d.device = strings.TrimSpace(string(out))
+	t.Cleanup(func() { d.run("losetup", "--detach", d.device) })
+	d.run("mkfs.ext4", "-q", d.device)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.mount()
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return d
+}
+
+func (d *loopDisk) run(name string, args ...string) {
+	d.t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		d.t.Errorf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+func (d *loopDisk) mount() {
+	d.t.Helper()
+	if err := unix.Mount(d.device, d.dir, "ext4", 0, "errors=remount-ro"); err != nil {
+		d.t.Skipf("cannot mount %s: %v", d.device, err)
+	}
+}
+
+// fail has the kernel find an error in the file system.
+func (d *loopDisk) fail() {
+	d.t.Helper()
+	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(d.device), "trigger_fs_error")
+	if err := os.WriteFile(trigger, []byte("wanfed test"), 0); err != nil {
+		d.t.Skipf("cannot make the file system read-only: %v", err)
+	}
+}
+
+// TestDiskTurnsReadOnly: the file system under a running server turns read-only. It refuses writes and says which directory and why, goes on
+// reading, and has all that it acknowledged when it is started on the file system that was checked.
+func TestDiskTurnsReadOnly(t *testing.T) {
+	t.Parallel()
+	l := newLoopback(t)
+	d := l.disked(t, "srv1", nil)
+	disk := newLoopDisk(t, d.data())
+	d.start()
+	d.awaitPut("a leader")
+	for range 20 {
+		if refusal, _ := d.put(); refusal != "" {
+			t.Fatal(refusal)
+		}
+	}
+	disk.fail()
+	for range 3 { // as leader, and as one that is not elected
+		refusal, took := d.put()
+		d.wantUnwritable("read-only file system", refusal, took)
+		time.Sleep(500 * time.Millisecond)
+	}
+	d.check(d.values, "&stale")
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := d.server.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	d.wantNoStart("read-only file system")
+	if err := unix.Unmount(d.data(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("e2fsck", "-p", disk.device).CombinedOutput(); err != nil {
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 { // 1: errors were corrected
+			t.Errorf("e2fsck: %v: %s", err, out)
+		}
+	}
+	disk.mount()
+	d.start()
+	d.awaitPut("a leader")
+	d.check(d.values, "")
+}
