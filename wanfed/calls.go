@@ -82,7 +82,7 @@ func (l *callListener) Accept() (net.Conn, error) {
 	case c := <-l.conns:
 		return c, nil
 	case <-l.donec:
-	case <-l.t.life.donec:
+	case <-l.t.life.over.Done():
 	}
 	return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
 }

@@ -10,7 +10,8 @@ import (
 // lifetime runs goroutines on behalf of callers that return earlier, such as memberlist's, for as long as its run does.
 // What is started before run waits for it; what is started after its end is refused.
 type lifetime struct {
-	donec chan struct{} // closed when run ends, before it waits
+	over context.Context // ends when run ends, before it waits. Stored: it is the lifetime itself
+	end  context.CancelFunc
 
 	mu sync.Mutex
 	// ctx is that of run. It is stored, against the rule, because a goroutine that a caller's send starts must end with
@@ -21,7 +22,11 @@ type lifetime struct {
 	wg      sync.WaitGroup
 }
 
-func newLifetime() *lifetime { return &lifetime{donec: make(chan struct{})} }
+func newLifetime() *lifetime {
+	l := &lifetime{}
+	l.over, l.end = context.WithCancel(context.Background())
+	return l
+}
 
 // start runs f in a goroutine that run joins; false means that run has ended. f must return soon after its ctx ends.
 func (l *lifetime) start(f func(context.Context)) bool {
@@ -53,6 +58,6 @@ func (l *lifetime) run(ctx context.Context) {
 	l.mu.Lock()
 	l.stopped = true
 	l.mu.Unlock()
-	close(l.donec)
+	l.end()
 	l.wg.Wait()
 }

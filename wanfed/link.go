@@ -5,6 +5,7 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -27,7 +28,6 @@ type link struct {
 	addr    string    // where memberlist last said the target is; only for the own datacenter
 	retired bool      // takes no more; another link has the key, or nobody
 	failing bool      // the last thing that happened was a failure
-	wasUp   bool
 	st      LinkStatus
 }
 
@@ -102,7 +102,13 @@ func (l *link) run(ctx context.Context) {
 				b.reset()
 			}
 		}
-		if err == nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil {
+			if l.retireIfIdle() {
+				return
+			}
 			continue
 		}
 		outage = true
@@ -138,9 +144,7 @@ func (l *link) waitWork(ctx context.Context) bool {
 // retire drops what is queued and takes the link out of the tunnel.
 func (l *link) retire() {
 	l.t.mu.Lock()
-	if l.t.links[l.to] == l {
-		delete(l.t.links, l.to)
-	}
+	l.leaveLocked()
 	l.t.mu.Unlock()
 	l.mu.Lock()
 	l.retired = true
@@ -159,10 +163,15 @@ func (l *link) retireIfIdle() bool {
 		return false
 	}
 	l.retired = true
+	l.leaveLocked()
+	return true
+}
+
+// leaveLocked takes the link out of the tunnel. It is called with t.mu held.
+func (l *link) leaveLocked() {
 	if l.t.links[l.to] == l {
 		delete(l.t.links, l.to)
 	}
-	return true
 }
 
 // giveUp drops what is queued when nothing was added for a while: nobody waits for it any more.
@@ -246,16 +255,18 @@ func (l *link) failed(err error) {
 	}
 }
 
-// up records that the peer answered.
+// up records that the peer answered, and logs it when it is news: links to a large federation come and go with their packets.
 func (l *link) up(p *pathConn, since time.Time, rtt time.Duration) {
+	first := l.t.meet(l.to)
 	l.mu.Lock()
-	news := l.failing || !l.wasUp
-	l.failing, l.wasUp = false, true
+	level := slog.LevelDebug
+	if l.failing || first {
+		level = slog.LevelInfo
+	}
+	l.failing = false
 	l.st.ConnectedSince, l.st.RTT = since, rtt
 	l.mu.Unlock()
-	if news {
-		l.t.log.Info("gossip link up", "peer", l.to.String(), "gateway", p.hop.Addr, "remote", p.addr, "rtt", rtt)
-	}
+	l.t.log.Log(context.Background(), level, "gossip link up", "peer", l.to.String(), "gateway", p.hop.Addr, "remote", p.addr, "rtt", rtt)
 }
 
 // closed records that the connection was closed for no fault.

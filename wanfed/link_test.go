@@ -129,15 +129,11 @@ func TestLinkIdle(t *testing.T) {
 			t.Errorf("links: %+v", l)
 		}
 		time.Sleep(tm.echoEvery + 2*time.Second)
-		if l := n1.tun.Stats().Links; len(l) != 1 || !l[0].ConnectedSince.IsZero() || l[0].LastError != "" {
+		if l := n1.tun.Stats().Links; len(l) != 0 {
 			t.Errorf("links, idle: %+v", l)
 		}
 		if got := n2.mux.Stats().Protocols[0]; got.ALPN != ProtoGossip || got.Open != 0 || got.Total != 1 {
 			t.Errorf("the peer's connections: %+v", got)
-		}
-		time.Sleep(tm.linkIdle)
-		if l := n1.tun.Stats().Links; len(l) != 0 {
-			t.Errorf("links, retired: %+v", l)
 		}
 		send(t, t1, "srv1.dc2", "again")
 		if got := receive(t, t2); got != "again" {

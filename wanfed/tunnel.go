@@ -28,7 +28,7 @@ type TunnelConfig struct {
 	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
 	QueueBytes int
 	// QuietLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
-	// be open that had none for five seconds. Each holds some 40 KiB at either end. Default (0): 128.
+	// be open that had none for two seconds. Each holds some 40 KiB at either end. Default (0): 128.
 	QuietLinks int
 	Logger     *slog.Logger // default: nothing is logged
 }
@@ -54,6 +54,7 @@ type Tunnel struct {
 	mu       sync.RWMutex
 	pools    [PoolLAN + 1]*Transport // nil: not taken part in
 	links    map[target]*link
+	met      map[target]struct{} // targets that links were up to; at most maxLinks
 	sessions map[target]*session
 	consul   map[string]bool // datacenters whose servers speak Consul's protocols, as the last dial showed
 	counts   map[trafficKey]*counters
@@ -128,7 +129,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	t := &Tunnel{
 		cfg: cfg, own: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), book: cfg.Dialer.cfg.Book,
 		log: orDiscard(cfg.Logger), tm: defaultTiming(), life: newLifetime(),
-		links: map[target]*link{}, sessions: map[target]*session{}, consul: map[string]bool{},
+		links: map[target]*link{}, met: map[target]struct{}{}, sessions: map[target]*session{}, consul: map[string]bool{},
 		counts: map[trafficKey]*counters{}, faults: newRefusals(orDiscard(cfg.Logger)),
 	}
 	t.tm.quietLinks = cmp.Or(cfg.QuietLinks, t.tm.quietLinks)
@@ -154,21 +155,16 @@ func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bo
 	return func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		served, watched := make(chan struct{}), make(chan struct{})
-		go func() { // joined below
-			defer close(watched)
-			select {
-			case <-t.life.donec:
-			case <-ctx.Done():
-			case <-served:
-				return
-			}
-			cancel()
+		defer context.AfterFunc(t.life.over, cancel)()
+		closed := make(chan struct{})
+		unwatch := context.AfterFunc(ctx, func() {
+			defer close(closed)
 			closeConn(c) // wakes h
-		}()
+		})
 		kept := h(ctx, c, p)
-		close(served)
-		<-watched
+		if !unwatch() {
+			<-closed
+		}
 		if !kept {
 			closeConn(c)
 		}
@@ -223,6 +219,17 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 		t.protocols.Add(1)
 		t.log.Info("datacenter's gossip protocol changed", "peer", dc, "consul", yes)
 	}
+}
+
+// meet says whether a link is up to a target for the first time.
+func (t *Tunnel) meet(to target) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.met[to]; ok || len(t.met) >= maxLinks {
+		return false
+	}
+	t.met[to] = struct{}{}
+	return true
 }
 
 // name is what the WAN pool calls this server.
