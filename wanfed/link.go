@@ -164,6 +164,9 @@ func (l *link) retireIfIdle() bool {
 	}
 	l.retired = true
 	l.leaveLocked()
+	if l.failing {
+		delete(l.t.met, l.to) // that it is up again will be news
+	}
 	return true
 }
 
