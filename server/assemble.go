@@ -179,7 +179,7 @@ func (p *parts) buildTunnel() (err error) {
 		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
 			return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
 		},
-		due: p.conns.due, test: p.conns.test,
+		due: p.conns.due, test: p.conns.test, moveTo: p.conns.moveTo,
 	})
 	p.callsLn = p.tunnel.CallListener()
 	return nil

@@ -222,7 +222,7 @@ func (p *parts) buildGRPC() error {
 			return nil, status.FromContextError(err).Err()
 		}
 		return resp, nil
-	}})
+	}, leader: p.otherLeader})
 	if err := describe(p.grpc); err != nil {
 		return err
 	}

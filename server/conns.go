@@ -143,6 +143,15 @@ func (c *conns) moveOn(cc *conn, t *wanfed.CallConn) {
 	}
 }
 
+// moveTo makes the session to another datacenter go to a certain server there, if it can be had: moveOn follows.
+func (c *conns) moveTo(dc, node string) {
+	if cc, err := c.to(dc, ""); err == nil {
+		if t := cc.over.Load(); t != nil {
+			t.MoveTo(node)
+		}
+	}
+}
+
 // keep connects cc whenever it is not, as long as it is to be kept, until it is given up. When it is not, and falls idle, keep gives it
 // up.
 func (c *conns) keep(cc *conn) {

@@ -15,7 +15,7 @@ import (
 const (
 	// exchangeIdle is how long the stream to another datacenter stays open without a question.
 	exchangeIdle = 10 * time.Second
-	// exchangeRest is how long nobody opens a stream after one that failed.
+	// exchangeRest is how long nobody opens a stream after one that failed within that time.
 	exchangeRest = time.Second
 	// maxAsked bounds the questions of one stream without an answer, those that were not sent yet, and the answers not sent yet.
 	maxAsked = 1024
@@ -37,6 +37,7 @@ type exchanges struct {
 	running sync.WaitGroup
 	byDC    map[string]*exchange
 	rest    map[string]time.Time // no stream is opened before
+	settle  map[string]time.Time // no connection is moved before
 }
 
 // exchangeConfig is what exchanges need of connections.
@@ -47,10 +48,12 @@ type exchangeConfig struct {
 	due func(dc string) time.Duration
 	// test tests the connection to a datacenter, while another one is opened, and gives it up when it is dead. It returns when ctx ends.
 	test func(ctx context.Context, dc string)
+	// moveTo moves the connection to a datacenter to a certain server, if it can be had. It does not block.
+	moveTo func(dc, node string)
 }
 
 func newExchanges(cfg exchangeConfig) *exchanges {
-	return &exchanges{exchangeConfig: cfg, byDC: map[string]*exchange{}, rest: map[string]time.Time{}}
+	return &exchanges{exchangeConfig: cfg, byDC: map[string]*exchange{}, rest: map[string]time.Time{}, settle: map[string]time.Time{}}
 }
 
 // Run lets streams be opened until ctx ends, and returns when all are closed.
@@ -125,16 +128,17 @@ func (e *exchanges) to(dc string) *exchange {
 	if e.ctx == nil || e.ctx.Err() != nil || time.Now().Before(e.rest[dc]) {
 		return nil
 	}
-	x := newExchange()
+	x := newExchange(func(node string) { e.follow(dc, node) })
 	e.byDC[dc] = x
 	ctx := e.ctx
 	e.running.Go(func() {
+		start := time.Now()
 		err := x.run(ctx, func(ctx context.Context) (pb.ServerService_ExchangeClient, error) { return e.open(ctx, dc) })
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.byDC, dc)
-		if err != nil {
-			e.rest[dc] = time.Now().Add(exchangeRest)
+		if now := time.Now(); err != nil && now.Sub(start) < exchangeRest { // else its connection broke, or was moved
+			e.rest[dc] = now.Add(exchangeRest)
 		}
 	})
 	return nil

@@ -22,7 +22,7 @@ const workerIdle = 5 * time.Second
 // sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	a := &answers{ctx: ctx, end: cancel, query: s.query, to: stream, questions: make(chan *pb.Question), slots: make(chan struct{}, maxAsked)}
+	a := &answers{ctx: ctx, end: cancel, query: s.query, leader: s.leader, to: stream, questions: make(chan *pb.Question), slots: make(chan struct{}, maxAsked)}
 	defer a.workers.Wait()
 	defer cancel()
 	for {
@@ -46,6 +46,7 @@ type answers struct {
 	ctx       context.Context
 	end       context.CancelFunc // of ctx
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	leader    func() string
 	to        pb.ServerService_ExchangeServer
 	workers   sync.WaitGroup
 	questions chan *pb.Question // to workers that wait
@@ -108,7 +109,7 @@ func (a *answers) put(answer *pb.Answer) error {
 		runtime.Gosched() // answers that are about to come share the message
 	}
 	for all := a.take(); len(all) > 0; all = a.take() {
-		if err := a.to.Send(&pb.Answers{All: all}); err != nil {
+		if err := a.to.Send(&pb.Answers{All: all, Leader: a.leader()}); err != nil {
 			a.end() // nobody else will send
 			return err
 		}

@@ -25,10 +25,12 @@ type exchange struct {
 	last    uint64                          // id given
 	queue   []*pb.Question
 	asked   map[uint64]chan *pb.QueryResponse // of size 1; closed when there will be no answer
+	detours
 }
 
-func newExchange() *exchange {
-	return &exchange{wake: make(chan struct{}, 1), asked: map[uint64]chan *pb.QueryResponse{}}
+// newExchange makes one. follow is called with the node of the leader when many ask another server for what must be fresh.
+func newExchange(follow func(node string)) *exchange {
+	return &exchange{wake: make(chan struct{}, 1), asked: map[uint64]chan *pb.QueryResponse{}, detours: detours{follow: follow}}
 }
 
 func (x *exchange) ready() bool {
@@ -49,6 +51,7 @@ func (x *exchange) put(req *pb.QueryRequest) (uint64, <-chan *pb.QueryResponse) 
 	x.last++
 	id, stream := x.last, x.stream
 	x.asked[id] = answer
+	x.count(req)
 	x.queue, x.used = append(x.queue, &pb.Question{Id: id, Query: req}), true
 	first, alone := len(x.queue) == 1, x.away == 0
 	x.mu.Unlock()
@@ -148,6 +151,7 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 				return
 			}
 			x.give(answers.GetAll())
+			x.leads(answers.GetLeader())
 		}
 	})
 	x.open(stream)

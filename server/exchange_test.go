@@ -28,6 +28,8 @@ type exchangeRig struct {
 	service pb.ServerServiceClient
 	grpc    *grpc.Server
 	tests   atomic.Int64 // of the connection
+	leader  atomic.Value // string: that the other side names
+	moved   chan string  // node.dc
 }
 
 func newExchangeRig(t *testing.T) *exchangeRig {
@@ -36,14 +38,15 @@ func newExchangeRig(t *testing.T) *exchangeRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &exchangeRig{grpc: grpc.NewServer()}
+	r := &exchangeRig{grpc: grpc.NewServer(), moved: make(chan string, 10)}
+	r.leader.Store("")
 	pb.RegisterServerServiceServer(r.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		if req.GetPath() == "/slow" {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		return &pb.QueryResponse{Status: 200, Body: []byte(req.GetPath())}, nil
-	}})
+	}, leader: func() string { return r.leader.Load().(string) }})
 	served := make(chan error, 1)
 	go func() { served <- r.grpc.Serve(ln) }()
 	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -58,8 +61,9 @@ func newExchangeRig(t *testing.T) *exchangeRig {
 			}
 			return r.service.Exchange(ctx)
 		},
-		due:  func(string) time.Duration { return 20 * time.Millisecond },
-		test: func(context.Context, string) { r.tests.Add(1) },
+		due:    func(string) time.Duration { return 20 * time.Millisecond },
+		test:   func(context.Context, string) { r.tests.Add(1) },
+		moveTo: func(dc, node string) { r.moved <- node + "." + dc },
 	})
 	p := start(r.exchanges.Run)
 	t.Cleanup(func() {

@@ -149,10 +149,19 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb
 // waits says whether a query may block until something changes.
 func waits(req *pb.QueryRequest) bool { return strings.Contains(req.RawQuery, "index=") }
 
+// otherLeader is the node that leads this datacenter; empty: nobody is known to, or this server does.
+func (p *parts) otherLeader() string {
+	if node, ok := p.store.Leader(); ok && node != p.cfg.Node {
+		return node
+	}
+	return ""
+}
+
 // serverService is what other servers ask.
 type serverService struct {
 	pb.UnimplementedServerServiceServer
-	query func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	query  func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	leader func() string // see parts.otherLeader
 }
 
 func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {

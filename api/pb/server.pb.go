@@ -173,8 +173,10 @@ func (x *Answer) GetAnswer() *QueryResponse {
 }
 
 type Answers struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	All           []*Answer              `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	All   []*Answer              `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
+	// The node that leads the datacenter, if another one than that which answers does: it would have answered sooner what must be fresh.
+	Leader        string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +216,13 @@ func (x *Answers) GetAll() []*Answer {
 		return x.All
 	}
 	return nil
+}
+
+func (x *Answers) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
 }
 
 type QueryRequest struct {
@@ -358,9 +367,10 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x03all\x18\x01 \x03(\v2\x13.wanfed.v1.QuestionR\x03all\"J\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
-	"\x06answer\x18\x02 \x01(\v2\x18.wanfed.v1.QueryResponseR\x06answer\".\n" +
+	"\x06answer\x18\x02 \x01(\v2\x18.wanfed.v1.QueryResponseR\x06answer\"F\n" +
 	"\aAnswers\x12#\n" +
-	"\x03all\x18\x01 \x03(\v2\x11.wanfed.v1.AnswerR\x03all\"k\n" +
+	"\x03all\x18\x01 \x03(\v2\x11.wanfed.v1.AnswerR\x03all\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\"k\n" +
 	"\fQueryRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\traw_query\x18\x02 \x01(\tR\brawQuery\x12\x16\n" +
