@@ -231,8 +231,10 @@ type QueryRequest struct {
 	Path     string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	RawQuery string `protobuf:"bytes,2,opt,name=raw_query,json=rawQuery,proto3" json:"raw_query,omitempty"`
 	// Empty: GET.
-	Method        string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
-	Body          []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
+	Body   []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
+	// The asker understands QueryResponse.brief.
+	Brief         bool `protobuf:"varint,5,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -295,11 +297,20 @@ func (x *QueryRequest) GetBody() []byte {
 	return nil
 }
 
+func (x *QueryRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
 type QueryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Status        int32                  `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
-	Headers       map[string]string      `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Status  int32                  `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	Headers map[string]string      `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Body    []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	// In place of headers: what those of most answers say.
+	Brief         *Brief `protobuf:"bytes,4,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -355,6 +366,84 @@ func (x *QueryResponse) GetBody() []byte {
 	return nil
 }
 
+func (x *QueryResponse) GetBrief() *Brief {
+	if x != nil {
+		return x.Brief
+	}
+	return nil
+}
+
+type Brief struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0: the answer has none.
+	Index       uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	KnownLeader bool   `protobuf:"varint,2,opt,name=known_leader,json=knownLeader,proto3" json:"known_leader,omitempty"`
+	// Milliseconds.
+	LastContact uint64 `protobuf:"varint,3,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
+	// The content type: JSON, or text.
+	Json          bool `protobuf:"varint,4,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Brief) Reset() {
+	*x = Brief{}
+	mi := &file_api_pb_server_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Brief) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Brief) ProtoMessage() {}
+
+func (x *Brief) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_server_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Brief.ProtoReflect.Descriptor instead.
+func (*Brief) Descriptor() ([]byte, []int) {
+	return file_api_pb_server_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Brief) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Brief) GetKnownLeader() bool {
+	if x != nil {
+		return x.KnownLeader
+	}
+	return false
+}
+
+func (x *Brief) GetLastContact() uint64 {
+	if x != nil {
+		return x.LastContact
+	}
+	return 0
+}
+
+func (x *Brief) GetJson() bool {
+	if x != nil {
+		return x.Json
+	}
+	return false
+}
+
 var File_api_pb_server_proto protoreflect.FileDescriptor
 
 const file_api_pb_server_proto_rawDesc = "" +
@@ -370,19 +459,26 @@ const file_api_pb_server_proto_rawDesc = "" +
 	"\x06answer\x18\x02 \x01(\v2\x18.wanfed.v1.QueryResponseR\x06answer\"F\n" +
 	"\aAnswers\x12#\n" +
 	"\x03all\x18\x01 \x03(\v2\x11.wanfed.v1.AnswerR\x03all\x12\x16\n" +
-	"\x06leader\x18\x02 \x01(\tR\x06leader\"k\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\"\x81\x01\n" +
 	"\fQueryRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\traw_query\x18\x02 \x01(\tR\brawQuery\x12\x16\n" +
 	"\x06method\x18\x03 \x01(\tR\x06method\x12\x12\n" +
-	"\x04body\x18\x04 \x01(\fR\x04body\"\xb8\x01\n" +
+	"\x04body\x18\x04 \x01(\fR\x04body\x12\x14\n" +
+	"\x05brief\x18\x05 \x01(\bR\x05brief\"\xe0\x01\n" +
 	"\rQueryResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12?\n" +
 	"\aheaders\x18\x02 \x03(\v2%.wanfed.v1.QueryResponse.HeadersEntryR\aheaders\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\x1a:\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\x12&\n" +
+	"\x05brief\x18\x04 \x01(\v2\x10.wanfed.v1.BriefR\x05brief\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\x85\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"w\n" +
+	"\x05Brief\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12!\n" +
+	"\fknown_leader\x18\x02 \x01(\bR\vknownLeader\x12!\n" +
+	"\flast_contact\x18\x03 \x01(\x04R\vlastContact\x12\x12\n" +
+	"\x04json\x18\x04 \x01(\bR\x04json2\x85\x01\n" +
 	"\rServerService\x12:\n" +
 	"\x05Query\x12\x17.wanfed.v1.QueryRequest\x1a\x18.wanfed.v1.QueryResponse\x128\n" +
 	"\bExchange\x12\x14.wanfed.v1.Questions\x1a\x12.wanfed.v1.Answers(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
@@ -399,7 +495,7 @@ func file_api_pb_server_proto_rawDescGZIP() []byte {
 	return file_api_pb_server_proto_rawDescData
 }
 
-var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_api_pb_server_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_api_pb_server_proto_goTypes = []any{
 	(*Question)(nil),      // 0: wanfed.v1.Question
 	(*Questions)(nil),     // 1: wanfed.v1.Questions
@@ -407,23 +503,25 @@ var file_api_pb_server_proto_goTypes = []any{
 	(*Answers)(nil),       // 3: wanfed.v1.Answers
 	(*QueryRequest)(nil),  // 4: wanfed.v1.QueryRequest
 	(*QueryResponse)(nil), // 5: wanfed.v1.QueryResponse
-	nil,                   // 6: wanfed.v1.QueryResponse.HeadersEntry
+	(*Brief)(nil),         // 6: wanfed.v1.Brief
+	nil,                   // 7: wanfed.v1.QueryResponse.HeadersEntry
 }
 var file_api_pb_server_proto_depIdxs = []int32{
 	4, // 0: wanfed.v1.Question.query:type_name -> wanfed.v1.QueryRequest
 	0, // 1: wanfed.v1.Questions.all:type_name -> wanfed.v1.Question
 	5, // 2: wanfed.v1.Answer.answer:type_name -> wanfed.v1.QueryResponse
 	2, // 3: wanfed.v1.Answers.all:type_name -> wanfed.v1.Answer
-	6, // 4: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
-	4, // 5: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
-	1, // 6: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
-	5, // 7: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
-	3, // 8: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	7, // 4: wanfed.v1.QueryResponse.headers:type_name -> wanfed.v1.QueryResponse.HeadersEntry
+	6, // 5: wanfed.v1.QueryResponse.brief:type_name -> wanfed.v1.Brief
+	4, // 6: wanfed.v1.ServerService.Query:input_type -> wanfed.v1.QueryRequest
+	1, // 7: wanfed.v1.ServerService.Exchange:input_type -> wanfed.v1.Questions
+	5, // 8: wanfed.v1.ServerService.Query:output_type -> wanfed.v1.QueryResponse
+	3, // 9: wanfed.v1.ServerService.Exchange:output_type -> wanfed.v1.Answers
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_server_proto_init() }
@@ -437,7 +535,7 @@ func file_api_pb_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_server_proto_rawDesc), len(file_api_pb_server_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,7 +27,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	defer cancel()
 	rest := q.values // which nobody looks at after this
 	rest.Del("dc")
-	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: rest.Encode(), Body: q.body}
+	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: rest.Encode(), Body: q.body, Brief: true}
 	if !reads(r.Method) {
 		req.Method = r.Method
 	}
@@ -68,7 +68,11 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 		fail(w, http.StatusInternalServerError, fmt.Sprintf("datacenter %s answered with status %d, which HTTP does not have", dc, status))
 		return
 	}
-	header := w.Header()
+	header, isJSON := w.Header(), strings.HasPrefix(resp.GetHeaders()["Content-Type"], typeJSON)
+	if b := resp.GetBrief(); b != nil {
+		putBrief(header, b)
+		isJSON = b.GetJson()
+	}
 	for _, key := range relayed {
 		if v, ok := resp.GetHeaders()[key]; ok {
 			header.Set(key, oneLine(v))
@@ -76,8 +80,8 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 	}
 	if len(resp.GetBody()) > 0 {
 		contentType := "text/plain; charset=utf-8"
-		if strings.HasPrefix(resp.GetHeaders()["Content-Type"], "application/json") {
-			contentType = "application/json"
+		if isJSON {
+			contentType = typeJSON
 		}
 		header.Set("Content-Type", contentType)
 	}

@@ -37,7 +37,7 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 	r, err := requestOf(ctx, req)
 	if err != nil {
 		fail(w, http.StatusBadRequest, err.Error())
-		return w.response(), nil
+		return w.response(req.GetBrief()), nil
 	}
 	h.ServeHTTP(w, r)
 	if err := ctx.Err(); err != nil {
@@ -48,7 +48,7 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 		fail(w, http.StatusInternalServerError, fmt.Sprintf(
 			"answer is larger than %d bytes, the most that goes to another datacenter; ask a server there by HTTP", maxBody))
 	}
-	return w.response(), nil
+	return w.response(req.GetBrief()), nil
 }
 
 // requestOf makes the HTTP request that req stands for. Only the API may be asked, not metrics.
@@ -98,12 +98,23 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.body.Write(b)
 }
 
-func (r *recorder) response() *pb.QueryResponse {
+func (r *recorder) response(brief bool) *pb.QueryResponse {
+	resp := &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Body: r.body.Bytes()}
+	if brief {
+		resp.Brief = briefOf(r.header)
+	}
+	if resp.Brief == nil {
+		resp.Headers = r.headers()
+	}
+	return resp
+}
+
+func (r *recorder) headers() map[string]string {
 	headers := make(map[string]string, len(relayed)+1)
 	for key := range r.header {
 		if key == "Content-Type" || slices.Contains(relayed, key) { // of the rest nothing would be taken over
 			headers[key] = r.header.Get(key)
 		}
 	}
-	return &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Headers: headers, Body: r.body.Bytes()}
+	return headers
 }

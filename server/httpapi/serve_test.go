@@ -95,12 +95,16 @@ func FuzzServe(f *testing.F) {
 }
 
 func FuzzRelay(f *testing.F) {
-	f.Add(int32(200), "Content-Type", "application/json", []byte("{}"))
-	f.Add(int32(204), api.HeaderIndex, "1\r\nSet-Cookie: a", []byte("body"))
-	f.Add(int32(-1), "", "", []byte(nil))
-	f.Fuzz(func(t *testing.T, status int32, key, value string, body []byte) {
+	f.Add(int32(200), "Content-Type", "application/json", []byte("{}"), []byte(nil))
+	f.Add(int32(204), api.HeaderIndex, "1\r\nSet-Cookie: a", []byte("body"), []byte{8, 7, 16, 1, 24, 9, 32, 1})
+	f.Add(int32(-1), "", "", []byte(nil), []byte{0xff})
+	f.Fuzz(func(t *testing.T, status int32, key, value string, body, brief []byte) {
 		w := httptest.NewRecorder()
-		relay(w, "dc2", &pb.QueryResponse{Status: status, Headers: map[string]string{key: value}, Body: body})
+		resp := &pb.QueryResponse{Status: status, Headers: map[string]string{key: value}, Body: body}
+		if b := (&pb.Brief{}); proto.Unmarshal(brief, b) == nil && len(brief) > 0 {
+			resp.Brief = b
+		}
+		relay(w, "dc2", resp)
 		for key, values := range w.Header() {
 			if strings.ContainsAny(values[0], "\r\n") || key == "Set-Cookie" {
 				t.Errorf("header %s: %q", key, values[0])
