@@ -87,7 +87,7 @@ func (s source) Leader() (addr string, lastContact time.Duration, ok bool) {
 	if !ok {
 		return "", 0, false
 	}
-	return s.serverAddr(node), max(0, s.p.store.Stats().LastContact), true
+	return s.serverAddr(node), max(0, s.p.store.LastContact()), true
 }
 
 // Peers implements httpapi.Source.

@@ -30,7 +30,7 @@ var stateNames = map[raft.RaftState]string{
 func (s *Store) Stats() Stats {
 	leader, _ := s.Leader()
 	voters, _ := s.Peers() // none if the store is closed
-	st := Stats{
+	return Stats{
 		Node:         s.cfg.Node,
 		State:        stateNames[s.raft.State()],
 		Leader:       leader,
@@ -39,16 +39,20 @@ func (s *Store) Stats() Stats {
 		CommitIndex:  s.raft.CommitIndex(),
 		AppliedIndex: s.raft.AppliedIndex(),
 		StoreIndex:   s.state.Index(),
-		LastContact:  -1,
+		LastContact:  s.LastContact(),
 		Voters:       voters,
 	}
+}
+
+// LastContact is that of Stats.
+func (s *Store) LastContact() time.Duration {
 	switch last := s.raft.LastContact(); {
 	case s.raft.State() == raft.Leader:
-		st.LastContact = 0
+		return 0
 	case !last.IsZero():
-		st.LastContact = time.Since(last)
+		return time.Since(last)
 	}
-	return st
+	return -1
 }
 
 // LastIndex returns the index of the last entry in this server's log.
