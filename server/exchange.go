@@ -15,7 +15,7 @@ import (
 const (
 	// exchangeIdle is how long the stream to another datacenter stays open without a question.
 	exchangeIdle = 10 * time.Second
-	// exchangeRest is how long nobody opens a stream after one that failed within that time.
+	// exchangeRest is how long nobody opens a stream after one that failed.
 	exchangeRest = time.Second
 	// maxAsked bounds the questions of one stream without an answer, those that were not sent yet, and the answers not sent yet.
 	maxAsked = 1024
@@ -76,8 +76,8 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*
 	if x == nil {
 		return nil, errNotAsked
 	}
-	id, answer := x.put(req)
-	if answer == nil {
+	a := x.put(req)
+	if a == nil {
 		return nil, errNotAsked
 	}
 	due := e.due(dc)
@@ -85,17 +85,17 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*
 	defer late.Stop()
 	for {
 		select {
-		case a, ok := <-answer:
-			if !ok {
+		case <-a.done:
+			if a.answer == nil {
 				return nil, errNotAsked
 			}
-			return a, nil
+			return a.answer, nil
 		case <-late.C:
 			e.doubt(dc, x)
 			due = min(2*due, wanfed.MaxPatience)
 			late.Reset(due)
 		case <-ctx.Done():
-			x.forget(id)
+			x.forget(a)
 			return nil, ctx.Err()
 		}
 	}
@@ -128,17 +128,17 @@ func (e *exchanges) to(dc string) *exchange {
 	if e.ctx == nil || e.ctx.Err() != nil || time.Now().Before(e.rest[dc]) {
 		return nil
 	}
-	x := newExchange(func(node string) { e.follow(dc, node) })
+	x := newExchange()
+	x.follow = func(node string) { e.follow(dc, x, node) }
 	e.byDC[dc] = x
 	ctx := e.ctx
 	e.running.Go(func() {
-		start := time.Now()
 		err := x.run(ctx, func(ctx context.Context) (pb.ServerService_ExchangeClient, error) { return e.open(ctx, dc) })
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.byDC, dc)
-		if now := time.Now(); err != nil && now.Sub(start) < exchangeRest { // else its connection broke, or was moved
-			e.rest[dc] = now.Add(exchangeRest)
+		if err != nil && !x.moves {
+			e.rest[dc] = time.Now().Add(exchangeRest)
 		}
 	})
 	return nil

@@ -20,7 +20,8 @@ const (
 
 // detours counts the questions of an exchange that a leader answers sooner than others. Guarded by exchange.mu.
 type detours struct {
-	follow func(node string) // never changed
+	follow func(node string) // is called with the node of the leader when there are many. Set before run, and never changed
+	moves  bool              // its connection was told to move. Guarded by exchanges.mu
 	fresh  int               // questions for what must be fresh, since
 	since  time.Time
 }
@@ -54,13 +55,13 @@ func (x *exchange) leads(node string) {
 	}
 }
 
-// follow moves the connection to a datacenter to the server that leads it, unless it was moved a short time ago.
-func (e *exchanges) follow(dc, node string) {
+// follow moves the connection of x, to a datacenter, to the server that leads it, unless it was moved a short time ago. x ends then.
+func (e *exchanges) follow(dc string, x *exchange, node string) {
 	now := time.Now()
 	e.mu.Lock()
 	settled := now.After(e.settle[dc])
 	if settled {
-		e.settle[dc] = now.Add(moveRest)
+		e.settle[dc], x.moves = now.Add(moveRest), true
 	}
 	e.mu.Unlock()
 	if settled {

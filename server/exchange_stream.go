@@ -12,25 +12,45 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
+// gatherFor is how long a question waits at most for others, to go with it, while many are away.
+const gatherFor = 500 * time.Microsecond
+
 // exchange is one stream of questions. Its goroutines are run's.
+//
+// Those who ask the same before it was sent share the question. While many are away, the next ones gather: as many again as half of those go
+// together. So the same asked by many at once costs few answers, and what is asked by few is sent at once.
 type exchange struct {
-	wake   chan struct{} // size 1: the queue is not empty any more
+	wake   chan struct{} // size 1: the queue is not empty any more, or long enough to be sent
 	tested atomic.Bool   // now
 
 	mu      sync.Mutex
 	stream  pb.ServerService_ExchangeClient // nil: it is not open
 	sending bool                            // somebody is: an asker, or run
 	used    bool                            // since run looked last
-	away    int                             // questions sent, less answers that came
+	away    int                             // askers of questions sent, less those of answers that came
+	waiting int                             // askers of the queue
 	last    uint64                          // id given
 	queue   []*pb.Question
-	asked   map[uint64]chan *pb.QueryResponse // of size 1; closed when there will be no answer
+	same    map[question]*asking // of the queue: those that can be shared
+	asked   map[uint64]*asking   // without an answer, and with somebody who waits for one
 	detours
 }
 
-// newExchange makes one. follow is called with the node of the leader when many ask another server for what must be fresh.
-func newExchange(follow func(node string)) *exchange {
-	return &exchange{wake: make(chan struct{}, 1), asked: map[uint64]chan *pb.QueryResponse{}, detours: detours{follow: follow}}
+// question is what those who share one ask.
+type question struct{ path, query string }
+
+// asking is a question that one or more wait for the answer of.
+type asking struct {
+	id      uint64
+	done    chan struct{}     // closed when there is an answer, or will be none
+	answer  *pb.QueryResponse // nil: there will be none. Read after done, and never changed
+	askers  int               // who wait; guarded by exchange.mu, as is sent
+	sent    int               // who waited when it was sent
+	shareAs question
+}
+
+func newExchange() *exchange {
+	return &exchange{wake: make(chan struct{}, 1), same: map[question]*asking{}, asked: map[uint64]*asking{}}
 }
 
 func (x *exchange) ready() bool {
@@ -39,30 +59,49 @@ func (x *exchange) ready() bool {
 	return x.stream != nil
 }
 
-// put queues a question, or sends it, if nothing else is on its way: then there is room, and it does not block. Without a channel it did
+// put queues a question, or sends it, if nothing else is on its way: then there is room, and it does not block. It returns nil if it did
 // neither.
-func (x *exchange) put(req *pb.QueryRequest) (uint64, <-chan *pb.QueryResponse) {
-	answer := make(chan *pb.QueryResponse, 1)
+func (x *exchange) put(req *pb.QueryRequest) *asking {
 	x.mu.Lock()
 	if x.stream == nil || len(x.asked) >= maxAsked || len(x.queue) >= maxAsked { // who asked may have gone, and the question is still there
 		x.mu.Unlock()
-		return 0, nil
+		return nil
 	}
-	x.last++
-	id, stream := x.last, x.stream
-	x.asked[id] = answer
 	x.count(req)
-	x.queue, x.used = append(x.queue, &pb.Question{Id: id, Query: req}), true
-	first, alone := len(x.queue) == 1, x.away == 0
+	x.used = true
+	x.waiting++
+	stream, alone := x.stream, x.away == 0
+	a := x.addLocked(req)
+	first, enough := x.waiting == 1, x.enoughLocked()
 	x.mu.Unlock()
 	switch {
 	case first && alone:
 		_ = x.send(stream) // run sees that the stream has ended, too
-	case first:
+	case first, enough:
 		x.poke()
 	}
-	return id, answer
+	return a
 }
+
+// addLocked adds one who asks to the queue.
+func (x *exchange) addLocked(req *pb.QueryRequest) *asking {
+	key := question{req.GetPath(), req.GetRawQuery()}
+	if a := x.same[key]; a != nil && req.GetMethod() == "" {
+		a.askers++
+		return a
+	}
+	x.last++
+	a := &asking{id: x.last, done: make(chan struct{}), askers: 1, shareAs: key}
+	x.asked[a.id] = a
+	x.queue = append(x.queue, &pb.Question{Id: a.id, Query: req})
+	if req.GetMethod() == "" {
+		x.same[key] = a
+	}
+	return a
+}
+
+// enoughLocked says whether so many wait that they should be sent.
+func (x *exchange) enoughLocked() bool { return 2*x.waiting >= x.away || len(x.queue) >= maxTogether }
 
 func (x *exchange) poke() {
 	select {
@@ -79,9 +118,12 @@ func (x *exchange) send(stream pb.ServerService_ExchangeClient) error {
 		x.mu.Unlock()
 		return nil
 	}
-	x.sending, x.away = true, x.away+n
+	x.sending = true
 	all := x.queue[:n:n]
 	x.queue = x.queue[n:]
+	for _, q := range all {
+		x.leaveQueueLocked(x.asked[q.GetId()])
+	}
 	x.mu.Unlock()
 	err := stream.Send(&pb.Questions{All: all})
 	x.mu.Lock()
@@ -94,22 +136,53 @@ func (x *exchange) send(stream pb.ServerService_ExchangeClient) error {
 	return err
 }
 
-func (x *exchange) forget(id uint64) {
+// leaveQueueLocked is called for a question that is sent. It is nil if nobody waits for it any more.
+func (x *exchange) leaveQueueLocked(a *asking) {
+	if a == nil {
+		return
+	}
+	if x.same[a.shareAs] == a {
+		delete(x.same, a.shareAs)
+	}
+	a.sent = a.askers
+	x.waiting -= a.askers
+	x.away += a.askers
+}
+
+// forget is for one who waits no longer.
+func (x *exchange) forget(a *asking) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.asked, id)
+	if x.asked[a.id] != a { // it was answered meanwhile
+		return
+	}
+	queued := a.sent == 0
+	if queued {
+		x.waiting--
+	}
+	if a.askers--; a.askers > 0 {
+		return
+	}
+	delete(x.asked, a.id)
+	if x.away -= a.sent; queued && x.same[a.shareAs] == a {
+		delete(x.same, a.shareAs)
+	}
 }
 
 // give hands out answers. Those of questions that were given up are dropped.
 func (x *exchange) give(all []*pb.Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.away -= len(all)
-	for _, a := range all {
-		if answer, ok := x.asked[a.GetId()]; ok && a.GetAnswer() != nil {
-			delete(x.asked, a.GetId())
-			answer <- a.GetAnswer() // has room: it is the one answer
+	for _, got := range all {
+		if a := x.asked[got.GetId()]; a != nil && a.sent > 0 && got.GetAnswer() != nil {
+			delete(x.asked, a.id)
+			x.away -= a.sent
+			a.answer = got.GetAnswer()
+			close(a.done)
 		}
+	}
+	if x.waiting > 0 && x.enoughLocked() {
+		x.poke()
 	}
 }
 
@@ -125,9 +198,9 @@ func (x *exchange) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stream = nil
-	for id, answer := range x.asked {
+	for id, a := range x.asked {
 		delete(x.asked, id)
-		close(answer)
+		close(a.done)
 	}
 }
 
@@ -155,11 +228,17 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 		}
 	})
 	x.open(stream)
-	idle := time.NewTimer(exchangeIdle)
+	idle, gather := time.NewTimer(exchangeIdle), time.NewTimer(gatherFor)
 	defer idle.Stop()
+	defer gather.Stop()
 	for {
 		select {
 		case <-x.wake:
+			if !x.enough() {
+				gather.Reset(gatherFor)
+				continue
+			}
+		case <-gather.C:
 		case err := <-ended:
 			return err
 		case <-idle.C:
@@ -169,11 +248,18 @@ func (x *exchange) run(ctx context.Context, open func(ctx context.Context) (pb.S
 			idle.Reset(exchangeIdle)
 			continue
 		}
+		gather.Stop()
 		runtime.Gosched() // those who are about to ask share the message
 		if err := x.send(stream); err != nil {
 			return err
 		}
 	}
+}
+
+func (x *exchange) enough() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.enoughLocked()
 }
 
 // wasUsed says whether anybody has asked since it was called last.
