@@ -28,16 +28,28 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// kvBench is dc1 with one server and dc2 with three, each with a gateway, as processes on the loopback, and key x in dc2.
+// kvKeys is how many keys there are, and kvKey one of them.
+const kvKeys = 32
+
+func kvKey(i int) string {
+	if i == 0 {
+		return "x"
+	}
+	return fmt.Sprintf("x%d", i)
+}
+
+// kvBench is dc1 with one server and dc2 with three, each with a gateway, as processes on the loopback, and keys in dc2.
 type kvBench struct {
 	far       string // host:port of HTTP of dc1's server
 	follower  string // of a server of dc2 that does not lead
 	leader    string // of the one that does
 	answering string // node of dc2 that answers dc1
+	lab       *loopback
+	servers   map[string]string // of dc2: host:port by node
 	all       []*proc.Process
 }
 
-func newKVBench(b *testing.B, leads bool) (out kvBench) {
+func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	b.Helper()
 	l := newLoopback(b)
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
@@ -82,18 +94,24 @@ func newKVBench(b *testing.B, leads bool) (out kvBench) {
 	}
 	gateway("dc2", near[0].Addr, near[1].Addr, near[2].Addr)
 
+	out.lab, out.servers = l, map[string]string{}
+	for i, s := range near {
+		out.servers[fmt.Sprintf("srv%d", i+1)] = s.Addr
+	}
 	out.far = strings.TrimPrefix(far.HTTP, "http://")
 	c := operatorOf(b, l, "dc2")
 	defer c.CloseIdleConnections()
-	lab.Eventually(b, patience, "key x in dc2", func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:", 1)+"/v1/kv/x", strings.NewReader("hello world"))
-		if err != nil {
-			return err
+	lab.Eventually(b, patience, "keys in dc2", func(ctx context.Context) error {
+		for i := range kvKeys {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:", 1)+"/v1/kv/"+kvKey(i), strings.NewReader("hello world"))
+			if err != nil {
+				return err
+			}
+			if _, err = answerOf(c, req); err != nil {
+				return err
+			}
 		}
-		if _, err = answerOf(c, req); err != nil {
-			return err
-		}
-		req, err = http.NewRequestWithContext(ctx, http.MethodGet, far.HTTP+"/v1/kv/x?dc=dc2", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, far.HTTP+"/v1/kv/x?dc=dc2", nil)
 		if err != nil {
 			return err
 		}
@@ -106,16 +124,8 @@ func newKVBench(b *testing.B, leads bool) (out kvBench) {
 
 // place finds out who leads dc2 and which of its servers answers dc1, and moves leadership if that server leads and should not, or
 // should and does not.
-func (k *kvBench) place(ctx context.Context, b *testing.B, l *loopback, near []*proc.Server, leads bool) error {
-	var st api.Status
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.far+api.StatusPath+"?dc=dc2", nil)
-	if err != nil {
-		return err
-	}
-	body, err := answerOf(http.DefaultClient, req)
-	if err == nil {
-		err = json.Unmarshal(body, &st)
-	}
+func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*proc.Server, leads bool) error {
+	st, err := k.status(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +155,20 @@ func (k *kvBench) place(ctx context.Context, b *testing.B, l *loopback, near []*
 	return nil
 }
 
-func transferLeader(ctx context.Context, b *testing.B, l *loopback, addr, node string) error {
+// status is what the server of dc2 that answers dc1 says.
+func (k *kvBench) status(ctx context.Context) (st api.Status, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.far+api.StatusPath+"?dc=dc2", nil)
+	if err != nil {
+		return st, err
+	}
+	body, err := answerOf(http.DefaultClient, req)
+	if err == nil {
+		err = json.Unmarshal(body, &st)
+	}
+	return st, err
+}
+
+func transferLeader(ctx context.Context, b testing.TB, l *loopback, addr, node string) error {
 	config := operatorOf(b, l, "dc2").Transport.(*http.Transport).TLSClientConfig
 	config.ServerName = "server.dc2." + tlsutil.DefaultDomain
 	cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
@@ -158,7 +181,7 @@ func transferLeader(ctx context.Context, b *testing.B, l *loopback, addr, node s
 }
 
 // operatorOf is an HTTP client with an operator's certificate.
-func operatorOf(b *testing.B, l *loopback, dc string) *http.Client {
+func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	b.Helper()
 	files, roots := l.ca.Files(b, tlsutil.RoleCLI, "joe", dc), x509.NewCertPool()
 	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
