@@ -3,15 +3,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-metrics"
 	metricsprom "github.com/hashicorp/go-metrics/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/heap"
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -100,7 +103,12 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	if err := collectMetrics(); err != nil {
 		return err
 	}
-	return faults(server.Run(cmd.Context(), cfg))
+	ctx, cancel := context.WithCancel(cmd.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { heap.Run(ctx) })
+	return faults(server.Run(ctx, cfg))
 }
 
 // check returns everything that is wrong with the settings, without opening files.
