@@ -6,6 +6,10 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
@@ -115,6 +119,26 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 		}
 	}
 	return out, nil
+}
+
+// CheckAnswer refuses an answer, of List or ListByOwner, that is larger than a gRPC message may be, with codes.ResourceExhausted. gRPC does so
+// itself, but only when all of it is encoded: many who ask at once for what nobody can be given would take much memory.
+func CheckAnswer(answer any, limit int) error {
+	var all []*pb.Resource
+	switch a := answer.(type) {
+	case *pb.ListResponse:
+		all = a.GetResources()
+	case *pb.ListByOwnerResponse:
+		all = a.GetResources()
+	}
+	size := 0
+	for _, r := range all {
+		n := proto.Size(r)
+		if size += protowire.SizeTag(1) + protowire.SizeBytes(n); size > limit {
+			return status.Errorf(codes.ResourceExhausted, "the list is larger than an answer may be, %d bytes: ask for a prefix, or watch it", limit)
+		}
+	}
+	return nil
 }
 
 // WatchList streams the present state and then every change, until the client goes or the watch is reset: then the status

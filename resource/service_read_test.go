@@ -130,3 +130,23 @@ func TestNameRuleOfType(t *testing.T) {
 		t.Errorf("another type's rule: %v", err)
 	}
 }
+
+// TestCheckAnswer: a list is refused if and only if its encoding is larger than a message may be.
+func TestCheckAnswer(t *testing.T) {
+	all := []*pb.Resource{node(t, "a", ""), node(t, "b", strings.Repeat("x", 1000)), node(t, "c", "")}
+	for _, answer := range []proto.Message{&pb.ListResponse{Resources: all}, &pb.ListByOwnerResponse{Resources: all}, &pb.ListResponse{}} {
+		size := proto.Size(answer)
+		if err := resource.CheckAnswer(answer, size); err != nil {
+			t.Errorf("%d bytes where %d may be: %v", size, size, err)
+		}
+		if size == 0 {
+			continue
+		}
+		if err := resource.CheckAnswer(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for a prefix") {
+			t.Errorf("%d bytes where %d may be: %v", size, size-1, err)
+		}
+	}
+	if err := resource.CheckAnswer(&pb.ReadResponse{Resource: all[1]}, 1); err != nil {
+		t.Errorf("what is no list: %v", err)
+	}
+}

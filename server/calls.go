@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -122,6 +123,9 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	}
 	here := func() (any, error) {
 		resp, err := next(ctx, req)
+		if err == nil {
+			err = resource.CheckAnswer(resp, api.MaxMessageSize)
+		}
 		c.noteDenied(ctx, info.FullMethod, err)
 		return resp, err
 	}

@@ -26,8 +26,8 @@ import (
 )
 
 // TestGreatList has a server hold 100,000 resources: they are listed whole by HTTP and by a gRPC watch; a gRPC list, which is one message,
-// is refused with its reason; and those who read slowly, or not at all, cost it no copies. A resource of 1 MiB goes in and
-// comes out.
+// is refused with its reason; and those who read slowly, or not at all, by HTTP or gRPC, cost it no copies. A resource of 1 MiB goes
+// in and comes out.
 func TestGreatList(t *testing.T) {
 	t.Parallel()
 	const count, slow = 100_000, 8
@@ -141,6 +141,8 @@ func TestGreatList(t *testing.T) {
 	for _, body := range bodies {
 		body.Close()
 	}
+	standStill(t, l, s, typ, func(name string) error { return put(ctx, name, make([]byte, 200), "") }, "great-list.%06d")
+
 	great := strings.Repeat("x", 1<<20)
 	if err := put(ctx, "great", []byte("1"), great); err != nil {
 		t.Fatal(err)

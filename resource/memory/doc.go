@@ -17,7 +17,8 @@
 // only as long as somebody follows them, so that a write costs one append for each prefix of its name that is followed, however
 // many follow it, and wakes nobody else. A commit is appended together with the transaction, under one lock; a watch takes its
 // snapshot and its place in the topic under the same lock, so that nothing is lost or doubled between the two. The snapshot is
-// read as it is asked for.
+// read as it is asked for. While it is not read to its end, it keeps alive what has been replaced since; so a watch that has read nothing
+// for 10 seconds is cut off as soon as 8192 changes have come since it was looked at.
 //
 // A topic keeps what its slowest follower has not read, up to 8192 events or 16 MiB, and all topics together 256 MiB. A
 // follower that would make it more is cut off: it gets resource.ErrWatchReset. So does every follower when a snapshot is restored. The

@@ -26,6 +26,8 @@ type State struct {
 	kept   atomic.Int64       // bytes that topics keep for who lags
 	limits limits
 
+	snapshots snapshots
+
 	mu    sync.Mutex // held shortly: makes a commit and its events one step
 	index uint64     // of the last commit that changed something
 	kinds map[string]*kind
@@ -139,6 +141,7 @@ func (s *State) applyAll(entries []*Entry, last uint64) {
 	}
 	woken, err := s.commit(&b, last)
 	wakeAll(woken)
+	s.snapshots.changed(len(b.events), s.limits.events)
 	if err != nil {
 		for _, e := range entries {
 			e.Resources, e.Err = nil, err

@@ -5,6 +5,7 @@ package memory
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -19,9 +20,13 @@ type watch struct {
 
 	mu   sync.Mutex // never held while it waits
 	rest *cursor[*pb.Resource]
+	read int   // resources of rest
 	at   *item // where it stands
 	pos  int   // of the next event of at
 	err  error // what Next returns from now on; it stands nowhere then
+
+	seen   int       // what read was
+	seenAt time.Time // at the last look that found that it had changed
 
 	donec  chan struct{} // closed by Close
 	pushed *push         // what Push works with
@@ -42,6 +47,7 @@ func (s *State) Watch(q resource.Query) (resource.PushedWatch, error) {
 		return nil, err
 	}
 	w.rest = sel.rows(v.db)
+	s.snapshots.add(w)
 	return w, nil
 }
 
@@ -130,10 +136,12 @@ func (w *watch) take() (p *published, at *item, err error) {
 func (w *watch) snapshotLocked() *published {
 	for r, ok := w.rest.next(); ok; r, ok = w.rest.next() {
 		if w.sel.matches(r.GetId()) {
+			w.read++
 			return &published{WatchEvent: &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}}
 		}
 	}
 	w.rest = nil
+	w.s.snapshots.remove(w)
 	return &published{WatchEvent: endOfSnapshot}
 }
 
@@ -143,6 +151,7 @@ func (w *watch) failLocked(err error) error {
 		return w.err
 	}
 	w.err, w.rest = err, nil
+	w.s.snapshots.remove(w)
 	if w.at != nil {
 		w.t.stepOff(w.at)
 		w.at = nil

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// standStill has 20 clients, each with a connection of its own, watch everything and read nothing, some from the beginning and some later, while a
+// fifth of it is replaced, and as many ask for a list that is too large for an answer. Others are answered meanwhile, the server's memory
+// stays within a bound, and who reads again learns that it has missed something.
+func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, put func(name string) error, name string) {
+	t.Helper()
+	const groups, each, replaced = 4, 5, 5000
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	client := func() pb.ResourceServiceClient {
+		return pb.NewResourceServiceClient(l.call(t, s.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "joe", "dc1"))
+	}
+	reader := client()
+	before := rssOf(t, s)
+	most := before
+	var streams []grpc.ServerStreamingClient[pb.WatchEvent]
+	var reads []time.Duration
+	for group := range groups {
+		for range each {
+			stream, err := client().WatchList(ctx, &pb.WatchListRequest{Type: typ})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != nil { // it has begun
+				t.Fatal(err)
+			}
+			streams = append(streams, stream)
+		}
+		g, _ := errgroup.WithContext(ctx)
+		g.SetLimit(50)
+		for n := range replaced {
+			g.Go(func() error { return put(fmt.Sprintf(name, group*replaced+n)) })
+		}
+		done := make(chan error, 1)
+		go func() { done <- g.Wait() }()
+		for writing := true; writing; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+				writing = false
+			case <-time.After(20 * time.Millisecond):
+			}
+			began := time.Now()
+			if _, err := reader.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: typ, Name: fmt.Sprintf(name, 0)}}); err != nil {
+				t.Fatal(err)
+			}
+			reads = append(reads, time.Since(began))
+			most = max(most, rssOf(t, s))
+		}
+	}
+	slices.Sort(reads)
+	t.Logf("with %d watches that stand still and %d replaced, memory grew from %d to %d MiB; others' reads took %v in the middle, %v at most",
+		len(streams), groups*replaced, before>>20, most>>20, reads[len(reads)/2].Round(time.Microsecond), reads[len(reads)-1].Round(time.Microsecond))
+	if most-before > 96<<20 {
+		t.Errorf("memory grew by %d MiB for %d watches that stand still", (most-before)>>20, len(streams))
+	}
+	if worst := reads[len(reads)-1]; worst > 5*time.Second {
+		t.Errorf("a read took %v", worst)
+	}
+	var wg sync.WaitGroup
+	for n, stream := range streams[:(groups-1)*each] { // more than is kept has come since
+		wg.Go(func() {
+			for {
+				ev, err := stream.Recv()
+				if err == nil && ev.GetEndOfSnapshot() == nil {
+					continue
+				}
+				if status.Code(err) != codes.Aborted {
+					t.Errorf("watch %d reads again and gets %v, %v", n, ev, err)
+				}
+				return
+			}
+		})
+	}
+	wg.Wait()
+
+	before, most = rssOf(t, s), 0
+	for range groups * each {
+		wg.Go(func() {
+			if _, err := client().List(ctx, &pb.ListRequest{Type: typ}); status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("a list larger than a message: %.200v", err)
+			}
+		})
+	}
+	listed := make(chan struct{})
+	go func() { wg.Wait(); close(listed) }()
+	for listing := true; listing; {
+		select {
+		case <-listed:
+			listing = false
+		case <-time.After(20 * time.Millisecond):
+		}
+		most = max(most, rssOf(t, s))
+	}
+	if most-before > 96<<20 {
+		t.Errorf("memory grew by %d MiB for lists that are refused", (most-before)>>20)
+	}
+	t.Logf("%d lists at once that are too large for an answer: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
+}
