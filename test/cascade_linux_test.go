@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// estate is a tree of resources that own each other.
+type estate struct {
+	name          string
+	owners, owned int // the root owns so many, and each of them so many
+	depth         int // of a chain, below the first of the owners
+	resources     int // all of them, once it is planted
+	root          *pb.ID
+	client        pb.ResourceServiceClient
+}
+
+// write creates a resource, of which owner may be nil.
+func (e *estate) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, error) {
+	data, err := anypb.New(&pb.KVEntry{Value: []byte("x")})
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.client.Write(ctx, &pb.WriteRequest{Resource: &pb.Resource{Id: resource.ID(killedType, e.name+"."+name), Owner: owner, Data: data}})
+	return out.GetResource().GetId(), err
+}
+
+// plant creates the tree.
+func (e *estate) plant(ctx context.Context) (err error) {
+	if e.root, err = e.write(ctx, "root", nil); err != nil {
+		return err
+	}
+	const writers = 100
+	g, gctx := errgroup.WithContext(ctx)
+	for w := range writers {
+		g.Go(func() error {
+			for n := w; n < e.owners; n += writers {
+				owner, err := e.write(gctx, fmt.Sprintf("owner%d", n), e.root)
+				for m := 0; m < e.owned && err == nil; m++ {
+					_, err = e.write(gctx, fmt.Sprintf("owned%d.%d", n, m), owner)
+				}
+				for m := 0; n == 0 && m < e.depth && err == nil; m++ {
+					owner, err = e.write(gctx, fmt.Sprintf("chain%d", m), owner)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	e.resources = 1 + e.owners*(1+e.owned) + e.depth
+	return g.Wait()
+}
+
+// left counts what is there.
+func (e *estate) left(ctx context.Context) (int, error) {
+	out, err := e.client.List(ctx, &pb.ListRequest{Type: killedType, NamePrefix: e.name + "."})
+	return len(out.GetResources()), err
+}
+
+// tombstones counts the deletions that are not complete.
+func (e *estate) tombstones(ctx context.Context) (int, error) {
+	out, err := e.client.List(ctx, &pb.ListRequest{Type: resource.TombstoneType})
+	return len(out.GetResources()), err
+}
+
+// gone waits until nothing is left, and no tombstone; it returns the most memory that the server had meanwhile.
+func (e *estate) gone(t *testing.T, d *disked) (most int) {
+	t.Helper()
+	lab.Eventually(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
+		most = max(most, rssOf(t, &site{server: d.server}))
+		n, err := e.tombstones(ctx)
+		if err == nil && n > 0 {
+			err = fmt.Errorf("%d tombstones are left", n)
+		}
+		return err
+	})
+	if n, err := e.left(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d resources of %s are left, %v", n, e.name, err)
+	}
+	return most
+}
+
+// TestCascade: the deletion of one resource takes with it 10,000 that it owns, what these own, and a chain of 1,000 levels, without
+// much memory; another deletion survives kill -9 in its midst.
+func TestCascade(t *testing.T) {
+	t.Parallel()
+	l := newLoopback(t)
+	d := l.disked(t, "srv1", nil)
+	d.start()
+	d.awaitPut("a leader")
+	connect := func(e *estate) {
+		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "op", "dc1"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	whole := &estate{name: "whole", owners: 10_000, owned: 2, depth: 1000}
+	killed := &estate{name: "killed", owners: 1500, owned: 1, depth: 10}
+	began := time.Now()
+	for _, e := range []*estate{whole, killed} {
+		connect(e)
+		if err := e.plant(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := e.left(ctx); n != e.resources || err != nil {
+			t.Fatalf("%d of %d resources, %v", n, e.resources, err)
+		}
+	}
+	t.Logf("%d resources written in %v", whole.resources+killed.resources, time.Since(began).Round(time.Millisecond))
+
+	before, began := rssOf(t, &site{server: d.server}), time.Now()
+	d.delete(whole)
+	answered := time.Since(began)
+	most := whole.gone(t, d)
+	t.Logf("%d resources deleted through their owner: answered after %v, gone after %v, memory from %d to %d MiB", whole.resources,
+		answered.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), before>>20, most>>20)
+	if most-before > 64<<20 {
+		t.Errorf("memory grew from %d to %d MiB", before>>20, most>>20)
+	}
+	if n, err := killed.left(ctx); n != killed.resources || err != nil {
+		t.Errorf("%d of %d resources of others are left, %v", n, killed.resources, err)
+	}
+
+	d.delete(killed)
+	var counts []int
+	for began = time.Now(); len(counts) < 2; {
+		d.server.Kill()
+		d.start()
+		connect(killed)
+		n := -1
+		lab.Eventually(t, patience, "a list", func(ctx context.Context) (err error) {
+			n, err = killed.left(resource.WithConsistency(ctx, resource.Strong))
+			return err
+		})
+		counts = append(counts, n)
+	}
+	killed.gone(t, d)
+	d.check(d.values, "")
+	t.Logf("of %d, %v were left after each kill -9; all were gone after %v", killed.resources, counts, time.Since(began).Round(time.Millisecond))
+	if counts[0] == 0 {
+		t.Error("it was not killed in the midst")
+	}
+}
+
+// delete deletes the root of an estate by HTTP, and returns when that is acknowledged.
+func (d *disked) delete(e *estate) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	url := strings.Replace(d.server.HTTP, "http:", "https:", 1) + "/api/kv/v1/entry/" + e.root.Name
+	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		d.t.Fatalf("delete %s: %s", e.root.Name, resp.Status)
+	}
+}
