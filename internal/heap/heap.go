@@ -4,8 +4,8 @@
 //
 // Go collects when the heap has doubled. A server that needs five megabytes and allocates fifty in a second collects ten times in
 // that second, for some milliseconds each, in which whoever asks waits: more than one answer in a hundred. While a process allocates
-// much, Run lets its heap become Room before it is collected; when that is over, it goes back to Go's default, so that a
-// process that idles keeps no more memory than before. What Room cannot hold twice is collected as ever.
+// much, Run lets its heap become Room before it is collected; when that is over, it goes back to Go's default and gives the memory
+// back, so that a process that idles keeps no more than before. What Room cannot hold twice is collected as ever.
 //
 // It is a setting of the process: only a command's main function runs it, once. It starts no goroutine.
 package heap
@@ -13,6 +13,7 @@ package heap
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -55,6 +56,10 @@ func run(ctx context.Context, every time.Duration) {
 		now, live := read()
 		if p.change(now-total, live) {
 			debug.SetGCPercent(p.percent)
+			if p.quiet > 0 { // idle: little is allocated, so that the next collection would be far, and free memory would stay
+				runtime.GC() // what a sync.Pool has goes with the second one
+				debug.FreeOSMemory()
+			}
 		}
 		total = now
 	}
