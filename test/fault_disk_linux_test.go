@@ -38,7 +38,7 @@ type disked struct {
 const valueSize = 500 << 10
 
 // soon bounds how long a write may take on a disk that is full: far less than the 7 s that one waits for a leader.
-const soon = 3 * time.Second
+const soon = 5 * time.Second
 
 func (l *loopback) disked(t *testing.T, node string, change func(*proc.ServerConfig)) *disked {
 	t.Helper()
