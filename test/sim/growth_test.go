@@ -21,6 +21,7 @@ var (
 	settle = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
 	heaps  = flag.String("sim.heaps", "", "`prefix` of files that TestGrowth writes heap profiles to: after the start, and idle")
 	starts = flag.Duration("sim.start", 0, "over how long the starts of TestGrowth's datacenters are spread; 0: all in the same moment")
+	hush   = flag.Bool("sim.hush", false, "drop what members have still to tell as soon as all know all: 1,000 tell for minutes")
 	links  = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
 )
 
@@ -73,6 +74,9 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	}
 	g.alive = w.converge(t)
 	writeHeap(t, "start")
+	if *hush {
+		w.hush(t)
+	}
 	for begin := time.Now(); time.Since(begin) < talking; time.Sleep(time.Second) {
 		conns := w.conns()
 		g.peak = max(g.peak, conns[len(conns)/2])
