@@ -66,8 +66,8 @@ func TestSameQuestionIsShared(t *testing.T) {
 	if got, want := k.String(), "1:/a?, 2:/a? 3:/b? 4:/a?stale"; got != want {
 		t.Fatalf("sent %s, want %s", got, want)
 	}
-	if got, want := x.numbers(), "waiting 0, away 6, asked 4, same 0"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	if got, want := x.numbers(), "waiting 0, away 6, asked 4, same 0"; got != want || !x.shares {
+		t.Errorf("%s, shares %v, want %s", got, x.shares, want)
 	}
 	x.give([]*pb.Answer{answerTo(2), answerTo(9), answerTo(1), {Id: 3}, answerTo(4), answerTo(4)})
 	for i, tt := range []struct {
@@ -135,14 +135,17 @@ func TestSharersLeave(t *testing.T) {
 	}
 }
 
-// A few go at once; many gather until they are half as many as those that are away, or fill a message.
+// A few go at once, and what differs does; many gather until they are half as many as those that are away, or fill a message.
 func TestQuestionsGather(t *testing.T) {
 	for _, tt := range []struct {
 		away, waiting int
-		want          bool
-	}{{1, 1, true}, {2, 1, true}, {3, 1, false}, {10, 4, false}, {10, 5, true}, {1000, maxTogether - 1, false}, {1000, maxTogether, true}} {
+		shares, want  bool
+	}{
+		{1, 1, true, true}, {2, 1, true, true}, {3, 1, true, false}, {10, 4, true, false}, {10, 5, true, true},
+		{1000, maxTogether - 1, true, false}, {1000, maxTogether, true, true}, {1000, 1, false, true},
+	} {
 		x, k := newKept()
-		x.away = tt.away
+		x.away, x.shares = tt.away, tt.shares
 		for i := range tt.waiting {
 			x.put(&pb.QueryRequest{Path: fmt.Sprintf("/%d", i)})
 		}

@@ -17,8 +17,8 @@ const gatherFor = 500 * time.Microsecond
 
 // exchange is one stream of questions. Its goroutines are run's.
 //
-// Those who ask the same before it was sent share the question. While many are away, the next ones gather: as many again as half of those go
-// together. So the same asked by many at once costs few answers, and what is asked by few is sent at once.
+// Those who ask the same before it was sent share the question. While that happens and many are away, the next ones gather: as many again as
+// half of those go together. So the same asked by many at once costs few answers. What is asked by few, or differs, is sent at once.
 type exchange struct {
 	wake   chan struct{} // size 1: the queue is not empty any more, or long enough to be sent
 	tested atomic.Bool   // now
@@ -29,6 +29,7 @@ type exchange struct {
 	used    bool                            // since run looked last
 	away    int                             // askers of questions sent, less those of answers that came
 	waiting int                             // askers of the queue
+	shares  bool                            // some of the last message, of those with several askers, shared a question
 	last    uint64                          // id given
 	queue   []*pb.Question
 	same    map[question]*asking // of the queue: those that can be shared
@@ -101,7 +102,9 @@ func (x *exchange) addLocked(req *pb.QueryRequest) *asking {
 }
 
 // enoughLocked says whether so many wait that they should be sent.
-func (x *exchange) enoughLocked() bool { return 2*x.waiting >= x.away || len(x.queue) >= maxTogether }
+func (x *exchange) enoughLocked() bool {
+	return !x.shares || 2*x.waiting >= x.away || len(x.queue) >= maxTogether
+}
 
 func (x *exchange) poke() {
 	select {
@@ -121,8 +124,12 @@ func (x *exchange) send(stream pb.ServerService_ExchangeClient) error {
 	x.sending = true
 	all := x.queue[:n:n]
 	x.queue = x.queue[n:]
+	before := x.waiting
 	for _, q := range all {
 		x.leaveQueueLocked(x.asked[q.GetId()])
+	}
+	if askers := before - x.waiting; askers > 1 {
+		x.shares = askers > n
 	}
 	x.mu.Unlock()
 	err := stream.Send(&pb.Questions{All: all})
