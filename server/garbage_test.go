@@ -198,7 +198,7 @@ func TestGarbage(t *testing.T) {
 	g := newTarget(t)
 	defer func() {
 		http.DefaultClient.CloseIdleConnections()
-		goleak.VerifyNone(t, leaks)
+		noneLeft(t, leaks)
 	}()
 	defer g.part.end(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -182,7 +182,20 @@ func (f *twoKeyed) end(part string) {
 func TestKeyRotation(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	t.Run("federation", rotateKeys)
-	goleak.VerifyNone(t, leaks)
+	noneLeft(t, leaks)
+}
+
+// noneLeft fails the test when goroutines are left. memberlist does not join its probes: one of a member that has gone ends by its timer,
+// six seconds after it began at the latest.
+func noneLeft(t *testing.T, before goleak.Option) {
+	t.Helper()
+	var err error
+	for began := time.Now(); time.Since(began) < 10*time.Second; {
+		if err = goleak.Find(before); err == nil { // it tries for a while
+			return
+		}
+	}
+	t.Error(err)
 }
 
 func rotateKeys(t *testing.T) {

@@ -176,7 +176,7 @@ func TestLifecycle(t *testing.T) {
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-	goleak.VerifyNone(t, leaks)
+	noneLeft(t, leaks)
 	if after := open(); len(after) > len(before) {
 		t.Errorf("descriptors before: %v, after: %v", before, after)
 	}
