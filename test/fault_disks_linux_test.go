@@ -23,7 +23,6 @@ import (
 // TestFullDiskOfOne: the disk of the leader of three servers is full. Another leads, and all three take writes, the full one by
 // forwarding them; when there is room, it gets what it lacks.
 func TestFullDiskOfOne(t *testing.T) {
-	t.Parallel()
 	l := newLoopback(t)
 	var all []*disked
 	first := unusedPort(t)
@@ -89,7 +88,6 @@ func TestFullDiskOfOne(t *testing.T) {
 
 // TestNoDisk: a server whose data dir cannot be written does not start: it ends with status 1 and says which directory, why, and what to do.
 func TestNoDisk(t *testing.T) {
-	t.Parallel()
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)
 	smallDisk(t, d.data(), 150)

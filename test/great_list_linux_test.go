@@ -29,7 +29,6 @@ import (
 // is refused with its reason; and those who read slowly, or not at all, by HTTP or gRPC, cost it no copies. A resource of 1 MiB goes
 // in and comes out.
 func TestGreatList(t *testing.T) {
-	t.Parallel()
 	const count, slow = 100_000, 8
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
