@@ -32,5 +32,5 @@
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim    # the table of docs/benchmarks.md
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim -sim.sizes 60x1,20x3
 //	WANFED_BENCH=1 GOMEMLIMIT=7GiB go test -v -timeout 60m -run TestGrowth ./test/sim -sim.sizes 300x1 -sim.settle 2m
-//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=19GiB go test -v -timeout 100m -run TestGrowth ./test/sim -sim.sizes 1000x1 -sim.links 32 -sim.start 15s -sim.hush -sim.settle 1m
+//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./test/sim -sim.sizes 1000x1 -sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
 package sim
