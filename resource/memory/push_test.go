@@ -123,6 +123,7 @@ func TestPushBlocked(t *testing.T) {
 		if took := round("b"); took != 0 { // those that block are not asked again
 			t.Errorf("others waited %v", took)
 		}
+		time.Sleep(2 * pushPatience) // the last of them have only begun to wait
 		close(stop)
 		synctest.Wait()
 		again := make(chan struct{})
