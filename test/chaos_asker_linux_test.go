@@ -106,6 +106,7 @@ func (a *asker) stop() {
 type figures struct {
 	n, failed         int
 	p50, p99, longest time.Duration
+	failing           time.Duration   // how long the failed ones took until they failed, at most
 	bad               time.Duration   // when the last question was asked that failed or took too long, after the beginning; 0: none
 	errs              map[string]int  // of those that failed
 	slow              []time.Duration // the slowest that were answered, the worst first
@@ -117,7 +118,7 @@ func (f figures) String() string {
 		s += fmt.Sprintf(", the last bad one asked after %v; slowest %v", ms(f.bad), f.slow)
 	}
 	if f.failed > 0 {
-		s += fmt.Sprintf("; failures %v", f.errs)
+		s += fmt.Sprintf("; failures, after %v at most: %v", ms(f.failing), f.errs)
 	}
 	return s
 }
@@ -148,6 +149,7 @@ func (a *asker) figures(some func(answer) bool, from time.Time, limit time.Durat
 		if r.err != nil {
 			f.failed++
 			f.errs[r.err.Error()]++
+			f.failing = max(f.failing, r.took)
 			r.took = askLimit
 		} else if r.took > limit {
 			f.slow = append(f.slow, ms(r.took))
