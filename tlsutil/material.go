@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,13 +64,14 @@ func readFile(what, path string) ([]byte, error) {
 	if path == "" {
 		return nil, fmt.Errorf("no %s file given", what)
 	}
-	st, err := os.Stat(path)
-	if err == nil && st.Size() > maxFile {
-		return nil, fmt.Errorf("%s file %s has %d bytes: that is no PEM file", what, path, st.Size())
-	}
+	f, err := os.Open(path)
 	var b []byte
 	if err == nil {
-		b, err = os.ReadFile(path)
+		b, err = io.ReadAll(io.LimitReader(f, maxFile+1)) // of a device, the size says nothing
+		err = errors.Join(err, f.Close())
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("%s file %s has more than %d bytes: that is no PEM file", what, path, maxFile)
 	}
 	var pe *fs.PathError
 	switch {

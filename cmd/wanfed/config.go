@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/gohcl"
@@ -95,7 +97,7 @@ func readSettings(path string, settings any) error {
 
 // parseHCL reads a file as HCL, or as its JSON form when the name ends so. The file is nil if it cannot be decoded at all.
 func parseHCL(path string) (*hcl.File, []error) {
-	src, err := os.ReadFile(path)
+	src, err := readBounded(path, maxSettings)
 	if err != nil {
 		return nil, []error{fmt.Errorf("read settings: %w", err)}
 	}
@@ -104,6 +106,9 @@ func parseHCL(path string) (*hcl.File, []error) {
 
 // parseHCLSource is parseHCL for a file that was read already.
 func parseHCLSource(path string, src []byte) (*hcl.File, []error) {
+	if err := checkText(path, src); err != nil {
+		return nil, []error{err}
+	}
 	parse := hclparse.NewParser().ParseHCL
 	if filepath.Ext(path) == ".json" {
 		parse = hclparse.NewParser().ParseJSON
@@ -113,6 +118,14 @@ func parseHCLSource(path string, src []byte) (*hcl.File, []error) {
 		return nil, hclErrors(diags)
 	}
 	return f, nil
+}
+
+// checkText refuses what is no text, before a parser finds a fault in each of its bytes.
+func checkText(path string, src []byte) error {
+	if bytes.IndexByte(src, 0) >= 0 || !utf8.Valid(src) {
+		return fmt.Errorf("%s is no text file", path)
+	}
+	return nil
 }
 
 // hclErrors gives one error for each place: what HCL says of it next only follows from the first.
@@ -222,10 +235,17 @@ func (l faultList) add(err error) faultList {
 
 func (l faultList) Unwrap() []error { return l }
 
+// maxFaults are told of a list: who has more has given the wrong file, and a log line should have an end.
+const maxFaults = 50
+
 func (l faultList) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d faults:", len(l))
-	for _, err := range l {
+	for i, err := range l {
+		if i == maxFaults {
+			fmt.Fprintf(&b, "\n  - and %d more", len(l)-i)
+			break
+		}
 		b.WriteString("\n  - " + err.Error())
 	}
 	return b.String()

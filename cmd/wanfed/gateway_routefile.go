@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -50,7 +49,7 @@ func readRoutes(path string) (*gateway.Table, error) { return new(routeFile).rea
 // read reads the file at path, which may be another than last time. Each fault names file, line and column. After a fault f is as
 // it was.
 func (f *routeFile) read(path string) (*gateway.Table, error) {
-	src, err := os.ReadFile(path)
+	src, err := readBounded(path, maxSettings)
 	if err != nil {
 		return nil, fmt.Errorf("read settings: %w", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -116,18 +115,15 @@ func (d documentID) resolve(resolve func(text string) (api.ResourceTypeName, err
 	return id, err
 }
 
-// maxFile bounds a file of resources, in bytes.
-const maxFile = 256 << 20
-
 // readDocuments reads the resources of a file, "-" for stdin, in their order.
 func readDocuments(path string, stdin io.Reader) ([]document, error) {
 	name, src := path, []byte(nil)
 	var err error
 	if path == "-" {
 		name = "stdin"
-		src, err = io.ReadAll(io.LimitReader(stdin, maxFile))
+		src, err = readAtMost(stdin, name, maxResources)
 	} else {
-		src, err = os.ReadFile(path)
+		src, err = readBounded(path, maxResources)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read resources: %w", err)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"strings"
 	"time"
 
@@ -149,7 +148,7 @@ func (f *certFlags) readCA() error {
 		what, path string
 		to         *[]byte
 	}{{"certificate", f.caFile, &f.req.CA.Cert}, {"key", f.caKey, &f.req.CA.Key}} {
-		b, err := os.ReadFile(part.path)
+		b, err := readBounded(part.path, maxPEM)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("CA %s %s does not exist%s", part.what, part.path, hint)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -107,7 +106,7 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 }
 
 func readCerts(file string) ([]*x509.Certificate, error) {
-	b, err := os.ReadFile(file)
+	b, err := readBounded(file, maxPEM)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("file %s does not exist; check the path", file)
 	}
