@@ -190,7 +190,7 @@ func (p *Reports) act(ctx context.Context, d deed) error {
 			continue
 		}
 		if err == nil && d.expired {
-			p.log.Info("check expired", "node", d.node, "check", c.CheckId, "service", d.service)
+			p.log.Info("check expired", "on", d.node, "check", c.CheckId, "service", d.service)
 		}
 		return err
 	}
@@ -226,7 +226,7 @@ func (p *Reports) remove(ctx context.Context, d deed, check *pb.Resource) error 
 	}
 	_, err := p.backend.Commit(ctx, resource.RemoveOp(check.GetOwner(), resource.AnyVersion))
 	if err == nil {
-		p.log.Info("service deleted: it was critical for too long", "node", d.node, "service", d.service)
+		p.log.Info("service deleted: it was critical for too long", "on", d.node, "service", d.service)
 	}
 	return err
 }

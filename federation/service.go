@@ -93,7 +93,7 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 		return nil, resource.StatusError(err)
 	}
 	if changed {
-		s.cfg.Logger.Info("federation state written", "dc", want.Datacenter, "gateways", len(want.MeshGateways))
+		s.cfg.Logger.Info("federation state written", "datacenter", want.Datacenter, "gateways", len(want.MeshGateways))
 	}
 	return &pb.ApplyFederationStateResponse{Changed: changed, State: stored}, nil
 }
@@ -151,7 +151,7 @@ func (s *Service) remove(ctx context.Context, dc string, force bool, by tlsutil.
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
-	s.cfg.Logger.Info("federation state deleted", "dc", dc, "peer", by.String(), "force", force)
+	s.cfg.Logger.Info("federation state deleted", "datacenter", dc, "peer", by.String(), "force", force)
 	return &pb.ApplyFederationStateResponse{Changed: true, State: have}, nil
 }
 

@@ -128,7 +128,7 @@ func (p *Prober) probe(ctx context.Context, dc string, hop Hop) {
 	if err == nil {
 		p.d.paths.worked(dc, hop, path.addr, rtt, count)
 		p.d.worked.note(dc)
-		p.log.Debug("probe", "dc", dc, "gateway", hop.Addr, "remote", path.addr, "rtt", rtt)
+		p.log.Debug("probe", "peer", "*."+dc, "gateway", hop.Addr, "remote", path.addr, "rtt", rtt)
 		return
 	}
 	p.d.paths.failed(dc, hop, err, func(s *pathState) {
@@ -137,7 +137,7 @@ func (p *Prober) probe(ctx context.Context, dc string, hop Hop) {
 		s.ProbeFailures++
 		s.Probed = true
 	})
-	p.log.Debug("probe failed", "dc", dc, "gateway", hop.Addr, "err", err)
+	p.log.Debug("probe failed", "peer", "*."+dc, "gateway", hop.Addr, "err", err)
 }
 
 // probe goes to any server of dc through hop and back.
