@@ -173,7 +173,9 @@ func (p *published) raw() *pb.WatchEvent {
 	}
 	ev := new(pb.WatchEvent)
 	ev.ProtoReflect().SetUnknown(b)
-	p.encoded.Store(ev)
+	if !p.encoded.CompareAndSwap(nil, ev) {
+		return p.encoded.Load() // another's, made at the same time: one is kept
+	}
 	return ev
 }
 
