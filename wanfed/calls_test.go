@@ -159,13 +159,27 @@ func TestDoubtedCallsGoAnotherWay(t *testing.T) {
 func TestCallConnIsANetConn(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.CallListener()
+	number := byte(0)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		c, err := n1.tun.DialCalls(t.Context(), "dc2")
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		far, err := ln.Accept()
-		return c, far, func() { c.Close() }, err
+		number++
+		if _, err := c.Write([]byte{number}); err != nil {
+			return nil, nil, nil, err
+		}
+		for { // a stream that was opened anew, because its session seemed dead, has an older one that nobody uses
+			far, err := ln.Accept()
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			var got [1]byte
+			if _, err := io.ReadFull(far, got[:]); err == nil && got[0] == number {
+				return c, far, func() { c.Close() }, nil
+			}
+			far.Close()
+		}
 	})
 }
 
