@@ -153,7 +153,6 @@ func TestDiskFullFollower(t *testing.T) {
 	small := smallDisk(t, 4<<20)
 	nw := loopback(t)
 	all := group(t, nw, func(c *Config) {
-		c.Heartbeat = 300 * time.Millisecond
 		if c.Node == "a" {
 			c.Dir = small
 		}
