@@ -56,13 +56,21 @@ func loadSettings(cmd *cobra.Command, settings any) error {
 	if f := cmd.Flag(configFileFlag); f.Changed {
 		path = f.Value.String()
 	}
+	defaults := map[string]any{}
+	eachSetting(settings, func(name, _, _ string, v reflect.Value) { defaults[name] = v.Interface() })
 	if path != "" {
 		errs = append(errs, readSettings(path, settings))
 	}
 	flags := cmd.Flags()
 	eachSetting(settings, func(name, flag, _ string, v reflect.Value) {
 		if s := os.Getenv(envName(name)); s != "" {
-			if err := setField(v, s); err != nil {
+			read := v.Interface()
+			err := setField(v, s)
+			// Who works in the shell in which commands have an operator's certificate by it would not think of it.
+			if is := v.Interface(); !flags.Changed(flag) && !reflect.DeepEqual(read, defaults[name]) && !reflect.DeepEqual(read, is) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "wanfed: %s in the environment beats %s of %s\n", envName(name), name, path)
+			}
+			if err != nil {
 				errs = append(errs, fmt.Errorf("environment variable %s: %w", envName(name), err))
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,6 +77,27 @@ func TestLoadSettingsOrder(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// TestEnvironmentBeatsFile: a file that is not obeyed is told of, with what is obeyed instead.
+func TestEnvironmentBeatsFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "gateway.hcl")
+	settings := "listen = [\"127.0.0.1:0\"]\nroutes = \"" + dir + "/none\"\nlog_level = \"info\"\n"
+	if err := os.WriteFile(path, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const beaten = "wanfed: WANFED_ROUTES in the environment beats routes of "
+	for routes, told := range map[string]bool{dir + "/none": false, dir + "/other": true} {
+		got := execute(t, []string{"WANFED_ROUTES=" + routes, "WANFED_DRAIN_TIME=5s"}, "gateway", "--config-file", path)
+		if got.code != 1 || strings.Contains(got.stderr, beaten+path+"\n") != told || strings.Count(got.stderr, " beats ") > 1 {
+			t.Errorf("%s: exit status %d, %s", routes, got.code, got.stderr)
+		}
+	}
+	got := execute(t, []string{"WANFED_CA_FILE=ca.pem"}, "gateway", "--config-file", path)
+	if got.code != 2 || !strings.Contains(got.stderr, "leave out WANFED_CA_FILE of the environment, or") {
+		t.Errorf("exit status %d, %s", got.code, got.stderr)
 	}
 }
 

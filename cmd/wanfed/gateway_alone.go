@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 )
 
@@ -34,7 +35,10 @@ func (s gatewaySettings) checkAlone() error {
 		{"servers", len(s.Servers) > 0}, {"lan", s.LAN != ""}, {"wan", s.WAN != ""}, {"wan_bind", s.WANBind != ""},
 		{"server_protocols", len(s.Protocols) > 0},
 	} {
-		if f.set {
+		switch {
+		case f.set && os.Getenv(envName(f.name)) != "":
+			foreign = append(foreign, envName(f.name)+" of the environment")
+		case f.set:
 			foreign = append(foreign, f.name)
 		}
 	}
