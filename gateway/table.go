@@ -20,6 +20,9 @@ const maxName = 253
 // maxProtocol is the length of the longest protocol id, in bytes (RFC 7301, section 3.1).
 const maxProtocol = 255
 
+// maxTo bounds the addresses of a route: an attempt goes through them in turn, and nobody waits for so many.
+const maxTo = 1024
+
 // Route says where connections for one name, or for all names below one, go.
 type Route struct {
 	// Match is an SNI ("server.dc2.wanfed") or "*.suffix", which stands for one or more labels before the suffix.
@@ -161,6 +164,9 @@ func CheckRoute(r Route) error {
 	}
 	if len(r.To) == 0 {
 		errs = append(errs, fmt.Errorf("route %q leads nowhere: give it at least one host:port", r.Match))
+	}
+	if len(r.To) > maxTo {
+		return errors.Join(append(errs, fmt.Errorf("route %q has %d addresses: at most %d", r.Match, len(r.To), maxTo))...)
 	}
 	for i, to := range r.To {
 		if err := CheckAddr(to); err != nil {

@@ -74,6 +74,7 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 		{Match: "10.0.0.1", To: ok},
 		{Match: "b.example"},
 		{Match: "d.example", To: ok, Protocols: []string{"h2", ""}},
+		{Match: "e.example", To: slices.Repeat(ok, maxTo+1)},
 		{Match: "c.example", To: []string{"nowhere", "x:0", "1.2.3.4:1", "1.2.3.4:1"}},
 	})
 	if err == nil {
@@ -81,7 +82,7 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 	}
 	want := []string{
 		`route "a.example" is there twice`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": clients name no IP`,
-		`route "b.example" leads nowhere`, `route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
+		`route "b.example" leads nowhere`, `route "e.example" has 1025 addresses: at most 1024`, `route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
 		`route "c.example" has address "1.2.3.4:1" twice`, `route "d.example": protocol "" has 0 bytes`,
 	}
 	for _, w := range want {
