@@ -64,7 +64,7 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	ml.RequireNodeNames = p.cfg.Kind == WAN
 	ml.DeadNodeReclaimTime = time.Millisecond // a dead member may come back elsewhere: names are in certificates
 	// What they call Info is our Debug: membership changes are logged here, once.
-	logger := slog.New(hclogs.Demote(p.cfg.Logger.Handler()))
+	logger := slog.New(inTLS{hclogs.Demote(p.cfg.Logger.Handler())})
 	ml.Logger = hclogs.Std(logger, "memberlist")
 	gate := &admit{p: p, adv: adv, admitted: map[string]uint64{}}
 	ml.Merge, ml.Alive = gate, gate // serf leaves them alone as long as it has no merge delegate itself

@@ -9,8 +9,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/hclogs"
 )
 
 // node is a pool on a network in memory.
@@ -154,5 +157,16 @@ func TestAdmit(t *testing.T) {
 	}
 	if n := len(a.Members()); n != 1 {
 		t.Errorf("%d members, want one", n)
+	}
+}
+
+// TestInTLS: a public address without gossip keys is no reason to warn, since gossip travels in TLS; all else is told.
+func TestInTLS(t *testing.T) {
+	var b strings.Builder
+	log := hclogs.Std(slog.New(inTLS{slog.NewTextHandler(&b, nil)}), "memberlist")
+	log.Print("[WARN] memberlist: Binding to public address without encryption!")
+	log.Print("[WARN] memberlist: another")
+	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "another") {
+		t.Error(got)
 	}
 }
