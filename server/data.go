@@ -17,7 +17,7 @@ import (
 func (p *parts) buildData() error {
 	dir := p.cfg.DataDir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make data_dir: %w", err)
+		return fmt.Errorf("make data_dir: %w; give a --data-dir that this user may write", err)
 	}
 	dc, err := lineOf(filepath.Join(dir, "datacenter"), func() string { return p.cfg.DC })
 	if err != nil {
@@ -57,7 +57,7 @@ func lineOf(file string, first func() string) (string, error) {
 		err = os.Rename(tmp, file)
 	}
 	if err != nil {
-		return "", fmt.Errorf("write %s of the data dir: %w", filepath.Base(file), errors.Join(err, os.RemoveAll(tmp)))
+		return "", fmt.Errorf("write %s of the data dir: %w; give a --data-dir that this user may write", filepath.Base(file), errors.Join(err, os.RemoveAll(tmp)))
 	}
 	return line, nil
 }

@@ -102,5 +102,9 @@ func (r rule) allow(p tlsutil.Peer, method, dc string) error {
 	if p.DC != dc && slices.Contains(r.here, p.Role) {
 		return fmt.Errorf("%v may not call %s in %s: only a %s of %s may", p, method, dc, p.Role, dc)
 	}
-	return fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
+	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
+	if slices.Contains(r.here, tlsutil.RoleCLI) || slices.Contains(r.anywhere, tlsutil.RoleCLI) {
+		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --cli --dc %s", err, dc)
+	}
+	return err
 }

@@ -137,7 +137,8 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb
 	case err == nil:
 		return resp, nil
 	case status.Code(err) == codes.PermissionDenied:
-		return nil, fmt.Errorf("%w: %s", resource.ErrDenied, status.Convert(err).Message())
+		said := strings.TrimPrefix(status.Convert(err).Message(), resource.ErrDenied.Error()+": ")
+		return nil, fmt.Errorf("%w: %s", resource.ErrDenied, said)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled: // the latter: the connection was given up

@@ -37,8 +37,10 @@ func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %s: the port is taken by another process; stop it (see: ss -ltnp), or choose another", setting, addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && setting == "wan":
+		return nil, fmt.Errorf("wan %s is no address of this machine; behind NAT, say with wan_bind where to listen", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s %s is no address of this machine; behind NAT, say with wan_bind where to listen", setting, addr)
+		return nil, fmt.Errorf("%s %s is no address of this machine; name one that is (see: ip address)", setting, addr)
 	case err != nil:
 		return nil, fmt.Errorf("%s: listen on %s: %w", setting, addr, err)
 	}

@@ -82,7 +82,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("no server is named: a gateway needs the address of at least one server of its datacenter")
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make data_dir: %w", err)
+		return nil, fmt.Errorf("make data_dir: %w; give a --data-dir that this user may write", err)
 	}
 	c := &Client{
 		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.ToServers.ProxyProtocol),
