@@ -265,8 +265,12 @@ func (m *Mux) admit(c *tls.Conn, h *hello) (*muxRoute, tlsutil.Peer, bool) {
 	cs := c.ConnectionState()
 	remote := c.RemoteAddr()
 	i := slices.IndexFunc(m.routes, func(r *muxRoute) bool { return r.alpn == cs.NegotiatedProtocol })
-	if i < 0 { // offered none, or only "http/1.1", which crypto/tls lets pass beside h2
-		m.refuse.note(noALPN, remote, nil, "alpn", h.alpn)
+	if i < 0 {
+		why := noALPN
+		if len(h.alpn) > 0 { // "http/1.1" alone: crypto/tls lets it pass beside h2
+			why = unknownALPN
+		}
+		m.refuse.note(why, remote, nil, "alpn", h.alpn)
 		return nil, tlsutil.Peer{}, false
 	}
 	r := m.routes[i]
