@@ -138,7 +138,11 @@ func (s source) components() []api.ComponentStatus {
 	}
 	node, hasLeader := s.p.store.Leader()
 	peers, _ := s.p.store.Peers()
-	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %d voters", orNone(node), len(peers)))
+	voters := fmt.Sprintf("%d voters", len(peers))
+	if len(peers) == 1 {
+		voters = "1 voter"
+	}
+	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %s", orNone(node), voters))
 	why := s.p.store.Trouble()
 	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))

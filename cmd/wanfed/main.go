@@ -49,8 +49,12 @@ func run(args []string) int {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "wanfed",
-		Short:         "Join datacenters that can reach each other only through gateways",
+		Use:   "wanfed",
+		Short: "Join datacenters that can reach each other only through gateways",
+		Example: `  wanfed demo                                          # a federation on this machine, to look at
+  wanfed server  --config-file /etc/wanfed/server.hcl
+  wanfed gateway --config-file /etc/wanfed/gateway.hcl
+  wanfed status                                        # how well it goes, and what to do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		// A group that is called without, or with an unknown, subcommand is a usage error, not a help page with exit 0.

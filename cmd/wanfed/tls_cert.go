@@ -72,10 +72,18 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "keep it secret: it is this "+string(f.req.Role)+"'s own"); err != nil {
+	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "keep it secret: it is this "+whose(f.req.Role)+"'s own"); err != nil {
 		return err
 	}
 	return f.noteEnd(cmd.OutOrStdout(), p)
+}
+
+// whose returns what people call a role.
+func whose(r tlsutil.Role) string {
+	if r == tlsutil.RoleCLI {
+		return "operator"
+	}
+	return string(r)
 }
 
 // noteEnd says when the certificate got less than the usual time because its CA expires.
