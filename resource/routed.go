@@ -78,6 +78,14 @@ func (b *Routed) fresh(ctx context.Context, c Consistency) error {
 	if c != Strong {
 		return nil
 	}
+	if t, ok := ctx.Value(togetherKey{}).(*together); ok {
+		return t.once(ctx, b.level)
+	}
+	return b.level(ctx)
+}
+
+// level returns when this server has applied what the leader had acknowledged when it was called.
+func (b *Routed) level(ctx context.Context) error {
 	index, err := b.index.get(ctx)
 	if err != nil {
 		return err

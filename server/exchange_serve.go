@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,16 +14,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
 )
 
-// workerIdle is how long a goroutine that answers questions waits for the next one.
-const workerIdle = 5 * time.Second
+const (
+	// workerIdle is how long a goroutine that answers questions waits for the next ones.
+	workerIdle = 5 * time.Second
+	// answerSlow is how long the questions of one message wait for each other's answers. Then each is answered by itself.
+	answerSlow = 5 * time.Millisecond
+)
 
 // Exchange answers questions until the asker goes, or the server stops. Up to maxAsked are answered, or have an answer that is not
 // sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	a := &answers{ctx: ctx, end: cancel, query: s.query, leader: s.leader, to: stream, questions: make(chan *pb.Question), slots: make(chan struct{}, maxAsked)}
+	a := &answers{ctx: ctx, end: cancel, query: s.query, leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
 	defer a.workers.Wait()
 	defer cancel()
 	for {
@@ -34,7 +40,9 @@ func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 			if m := q.GetQuery().GetMethod(); m != "" && m != http.MethodGet {
 				return status.Errorf(codes.InvalidArgument, "method %.20q in an exchange: only GET may be asked", m)
 			}
-			if err := a.answer(q); err != nil {
+		}
+		for all := range slices.Chunk(questions.GetAll(), maxTogether) {
+			if err := a.answer(all); err != nil {
 				return err
 			}
 		}
@@ -43,50 +51,66 @@ func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 
 // answers are those of one stream.
 type answers struct {
-	ctx       context.Context
-	end       context.CancelFunc // of ctx
-	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
-	leader    func() string
-	to        pb.ServerService_ExchangeServer
-	workers   sync.WaitGroup
-	questions chan *pb.Question // to workers that wait
-	slots     chan struct{}     // one for each question until its answer was sent: size maxAsked
+	ctx     context.Context
+	end     context.CancelFunc // of ctx
+	query   func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	leader  func() string
+	to      pb.ServerService_ExchangeServer
+	workers sync.WaitGroup
+	batches chan *batch   // to workers that wait
+	slots   chan struct{} // one for each question until its answer was sent: size maxAsked
 
 	mu      sync.Mutex
 	queue   []*pb.Answer
 	sending bool // a worker is: it sends what comes meanwhile, too
 }
 
-// answer has a worker that waits, or a new one, answer a question. It blocks while there are too many.
-func (a *answers) answer(q *pb.Question) error {
-	select {
-	case a.slots <- struct{}{}:
-	case <-a.ctx.Done():
-		return a.ctx.Err()
+// batch is questions that came together. One goroutine answers them in turn, since handing each to one of its own costs more than most
+// answers, and what one of them has learned from the leader does for all.
+type batch struct {
+	ctx  context.Context
+	mu   sync.Mutex
+	left []*pb.Question // which nobody has begun to answer
+}
+
+// take returns a question that nobody has begun to answer, nil if there is none.
+func (b *batch) take() *pb.Question {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.left) == 0 {
+		return nil
 	}
+	q := b.left[0]
+	b.left = b.left[1:]
+	return q
+}
+
+// answer has a worker that waits, or a new one, answer questions. It blocks while there are too many.
+func (a *answers) answer(all []*pb.Question) error {
+	for range all {
+		select {
+		case a.slots <- struct{}{}:
+		case <-a.ctx.Done():
+			return a.ctx.Err()
+		}
+	}
+	b := &batch{ctx: resource.Together(a.ctx), left: all}
 	select {
-	case a.questions <- q:
+	case a.batches <- b:
 	default:
-		a.workers.Go(func() { a.work(q) })
+		a.workers.Go(func() { a.work(b) })
 	}
 	return nil
 }
 
-// work answers q and what comes then, until nothing does. A goroutine that has answered before has the stack for it.
-func (a *answers) work(q *pb.Question) {
+// work answers b and what comes then, until nothing does. A goroutine that has answered before has the stack for it.
+func (a *answers) work(b *batch) {
 	idle := time.NewTimer(workerIdle)
 	defer idle.Stop()
-	for {
-		resp, err := a.query(a.ctx, q.GetQuery())
-		if err != nil { // that of the context: all ends
-			return
-		}
-		if a.put(&pb.Answer{Id: q.GetId(), Answer: resp}) != nil {
-			return // the stream has ended
-		}
+	for a.all(b) == nil {
 		idle.Reset(workerIdle)
 		select {
-		case q = <-a.questions:
+		case b = <-a.batches:
 		case <-idle.C:
 			return
 		case <-a.ctx.Done():
@@ -95,12 +119,55 @@ func (a *answers) work(q *pb.Question) {
 	}
 }
 
-// put sends an answer, unless another worker is sending, which then sends this one.
-func (a *answers) put(answer *pb.Answer) error {
+// all answers b, and sends the answers together, unless one of them is slow. An error ends all.
+func (a *answers) all(b *batch) error {
+	a.workers.Add(1) // for what slow starts
+	slow := time.AfterFunc(answerSlow, func() {
+		defer a.workers.Done()
+		a.split(b)
+	})
+	defer func() {
+		if slow.Stop() {
+			a.workers.Done()
+		}
+	}()
+	for q := b.take(); q != nil; q = b.take() {
+		if err := a.one(b, q); err != nil {
+			return err
+		}
+	}
+	return a.send()
+}
+
+// one queues the answer to a question.
+func (a *answers) one(b *batch, q *pb.Question) error {
+	resp, err := a.query(b.ctx, q.GetQuery())
+	if err != nil { // that of the context
+		return err
+	}
 	a.mu.Lock()
-	a.queue = append(a.queue, answer)
-	mine := !a.sending
-	a.sending = true
+	a.queue = append(a.queue, &pb.Answer{Id: q.GetId(), Answer: resp})
+	a.mu.Unlock()
+	return nil
+}
+
+// split gives each question that is left a goroutine, and sends the answers that are there.
+func (a *answers) split(b *batch) {
+	for q := b.take(); q != nil; q = b.take() {
+		a.workers.Go(func() {
+			if a.one(b, q) == nil {
+				_ = a.send() // else all ends
+			}
+		})
+	}
+	_ = a.send()
+}
+
+// send sends queued answers, unless another worker is sending, which then sends these, too.
+func (a *answers) send() error {
+	a.mu.Lock()
+	mine := !a.sending && len(a.queue) > 0
+	a.sending = a.sending || mine
 	a.mu.Unlock()
 	if !mine {
 		return nil

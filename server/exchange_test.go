@@ -140,6 +140,46 @@ func TestExchangeBreaks(t *testing.T) {
 	r.until(t)
 }
 
+// Questions of one message are answered together, and one that has no answer yet holds up none of the others for long.
+func TestExchangeSlowQuestion(t *testing.T) {
+	r := newExchangeRig(t)
+	stream, err := r.service.Exchange(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, want := &pb.Questions{}, map[uint64]bool{}
+	for id := range uint64(3 * maxTogether) { // more than are answered by one
+		path := "/"
+		if id%10 == 5 {
+			path = "/slow"
+		} else {
+			want[id] = true
+		}
+		all.All = append(all.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: path}})
+	}
+	if err := stream.Send(all); err != nil {
+		t.Fatal(err)
+	}
+	for len(want) > 0 {
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range got.GetAll() {
+			if !want[a.GetId()] {
+				t.Errorf("answer to %d, again or too early", a.GetId())
+			}
+			delete(want, a.GetId())
+		}
+	}
+	if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: 500}, {Id: 501}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := stream.Recv(); err != nil || len(got.GetAll()) != 2 {
+		t.Errorf("two that are quick: %v, %v", got, err)
+	}
+}
+
 func TestExchangeTakesOnlyReads(t *testing.T) {
 	r := newExchangeRig(t)
 	stream, err := r.service.Exchange(t.Context())
@@ -185,9 +225,7 @@ func TestExchangeWithoutReader(t *testing.T) {
 func TestAnswersTogether(t *testing.T) {
 	a := &answers{sending: true}
 	for i, size := range []int{10, together - 10, 1, 2 * together, 3} {
-		if err := a.put(&pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}}); err != nil {
-			t.Fatal(err)
-		}
+		a.queue = append(a.queue, &pb.Answer{Id: uint64(i), Answer: &pb.QueryResponse{Body: make([]byte, size)}})
 	}
 	var got []int
 	for all := a.take(); len(all) > 0; all = a.take() {
