@@ -6,11 +6,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -54,8 +57,11 @@ func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 	return metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String()), nil
 }
 
+// slowPath is how many bytes per second a path takes at least: 1 Mbit/s.
+const slowPath = 128 << 10
+
 // once calls any server of another datacenter for what must not be done twice. A call whose path is found to be dead fails at
-// once: nobody knows then whether it was made.
+// once: nobody knows then whether it was made. One whose connection was given up for a better one may finish.
 type once struct {
 	c  *conns
 	dc string
@@ -71,11 +77,12 @@ func (o once) Invoke(ctx context.Context, method string, args, reply any, opts .
 	}
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(cc.life, cancel)()
 	tested := make(chan struct{})
 	go func() { // ends with cctx, or when it knows
 		defer close(tested)
-		o.c.testDead(cctx, cc)
+		if o.c.breaks(cctx, cc, args) {
+			cancel()
+		}
 	}()
 	err = cc.Invoke(cctx, method, args, reply, opts...)
 	cancel()
@@ -84,6 +91,36 @@ func (o once) Invoke(ctx context.Context, method string, args, reply any, opts .
 		return status.Error(codes.Unavailable, fmt.Sprintf("the way to %s broke meanwhile: it may be done or not; read before you do it again", o.dc))
 	}
 	return err
+}
+
+// breaks waits until the path of a call of args over cc is found to be dead, or ctx ends (false). A test of the connection has to wait
+// behind what is asked: until that was sent even over a slow path, no test shows anything.
+func (c *conns) breaks(ctx context.Context, cc *conn, args any) bool {
+	if m, ok := args.(proto.Message); ok {
+		sent := time.NewTimer(time.Duration(proto.Size(m)) * time.Second / slowPath)
+		defer sent.Stop()
+		select {
+		case <-sent.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	early := cc.life.Err() != nil
+	c.testDead(ctx, cc)
+	select {
+	case <-cc.life.Done():
+		return !early && cc.dead.Load() || !responds(ctx, cc)
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// responds says whether a connection answers within its patience.
+func responds(ctx context.Context, cc *conn) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience(cc))
+	defer cancel()
+	_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
+	return status.Code(err) != codes.DeadlineExceeded
 }
 
 // NewStream implements grpc.ClientConnInterface.
