@@ -118,7 +118,8 @@ func (s source) advice(d api.DatacenterStatus, state *pb.FederationState) string
 		return fmt.Sprintf("no server of %s answers: check its servers, its gateways, and the network between the gateways; "+
 			"if it is gone for good: wanfed federation delete %s", d.Name, d.Name)
 	case d.ServersAlive == 0:
-		return fmt.Sprintf("%s was never reached: check that its gateways' WAN addresses can be dialed from the gateways here", d.Name)
+		return fmt.Sprintf("no server of %s is in the WAN pool: they stopped, or were never reached: check them, and that the WAN addresses of its gateways "+
+			"can be dialed from the gateways here; if it is gone for good: wanfed federation delete %s", d.Name, d.Name)
 	case d.ServersAlive < d.ServersKnown:
 		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
 	case state == nil && !d.Own:
@@ -136,13 +137,10 @@ func (s source) components() []api.ComponentStatus {
 		}
 		out = append(out, api.ComponentStatus{Name: name, State: state, Detail: detail})
 	}
-	node, hasLeader := s.p.store.Leader()
-	peers, _ := s.p.store.Peers()
-	voters := fmt.Sprintf("%d voters", len(peers))
-	if len(peers) == 1 {
-		voters = "1 voter"
-	}
-	add("raft", hasLeader, "no leader", fmt.Sprintf("leader %s, %s", orNone(node), voters))
+	leader, _ := s.p.store.Leader()
+	voters, _ := s.p.store.Peers()
+	state, detail := raftState(leader, voters, s.p.cfg.BootstrapExpect, s.p.lan.Members())
+	add("raft", state == "ok", state, detail)
 	why := s.p.store.Trouble()
 	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))

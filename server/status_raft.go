@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/wanfed/wanfed/pool"
+)
+
+// raftState says how the Raft group is that this server knows, and whether that is well: who leads, of how many voters, and what
+// keeps servers of the LAN pool apart. expect is the server's own bootstrap_expect.
+func raftState(leader string, voters []string, expect int, lan []pool.Member) (state, detail string) {
+	running := 0
+	for _, m := range lan {
+		if !m.Alive() {
+			continue
+		}
+		running++
+		if expect == 1 && m.Tags[tagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
+			return "split", fmt.Sprintf("%s was started to form a group alone, as were those of this one (%d): start it, or these, anew with an empty data dir "+
+				"and --bootstrap-expect 3", m.Name, len(voters))
+		}
+	}
+	if len(voters) == 0 && running < expect {
+		return "no leader", fmt.Sprintf("in no group yet: waits for %d servers (bootstrap_expect), and %d of them run: start the others, with retry_join", expect, running)
+	}
+	state, detail = "ok", fmt.Sprintf("%d voters", len(voters))
+	if len(voters) == 1 {
+		detail = "1 voter"
+	}
+	if leader == "" {
+		state = "no leader"
+	}
+	return state, fmt.Sprintf("leader %s, %s", orNone(leader), detail)
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/pool"
+)
+
+// TestRaftState: what keeps servers apart is in the status, not in the log alone.
+func TestRaftState(t *testing.T) {
+	members := func(expect string, names ...string) []pool.Member {
+		var all []pool.Member
+		for _, n := range names {
+			all = append(all, pool.Member{Name: n, Status: pool.StatusAlive, Tags: map[string]string{tagExpect: expect}})
+		}
+		return all
+	}
+	gone := members("3", "b")
+	gone[0].Status = pool.StatusFailed
+	for _, c := range []struct {
+		leader      string
+		voters      []string
+		expect      int
+		lan         []pool.Member
+		state, says string
+	}{
+		{"a", []string{"a"}, 1, members("1", "a"), "ok", "leader a, 1 voter"},
+		{"a", []string{"a", "b", "c"}, 3, members("3", "a", "b", "c"), "ok", "leader a, 3 voters"},
+		{"a", []string{"a"}, 1, append(members("1", "a"), members("3", "b")...), "ok", "leader a, 1 voter"}, // b is about to be added
+		{"", []string{"a", "b", "c"}, 3, members("3", "a"), "no leader", "leader none, 3 voters"},
+		{"", nil, 3, append(members("3", "a"), gone...), "no leader", "waits for 3 servers (bootstrap_expect), and 1 of them run"},
+		{"a", []string{"a"}, 1, members("1", "a", "b"), "split", "b was started to form a group alone"},
+	} {
+		if state, says := raftState(c.leader, c.voters, c.expect, c.lan); state != c.state || !strings.Contains(says, c.says) {
+			t.Errorf("%+v: %s, %s", c, state, says)
+		}
+	}
+}
