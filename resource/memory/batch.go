@@ -27,10 +27,10 @@ type Entry struct {
 type batch struct {
 	db      db
 	owner   *owner
-	likes   map[string]*pb.Resource // one resource of each type
-	index   uint64                  // of the entry under way
-	events  []*pb.WatchEvent        // what changed; each resource in it has the index of its entry
-	cascade int                     // how many resources may still go with their owners
+	commons commons
+	index   uint64           // of the entry under way
+	events  []*pb.WatchEvent // what changed; each resource in it has the index of its entry
+	cascade int              // how many resources may still go with their owners
 }
 
 // apply does all ops of an entry, or nothing.
@@ -208,8 +208,7 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	} else {
 		b.exhume(r.Id)
 	}
-	b.share(r)
-	b.db.put(b.owner, r, old)
+	b.db.put(b.owner, newRow(b.commons, r), r, old)
 	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
 	return r
 }
@@ -222,22 +221,3 @@ func (b *batch) gone(r *pb.Resource) *pb.Resource {
 }
 
 func (b *batch) event(ev *pb.WatchEvent) { b.events = append(b.events, ev) }
-
-// share has r use what another resource of its type has too.
-func (b *batch) share(r *pb.Resource) {
-	key := typeKey(r.Id.Type)
-	like := b.likes[key]
-	b.likes[key] = r
-	if like == nil {
-		return
-	}
-	if resource.SameType(like.Id.Type, r.Id.Type) {
-		r.Id.Type = like.Id.Type
-	}
-	if a, b := like.Id.Tenancy, r.Id.Tenancy; a != nil && b != nil && a.Partition == b.Partition && a.Namespace == b.Namespace {
-		r.Id.Tenancy = a
-	}
-	if r.Data != nil && like.Data.GetTypeUrl() == r.Data.TypeUrl {
-		r.Data.TypeUrl = like.Data.TypeUrl
-	}
-}

@@ -82,8 +82,8 @@ func same(t *testing.T, a, b *restored) {
 	}
 	ca, cb := a.db.resources.from(""), b.db.resources.from("")
 	for r, ok := ca.next(); ok; r, ok = ca.next() {
-		if other, _ := cb.next(); !proto.Equal(r, other) {
-			t.Errorf("%v, want %v", other, r)
+		if other, _ := cb.next(); !proto.Equal(r.resource(), other.resource()) {
+			t.Errorf("%v, want %v", other.resource(), r.resource())
 		}
 	}
 	ga, gb := a.db.ages.from(""), b.db.ages.from("")

@@ -58,7 +58,8 @@ func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 	var all []*pb.Resource
 	c := b.db.owned.from(endKey(uid))
-	for r, ok := c.next(); ok && len(all) < limit; r, ok = c.next() {
+	for w, ok := c.next(); ok && len(all) < limit; w, ok = c.next() {
+		r := w.resource()
 		if _, marked := resource.Marked(r); !isReplica(r) && (!marked || !held(r)) {
 			all = append(all, r)
 		}

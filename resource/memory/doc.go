@@ -11,6 +11,9 @@
 // a function of the state and its arguments alone, so that every server that applies the same log has the same state. The version
 // of a resource is the index of its last write, in decimal.
 //
+// A resource is stored as one piece of bytes, a row, of which each reader has messages made: a record of 256 bytes takes 400, and
+// the collector does not look into it. What messages share with the row, the data, nobody may write to.
+//
 // # Watches
 //
 // Who watches or waits follows a topic: the changes to all names that begin with one prefix, or to one name. Topics are there

@@ -29,7 +29,7 @@ func ageKey(g *grave, key string) string {
 	return string(binary.BigEndian.AppendUint64(nil, g.index)) + key
 }
 
-// bury remembers that the resource with that id was deleted.
+// bury remembers that the resource with that id was deleted. It keeps the id, which keeps nothing else.
 func (b *batch) bury(id *pb.ID) { b.db.putGrave(b.owner, &grave{id: id, index: b.index}) }
 
 // exhume forgets the grave of a name that is there again.

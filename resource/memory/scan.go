@@ -4,13 +4,11 @@ package memory
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -38,23 +36,25 @@ type TypeTotal struct {
 func Scan(r io.Reader) (Totals, error) {
 	out := Totals{}
 	types := map[string]*TypeTotal{}
-	last := ""
+	last, like, t := "", (*common)(nil), (*TypeTotal)(nil) // of the last resource
 	err := scan(r, sink{
 		begin:   func(index uint64) error { out.Index = index; return nil },
 		typ:     func(*pb.Type, uint64) error { return nil },
 		floor:   func(*pb.Type, uint64) error { return nil },
 		deleted: func(*pb.ID, uint64) error { return nil },
-		resource: func(r *pb.Resource, size int) error {
-			key := string(idKey(r.Id))
+		resource: func(w row, size int) error {
+			key := w.key()
 			if out.Resources > 0 && key <= last {
-				return fmt.Errorf("%s is there twice, or not in order", resource.IDString(r.Id))
+				return fmt.Errorf("%s is there twice, or not in order", resource.IDString(w.resource().Id))
 			}
 			last = key
-			name := resource.TypeString(r.Id.Type)
-			t := types[name]
-			if t == nil {
-				t = &TypeTotal{Type: name}
-				types[name] = t
+			if w.c != like {
+				like = w.c
+				name := resource.TypeString(w.c.typ)
+				if t = types[name]; t == nil {
+					t = &TypeTotal{Type: name}
+					types[name] = t
+				}
 			}
 			t.Resources++
 			t.Bytes += int64(size)
@@ -101,12 +101,11 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 		typ:     put,
 		floor:   func(*pb.Type, uint64) error { return nil },
 		deleted: func(*pb.ID, uint64) error { return nil },
-		resource: func(r *pb.Resource, _ int) error {
-			if r.ModifyIndex >= index {
-				return fmt.Errorf("%s was written at %d, not below %d", resource.IDString(r.Id), r.ModifyIndex, index)
+		resource: func(w row, _ int) error {
+			if was := w.modifyIndex(); was >= index {
+				return fmt.Errorf("%s was written at %d, not below %d", resource.IDString(w.resource().Id), was, index)
 			}
-			r.Version, r.ModifyIndex = strconv.FormatUint(index, 10), index
-			e.message(recordResource, nil, r)
+			e.row(w.at(index))
 			count++
 			return e.err
 		},
@@ -128,21 +127,22 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 type sink struct {
 	begin      func(index uint64) error
 	typ, floor func(typ *pb.Type, index uint64) error
-	resource   func(r *pb.Resource, size int) error
+	resource   func(w row, size int) error
 	deleted    func(id *pb.ID, index uint64) error
 }
 
 // scan reads a snapshot to its end, checks each record, and hands it on.
 func scan(src io.Reader, to sink) error {
-	r := bufio.NewReader(src)
+	r := bufio.NewReaderSize(src, snapshotBuffer)
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != snapshotMagic {
 		return fmt.Errorf("it does not begin with %q: no snapshot, or one of a newer version", snapshotMagic)
 	}
-	var buf bytes.Buffer
+	in := recordReader{r: r}
+	rows := wireRows{all: make(commons)}
 	var index, count uint64
 	for n := 1; ; n++ {
-		kind, err := readRecord(r, &buf)
+		kind, p, err := in.record()
 		if err == nil && (n == 1) != (kind == recordIndex) {
 			err = errors.New("the index is not the first record")
 		}
@@ -151,20 +151,20 @@ func scan(src io.Reader, to sink) error {
 		}
 		switch kind {
 		case recordIndex:
-			if index, err = uvarint(buf.Bytes()); err == nil {
+			if index, err = uvarint(p); err == nil {
 				err = to.begin(index)
 			}
 		case recordType:
-			err = scanType(buf.Bytes(), index, to.typ)
+			err = scanType(p, index, to.typ)
 		case recordFloor:
-			err = scanType(buf.Bytes(), index, to.floor)
+			err = scanType(p, index, to.floor)
 		case recordDeleted:
-			err = scanDeleted(buf.Bytes(), index, to)
+			err = scanDeleted(p, index, to)
 		case recordResource:
 			count++
-			err = scanResource(buf.Bytes(), index, to)
+			err = scanResource(&rows, p, index, to)
 		case recordEnd:
-			if err = checkEnd(r, buf.Bytes(), count); err == nil {
+			if err = checkEnd(&in, p, count); err == nil {
 				return nil
 			}
 		default:
@@ -212,16 +212,13 @@ func scanDeleted(p []byte, storeIndex uint64, to sink) error {
 	return to.deleted(id, index)
 }
 
-func scanResource(p []byte, storeIndex uint64, to sink) error {
-	r := new(pb.Resource)
-	if err := proto.Unmarshal(p, r); err != nil {
-		return fmt.Errorf("resource: %w", err)
-	}
-	if err := resource.CheckStored(r); err != nil {
+func scanResource(rows *wireRows, p []byte, storeIndex uint64, to sink) error {
+	w, err := rows.row(p)
+	if err != nil {
 		return err
 	}
-	if r.ModifyIndex > storeIndex {
-		return fmt.Errorf("index %d of %s is above the store's, %d", r.ModifyIndex, resource.IDString(r.Id), storeIndex)
+	if index := w.modifyIndex(); index > storeIndex {
+		return fmt.Errorf("index %d of %s is above the store's, %d", index, resource.IDString(w.resource().Id), storeIndex)
 	}
-	return to.resource(r, len(p))
+	return to.resource(w, len(p))
 }

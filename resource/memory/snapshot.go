@@ -38,6 +38,9 @@ const (
 
 	// maxRecord bounds the length of a record, in bytes.
 	maxRecord = 64 << 20
+
+	// snapshotBuffer is how much is read or written at a time, in bytes.
+	snapshotBuffer = 64 << 10
 )
 
 // Snapshot is the state at one moment. It stays valid, and keeps that state in memory, as long as it is referred to.
@@ -58,7 +61,7 @@ func (sn *Snapshot) Index() uint64 { return sn.index }
 
 // WriteTo streams the snapshot. It holds no more than one resource in encoded form. It may run beside Apply.
 func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
-	e := &recordWriter{w: bufio.NewWriter(w)}
+	e := &recordWriter{w: bufio.NewWriterSize(w, snapshotBuffer)}
 	e.raw([]byte(snapshotMagic))
 	e.record(recordIndex, binary.AppendUvarint(nil, sn.index))
 
@@ -69,8 +72,8 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	}
 	count := uint64(0)
 	resources := sn.db.resources.from("")
-	for r, ok := resources.next(); ok && e.err == nil; r, ok = resources.next() {
-		e.message(recordResource, nil, r)
+	for w, ok := resources.next(); ok && e.err == nil; w, ok = resources.next() {
+		e.row(w)
 		count++
 	}
 	graves := sn.db.graves.from("")
@@ -86,10 +89,11 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 
 // recordWriter keeps the first error.
 type recordWriter struct {
-	w   *bufio.Writer
-	buf []byte
-	n   int64
-	err error
+	w    *bufio.Writer
+	head []byte // of a record
+	buf  []byte
+	n    int64
+	err  error
 }
 
 func (e *recordWriter) raw(p []byte) {
@@ -102,8 +106,14 @@ func (e *recordWriter) raw(p []byte) {
 }
 
 func (e *recordWriter) record(kind byte, p []byte) {
-	e.raw(binary.AppendUvarint([]byte{kind}, uint64(len(p))))
+	e.head = binary.AppendUvarint(append(e.head[:0], kind), uint64(len(p)))
+	e.raw(e.head)
 	e.raw(p)
+}
+
+func (e *recordWriter) row(w row) {
+	e.buf = w.appendWire(e.buf[:0])
+	e.record(recordResource, e.buf)
 }
 
 func (e *recordWriter) message(kind byte, head []byte, m proto.Message) {
@@ -182,7 +192,6 @@ type restored struct {
 
 func readSnapshot(src io.Reader) (*restored, error) {
 	in, o := new(restored), new(owner)
-	b := batch{likes: make(map[string]*pb.Resource)}
 	err := scan(src, sink{
 		begin: func(index uint64) error { in.index = index; return nil },
 		typ: func(typ *pb.Type, index uint64) error {
@@ -198,9 +207,8 @@ func readSnapshot(src io.Reader) (*restored, error) {
 			in.db.putType(o, &x)
 			return nil
 		},
-		resource: func(r *pb.Resource, _ int) error {
-			b.share(r)
-			in.db.put(o, r, in.db.find(r.Id))
+		resource: func(w row, _ int) error {
+			in.db.load(o, w)
 			return nil
 		},
 		deleted: func(id *pb.ID, index uint64) error {
@@ -214,23 +222,47 @@ func readSnapshot(src io.Reader) (*restored, error) {
 	return in, nil
 }
 
-// readRecord reads one record's bytes into buf. It allocates as bytes come, not as the length says.
-func readRecord(r *bufio.Reader, buf *bytes.Buffer) (kind byte, err error) {
-	if kind, err = r.ReadByte(); err != nil {
-		return 0, torn(err)
+// recordReader reads records.
+type recordReader struct {
+	r    *bufio.Reader
+	used int // bytes of the last record that are in r's buffer
+	buf  bytes.Buffer
+}
+
+// skip goes to the end of the last record.
+func (in *recordReader) skip() error {
+	_, err := in.r.Discard(in.used)
+	in.used = 0
+	return err
+}
+
+// record returns the next record, which is valid until the one after it is read. It allocates as bytes come, not as the length says.
+func (in *recordReader) record() (kind byte, p []byte, err error) {
+	if err := in.skip(); err != nil {
+		return 0, nil, err
 	}
-	n, err := binary.ReadUvarint(r)
+	if kind, err = in.r.ReadByte(); err != nil {
+		return 0, nil, torn(err)
+	}
+	n, err := binary.ReadUvarint(in.r)
 	if err != nil {
-		return 0, torn(err)
+		return 0, nil, torn(err)
 	}
 	if n > maxRecord {
-		return 0, fmt.Errorf("its length, %d bytes, is above %d", n, maxRecord)
+		return 0, nil, fmt.Errorf("its length, %d bytes, is above %d", n, maxRecord)
 	}
-	buf.Reset()
-	if _, err := io.CopyN(buf, r, int64(n)); err != nil {
-		return 0, torn(err)
+	if int(n) <= in.r.Size() {
+		if p, err = in.r.Peek(int(n)); err != nil {
+			return 0, nil, torn(err)
+		}
+		in.used = int(n)
+		return kind, p, nil
 	}
-	return kind, nil
+	in.buf.Reset()
+	if _, err := io.CopyN(&in.buf, in.r, int64(n)); err != nil {
+		return 0, nil, torn(err)
+	}
+	return kind, in.buf.Bytes(), nil
 }
 
 func torn(err error) error {
@@ -248,7 +280,7 @@ func uvarint(p []byte) (uint64, error) {
 	return v, nil
 }
 
-func checkEnd(r *bufio.Reader, p []byte, count uint64) error {
+func checkEnd(in *recordReader, p []byte, count uint64) error {
 	want, err := uvarint(p)
 	if err != nil {
 		return err
@@ -256,7 +288,10 @@ func checkEnd(r *bufio.Reader, p []byte, count uint64) error {
 	if want != count {
 		return fmt.Errorf("the snapshot has %d resources, its end says %d", count, want)
 	}
-	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
+	if err := in.skip(); err != nil {
+		return err
+	}
+	if _, err := in.r.ReadByte(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows the end record")
 	}
 	return nil

@@ -3,7 +3,9 @@
 package memory
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"strconv"
@@ -146,6 +148,47 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	if n, err := drain(t, w); n != 0 || err != nil {
 		t.Errorf("the watch got %d events, %v", n, err)
+	}
+}
+
+// TestRestoreMessages: snapshots have resources as protobuf's own encoding makes them, which is what earlier versions wrote.
+func TestRestoreMessages(t *testing.T) {
+	all := stored(t)
+	var in bytes.Buffer
+	e := &recordWriter{w: bufio.NewWriter(&in)}
+	e.raw([]byte(snapshotMagic))
+	e.record(recordIndex, binary.AppendUvarint(nil, 1<<64-1))
+	e.message(recordType, binary.AppendUvarint(nil, 7), testType)
+	n := 0
+	for name, r := range all {
+		r.Id.Name = name
+		e.message(recordResource, nil, r)
+		n++
+		if n%2 == 0 { // what is there twice counts the second time
+			e.message(recordResource, nil, r)
+			n++
+		}
+	}
+	e.record(recordEnd, binary.AppendUvarint(nil, uint64(n)))
+	if err := errors.Join(e.err, e.w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	s := New()
+	defer s.Close()
+	if err := s.Restore(&in); err != nil {
+		t.Fatal(err)
+	}
+	again := New()
+	defer again.Close()
+	if err := again.Restore(bytes.NewReader(snapshotOf(t, s))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range all {
+		for what, from := range map[string]*Store{"restored": s, "saved and restored": again} {
+			if got, err := from.Read(t.Context(), resource.Strong, want.Id); err != nil || !proto.Equal(got, want) {
+				t.Errorf("%s: %s: %v, %v\nwant %v", name, what, got, err, want)
+			}
+		}
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 // State is the state machine: resources, type indexes and watches. Its methods may be called from any goroutine; Apply and
 // Restore run one at a time.
 type State struct {
-	writeMu sync.Mutex              // held by Apply and Restore throughout; taken before mu
-	likes   map[string]*pb.Resource // by typeKey, one resource each; guarded by writeMu
+	writeMu sync.Mutex // held by Apply and Restore throughout; taken before mu
+	commons commons    // guarded by writeMu
 
 	db     atomic.Pointer[db] // replaced with mu held
 	closed atomic.Bool        // set with mu held
@@ -36,7 +36,7 @@ type State struct {
 
 // NewState returns an empty state with index 1.
 func NewState() *State {
-	s := &State{index: 1, kinds: make(map[string]*kind), likes: make(map[string]*pb.Resource), limits: limits{keepEvents, keepBytes, keepTotal}}
+	s := &State{index: 1, kinds: make(map[string]*kind), commons: make(commons), limits: limits{keepEvents, keepBytes, keepTotal}}
 	s.db.Store(new(db))
 	return s
 }
@@ -128,7 +128,7 @@ func (s *State) applyNext(ops []*pb.Op) ([]*pb.Resource, error) {
 
 // applyAll needs writeMu. last is the state's index.
 func (s *State) applyAll(entries []*Entry, last uint64) {
-	b := batch{db: *s.db.Load(), owner: new(owner), likes: s.likes}
+	b := batch{db: *s.db.Load(), owner: new(owner), commons: s.commons}
 	for _, e := range entries {
 		if e.Index <= last {
 			e.Err = fmt.Errorf("apply with index %d: the state is at %d already", e.Index, last)

@@ -4,6 +4,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"io"
 
 	"google.golang.org/protobuf/proto"
@@ -61,6 +62,9 @@ func (s steps) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 	own := make([]*pb.Op, len(ops))
 	for i, op := range ops {
 		own[i] = proto.CloneOf(op)
+		if _, err := proto.Marshal(op); err != nil {
+			return nil, fmt.Errorf("%w op %d of %d: %w", resource.ErrInvalid, i+1, len(ops), err)
+		}
 	}
 	return s.state.applyNext(own)
 }

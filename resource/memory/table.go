@@ -12,11 +12,11 @@ import (
 
 // db is everything that is stored, by key. A db that is not a batch's own is immutable, and a copy costs nothing.
 type db struct {
-	resources tree[*pb.Resource] // by idKey
-	owned     tree[*pb.Resource] // by the owner's uid and idKey
-	types     tree[*typeIndex]   // by typeKey
-	graves    tree[*grave]       // by idKey
-	ages      tree[*grave]       // the same by ageKey
+	resources tree[row]        // by idKey
+	owned     tree[row]        // by the owner's uid and idKey
+	types     tree[*typeIndex] // by typeKey
+	graves    tree[*grave]     // by idKey
+	ages      tree[*grave]     // the same by ageKey
 }
 
 // typeIndex is the store index of the last write to a type, in any group version, deletions included. It is immutable.
@@ -26,16 +26,29 @@ type typeIndex struct {
 	floor uint64 // the least index that a query of the type has
 }
 
-// put stores r in place of old, which has the same key or is nil.
-func (d *db) put(o *owner, r, old *pb.Resource) {
-	key := idKey(r.Id)
-	d.resources.set(o, key, r)
+// put stores w, which is r, in place of old, which has the same key or is nil.
+func (d *db) put(o *owner, w row, r, old *pb.Resource) {
+	key := w.key()
+	d.resources.set(o, key, w)
 	if was := old.GetOwner().GetUid(); was != "" && was != r.GetOwner().GetUid() {
 		d.owned.delete(o, endKey(was)+key)
 	}
 	if uid := r.GetOwner().GetUid(); uid != "" {
-		d.owned.set(o, endKey(uid)+key, r)
+		d.owned.set(o, endKey(uid)+key, w)
 	}
+}
+
+// load stores w, of a snapshot.
+func (d *db) load(o *owner, w row) {
+	var old *pb.Resource
+	if key := w.key(); !d.resources.add(o, key, w) {
+		if was, ok := d.resources.get(key); ok {
+			old = was.resource()
+		}
+	} else if !w.owned() {
+		return
+	}
+	d.put(o, w, w.resource(), old)
 }
 
 // remove deletes r, which is stored.
@@ -73,16 +86,18 @@ func (d *db) removeGrave(o *owner, key string) {
 
 // find returns the stored resource with the id's group, kind, tenancy and name, or nil.
 func (d *db) find(id *pb.ID) *pb.Resource {
-	r, _ := d.resources.get(idKey(id))
-	return r
+	if w, ok := d.resources.get(idKey(id)); ok {
+		return w.resource()
+	}
+	return nil
 }
 
 // ownedBy returns what the resource with that uid owns, in order of type, tenancy and name.
 func (d *db) ownedBy(uid string) []*pb.Resource {
 	var all []*pb.Resource
 	c := d.owned.from(endKey(uid))
-	for r, ok := c.next(); ok; r, ok = c.next() {
-		all = append(all, r)
+	for w, ok := c.next(); ok; w, ok = c.next() {
+		all = append(all, w.resource())
 	}
 	return all
 }
@@ -104,6 +119,12 @@ func typeKey(t *pb.Type) string {
 func idKey(id *pb.ID) string {
 	t := resource.FillTenancy(id.GetTenancy())
 	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace) + endKey(id.GetName())
+}
+
+// spaceKey is how the keys of all resources with the id's group, kind and tenancy begin.
+func spaceKey(id *pb.ID) string {
+	t := resource.FillTenancy(id.GetTenancy())
+	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace)
 }
 
 // selection is a query in the form of keys.
@@ -141,15 +162,23 @@ func newSelection(q resource.Query) (selection, error) {
 
 // matches says whether a resource of the right group and kind is selected.
 func (s selection) matches(id *pb.ID) bool {
-	return (s.version == "" || s.version == id.GetType().GetGroupVersion()) && s.covers(id)
+	return s.ofVersion(id.GetType()) && s.covers(id)
+}
+
+func (s selection) ofVersion(t *pb.Type) bool {
+	return s.version == "" || s.version == t.GetGroupVersion()
 }
 
 // covers is matches for whatever group version.
-func (s selection) covers(id *pb.ID) bool {
-	t := resource.FillTenancy(id.GetTenancy())
+func (s selection) covers(id *pb.ID) bool { return s.coversName(id.GetTenancy(), id.GetName()) }
+
+func (s selection) coversRow(w row) bool { return s.coversName(w.c.tenancy, w.name()) }
+
+func (s selection) coversName(t *pb.Tenancy, name string) bool {
+	t = resource.FillTenancy(t)
 	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
 		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
-		(s.name == "" || s.name == id.GetName()) && strings.HasPrefix(id.GetName(), s.prefix)
+		(s.name == "" || s.name == name) && strings.HasPrefix(name, s.prefix)
 }
 
 // all says whether every resource of the type is selected, but perhaps for the version.
@@ -158,20 +187,20 @@ func (s selection) all() bool { return s.reads == s.typ && s.covers(&pb.ID{Tenan
 var everywhere = &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
 
 // rows returns all resources among which are those selected, in order of tenancy and name.
-func (s selection) rows(d *db) *cursor[*pb.Resource] { return d.resources.from(s.reads) }
+func (s selection) rows(d *db) *cursor[row] { return d.resources.from(s.reads) }
 
 // list returns what is selected, in order of tenancy and name, and the index of the query.
 func (s selection) list(d *db) ([]*pb.Resource, uint64) {
 	var all []*pb.Resource
 	index := s.leastIndex(d)
 	c := s.rows(d)
-	for r, ok := c.next(); ok; r, ok = c.next() {
-		if !s.covers(r.GetId()) {
+	for w, ok := c.next(); ok; w, ok = c.next() {
+		if !s.coversRow(w) {
 			continue
 		}
-		index = max(index, r.GetModifyIndex())
-		if s.matches(r.GetId()) {
-			all = append(all, r)
+		index = max(index, w.modifyIndex())
+		if s.ofVersion(w.c.typ) {
+			all = append(all, w.resource())
 		}
 	}
 	return all, index
@@ -183,8 +212,8 @@ func (s selection) above(d *db, after uint64) bool {
 		return true
 	}
 	c := s.rows(d)
-	for r, ok := c.next(); ok; r, ok = c.next() {
-		if r.GetModifyIndex() > after && s.covers(r.GetId()) {
+	for w, ok := c.next(); ok; w, ok = c.next() {
+		if w.modifyIndex() > after && s.coversRow(w) {
 			return true
 		}
 	}

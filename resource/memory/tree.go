@@ -68,6 +68,31 @@ func (t *tree[V]) set(o *owner, key string, v V) {
 	}
 }
 
+// add is set for a key that comes after all others; else it does nothing, and returns false. It is quicker.
+func (t *tree[V]) add(o *owner, key string, v V) bool {
+	n, own := t.root, true
+	for n != nil {
+		own = own && n.owner == o
+		if n.kids == nil {
+			break
+		}
+		n = n.kids[len(n.kids)-1]
+	}
+	switch {
+	case n != nil && n.keys[len(n.keys)-1] >= key:
+		return false
+	case n == nil || !own || len(n.keys) == maxNode:
+		t.set(o, key, v)
+		return true
+	case len(n.keys) == cap(n.keys): // more will come
+		n.keys = append(make([]string, 0, maxNode), n.keys...)
+		n.vals = append(make([]V, 0, maxNode), n.vals...)
+	}
+	n.keys, n.vals = append(n.keys, key), append(n.vals, v)
+	t.size++
+	return true
+}
+
 // own returns n, or a copy of it, that o may change. There is room for one more key, unless the node is full.
 func (n *node[V]) own(o *owner) *node[V] {
 	if n.owner == o {

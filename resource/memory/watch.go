@@ -19,7 +19,7 @@ type watch struct {
 	epoch uint64 // of the state
 
 	mu   sync.Mutex // never held while it waits
-	rest *cursor[*pb.Resource]
+	rest *cursor[row]
 	read int   // resources of rest
 	at   *item // where it stands
 	pos  int   // of the next event of at
@@ -134,10 +134,10 @@ func (w *watch) take() (p *published, at *item, err error) {
 
 // snapshotLocked returns what comes next of the snapshot, and at last its end.
 func (w *watch) snapshotLocked() *published {
-	for r, ok := w.rest.next(); ok; r, ok = w.rest.next() {
-		if w.sel.matches(r.GetId()) {
+	for stored, ok := w.rest.next(); ok; stored, ok = w.rest.next() {
+		if w.sel.ofVersion(stored.c.typ) && w.sel.coversRow(stored) {
 			w.read++
-			return &published{WatchEvent: &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}}
+			return &published{WatchEvent: &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: stored.resource()}}}}
 		}
 	}
 	w.rest = nil
