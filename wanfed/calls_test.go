@@ -178,6 +178,7 @@ func TestCallConnIsANetConn(t *testing.T) {
 			if _, err := io.ReadFull(far, got[:]); err == nil && got[0] == number {
 				return c, far, func() { c.Close() }, nil
 			}
+			t.Log("a stream that nobody uses")
 			far.Close()
 		}
 	})
