@@ -111,10 +111,10 @@ func TestDialTimeoutWhileAnotherDials(t *testing.T) {
 		long <- err
 	}()
 	eventually(t, "dial under way", 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 })
-	start := time.Now()
+	start := time.Now() // who waited for the other dial would wait for 20 s
 	_, err := t1.DialAddressTimeout(to("srv1.dc2"), 50*time.Millisecond)
 	var ne net.Error
-	if took := time.Since(start); took > time.Second || !errors.As(err, &ne) || !ne.Timeout() || !isRemoteFailure(err) {
+	if took := time.Since(start); took > 10*time.Second || !errors.As(err, &ne) || !ne.Timeout() || !isRemoteFailure(err) {
 		t.Errorf("%v after %v", err, took)
 	}
 	w.gws["dc2"].freeze(false)
