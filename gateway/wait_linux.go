@@ -17,8 +17,8 @@ var (
 	// briefly is for workers whose processors other goroutines need.
 	briefly = patience{wait: 2 * time.Millisecond, work: 2 * time.Millisecond}
 	// calmly is for workers beside which there are processors for other goroutines: they yield only when the scheduler asks for
-	// it, as it does each 10 ms and to collect garbage. It does so by a signal, which ends a wait; one that comes
-	// just before the wait is lost, and is sent again.
+	// it, as it does each 10 ms and to collect garbage. It does so by a signal, which ends a wait, but not the time for which a worker
+	// without events goes on like this; one that comes just before the wait is lost, and is sent again.
 	calmly = patience{wait: 100 * time.Millisecond, work: time.Hour}
 )
 
@@ -35,20 +35,37 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 		moment = min(moment, timeout)
 	}
 	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.ep), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), uintptr(moment), 0, 0)
-	if e == unix.EINTR { // the scheduler wants the processor: the return of this function lets it have it
-		return 0, nil
+	if e == 0 && n > 0 {
+		return int(n), nil
 	}
-	if w.lively = e == 0 && n > 0 || timeout == 0; w.lively || moment == timeout {
+	w.lively = w.lively && time.Since(w.heard) < w.engine.patience.wait
+	switch {
+	case e == unix.EINTR: // the scheduler wants the processor: the return of this function lets it have it
+		return 0, nil
+	case e != 0 || moment == timeout:
 		return count(n, e), nil
 	}
+	w.lively = false
 	if timeout >= 0 {
 		timeout -= moment
 	}
 	k, err := unix.EpollWait(w.ep, events, timeout)
-	if w.lively, w.yielded = k > 0, time.Now(); err == unix.EINTR {
+	if w.yielded = time.Now(); err == unix.EINTR {
 		return 0, nil
 	}
 	return k, err
+}
+
+// often is how many events in a row, none of them later than a wait after the one before, are the beginning of many.
+const often = 4
+
+// hear notes that events came.
+func (w *worker) hear() {
+	if w.now.Sub(w.heard) >= w.engine.patience.wait {
+		w.burst = 0
+	}
+	w.burst, w.heard = w.burst+1, w.now
+	w.lively = w.burst >= often
 }
 
 // due does what is due, and returns in how many milliseconds something will be; negative: nothing will.

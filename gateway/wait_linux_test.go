@@ -5,11 +5,44 @@ package gateway
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// TestQuietWorker: a worker without events soon waits with the scheduler's knowledge, which then leaves it alone.
+func TestQuietWorker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	e := &epollEngine{Proxy: new(Proxy), start: time.Now(), patience: calmly}
+	w, err := openWorker(e, 1, []Listener{{Listener: l, Side: new(Side)}})
+	defer w.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.lively, w.heard = true, time.Now()
+	time.AfterFunc(20*calmly.wait, func() { w.post(message{kind: mailShed}) })
+	var events [maxEvents]unix.EpollEvent
+	for waits := 1; ; waits++ {
+		n, err := w.wait(events[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			if limit := 3 * int(calmly.wait/(10*time.Millisecond)); waits > limit {
+				t.Errorf("%d waits in %v without an event, want %d at most", waits, 20*calmly.wait, limit)
+			}
+			return
+		}
+	}
+}
 
 // TestCalmWorkers has workers wait without the scheduler's knowledge while it stops the world again and again: that must not
 // wait for them.

@@ -46,7 +46,9 @@ type worker struct {
 	start   time.Time
 	now     time.Time // of this turn
 	yielded time.Time // when others could have the processor last
-	lively  bool      // events come often
+	heard   time.Time // when the last events came
+	burst   int       // how often they came since there were none for a while
+	lively  bool      // they come often
 	pairs   int
 	waiting waiting
 	young   queue // relaying for less than youth
@@ -135,7 +137,9 @@ func (w *worker) run() error {
 		if err != nil {
 			return os.NewSyscallError("epoll_wait", err)
 		}
-		w.now = time.Now()
+		if w.now = time.Now(); n > 0 {
+			w.hear()
+		}
 		w.yield()
 		for i := range events[:n] {
 			ev := &events[i]
