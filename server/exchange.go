@@ -69,9 +69,11 @@ func (e *exchanges) Run(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the answer of a server of dc, errNotAsked, or the error of ctx. While there is none in time, the connection is tested: a
-// dead one ends the stream, and so the question, and one that is alive is waited for.
-func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+// ask returns the answer of a server of dc, errNotAsked, the error of ctx, or, after the deadline, context.DeadlineExceeded. While there is
+// none in time, the connection is tested: a dead one ends the stream, and so the question, and one that is alive is waited for.
+//
+// The deadline is not that of ctx, since a context with one costs more than all else here.
+func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
 	x := e.to(dc)
 	if x == nil {
 		return nil, errNotAsked
@@ -81,7 +83,7 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*
 		return nil, errNotAsked
 	}
 	due := e.due(dc)
-	late := time.NewTimer(due)
+	late := time.NewTimer(min(due, time.Until(deadline)))
 	defer late.Stop()
 	for {
 		select {
@@ -90,10 +92,15 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*
 				return nil, errNotAsked
 			}
 			return a.answer, nil
-		case <-late.C:
+		case now := <-late.C:
+			left := deadline.Sub(now)
+			if left <= 0 {
+				x.forget(a)
+				return nil, context.DeadlineExceeded
+			}
 			e.doubt(dc, x)
 			due = min(2*due, wanfed.MaxPatience)
-			late.Reset(due)
+			late.Reset(min(due, left))
 		case <-ctx.Done():
 			x.forget(a)
 			return nil, ctx.Err()

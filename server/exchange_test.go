@@ -75,6 +75,11 @@ func newExchangeRig(t *testing.T) *exchangeRig {
 	return r
 }
 
+// ask is that of exchanges, with time enough.
+func (r *exchangeRig) ask(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return r.exchanges.ask(ctx, dc, req, time.Now().Add(time.Minute))
+}
+
 // until asks until there is a stream.
 func (r *exchangeRig) until(t *testing.T) {
 	t.Helper()
@@ -111,6 +116,9 @@ func TestExchange(t *testing.T) {
 	cancel()
 	if _, err := r.ask(ended, "dc2", &pb.QueryRequest{Path: "/slow"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who has gone: %v", err)
+	}
+	if _, err := r.exchanges.ask(t.Context(), "dc2", &pb.QueryRequest{Path: "/slow"}, time.Now().Add(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a slow answer, and a deadline: %v", err)
 	}
 	if n := len(r.byDC["dc2"].asked); n != 0 {
 		t.Errorf("%d questions are still remembered", n)

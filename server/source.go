@@ -114,17 +114,20 @@ func (s source) serverAddr(node string) string {
 }
 
 // Query implements httpapi.Source.
-func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
 	if _, known := s.p.book.Load().Hops[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
-	ask, via := ctx, s.p.conns.far(dc)
+	deadline := time.Now().Add(limit)
 	if req.Method == "" && !waits(req) {
-		resp, err := s.p.exchanges.ask(ctx, dc, req)
+		resp, err := s.p.exchanges.ask(ctx, dc, req, deadline)
 		if !errors.Is(err, errNotAsked) {
 			return resp, err
 		}
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	ask, via := ctx, s.p.conns.far(dc)
 	if req.Method != "" && req.Method != http.MethodGet {
 		var err error
 		if ask, err = s.p.forCaller(ctx); err != nil {

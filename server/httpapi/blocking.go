@@ -77,6 +77,10 @@ func blocking[T any](ctx context.Context, q query,
 		return got, 0, err
 	}
 	fetch := func(c resource.Consistency) (v T, index uint64, err error) {
+		if c == resource.Eventual { // needs no leader, and waits for nothing
+			v, index, err = read(ctx, c)
+			return v, max(index, 1), err
+		}
 		err = held(ctx, func(ctx context.Context) (err error) {
 			v, index, err = read(ctx, c)
 			return err

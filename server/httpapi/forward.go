@@ -23,15 +23,13 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 		fail(w, http.StatusBadRequest, fmt.Sprintf("datacenter %s was asked about datacenter %s: a query is sent on only once", h.dc, q.dc))
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), api.MaxBlock(q.wait)+forwardMargin)
-	defer cancel()
 	rest := q.values // which nobody looks at after this
 	rest.Del("dc")
 	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: rest.Encode(), Body: q.body, Brief: true}
 	if !reads(r.Method) {
 		req.Method = r.Method
 	}
-	resp, err := h.src.Query(ctx, q.dc, req)
+	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlock(q.wait)+forwardMargin)
 	switch {
 	case err == nil:
 		relay(w, q.dc, resp)
@@ -39,7 +37,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 		h.failed(w, r, err)
 	case errors.Is(err, ErrNoPath):
 		noPath(w, ErrNoPath, err)
-	case errors.Is(err, ErrUnreachable), ctx.Err() != nil: // or no answer in time
+	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded): // or no answer in time
 		noPath(w, ErrUnreachable, err)
 	default:
 		h.failed(w, r, err)
@@ -79,13 +77,14 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 		}
 	}
 	if len(resp.GetBody()) > 0 {
-		contentType := "text/plain; charset=utf-8"
+		contentType := ""
 		if isJSON {
 			contentType = typeJSON
 		}
-		header.Set("Content-Type", contentType)
+		setType(header, contentType)
+	} else {
+		header["X-Content-Type-Options"] = headerNosniff
 	}
-	header.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(resp.GetBody())
 }

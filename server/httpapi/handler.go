@@ -4,7 +4,6 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +11,10 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
@@ -159,7 +158,9 @@ func (h *handler) serve(e endpoint) http.Handler {
 			h.failed(w, r, err)
 			return
 		}
-		setDeadline(w, api.MaxBlock(q.wait)+afterWait)
+		if q.blocks() || q.body != nil { // else bounded has just set the same
+			setDeadline(w, api.MaxBlock(q.wait)+afterWait)
+		}
 		if q.dc != "" && q.dc != h.dc {
 			h.forward(w, r, q)
 			return
@@ -181,11 +182,7 @@ func (h *handler) serve(e endpoint) http.Handler {
 func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 	_, lastContact, known := h.src.Leader()
 	header := w.Header()
-	header.Set(api.HeaderKnownLeader, strconv.FormatBool(known))
-	header.Set(api.HeaderLastContact, strconv.FormatInt(lastContact.Milliseconds(), 10))
-	if a.index > 0 {
-		header.Set(api.HeaderIndex, strconv.FormatUint(a.index, 10))
-	}
+	putBrief(header, &pb.Brief{Index: a.index, KnownLeader: known, LastContact: uint64(lastContact.Milliseconds())})
 	if a.body == nil {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -202,8 +199,7 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 	if pretty && e.contentType == typeJSON {
 		e.body = indent(e.body)
 	}
-	header.Set("Content-Type", cmp.Or(e.contentType, "text/plain; charset=utf-8"))
-	header.Set("X-Content-Type-Options", "nosniff")
+	setType(header, e.contentType)
 	if e.contentType == "" {
 		header.Set("Content-Security-Policy", "sandbox")
 	}
@@ -211,6 +207,22 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 }
 
 const typeJSON = "application/json"
+
+// Values of headers that nobody changes: one for all answers.
+var (
+	headerJSON    = []string{typeJSON}
+	headerText    = []string{"text/plain; charset=utf-8"}
+	headerNosniff = []string{"nosniff"}
+)
+
+// setType sets the content type of an answer: typeJSON, or that of a text.
+func setType(h http.Header, contentType string) {
+	h["Content-Type"] = headerText
+	if contentType == typeJSON {
+		h["Content-Type"] = headerJSON
+	}
+	h["X-Content-Type-Options"] = headerNosniff
+}
 
 // encoded, as body of an answer, is what is sent: JSON, or, without a content type, bytes that clients have written and no browser
 // may take for a page.
@@ -230,8 +242,7 @@ func indent(body []byte) []byte {
 
 // fail answers with one line of text, without an end of line: Consul's clients compare some of them.
 func fail(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	setType(w.Header(), "")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text)
 }

@@ -28,7 +28,7 @@ func checkHost(names []string, next http.Handler) http.Handler {
 
 // allowedHost takes the Host of a request, with or without port. None at all (HTTP/1.0) is not from a browser.
 func allowedHost(hostport string, names []string) bool {
-	if hostport == "" {
+	if hostport == "" || hostport == "localhost" {
 		return true
 	}
 	host, _, err := net.SplitHostPort(hostport)

@@ -63,9 +63,12 @@ func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error)
 		return nil, fmt.Errorf("bad method %.20q", method)
 	}
 	r := &http.Request{
-		Method: method, URL: u, Host: "localhost", RequestURI: u.RequestURI(),
+		Method: method, URL: u, Host: "localhost",
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(req.GetBody())), ContentLength: int64(len(req.GetBody())),
+		Header: http.Header{}, Body: http.NoBody,
+	}
+	if len(req.GetBody()) > 0 {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(req.GetBody())), int64(len(req.GetBody()))
 	}
 	return r.WithContext(context.WithValue(ctx, forwardedKey{}, true)), nil
 }

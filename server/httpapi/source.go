@@ -50,8 +50,8 @@ type Source interface {
 	Status(ctx context.Context) (api.Status, error)
 
 	// Query asks a server of another datacenter what its HTTP API answers to a request; path and raw query are escaped as in a
-	// URL, without dc. Anything but a GET is asked once, and for the peer of ctx (tlsutil.PeerFrom). It obeys ctx, which
-	// always has a deadline. Errors: ErrNoPath, ErrUnreachable (wrapped with the hop that failed, its address and why),
-	// resource.ErrDenied, or that of ctx.
-	Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	// URL, without dc. Anything but a GET is asked once, and for the peer of ctx (tlsutil.PeerFrom). It obeys ctx, and
+	// takes no longer than limit. Errors: ErrNoPath, ErrUnreachable (wrapped with the hop that failed, its address and why),
+	// resource.ErrDenied, context.DeadlineExceeded after limit, or that of ctx.
+	Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error)
 }

@@ -80,7 +80,9 @@ func (f *fakeSource) Leader() (string, time.Duration, bool) {
 	return f.leaderAddr, f.lastContact, f.leaderAddr != ""
 }
 func (f *fakeSource) Status(context.Context) (api.Status, error) { return f.sum, f.err }
-func (f *fakeSource) Query(ctx context.Context, dc string, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+func (f *fakeSource) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	return f.query(ctx, dc, req)
 }
 
