@@ -135,14 +135,15 @@ func TestSharersLeave(t *testing.T) {
 	}
 }
 
-// A few go at once, and what differs does; many gather until they are half as many as those that are away, or fill a message.
+// A few that differ go at once; many, and those that share, gather until they are half as many as those that are away, or fill a message.
 func TestQuestionsGather(t *testing.T) {
 	for _, tt := range []struct {
 		away, waiting int
 		shares, want  bool
 	}{
 		{1, 1, true, true}, {2, 1, true, true}, {3, 1, true, false}, {10, 4, true, false}, {10, 5, true, true},
-		{1000, maxTogether - 1, true, false}, {1000, maxTogether, true, true}, {1000, 1, false, true},
+		{1000, maxTogether - 1, true, false}, {1000, maxTogether, true, true},
+		{gatherFrom - 1, 1, false, true}, {gatherFrom, 1, false, false}, {gatherFrom, gatherFrom / 2, false, true}, {1000, 1, false, false},
 	} {
 		x, k := newKept()
 		x.away, x.shares = tt.away, tt.shares

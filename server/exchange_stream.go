@@ -15,10 +15,15 @@ import (
 // gatherFor is how long a question waits at most for others, to go with it, while many are away.
 const gatherFor = 500 * time.Microsecond
 
+// gatherFrom is how many are away when the next ones gather although nothing is shared: a message costs both ends and the gateways between
+// them as much as the answers of several questions, and a round to the leader's followers does for all of it.
+const gatherFrom = 8
+
 // exchange is one stream of questions. Its goroutines are run's.
 //
-// Those who ask the same before it was sent share the question. While that happens and many are away, the next ones gather: as many again as
-// half of those go together. So the same asked by many at once costs few answers. What is asked by few, or differs, is sent at once.
+// Those who ask the same before it was sent share the question. While that happens, or gatherFrom are away, the next ones gather: as many
+// again as half of those go together. So what is asked by many at once costs few messages, and the same few answers. What is asked by few,
+// each something else, is sent at once.
 type exchange struct {
 	wake   chan struct{} // size 1: the queue is not empty any more, or long enough to be sent
 	tested atomic.Bool   // now
@@ -103,7 +108,7 @@ func (x *exchange) addLocked(req *pb.QueryRequest) *asking {
 
 // enoughLocked says whether so many wait that they should be sent.
 func (x *exchange) enoughLocked() bool {
-	return !x.shares || 2*x.waiting >= x.away || len(x.queue) >= maxTogether
+	return !x.shares && x.away < gatherFrom || 2*x.waiting >= x.away || len(x.queue) >= maxTogether
 }
 
 func (x *exchange) poke() {
