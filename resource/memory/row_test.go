@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -198,6 +199,62 @@ func TestRowMemory(t *testing.T) {
 	}
 }
 
+// TestListShares: those who hold a long list at the same time share its messages, but for what was written between.
+func TestListShares(t *testing.T) {
+	s := New()
+	defer s.Close()
+	const count = 10 * maxNode
+	for i := range count {
+		put(t, s, fmt.Sprintf("n%04d", i))
+	}
+	list := func() []*pb.Resource {
+		all, _, err := s.List(t.Context(), resource.Eventual, resource.Query{Type: testType})
+		if err != nil || len(all) != count {
+			t.Fatal(len(all), err)
+		}
+		return all
+	}
+	same := func(a, b []*pb.Resource) (n int) {
+		for i := range a {
+			if !proto.Equal(a[i], b[i]) {
+				continue
+			}
+			if a[i] == b[i] {
+				n++
+			}
+		}
+		return n
+	}
+	first := list()
+	runtime.GC()
+	second := list()
+	if n := same(first, second); n != count-shareFrom {
+		t.Errorf("%d of %d are shared", n, count)
+	}
+	if _, err := s.Commit(t.Context(), resource.PutOp(proto.CloneOf(first[count-1]), resource.AnyVersion)); err != nil {
+		t.Fatal(err)
+	}
+	third := list()
+	if n := same(second, third); n < count-shareFrom-maxNode || n == count-shareFrom {
+		t.Errorf("%d of %d are shared after a write", n, count)
+	}
+	if third[count-1].ModifyIndex <= first[count-1].ModifyIndex {
+		t.Errorf("a list after a write shows what was before: %v", third[count-1])
+	}
+	runtime.KeepAlive(first)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i, r := range list() {
+				if r.Id.Name != third[i].Id.Name {
+					t.Errorf("%d is %s", i, r.Id.Name)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // allocated is what f leaves in memory, in bytes.
 func allocated(f func()) uint64 {
 	live := func() uint64 {
@@ -210,4 +267,31 @@ func allocated(f func()) uint64 {
 	before := live()
 	f()
 	return live() - before
+}
+
+func BenchmarkRead(b *testing.B) {
+	s := New()
+	defer s.Close()
+	put(b, s, "a")
+	id := resource.ID(testType, "a")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Read(b.Context(), resource.Eventual, id); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkList(b *testing.B) {
+	s := New()
+	defer s.Close()
+	for i := range 10000 {
+		put(b, s, fmt.Sprint("n", i))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if all, _, err := s.List(b.Context(), resource.Eventual, resource.Query{Type: testType}); err != nil || len(all) != 10000 {
+			b.Fatal(len(all), err)
+		}
+	}
 }

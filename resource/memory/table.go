@@ -193,6 +193,8 @@ func (s selection) rows(d *db) *cursor[row] { return d.resources.from(s.reads) }
 func (s selection) list(d *db) ([]*pb.Resource, uint64) {
 	var all []*pb.Resource
 	index := s.leastIndex(d)
+	var shared sharing
+	defer shared.flush()
 	c := s.rows(d)
 	for w, ok := c.next(); ok; w, ok = c.next() {
 		if !s.coversRow(w) {
@@ -200,7 +202,7 @@ func (s selection) list(d *db) ([]*pb.Resource, uint64) {
 		}
 		index = max(index, w.modifyIndex())
 		if s.ofVersion(w.c.typ) {
-			all = append(all, w.resource())
+			all = append(all, shared.resource(c.last()))
 		}
 	}
 	return all, index

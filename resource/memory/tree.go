@@ -24,6 +24,7 @@ type node[V any] struct {
 	keys  []string
 	vals  []V
 	kids  []*node[V]
+	memo  memo // of a leaf of rows
 }
 
 // maxNode bounds the keys of a node. One that has less than a quarter of it is joined with its neighbour, if both fit.
@@ -256,6 +257,12 @@ func (t *tree[V]) from(prefix string) *cursor[V] {
 	i, _ := slices.BinarySearch(n.keys, prefix)
 	c.path = append(c.path, step[V]{n, i})
 	return c
+}
+
+// last is where the value is that next has just returned.
+func (c *cursor[V]) last() (leaf *node[V], i int) {
+	at := &c.path[len(c.path)-1]
+	return at.n, at.i - 1
 }
 
 // next returns the next value; ok is false at the end.
