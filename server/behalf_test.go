@@ -59,7 +59,7 @@ func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader 
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(starting)
 	for {
 		known := map[string]int{}
 		for _, url := range urls {

@@ -187,10 +187,14 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
+// starting bounds how long a test waits until servers have a leader, or know of each other, when that is not what it tests: 20 s were
+// too short at load 14 on two cores.
+const starting = time.Minute
+
 // untilFederated waits until both servers see two members and two states with a healthy gateway, and returns dc1's index.
 func untilFederated(t *testing.T, urls ...string) uint64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	var index uint64
 	for _, url := range urls {
