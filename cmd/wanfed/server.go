@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-metrics"
-	metricsprom "github.com/hashicorp/go-metrics/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/internal/heap"
+	"github.com/wanfed/wanfed/internal/libmetrics"
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -154,7 +155,7 @@ func (s serverSettings) config() server.Config {
 // collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count
 // into one place per process, so this is called once, by the command.
 func collectMetrics() error {
-	sink, err := metricsprom.NewPrometheusSinkFrom(metricsprom.PrometheusOpts{})
+	sink, err := libmetrics.NewSink(prometheus.DefaultRegisterer)
 	if err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}
