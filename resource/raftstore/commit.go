@@ -31,15 +31,44 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	if len(entry) > maxEntry {
 		return nil, fmt.Errorf("%w batch: %d ops of %d bytes are above %d; commit them in several", resource.ErrInvalid, len(ops), len(entry), maxEntry)
 	}
-	f, err := s.call(ctx, func() raft.Future { return s.raft.Apply(entry, untilDeadline(ctx)) })
+	res, err := s.apply(ctx, entry)
 	if err != nil {
 		if why := s.failure(); why != nil && !errors.Is(err, errRefused) {
 			err = errors.Join(why, err)
 		}
 		return nil, fmt.Errorf("commit: %w", commitError(err))
 	}
-	res := f.(raft.ApplyFuture).Response().(result)
 	return res.resources, s.because(res.err)
+}
+
+// apply has Raft commit an entry, and returns what it did to the state; err is as call's.
+func (s *Store) apply(ctx context.Context, entry []byte) (result, error) {
+	s.mu.Lock()
+	if err := s.errLocked(); err != nil {
+		s.mu.Unlock()
+		return result{}, fmt.Errorf("%w: %w", errRefused, err)
+	}
+	w, ask := s.answers.expect(entry)
+	if ask {
+		s.calls.Go(func() { s.answers.ask(s.closingc, s.failedc) })
+	}
+	s.mu.Unlock()
+	if w == nil {
+		f, err := s.call(ctx, func() raft.Future { return s.raft.Apply(entry, untilDeadline(ctx)) })
+		if err != nil {
+			return result{}, err
+		}
+		return f.(raft.ApplyFuture).Response().(result), nil
+	}
+	s.answers.given(w, s.raft.Apply(entry, untilDeadline(ctx)))
+	select {
+	case is := <-w.c:
+		return is.result, is.raftErr
+	case <-ctx.Done():
+		return result{}, ctx.Err()
+	case <-s.donec:
+		return result{}, resource.ErrClosed
+	}
 }
 
 // untilDeadline is how long Raft may take to accept a request; 0 is no bound.

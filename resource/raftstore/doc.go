@@ -32,9 +32,10 @@
 // # Goroutines
 //
 // Raft runs its own; Close joins them and the handlers of their connections. Open starts two more: one follows leadership,
-// one hands Raft the calls of other servers. Each Commit, strong read and membership change starts one that waits for Raft's
-// answer. Close waits for these as well; only if Raft drops an answer in the moment it stops does one outlive it, holding
-// nothing but that answer.
+// one hands Raft the calls of other servers. A Commit gets its result from the state machine itself; one goroutine, which ends a tenth of a
+// second after the last, asks Raft what became of those that wait for long (see answers). Each strong read and membership change, and each Commit
+// while 240 wait, starts one that waits for Raft's answer. Close waits for these as well; only if Raft drops an answer in the
+// moment it stops does one outlive it, holding nothing but that answer.
 //
 // # Disks
 //

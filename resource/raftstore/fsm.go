@@ -18,6 +18,7 @@ import (
 // machine is the state machine as Raft calls it: from one goroutine, one call at a time.
 type machine struct {
 	state    *memory.State
+	answers  *answers
 	restored func()      // called when the state is a snapshot's
 	fail     func(error) // the store can go no further
 	err      error       // why; from then on nothing is applied or snapshotted
@@ -65,6 +66,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 			results[i] = m.result(log, of[i], broken)
 		}
 	}
+	m.answers.applied(logs, results)
 	return results
 }
 

@@ -42,9 +42,11 @@ type Store struct {
 	restoreMu sync.Mutex // held while a snapshot is restored
 	restoring atomic.Pointer[restoring]
 
-	donec  chan struct{}  // closed when Close no longer waits for calls under way
-	calls  sync.WaitGroup // calls of Raft that wait for their answer; added to with mu held and closing false
-	follow sync.WaitGroup // followLeadership
+	closingc chan struct{}  // closed when closing is set
+	donec    chan struct{}  // closed when Close no longer waits for calls under way
+	answers  answers        // to commits
+	calls    sync.WaitGroup // calls of Raft that wait for their answer; added to with mu held and closing false
+	follow   sync.WaitGroup // followLeadership
 
 	failedc chan struct{} // closed when err is set
 
@@ -71,13 +73,14 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{
-		cfg:     cfg,
-		log:     cfg.Logger,
-		streams: newStreams(cfg.Stream, cfg.Node),
-		state:   memory.NewState(),
-		donec:   make(chan struct{}),
-		failedc: make(chan struct{}),
-		changed: make(chan struct{}),
+		cfg:      cfg,
+		log:      cfg.Logger,
+		streams:  newStreams(cfg.Stream, cfg.Node),
+		state:    memory.NewState(),
+		closingc: make(chan struct{}),
+		donec:    make(chan struct{}),
+		failedc:  make(chan struct{}),
+		changed:  make(chan struct{}),
 	}
 	defer func() {
 		if err != nil {
@@ -154,7 +157,7 @@ func (s *Store) startRaft() error {
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
 	s.history = &history{WAL: s.wal, disk: s.disk}
-	m := &machine{state: s.state, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
+	m := &machine{state: s.state, answers: &s.answers, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
 	err = unpanicked(func() error {
 		if err := s.history.open(snaps); err != nil {
 			return err
@@ -237,6 +240,7 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.mu.Lock()
 		s.closing = true
+		close(s.closingc)
 		s.mu.Unlock()
 		s.drain() // while Raft can still finish them
 		close(s.donec)
