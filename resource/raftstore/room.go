@@ -150,9 +150,9 @@ func (f *segFile) WriteAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Sync makes the file's name durable too, the first time.
+// Sync makes the file's name durable too, the first time. When the file was last changed need not be.
 func (f *segFile) Sync() error {
-	if err := f.WritableFile.Sync(); err != nil || f.synced {
+	if err := syncData(f.WritableFile); err != nil || f.synced {
 		return err
 	}
 	err := syncDir(f.dir)

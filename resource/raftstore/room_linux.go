@@ -7,7 +7,9 @@ import (
 	"io"
 	"math"
 	"os"
+	"syscall"
 
+	"github.com/hashicorp/raft-wal/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,4 +35,25 @@ func dataEnd(f *os.File) int64 {
 	}
 	_, _ = f.Seek(0, io.SeekStart)
 	return end
+}
+
+// syncData makes what was written to a file durable, and of what the file system knows of the file as much as it takes to read that again.
+func syncData(f types.WritableFile) error {
+	c, ok := f.(syscall.Conn)
+	if !ok {
+		return f.Sync()
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) {
+		for err = unix.Fdatasync(int(fd)); err == unix.EINTR; {
+			err = unix.Fdatasync(int(fd))
+		}
+	})
+	if failed != nil {
+		return failed
+	}
+	return os.NewSyscallError("fdatasync", err)
 }

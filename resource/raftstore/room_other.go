@@ -7,6 +7,8 @@ package raftstore
 import (
 	"math"
 	"os"
+
+	"github.com/hashicorp/raft-wal/types"
 )
 
 // reserve does nothing: blocks are taken as they are written.
@@ -14,3 +16,6 @@ func reserve(string, int64) error { return nil }
 
 // dataEnd does not know.
 func dataEnd(*os.File) int64 { return math.MaxInt64 }
+
+// syncData makes a file durable.
+func syncData(f types.WritableFile) error { return f.Sync() }
