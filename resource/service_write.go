@@ -3,6 +3,7 @@
 package resource
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -234,8 +235,11 @@ func sameOwner(given, stored *pb.ID) bool {
 		proto.Equal(FillTenancy(given.GetTenancy()), FillTenancy(stored.GetTenancy()))
 }
 
-// sameData compares messages, since the same message has several encodings.
+// sameData compares messages, since the same message has several encodings. a is valid.
 func sameData(reg Registration, a, b *pb.Resource) bool {
+	if a.Data.GetTypeUrl() == b.Data.GetTypeUrl() && bytes.Equal(a.Data.GetValue(), b.Data.GetValue()) {
+		return true
+	}
 	ma, mb := newMessage(reg), newMessage(reg)
 	return decodeInto(a, ma) == nil && decodeInto(b, mb) == nil && proto.Equal(ma, mb)
 }
