@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -100,6 +101,9 @@ func adviseHTTP(err error) error {
 	e, ok := errors.AsType[*api.NoAnswerError](err)
 	if !ok {
 		return err
+	}
+	if _, foreign := errors.AsType[x509.UnknownAuthorityError](e.Err); foreign {
+		return fmt.Errorf("no server of your CA at %s: %s; give --ca-file (WANFED_CA_FILE) the CA of its certificate", e.Addr, tlsutil.Explain(e.Err))
 	}
 	if clear := tlsutil.Explain(e.Err); strings.HasPrefix(e.Addr, "https://") && clear != e.Err.Error() {
 		return fmt.Errorf("no server answers at %s: %s", e.Addr, clear)

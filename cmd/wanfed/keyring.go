@@ -133,10 +133,10 @@ func (k *keyringCall) do(cmd *cobra.Command, call func(ctx context.Context, c pb
 	err = call(ctx, pb.NewKeyringServiceClient(cc))
 	stop()
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s at %s: %w; it may be done or not: see wanfed keyring list", cmd.CommandPath(), k.server, ctx.Err())
+		return fmt.Errorf("keyring %s at %s: %w; it may be done or not: see wanfed keyring list", cmd.Name(), k.server, ctx.Err())
 	}
 	if s, ok := status.FromError(err); err != nil && ok {
-		return fmt.Errorf("%s at %s: %s", cmd.CommandPath(), k.server, printable(s.Message()))
+		return fmt.Errorf("keyring %s at %s: %s", cmd.Name(), k.server, printable(s.Message()))
 	}
 	return err
 }
