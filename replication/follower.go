@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -81,8 +83,12 @@ func (f *Follower) Run(ctx context.Context) error {
 			failing = false
 		}
 		next := retry.next(time.Since(began))
-		f.cfg.Logger.Log(ctx, level(failing), "following the primary", "err", err, "retry", next)
-		failing = true
+		if status.Code(err) == codes.Canceled { // its connection was given up, for a better way: no failure
+			f.cfg.Logger.Debug("the stream from the primary is opened anew", "err", err)
+		} else {
+			f.cfg.Logger.Log(ctx, level(failing), "following the primary", "err", err, "retry", next)
+			failing = true
+		}
 		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
