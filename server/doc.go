@@ -27,7 +27,8 @@
 //
 // "?dc=" of the HTTP API is asked of a server there. Reads that do not block share one stream to each datacenter (exchange.go), which
 // takes about half the time of calls; a question that finds no stream is a call (far.go). Those who ask the same before it is sent share
-// the question, and when many are away the next ones gather, for a millisecond at most (exchange_stream.go). Who asks a follower more
+// the question, and when many are away the next ones gather, for a millisecond at most (exchange_stream.go). One goroutine answers those
+// of a message in turn, unless that takes long (exchange_serve.go). Who asks a follower more
 // than 100 times a second for what must be fresh goes over to the leader that it names (exchange_lead.go): the session moves. While an
 // answer is late the connection is tested, and another way opened; when it is dead, its stream ends, and what was asked over it is asked
 // by calls, which go the other way. Writes are calls that are made once (vouch.go).
