@@ -20,6 +20,7 @@ type Snapshot struct {
 	at      indexes
 	nodes   map[string]*Node
 	decoded map[*pb.Resource]any // what is not read again for the next snapshot
+	known   map[written]*pb.Resource
 	// orphans are records whose owner was deleted, and which will follow, by type and name.
 	orphans map[string]*pb.ID
 }
@@ -100,9 +101,13 @@ func newSnapshot(r records, before *Snapshot) (*Snapshot, error) {
 		Index: max(r.at.nodes, r.at.services, r.at.checks), at: r.at,
 		nodes: make(map[string]*Node, len(r.nodes)), orphans: map[string]*pb.ID{},
 		decoded: make(map[*pb.Resource]any, len(r.nodes)+len(r.services)+len(r.checks)),
+		known:   make(map[written]*pb.Resource, len(r.nodes)+len(r.services)+len(r.checks)),
 	}
 	if before == nil {
 		before = &Snapshot{}
+	}
+	for _, all := range [][]*pb.Resource{r.nodes, r.services, r.checks} {
+		s.keep(before, all)
 	}
 	for _, res := range r.nodes {
 		n, err := decode[*pb.Node](s, before, res)
@@ -132,6 +137,23 @@ func newSnapshot(r records, before *Snapshot) (*Snapshot, error) {
 	}
 	slices.SortFunc(s.Nodes, func(a, b *Node) int { return cmp.Compare(a.Node.Node, b.Node.Node) })
 	return s, nil
+}
+
+// written is one write of one record.
+type written struct {
+	uid, kind, name string
+	index           uint64
+}
+
+// keep puts what before has in place of what is the same: lists may have other messages of it.
+func (s *Snapshot) keep(before *Snapshot, all []*pb.Resource) {
+	for i, r := range all {
+		at := written{r.GetId().GetUid(), r.GetId().GetType().GetKind(), r.GetId().GetName(), r.GetModifyIndex()}
+		if was := before.known[at]; was != nil {
+			all[i] = was
+		}
+		s.known[at] = all[i]
+	}
 }
 
 func (s *Snapshot) addChecks(all []*pb.Resource, before *Snapshot) error {
