@@ -47,7 +47,6 @@ type conn struct {
 	over atomic.Pointer[wanfed.CallConn] // the last one dialed; nil in the own datacenter
 	life context.Context                 // ends when the connection is given up. Stored, since it is the conn's own and no call's
 	end  context.CancelFunc
-	dead atomic.Bool // it was given up because a test of it was not answered
 }
 
 const (

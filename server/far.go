@@ -165,7 +165,6 @@ func (c *conns) testNow(ctx context.Context, cc *conn) bool {
 		return false
 	}
 	t.Doubt(errSilentPath)
-	cc.dead.Store(true)
 	c.giveUp(cc, drainGrace)
 	return true
 }

@@ -33,18 +33,19 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// heldHealth answers a test of the connection, or does not.
+// heldHealth answers tests of the connection after that time.
 type heldHealth struct {
 	healthpb.UnimplementedHealthServer
-	silent bool
+	silent time.Duration
 }
 
 func (h heldHealth) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	if h.silent {
-		<-ctx.Done()
+	select {
+	case <-time.After(h.silent):
+		return &healthpb.HealthCheckResponse{}, nil
+	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return &healthpb.HealthCheckResponse{}, nil
 }
 
 // A write under way whose connection is given up, because there is a better one, or because a test of it waited behind the write,
@@ -54,14 +55,14 @@ func TestWriteOverAConnectionGivenUp(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size, perSecond int
 		after           time.Duration // it was sent, until the connection is given up
-		dead, silent    bool
+		silent          time.Duration // the other side, for a test of the connection
 		want            codes.Code
 		within          time.Duration // of being given up, for an answer that is no good
 	}{
-		"a better way":                  {1, 0, time.Second, false, false, codes.OK, 0},
-		"a better way, and then silent": {1, 0, time.Second, false, true, codes.Unavailable, wanfed.MaxPatience},
-		"a dead way":                    {1, 0, time.Second, true, true, codes.Unavailable, 0},
-		"a slow way":                    {512 << 10, 256 << 10, 200 * time.Millisecond, true, false, codes.OK, 0},
+		"a better way":          {1, 0, time.Second, 0, codes.OK, 0},
+		"a dead way":            {1, 0, time.Second, time.Hour, codes.Unavailable, lastChance},
+		"a machine stood still": {1, 0, time.Second, lastChance / 2, codes.OK, 0},
+		"a slow way":            {512 << 10, 256 << 10, 200 * time.Millisecond, 0, codes.OK, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -95,7 +96,6 @@ func TestWriteOverAConnectionGivenUp(t *testing.T) {
 				var gaveUp time.Time
 				time.AfterFunc(tt.after, func() {
 					gaveUp = time.Now()
-					cc.dead.Store(tt.dead)
 					c.giveUp(cc, drainGrace)
 				})
 				_, err = pb.NewServerServiceClient(c.once("dc2")).Query(t.Context(), &pb.QueryRequest{Method: "PUT", Body: make([]byte, tt.size)})

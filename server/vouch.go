@@ -60,8 +60,8 @@ func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 // slowPath is how many bytes per second a path takes at least: 1 Mbit/s.
 const slowPath = 128 << 10
 
-// once calls any server of another datacenter for what must not be done twice. A call whose path is found to be dead fails at
-// once: nobody knows then whether it was made. One whose connection was given up for a better one may finish.
+// once calls any server of another datacenter for what must not be done twice. A call whose path is found to be dead fails, after
+// lastChance: nobody knows then whether it was made. One whose connection was given up for a better one may finish.
 type once struct {
 	c  *conns
 	dc string
@@ -105,19 +105,22 @@ func (c *conns) breaks(ctx context.Context, cc *conn, args any) bool {
 			return false
 		}
 	}
-	early := cc.life.Err() != nil
 	c.testDead(ctx, cc)
 	select {
 	case <-cc.life.Done():
-		return !early && cc.dead.Load() || !responds(ctx, cc)
+		return !responds(ctx, cc)
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// responds says whether a connection answers within its patience.
+// lastChance is how long a write goes on waiting on a connection that was given up. What may be asked again is, elsewhere, after a few
+// round trips; but for a write that is an answer nobody can do much with, and machines stand still for longer than that.
+const lastChance = 2 * time.Second
+
+// responds says whether a connection that was given up answers yet.
 func responds(ctx context.Context, cc *conn) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience(cc))
+	ctx, cancel := context.WithTimeout(ctx, lastChance)
 	defer cancel()
 	_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
 	return status.Code(err) != codes.DeadlineExceeded
