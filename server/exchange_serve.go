@@ -29,8 +29,28 @@ const (
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	a := &answers{ctx: ctx, end: cancel, query: s.query, leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
-	defer a.workers.Wait()
-	defer cancel()
+	defer a.close()
+	ended := make(chan error, 1)
+	go func() { ended <- a.receive(stream) }() // it ends with the stream, which the end of this function ends
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done(): // Recv would wait on
+		return ctx.Err()
+	}
+}
+
+// close returns when nothing is answered any more.
+func (a *answers) close() {
+	a.end()
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.workers.Wait()
+}
+
+// receive has questions answered until the stream ends, or asks what it must not.
+func (a *answers) receive(stream pb.ServerService_ExchangeServer) error {
 	for {
 		questions, err := stream.Recv()
 		if err != nil {
@@ -63,6 +83,7 @@ type answers struct {
 	mu      sync.Mutex
 	queue   []*pb.Answer
 	sending bool // a worker is: it sends what comes meanwhile, too
+	closed  bool // no more workers
 }
 
 // batch is questions that came together. One goroutine answers them in turn, since handing each to one of its own costs more than most
@@ -97,9 +118,15 @@ func (a *answers) answer(all []*pb.Question) error {
 	b := &batch{ctx: resource.Together(a.ctx), left: all}
 	select {
 	case a.batches <- b:
+		return nil
 	default:
-		a.workers.Go(func() { a.work(b) })
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return a.ctx.Err()
+	}
+	a.workers.Go(func() { a.work(b) })
 	return nil
 }
 

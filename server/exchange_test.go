@@ -30,6 +30,7 @@ type exchangeRig struct {
 	tests   atomic.Int64 // of the connection
 	leader  atomic.Value // string: that the other side names
 	moved   chan string  // node.dc
+	stop    func()       // the other side's streams
 }
 
 func newExchangeRig(t *testing.T) *exchangeRig {
@@ -38,7 +39,14 @@ func newExchangeRig(t *testing.T) *exchangeRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &exchangeRig{grpc: grpc.NewServer(), moved: make(chan string, 10)}
+	stopping, stop := context.WithCancel(t.Context())
+	r := &exchangeRig{moved: make(chan string, 10), stop: stop}
+	r.grpc = grpc.NewServer(grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		ctx, cancel := context.WithCancel(ss.Context())
+		defer cancel()
+		defer context.AfterFunc(stopping, cancel)()
+		return next(srv, streamWith{ss, ctx})
+	}))
 	r.leader.Store("")
 	pb.RegisterServerServiceServer(r.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		if req.GetPath() == "/slow" {
@@ -146,6 +154,18 @@ func TestExchangeBreaks(t *testing.T) {
 		t.Error("a stream that has ended takes questions")
 	}
 	r.until(t)
+}
+
+// A server that stops ends its side of a stream on which nothing is asked.
+func TestExchangeEndsWithItsServer(t *testing.T) {
+	r := newExchangeRig(t)
+	r.until(t)
+	r.stop()
+	began := time.Now()
+	r.grpc.GracefulStop()                                 // waits for streams
+	if took := time.Since(began); took > exchangeIdle/2 { // the asker leaves then
+		t.Errorf("the stream ended after %v", took)
+	}
 }
 
 // Questions of one message are answered together, and one that has no answer yet holds up none of the others for long.
