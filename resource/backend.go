@@ -126,6 +126,8 @@ type Query struct {
 	Tenancy *pb.Tenancy
 	Name    string
 	Prefix  string
+	// MaxBytes, if not 0, has a List fail with ErrTooLarge, before it makes anything, when its resources, encoded, are surely more.
+	MaxBytes int
 }
 
 // Watch is one subscription. Next blocks until an event, ErrWatchReset, ErrClosed, or the context's end.

@@ -20,6 +20,8 @@ var (
 	ErrFederated = errors.New("write it in the primary datacenter")
 	// ErrUnreachable: the primary, which alone writes federated types, could not be reached. Nothing was written.
 	ErrUnreachable = errors.New("the primary datacenter cannot be reached")
+	// ErrTooLarge: the list is larger than an answer may be. Lists of Queries with MaxBytes fail with it.
+	ErrTooLarge = errors.New("the list is larger than an answer may be")
 	// ErrDenied: the peer may not do that.
 	ErrDenied = errors.New("not allowed")
 )

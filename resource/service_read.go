@@ -4,10 +4,9 @@ package resource
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -58,6 +57,7 @@ func (s *Service) List(ctx context.Context, req *pb.ListRequest) (*pb.ListRespon
 	if err != nil {
 		return nil, StatusError(err)
 	}
+	q.MaxBytes, _ = ctx.Value(answerLimit{}).(int)
 	all, _, err := s.cfg.Backend.List(ctx, c, q)
 	if err != nil {
 		return nil, StatusError(err)
@@ -121,6 +121,19 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 	return out, nil
 }
 
+type answerLimit struct{}
+
+// LimitAnswer has List, if it is called with that context, refuse what is surely larger than so many bytes, before messages are made of it.
+// The answer is still to be checked, by CheckAnswer.
+func LimitAnswer(ctx context.Context, bytes int) context.Context {
+	return context.WithValue(ctx, answerLimit{}, bytes)
+}
+
+// TooLarge is the ErrTooLarge of a list with that limit, in bytes.
+func TooLarge(limit int) error {
+	return fmt.Errorf("%w, %d bytes: ask for a prefix, or watch it", ErrTooLarge, limit)
+}
+
 // CheckAnswer refuses an answer, of List or ListByOwner, that is larger than a gRPC message may be, with codes.ResourceExhausted. gRPC does so
 // itself, but only when all of it is encoded: many who ask at once for what nobody can be given would take much memory.
 func CheckAnswer(answer any, limit int) error {
@@ -135,7 +148,7 @@ func CheckAnswer(answer any, limit int) error {
 	for _, r := range all {
 		n := proto.Size(r)
 		if size += protowire.SizeTag(1) + protowire.SizeBytes(n); size > limit {
-			return status.Errorf(codes.ResourceExhausted, "the list is larger than an answer may be, %d bytes: ask for a prefix, or watch it", limit)
+			return StatusError(TooLarge(limit))
 		}
 	}
 	return nil

@@ -28,6 +28,7 @@ var errorClasses = []struct {
 	{ErrGroupVersion, codes.InvalidArgument, "GROUP_VERSION"},
 	{ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{ErrDenied, codes.PermissionDenied, "DENIED"},
+	{ErrTooLarge, codes.ResourceExhausted, "TOO_LARGE"},
 	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
 	{ErrUnwritable, codes.Unavailable, "UNWRITABLE"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},

@@ -122,7 +122,7 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	here := func() (any, error) {
-		resp, err := next(ctx, req)
+		resp, err := next(resource.LimitAnswer(ctx, api.MaxMessageSize), req)
 		if err == nil {
 			err = resource.CheckAnswer(resp, api.MaxMessageSize)
 		}

@@ -85,7 +85,11 @@ func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uin
 	if err != nil {
 		return nil, 0, err
 	}
-	all, index := sel.list(s.db.Load())
+	d := s.db.Load()
+	if q.MaxBytes > 0 && sel.exceeds(d, q.MaxBytes) {
+		return nil, 0, resource.TooLarge(q.MaxBytes)
+	}
+	all, index := sel.list(d)
 	return all, index, nil
 }
 

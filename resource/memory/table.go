@@ -208,6 +208,20 @@ func (s selection) list(d *db) ([]*pb.Resource, uint64) {
 	return all, index
 }
 
+// exceeds says whether what is selected, encoded, is surely more than so many bytes: a row is less than its message.
+func (s selection) exceeds(d *db, bytes int) bool {
+	c := s.rows(d)
+	for w, ok := c.next(); ok; w, ok = c.next() {
+		if !s.coversRow(w) || !s.ofVersion(w.c.typ) {
+			continue
+		}
+		if bytes -= len(w.b) - len(w.c.prefix); bytes < 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // above says whether the index of the query is above an index.
 func (s selection) above(d *db, after uint64) bool {
 	if s.leastIndex(d) > after {

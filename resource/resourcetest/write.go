@@ -123,6 +123,16 @@ func testInvalidOps(e *env) {
 func testBatch(e *env) {
 	a, b, c := e.fresh("a", "1"), e.fresh("b", "1"), e.fresh("c", "1")
 	out := e.commit(resource.PutOp(a, ""), resource.PutOp(b, ""), resource.PutOp(c, ""))
+	size := 0
+	for _, r := range out {
+		size += proto.Size(r)
+	}
+	if all, _ := e.list(resource.Query{Type: e.typ, MaxBytes: size}); len(all) != len(out) {
+		e.Errorf("a list of at most %d bytes, which it has, has %d resources", size, len(all))
+	}
+	if _, _, err := e.b.List(e.ctx, resource.Strong, resource.Query{Type: e.typ, MaxBytes: 1}); !errors.Is(err, resource.ErrTooLarge) {
+		e.Errorf("a list of at most one byte: %v", err)
+	}
 	if out[0].Version != out[1].Version || out[1].Version != out[2].Version {
 		e.Errorf("one batch, versions %s %s %s", out[0].Version, out[1].Version, out[2].Version)
 	}
