@@ -42,7 +42,7 @@
 // leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the
 // limit of connections one that has not sent its hello for a while makes room for a new one; a routed one never does.
 //
-// Limits: a ClientHello has at most 64 KiB; those that are larger than 4 KiB share 64 MiB while they are not complete. TCP only. An encrypted ClientHello (ECH) routes by its outer name. A connection uses
+// Limits: a ClientHello has at most 64 KiB; those that are larger than 4 KiB share 64 MiB until they are forwarded. TCP only. An encrypted ClientHello (ECH) routes by its outer name. A connection uses
 // two files, one more for each further address that is asked, and two more for each direction that has a pipe; where there are
 // no more pipes, bytes are copied. What an upstream may say before it is chosen is one record, of at most 16 KiB. A client that
 // ends its direction before that counts as gone: no TLS client does so. A worker lets other goroutines of the process have its

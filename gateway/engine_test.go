@@ -53,6 +53,7 @@ var suite = []struct {
 	{"CutAnswer", testCutAnswer},
 	{"CutEverywhere", testCutEverywhere},
 	{"HelloMemory", testHelloMemory},
+	{"HelloMemoryDial", testHelloMemoryDial},
 	{"Circuit", testCircuit},
 	{"MaxPerUpstream", testMaxPerUpstream},
 	{"LeastLoaded", testLeastLoaded},

@@ -201,7 +201,7 @@ func TestParseOpenSSLHello(t *testing.T) {
 		}
 		cn, e := &conn{client: c, began: time.Now()}, newNetEngine(p)
 		e.conns.add(cn)
-		got, raw, err := e.readHello(cn, make([]byte, 0, helloBuffer))
+		got, raw, err := e.readHello(cn, make([]byte, 0, helloBuffer), &share{})
 		c.Close()
 		cmd.Wait() // fails: nobody answered
 		cancel()

@@ -3,7 +3,9 @@
 package gateway
 
 import (
+	"encoding/binary"
 	"io"
+	"slices"
 	"testing"
 )
 
@@ -41,6 +43,41 @@ func testHelloMemory(t *testing.T, e Engine) {
 			t.Error(err)
 		}
 		c.Close()
+	}
+	p.stop()
+	if n := p.hellos.held.Load(); n != 0 {
+		t.Errorf("%d bytes are held in the end", n)
+	}
+}
+
+// testHelloMemoryDial has clients send large hellos, whole ones, to where nobody answers: while that is found out, they have no more
+// memory together than unfinished ones, and give it back.
+func testHelloMemoryDial(t *testing.T, e Engine) {
+	const limit = 512 << 10
+	one, _ := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{one, two}})
+	p.hellos.max.Store(limit)
+	body := helloFor(t, "x.example")[recordHeader+messageHeader:]
+	at := 2 + 32 + 1 + int(body[2+32])
+	at += 2 + int(binary.BigEndian.Uint16(body[at:]))
+	at += 1 + int(body[at])
+	exts := append(slices.Clone(body[at+2:]), 0, 21, 0xe0, 0) // padding (RFC 7685)
+	exts = append(exts, make([]byte, 0xe000)...)
+	body = append(binary.BigEndian.AppendUint16(slices.Clone(body[:at]), uint16(len(exts))), exts...)
+	large := records(append([]byte{clientHello, 0, byte(len(body) >> 8), byte(len(body))}, body...), maxRecord)
+	const crowd = 16
+	for range crowd {
+		c := p.raw(t)
+		c.Write(large)
+		defer c.Close()
+	}
+	until(t, func() bool {
+		st := p.side.Stats()
+		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
+	})
+	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
+		t.Errorf("hellos hold %d bytes while addresses are asked", n)
 	}
 	p.stop()
 	if n := p.hellos.held.Load(); n != 0 {

@@ -25,6 +25,7 @@ type search struct {
 	sni   []byte
 	hello []byte
 	ask   bool // the first TLS record decides; else a connection does
+	share      // of the hellos' memory
 	tries []*try
 	one   try       // the first of them
 	next  time.Time // when the next address is asked, or the state of things is looked at
@@ -37,7 +38,14 @@ type search struct {
 // search begins to look for an upstream of p. It does not keep hello.
 func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked []byte) {
 	d := &w.engine.dialer
+	p.dropPeek(w)
+	var held share
+	if !w.engine.hellos.grow(&held, len(peeked)) {
+		p.refuse(w, errHelloMemory)
+		return
+	}
 	s := w.newSearch()
+	s.share = held
 	s.pair, s.table, s.to, s.began = p, table, to, w.now
 	s.sni = append(s.sni[:0], hello.SNI...)
 	s.hello = s.hello[:0]
@@ -48,7 +56,6 @@ func (w *worker) search(p *pair, table *Table, to *target, hello Hello, peeked [
 	s.ask = len(to.To) > 1 && !hello.EarlyData
 	s.over = w.now.Add(2 * d.Timeout)
 	p.search = s
-	p.dropPeek(w)
 	sorted, due := d.evidence.order(to.To, to.start(), w.now, d.Memory)
 	if due != "" {
 		var hello []byte
@@ -226,6 +233,7 @@ func (s *search) release(w *worker) {
 	s.pair.search = nil
 	w.timers.stop(s)
 	s.race.release()
+	w.engine.hellos.free(&s.share)
 	for _, t := range s.tries {
 		t.close(w)
 	}

@@ -72,7 +72,9 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 			helloBuffers.Put(small)
 		}
 	}()
-	hello, peeked, err := e.readHello(c, small[:0])
+	var mem share
+	defer e.hellos.free(&mem)
+	hello, peeked, err := e.readHello(c, small[:0], &mem)
 	if err != nil {
 		return badHello(err, !e.conns.hello(c), e.helloTimeout)
 	}
@@ -119,6 +121,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	won.answer.free()
 	helloBuffers.Put(small)
 	small, peeked = nil, nil // an idle connection keeps no buffer
+	e.hellos.free(&mem)
 	if e.log.Enabled(ctx, slog.LevelDebug) {
 		e.log.Debug("connection routed", "side", c.side.name, "remote", c.name(),
 			"sni", sni, "addr", upstream.RemoteAddr().String())
@@ -171,12 +174,11 @@ func (e *netEngine) write(c net.Conn, b []byte) error {
 	return c.SetWriteDeadline(time.Time{})
 }
 
-// readHello reads until the ClientHello is complete. It returns everything that was read, in buf or in a larger buffer.
-func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
+// readHello reads until the ClientHello is complete. It returns everything that was read, in buf or in a larger buffer, whose share
+// the caller frees.
+func (e *netEngine) readHello(c *conn, buf []byte, mem *share) (Hello, []byte, error) {
 	c.client.SetReadDeadline(c.began.Add(e.helloTimeout))
 	var parser HelloParser
-	var mem share
-	defer e.hellos.free(&mem)
 	for {
 		n, readErr := c.client.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -201,7 +203,7 @@ func (e *netEngine) readHello(c *conn, buf []byte) (Hello, []byte, error) {
 			return Hello{}, nil, readErr
 		}
 		if len(buf) == cap(buf) {
-			if !e.hellos.grow(&mem, 2*cap(buf)+cap(parser.msg)) {
+			if !e.hellos.grow(mem, 2*cap(buf)+cap(parser.msg)) {
 				return Hello{}, nil, errHelloMemory
 			}
 			buf = append(make([]byte, 0, min(max(2*cap(buf), helloBuffer), MaxHelloSize)), buf...)
