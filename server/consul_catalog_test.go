@@ -137,8 +137,13 @@ func consulHealth(t *testing.T, lab *consulLab, dc string) {
 	if _, err := lab.reader.Raw().Query("/v1/health/state/fine", &none, ro); refusedWith(err) != http.StatusBadRequest {
 		t.Errorf("a state that is none: %v", err)
 	}
-	if _, _, err := h.Service("web", "", false, &consul.QueryOptions{Datacenter: dc, Filter: "Service.Port == 1"}); refusedWith(err) != http.StatusBadRequest {
-		t.Errorf("a filter expression: %v", err)
+	filter := &consul.QueryOptions{Datacenter: dc, Filter: `"Main" in Service.Tags and Node.Meta.rack == "1"`}
+	if got, _, err := h.Service("web", "", false, filter); err != nil || len(got) != 1 || got[0].Service.ID != "Web/1" {
+		t.Errorf("what a filter expression lets through: %v, %v", got, err)
+	}
+	filter.Filter = "Service.Sort == 1"
+	if _, _, err := h.Service("web", "", false, filter); refusedWith(err) != http.StatusBadRequest {
+		t.Errorf("a filter expression with a name that is not there: %v", err)
 	}
 }
 

@@ -2,14 +2,23 @@
 
 package httpapi
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/wanfed/wanfed/api"
+)
 
 func (h *handler) members(_ *http.Request, q query) (answer, error) {
 	wan, err := q.flag("wan")
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{body: orEmpty(h.src.Members(wan))}, nil
+	x, err := expressionOf[api.Member](q)
+	if err != nil {
+		return answer{}, err
+	}
+	members, err := only(x, h.src.Members(wan))
+	return answer{body: orEmpty(members)}, err
 }
 
 func (h *handler) datacenters(*http.Request, query) (answer, error) {

@@ -47,19 +47,22 @@ func (h *handler) agentSelf(*http.Request, query) (answer, error) {
 }
 
 // onOwnNode answers with what of makes of this server's node, nil if nothing is registered there.
-func (h *handler) onOwnNode(r *http.Request, q query, of func(n *catalog.Node) any) (answer, error) {
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any { return of(s.Node(h.node)) })
+func (h *handler) onOwnNode(r *http.Request, q query, of func(n *catalog.Node) (any, error)) (answer, error) {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) { return of(s.Node(h.node)) })
 }
 
 func (h *handler) agentServices(r *http.Request, q query) (answer, error) {
-	return h.onOwnNode(r, q, func(n *catalog.Node) any {
-		out := map[string]agentService{}
-		if n != nil {
-			for _, v := range n.Services {
-				out[v.Id] = agentService{serviceOf(v), h.dc}
-			}
+	x, err := expressionOf[api.Service](q)
+	if err != nil {
+		return answer{}, err
+	}
+	return h.onOwnNode(r, q, func(n *catalog.Node) (any, error) {
+		services, err := only(x, servicesOf(n))
+		out := make(map[string]agentService, len(services))
+		for _, v := range services {
+			out[v.ID] = agentService{v, h.dc}
 		}
-		return out
+		return out, err
 	})
 }
 
@@ -70,15 +73,18 @@ type agentService struct {
 }
 
 func (h *handler) agentService(r *http.Request, q query) (answer, error) {
+	if err := q.unknown("hash"); err != nil { // who blocks by hash would ask again and again
+		return answer{}, err
+	}
 	id := r.PathValue("id")
 	found := false
-	a, err := h.onOwnNode(r, q, func(n *catalog.Node) any {
+	a, err := h.onOwnNode(r, q, func(n *catalog.Node) (any, error) {
 		v := n.Service(id)
 		found = v != nil
 		if v == nil {
-			return nil
+			return nil, nil
 		}
-		return agentService{serviceOf(v), h.dc}
+		return agentService{serviceOf(v), h.dc}, nil
 	})
 	if err == nil && !found {
 		err = statusError{http.StatusNotFound, fmt.Sprintf("unknown service ID: %q", id)}
@@ -87,12 +93,17 @@ func (h *handler) agentService(r *http.Request, q query) (answer, error) {
 }
 
 func (h *handler) agentChecks(r *http.Request, q query) (answer, error) {
-	return h.onOwnNode(r, q, func(n *catalog.Node) any {
-		out := map[string]api.Check{}
-		for _, c := range n.AllChecks() {
-			out[c.CheckId] = checkOf(c)
+	x, err := expressionOf[api.Check](q)
+	if err != nil {
+		return answer{}, err
+	}
+	return h.onOwnNode(r, q, func(n *catalog.Node) (any, error) {
+		checks, err := only(x, checksOf(n.AllChecks()))
+		out := make(map[string]api.Check, len(checks))
+		for _, c := range checks {
+			out[c.CheckID] = c
 		}
-		return out
+		return out, err
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -18,8 +17,8 @@ import (
 )
 
 // fromCatalog answers with what of makes of the catalog; it blocks until that is something else.
-func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snapshot) any) (answer, error) {
-	if err := q.unknown("filter", "ns", "partition", "peer", "sg"); err != nil {
+func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snapshot) (any, error)) (answer, error) {
+	if err := q.unknown("ns", "partition", "peer", "sg"); err != nil {
 		return answer{}, err
 	}
 	if err := h.resources.Allow(r.Context(), resource.VerbList, catalog.NodeType); err != nil {
@@ -33,62 +32,16 @@ func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snaps
 				return nil, 0, err
 			}
 			last = s
-			b, err := json.Marshal(of(s))
+			v, err := of(s)
+			if err != nil {
+				return nil, 0, err
+			}
+			b, err := json.Marshal(v)
 			return b, s.Index, err
 		},
 		func(ctx context.Context, _ uint64) error { return h.view.Wait(ctx, last) },
 		bytes.Equal)
 	return answer{body: encoded{typeJSON, body}, index: index}, err
-}
-
-// filter says which nodes and services a request is about.
-type filter struct {
-	tags    []string
-	meta    map[string]string
-	passing bool
-}
-
-func (q query) filter() (f filter, err error) {
-	f.tags, f.meta = q.values["tag"], map[string]string{}
-	for _, pair := range q.values["node-meta"] {
-		key, value, _ := strings.Cut(pair, ":")
-		f.meta[key] = value
-	}
-	f.passing, err = q.flag("passing")
-	return f, err
-}
-
-func (f filter) node(n *catalog.Node) bool {
-	for key, value := range f.meta {
-		if got, ok := n.Meta[key]; !ok || got != value {
-			return false
-		}
-	}
-	return true
-}
-
-func (f filter) service(s *catalog.Service) bool {
-	for _, tag := range f.tags {
-		if !slices.ContainsFunc(s.Tags, func(t string) bool { return strings.EqualFold(t, tag) }) {
-			return false
-		}
-	}
-	return !f.passing || !slices.ContainsFunc(s.AllChecks(), func(c *catalog.Check) bool { return c.Status != catalog.StatusPassing })
-}
-
-// instances returns the instances of a service that the filter lets through, by node and id; all services' if name is empty.
-func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Service) {
-	for _, n := range s.Nodes {
-		if !f.node(n) {
-			continue
-		}
-		for _, v := range n.Services {
-			if (name == "" || v.Service.Service == name) && f.service(v) {
-				out = append(out, v)
-			}
-		}
-	}
-	return out
 }
 
 func indexesOf(r *pb.Resource) api.Indexes {
@@ -101,6 +54,10 @@ func (h *handler) nodeOf(n *catalog.Node) api.Node {
 
 func serviceOf(s *catalog.Service) api.Service {
 	return api.FromService(s.Service, indexesOf(s.Resource))
+}
+
+func (h *handler) catalogServiceOf(s *catalog.Service) api.CatalogService {
+	return api.FromCatalogService(s.On.Node, s.Service, h.dc, indexesOf(s.Resource))
 }
 
 func checkOf(c *catalog.Check) api.Check {
@@ -120,101 +77,137 @@ func checksOf(all []*catalog.Check) []api.Check {
 }
 
 func (h *handler) catalogNodes(r *http.Request, q query) (answer, error) {
-	f, err := q.filter()
+	f, err := filterOf[api.Node](q)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.Node{}
 		for _, n := range s.Nodes {
 			if f.node(n) {
 				out = append(out, h.nodeOf(n))
 			}
 		}
-		return out
+		return only(f.expr, out)
 	})
 }
 
 // catalogServices answers with the tags of each service, of all its instances.
 func (h *handler) catalogServices(r *http.Request, q query) (answer, error) {
-	f, err := q.filter()
+	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := map[string][]string{}
 		for _, v := range f.instances(s, "") {
+			if f.expr != nil {
+				if ok, err := f.expr.matches(h.catalogServiceOf(v)); err != nil {
+					return nil, err
+				} else if !ok {
+					continue
+				}
+			}
 			tags := append(orEmpty(out[v.Service.Service]), v.Tags...)
 			slices.Sort(tags)
 			out[v.Service.Service] = slices.Compact(tags)
 		}
-		return out
+		return out, nil
 	})
 }
 
 func (h *handler) catalogService(r *http.Request, q query) (answer, error) {
-	f, err := q.filter()
+	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
 		return answer{}, err
 	}
 	f.passing = false // is /v1/health/service's
 	name := r.PathValue("service")
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.CatalogService{}
 		for _, v := range f.instances(s, name) {
-			out = append(out, api.FromCatalogService(v.On.Node, v.Service, h.dc, indexesOf(v.Resource)))
+			out = append(out, h.catalogServiceOf(v))
 		}
-		return out
+		return only(f.expr, out)
 	})
 }
 
 func (h *handler) catalogNode(r *http.Request, q query) (answer, error) {
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	x, err := expressionOf[api.Service](q)
+	if err != nil {
+		return answer{}, err
+	}
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		n := s.Node(r.PathValue("node"))
 		if n == nil {
-			return nil // null, as Consul answers
+			return nil, nil // null, as Consul answers
+		}
+		services, err := only(x, servicesOf(n))
+		if err != nil {
+			return nil, err
 		}
 		node := h.nodeOf(n)
-		out := api.CatalogNode{Node: &node, Services: make(map[string]api.Service, len(n.Services))}
-		for _, v := range n.Services {
-			out.Services[v.Id] = serviceOf(v)
+		out := api.CatalogNode{Node: &node, Services: make(map[string]api.Service, len(services))}
+		for _, v := range services {
+			out.Services[v.ID] = v
 		}
-		return out
+		return out, nil
 	})
 }
 
+// servicesOf returns what is on a node, which may be none.
+func servicesOf(n *catalog.Node) []api.Service {
+	out := []api.Service{}
+	if n != nil {
+		for _, v := range n.Services {
+			out = append(out, serviceOf(v))
+		}
+	}
+	return out
+}
+
 func (h *handler) catalogNodeServices(r *http.Request, q query) (answer, error) {
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
-		out := api.CatalogNodeServices{Services: []api.Service{}}
-		if n := s.Node(r.PathValue("node")); n != nil {
+	x, err := expressionOf[api.Service](q)
+	if err != nil {
+		return answer{}, err
+	}
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+		n := s.Node(r.PathValue("node"))
+		services, err := only(x, servicesOf(n))
+		if err != nil {
+			return nil, err
+		}
+		out := api.CatalogNodeServices{Services: services}
+		if n != nil {
 			node := h.nodeOf(n)
 			out.Node = &node
-			for _, v := range n.Services {
-				out.Services = append(out.Services, serviceOf(v))
-			}
 		}
-		return out
+		return out, nil
 	})
 }
 
 func (h *handler) healthService(r *http.Request, q query) (answer, error) {
-	f, err := q.filter()
+	f, err := filterOf[api.ServiceEntry](q)
 	if err != nil {
 		return answer{}, err
 	}
 	name := r.PathValue("service")
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.ServiceEntry{}
 		for _, v := range f.instances(s, name) {
 			out = append(out, api.ServiceEntry{Node: h.nodeOf(v.On), Service: serviceOf(v), Checks: checksOf(v.AllChecks())})
 		}
-		return out
+		return only(f.expr, out)
 	})
 }
 
 func (h *handler) healthNode(r *http.Request, q query) (answer, error) {
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
-		return checksOf(s.Node(r.PathValue("node")).AllChecks())
+	x, err := expressionOf[api.Check](q)
+	if err != nil {
+		return answer{}, err
+	}
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+		return only(x, checksOf(s.Node(r.PathValue("node")).AllChecks()))
 	})
 }
 
@@ -234,11 +227,11 @@ func (h *handler) healthState(r *http.Request, q query) (answer, error) {
 }
 
 func (h *handler) someChecks(r *http.Request, q query, which func(c *catalog.Check) bool) (answer, error) {
-	f, err := q.filter()
+	f, err := filterOf[api.Check](q)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) any {
+	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.Check{}
 		for _, n := range s.Nodes {
 			if !f.node(n) {
@@ -250,6 +243,6 @@ func (h *handler) someChecks(r *http.Request, q query, which func(c *catalog.Che
 				}
 			}
 		}
-		return out
+		return only(f.expr, out)
 	})
 }

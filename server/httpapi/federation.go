@@ -42,6 +42,9 @@ func (h *handler) federationState(r *http.Request, q query) (answer, error) {
 
 // states reads the federation states; while their index is the one that q names it waits first.
 func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, uint64, error) {
+	if err := q.unknown("filter", "ns", "partition"); err != nil {
+		return nil, 0, err
+	}
 	wctx := ctx
 	if q.blocks() {
 		var cancel context.CancelFunc

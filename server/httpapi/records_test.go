@@ -161,7 +161,7 @@ func TestCatalogRefuses(t *testing.T) {
 		{"GET", "/v1/agent/service/s", "", "unknown service ID", 404},
 		{"GET", "/v1/catalog/service/", "", "missing service", 400},
 		{"GET", "/v1/health/state/fine", "", "bad state", 400},
-		{"GET", "/v1/health/service/s?filter=x", "", "parameter filter is not supported", 400},
+		{"GET", "/v1/health/service/s?filter=x", "", `bad filter "x"`, 400},
 		{"GET", "/v1/health/service/s?passing=perhaps", "", "bad passing", 400},
 		{"GET", "/v1/agent/services?dc=dc2", "", "is about the server that is asked", 400},
 	} {

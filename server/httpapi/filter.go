@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-bexpr"
+
+	"github.com/wanfed/wanfed/catalog"
+)
+
+// filter says which nodes and services a request is about.
+type filter struct {
+	tags    []string
+	meta    map[string]string
+	passing bool
+	expr    *expression
+}
+
+// filterOf reads what a request says of that; T is what ?filter= is about.
+func filterOf[T any](q query) (f filter, err error) {
+	f.tags, f.meta = q.values["tag"], map[string]string{}
+	for _, pair := range q.values["node-meta"] {
+		key, value, _ := strings.Cut(pair, ":")
+		f.meta[key] = value
+	}
+	if f.passing, err = q.flag("passing"); err != nil {
+		return f, err
+	}
+	f.expr, err = expressionOf[T](q)
+	return f, err
+}
+
+func (f filter) node(n *catalog.Node) bool {
+	for key, value := range f.meta {
+		if got, ok := n.Meta[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (f filter) service(s *catalog.Service) bool {
+	for _, tag := range f.tags {
+		if !slices.ContainsFunc(s.Tags, func(t string) bool { return strings.EqualFold(t, tag) }) {
+			return false
+		}
+	}
+	return !f.passing || !slices.ContainsFunc(s.AllChecks(), func(c *catalog.Check) bool { return c.Status != catalog.StatusPassing })
+}
+
+// instances returns the instances of a service that the filter lets through, by node and id; all services' if name is empty.
+func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Service) {
+	for _, n := range s.Nodes {
+		if !f.node(n) {
+			continue
+		}
+		for _, v := range n.Services {
+			if (name == "" || v.Service.Service == name) && f.service(v) {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+const (
+	// maxExpression bounds ?filter=, in bytes.
+	maxExpression = 8 << 10
+	// maxParsing bounds the steps that the parser takes of it: about 50 ms. Each pair of nested parentheses multiplies them.
+	maxParsing = 500_000
+)
+
+// expression is what ?filter= says, in the language of Consul's API. A nil one lets everything through.
+type expression struct {
+	eval *bexpr.Evaluator
+	text string
+}
+
+// expressionOf reads ?filter=, which is about a T; the names in it are those of T's JSON. It returns nil if there is none.
+func expressionOf[T any](q query) (*expression, error) {
+	text := q.values.Get("filter")
+	if text == "" {
+		return nil, nil
+	}
+	if n := len(text); n > maxExpression {
+		return nil, badRequest{fmt.Errorf("the filter has %d bytes: must be at most %d", n, maxExpression)}
+	}
+	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing))
+	if err != nil {
+		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
+	}
+	x := &expression{eval, text}
+	_, err = x.matches(*new(T)) // so that a name that T does not have is refused also while there is no T
+	return x, err
+}
+
+// matches says whether the expression is true of v.
+func (x *expression) matches(v any) (bool, error) {
+	ok, err := x.eval.Evaluate(v)
+	if err != nil {
+		return false, badRequest{fmt.Errorf("bad filter %q: %w", x.text, err)}
+	}
+	return ok, nil
+}
+
+// only returns those of all of which the expression is true.
+func only[T any](x *expression, all []T) ([]T, error) {
+	if x == nil {
+		return all, nil
+	}
+	out := []T{}
+	for _, v := range all {
+		ok, err := x.matches(v)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
