@@ -32,9 +32,9 @@ type contender struct {
 	addr string
 	tls  *tls.Config
 
-	// put and get are one call each. follow starts watches of one key on a connection: ready is called when each has begun,
+	// put is a write's path and message, get one call (nil: it has no reads). follow starts watches of one key on a connection: ready is called when each has begun,
 	// event for each watch and change; it returns when the connection ends.
-	put    func(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error
+	put    func(key string, value []byte) (path string, message []byte)
 	get    func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
 	follow func(w *watcher, key string, watches int, ready, event func(n int)) error
 }
@@ -50,6 +50,7 @@ const (
 	writePath = "/wanfed.v1.ResourceService/Write"
 	readPath  = "/wanfed.v1.ResourceService/Read"
 	watchPath = "/wanfed.v1.ResourceService/WatchList"
+	entryURL  = "type.googleapis.com/wanfed.v1.KVEntry"
 )
 
 var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
@@ -81,7 +82,7 @@ func (c *contender) awaitWrites(ctx context.Context) error {
 	}
 	defer cc.Close()
 	for {
-		err := c.put(ctx, cc, "ready", []byte("x"))
+		err := c.write(ctx, cc, "ready", []byte("x"))
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -89,23 +90,29 @@ func (c *contender) awaitWrites(ctx context.Context) error {
 	}
 }
 
-func wanfedPut(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
-	data, err := anypb.New(&pb.KVEntry{Value: value})
+// write makes a put's call.
+func (c *contender) write(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
+	path, message := c.put(key, value)
+	return cc.Invoke(ctx, path, &message, dropped{})
+}
+
+func wanfedPut(key string, value []byte) (path string, message []byte) {
+	return writePath, encoded(&pb.WriteRequest{Resource: &pb.Resource{
+		Id: &pb.ID{Type: entryType, Name: key}, Data: &anypb.Any{TypeUrl: entryURL, Value: encoded(&pb.KVEntry{Value: value})},
+	}})
+}
+
+// encoded panics if a message has text that is not UTF-8, which none here has.
+func encoded(m proto.Message) []byte {
+	b, err := proto.Marshal(m)
 	if err != nil {
-		return err
+		panic(err)
 	}
-	req, err := proto.Marshal(&pb.WriteRequest{Resource: &pb.Resource{Id: &pb.ID{Type: entryType, Name: key}, Data: data}})
-	if err != nil {
-		return err
-	}
-	return cc.Invoke(ctx, writePath, &req, dropped{})
+	return b
 }
 
 func wanfedGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error {
-	req, err := proto.Marshal(&pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: key}})
-	if err != nil {
-		return err
-	}
+	req := encoded(&pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: key}})
 	if strong {
 		ctx = metadata.AppendToOutgoingContext(ctx, resource.ConsistencyKey, "consistent")
 	}
@@ -113,10 +120,7 @@ func wanfedGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool
 }
 
 func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
-	req, err := proto.Marshal(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
-	if err != nil {
-		return err
-	}
+	req := encoded(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
 	sent := make(chan error, 1)
 	go func() {
 		for range watches {
@@ -128,7 +132,7 @@ func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int))
 		sent <- nil
 	}()
 	live := make(map[uint32]bool, watches)
-	err = w.read(func(stream uint32, message []byte) {
+	err := w.read(func(stream uint32, message []byte) {
 		if live[stream] {
 			event(1)
 		} else if _, end := countFields(message, 1, 3); end {
@@ -189,9 +193,8 @@ func freePorts(n int) ([]string, error) {
 
 // The messages of etcd's API (rpc.proto) that are needed, by their field numbers.
 
-func etcdPut(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
-	req := bytesField(bytesField(nil, 1, []byte(key)), 2, value)
-	return cc.Invoke(ctx, "/etcdserverpb.KV/Put", &req, dropped{})
+func etcdPut(key string, value []byte) (path string, message []byte) {
+	return "/etcdserverpb.KV/Put", bytesField(bytesField(nil, 1, []byte(key)), 2, value)
 }
 
 func etcdGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error {

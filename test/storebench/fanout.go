@@ -13,11 +13,11 @@ import (
 // fanout writes a key that many watch, again when all have the last write.
 func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
-		cc, err := c.dial()
+		writer, err := dialWatcher(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		defer cc.Close()
+		defer writer.conn.Close()
 		f := newFollowed(watches)
 		conns := min(watches, watchConns)
 		failed := make(chan error, conns)
@@ -35,10 +35,10 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		if err := f.await(ctx, failed); err != nil {
 			return nil, fmt.Errorf("begin to watch: %w", err)
 		}
-		value := make([]byte, valueSize)
+		path, message := c.put("fanout", make([]byte, valueSize))
 		change := func() error {
 			f.expect()
-			if err := c.put(ctx, cc, "fanout", value); err != nil {
+			if err := writer.call(path, message); err != nil {
 				return err
 			}
 			acked := time.Since(f.start)

@@ -21,6 +21,7 @@ import (
 )
 
 func main() {
+	beFloorIfTold()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	s, err := parseFlags(os.Args[1:], os.Stderr)
@@ -46,7 +47,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	fs.SetOutput(usage)
 	fs.StringVar(&s.wanfed, "wanfed", "bin/wanfed", "program whose store is measured")
 	fs.StringVar(&s.etcd, "etcd", "etcd", "program to compare with (Debian: etcd-server); empty: none")
-	fs.StringVar(&s.rows, "rows", "", "only rows whose names begin with one of these, separated by commas; for example write,fanout/1000")
+	fs.StringVar(&s.rows, "rows", "", "only these rows, or all of these groups, separated by commas; for example write,fanout/1000")
 	fs.StringVar(&s.dir, "dir", "", "folder on the disk to measure; default: that of temporary files")
 	fs.IntVar(&s.rounds, "rounds", 3, "rounds")
 	fs.IntVar(&s.changes, "changes", 50, "writes that watchers are measured with, at least")
@@ -83,6 +84,9 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 		for _, r := range s.selected() {
 			for i := range all {
 				c := all[(i+round)%len(all)]
+				if c.get == nil && !r.floor {
+					continue
+				}
 				figures, err := r.run(ctx, c, s)
 				if err != nil {
 					return fmt.Errorf("%s of %s: %w", r.name, c.name, err)
@@ -98,7 +102,9 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 
 func (s settings) selected() []row {
 	return slices.DeleteFunc(allRows(), func(r row) bool {
-		return !slices.ContainsFunc(strings.Split(s.rows, ","), func(p string) bool { return strings.HasPrefix(r.name, p) })
+		return s.rows != "" && !slices.ContainsFunc(strings.Split(s.rows, ","), func(p string) bool {
+			return r.name == p || strings.HasPrefix(r.name, p+"/")
+		})
 	})
 }
 
@@ -118,6 +124,12 @@ func (s settings) start(ctx context.Context, dir string) (all []*contender, err 
 	}
 	c, err := startWanfed(ctx, s.wanfed, dir, pki, client)
 	if c != nil {
+		all = append(all, c)
+	}
+	if err != nil {
+		return all, err
+	}
+	if c, err = startFloor(ctx, dir, pki, client); c != nil {
 		all = append(all, c)
 	}
 	if err != nil || s.etcd == "" {

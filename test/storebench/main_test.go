@@ -4,13 +4,23 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/tlsutil"
 )
+
+func TestMain(m *testing.M) {
+	beFloorIfTold()
+	os.Exit(m.Run())
+}
 
 func TestCountFields(t *testing.T) {
 	ev, err := proto.Marshal(&pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}})
@@ -32,10 +42,61 @@ func TestTable(t *testing.T) {
 	for _, v := range []float64{300, 100, 150} {
 		tb.add("write/256", "wanfed", map[string]float64{"per s": v})
 		tb.add("write/256", "etcd", map[string]float64{"per s": 101})
+		tb.add("fanout/1", "wanfed", map[string]float64{"p99 ms": v})
+		tb.add("fanout/1", "etcd", map[string]float64{"p99 ms": 100})
+		tb.add("fanout/1", "floor", map[string]float64{"p99 ms": 60})
 	}
 	var out bytes.Buffer
 	tb.print(&out, allRows())
-	if want := "| write/256 | per s | 150 | 101 | 1.49 | ≥ 1.5 not met |"; !strings.Contains(out.String(), want) {
-		t.Errorf("%s\nhas no line %s", &out, want)
+	for _, want := range []string{
+		"| write/256 | per s | 150 | 101 | 1.49 | ≥ 1.5 not met |  |  |",
+		"| fanout/1 | p99 ms | 150 | 100 | 1.50 | ≤ 0.5 not met | 60.00 | 0.60 |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s\nhas no line %s", &out, want)
+		}
+	}
+}
+
+func TestSelected(t *testing.T) {
+	names := func(s settings) (all []string) {
+		for _, r := range s.selected() {
+			all = append(all, r.name)
+		}
+		return all
+	}
+	if got := names(settings{rows: "fanout/1,write"}); !slices.Equal(got, []string{"write/1", "write/16", "write/256", "fanout/1"}) {
+		t.Errorf("selected %q", got)
+	}
+	if got := names(settings{}); len(got) != len(allRows()) {
+		t.Errorf("without a choice, selected %q", got)
+	}
+}
+
+// TestFloor has a real server of the floor's, and the bench's own row of a watcher.
+func TestFloor(t *testing.T) {
+	dir := t.TempDir()
+	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := pki.Issue(tlsutil.RoleCLI, "dc1", "cli")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientTLS(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := startFloor(t.Context(), dir, pki, client)
+	if c != nil {
+		defer c.Kill()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures, err := fanout(1)(t.Context(), c, settings{changes: 5})
+	if err != nil || figures["p50 ms"] <= 0 {
+		t.Fatalf("%v, %v", figures, err)
 	}
 }

@@ -52,7 +52,7 @@ func (t table) median(row, contender, figure string) (float64, bool) {
 }
 
 func (t table) print(w io.Writer, rows []row) {
-	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal |\n| --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal | floor | of etcd |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, r := range rows {
 		figures := map[string]bool{}
 		for k := range t {
@@ -64,10 +64,14 @@ func (t table) print(w io.Writer, rows []row) {
 			ours, _ := t.median(r.name, "wanfed", f)
 			theirs, ok := t.median(r.name, "etcd", f)
 			if !ok {
-				fmt.Fprintf(w, "| %s | %s | %s | | | |\n", r.name, f, number(ours))
+				fmt.Fprintf(w, "| %s | %s | %s | | | | | |\n", r.name, f, number(ours))
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s |\n", r.name, f, number(ours), number(theirs), ours/theirs, r.verdict(f, ours/theirs))
+			floor := " | "
+			if least, ok := t.median(r.name, "floor", f); ok {
+				floor = fmt.Sprintf("%s | %.2f", number(least), least/theirs)
+			}
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.name, f, number(ours), number(theirs), ours/theirs, r.verdict(f, ours/theirs), floor)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -15,17 +16,49 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// watcher is a gRPC client of one connection that reads all streams in one loop, so that the bench measures servers: a usual
-// client keeps one or two goroutines for each stream, and thousands of them are slower than what they wait for.
+// watcher is a gRPC client of one connection that reads all streams in one loop, and can make calls one after the other, so that the
+// bench measures servers: a usual client keeps one or two goroutines for each stream, and thousands of them are slower than what they
+// wait for.
 type watcher struct {
 	conn *tls.Conn
 	addr string
 
 	mu     sync.Mutex // guards writes
-	framer *http2.Framer
+	out    *bufio.Writer
+	framer *http2.Framer // reads from conn, writes to out
 	next   uint32
 
 	partial map[uint32][]byte // of messages that came in part, by stream
+}
+
+// call makes a call of one message and waits for its end, in the caller's goroutine. Nobody else may read the connection.
+func (w *watcher) call(path string, message []byte) error {
+	stream, err := w.open(path, message, true)
+	if err != nil {
+		return err
+	}
+	for {
+		f, err := w.framer.ReadFrame()
+		if err != nil {
+			return err
+		}
+		switch f := f.(type) {
+		case *http2.MetaHeadersFrame:
+			if f.StreamID != stream || !f.StreamEnded() {
+				continue
+			}
+			for _, h := range f.Fields {
+				if h.Name == "grpc-status" && h.Value != "0" {
+					return fmt.Errorf("%s: status %s: %v", path, h.Value, f.Fields)
+				}
+			}
+			return nil
+		default:
+			if err := w.keep(f); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // window is how much the server may send, on all streams of a connection, in one run.
@@ -38,13 +71,18 @@ func dialWatcher(ctx context.Context, c *contender) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{conn: conn.(*tls.Conn), addr: c.addr, framer: http2.NewFramer(conn, conn), next: 1, partial: make(map[uint32][]byte)}
-	_, err = conn.Write([]byte(http2.ClientPreface))
+	out := bufio.NewWriter(conn)
+	w := &watcher{conn: conn.(*tls.Conn), addr: c.addr, out: out, framer: http2.NewFramer(out, conn), next: 1, partial: make(map[uint32][]byte)}
+	w.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_, err = out.WriteString(http2.ClientPreface)
 	if err == nil {
 		err = w.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 	}
 	if err == nil {
 		err = w.framer.WriteWindowUpdate(0, window)
+	}
+	if err == nil {
+		err = out.Flush()
 	}
 	if err != nil {
 		conn.Close()
@@ -66,20 +104,17 @@ func (w *watcher) open(path string, message []byte, last bool) (stream uint32, e
 			return 0, err
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	stream, w.next = w.next, w.next+2
-	if err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
-		return 0, err
-	}
-	return stream, w.framer.WriteData(stream, last, framed(message))
+	err = w.write(func() error {
+		stream, w.next = w.next, w.next+2
+		err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
+		return errors.Join(err, w.framer.WriteData(stream, last, framed(message)))
+	})
+	return stream, err
 }
 
 // send adds a message to a stream.
 func (w *watcher) send(stream uint32, message []byte) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.framer.WriteData(stream, false, framed(message))
+	return w.write(func() error { return w.framer.WriteData(stream, false, framed(message)) })
 }
 
 // framed is a message as gRPC sends it: not compressed, with its length.
@@ -97,22 +132,12 @@ func (w *watcher) read(got func(stream uint32, message []byte)) error {
 		switch f := f.(type) {
 		case *http2.DataFrame:
 			w.messages(f.StreamID, f.Data(), got)
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				err = w.write(func() error { return w.framer.WriteSettingsAck() })
-			}
-		case *http2.PingFrame:
-			if !f.IsAck() {
-				err = w.write(func() error { return w.framer.WritePing(true, f.Data) })
-			}
-		case *http2.HeadersFrame:
+		case *http2.MetaHeadersFrame:
 			if f.StreamEnded() {
-				err = fmt.Errorf("stream %d ended", f.StreamID)
+				err = fmt.Errorf("stream %d ended: %v", f.StreamID, f.Fields)
 			}
-		case *http2.RSTStreamFrame:
-			err = fmt.Errorf("stream %d was reset: %v", f.StreamID, f.ErrCode)
-		case *http2.GoAwayFrame:
-			err = errors.New("the server goes away")
+		default:
+			err = w.keep(f)
 		}
 		if err != nil {
 			return err
@@ -120,10 +145,29 @@ func (w *watcher) read(got func(stream uint32, message []byte)) error {
 	}
 }
 
+// keep does what a frame asks of every client.
+func (w *watcher) keep(f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			return w.write(func() error { return w.framer.WriteSettingsAck() })
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			return w.write(func() error { return w.framer.WritePing(true, f.Data) })
+		}
+	case *http2.RSTStreamFrame:
+		return fmt.Errorf("stream %d was reset: %v", f.StreamID, f.ErrCode)
+	case *http2.GoAwayFrame:
+		return errors.New("the server goes away")
+	}
+	return nil
+}
+
 func (w *watcher) write(do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return do()
+	return errors.Join(do(), w.out.Flush())
 }
 
 // messages finds the messages in what came of a stream.

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// setAside gives a file its first n bytes on the disk.
+func setAside(f *os.File, n int64) error {
+	return os.NewSyscallError("fallocate", unix.Fallocate(int(f.Fd()), 0, 0, n))
+}
+
+func syncData(f *os.File) error {
+	return os.NewSyscallError("fdatasync", unix.Fdatasync(int(f.Fd())))
+}
