@@ -29,10 +29,12 @@ type Config struct {
 	// not encrypted is accepted too, and what is sent is not encrypted yet.
 	GossipAcceptPlain, GossipSendPlain bool
 
-	// PrimaryDC owns the federated records. Default: DC, that is, this datacenter is the primary.
-	PrimaryDC string
+	// PrimaryDC owns the federated records. Default: DC, that is, this datacenter is the primary. When all living servers of a datacenter
+	// name another one than before, their leader sees to the change: see replication.Primacy.
+	PrimaryDC        string
+	primaryByDefault bool // it was left empty
 	// PrimaryGateways are WAN addresses (host:port; IPv4, [IPv6] or DNS name) of the primary's gateways. A secondary needs
-	// at least one; the primary must have none.
+	// at least one. The primary does not use them; it may have them if it names itself as PrimaryDC, for the day it is a secondary.
 	PrimaryGateways []string
 	// MeshGatewayMode says how other datacenters are reached first: "local", through the own gateways; "remote", directly through
 	// theirs; "auto", by what measures best, where a tie goes to the own. In every mode the others are the fallback. Default
@@ -64,7 +66,7 @@ type Config struct {
 	RemoteWritesFrom []string
 
 	// DeadServerAfter is how long a server of this datacenter is down before it is taken out of the Raft group. It may come
-	// back any time, as a new server. Default 10 min, at least MinDeadServerAfter.
+	// back any time, as a new server. Default 10 min, within MinDeadServerAfter and MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
 	// Logger. Default: slog.Default().

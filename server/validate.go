@@ -22,7 +22,10 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultDeadServerAfter = 10 * time.Minute
-	MinDeadServerAfter     = time.Second
+	// MinDeadServerAfter is how long a server that was removed and is back has no vote: with less, a short break would cost the
+	// group more than it lasts. MaxDeadServerAfter is as good as never.
+	MinDeadServerAfter = stableFor
+	MaxDeadServerAfter = 365 * 24 * time.Hour
 )
 
 // withDefaults fills what was left empty.
@@ -31,7 +34,7 @@ func (c Config) withDefaults() Config {
 		c.Domain = tlsutil.DefaultDomain
 	}
 	if c.PrimaryDC == "" {
-		c.PrimaryDC = c.DC
+		c.PrimaryDC, c.primaryByDefault = c.DC, true
 	}
 	if c.Bind == "" {
 		c.Bind = DefaultBind
@@ -154,8 +157,12 @@ func (c Config) check() (errs []error) {
 	default:
 		fault("bootstrap_expect is %d: must be 1, 3 or 5", c.BootstrapExpect)
 	}
-	if c.DeadServerAfter < MinDeadServerAfter {
-		fault("dead_server_after is %v: must be %v or more", c.DeadServerAfter, MinDeadServerAfter)
+	switch {
+	case c.DeadServerAfter < MinDeadServerAfter:
+		fault("dead_server_after is %v: must be %v or more, since a server that was removed and is back has no vote for %v: a shorter break would cost more than it lasts",
+			c.DeadServerAfter, MinDeadServerAfter, stableFor)
+	case c.DeadServerAfter > MaxDeadServerAfter:
+		fault("dead_server_after is %v: must be %v (a year) or less", c.DeadServerAfter, MaxDeadServerAfter)
 	}
 	return errs
 }
@@ -163,8 +170,8 @@ func (c Config) check() (errs []error) {
 func (c Config) checkFederation() (errs []error) {
 	switch {
 	case c.DC == "": // told already, and no more to tell without it
-	case c.DC == c.PrimaryDC && len(c.PrimaryGateways) > 0:
-		errs = append(errs, fmt.Errorf("primary_gateways is set, but %s is the primary itself: remove it, or name another primary_datacenter", c.DC))
+	case c.primaryByDefault && len(c.PrimaryGateways) > 0: // a secondary whose primary_datacenter was forgotten, mostly
+		errs = append(errs, fmt.Errorf("primary_gateways is set, but %s is the primary itself: remove it, or name a primary_datacenter: another, or %s", c.DC, c.DC))
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
 		errs = append(errs, fmt.Errorf("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
 			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC))

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCheck(t *testing.T) {
@@ -25,7 +26,8 @@ func TestCheck(t *testing.T) {
 		{"dc with a dot", func(c *Config) { c.DC = "dc.2" }, []string{`dc: "dc.2" is no DNS label`}},
 		{"node in upper case", func(c *Config) { c.Node = "SRV1" }, []string{`node: "SRV1" is no DNS label`}},
 		{"secondary without gateways", func(c *Config) { c.PrimaryGateways = nil }, []string{"primary_gateways is missing", "--primary-gateway"}},
-		{"primary with gateways", func(c *Config) { c.PrimaryDC = "dc2" }, []string{"primary_gateways is set, but dc2 is the primary itself"}},
+		{"primary by default, with gateways", func(c *Config) { c.PrimaryDC = "" }, []string{"primary_gateways is set, but dc2 is the primary itself"}},
+		{"primary with gateways", func(c *Config) { c.PrimaryDC = "dc2" }, nil},
 		{"gateway without port", func(c *Config) { c.PrimaryGateways = []string{"gw1"} }, []string{`primary_gateways: "gw1" is not host:port`}},
 		{"gateway with port 0", func(c *Config) { c.PrimaryGateways = []string{"gw1:0"} }, []string{"port is not a number from 1"}},
 		{"mode", func(c *Config) { c.MeshGatewayMode = "auto" }, nil},
@@ -51,6 +53,11 @@ func TestCheck(t *testing.T) {
 			c.ProxyFrom, c.RetryJoin = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32")}, []string{"srv3.example:8300", "10.0.0.2:8300"}
 		}, []string{"has 10.0.0.2, a server's address (retry_join)"}},
 		{"PROXY headers of nothing", func(c *Config) { c.ProxyFrom = make([]netip.Prefix, 1) }, []string{"proxy_protocol"}},
+		{"dead before it could be back", func(c *Config) { c.DeadServerAfter = time.Second },
+			[]string{"dead_server_after is 1s: must be 10s or more", "no vote for 10s"}},
+		{"dead at once", func(c *Config) { c.DeadServerAfter = -time.Second }, []string{"dead_server_after is -1s: must be 10s or more"}},
+		{"dead just late enough", func(c *Config) { c.DeadServerAfter = MinDeadServerAfter }, nil},
+		{"dead in a century", func(c *Config) { c.DeadServerAfter = 100 * MaxDeadServerAfter }, []string{"dead_server_after is 876000h0m0s: must be 8760h0m0s (a year) or less"}},
 		{"all faults at once", func(c *Config) { c.Port, c.BootstrapExpect, c.DC = 70000, 7, "-" }, []string{"port is", "bootstrap_expect", "dc:"}},
 	}
 	for _, tt := range tests {

@@ -73,7 +73,7 @@ func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want
 // server, without a vote at first. One that stops cleanly stays.
 func TestDeadServerIsRemoved(t *testing.T) {
 	t.Parallel()
-	const deadAfter = 3 * time.Second
+	const deadAfter = 10 * time.Second // the least that a server takes
 	l := lab.New(t)
 	dc := l.Add(3, 1)
 	for _, s := range dc.Servers {

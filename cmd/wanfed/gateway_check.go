@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
 
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -80,9 +81,12 @@ func (s gatewaySettings) checkAdmin() error {
 	if s.AdminAddr == "" {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(s.AdminAddr)
+	host, port, err := net.SplitHostPort(s.AdminAddr)
 	if err != nil {
 		return fmt.Errorf("admin_addr %q is not host:port", s.AdminAddr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("admin_addr %q: port is not a number from 0 to 65535", s.AdminAddr)
 	}
 	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
 		return fmt.Errorf("admin_addr %q is not a loopback address: it has neither TLS nor a password", s.AdminAddr)

@@ -21,17 +21,30 @@ const (
 // sharePerSource is which part of max_conns one source may have, where it is not said.
 const sharePerSource = 0.75
 
+// Bounds of settings: what is above them was written by mistake.
+const (
+	maxGrace  = time.Hour
+	maxDrain  = 30 * 24 * time.Hour
+	mostConns = 1_000_000_000
+	maxSample = 1_000_000_000
+)
+
 // checkLimits returns what is wrong with the settings of limits, drain and access log.
 func (s gatewaySettings) checkLimits() error {
 	var errs []error
-	if s.MaxConns < 0 {
-		errs = append(errs, fmt.Errorf("max_conns %d is negative", s.MaxConns))
-	}
-	if s.MaxPerUpstream < 0 {
-		errs = append(errs, fmt.Errorf("max_conns_per_upstream %d is negative: 0 is no limit", s.MaxPerUpstream))
-	}
-	if s.AccessLogSample < 1 {
-		errs = append(errs, fmt.Errorf("access_log_sample %d is less than 1: 1 notes each connection, 100 one of a hundred; without access_log none is noted", s.AccessLogSample))
+	for _, f := range []struct {
+		name               string
+		value, least, most int
+		meaning            string
+	}{
+		{"max_conns", s.MaxConns, 0, mostConns, "0 is as many as files allow"},
+		{"max_conns_per_source", s.MaxPerSource, -1, mostConns, "0 is three quarters of all, -1 no limit"},
+		{"max_conns_per_upstream", s.MaxPerUpstream, 0, mostConns, "0 is no limit"},
+		{"access_log_sample", s.AccessLogSample, 1, maxSample, "1 notes each connection, 100 one of a hundred; without access_log none is noted"},
+	} {
+		if f.value < f.least || f.value > f.most {
+			errs = append(errs, fmt.Errorf("%s is %d: must be %d to %d; %s", f.name, f.value, f.least, f.most, f.meaning))
+		}
 	}
 	for _, f := range []struct {
 		name string
@@ -47,11 +60,17 @@ func (s gatewaySettings) checkLimits() error {
 			}
 		}
 	}
-	for _, f := range []struct{ name, value string }{
-		{"drain_grace", s.DrainGrace}, {"drain_time", s.DrainTime}, {"handover_drain_time", s.HandoverDrainTime},
+	for _, f := range []struct {
+		name, value string
+		most        time.Duration
+	}{
+		{"drain_grace", s.DrainGrace, maxGrace}, {"drain_time", s.DrainTime, maxDrain}, {"handover_drain_time", s.HandoverDrainTime, maxDrain},
 	} {
-		if d, err := time.ParseDuration(f.value); err != nil || d < 0 {
+		switch d, err := time.ParseDuration(f.value); {
+		case err != nil || d < 0:
 			errs = append(errs, fmt.Errorf("%s %q is not a length of time: write, for example, 500ms, 30s or 10m", f.name, f.value))
+		case d > f.most:
+			errs = append(errs, fmt.Errorf("%s is %s: must be %v or less; a gateway that was told to stop runs on for that long", f.name, f.value, f.most))
 		}
 	}
 	return faults(errs...)

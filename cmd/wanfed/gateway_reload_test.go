@@ -5,6 +5,8 @@ package main
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,8 +134,8 @@ func TestCheckLimits(t *testing.T) {
 	}
 	for _, want := range []string{
 		`wan_allow: "10.0.0.0/33" is no network`, `lan_deny: "10.1.2.3/8" is an address in a network: write 10.0.0.0/8 for the network, 10.1.2.3 for the address`,
-		`lan_deny: "fe80::1%eth0" is no network`, `lan_deny: "host" is no network`, `proxy_protocol: "balancer" is no network`, "max_conns -1 is negative", "max_conns_per_upstream -1 is negative",
-		"access_log_sample 0 is less than 1", `drain_time "2" is not a length of time`, `handover_drain_time "-1s"`,
+		`lan_deny: "fe80::1%eth0" is no network`, `lan_deny: "host" is no network`, `proxy_protocol: "balancer" is no network`, "max_conns is -1: must be 0 to", "max_conns_per_upstream is -1: must be 0 to",
+		"access_log_sample is 0: must be 1 to", `drain_time "2" is not a length of time`, `handover_drain_time "-1s"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no fault has %q:\n%v", want, err)
@@ -141,6 +143,13 @@ func TestCheckLimits(t *testing.T) {
 	}
 	if n := len(listOf(err)); n != 10 {
 		t.Errorf("%d faults:\n%v", n, err)
+	}
+	far := defaultGatewaySettings()
+	far.MaxConns, far.MaxPerSource, far.MaxPerUpstream, far.AccessLogSample = math.MaxInt, -2, math.MaxInt, math.MaxInt
+	far.DrainGrace, far.DrainTime, far.HandoverDrainTime = "2h", "1000h", "1000000h"
+	if got, want := fmt.Sprint(far.checkLimits()), "7 faults:"; !strings.HasPrefix(got, want) ||
+		!strings.Contains(got, "max_conns_per_source is -2: must be -1 to") || !strings.Contains(got, "drain_grace is 2h: must be 1h0m0s or less; a gateway that was told to stop") {
+		t.Error(got)
 	}
 	per := defaultGatewaySettings()
 	for set, want := range map[int]int{0: 75, -1: -1, 10: 10} {

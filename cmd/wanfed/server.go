@@ -42,7 +42,7 @@ type serverSettings struct {
 	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
 	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
 	RemoteWrites    []string `hcl:"remote_writes_from,optional" flag:"remote-writes-from" help:"datacenter whose servers may hand on writes of their operators to this one (* is every one; default: none); may be given again"`
-	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"how long a server of the datacenter is down before it is taken out of the Raft group, as 10m or 1h"`
+	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"how long a server of the datacenter is down before it is taken out of the Raft group, as 10m or 1h; at least 10s"`
 	Domain          string   `hcl:"domain,optional" help:"domain of names on the wire"`
 	LogLevel        string   `hcl:"log_level,optional" help:"debug, info, warn or error"`
 	LogFormat       string   `hcl:"log_format,optional" help:"text or json, on stderr"`
