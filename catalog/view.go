@@ -81,17 +81,10 @@ func (v *View) records(ctx context.Context) (r records, err error) {
 	return r, nil
 }
 
-// ended is a context that has ended: a Wait with it tells whether an index has moved, and does not wait.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
 // moved says whether something was written since the types had those indexes.
 func (v *View) moved(at indexes) bool {
 	for i, index := range at.all() {
-		if err := v.backend.Wait(ended, resource.Query{Type: types[i]}, index); err == nil || !errors.Is(err, context.Canceled) {
+		if resource.Moved(v.backend, resource.Query{Type: types[i]}, index) {
 			return true
 		}
 	}

@@ -101,12 +101,13 @@ type Backend interface {
 
 	// Commit applies all ops in order in one step, or none: the first op whose expectation fails fails the batch, with
 	// ErrConflict, ErrWrongUID, ErrGroupVersion, ErrMarked, or ErrNotFound for an owner that is not there. It returns the
-	// stored resource of each op, nil for a Remove; for a Put that removed the last finalizer, the resource as it was last.
+	// stored resource of each op, nil for a Remove or an Expect; for a Put that removed the last finalizer, the resource as it was last.
 	// When it returns nil error the batch is durable.
 	//
 	// A Put stores status and generation as they are given; it is for the writer to leave the generation alone when the
 	// data is the same. Over another resource's uid it is refused, but for AnyVersion: that deletes the other first. An
-	// op that would change nothing (a Replica equal to what is stored, removing what is not there) writes nothing.
+	// op that would change nothing (a Replica equal to what is stored, removing what is not there) writes nothing. An Expect
+	// sees what the ops before it have done.
 	Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error)
 
 	// Watch sends what List would return as upserts, end-of-snapshot, and then every change in commit order. No change

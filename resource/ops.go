@@ -35,6 +35,18 @@ func ReplicaOp(r *pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Replica{Replica: &pb.Replica{Resource: r}}}
 }
 
+// ExpectOp writes nothing, and fails a batch with ErrConflict unless what q selects, of all versions of its type, is what a List of q returned.
+func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
+	x := &pb.Expect{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy, Name: q.Name}, Count: uint64(len(listed))}
+	if q.Name == "" {
+		x.Id.Name, x.Prefix = q.Prefix, true
+	}
+	for _, r := range listed {
+		x.LatestIndex = max(x.LatestIndex, r.GetModifyIndex())
+	}
+	return &pb.Op{Op: &pb.Op_Expect{Expect: x}}
+}
+
 // CheckOps returns an ErrInvalid for ops that no Backend can store: without an id, a uid, or a kind of op that is known.
 // It knows nothing of registered types. Backends call it first.
 func CheckOps(ops []*pb.Op) error {
@@ -54,8 +66,14 @@ func checkOp(op *pb.Op) error {
 		return CheckStored(o.Replica.GetResource())
 	case *pb.Op_Remove:
 		return checkID(o.Remove.GetId())
+	case *pb.Op_Expect:
+		id := o.Expect.GetId()
+		if o.Expect.GetPrefix() && id.GetName() == "" {
+			id = &pb.ID{Type: id.GetType(), Tenancy: id.GetTenancy(), Name: "-"}
+		}
+		return checkID(id)
 	default:
-		return fmt.Errorf("%w op: it is no put, remove or replica; a newer version of wanfed may have sent it", ErrInvalid)
+		return fmt.Errorf("%w op: it is no put, remove, replica or expect; a newer version of wanfed may have sent it", ErrInvalid)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Step is one change that WriteAll makes: a write or a deletion.
+// Step is one change that WriteAll makes: a write or a deletion. Or it makes none, and says what must be.
 type Step struct {
 	// Write is what Service.Write takes. With a version it is a compare-and-swap. Its owner may be what an earlier step
 	// creates, and then needs no uid.
@@ -21,6 +21,9 @@ type Step struct {
 	// Delete names what is deleted instead; Version, if given, is the version that it must have.
 	Delete  *pb.ID
 	Version string
+	// Expect is a query of which a List returned Listed: else ErrConflict.
+	Expect *Query
+	Listed []*pb.Resource
 }
 
 // Allow says whether the caller of ctx may do verb with resources of a type whose Authorize looks at the type alone: nil, or an ErrDenied. It is
@@ -34,7 +37,7 @@ func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
 }
 
 // WriteAll makes all steps in one commit, in order, or none. Each is checked and authorized as Write and Delete do. It returns
-// the stored resource of each, nil for a deletion.
+// the stored resource of each, nil for a deletion or what is only expected.
 //
 // It tries once: ErrConflict when something of it was written meanwhile, or is otherwise than the steps say. The caller reads
 // again, and decides again. Errors are this package's, not gRPC's.
@@ -53,6 +56,12 @@ func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, 
 
 // opOf makes the op of a step. made has what earlier steps create, by madeKey.
 func (s *Service) opOf(ctx context.Context, step Step, made map[string]*pb.ID) (*pb.Op, error) {
+	if step.Expect != nil {
+		if err := s.Allow(ctx, VerbList, step.Expect.Type); err != nil {
+			return nil, err
+		}
+		return ExpectOp(*step.Expect, step.Listed), nil
+	}
 	if (step.Write == nil) == (step.Delete == nil) {
 		return nil, fmt.Errorf("%w step: it must write or delete, and not both", ErrInvalid)
 	}

@@ -34,6 +34,7 @@ type Op struct {
 	//	*Op_Put
 	//	*Op_Remove
 	//	*Op_Replica
+	//	*Op_Expect
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -103,6 +104,15 @@ func (x *Op) GetReplica() *Replica {
 	return nil
 }
 
+func (x *Op) GetExpect() *Expect {
+	if x != nil {
+		if x, ok := x.Op.(*Op_Expect); ok {
+			return x.Expect
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -119,11 +129,17 @@ type Op_Replica struct {
 	Replica *Replica `protobuf:"bytes,3,opt,name=replica,proto3,oneof"`
 }
 
+type Op_Expect struct {
+	Expect *Expect `protobuf:"bytes,4,opt,name=expect,proto3,oneof"`
+}
+
 func (*Op_Put) isOp_Op() {}
 
 func (*Op_Remove) isOp_Op() {}
 
 func (*Op_Replica) isOp_Op() {}
+
+func (*Op_Expect) isOp_Op() {}
 
 // Put writes a resource whose uid and generation the proposer has chosen.
 type Put struct {
@@ -298,6 +314,78 @@ func (x *Replica) GetResource() *Resource {
 	return nil
 }
 
+// Expect writes nothing: the batch fails unless what it selects is what its proposer has read. How many there are and the index
+// of the latest write to them tell, since each write has a higher index than all before it.
+type Expect struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Type, tenancy and name of what is selected.
+	Id *ID `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// All names that begin with that of id, which may be empty, instead of that name alone.
+	Prefix        bool   `protobuf:"varint,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Count         uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	LatestIndex   uint64 `protobuf:"varint,4,opt,name=latest_index,json=latestIndex,proto3" json:"latest_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expect) Reset() {
+	*x = Expect{}
+	mi := &file_api_pb_store_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expect) ProtoMessage() {}
+
+func (x *Expect) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expect.ProtoReflect.Descriptor instead.
+func (*Expect) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Expect) GetId() *ID {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Expect) GetPrefix() bool {
+	if x != nil {
+		return x.Prefix
+	}
+	return false
+}
+
+func (x *Expect) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Expect) GetLatestIndex() uint64 {
+	if x != nil {
+		return x.LatestIndex
+	}
+	return 0
+}
+
 // Batch is one Raft entry: all of its ops, or none.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -308,7 +396,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_api_pb_store_proto_msgTypes[4]
+	mi := &file_api_pb_store_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +408,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[4]
+	mi := &file_api_pb_store_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +421,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{4}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Batch) GetOps() []*Op {
@@ -352,7 +440,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_api_pb_store_proto_msgTypes[5]
+	mi := &file_api_pb_store_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +452,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[5]
+	mi := &file_api_pb_store_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +465,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CommitRequest) GetBatch() *Batch {
@@ -397,7 +485,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_api_pb_store_proto_msgTypes[6]
+	mi := &file_api_pb_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +497,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[6]
+	mi := &file_api_pb_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +510,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitResponse) GetResults() []*CommitResponse_Result {
@@ -440,7 +528,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_api_pb_store_proto_msgTypes[7]
+	mi := &file_api_pb_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +540,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[7]
+	mi := &file_api_pb_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +553,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{8}
 }
 
 type ReadIndexResponse struct {
@@ -477,7 +565,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_api_pb_store_proto_msgTypes[8]
+	mi := &file_api_pb_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +577,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[8]
+	mi := &file_api_pb_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +590,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadIndexResponse) GetIndex() uint64 {
@@ -522,7 +610,7 @@ type CommitResponse_Result struct {
 
 func (x *CommitResponse_Result) Reset() {
 	*x = CommitResponse_Result{}
-	mi := &file_api_pb_store_proto_msgTypes[9]
+	mi := &file_api_pb_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +622,7 @@ func (x *CommitResponse_Result) String() string {
 func (*CommitResponse_Result) ProtoMessage() {}
 
 func (x *CommitResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[9]
+	mi := &file_api_pb_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +635,7 @@ func (x *CommitResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse_Result.ProtoReflect.Descriptor instead.
 func (*CommitResponse_Result) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{6, 0}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{7, 0}
 }
 
 func (x *CommitResponse_Result) GetResource() *Resource {
@@ -561,11 +649,12 @@ var File_api_pb_store_proto protoreflect.FileDescriptor
 
 const file_api_pb_store_proto_rawDesc = "" +
 	"\n" +
-	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x01\n" +
+	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\x01\n" +
 	"\x02Op\x12\"\n" +
 	"\x03put\x18\x01 \x01(\v2\x0e.wanfed.v1.PutH\x00R\x03put\x12+\n" +
 	"\x06remove\x18\x02 \x01(\v2\x11.wanfed.v1.RemoveH\x00R\x06remove\x12.\n" +
-	"\areplica\x18\x03 \x01(\v2\x12.wanfed.v1.ReplicaH\x00R\areplicaB\x04\n" +
+	"\areplica\x18\x03 \x01(\v2\x12.wanfed.v1.ReplicaH\x00R\areplica\x12+\n" +
+	"\x06expect\x18\x04 \x01(\v2\x11.wanfed.v1.ExpectH\x00R\x06expectB\x04\n" +
 	"\x02op\"]\n" +
 	"\x03Put\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x12%\n" +
@@ -576,7 +665,12 @@ const file_api_pb_store_proto_rawDesc = "" +
 	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
 	"\areplica\x18\x04 \x01(\bR\areplica\":\n" +
 	"\aReplica\x12/\n" +
-	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"(\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\"x\n" +
+	"\x06Expect\x12\x1d\n" +
+	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\bR\x06prefix\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x12!\n" +
+	"\flatest_index\x18\x04 \x01(\x04R\vlatestIndex\"(\n" +
 	"\x05Batch\x12\x1f\n" +
 	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03ops\"7\n" +
 	"\rCommitRequest\x12&\n" +
@@ -604,43 +698,46 @@ func file_api_pb_store_proto_rawDescGZIP() []byte {
 	return file_api_pb_store_proto_rawDescData
 }
 
-var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_api_pb_store_proto_goTypes = []any{
 	(*Op)(nil),                    // 0: wanfed.v1.Op
 	(*Put)(nil),                   // 1: wanfed.v1.Put
 	(*Remove)(nil),                // 2: wanfed.v1.Remove
 	(*Replica)(nil),               // 3: wanfed.v1.Replica
-	(*Batch)(nil),                 // 4: wanfed.v1.Batch
-	(*CommitRequest)(nil),         // 5: wanfed.v1.CommitRequest
-	(*CommitResponse)(nil),        // 6: wanfed.v1.CommitResponse
-	(*ReadIndexRequest)(nil),      // 7: wanfed.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),     // 8: wanfed.v1.ReadIndexResponse
-	(*CommitResponse_Result)(nil), // 9: wanfed.v1.CommitResponse.Result
-	(*Resource)(nil),              // 10: wanfed.v1.Resource
-	(*ID)(nil),                    // 11: wanfed.v1.ID
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*Expect)(nil),                // 4: wanfed.v1.Expect
+	(*Batch)(nil),                 // 5: wanfed.v1.Batch
+	(*CommitRequest)(nil),         // 6: wanfed.v1.CommitRequest
+	(*CommitResponse)(nil),        // 7: wanfed.v1.CommitResponse
+	(*ReadIndexRequest)(nil),      // 8: wanfed.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),     // 9: wanfed.v1.ReadIndexResponse
+	(*CommitResponse_Result)(nil), // 10: wanfed.v1.CommitResponse.Result
+	(*Resource)(nil),              // 11: wanfed.v1.Resource
+	(*ID)(nil),                    // 12: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_api_pb_store_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.Op.put:type_name -> wanfed.v1.Put
 	2,  // 1: wanfed.v1.Op.remove:type_name -> wanfed.v1.Remove
 	3,  // 2: wanfed.v1.Op.replica:type_name -> wanfed.v1.Replica
-	10, // 3: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
-	11, // 4: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
-	12, // 5: wanfed.v1.Remove.at:type_name -> google.protobuf.Timestamp
-	10, // 6: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
-	0,  // 7: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
-	4,  // 8: wanfed.v1.CommitRequest.batch:type_name -> wanfed.v1.Batch
-	9,  // 9: wanfed.v1.CommitResponse.results:type_name -> wanfed.v1.CommitResponse.Result
-	10, // 10: wanfed.v1.CommitResponse.Result.resource:type_name -> wanfed.v1.Resource
-	5,  // 11: wanfed.v1.StoreService.Commit:input_type -> wanfed.v1.CommitRequest
-	7,  // 12: wanfed.v1.StoreService.ReadIndex:input_type -> wanfed.v1.ReadIndexRequest
-	6,  // 13: wanfed.v1.StoreService.Commit:output_type -> wanfed.v1.CommitResponse
-	8,  // 14: wanfed.v1.StoreService.ReadIndex:output_type -> wanfed.v1.ReadIndexResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	4,  // 3: wanfed.v1.Op.expect:type_name -> wanfed.v1.Expect
+	11, // 4: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
+	12, // 5: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
+	13, // 6: wanfed.v1.Remove.at:type_name -> google.protobuf.Timestamp
+	11, // 7: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
+	12, // 8: wanfed.v1.Expect.id:type_name -> wanfed.v1.ID
+	0,  // 9: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
+	5,  // 10: wanfed.v1.CommitRequest.batch:type_name -> wanfed.v1.Batch
+	10, // 11: wanfed.v1.CommitResponse.results:type_name -> wanfed.v1.CommitResponse.Result
+	11, // 12: wanfed.v1.CommitResponse.Result.resource:type_name -> wanfed.v1.Resource
+	6,  // 13: wanfed.v1.StoreService.Commit:input_type -> wanfed.v1.CommitRequest
+	8,  // 14: wanfed.v1.StoreService.ReadIndex:input_type -> wanfed.v1.ReadIndexRequest
+	7,  // 15: wanfed.v1.StoreService.Commit:output_type -> wanfed.v1.CommitResponse
+	9,  // 16: wanfed.v1.StoreService.ReadIndex:output_type -> wanfed.v1.ReadIndexResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_store_proto_init() }
@@ -653,6 +750,7 @@ func file_api_pb_store_proto_init() {
 		(*Op_Put)(nil),
 		(*Op_Remove)(nil),
 		(*Op_Replica)(nil),
+		(*Op_Expect)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -660,7 +758,7 @@ func file_api_pb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_store_proto_rawDesc), len(file_api_pb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

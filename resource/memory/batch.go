@@ -63,6 +63,8 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 		return b.replica(o.Replica.GetResource())
 	case *pb.Op_Remove:
 		return nil, b.remove(o.Remove)
+	case *pb.Op_Expect:
+		return nil, b.expect(o.Expect)
 	default:
 		panic(fmt.Sprintf("op %T passed CheckOps", o))
 	}
@@ -160,6 +162,23 @@ func (b *batch) remove(rm *pb.Remove) error {
 		return nil
 	}
 	b.delete(old, at)
+	return nil
+}
+
+// expect looks at one resource more than there should be, at most.
+func (b *batch) expect(x *pb.Expect) error {
+	key := idKey(x.GetId())
+	if x.GetPrefix() {
+		key = spaceKey(x.GetId()) + x.GetId().GetName()
+	}
+	count, latest := uint64(0), uint64(0)
+	c := b.db.resources.from(key)
+	for w, ok := c.next(); ok && count <= x.GetCount(); w, ok = c.next() {
+		count, latest = count+1, max(latest, w.modifyIndex())
+	}
+	if count != x.GetCount() || latest != x.GetLatestIndex() {
+		return fmt.Errorf("%w: what is at %s is not what was read", resource.ErrConflict, resource.IDString(x.GetId()))
+	}
 	return nil
 }
 

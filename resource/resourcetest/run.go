@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"ConcurrentWriters", testConcurrentWriters},
 		{"InvalidOps", testInvalidOps},
 		{"Batch", testBatch},
+		{"Expect", testExpect},
 		{"Remove", testRemove},
 		{"EndedContext", testEndedContext},
 		{"Immutable", testImmutable},
