@@ -32,14 +32,27 @@ func (tm timing) muxConfig(log *slog.Logger) *yamux.Config {
 	return c
 }
 
-// muxConn is the connection below a session: a peer that does not read cannot hold its writer, or its Close, for ever.
+// muxConn is the connection below a session: a peer that does not read cannot hold its writer, or its Close, for ever, or have this
+// side remember more and more answers.
 type muxConn struct {
 	*tls.Conn
 	limit  time.Duration
 	frames frames
+	guard  guard
+}
+
+func (c *muxConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if flood := c.guard.reads(b[:n]); flood != nil {
+		return n, flood
+	}
+	return n, err
 }
 
 func (c *muxConn) Write(b []byte) (int, error) {
+	if len(c.frames.header) == 0 { // else b is a body
+		c.guard.writes(b)
+	}
 	return c.frames.write(b, func(b []byte) (int, error) {
 		c.SetWriteDeadline(time.Now().Add(c.limit))
 		return c.Conn.Write(b)

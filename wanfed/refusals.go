@@ -48,6 +48,7 @@ const (
 	faultTruncated refusal = "truncated"
 	faultStalled   refusal = "stalled"
 	faultUnread    refusal = "echo_not_read"
+	faultFlood     refusal = "flood"
 	faultLAN       refusal = "lan_from_other_datacenter"
 	faultHeader    refusal = "bad_stream_header"
 	faultSource    refusal = "bad_stream_source"
@@ -78,6 +79,7 @@ var refusalText = map[refusal]string{
 	faultTruncated: "connection closed by the peer in the middle of a frame or header",
 	faultStalled:   "connection closed: peer stopped in the middle of a frame or header",
 	faultUnread:    "connection closed: peer does not read",
+	faultFlood:     "connection closed: peer asks for more than it takes answers to",
 	faultLAN:       "connection closed: LAN gossip from another datacenter",
 	faultHeader:    "stream refused: no valid header",
 	faultSource:    "stream refused: its source is not the peer",

@@ -33,10 +33,17 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 		st, err := s.AcceptStreamWithContext(ctx)
 		if err != nil {
 			why := refusal("")
-			if brokeProtocol(err) {
+			switch {
+			case brokeProtocol(err):
 				why = faultFrame
+			case isFlood(err):
+				why = faultFlood
 			}
 			t.ended(ctx, c, p, ProtoStream, why, err)
+			return false
+		}
+		if s.NumStreams() > mostStreams {
+			t.ended(ctx, c, p, ProtoStream, faultFlood, errStreams)
 			return false
 		}
 		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p, c) })

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+)
+
+// yamuxHeader is the header of a yamux frame.
+func yamuxHeader(kind byte, flags uint16, stream, n uint32) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{0, kind}, flags)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, stream), n)
+}
+
+func TestFloodClosesTheSession(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		read bool
+		next func(i uint32) []byte
+	}{
+		{"pings", false, func(i uint32) []byte { return yamuxHeader(framePing, flagAsks, 0, i) }},
+		{"silent streams", true, func(i uint32) []byte { return yamuxHeader(1, 1, 2*i+1, 0) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newAuthority(t)
+			n := newNode(t, a, "srv1", "dc1").start(listen(t))
+			c := rawConn(t, n, a.server("srv1", "dc2"), ProtoStream)
+			var flood []byte
+			for i := range uint32(20_000) {
+				flood = append(flood, tt.next(i)...)
+			}
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				c.Write(flood) // fails when the session is closed
+			}()
+			if tt.read && !isClosedByPeer(c) {
+				t.Error("the session stays open")
+			}
+			<-sent
+			if !isClosedByPeer(c) {
+				t.Error("the session stays open")
+			}
+			eventually(t, "fault counted", 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultFlood)] == 1 })
+		})
+	}
+}
+
+func TestGuard(t *testing.T) {
+	asks, says := yamuxHeader(framePing, flagAsks, 0, 1), yamuxHeader(framePing, flagSays, 0, 1)
+	body := append(yamuxHeader(frameData, 0, 1, maxPings*2*frameHeader), bytes.Repeat(asks, maxPings*2)...)
+	for _, step := range []int{1, 5, frameHeader, 1000} {
+		g := &guard{}
+		feed := func(b []byte) (err error) {
+			for ; err == nil && len(b) > 0; b = b[min(step, len(b)):] {
+				err = g.reads(b[:min(step, len(b))])
+			}
+			return err
+		}
+		for range 10 * maxPings { // each is answered
+			if err := feed(asks); err != nil {
+				t.Fatal(err)
+			}
+			g.writes(says)
+		}
+		g.writes(asks)
+		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)), feed(bytes.Repeat(says, 10*maxPings))); err != nil {
+			t.Errorf("what asks for nothing: %v", err)
+		}
+		if err := feed(bytes.Repeat(asks, maxPings)); err != nil {
+			t.Errorf("%d pings: %v", maxPings, err)
+		}
+		if err := feed(asks); !isFlood(err) {
+			t.Errorf("one more: %v", err)
+		}
+	}
+}
+
+// However the bytes come, the guard sees the same frames.
+func FuzzGuard(f *testing.F) {
+	asks := yamuxHeader(framePing, flagAsks, 0, 1)
+	f.Add(bytes.Repeat(asks, maxPings+1), 7)
+	f.Add(append(append(yamuxHeader(frameData, 1, 1, 30), bytes.Repeat(asks, 2)...), asks...), 13)
+	f.Add(yamuxHeader(frameData, 1, 1, 1<<32-1), 1)
+	f.Fuzz(func(t *testing.T, b []byte, step int) {
+		whole, parts := &guard{}, &guard{}
+		err := whole.reads(b)
+		step = max(1, min(step, 1<<16))
+		var perr error
+		for rest := b; perr == nil && len(rest) > 0; rest = rest[min(step, len(rest)):] {
+			perr = parts.reads(rest[:min(step, len(rest))])
+		}
+		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) || whole.open.Load() != parts.open.Load() {
+			t.Errorf("%v, %d, %d, %d pings; in pieces of %d: %v, %d, %d, %d pings",
+				err, whole.n, whole.body, whole.open.Load(), step, perr, parts.n, parts.body, parts.open.Load())
+		}
+	})
+}
