@@ -114,8 +114,10 @@ func parseHCL(path string) (*hcl.File, []error) {
 
 // parseHCLSource is parseHCL for a file that was read already.
 func parseHCLSource(path string, src []byte) (*hcl.File, []error) {
-	if err := checkText(path, src); err != nil {
-		return nil, []error{err}
+	for _, check := range []func(string, []byte) error{checkText, checkLong, checkHCL} {
+		if err := check(path, src); err != nil {
+			return nil, []error{err}
+		}
 	}
 	parse := hclparse.NewParser().ParseHCL
 	if filepath.Ext(path) == ".json" {

@@ -49,7 +49,7 @@ func readRoutes(path string) (*gateway.Table, error) { return new(routeFile).rea
 // read reads the file at path, which may be another than last time. Each fault names file, line and column. After a fault f is as
 // it was.
 func (f *routeFile) read(path string) (*gateway.Table, error) {
-	src, err := readBounded(path, maxSettings)
+	src, err := readBounded(path, maxRouteFile)
 	if err != nil {
 		return nil, fmt.Errorf("read settings: %w", err)
 	}
@@ -154,6 +154,9 @@ func (f *routeFile) change(src []byte) *routeFile {
 	}
 	if last < len(f.blocks) {
 		to = f.blocks[last].start + shift
+	}
+	if checkHCL(f.path, src[from:to]) != nil {
+		return nil
 	}
 	parsed, diags := hclsyntax.ParseConfig(src[from:to], f.path, hcl.InitialPos)
 	if diags.HasErrors() {

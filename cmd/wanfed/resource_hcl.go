@@ -19,6 +19,12 @@ import (
 //
 // or several, each in a block: resource "catalog/v1/Node" "web1" { data { ... } }.
 func readHCL(name string, src []byte) ([]document, error) {
+	if len(src) > maxHCL {
+		return nil, fmt.Errorf("%s has more than %d bytes: is it the right file? So many resources are read from JSON, which takes far less memory", name, maxHCL)
+	}
+	if line, ok := hclDepth(src); !ok {
+		return nil, tooDeep(name, line)
+	}
 	f, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, faults(hclErrors(diags)...)

@@ -28,7 +28,7 @@ say, and the files they name: certificates, and a gateway's routes. What a file 
 gateway's or one of routes. Settings that are given as flags or in the environment are not seen: what is required must be
 in the file.
 
-Prints "FILE: valid", or every fault with its line, and ends with exit status 1 if there is any.`,
+Prints "FILE: valid", or every fault (50 at most) with its line, and ends with exit status 1 if there is any.`,
 		Example: `  wanfed validate /etc/wanfed/server.hcl /etc/wanfed/gateway.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -57,7 +57,11 @@ func validateFiles(w io.Writer, files []string, kinds []fileKind) error {
 			continue
 		}
 		bad++
-		for _, err := range errs {
+		for i, err := range errs {
+			if i == maxFaults {
+				fmt.Fprintf(w, "%s: and %d more faults\n", path, len(errs)-i)
+				break
+			}
 			fmt.Fprintln(w, err)
 		}
 	}
@@ -99,7 +103,11 @@ var routeBlocks = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "route"
 
 // validateFile checks a file as that one of kinds which it looks like.
 func validateFile(path string, kinds []fileKind) []error {
-	f, errs := parseHCL(path)
+	src, err := readBounded(path, maxRouteFile) // it may be one
+	if err != nil {
+		return []error{fmt.Errorf("read settings: %w", err)}
+	}
+	f, errs := parseHCLSource(path, src)
 	if len(errs) > 0 {
 		return errs
 	}
