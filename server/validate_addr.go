@@ -39,10 +39,42 @@ func (c Config) checkAddresses() (errs []error) {
 	if c.Port < 0 || c.Port > 65535 {
 		errs = append(errs, fmt.Errorf("port is %d: must be 0 to 65535", c.Port))
 	}
-	if _, _, err := parseHTTPAddr(c.HTTPAddr); err != nil {
+	http, _, err := parseHTTPAddr(c.HTTPAddr)
+	if err != nil {
 		errs = append(errs, err)
 	}
+	own := net.JoinHostPort(c.Bind, strconv.Itoa(c.Port))
+	if err == nil && SamePort(http, own) {
+		errs = append(errs, fmt.Errorf("http_addr %q is within what bind and port say, %s: each needs an address, or a port, of its own", c.HTTPAddr, own))
+	}
 	return append(errs, c.checkProxyFrom())
+}
+
+// SamePort says whether one machine cannot listen on both addresses, host:port each: the port is the same, and the host is too or
+// stands for all. Names other than localhost, and port 0, which the system chooses, tell nothing.
+func SamePort(a, b string) bool {
+	x, xPort, ok1 := listenAddr(a)
+	y, yPort, ok2 := listenAddr(b)
+	return ok1 && ok2 && xPort == yPort && xPort != 0 && (x == y || x.IsUnspecified() || y.IsUnspecified())
+}
+
+// listenAddr is what Go listens on for addr.
+func listenAddr(addr string) (ip netip.Addr, port uint64, ok bool) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ip, 0, false
+	}
+	port, err = strconv.ParseUint(text, 10, 16)
+	switch host {
+	case "":
+		return netip.IPv6Unspecified(), port, err == nil
+	case "localhost":
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), port, err == nil
+	}
+	if err == nil {
+		ip, err = netip.ParseAddr(host)
+	}
+	return ip.Unmap(), port, err == nil
 }
 
 // checkProxyFrom refuses networks in which servers of this datacenter are: these dial each other, and send no PROXY header.

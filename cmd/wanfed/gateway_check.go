@@ -3,13 +3,17 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -17,7 +21,7 @@ import (
 func (s gatewaySettings) check() error {
 	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
 	if s.alone() {
-		return faults(s.checkAlone(), s.checkAdmin(), s.checkMixed(), s.checkLimits(), log)
+		return faults(s.checkAlone(), s.checkAdmin(), s.checkApart(), s.checkMixed(), s.checkLimits(), log)
 	}
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -64,9 +68,9 @@ func (s gatewaySettings) check() error {
 		}
 	}
 	switch listen := or(s.WANBind, s.WAN); {
-	case overlap(s.LAN, s.WAN) && s.LAN == s.WAN:
+	case server.SamePort(s.LAN, s.WAN) && s.LAN == s.WAN:
 		fault("wan and lan are both %s: they have different routes, so each needs an address of its own", s.LAN)
-	case overlap(s.LAN, listen):
+	case server.SamePort(s.LAN, listen):
 		fault("wan side %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
 	}
 	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
@@ -74,7 +78,7 @@ func (s gatewaySettings) check() error {
 			fault("%s %q is unspecified: nobody can dial it; name the address that others dial", f.name, f.addr)
 		}
 	}
-	return faults(append(errs, s.checkAdmin(), s.checkMixed(), s.checkLimits(), log)...)
+	return faults(append(errs, s.checkAdmin(), s.checkApart(), s.checkMixed(), s.checkLimits(), log)...)
 }
 
 func (s gatewaySettings) checkAdmin() error {
@@ -99,10 +103,30 @@ func isIPPort(s string) bool {
 	return err == nil
 }
 
-// overlap says whether one machine cannot listen on both addresses.
-func overlap(a, b string) bool {
-	x, err1 := netip.ParseAddrPort(a)
-	y, err2 := netip.ParseAddrPort(b)
-	return err1 == nil && err2 == nil && x.Port() == y.Port() && x.Port() != 0 &&
-		(x.Addr() == y.Addr() || x.Addr().IsUnspecified() || y.Addr().IsUnspecified())
+// checkApart returns an error for each two addresses of which this machine could listen on one alone. Those of lan and wan are for
+// check, which knows more of them.
+func (s gatewaySettings) checkApart() error {
+	var errs []error
+	for i, addr := range s.Listen {
+		for _, other := range s.Listen[:i] {
+			switch {
+			case addr == other:
+				errs = append(errs, fmt.Errorf("listen has %s twice: once is enough", addr))
+			case server.SamePort(addr, other):
+				errs = append(errs, fmt.Errorf("listen has %s and %s, of which the one is within the other: leave one out", other, addr))
+			}
+		}
+	}
+	sides := map[string][]string{"listen": s.Listen, "lan": {s.LAN}, "wan": {s.WAN}}
+	if s.WANBind != "" {
+		sides["wan"], sides["wan_bind"] = nil, []string{s.WANBind}
+	}
+	for _, name := range slices.Sorted(maps.Keys(sides)) {
+		for _, addr := range sides[name] {
+			if server.SamePort(s.AdminAddr, addr) {
+				errs = append(errs, fmt.Errorf("admin_addr %s is within %s %s: each needs an address, or a port, of its own", s.AdminAddr, name, addr))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

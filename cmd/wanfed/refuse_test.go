@@ -73,6 +73,8 @@ func TestServerRefuses(t *testing.T) {
 			want: `port of 127\.0\.0\.1:` + port + ` is taken by another process: stop it \(see: ss -ltnp\), or choose another with --port or --bind`},
 		{name: "HTTP port taken", args: []string{"--http-addr", addr}, code: 1,
 			want: `port of ` + addr + ` is taken by another process: stop it \(see: ss -ltnp\), or choose another with --http-addr`},
+		{name: "HTTP on the server port", args: []string{"--port", "18300", "--http-addr", "127.0.0.1:18300"}, code: 2,
+			want: `http_addr "127\.0\.0\.1:18300" is within what bind and port say, 127\.0\.0\.1:18300: each needs an address, or a port, of its own`},
 		{name: "HTTP for everybody", args: []string{"--http-addr", "0.0.0.0:0"}, code: 2,
 			want: `http_addr "0\.0\.0\.0:0" is not a loopback address: HTTP there needs TLS and client certificates; write https://0\.0\.0\.0:0`},
 		{name: "HTTP for everybody, IPv6", args: []string{"--http-addr", "http://[::]:0"}, code: 2, want: `http_addr "http://\[::\]:0" is not a loopback address: .*`},
@@ -168,6 +170,12 @@ func TestGatewayRefuses(t *testing.T) {
 		{name: "LAN that is a name", args: []string{"--lan", "host:1"}, code: 2, want: `lan "host:1" is not ip:port`},
 		{name: "LAN that is all addresses", args: []string{"--lan", "[::]:1"}, code: 2, want: `lan "\[::\]:1" is unspecified: .*`},
 		{name: "LAN and WAN alike", args: []string{"--lan", "127.0.0.1:1", "--wan", "127.0.0.1:1"}, code: 2, want: `wan and lan are both 127\.0\.0\.1:1: .*`},
+		{name: "WAN within LAN", args: []string{"--lan", "127.0.0.1:18444", "--wan", "gw:18444", "--wan-bind", "[::]:18444"}, code: 2,
+			want: `wan side \[::\]:18444 and lan 127\.0\.0\.1:18444 cannot both be listened on: .*`},
+		{name: "admin on the LAN side", args: []string{"--lan", "127.0.0.1:18444", "--admin-addr", "localhost:18444"}, code: 2,
+			want: `admin_addr localhost:18444 is within lan 127\.0\.0\.1:18444: each needs an address, or a port, of its own`},
+		{name: "admin on the WAN side", args: []string{"--wan", "gw:18443", "--wan-bind", "0.0.0.0:18443", "--admin-addr", "127.0.0.1:18443"}, code: 2,
+			want: `admin_addr 127\.0\.0\.1:18443 is within wan_bind 0\.0\.0\.0:18443: .*`},
 		{name: "server without port", args: []string{"--server", "host"}, code: 2, want: `servers: address "host" has no port: write host:port`},
 		{name: "route file beside a datacenter", args: []string{"--listen", "127.0.0.1:0", "--routes", c.path("text")}, code: 2,
 			want: `a gateway on a route file knows no datacenter: leave out .*, or leave out listen and routes`},
@@ -176,4 +184,17 @@ func TestGatewayRefuses(t *testing.T) {
 	} {
 		r.check(t, base...)
 	}
+}
+
+// TestLoneGatewayRefuses: and one on a route file.
+func TestLoneGatewayRefuses(t *testing.T) {
+	routes := filepath.Join(t.TempDir(), "routes.hcl")
+	write(t, routes, "route \"a\" { to = [\"127.0.0.1:1\"] }\n")
+	refused := func(want string, args ...string) {
+		t.Helper()
+		execute(t, nil, append([]string{"gateway", "--routes", routes, "--listen", "127.0.0.1:18443"}, args...)...).refused(t, 2, want)
+	}
+	refused(`listen has 127\.0\.0\.1:18443 twice: once is enough`, "--listen", "127.0.0.1:18443")
+	refused(`listen has 127\.0\.0\.1:18443 and 0\.0\.0\.0:18443, of which the one is within the other: leave one out`, "--listen", "0.0.0.0:18443")
+	refused(`admin_addr 127\.0\.0\.1:18443 is within listen 127\.0\.0\.1:18443: .*`, "--admin-addr", "127.0.0.1:18443")
 }
