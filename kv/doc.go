@@ -7,7 +7,8 @@
 // # Flow
 //
 // A Store reads through a Backend and writes through a resource.Service, so that every write is checked and authorized as any
-// other of a resource. A write is one commit.
+// other of a resource. A write is one commit; so is a transaction, whatever it reads and writes: what it read is expected by the
+// commit, and read again where that is not so.
 //
 // # Indexes
 //

@@ -77,7 +77,7 @@ func TestConsulClient(t *testing.T) {
 	lab := newConsulLab(t)
 	for _, dc := range []string{"dc1", "dc2"} {
 		for name, test := range map[string]func(t *testing.T, c *consulLab, dc string){
-			"KV": consulKV, "KV blocking": consulKVBlocking, "KV refused": consulKVRefused, "catalog": consulCatalog, "agent": consulAgent,
+			"KV": consulKV, "KV blocking": consulKVBlocking, "KV refused": consulKVRefused, "transaction": consulTxn, "catalog": consulCatalog, "agent": consulAgent,
 		} {
 			t.Run(name+" in "+dc, func(t *testing.T) { test(t, lab, dc) })
 		}

@@ -134,10 +134,11 @@ func setDeadline(w http.ResponseWriter, d time.Duration) {
 // endpoint answers a request for this datacenter. A badRequest error is the client's fault.
 type endpoint func(r *http.Request, q query) (answer, error)
 
-// answer is a 200 with JSON, unless body is nil: then it is a 404 without any.
+// answer is a 200 with JSON, unless it has another status; if body is nil, a 404 without any.
 type answer struct {
-	body  any
-	index uint64 // 0: the endpoint does not block
+	body   any
+	index  uint64 // 0: the endpoint does not block
+	status int    // 0: 200
 }
 
 type badRequest struct{ error }
@@ -202,6 +203,9 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 	setType(header, e.contentType)
 	if e.contentType == "" {
 		header.Set("Content-Security-Policy", "sandbox")
+	}
+	if a.status != 0 {
+		w.WriteHeader(a.status)
 	}
 	_, _ = w.Write(e.body) // the client has gone: nobody to tell
 }

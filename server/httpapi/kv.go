@@ -195,8 +195,7 @@ func (h *handler) kvPut(r *http.Request, q query) (answer, error) {
 		return answer{}, errNoKey
 	}
 	if n := len(q.body); n > kv.MaxValue {
-		return answer{}, statusError{http.StatusRequestEntityTooLarge,
-			fmt.Sprintf("Request body(%d bytes) too large, max size: %d bytes.", n, kv.MaxValue)}
+		return answer{}, tooLarge(n)
 	}
 	e.Value = q.body
 	done := false
@@ -207,6 +206,13 @@ func (h *handler) kvPut(r *http.Request, q query) (answer, error) {
 	return answer{body: done}, err
 }
 
+// noLocks says what to do instead.
+const noLocks = "wanfed has no sessions and locks; cas writes only what nobody else has changed"
+
+func tooLarge(n int) error {
+	return statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("Request body(%d bytes) too large, max size: %d bytes.", n, kv.MaxValue)}
+}
+
 // kvWrite reads what the parameters of a write say: the key, its flags, and the condition.
 func kvWrite(r *http.Request, q query) (e kv.Entry, only kv.Only, err error) {
 	e.Key = r.URL.Path[len(kvPath):]
@@ -215,7 +221,7 @@ func kvWrite(r *http.Request, q query) (e kv.Entry, only kv.Only, err error) {
 	}
 	for _, name := range []string{"acquire", "release"} {
 		if q.values.Has(name) {
-			return e, only, badRequest{fmt.Errorf("no ?%s: wanfed has no sessions and locks; ?cas writes only what nobody else has changed", name)}
+			return e, only, badRequest{fmt.Errorf("no ?%s: %s", name, noLocks)}
 		}
 	}
 	if q.values.Has("flags") {

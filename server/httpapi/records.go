@@ -28,6 +28,7 @@ func (h *handler) records(cfg Config, mux *http.ServeMux) (http.Handler, error) 
 	h.view = catalog.NewView(cfg.Backend)
 	h.writer = catalog.NewWriter(cfg.Resources, h.view)
 	for pattern, e := range map[string]endpoint{
+		"PUT /v1/txn":                             h.txn,
 		"PUT /v1/catalog/register":                h.catalogRegister,
 		"PUT /v1/catalog/deregister":              h.catalogDeregister,
 		"GET /v1/catalog/nodes":                   h.catalogNodes,

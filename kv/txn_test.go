@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// show writes entries as key=value, and failures as the number of the op with the reason.
+func show(entries []Entry, failed []Failure) string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Key+"="+string(e.Value))
+	}
+	for _, f := range failed {
+		out = append(out, fmt.Sprintf("%d: %s", f.Op, f.Why))
+	}
+	return strings.Join(out, "; ")
+}
+
+func TestTxn(t *testing.T) {
+	s, ctx := memoryStore(t), t.Context()
+	mustPut(t, s, "a", "1")
+	mustPut(t, s, "t/1", "x")
+	mustPut(t, s, "t/2", "y")
+	at := get(t, s, "a").ModifyIndex
+	for _, test := range []struct {
+		name string
+		ops  []Op
+		want string
+		all  string // what is stored afterwards
+	}{
+		{"nothing", nil, "", "a=1; t/1=x; t/2=y"},
+		{"reads", []Op{{Verb: VerbGet, Key: "a"}, {Verb: VerbGetTree, Key: "t/"}, {Verb: VerbGetOrEmpty, Key: "none"}, {Verb: VerbCheckNotExists, Key: "none"},
+			{Verb: VerbCheckIndex, Key: "a", Index: at}}, "a=1; t/1=x; t/2=y; none=; a=", "a=1; t/1=x; t/2=y"},
+		{"reads that fail", []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbGet, Key: "a"}, {Verb: VerbCheckNotExists, Key: "a"}, {Verb: VerbCheckIndex, Key: "a", Index: at + 1},
+			{Verb: VerbCheckIndex, Key: "none", Index: 1}},
+			fmt.Sprintf(`0: key "none" doesn't exist; 2: key "a" exists; 3: key "a" has ModifyIndex %d, not %d; 4: key "none" doesn't exist`, at, at+1), "a=1; t/1=x; t/2=y"},
+		{"one that fails undoes all", []Op{{Verb: VerbSet, Key: "a", Value: []byte("2")}, {Verb: VerbDeleteTree}, {Verb: VerbCAS, Key: "b", Index: 1}, {Verb: VerbGet, Key: "a"}},
+			`2: failed to set key "b", index is stale; 3: key "a" doesn't exist`, "a=1; t/1=x; t/2=y"},
+		{"a key that was checked and another", []Op{{Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "b", Value: []byte("1")}, {Verb: VerbGet, Key: "b"}},
+			"a=; b=; b=1", "a=1; b=1; t/1=x; t/2=y"},
+		{"own writes are seen", []Op{{Verb: VerbSet, Key: "t/3", Value: []byte("z")}, {Verb: VerbDelete, Key: "t/1"}, {Verb: VerbGetTree, Key: "t/"},
+			{Verb: VerbDeleteTree, Key: "t/"}, {Verb: VerbGetTree, Key: "t/"}, {Verb: VerbSet, Key: "t/2", Value: []byte("new")}},
+			"t/3=; t/2=y; t/3=z; t/2=", "a=1; b=1; t/2=new"},
+		{"own writes and indexes", []Op{{Verb: VerbSet, Key: "a", Value: []byte("3")}, {Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Index: at},
+			{Verb: VerbCAS, Key: "a"}, {Verb: VerbDeleteCAS, Key: "a", Index: at}},
+			`1: key "a" is written by an earlier operation of the transaction; 2: failed to set key "a", index is stale; 3: failed to set key "a", index is stale; ` +
+				`4: failed to delete key "a", index is stale`, "a=1; b=1; t/2=new"},
+		{"deleted and made", []Op{{Verb: VerbDeleteCAS, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, {Verb: VerbDeleteCAS, Key: "none", Index: 7}},
+			"a=", "a=4; b=1; t/2=new"},
+		{"nothing to do", []Op{{Verb: VerbDelete, Key: "none"}, {Verb: VerbDeleteTree, Key: "none"}}, "", "a=4; b=1; t/2=new"},
+		{"all goes", []Op{{Verb: VerbDeleteTree}}, "", ""},
+	} {
+		got, failed, err := s.Txn(ctx, resource.Strong, test.ops)
+		if err != nil || show(got, failed) != test.want {
+			t.Errorf("%s: %s, %v; want %s", test.name, show(got, failed), err, test.want)
+		}
+		for _, e := range got {
+			if now := get(t, s, e.Key); now != nil && test.name != "own writes are seen" && (e.ModifyIndex != now.ModifyIndex || e.CreateIndex != now.CreateIndex) {
+				t.Errorf("%s: %+v, stored is %+v", test.name, e, now)
+			}
+		}
+		all, _, err := s.List(ctx, resource.Strong, "")
+		if err != nil || show(all, nil) != test.all {
+			t.Errorf("after %s: %s, %v; want %s", test.name, show(all, nil), err, test.all)
+		}
+	}
+}
+
+func TestTxnRefused(t *testing.T) {
+	who := operator()
+	mem := memory.New()
+	defer mem.Close()
+	s, ctx := newStore(t, mem, who), t.Context()
+	for _, ops := range [][]Op{
+		{{Verb: "lock", Key: "a"}}, {{Verb: VerbGet}}, {{Verb: VerbSet, Key: "a\x00"}}, {{Verb: VerbGetTree, Key: strings.Repeat("x", 513)}},
+		{{Verb: VerbSet, Key: "a"}, {Verb: VerbSet, Key: "b", Value: make([]byte, MaxValue+1)}},
+	} {
+		if _, _, err := s.Txn(ctx, resource.Strong, ops); !errors.Is(err, resource.ErrInvalid) {
+			t.Errorf("%.60v: %v", ops, err)
+		}
+	}
+	var puts []*pb.Op
+	for i := range TreeBatch + 1 {
+		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckFreeName, &pb.KVEntry{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		puts = append(puts, resource.PutOp(r, ""))
+	}
+	if _, err := mem.Commit(ctx, puts...); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil || len(got) != TreeBatch+1 {
+		t.Errorf("a large tree that is read: %d entries, %v", len(got), err)
+	}
+	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
+		t.Errorf("a large tree that is deleted: %v", err)
+	}
+	who.Role = tlsutil.RoleClient
+	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); err != nil {
+		t.Errorf("a client reads: %v", err)
+	}
+	if _, failed, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbSet, Key: "a"}}); !errors.Is(err, resource.ErrDenied) {
+		t.Errorf("a client writes: %v, %v", failed, err)
+	}
+	who.Role = tlsutil.RoleGateway
+	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); !errors.Is(err, resource.ErrDenied) {
+		t.Errorf("a gateway reads: %v", err)
+	}
+}
+
+// TestTxnModel does random transactions, and the same in a map.
+func TestTxnModel(t *testing.T) {
+	s, rnd := memoryStore(t), rand.New(rand.NewPCG(1, 2))
+	model := map[string]string{}
+	index := map[string]uint64{}
+	keys := []string{"a", "b", "b/1", "b/2", "c"}
+	for range 2000 {
+		var ops []Op
+		next, want, fails := maps.Clone(model), []string(nil), false
+		written := map[string]bool{}
+		for range 1 + rnd.IntN(4) {
+			op := Op{Key: keys[rnd.IntN(len(keys))], Value: fmt.Append(nil, rnd.IntN(100))}
+			value, there := next[op.Key]
+			switch op.Verb = []Verb{VerbSet, VerbCAS, VerbDelete, VerbDeleteTree, VerbGet, VerbGetTree, VerbCheckNotExists}[rnd.IntN(7)]; op.Verb {
+			case VerbCAS:
+				op.Index = index[op.Key] + rnd.Uint64N(2)
+				if fits := there && !written[op.Key] && op.Index == index[op.Key] || !there && op.Index == 0; !fits {
+					fails = true
+				}
+				fallthrough
+			case VerbSet:
+				next[op.Key], written[op.Key] = string(op.Value), true
+				want = append(want, op.Key+"=")
+			case VerbDelete:
+				delete(next, op.Key)
+			case VerbDeleteTree:
+				maps.DeleteFunc(next, func(key, _ string) bool { return strings.HasPrefix(key, op.Key) })
+			case VerbGet:
+				fails = fails || !there
+				want = append(want, op.Key+"="+value)
+			case VerbGetTree:
+				for _, key := range keys {
+					if v, ok := next[key]; ok && strings.HasPrefix(key, op.Key) {
+						want = append(want, key+"="+v)
+					}
+				}
+			case VerbCheckNotExists:
+				fails = fails || there
+			}
+			ops = append(ops, op)
+		}
+		got, failed, err := s.Txn(t.Context(), resource.Strong, ops)
+		if err != nil || fails != (failed != nil) || !fails && show(got, nil) != strings.Join(want, "; ") {
+			t.Fatalf("%v on %v: %s, %v; want %q, fails %t", ops, model, show(got, failed), err, want, fails)
+		}
+		if !fails {
+			model = next
+		}
+		all, _, err := s.List(t.Context(), resource.Strong, "")
+		clear(index)
+		stored := map[string]string{}
+		for _, e := range all {
+			stored[e.Key], index[e.Key] = string(e.Value), e.ModifyIndex
+		}
+		if err != nil || !maps.Equal(stored, model) {
+			t.Fatalf("after %v: %v, %v; want %v", ops, stored, err, model)
+		}
+	}
+}
+
+// TestTxnTogether moves amounts between keys from several goroutines, which never change the sum, and looks at it all the time. A
+// key that is only checked counts too: once "closed" is there, nothing moves.
+func TestTxnTogether(t *testing.T) {
+	s, ctx := memoryStore(t), t.Context()
+	keys := []string{"k/0", "k/1", "k/2", "k/3"}
+	for _, key := range keys {
+		mustPut(t, s, key, "100")
+	}
+	read := func(ops ...Op) (values []int, at []uint64) {
+		got, failed, err := s.Txn(ctx, resource.Strong, ops)
+		if err != nil || failed != nil {
+			t.Errorf("read: %v, %v", failed, err)
+		}
+		for _, e := range got {
+			n := 0
+			fmt.Sscan(string(e.Value), &n)
+			values, at = append(values, n), append(at, e.ModifyIndex)
+		}
+		return values, at
+	}
+	sum := func(ops ...Op) {
+		values, _ := read(ops...)
+		total := 0
+		for _, n := range values {
+			total += n
+		}
+		if total != 400 {
+			t.Errorf("the sum of %v is %d", values, total)
+		}
+	}
+	var gets []Op
+	for _, key := range keys {
+		gets = append(gets, Op{Verb: VerbGet, Key: key})
+	}
+	wctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for wctx.Err() == nil {
+				from, to := w, (w+1)%4
+				values, at := read(gets[from], gets[to])
+				if len(at) != 2 {
+					return
+				}
+				_, _, err := s.Txn(ctx, resource.Strong, []Op{
+					{Verb: VerbCheckNotExists, Key: "closed"},
+					{Verb: VerbCAS, Key: keys[from], Value: fmt.Append(nil, values[0]-1), Index: at[0]},
+					{Verb: VerbCAS, Key: keys[to], Value: fmt.Append(nil, values[1]+1), Index: at[1]},
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for wctx.Err() == nil {
+		sum(gets...)
+		sum(Op{Verb: VerbGetTree, Key: "k/"})
+		sum(Op{Verb: VerbGetTree, Key: "k/"}, Op{Verb: VerbSet, Key: "seen"}) // with a write
+	}
+	got, failed, err := s.Txn(ctx, resource.Strong, append(slices.Clone(gets), Op{Verb: VerbSet, Key: "closed"}))
+	if err != nil || failed != nil {
+		t.Fatal(failed, err)
+	}
+	wg.Wait()
+	for _, e := range got[:4] {
+		if now := get(t, s, e.Key); now.ModifyIndex != e.ModifyIndex || string(now.Value) != string(e.Value) {
+			t.Errorf("%+v after all was closed, was %+v", now, e)
+		}
+	}
+}
