@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -37,6 +36,13 @@ func put(t *testing.T, f Files, ca []byte, p Pair) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// whole has i read no files until change is done, though this machine may stand still meanwhile for longer than settle.
+func whole(i *Identity, change func()) {
+	i.reload.Lock()
+	defer i.reload.Unlock()
+	change()
 }
 
 func loadLogged(t *testing.T, f Files) (*Identity, *lines) {
@@ -72,38 +78,43 @@ func TestRunReloads(t *testing.T) {
 	log.take(t, serialOf(t, p))
 
 	p = issueFrom(t, ca, srv1)
-	put(t, f, ca.Cert, p)
+	whole(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
 	// Renamed into place, one after the other.
 	p = issueFrom(t, ca, srv1)
-	for path, b := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key} {
-		if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-			t.Fatal(err)
+	whole(i, func() {
+		for path, b := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key} {
+			if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(path+".new", path); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	log.take(t, serialOf(t, p))
 
 	// Another peer's is refused, with one line, until the right one comes.
-	put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv2"}))
+	other := issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv2"})
+	whole(i, func() { put(t, f, ca.Cert, other) })
 	log.take(t, "is now that of server/dc1/srv2, not of server/dc1/srv1")
 	if i.Peer().Node != "srv1" {
 		t.Errorf("peer is %v", i.Peer())
 	}
-	put(t, f, ca.Cert, p) // the one in use: nothing to say
+	whole(i, func() { put(t, f, ca.Cert, p) }) // the one in use: nothing to say
 	p = issueFrom(t, ca, srv1)
-	put(t, f, ca.Cert, p)
+	whole(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
 	// A key that others can read is said again.
 	p = issueFrom(t, ca, srv1)
-	put(t, f, ca.Cert, p)
-	if err := os.Chmod(f.Key, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	whole(i, func() {
+		put(t, f, ca.Cert, p)
+		if err := os.Chmod(f.Key, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	})
 	log.take(t, serialOf(t, p))
 	log.take(t, "private key file can be read by group or others")
 	log.none(t)
@@ -156,10 +167,10 @@ func TestRunFollowsLinksToOtherFolders(t *testing.T) {
 	lead(a)
 	i, log := loadLogged(t, filesIn(dir))
 	start(t, i.Run)
-	lead(b)
+	whole(i, func() { lead(b) })
 	log.take(t, serialOf(t, pb))
 	p := issueFrom(t, ca, srv1)
-	put(t, filesIn(b), ca.Cert, p)
+	whole(i, func() { put(t, filesIn(b), ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 	log.none(t)
 }
@@ -169,67 +180,6 @@ func link(t *testing.T, to, path string) {
 	if err := os.Symlink(to, path); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// Without notifications the files are looked at periodically; and a certificate whose time has not come yet is taken when
-// it has.
-func TestRunLooksPeriodically(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ca := newCA(t, CARequest{})
-		f := filesIn(t.TempDir())
-		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
-		i, log := loadLogged(t, f)
-		w := &watcher{i: i, watched: map[string]bool{}}
-		start(t, w.run)
-		synctest.Wait()
-		later := srv1
-		later.Now = time.Now().Add(3*time.Minute + backdate)
-		p := issueFrom(t, ca, later)
-		put(t, f, ca.Cert, p)
-		time.Sleep(recheck) // of the bubble, not of the world
-		synctest.Wait()
-		log.take(t, "is not valid before")
-		time.Sleep(recheck)
-		synctest.Wait()
-		log.none(t)
-		time.Sleep(2 * recheck)
-		synctest.Wait()
-		log.take(t, serialOf(t, p))
-		log.none(t)
-	})
-}
-
-func TestRunWarnsOfExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ca := newCA(t, CARequest{Days: 20})
-		f := filesIn(t.TempDir())
-		put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", Days: 16}))
-		i, log := loadLogged(t, f)
-		w := &watcher{i: i, watched: map[string]bool{}}
-		start(t, w.run)
-		wait := func(d time.Duration) {
-			time.Sleep(d)
-			synctest.Wait()
-		}
-		wait(9*day - time.Hour)
-		log.none(t)
-		wait(2 * time.Hour)
-		log.take(t, "certificate expires soon")
-		wait(day)
-		log.none(t)
-		// A new one ends the warnings, until its CA comes to its end, at 20 days: too few for a week's warning.
-		p := issueFrom(t, ca, srv1)
-		put(t, f, ca.Cert, p)
-		wait(2 * time.Minute)
-		log.take(t, serialOf(t, p))
-		log.none(t)
-		wait(10 * day)
-		for _, left := range []string{"left=72h0m0s", "left=48h0m0s", "left=24h0m0s", "left=12h0m0s", "left=1h0m0s"} {
-			log.take(t, left)
-		}
-		log.take(t, "certificate has expired and all peers refuse it")
-		log.none(t)
-	})
 }
 
 func TestExpiryStep(t *testing.T) {

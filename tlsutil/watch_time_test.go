@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package tlsutil
+
+import (
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Certificate and key are written one after the other: nothing is read until they are left alone, but for settleMax.
+func TestRunWaitsForWholeFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newCA(t, CARequest{})
+		f := filesIn(t.TempDir())
+		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
+		i, log := loadLogged(t, f)
+		events := make(chan fsnotify.Event)
+		w := &watcher{i: i, events: events, watched: map[string]bool{}}
+		start(t, w.run)
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		write := func(path string, b []byte) {
+			t.Helper()
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			events <- fsnotify.Event{}
+			synctest.Wait()
+		}
+		wait(time.Second)
+		p := issueFrom(t, ca, srv1)
+		write(f.Cert, p.Cert)
+		wait(settle - 1)
+		write(f.Key, p.Key)
+		wait(settle - 1)
+		log.none(t)
+		wait(1)
+		log.take(t, serialOf(t, p))
+
+		p = issueFrom(t, ca, srv1)
+		write(f.Cert, p.Cert)
+		for range settleMax / (settle / 2) {
+			wait(settle / 2)
+			log.none(t)
+			events <- fsnotify.Event{} // of another file, all the time
+		}
+		wait(settle / 2)
+		log.take(t, "the old certificate stays in use")
+		log.none(t)
+	})
+}
+
+// Without notifications the files are looked at periodically; and a certificate whose time has not come yet is taken when
+// it has.
+func TestRunLooksPeriodically(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newCA(t, CARequest{})
+		f := filesIn(t.TempDir())
+		put(t, f, ca.Cert, issueFrom(t, ca, srv1))
+		i, log := loadLogged(t, f)
+		w := &watcher{i: i, watched: map[string]bool{}}
+		start(t, w.run)
+		synctest.Wait()
+		later := srv1
+		later.Now = time.Now().Add(3*time.Minute + backdate)
+		p := issueFrom(t, ca, later)
+		put(t, f, ca.Cert, p)
+		time.Sleep(recheck) // of the bubble, not of the world
+		synctest.Wait()
+		log.take(t, "is not valid before")
+		time.Sleep(recheck)
+		synctest.Wait()
+		log.none(t)
+		time.Sleep(2 * recheck)
+		synctest.Wait()
+		log.take(t, serialOf(t, p))
+		log.none(t)
+	})
+}
+
+func TestRunWarnsOfExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newCA(t, CARequest{Days: 20})
+		f := filesIn(t.TempDir())
+		put(t, f, ca.Cert, issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", Days: 16}))
+		i, log := loadLogged(t, f)
+		w := &watcher{i: i, watched: map[string]bool{}}
+		start(t, w.run)
+		wait := func(d time.Duration) {
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		wait(9*day - time.Hour)
+		log.none(t)
+		wait(2 * time.Hour)
+		log.take(t, "certificate expires soon")
+		wait(day)
+		log.none(t)
+		// A new one ends the warnings, until its CA comes to its end, at 20 days: too few for a week's warning.
+		p := issueFrom(t, ca, srv1)
+		put(t, f, ca.Cert, p)
+		wait(2 * time.Minute)
+		log.take(t, serialOf(t, p))
+		log.none(t)
+		wait(10 * day)
+		for _, left := range []string{"left=72h0m0s", "left=48h0m0s", "left=24h0m0s", "left=12h0m0s", "left=1h0m0s"} {
+			log.take(t, left)
+		}
+		log.take(t, "certificate has expired and all peers refuse it")
+		log.none(t)
+	})
+}
