@@ -71,9 +71,11 @@ func (s sample) String() string {
 	return fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d failed", len(s.took), at(50), at(99), at(100), s.failed)
 }
 
-// load asks a for b's datacenter and b for a's, twenty times a second each, whether or not earlier ones were answered.
+// load asks a for b's datacenter and b for a's, twenty times a second each, whether or not earlier ones were answered. The times in
+// which this machine stood still do not count.
 func load(t *testing.T, d time.Duration, a, b *lab.Node) sample {
 	t.Helper()
+	stalls := lab.WatchStalls(t)
 	var mu sync.Mutex
 	var s sample
 	var wg sync.WaitGroup
@@ -83,7 +85,7 @@ func load(t *testing.T, d time.Duration, a, b *lab.Node) sample {
 		began := time.Now()
 		var peers []string
 		err := from.Get(ctx, "/v1/status/peers?dc="+to.DC().Name, &peers)
-		took := time.Since(began)
+		took := stalls.Awake(began)
 		members, merr := wanMembers(ctx, from)
 		mu.Lock()
 		defer mu.Unlock()

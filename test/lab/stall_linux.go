@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,8 +21,9 @@ type Stalls struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu  sync.Mutex
-	all []Stall
+	mu    sync.Mutex
+	all   []Stall
+	looks map[int]time.Time // when the thread of a processor looked last: it may stand still now
 }
 
 // Stall is a time in which a processor did nothing.
@@ -54,7 +56,7 @@ func WatchStalls(t testing.TB) *Stalls {
 		t.Fatalf("processors of this process: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Stalls{cancel: cancel}
+	s := &Stalls{cancel: cancel, looks: map[int]time.Time{}}
 	t.Cleanup(func() {
 		s.cancel()
 		s.wg.Wait()
@@ -77,11 +79,12 @@ func (s *Stalls) watch(ctx context.Context, cpu int) {
 	for last := time.Now(); ctx.Err() == nil; {
 		_ = unix.Nanosleep(&step, nil) // not the runtime's timers, which are late when its processors are busy
 		now := time.Now()
+		s.mu.Lock()
 		if late := now.Sub(last) - stallStep; late >= stallLeast {
-			s.mu.Lock()
 			s.all = append(s.all, Stall{now, late, cpu})
-			s.mu.Unlock()
 		}
+		s.looks[cpu] = now
+		s.mu.Unlock()
 		last = now
 	}
 }
@@ -97,3 +100,30 @@ func (s *Stalls) Worst(from time.Time) (worst Stall) {
 	}
 	return worst
 }
+
+// Awake is how long it is since from, without the times in which a processor did nothing: what a test may ask of a program that
+// has to share this machine with others.
+func (s *Stalls) Awake(from time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, all := time.Now(), slices.Clone(s.all)
+	for cpu, last := range s.looks {
+		if late := now.Sub(last) - stallStep; late >= stallLeast {
+			all = append(all, Stall{now, late, cpu})
+		}
+	}
+	slices.SortFunc(all, func(a, b Stall) int { return a.begin().Compare(b.begin()) })
+	awake := now.Sub(from)
+	for _, one := range all {
+		if one.begin().After(from) {
+			from = one.begin()
+		}
+		if one.At.After(from) {
+			awake -= one.At.Sub(from)
+			from = one.At
+		}
+	}
+	return awake
+}
+
+func (s Stall) begin() time.Time { return s.At.Add(-s.Took) }

@@ -44,6 +44,11 @@ func TestStalls(t *testing.T) {
 	}
 	in.Close()
 	var seen, after Stall
+	var awake time.Duration
+	lines.Scan()
+	if err := json.Unmarshal(lines.Bytes(), &awake); err != nil || awake <= 0 {
+		t.Fatalf("%q: %v", lines.Bytes(), err)
+	}
 	lines.Scan()
 	if err := json.Unmarshal(lines.Bytes(), &seen); err != nil {
 		t.Fatalf("%q: %v", lines.Bytes(), err)
@@ -65,6 +70,24 @@ func seeStall(t *testing.T) {
 	print := json.NewEncoder(os.Stdout)
 	_ = print.Encode("watching")
 	_, _ = os.Stdin.Read(make([]byte, 1))
+	_ = print.Encode(s.Awake(began))
 	_ = print.Encode(s.Worst(began))
 	_ = print.Encode(s.Worst(time.Now()))
+}
+
+// What two processors lose at once counts once, and of what began before only what came after.
+func TestAwake(t *testing.T) {
+	now := time.Now()
+	at := func(d time.Duration) time.Time { return now.Add(d - 10*time.Second) }
+	s := &Stalls{looks: map[int]time.Time{0: now, 1: now.Add(-time.Second - stallStep)}} // one stands still now
+	s.all = []Stall{
+		{at(5 * time.Second), 2 * time.Second, 1}, // after the next one, and half in it
+		{at(4 * time.Second), 2 * time.Second, 0},
+		{at(time.Second), 900 * time.Millisecond, 0},
+	}
+	for from, want := range map[time.Duration]time.Duration{0: 5100 * time.Millisecond, 2500 * time.Millisecond: 4 * time.Second, 9500 * time.Millisecond: 0} {
+		if got := s.Awake(at(from)); got < want || got > want+time.Second/2 {
+			t.Errorf("awake for %v since %v, want %v", got, from, want)
+		}
+	}
 }
