@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/test/lab"
 )
 
 // rawUpstream serves TCP connections with f, which gets them after their hello has begun to come, and counts them. It joins
@@ -63,6 +65,7 @@ func alert(c *net.TCPConn) {
 }
 
 func testNextWhenNoAnswer(t *testing.T, e Engine) {
+	stalls := lab.WatchStalls(t)
 	for _, tt := range []struct {
 		name string
 		bad  func(*net.TCPConn)
@@ -78,11 +81,12 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 			t.Parallel()
 			bad, asked := rawUpstream(t, tt.bad)
 			good := upstream(t, named("good"))
-			p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p := start(t, Config{Engine: e, FailureMemory: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p.patient(good)
 			for i := range 3 {
 				began := time.Now()
 				c, _ := p.connect(t, "x.example", 4)
-				if took := time.Since(began); took > time.Second {
+				if took := stalls.Awake(began); took > time.Second {
 					t.Errorf("connection %d took %v", i, took)
 				}
 				c.Write([]byte("hello"))
@@ -106,7 +110,7 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 func testAlertIsAnAnswer(t *testing.T, e Engine) {
 	first, _ := rawUpstream(t, alert)
 	second, asked := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{Engine: e, DialStagger: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("client sees %v", err)
 	}
@@ -151,6 +155,7 @@ func testNoReplayOfData(t *testing.T, e Engine) {
 }
 
 func testClientGoesWhileWaiting(t *testing.T, e Engine) {
+	stalls := lab.WatchStalls(t)
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // bytes that nobody reads must not hide it
@@ -163,7 +168,7 @@ func testClientGoesWhileWaiting(t *testing.T, e Engine) {
 		c.Close()
 		began := time.Now()
 		until(t, func() bool { return p.side.Stats().Active == 0 })
-		if d := time.Since(began); d > time.Second {
+		if d := stalls.Awake(began); d > time.Second {
 			t.Errorf("noticed after %v", d)
 		}
 		p.stop()
@@ -192,7 +197,7 @@ func testAllBad(t *testing.T, e Engine) {
 		addrs = append(addrs, addr)
 	}
 	addrs = append(addrs, deadAddr(t))
-	p := start(t, Config{Engine: e, DialTimeout: 200 * time.Millisecond, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	p := start(t, Config{Engine: e, DialTimeout: 200 * time.Millisecond, DialStagger: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {

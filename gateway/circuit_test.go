@@ -133,8 +133,9 @@ func checkUnused(t testing.TB, p *Proxy) {
 
 func testMaxPerUpstream(t *testing.T, e Engine) {
 	one, two := upstream(t, named("srv1")), upstream(t, named("srv2"))
-	p := start(t, Config{Engine: e, MaxPerUpstream: 1},
+	p := start(t, Config{Engine: e, DialStagger: time.Minute, MaxPerUpstream: 1},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "both.example", To: []string{one, two}, Ordered: true})
+	p.patient(one, two)
 	first, _ := p.connect(t, "one.example", 4)
 	if _, name := p.connect(t, "both.example", 4); name != "srv2" {
 		t.Errorf("%s has one more than it may", name)

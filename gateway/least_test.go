@@ -103,8 +103,9 @@ func testLeastLoaded(t *testing.T, e Engine) {
 	to[c] = third.Addr().String()
 	stopThird := serveNamed(t, third, c)
 	all := []string{to[a], to[b], to[c]}
-	p := start(t, Config{Engine: e, FailureMemory: 80 * time.Millisecond},
+	p := start(t, Config{Engine: e, DialStagger: time.Minute, FailureMemory: 2 * time.Second},
 		Route{Match: "all.example", To: all}, Route{Match: "one.example", To: []string{to[a]}})
+	p.patient(all...)
 	conns := map[string][]*tls.Conn{}
 	connect := func(sni string, n int) {
 		t.Helper()

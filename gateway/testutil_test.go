@@ -150,6 +150,14 @@ func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	return c, string(name)
 }
 
+// patient has the proxy take its time with upstreams that answer late, DialStagger at most: for tests of where connections lead,
+// however busy the machine is.
+func (r *running) patient(addrs ...string) {
+	for _, addr := range addrs {
+		r.dialer.evidence.worked(addr, time.Minute)
+	}
+}
+
 // raw makes a TCP connection to the proxy.
 func (r *running) raw(t testing.TB) *net.TCPConn {
 	t.Helper()
