@@ -108,6 +108,7 @@ func New(cfg Config) (http.Handler, error) {
 	if cfg.API != nil {
 		mux.Handle("/api/", h.guarded(cfg.API))
 	}
+	mux.Handle("/", missing(mux))
 	records, err := h.records(cfg, mux)
 	if err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
@@ -150,6 +151,12 @@ func (e elsewhere) Error() string { return "this is for datacenter " + string(e)
 
 func (h *handler) serve(e endpoint) http.Handler {
 	return h.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"X-Consul-Namespace", "X-Consul-Partition"} {
+			if one(r.Header, name) != "" {
+				fail(w, http.StatusBadRequest, "header "+name+" is not supported: leave it out")
+				return
+			}
+		}
 		q, err := parseQuery(r.URL.RawQuery)
 		if err != nil {
 			fail(w, http.StatusBadRequest, err.Error())

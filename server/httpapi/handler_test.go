@@ -119,14 +119,15 @@ func TestRefusals(t *testing.T) {
 		status         int
 		body           string
 	}{
-		{"GET", "/", 404, "404 page not found\n"},
-		{"GET", "/v1/agent/self", 404, "404 page not found\n"},
-		{"GET", "/v1/internal/federation-state/", 404, "404 page not found\n"},
-		{"GET", "/metrics", 404, "404 page not found\n"},
-		{"POST", "/v1/internal/federation-states", 405, "Method Not Allowed\n"},
-		{"PUT", "/v1/agent/members", 405, "Method Not Allowed\n"},
-		{"DELETE", "/v1/internal/federation-state/dc2", 405, "Method Not Allowed\n"},
-		{"OPTIONS", "/v1/status/leader", 405, "Method Not Allowed\n"},
+		{"GET", "/", 404, `no such endpoint: "/"; the API is under /v1/ and /api/, metrics are at /metrics`},
+		{"GET", "/v1/agent/self", 404, `no such endpoint: "/v1/agent/self"; docs/kv-and-catalog.md lists those of Consul that are here`},
+		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and locks; cas writes only what nobody else has changed`},
+		{"GET", "/v1/internal/federation-state/", 404, `no such endpoint: "/v1/internal/federation-state/"; docs/kv-and-catalog.md lists those of Consul that are here`},
+		{"GET", "/metrics", 404, `no such endpoint: "/metrics"; the API is under /v1/ and /api/, metrics are at /metrics`},
+		{"POST", "/v1/internal/federation-states", 405, "method POST not allowed: /v1/internal/federation-states takes GET, HEAD"},
+		{"PUT", "/v1/agent/members", 405, "method PUT not allowed: /v1/agent/members takes GET, HEAD"},
+		{"DELETE", "/v1/internal/federation-state/dc2", 405, "method DELETE not allowed: /v1/internal/federation-state/dc2 takes GET, HEAD"},
+		{"OPTIONS", "/v1/status/leader", 405, "method OPTIONS not allowed: /v1/status/leader takes GET, HEAD"},
 		{"GET", "/v1/internal/federation-states?index=-1", 400, `bad index "-1": it must be a whole number, the X-Consul-Index of an earlier answer`},
 		{"GET", "/v1/internal/federation-states?index=1x", 400, `bad index "1x": it must be a whole number, the X-Consul-Index of an earlier answer`},
 		{"GET", "/v1/internal/federation-states?wait=10", 400, `bad wait "10": it must be a duration such as 10s or 5m`},
@@ -150,6 +151,16 @@ func TestRefusals(t *testing.T) {
 		if w := get(t.Context(), h, target); w.Code != 500 || w.Body.String() != "store is closed" {
 			t.Errorf("%s of a closed store: %d %q", target, w.Code, w.Body)
 		}
+	}
+}
+
+func TestNamespaceHeader(t *testing.T) {
+	r := httptest.NewRequest("GET", "http://localhost/v1/status/leader", nil)
+	r.Header.Set("X-Consul-Namespace", "team")
+	w := httptest.NewRecorder()
+	newHandler(t, newFakeSource()).ServeHTTP(w, r)
+	if w.Code != 400 || w.Body.String() != "header X-Consul-Namespace is not supported: leave it out" {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestServeRefuses(t *testing.T) {
 	}{
 		{"/v1/status/leader", "dc=dc3", 400, "datacenter dc2 was asked about datacenter dc3: a query is sent on only once"},
 		{"/v1/status/leader", "dc=dc2", 200, `"10.2.0.11:8300"`},
-		{"/v1/none", "", 404, "404 page not found\n"},
+		{"/v1/none", "", 404, `no such endpoint: "/v1/none"; docs/kv-and-catalog.md lists those of Consul that are here`},
 		{"/metrics", "", 400, `bad path "/metrics": it must be one of the HTTP API, under /v1/`},
 		{"", "", 400, `bad path "": it must be one of the HTTP API, under /v1/`},
 		{"http://x/v1/status/leader", "", 400, `bad path "http://x/v1/status/leader": it must be one of the HTTP API, under /v1/`},
