@@ -16,12 +16,13 @@ import (
 )
 
 // create starts a serf that tells others the address adv. Its transport outlives it.
-func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (*serf.Serf, error) {
-	s, err := serf.Create(p.serfConfig(adv, events))
+func (p *Pool) create(adv netip.AddrPort, events chan<- serf.Event) (body, error) {
+	cfg := p.serfConfig(adv, events)
+	s, err := serf.Create(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
+		return body{}, fmt.Errorf("start gossip pool of %s: %w", p.cfg.Name, err)
 	}
-	return s, nil
+	return body{s, cfg}, nil
 }
 
 func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Config {
@@ -77,8 +78,13 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	c.Logger = hclogs.Std(logger, "serf")
 	c.EventCh = events
 	c.EnableNameConflictResolution = false // names are in certificates
+	// How long Leave waits for all copies of the last farewell, and SetTags for those of the tags. All of them take 0.4 s in the LAN
+	// pool of three or five; in the WAN pool a multiple of that, where one round of gossip has to do: others tell it on.
 	c.BroadcastTimeout = time.Second
-	c.LeavePropagateDelay = 300 * time.Millisecond
+	if p.cfg.Kind == WAN {
+		c.BroadcastTimeout = ml.GossipInterval + 50*time.Millisecond
+	}
+	c.LeavePropagateDelay = propagate
 	// Announcements of joining. Members know it from other news anyway; and memberlist counts the news in a packet with one byte.
 	c.MaxQueueDepth = 128
 	c.QueueCheckInterval = time.Second

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/hashicorp/serf/serf"
 )
 
 // A server that was killed and is started again at another address finds that the others have it alive at the old one.
@@ -42,7 +41,7 @@ func (p *Pool) heard(adv, addr netip.AddrPort) {
 }
 
 // move leaves the pool under the address former, and returns the serf that takes the place of s. follow follows its events.
-func (p *Pool) move(ctx context.Context, s *serf.Serf, former netip.AddrPort, follow func(*feed)) (*serf.Serf, error) {
+func (p *Pool) move(ctx context.Context, s body, former netip.AddrPort, follow func(*feed)) (body, error) {
 	if time.Since(p.moved) < quiet {
 		return s, nil
 	}
@@ -60,32 +59,32 @@ func (p *Pool) move(ctx context.Context, s *serf.Serf, former netip.AddrPort, fo
 	p.cfg.Logger.Info("the pool has this member at another address: leaving there, coming back here (if another server runs there "+
 		"under this name, give it one of its own)", "addr", p.cfg.Advertise.String(), "former", former.String())
 	if err := s.Shutdown(); err != nil {
-		return nil, err
+		return body{}, err
 	}
 	old, err := p.create(former, nil)
 	if err != nil {
-		return nil, err
+		return body{}, err
 	}
 	_, err = old.Join(known, true)
 	if err == nil {
-		err = old.Leave()
+		err = old.farewell()
 	}
 	if err != nil {
 		p.cfg.Logger.Warn("leaving under the former address", "err", oneLine(err, known))
 	}
 	if err := old.Shutdown(); err != nil {
-		return nil, err
+		return body{}, err
 	}
 	f := newFeed()
 	if s, err = p.create(p.cfg.Advertise, f.events); err != nil {
-		return nil, err
+		return body{}, err
 	}
 	follow(f)
 	if _, err := s.Join(known, true); err != nil {
 		p.cfg.Logger.Warn("coming back", "err", oneLine(err, known))
 	}
 	p.moved = time.Now()
-	p.serf.Store(s)
+	p.serf.Store(s.Serf)
 	p.begin(f)
 	if tags := p.currentTags(); !maps.Equal(tags, s.LocalMember().Tags) { // set meanwhile, on the serf that was
 		_ = s.SetTags(tags) // set all the same if its broadcast was not finished in time

@@ -87,14 +87,14 @@ func New(cfg Config) (*Pool, error) {
 }
 
 // Run is the pool's life: it blocks until ctx ends, leaves the pool, and returns nil; or returns why it could not start.
-// It may be called once. Leaving takes up to 2 s.
+// It may be called once. Leaving takes a second, and no time where nobody else is alive.
 func (p *Pool) Run(ctx context.Context) error {
 	f := newFeed()
 	s, err := p.create(p.cfg.Advertise, f.events)
 	if err != nil {
 		return err
 	}
-	p.serf.Store(s)
+	p.serf.Store(s.Serf)
 	p.begin(f)
 	close(p.ready)
 
@@ -117,17 +117,6 @@ func (p *Pool) Run(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// leave ends the pool's life.
-func (p *Pool) leave(s *serf.Serf) error {
-	if err := s.Leave(); err != nil {
-		p.cfg.Logger.Warn("leaving the gossip pool", "err", err)
-	}
-	if err := errors.Join(p.cfg.Transport.Shutdown(), s.Shutdown()); err != nil {
-		return fmt.Errorf("stop gossip pool of %s: %w", p.cfg.Name, err)
-	}
-	return nil
 }
 
 func verb(t serf.EventType) string {
