@@ -131,5 +131,5 @@ type NameError struct {
 }
 
 func (e *NameError) Error() string {
-	return fmt.Sprintf("SNI %q is none of this certificate's names (%s)", e.SNI, strings.Join(e.Own, ", "))
+	return fmt.Sprintf("SNI %.253q is none of this certificate's names (%s)", e.SNI, strings.Join(e.Own, ", "))
 }

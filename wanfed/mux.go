@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/wanfed/wanfed/tlsutil"
@@ -31,6 +30,9 @@ type MuxConfig struct {
 	// place of one whose peer is slow: first of those without a ClientHello after 250 ms, then of those that take a second.
 	// Default (0): 512.
 	MaxHandshakes int
+	// MaxPerPeer bounds the open connections of one peer, by role, node and datacenter of its certificate, and those that are plain
+	// (HTTPListener). Those handed over by a Listener count until they are closed. Negative: no bound. Default (0): 512.
+	MaxPerPeer int
 	// ProxyFrom are networks of gateways or balancers whose connections have to begin with a PROXY header of version 2, as part of the
 	// handshake. The address in it is the connection's RemoteAddr, for logs and for the choice of whom to shed; of a header that
 	// names none (LOCAL) it is the sender's own. Others must send no header. Default: nobody sends one.
@@ -48,6 +50,7 @@ type Mux struct {
 	log    *slog.Logger
 	refuse *refusals
 	shakes *shakes
+	peers  peers
 
 	mu        sync.Mutex
 	routes    []*muxRoute // in order of preference; complete when running
@@ -88,10 +91,14 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	if cfg.MaxHandshakes == 0 {
 		cfg.MaxHandshakes = 512
 	}
+	if cfg.MaxPerPeer == 0 {
+		cfg.MaxPerPeer = maxPerPeer
+	}
 	cfg.ProxyFrom = unmapped(cfg.ProxyFrom)
 	log := orDiscard(cfg.Logger)
 	return &Mux{
 		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log), shakes: newShakes(cfg.MaxHandshakes),
+		peers: peers{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
 		conns: map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
 	}, nil
 }
@@ -146,12 +153,13 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			return nil
 		case err == nil:
 			wait = 0
-			sh := m.shakes.admit(ctx, m.wrap(c))
+			own := &counted{Conn: c}
+			sh := m.shakes.admit(ctx, m.wrap(own))
 			if sh == nil {
 				c.Close()
 				return nil
 			}
-			wg.Go(func() { m.serve(ctx, sh, cfg) })
+			wg.Go(func() { m.serve(ctx, sh, own, cfg) })
 		case !passing(err):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		default:
@@ -182,18 +190,6 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 	return noteHello(m.cfg.Identity.ServerConfig(ids...))
 }
 
-// passing says whether an accept error comes from a shortage or from the client, so that accepting again makes sense.
-func passing(err error) bool {
-	for _, e := range []error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // sleep waits and says whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -206,8 +202,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serve does the handshake and runs the handler.
-func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
+// serve does the handshake of sh's connection, which is around own, and runs the handler.
+func (m *Mux) serve(ctx context.Context, sh *shaking, own *counted, cfg *tls.Config) {
 	raw := sh.raw
 	if !m.track(raw) {
 		m.shakes.end(sh)
@@ -220,6 +216,11 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 	err := m.readProxy(sh, limit)
 	if p, ok := raw.(*peeked); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
 		m.shakes.end(sh)
+		if !m.peers.enter(tlsutil.Peer{}, own) {
+			m.refuse.note(tooMany, raw.RemoteAddr(), nil)
+			raw.Close()
+			return
+		}
 		m.plain.take(ctx, raw)
 		return
 	}
@@ -241,6 +242,10 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, cfg *tls.Config) {
 		return
 	}
 	r, p, ok := m.admit(c, hello)
+	if ok && !m.peers.enter(p, own) {
+		m.refuse.note(tooMany, raw.RemoteAddr(), nil, "peer", p, "alpn", r.alpn)
+		ok = false
+	}
 	if !ok {
 		closeConn(c)
 		return

@@ -10,10 +10,23 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
+
+// passing says whether an accept error comes from a shortage or from the client, so that accepting again makes sense.
+func passing(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
 
 // track registers c for closing at the end; false means that the end has come.
 func (m *Mux) track(c net.Conn) bool {

@@ -167,8 +167,9 @@ func TestMuxProxyHeaderTakesOfTheHandshakesTime(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			client.Write(localHeader)
 		}()
-		sh := m.shakes.admit(t.Context(), &proxied{Conn: server})
-		m.serve(t.Context(), sh, m.begin(nameAddr("pipe")))
+		own := &counted{Conn: server}
+		sh := m.shakes.admit(t.Context(), &proxied{Conn: own})
+		m.serve(t.Context(), sh, own, m.begin(nameAddr("pipe")))
 		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[string(tooSlow)] != 1 {
 			t.Errorf("after %v: %v", took, m.Stats().Refused)
 		}

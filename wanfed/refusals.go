@@ -38,6 +38,7 @@ const (
 	crowded       refusal = "shed"
 	wrongRole     refusal = "role"
 	wrongDC       refusal = "datacenter"
+	tooMany       refusal = "peer_limit"
 	notServed     refusal = "not_served" // its listener was closed
 	acceptError   refusal = "accept_error"
 	proxyMissing  refusal = "proxy_header"           // of whom one is wanted
@@ -70,6 +71,7 @@ var refusalText = map[refusal]string{
 	crowded:       "connection refused: unfinished handshake ended to make room for others",
 	wrongRole:     "connection refused: this role may not use this protocol",
 	wrongDC:       "connection refused: only for servers of this datacenter",
+	tooMany:       "connection refused: this peer has as many connections as one may",
 	notServed:     "connection refused: the protocol is not served now",
 	acceptError:   "accepting a connection failed; trying again",
 	proxyMissing:  "connection refused: from there a PROXY header is wanted; is the gateway told to send one?",
@@ -168,7 +170,20 @@ func (r *refusals) handshakeFailed(remote net.Addr, h *hello, err error) {
 	r.note(why, remote, err, attrs...)
 }
 
-// hello is what a ClientHello said.
+// What a stranger may put into a log line: protocol ids, and bytes of each and of a name.
+const (
+	maxIDs  = 8
+	maxText = 100
+)
+
+func clip(s string) string {
+	if len(s) > maxText {
+		return s[:maxText] + "..."
+	}
+	return s
+}
+
+// hello is what a ClientHello said, so far as it is told.
 type hello struct {
 	heard    func() // called when it is there; nil: nobody asks
 	seen     bool
@@ -189,9 +204,12 @@ func noteHello(cfg *tls.Config) *tls.Config {
 			if h.heard != nil {
 				h.heard()
 			}
-			h.seen, h.sni, h.alpn = true, ch.ServerName, slices.Clone(ch.SupportedProtos)
+			h.seen, h.sni, h.alpn = true, clip(ch.ServerName), nil
+			for _, id := range ch.SupportedProtos[:min(len(ch.SupportedProtos), maxIDs)] {
+				h.alpn = append(h.alpn, clip(id))
+			}
 			h.noTLS13 = !slices.Contains(ch.SupportedVersions, tls.VersionTLS13)
-			h.noCommon = len(h.alpn) > 0 && !slices.ContainsFunc(h.alpn, func(p string) bool { return slices.Contains(ids, p) })
+			h.noCommon = len(h.alpn) > 0 && !slices.ContainsFunc(ch.SupportedProtos, func(p string) bool { return slices.Contains(ids, p) })
 		}
 		if choose == nil {
 			return nil, nil
