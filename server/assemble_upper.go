@@ -201,6 +201,7 @@ func (p *parts) buildGRPC() error {
 		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(resource.Codec()),
 		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
+		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -278,22 +279,13 @@ func (p *parts) buildHTTP() error {
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn),
 	}
-	p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, Logger: p.logger.With("component", "http")})
+	p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{
+		Identity: p.identity, MaxPerPeer: httpPerPeer(), Logger: p.logger.With("component", "http"),
+	})
 	if err != nil {
 		return err
 	}
 	_, onlyTLS, _ := parseHTTPAddr(p.cfg.HTTPAddr)
 	p.httpConns = p.httpMux.HTTPListener(tlsutil.Roles, !onlyTLS)
 	return nil
-}
-
-// loopback is the node of who asks without TLS, which is possible from this machine alone. It may read.
-const loopback = "loopback"
-
-// httpPeer says who asks by HTTP.
-func (p *parts) httpPeer(r *http.Request) (tlsutil.Peer, error) {
-	if r.TLS == nil {
-		return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: p.cfg.DC}, nil
-	}
-	return tlsutil.PeerOf(r.TLS.PeerCertificates[0], p.cfg.Domain) // the mux demands one
 }

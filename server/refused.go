@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -40,8 +41,18 @@ func newRefusedCalls(logger *slog.Logger) *refusedCalls {
 
 // note looks at what became of a call of p.
 func (r *refusedCalls) note(p tlsutil.Peer, method string, err error) {
-	if status.Code(err) != codes.PermissionDenied {
-		return
+	if status.Code(err) == codes.PermissionDenied {
+		r.count(p, method, err)
+	}
+}
+
+// otherMethod stands for methods that no rule names: a peer could make up as many as it likes.
+const otherMethod = "unknown"
+
+// count counts and logs a refused call.
+func (r *refusedCalls) count(p tlsutil.Peer, method string, err error) {
+	if _, known := rules[resource.Method(method)]; !known {
+		method = otherMethod
 	}
 	kind, now, level := refusedCall{method, p.Role}, time.Now(), slog.LevelDebug
 	r.mu.Lock()
