@@ -73,5 +73,6 @@ func newRoot() *cobra.Command {
 		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
 		newDemo(), newVersion(), newCompletion(),
 	)
+	strictHelp(root)
 	return root
 }

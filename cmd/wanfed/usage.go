@@ -18,6 +18,23 @@ func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
+// strictHelp makes help about a command that there is not a usage error: cobra shows the help of root.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil {
+		panic(err) // it was just made
+	}
+	help.Run, help.RunE = nil, func(cmd *cobra.Command, args []string) error {
+		about, rest, err := root.Find(args)
+		if err != nil || len(rest) > 0 {
+			return usagef("unknown command %q; see: %s --help", args[len(args)-max(len(rest), 1)], about.CommandPath())
+		}
+		about.InitDefaultHelpFlag()
+		return about.Help()
+	}
+}
+
 // noArgs is cobra.NoArgs as a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	switch {
