@@ -31,6 +31,9 @@ func (o Only) holds(r *pb.Resource) bool { return !o.Given || o.Index == r.GetMo
 
 // Put writes key, value and flags of e. done is false when the condition does not hold; nothing was written then.
 func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err error) {
+	if !only.Given {
+		return s.putOver(ctx, e)
+	}
 	return s.change(ctx, e.Key, func(stored *pb.Resource) (*resource.Step, bool, error) {
 		if !only.holds(stored) {
 			return nil, false, nil
@@ -38,6 +41,23 @@ func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err err
 		step, err := putStep(e, stored)
 		return step, true, err
 	})
+}
+
+// putOver writes e over whatever is there. Others who write the same key cost it nothing.
+func (s *Store) putOver(ctx context.Context, e Entry) (done bool, err error) {
+	if err := s.allow(ctx, resource.VerbWrite); err != nil {
+		return false, err
+	}
+	if err := resource.CheckFreeName(e.Key); err != nil {
+		return false, err
+	}
+	step, err := putStep(e, nil)
+	if err != nil {
+		return false, err
+	}
+	step.New, step.Over = false, true
+	_, err = s.res.WriteAll(ctx, *step)
+	return err == nil, err
 }
 
 // Delete deletes a key. That it is not there is no error, and done. With a condition, done is false when the key is there with

@@ -47,6 +47,12 @@ func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Expect{Expect: x}}
 }
 
+// OverwriteOp writes data and metadata of r, the latter only if there is none yet with keepMetadata, over whatever is stored under its
+// name, or creates r. It never fails for what others write meanwhile.
+func OverwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
+	return &pb.Op{Op: &pb.Op_Overwrite{Overwrite: &pb.Overwrite{Resource: r, KeepMetadata: keepMetadata}}}
+}
+
 // CheckOps returns an ErrInvalid for ops that no Backend can store: without an id, a uid, or a kind of op that is known.
 // It knows nothing of registered types. Backends call it first.
 func CheckOps(ops []*pb.Op) error {
@@ -62,6 +68,8 @@ func checkOp(op *pb.Op) error {
 	switch o := op.GetOp().(type) {
 	case *pb.Op_Put:
 		return CheckStored(o.Put.GetResource())
+	case *pb.Op_Overwrite:
+		return CheckStored(o.Overwrite.GetResource())
 	case *pb.Op_Replica:
 		return CheckStored(o.Replica.GetResource())
 	case *pb.Op_Remove:
@@ -73,7 +81,7 @@ func checkOp(op *pb.Op) error {
 		}
 		return checkID(id)
 	default:
-		return fmt.Errorf("%w op: it is no put, remove, replica or expect; a newer version of wanfed may have sent it", ErrInvalid)
+		return fmt.Errorf("%w op: it is no put, overwrite, remove, replica or expect; a newer version of wanfed may have sent it", ErrInvalid)
 	}
 }
 

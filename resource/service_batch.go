@@ -18,6 +18,9 @@ type Step struct {
 	Write *pb.Resource
 	// New: Write must create it; there must be none.
 	New bool
+	// Over: Write, which has no version, uid or owner, goes over whatever is stored when the commit is applied, and that keeps its
+	// metadata. It costs no read, and no ErrConflict.
+	Over bool
 	// Delete names what is deleted instead; Version, if given, is the version that it must have.
 	Delete  *pb.ID
 	Version string
@@ -74,6 +77,12 @@ func (s *Service) opOf(ctx context.Context, step Step, made map[string]*pb.ID) (
 	}
 	if err := s.checkWritable(reg); err != nil {
 		return nil, err
+	}
+	if step.Over {
+		if !overwrites(r) {
+			return nil, fmt.Errorf("%w step: what is written over whatever is stored has no version, uid or owner", ErrInvalid)
+		}
+		return overwriteOp(r, true), nil
 	}
 	expect := ""
 	if step.New {

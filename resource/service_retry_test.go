@@ -5,6 +5,7 @@ package resource_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -15,15 +16,15 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestServiceConcurrent: writes without a version all land, though each is a compare-and-swap.
+// TestServiceConcurrent: writes without a version all land, however many there are at a time.
 func TestServiceConcurrent(t *testing.T) {
 	g := newRig(t, nil)
 	g.write(node(t, "a", ""))
 	var wg sync.WaitGroup
-	for range 2 {
+	for i := range 64 {
 		wg.Go(func() {
-			for range 20 {
-				if _, err := g.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", "")}); err != nil {
+			for range 5 {
+				if _, err := g.Write(t.Context(), &pb.WriteRequest{Resource: node(t, "a", strconv.Itoa(i))}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -74,8 +75,8 @@ func TestServiceStale(t *testing.T) {
 	}
 }
 
-// TestServiceRetry: conflicts are tried again within bounds, and only where the client asked for no version; other errors not
-// at all.
+// TestServiceRetry: conflicts are tried again within bounds, once where the client said nothing of what there should be, and only where
+// it asked for no version; other errors not at all.
 func TestServiceRetry(t *testing.T) {
 	store := memory.New()
 	defer store.Close()
@@ -88,13 +89,22 @@ func TestServiceRetry(t *testing.T) {
 		}
 		return errs
 	}
+	ofUID := func(address string) *pb.Resource {
+		r := node(t, "a", address)
+		r.Id.Uid = first.Id.Uid
+		return r
+	}
 	b.tries, b.errs = 0, conflicts(7)
-	g.write(node(t, "a", "2"))
+	g.write(ofUID("2"))
 	if b.tries != 8 {
 		t.Errorf("%d tries", b.tries)
 	}
 	b.errs = conflicts(8)
-	g.fails(node(t, "a", "3"), codes.Aborted, resource.ErrConflict, "race")
+	g.fails(ofUID("3"), codes.Aborted, resource.ErrConflict, "race")
+	b.tries, b.errs = 0, conflicts(1)
+	if got := g.write(node(t, "a", "3")); b.tries != 2 || got.Id.Uid != first.Id.Uid {
+		t.Errorf("%d tries without a uid: %v", b.tries, got)
+	}
 
 	r := node(t, "a", "4")
 	stored, _ := store.Read(t.Context(), resource.Strong, first.Id)

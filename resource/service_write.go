@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxWriteTries bounds how often a write without a version is tried against the stored resource while others change it.
+// maxWriteTries bounds how often a write without a version, but with an owner or a uid, is tried against the stored resource while
+// others change it.
 const maxWriteTries = 8
 
 // MaxSize bounds a resource with all that belongs to it, encoded, in bytes.
@@ -53,7 +54,20 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 		if !retry {
 			return stored, err
 		}
+		if overwrites(r) { // others write it too: let the store say over what
+			return s.commitOne(ctx, overwriteOp(r, false))
+		}
 	}
+}
+
+// overwrites says whether r, which was admitted, may go over whatever is stored.
+func overwrites(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
+
+// overwriteOp writes r, which it changes, and which overwrites.
+func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
+	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil // of one that is made
+	cleanIndexes(r)
+	return OverwriteOp(r, keepMetadata)
 }
 
 // admitWrite checks what can be checked without the stored resource, and returns the caller's own copy, mutated.
@@ -130,7 +144,11 @@ func (s *Service) writeOnce(ctx context.Context, reg Registration, r *pb.Resourc
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.cfg.Backend.Commit(ctx, PutOp(r, expect))
+	return s.commitOne(ctx, PutOp(r, expect))
+}
+
+func (s *Service) commitOne(ctx context.Context, op *pb.Op) (*pb.Resource, error) {
+	out, err := s.cfg.Backend.Commit(ctx, op)
 	if err != nil {
 		return nil, err
 	}
@@ -246,59 +264,4 @@ func sameData(reg Registration, a, b *pb.Resource) bool {
 
 func newMessage(reg Registration) proto.Message {
 	return reg.Message.ProtoReflect().New().Interface()
-}
-
-// Delete removes a resource and what it owns, or marks one that has finalizers. It is no error if the resource, or the one with the given uid, is not there.
-func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.DeleteResponse, error) {
-	if err := s.delete(ctx, req); err != nil {
-		return nil, StatusError(err)
-	}
-	return &pb.DeleteResponse{}, nil
-}
-
-func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
-	id, reg, err := s.admitDelete(ctx, req.GetId())
-	if err != nil {
-		return err
-	}
-	if forward, err := s.forwards(reg); forward {
-		return s.forwardDelete(ctx, id, req.GetVersion())
-	} else if err != nil {
-		return err
-	}
-	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
-	return err
-}
-
-// deletion checks and authorizes a deletion, and returns its op.
-func (s *Service) deletion(ctx context.Context, req *pb.DeleteRequest) (*pb.Op, error) {
-	id, reg, err := s.admitDelete(ctx, req.GetId())
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkWritable(reg); err != nil {
-		return nil, err
-	}
-	return RemoveOp(id, req.GetVersion()), nil
-}
-
-// admitDelete checks and authorizes a deletion, and returns the id with its tenancy filled in.
-func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Registration, error) {
-	peer, reg, err := s.admit(ctx, given.GetType())
-	if err != nil {
-		return nil, reg, err
-	}
-	id, err := checkRequestID(reg, given)
-	if err != nil {
-		return nil, reg, err
-	}
-	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
-	if errors.Is(err, ErrNotFound) {
-		// It is authorized all the same, by name, and committed: the leader's log decides that it is not there.
-		stored, err = &pb.Resource{Id: id}, nil
-	}
-	if err != nil {
-		return nil, reg, err
-	}
-	return id, reg, s.authorize(reg, peer, VerbDelete, stored)
 }

@@ -35,6 +35,7 @@ type Op struct {
 	//	*Op_Remove
 	//	*Op_Replica
 	//	*Op_Expect
+	//	*Op_Overwrite
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -113,6 +114,15 @@ func (x *Op) GetExpect() *Expect {
 	return nil
 }
 
+func (x *Op) GetOverwrite() *Overwrite {
+	if x != nil {
+		if x, ok := x.Op.(*Op_Overwrite); ok {
+			return x.Overwrite
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -133,6 +143,10 @@ type Op_Expect struct {
 	Expect *Expect `protobuf:"bytes,4,opt,name=expect,proto3,oneof"`
 }
 
+type Op_Overwrite struct {
+	Overwrite *Overwrite `protobuf:"bytes,5,opt,name=overwrite,proto3,oneof"`
+}
+
 func (*Op_Put) isOp_Op() {}
 
 func (*Op_Remove) isOp_Op() {}
@@ -140,6 +154,8 @@ func (*Op_Remove) isOp_Op() {}
 func (*Op_Replica) isOp_Op() {}
 
 func (*Op_Expect) isOp_Op() {}
+
+func (*Op_Overwrite) isOp_Op() {}
 
 // Put writes a resource whose uid and generation the proposer has chosen.
 type Put struct {
@@ -386,6 +402,61 @@ func (x *Expect) GetLatestIndex() uint64 {
 	return 0
 }
 
+// Overwrite writes data and metadata over what is stored under that name, whatever its version; its uid, owner and status stay, and
+// its generation too if the data are the same byte for byte. If there is none it makes the resource as it is here.
+type Overwrite struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Resource *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// What is stored keeps its metadata.
+	KeepMetadata  bool `protobuf:"varint,2,opt,name=keep_metadata,json=keepMetadata,proto3" json:"keep_metadata,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Overwrite) Reset() {
+	*x = Overwrite{}
+	mi := &file_api_pb_store_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Overwrite) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Overwrite) ProtoMessage() {}
+
+func (x *Overwrite) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_store_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Overwrite.ProtoReflect.Descriptor instead.
+func (*Overwrite) Descriptor() ([]byte, []int) {
+	return file_api_pb_store_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Overwrite) GetResource() *Resource {
+	if x != nil {
+		return x.Resource
+	}
+	return nil
+}
+
+func (x *Overwrite) GetKeepMetadata() bool {
+	if x != nil {
+		return x.KeepMetadata
+	}
+	return false
+}
+
 // Batch is one Raft entry: all of its ops, or none.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -396,7 +467,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_api_pb_store_proto_msgTypes[5]
+	mi := &file_api_pb_store_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +479,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[5]
+	mi := &file_api_pb_store_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +492,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{5}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Batch) GetOps() []*Op {
@@ -440,7 +511,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_api_pb_store_proto_msgTypes[6]
+	mi := &file_api_pb_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +523,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[6]
+	mi := &file_api_pb_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +536,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{6}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitRequest) GetBatch() *Batch {
@@ -485,7 +556,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_api_pb_store_proto_msgTypes[7]
+	mi := &file_api_pb_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +568,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[7]
+	mi := &file_api_pb_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +581,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{7}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CommitResponse) GetResults() []*CommitResponse_Result {
@@ -528,7 +599,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_api_pb_store_proto_msgTypes[8]
+	mi := &file_api_pb_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +611,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[8]
+	mi := &file_api_pb_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +624,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{8}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{9}
 }
 
 type ReadIndexResponse struct {
@@ -565,7 +636,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_api_pb_store_proto_msgTypes[9]
+	mi := &file_api_pb_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +648,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[9]
+	mi := &file_api_pb_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +661,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{9}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadIndexResponse) GetIndex() uint64 {
@@ -610,7 +681,7 @@ type CommitResponse_Result struct {
 
 func (x *CommitResponse_Result) Reset() {
 	*x = CommitResponse_Result{}
-	mi := &file_api_pb_store_proto_msgTypes[10]
+	mi := &file_api_pb_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +693,7 @@ func (x *CommitResponse_Result) String() string {
 func (*CommitResponse_Result) ProtoMessage() {}
 
 func (x *CommitResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_api_pb_store_proto_msgTypes[10]
+	mi := &file_api_pb_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +706,7 @@ func (x *CommitResponse_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse_Result.ProtoReflect.Descriptor instead.
 func (*CommitResponse_Result) Descriptor() ([]byte, []int) {
-	return file_api_pb_store_proto_rawDescGZIP(), []int{7, 0}
+	return file_api_pb_store_proto_rawDescGZIP(), []int{8, 0}
 }
 
 func (x *CommitResponse_Result) GetResource() *Resource {
@@ -649,12 +720,13 @@ var File_api_pb_store_proto protoreflect.FileDescriptor
 
 const file_api_pb_store_proto_rawDesc = "" +
 	"\n" +
-	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\x01\n" +
+	"\x12api/pb/store.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
 	"\x02Op\x12\"\n" +
 	"\x03put\x18\x01 \x01(\v2\x0e.wanfed.v1.PutH\x00R\x03put\x12+\n" +
 	"\x06remove\x18\x02 \x01(\v2\x11.wanfed.v1.RemoveH\x00R\x06remove\x12.\n" +
 	"\areplica\x18\x03 \x01(\v2\x12.wanfed.v1.ReplicaH\x00R\areplica\x12+\n" +
-	"\x06expect\x18\x04 \x01(\v2\x11.wanfed.v1.ExpectH\x00R\x06expectB\x04\n" +
+	"\x06expect\x18\x04 \x01(\v2\x11.wanfed.v1.ExpectH\x00R\x06expect\x124\n" +
+	"\toverwrite\x18\x05 \x01(\v2\x14.wanfed.v1.OverwriteH\x00R\toverwriteB\x04\n" +
 	"\x02op\"]\n" +
 	"\x03Put\x12/\n" +
 	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x12%\n" +
@@ -670,7 +742,10 @@ const file_api_pb_store_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\v2\r.wanfed.v1.IDR\x02id\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\bR\x06prefix\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x04R\x05count\x12!\n" +
-	"\flatest_index\x18\x04 \x01(\x04R\vlatestIndex\"(\n" +
+	"\flatest_index\x18\x04 \x01(\x04R\vlatestIndex\"a\n" +
+	"\tOverwrite\x12/\n" +
+	"\bresource\x18\x01 \x01(\v2\x13.wanfed.v1.ResourceR\bresource\x12#\n" +
+	"\rkeep_metadata\x18\x02 \x01(\bR\fkeepMetadata\"(\n" +
 	"\x05Batch\x12\x1f\n" +
 	"\x03ops\x18\x01 \x03(\v2\r.wanfed.v1.OpR\x03ops\"7\n" +
 	"\rCommitRequest\x12&\n" +
@@ -698,46 +773,49 @@ func file_api_pb_store_proto_rawDescGZIP() []byte {
 	return file_api_pb_store_proto_rawDescData
 }
 
-var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_pb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_pb_store_proto_goTypes = []any{
 	(*Op)(nil),                    // 0: wanfed.v1.Op
 	(*Put)(nil),                   // 1: wanfed.v1.Put
 	(*Remove)(nil),                // 2: wanfed.v1.Remove
 	(*Replica)(nil),               // 3: wanfed.v1.Replica
 	(*Expect)(nil),                // 4: wanfed.v1.Expect
-	(*Batch)(nil),                 // 5: wanfed.v1.Batch
-	(*CommitRequest)(nil),         // 6: wanfed.v1.CommitRequest
-	(*CommitResponse)(nil),        // 7: wanfed.v1.CommitResponse
-	(*ReadIndexRequest)(nil),      // 8: wanfed.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),     // 9: wanfed.v1.ReadIndexResponse
-	(*CommitResponse_Result)(nil), // 10: wanfed.v1.CommitResponse.Result
-	(*Resource)(nil),              // 11: wanfed.v1.Resource
-	(*ID)(nil),                    // 12: wanfed.v1.ID
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Overwrite)(nil),             // 5: wanfed.v1.Overwrite
+	(*Batch)(nil),                 // 6: wanfed.v1.Batch
+	(*CommitRequest)(nil),         // 7: wanfed.v1.CommitRequest
+	(*CommitResponse)(nil),        // 8: wanfed.v1.CommitResponse
+	(*ReadIndexRequest)(nil),      // 9: wanfed.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),     // 10: wanfed.v1.ReadIndexResponse
+	(*CommitResponse_Result)(nil), // 11: wanfed.v1.CommitResponse.Result
+	(*Resource)(nil),              // 12: wanfed.v1.Resource
+	(*ID)(nil),                    // 13: wanfed.v1.ID
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_api_pb_store_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.Op.put:type_name -> wanfed.v1.Put
 	2,  // 1: wanfed.v1.Op.remove:type_name -> wanfed.v1.Remove
 	3,  // 2: wanfed.v1.Op.replica:type_name -> wanfed.v1.Replica
 	4,  // 3: wanfed.v1.Op.expect:type_name -> wanfed.v1.Expect
-	11, // 4: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
-	12, // 5: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
-	13, // 6: wanfed.v1.Remove.at:type_name -> google.protobuf.Timestamp
-	11, // 7: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
-	12, // 8: wanfed.v1.Expect.id:type_name -> wanfed.v1.ID
-	0,  // 9: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
-	5,  // 10: wanfed.v1.CommitRequest.batch:type_name -> wanfed.v1.Batch
-	10, // 11: wanfed.v1.CommitResponse.results:type_name -> wanfed.v1.CommitResponse.Result
-	11, // 12: wanfed.v1.CommitResponse.Result.resource:type_name -> wanfed.v1.Resource
-	6,  // 13: wanfed.v1.StoreService.Commit:input_type -> wanfed.v1.CommitRequest
-	8,  // 14: wanfed.v1.StoreService.ReadIndex:input_type -> wanfed.v1.ReadIndexRequest
-	7,  // 15: wanfed.v1.StoreService.Commit:output_type -> wanfed.v1.CommitResponse
-	9,  // 16: wanfed.v1.StoreService.ReadIndex:output_type -> wanfed.v1.ReadIndexResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	5,  // 4: wanfed.v1.Op.overwrite:type_name -> wanfed.v1.Overwrite
+	12, // 5: wanfed.v1.Put.resource:type_name -> wanfed.v1.Resource
+	13, // 6: wanfed.v1.Remove.id:type_name -> wanfed.v1.ID
+	14, // 7: wanfed.v1.Remove.at:type_name -> google.protobuf.Timestamp
+	12, // 8: wanfed.v1.Replica.resource:type_name -> wanfed.v1.Resource
+	13, // 9: wanfed.v1.Expect.id:type_name -> wanfed.v1.ID
+	12, // 10: wanfed.v1.Overwrite.resource:type_name -> wanfed.v1.Resource
+	0,  // 11: wanfed.v1.Batch.ops:type_name -> wanfed.v1.Op
+	6,  // 12: wanfed.v1.CommitRequest.batch:type_name -> wanfed.v1.Batch
+	11, // 13: wanfed.v1.CommitResponse.results:type_name -> wanfed.v1.CommitResponse.Result
+	12, // 14: wanfed.v1.CommitResponse.Result.resource:type_name -> wanfed.v1.Resource
+	7,  // 15: wanfed.v1.StoreService.Commit:input_type -> wanfed.v1.CommitRequest
+	9,  // 16: wanfed.v1.StoreService.ReadIndex:input_type -> wanfed.v1.ReadIndexRequest
+	8,  // 17: wanfed.v1.StoreService.Commit:output_type -> wanfed.v1.CommitResponse
+	10, // 18: wanfed.v1.StoreService.ReadIndex:output_type -> wanfed.v1.ReadIndexResponse
+	17, // [17:19] is the sub-list for method output_type
+	15, // [15:17] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_store_proto_init() }
@@ -751,6 +829,7 @@ func file_api_pb_store_proto_init() {
 		(*Op_Remove)(nil),
 		(*Op_Replica)(nil),
 		(*Op_Expect)(nil),
+		(*Op_Overwrite)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -758,7 +837,7 @@ func file_api_pb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_store_proto_rawDesc), len(file_api_pb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -59,6 +60,8 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 	switch o := op.GetOp().(type) {
 	case *pb.Op_Put:
 		return b.put(o.Put)
+	case *pb.Op_Overwrite:
+		return b.overwrite(o.Overwrite)
 	case *pb.Op_Replica:
 		return b.replica(o.Replica.GetResource())
 	case *pb.Op_Remove:
@@ -93,6 +96,22 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 		return b.delete(old, since), nil
 	}
 	return b.store(r, old), nil
+}
+
+// overwrite is a put of what o's resource becomes over the one that is there.
+func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
+	r := o.GetResource()
+	if old := b.db.find(r.Id); old != nil {
+		r.Id.Uid, r.Owner, r.Status = old.Id.Uid, old.Owner, old.Status
+		if o.GetKeepMetadata() {
+			r.Metadata = old.Metadata
+		}
+		// Not as messages: servers of several versions may know them differently, and must agree.
+		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() && bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
+			r.Generation = old.Generation
+		}
+	}
+	return b.put(&pb.Put{Resource: r, ExpectVersion: resource.AnyVersion})
 }
 
 func expectPut(old, r *pb.Resource, expect string) error {

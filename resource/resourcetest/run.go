@@ -40,6 +40,8 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 		{"InvalidOps", testInvalidOps},
 		{"Batch", testBatch},
 		{"Expect", testExpect},
+		{"Overwrite", testOverwrite},
+		{"OverwriteTogether", testOverwriteTogether},
 		{"Remove", testRemove},
 		{"EndedContext", testEndedContext},
 		{"Immutable", testImmutable},

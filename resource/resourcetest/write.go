@@ -109,6 +109,8 @@ func testInvalidOps(e *env) {
 		resource.PutOp(with(func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: resource.Wildcard} }), ""),
 		resource.PutOp(with(func(r *pb.Resource) { r.Owner = &pb.ID{Type: e.typ, Name: "no-uid"} }), ""),
 		resource.ReplicaOp(with(func(r *pb.Resource) { r.Id.Uid = "" })),
+		resource.OverwriteOp(nil, false),
+		resource.OverwriteOp(with(func(r *pb.Resource) { r.Id.Uid = "" }), true),
 		resource.ExpectOp(resource.Query{Prefix: "a"}, nil),
 		resource.ExpectOp(resource.Query{Type: e.typ, Prefix: "a\x00"}, nil),
 		resource.ExpectOp(resource.Query{Type: e.typ, Tenancy: &pb.Tenancy{Namespace: resource.Wildcard}}, nil),

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package kv
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// counted counts what a Store asks of its backend.
+type counted struct {
+	resource.Backend
+	commits, reads atomic.Int64
+}
+
+func (c *counted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	c.commits.Add(1)
+	return c.Backend.Commit(ctx, ops...)
+}
+
+func (c *counted) Read(ctx context.Context, how resource.Consistency, id *pb.ID) (*pb.Resource, error) {
+	c.reads.Add(1)
+	return c.Backend.Read(ctx, how, id)
+}
+
+// TestPutTogether: of clients that write the same key without a condition each needs one step, and none a second one. A key keeps
+// what stands beside its value.
+func TestPutTogether(t *testing.T) {
+	b := memory.New()
+	defer b.Close()
+	c := &counted{Backend: b}
+	s := newStore(t, c, operator())
+	mustPut(t, s, "one", "first")
+	first := get(t, s, "one")
+	r, err := b.Read(t.Context(), resource.Strong, resource.ID(EntryType, "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = proto.CloneOf(r)
+	r.Metadata = map[string]string{"of": "somebody"}
+	if _, err := b.Commit(t.Context(), resource.PutOp(r, r.Version)); err != nil {
+		t.Fatal(err)
+	}
+
+	const clients, each = 64, 10
+	commits, reads := c.commits.Load(), c.reads.Load()
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			for range each {
+				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)}, Only{}); err != nil || !done {
+					t.Error(done, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n, m := c.commits.Load()-commits, c.reads.Load()-reads; n != clients*each || m != 0 {
+		t.Errorf("%d writes took %d commits and %d reads", clients*each, n, m)
+	}
+	last := get(t, s, "one")
+	if len(last.Value) != 1 || uint64(last.Value[0]) != last.Flags || last.CreateIndex != first.CreateIndex {
+		t.Errorf("%+v, made as %+v", last, first)
+	}
+	if now, err := b.Read(t.Context(), resource.Strong, r.Id); err != nil || now.Metadata["of"] != "somebody" {
+		t.Errorf("%v, %v", now, err)
+	}
+	if done, err := s.Put(t.Context(), Entry{Key: "one"}, If(first.ModifyIndex)); done || err != nil {
+		t.Errorf("a condition that does not hold: %t, %v", done, err)
+	}
+}

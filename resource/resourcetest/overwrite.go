@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcetest
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// testOverwrite: data and metadata are new, all else is that of the resource that is there.
+func testOverwrite(e *env) {
+	over := func(r *pb.Resource, keep bool) *pb.Resource {
+		e.Helper()
+		return e.commit(resource.OverwriteOp(r, keep))[0]
+	}
+	owner := e.put(e.fresh("o", "1"), "")
+	made := over(e.fresh("a", "1"), false)
+	if made.CreateIndex != made.ModifyIndex || e.text(e.read(made.Id)) != "1" {
+		e.Errorf("made %v", made)
+	}
+	e.commit(resource.RemoveOp(made.Id, ""))
+
+	first := e.fresh("a", "1")
+	first.Owner, first.Metadata = owner.Id, map[string]string{"k": "v"}
+	first.Status = map[string]*pb.Status{"c": {ObservedGeneration: first.Generation}}
+	first = e.put(first, "")
+	given := e.fresh("a", "2") // with a uid, a generation and no status of its own
+	given.Metadata = map[string]string{"l": "w"}
+	second := over(given, false)
+	want := proto.CloneOf(first)
+	want.Data, want.Metadata, want.Generation = given.Data, given.Metadata, given.Generation
+	want.Version, want.ModifyIndex = second.Version, second.ModifyIndex
+	e.same([]*pb.Resource{second, e.read(first.Id)}, []*pb.Resource{want, want})
+	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex {
+		e.Errorf("version %s, modify index %d after %s, %d", second.Version, second.ModifyIndex, first.Version, first.ModifyIndex)
+	}
+	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
+
+	third := over(e.fresh("a", "2"), true)
+	if third.Generation != second.Generation || !maps.Equal(third.Metadata, second.Metadata) || third.Version == second.Version {
+		e.Errorf("the same data over %v is %v", second, third)
+	}
+	if owned, err := e.b.ListByOwner(e.ctx, owner.Id); err != nil || len(owned) != 1 {
+		e.Errorf("the owner has %v, %v", owned, err)
+	}
+	next := e.fresh("a", "2")
+	next.Id.Type = proto.CloneOf(e.typ)
+	next.Id.Type.GroupVersion = "v2"
+	if fourth := over(next, true); fourth.Generation == third.Generation || fourth.Id.Uid != first.Id.Uid || fourth.Id.Type.GroupVersion != "v2" {
+		e.Errorf("as another version it is %v", fourth)
+	}
+
+	orphan := e.fresh("b", "1")
+	orphan.Owner = e.fresh("nobody", "").Id
+	e.refused(resource.ErrNotFound, resource.OverwriteOp(orphan, false))
+	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false)) // an op sees those before it
+	if out[0].Id.Uid != out[1].Id.Uid || e.text(out[1]) != "2" {
+		e.Errorf("twice in a batch: %v", out)
+	}
+	e.refused(resource.ErrConflict, resource.OverwriteOp(e.fresh("c", "3"), false), resource.PutOp(e.fresh("c", "4"), ""))
+
+	held := e.fresh("d", "1")
+	held.Metadata = map[string]string{resource.FinalizersKey: "f"}
+	held = e.put(held, "")
+	e.commit(resource.RemoveOp(held.Id, ""))
+	e.refused(resource.ErrMarked, resource.OverwriteOp(e.fresh("d", "2"), true))
+	e.refused(resource.ErrMarked, resource.OverwriteOp(e.fresh("d", "2"), false))
+	marked := e.fresh("c", "5")
+	marked.Metadata = map[string]string{resource.DeletionKey: e.read(held.Id).Metadata[resource.DeletionKey]}
+	e.refused(resource.ErrInvalid, resource.OverwriteOp(marked, false))
+}
+
+// testOverwriteTogether writes one resource from several goroutines: each write lands, each at once.
+func testOverwriteTogether(e *env) {
+	const writers, each = 8, 10
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	versions := map[string]string{} // and the data of each
+	uids := map[string]bool{}
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				r := e.fresh("n", strconv.Itoa(w*each+i))
+				out, err := e.b.Commit(e.ctx, resource.OverwriteOp(r, false))
+				if err != nil {
+					e.Error(err)
+					return
+				}
+				mu.Lock()
+				versions[out[0].Version] = e.text(out[0])
+				uids[out[0].Id.Uid] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	last := e.read(resource.ID(e.typ, "n"))
+	if len(versions) != writers*each || len(uids) != 1 || versions[last.Version] != e.text(last) {
+		e.Errorf("%d versions and %d uids of %d writes; the last is %v", len(versions), len(uids), writers*each, last)
+	}
+}
