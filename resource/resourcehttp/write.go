@@ -88,7 +88,9 @@ func (q *request) body() ([]byte, error) {
 	rc := http.NewResponseController(q.w)
 	_ = rc.SetReadDeadline(time.Now().Add(patience)) // refused only where there is no connection
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, MaxBody))
-	_ = rc.SetReadDeadline(time.Time{}) // else it would end the request
+	if err == nil {
+		_ = rc.SetReadDeadline(time.Time{}) // else it would end the request
+	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, fmt.Errorf("%w: its body must be at most %d bytes", errTooLarge, MaxBody)
 	}

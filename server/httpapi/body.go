@@ -7,12 +7,36 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/wanfed/wanfed/resource"
 )
 
 // MaxRequestBody bounds the body of a request, in bytes: a resource, and what is around it.
 const MaxRequestBody = resource.MaxSize + 64<<10
+
+// bodyTime is how long the body of a request may take to come.
+const bodyTime = 30 * time.Second
+
+// boundBody bounds the time for a body, which net/http reads after the handler if that does not.
+func boundBody(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime)) // refused only where there is no connection: in tests
+	return &boundedBody{body, rc}
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	rc *http.ResponseController
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.rc.SetReadDeadline(time.Time{}) // else it would end the request: net/http reads on, to see when the client goes
+	}
+	return n, err
+}
 
 // body reads that of a request which is no read.
 func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {

@@ -119,10 +119,15 @@ func New(cfg Config) (http.Handler, error) {
 // afterWait is how long a request may take besides the wait it asks for: asking elsewhere, writing the answer.
 const afterWait = 30 * time.Second
 
-// bounded ends writes to a client that does not read. net/http takes the deadline back after each request.
+// bounded ends writes to a client that does not read, and reads of a body that does not come. net/http takes the deadlines back after
+// each request.
 func bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setDeadline(w, afterWait)
+		if r.Body != nil && r.Body != http.NoBody {
+			setDeadline(w, bodyTime+afterWait) // net/http may read the rest before it writes
+			r.Body = boundBody(w, r.Body)
+		}
 		next.ServeHTTP(w, r)
 	})
 }
