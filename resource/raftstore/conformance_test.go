@@ -19,17 +19,20 @@ import (
 )
 
 func TestConformanceSingle(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "a")
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.leader) })
 }
 
 func TestConformanceLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "a", "b", "c")
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.leader) })
 }
 
 // TestConformanceFollower: a follower that has its leader do what only that can keeps every promise that the leader does.
 func TestConformanceFollower(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, "a", "b", "c")
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.follower) })
 }

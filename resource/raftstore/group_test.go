@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -176,7 +177,11 @@ func TestFollower(t *testing.T) {
 
 // TestNoMajority: a leader that is alone says so, in time, and does not claim to know what became of a write.
 func TestNoMajority(t *testing.T) {
-	nw := loopback(t)
+	synctest.Test(t, testNoMajority)
+}
+
+func testNoMajority(t *testing.T) {
+	nw := pipes()
 	all := group(t, nw, nil) // it goes on leading, for a while
 	leader := awaitLeader(t, values(all)...)
 	r := put(t, leader, "x", "1")
@@ -205,7 +210,11 @@ func TestNoMajority(t *testing.T) {
 
 // TestMembers: one server becomes three, and two again without its leader.
 func TestMembers(t *testing.T) {
-	nw := loopback(t)
+	synctest.Test(t, testMembers)
+}
+
+func testMembers(t *testing.T) {
+	nw := pipes()
 	config := func(node string) Config {
 		cfg := nw.config(t, node, t.TempDir())
 		cfg.Heartbeat = 500 * time.Millisecond // the group loses its leader at the end

@@ -113,12 +113,12 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config is a store's for tests: small files, and a heartbeat that no busy machine misses.
+// config is a store's for tests: small files, and a heartbeat that no busy machine misses: a leader leads on for half of it.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),
 		Logger:    testLogger().With("me", node),
-		Heartbeat: 2 * time.Second, SegmentSize: 256 << 10,
+		Heartbeat: 4 * time.Second, SegmentSize: 256 << 10,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/wanfed/wanfed/resource"
@@ -99,7 +100,11 @@ func TestNonvoter(t *testing.T) {
 
 // TestTransferTo: leadership goes where it is sent, or stays.
 func TestTransferTo(t *testing.T) {
-	nw := loopback(t)
+	synctest.Test(t, testTransferTo)
+}
+
+func testTransferTo(t *testing.T) {
+	nw := pipes()
 	all := group(t, nw, func(c *Config) { c.Heartbeat = 500 * time.Millisecond })
 	leader := awaitLeader(t, values(all)...)
 	put(t, leader, "x", "1")
@@ -127,7 +132,21 @@ func TestTransferTo(t *testing.T) {
 	if err := from.TransferLeadershipTo(ctx, "a"); err == nil {
 		t.Error("leadership went to a server that is cut off")
 	}
+
+	// The leader loses leadership meanwhile, but not to that one, which cannot win.
+	from = write(t, []*Store{all["b"], all["c"]}, "y", "1")
+	third := values(all, from, all["a"])[0]
+	done := make(chan error, 1)
+	go func() { done <- from.TransferLeadershipTo(t.Context(), "a") }()
+	synctest.Wait()
+	nw.isolate(from.cfg.Node, true)
+	until(t, "it leads no more", []*Store{from}, func() bool { return !from.IsLeader() })
 	nw.isolate("a", false)
+	awaitLeader(t, third)
+	nw.isolate(from.cfg.Node, false)
+	if err := <-done; err == nil || !strings.Contains(err.Error(), third.cfg.Node+" was elected meanwhile, not a") {
+		t.Errorf("leadership went to %s: %v", third.cfg.Node, err)
+	}
 	s := write(t, values(all), "z", "1")
 	if got := textOf(t, s, resource.Strong, "y"); got != "1" {
 		t.Errorf("y = %q afterwards", got)

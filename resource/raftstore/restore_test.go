@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -239,7 +240,11 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 // that was acknowledged after it; also once the leader is lost, and on a server that was away.
 func TestRestoreGroup(t *testing.T) {
 	t.Parallel()
-	nw := loopback(t)
+	synctest.Test(t, testRestoreGroup)
+}
+
+func testRestoreGroup(t *testing.T) {
+	nw := pipes()
 	all := group(t, nw, calm)
 	leader := write(t, values(all), "x", "saved")
 	m, data := saveData(t, leader)
@@ -328,7 +333,11 @@ func same(t *testing.T, stores []*Store) {
 // and it does not mix what it has with what they have, neither now nor after a restart.
 func TestRestoreLost(t *testing.T) {
 	t.Parallel()
-	nw := loopback(t)
+	synctest.Test(t, testRestoreLost)
+}
+
+func testRestoreLost(t *testing.T) {
+	nw := pipes()
 	all := group(t, nw, nil)
 	leader := awaitLeader(t, values(all)...)
 	put(t, leader, "x", "saved")
@@ -397,7 +406,11 @@ func awaitFailed(t *testing.T, s *Store) {
 // the others go on without it.
 func TestRestoreLostByAFollower(t *testing.T) {
 	t.Parallel()
-	nw := loopback(t)
+	synctest.Test(t, testRestoreLostByAFollower)
+}
+
+func testRestoreLostByAFollower(t *testing.T) {
+	nw := pipes()
 	names := []string{"a", "b", "c", "d", "e"}
 	all := make(map[string]*Store)
 	for _, node := range names {
@@ -449,7 +462,11 @@ func TestRestoreLostByAFollower(t *testing.T) {
 // TestRestoreByAMajority: what a leader and one follower have restored, and no more, stays when the leader is lost.
 func TestRestoreByAMajority(t *testing.T) {
 	t.Parallel()
-	nw := loopback(t)
+	synctest.Test(t, testRestoreByAMajority)
+}
+
+func testRestoreByAMajority(t *testing.T) {
+	nw := pipes()
 	all := group(t, nw, calm)
 	leader := write(t, values(all), "x", "saved")
 	m, data := saveData(t, leader)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -151,7 +152,11 @@ func TestDiskFull(t *testing.T) {
 // TestDiskFullFollower: the disk of one of three is full; the others go on, and what it lacks is sent to it when it has room.
 func TestDiskFullFollower(t *testing.T) {
 	small := smallDisk(t, 4<<20)
-	nw := loopback(t)
+	synctest.Test(t, func(t *testing.T) { diskFullFollower(t, small) })
+}
+
+func diskFullFollower(t *testing.T, small string) {
+	nw := pipes()
 	all := group(t, nw, func(c *Config) {
 		if c.Node == "a" {
 			c.Dir = small

@@ -33,7 +33,8 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 }
 
 // TransferLeadershipTo hands leadership to that voter and no other, once its log is level. It blocks for a few round trips, at
-// most an election timeout. Only the leader can: resource.ErrNotLeader.
+// most an election timeout, and until this server knows who leads. An error says so if another does. Only the leader can:
+// resource.ErrNotLeader.
 func (s *Store) TransferLeadershipTo(ctx context.Context, node string) error {
 	voters, err := s.Peers()
 	switch {
@@ -46,7 +47,34 @@ func (s *Store) TransferLeadershipTo(ctx context.Context, node string) error {
 	case !slices.Contains(voters, node):
 		return fmt.Errorf("transfer leadership: %s is no voter; the voters are %v", node, voters)
 	}
-	return s.transfer(ctx, []func() raft.Future{s.transferTo(node)})
+	if err := s.transfer(ctx, []func() raft.Future{s.transferTo(node)}); err != nil {
+		return err
+	}
+	return s.wentTo(ctx, node)
+}
+
+// wentTo waits until a leader is known, for a few elections at most: an error unless it is node. For Raft a transfer has succeeded when
+// this server leads no more, whatever the reason.
+func (s *Store) wentTo(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*s.cfg.Heartbeat)
+	defer cancel()
+	for {
+		_, changed := s.current()
+		switch _, id := s.raft.LeaderWithID(); string(id) {
+		case node:
+			return nil
+		case "":
+		default:
+			return fmt.Errorf("transfer leadership: %s was elected meanwhile, not %s; ask that one to hand it over", id, node)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("transfer leadership: given up, and who leads now is not known yet: %w", ctx.Err())
+		case <-s.donec:
+			return fmt.Errorf("transfer leadership: %w", resource.ErrClosed)
+		}
+	}
 }
 
 func (s *Store) transferTo(node string) func() raft.Future {
