@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -121,10 +123,15 @@ func (b *Routed) readIndex(ctx context.Context) (uint64, error) {
 // remoteReadError says why the leader told no index. One that cannot be asked is none.
 func remoteReadError(err error) error {
 	known := FromStatus(err)
-	if st := status.Convert(err); st.Code() == codes.Unavailable && !errors.Is(known, ErrNotLeader) {
-		return fmt.Errorf("%w, and the one that is known cannot be asked: %s", ErrNotLeader, st.Message())
+	if status.Code(err) == codes.Unavailable && !errors.Is(known, ErrNotLeader) {
+		return notAsked(err)
 	}
 	return known
+}
+
+// notAsked is what a call to the leader fails with that was not sent to it.
+func notAsked(err error) error {
+	return fmt.Errorf("%w, and the one that is known cannot be asked: %s", ErrNotLeader, status.Convert(err).Message())
 }
 
 // Read is Backend's. A strong one blocks for a round trip to the leader, and it to a majority.
@@ -165,9 +172,10 @@ func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, err
 	if leader == nil {
 		return b.local.Commit(ctx, ops...)
 	}
-	out, err := leader.Commit(ctx, &pb.CommitRequest{Batch: &pb.Batch{Ops: ops}})
+	var at grpcpeer.Peer // stays empty if the batch was not sent
+	out, err := leader.Commit(ctx, &pb.CommitRequest{Batch: &pb.Batch{Ops: ops}}, grpc.Peer(&at))
 	if err != nil {
-		return nil, remoteCommitError(err)
+		return nil, remoteCommitError(err, at.Addr != nil)
 	}
 	if len(out.GetResults()) != len(ops) {
 		return nil, fmt.Errorf("commit: %w: the leader answered %d ops with %d results", ErrUnknownOutcome, len(ops), len(out.GetResults()))
@@ -179,19 +187,26 @@ func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, err
 	return stored, nil
 }
 
-// remoteCommitError says what became of a batch that was handed to the leader.
-func remoteCommitError(err error) error {
+// remoteCommitError says what became of a batch that was handed to the leader, if it was sent.
+func remoteCommitError(err error, sent bool) error {
 	known := FromStatus(err)
 	for _, class := range errorClasses {
 		if errors.Is(known, class.err) && class.code != codes.DeadlineExceeded && class.code != codes.Canceled {
 			return known
 		}
 	}
+	switch code := status.Code(err); {
+	case sent:
+	case code == codes.Unavailable:
+		return fmt.Errorf("commit: %w", notAsked(err))
+	case code == codes.DeadlineExceeded, code == codes.Canceled:
+		return fmt.Errorf("commit at the leader, which was not reached in time: nothing was written: %w", known)
+	}
 	switch status.Code(err) {
 	case codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted: // it was not begun
 		return fmt.Errorf("commit at the leader: %w", err)
 	}
-	return fmt.Errorf("commit at the leader: %w", errors.Join(ErrUnknownOutcome, known))
+	return fmt.Errorf("commit at the leader: %w: %w", ErrUnknownOutcome, known)
 }
 
 // StoreService answers what a Routed of another server asks of a leader's Replica. Whoever serves it lets servers of the

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -32,10 +33,18 @@ func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
 func (r *replica) Trouble() error                            { return r.why }
 func (r *replica) ReadIndex(context.Context) (uint64, error) { r.asked++; return 1, nil }
 
-// answers is a leader that answers every call with err.
-type answers struct{ err error }
+// answers is a leader whose calls end with err, before or after they were sent.
+type answers struct {
+	err  error
+	sent bool
+}
 
-func (a answers) Commit(context.Context, *pb.CommitRequest, ...grpc.CallOption) (*pb.CommitResponse, error) {
+func (a answers) Commit(_ context.Context, _ *pb.CommitRequest, opts ...grpc.CallOption) (*pb.CommitResponse, error) {
+	for _, o := range opts {
+		if o, ok := o.(grpc.PeerCallOption); ok && a.sent {
+			o.PeerAddr.Addr = &net.TCPAddr{}
+		}
+	}
 	return &pb.CommitResponse{}, a.err
 }
 
@@ -101,19 +110,22 @@ func TestRouted(t *testing.T) {
 		answer error
 		want   error
 		undone bool
+		unsent bool
 	}{
-		{resource.StatusError(resource.ErrNotLeader), resource.ErrNotLeader, true},
-		{resource.StatusError(resource.ErrConflict), resource.ErrConflict, true},
-		{resource.StatusError(resource.ErrUnwritable), resource.ErrUnwritable, true},
-		{resource.StatusError(resource.ErrMarked), resource.ErrMarked, true},
-		{status.Error(codes.PermissionDenied, "no"), nil, true},
-		{status.Error(codes.Unavailable, "connection lost"), resource.ErrUnknownOutcome, false},
-		{status.Error(codes.DeadlineExceeded, "too late"), context.DeadlineExceeded, false},
-		{status.Error(codes.Canceled, "connection closed"), context.Canceled, false},
-		{status.Error(codes.Internal, "boom"), resource.ErrUnknownOutcome, false},
-		{nil, resource.ErrUnknownOutcome, false}, // one result is missing
+		{resource.StatusError(resource.ErrNotLeader), resource.ErrNotLeader, true, false},
+		{resource.StatusError(resource.ErrConflict), resource.ErrConflict, true, false},
+		{resource.StatusError(resource.ErrUnwritable), resource.ErrUnwritable, true, false},
+		{resource.StatusError(resource.ErrMarked), resource.ErrMarked, true, false},
+		{status.Error(codes.PermissionDenied, "no"), nil, true, false},
+		{status.Error(codes.Unavailable, "connection lost"), resource.ErrUnknownOutcome, false, false},
+		{status.Error(codes.Unavailable, "connection refused"), resource.ErrNotLeader, true, true},
+		{status.Error(codes.DeadlineExceeded, "too late"), context.DeadlineExceeded, false, false},
+		{status.Error(codes.DeadlineExceeded, "no connection yet"), context.DeadlineExceeded, true, true},
+		{status.Error(codes.Canceled, "connection closed"), context.Canceled, false, false},
+		{status.Error(codes.Internal, "boom"), resource.ErrUnknownOutcome, false, false},
+		{nil, resource.ErrUnknownOutcome, false, false}, // one result is missing
 	} {
-		far.err = tc.answer
+		far = answers{err: tc.answer, sent: !tc.unsent}
 		err := commit()
 		if err == nil || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(err, resource.ErrUnknownOutcome) == tc.undone {
 			t.Errorf("the leader answers %v: %v", tc.answer, err)

@@ -147,7 +147,7 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 			var resp any
 			resp, err = c.forward(ctx, node, info.FullMethod, req)
 			if !notDone(err) && (status.Code(err) != codes.Unavailable || !r.again) {
-				return resp, err
+				return resp, c.broken(node, err)
 			}
 			pause = time.After(forwardPause) // the leader may be dead, or no longer lead: wait for the next one, or for this one
 		}
@@ -164,11 +164,18 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 
 // noLeader is what a call fails with that has waited for a leader in vain.
 func (c *calls) noLeader() error {
-	if why := c.leader.Trouble(); why != nil {
-		return status.Errorf(codes.Unavailable, "%s has no leader: %s: %v", c.dc, c.node, why)
+	why := "its servers must reach each other (see: wanfed members)"
+	if trouble := c.leader.Trouble(); trouble != nil {
+		why = fmt.Sprintf("%s: %v", c.node, trouble)
 	}
-	return status.Errorf(codes.Unavailable, "%s has no leader; its servers must reach each other (see: wanfed members)", c.dc)
+	return resource.StatusError(leaderless(fmt.Sprintf("%s has no leader; %s", c.dc, why)))
 }
+
+// leaderless is a resource.ErrNotLeader with a text of its own.
+type leaderless string
+
+func (e leaderless) Error() string        { return string(e) }
+func (e leaderless) Is(target error) bool { return target == resource.ErrNotLeader }
 
 // notLeader refuses a call that was forwarded to this server although node leads, at once: the one that forwarded it is behind,
 // and asks again.
@@ -176,7 +183,7 @@ func (c *calls) notLeader(node string) error {
 	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is", c.node, c.dc, resource.ErrNotLeader, node))
 }
 
-// notDone says whether err is the word of a server that did nothing because it does not lead.
+// notDone says whether a call failed before anything was done: there is no leader that took it.
 func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resource.ErrNotLeader) }
 
 // noteDenied counts a call that its service refused. The server that answers does, not the one that forwards.
@@ -184,6 +191,14 @@ func (c *calls) noteDenied(ctx context.Context, method string, err error) {
 	if p, perr := peerFrom(ctx); perr == nil {
 		c.refused.note(p, method, err)
 	}
+}
+
+// broken says of a call that was sent to the leader, and ended without an answer, that it may be done.
+func (c *calls) broken(node string, err error) error {
+	if status.Code(err) != codes.Unavailable || resource.FromStatus(err) != err {
+		return err
+	}
+	return resource.StatusError(fmt.Errorf("at the leader of %s, %s: %w: %s; read before you do it again", c.dc, node, resource.ErrUnknownOutcome, status.Convert(err).Message()))
 }
 
 // forward repeats a call at the leader, for the same caller and with its deadline.
@@ -198,7 +213,7 @@ func (c *calls) forward(ctx context.Context, node, method string, req any) (any,
 	}
 	cc, err := c.conns.to(c.dc, node)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, c.notSent(node, err)
 	}
 	md := metadata.Pairs(onBehalfKey, p.String())
 	if in, ok := metadata.FromIncomingContext(ctx); ok {
@@ -208,10 +223,20 @@ func (c *calls) forward(ctx context.Context, node, method string, req any) (any,
 			}
 		}
 	}
-	if err := cc.Invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply); err != nil {
-		return nil, err
+	var at grpcpeer.Peer // stays empty if the call was not sent
+	err = cc.Invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply, grpc.Peer(&at))
+	switch {
+	case err == nil:
+		return reply, nil
+	case at.Addr == nil && status.Code(err) == codes.Unavailable:
+		return nil, c.notSent(node, err)
 	}
-	return reply, nil
+	return nil, err
+}
+
+// notSent refuses a call that could not be sent to the leader: nothing was done, so that it may be asked again.
+func (c *calls) notSent(node string, err error) error {
+	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is, and cannot be reached: %s", c.node, c.dc, resource.ErrNotLeader, node, status.Convert(err).Message()))
 }
 
 // replyOf makes an empty answer of a method, "/package.Service/Method".

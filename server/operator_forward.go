@@ -72,7 +72,7 @@ func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerI
 	}
 	cc, err := c.conns.to(c.dc, node)
 	if err != nil {
-		return status.Error(codes.Unavailable, err.Error())
+		return c.notSent(node, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,12 +80,16 @@ func (c *calls) relay(ctx context.Context, node string, info *grpc.StreamServerI
 	desc := &grpc.StreamDesc{ClientStreams: info.IsClientStream, ServerStreams: info.IsServerStream}
 	far, err := cc.NewStream(ctx, desc, info.FullMethod)
 	switch {
+	case status.Code(err) == codes.Unavailable:
+		return c.notSent(node, err)
 	case err != nil:
 		return err
 	case info.IsClientStream && info.IsServerStream:
 		return status.Errorf(codes.Unimplemented, "%s goes both ways: call the leader, %s", info.FullMethod, node)
 	}
-	if header, err := far.Header(); err != nil {
+	if header, err := far.Header(); status.Code(err) == codes.Unavailable {
+		return c.notSent(node, err)
+	} else if err != nil {
 		return err
 	} else if len(header.Get(leaderKey)) == 0 {
 		if err := far.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {

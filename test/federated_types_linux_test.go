@@ -67,6 +67,12 @@ type sharers struct {
 
 func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
 	f.t.Helper()
+	return pb.NewResourceServiceClient(operatorAt(f.t, s, f.identity(s)))
+}
+
+// identity is that of an operator of a server's datacenter.
+func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
+	f.t.Helper()
 	files, err := f.l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "cli-"+s.Name)
 	if err != nil {
 		f.t.Fatal(err)
@@ -75,7 +81,7 @@ func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return pb.NewResourceServiceClient(operatorAt(f.t, s, id))
+	return id
 }
 
 func (f *sharers) doc(name string, n int) *pb.Resource {

@@ -89,7 +89,7 @@ func commitError(err error) error {
 	case errors.Is(err, errRefused), errors.Is(err, resource.ErrUnwritable):
 		return err
 	default: // leadership lost, disk fault, shutdown or our own impatience: the entry may be in the log of some server
-		return errors.Join(resource.ErrUnknownOutcome, err)
+		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
 	}
 }
 

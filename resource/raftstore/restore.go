@@ -206,7 +206,7 @@ func (s *Store) restoreError(err error, index uint64) error {
 	case err == nil:
 		return nil
 	case s.restoring.Load() != nil, s.raft.LastIndex() >= index: // under way, or done here and perhaps nowhere else
-		return errors.Join(resource.ErrUnknownOutcome, err)
+		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return resource.ErrNotLeader
 	}

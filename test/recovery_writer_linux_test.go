@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/test/lab"
+)
+
+// TestWritersOutliveTheLeader has followers take writes, by gRPC and by HTTP, one after the other, while the leader is killed and
+// started again. What had not been sent to it is not done, and waits for the next leader: besides the writes that it had, none fails.
+func TestWritersOutliveTheLeader(t *testing.T) {
+	alongside(t)
+	l := lab.New(t)
+	dc := l.Add(3, 1)
+	dc.Start()
+	awaitWhole(t, l, 30*time.Second, "start")
+	leader := leaderOf(t, dc)
+	f := &sharers{t: t, l: l}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	kill, done := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var writers, going sync.WaitGroup
+	failed := map[string][]error{}
+	write := func(name string, do func(n int) error) {
+		going.Add(1)
+		writers.Go(func() {
+			n := 0
+			defer func() { t.Logf("%s: %d writes", name, n) }()
+			for ; ; n++ {
+				if n == 20 {
+					going.Done()
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := do(n); err != nil {
+					mu.Lock()
+					failed[name] = append(failed[name], err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, s := range slices.DeleteFunc(slices.Clone(dc.Servers), func(s *lab.Node) bool { return s == leader }) {
+		c := f.operator(s)
+		write("gRPC at "+s.Name, func(n int) error {
+			_, err := c.Write(ctx, &pb.WriteRequest{Resource: f.doc("d-"+s.Name, n)})
+			return err
+		})
+		client := f.browser(s)
+		write("HTTP at "+s.Name, func(n int) error {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/k-"+s.Name, strings.NewReader(fmt.Sprint(n)))
+			if err != nil {
+				return err
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("status %d: %s, %v", resp.StatusCode, body, err)
+			}
+			return nil
+		})
+	}
+	go func() { going.Wait(); close(kill) }()
+	select {
+	case <-kill:
+	case <-ctx.Done():
+		t.Fatal("no writes")
+	}
+	leader.Kill()
+	lab.Eventually(t, 20*time.Second, "another leader", func(ctx context.Context) error {
+		for _, s := range dc.Servers {
+			var addr string
+			if s == leader {
+				continue
+			}
+			if err := s.Get(ctx, "/v1/status/leader", &addr); err != nil || addr == "" || addr == leader.ServerAddr() {
+				return fmt.Errorf("%s says %q leads: %v", s.Name, addr, err)
+			}
+		}
+		return nil
+	})
+	leader.StartServer()
+	awaitWhole(t, l, 30*time.Second, "restart")
+	close(done)
+	writers.Wait()
+	for name, errs := range failed {
+		if len(errs) > 1 {
+			t.Errorf("%s: %d writes failed; the first: %v; the last: %v", name, len(errs), errs[0], errs[len(errs)-1])
+		} else {
+			t.Logf("%s: %v", name, errs[0])
+		}
+	}
+}
+
+// browser is an operator's client of a server's HTTP API.
+func (f *sharers) browser(s *lab.Node) *http.Client {
+	f.t.Helper()
+	config := operatorConfig(f.identity(s), s)
+	config.NextProtos = nil
+	tr := &http.Transport{DialContext: lab.DialIn(s.NS), TLSClientConfig: config}
+	f.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
+}
