@@ -41,10 +41,11 @@ func SplitWANName(name string) (node, dc string, err error) {
 	return node, dc, nil
 }
 
-// Admit returns the rule of who may be a member of the WAN pool of a federation whose primary is primary.
-func Admit(dc, primary string) func(pool.Member) error {
+// Admit returns the rule of who may be a member of the WAN pool of a federation whose primary is primary. Who names another one is
+// told to dispute, if that is not nil.
+func Admit(dc, primary string, dispute func(node, dc, primary string)) func(pool.Member) error {
 	return func(m pool.Member) error {
-		_, theirDC, err := SplitWANName(m.Name)
+		node, theirDC, err := SplitWANName(m.Name)
 		if err != nil {
 			return err
 		}
@@ -52,6 +53,9 @@ func Admit(dc, primary string) func(pool.Member) error {
 			return fmt.Errorf("WAN member %s says its datacenter is %q", m.Name, tag)
 		}
 		if theirs := m.Tags[TagPrimary]; theirs != primary {
+			if dispute != nil {
+				dispute(node, theirDC, theirs)
+			}
 			return fmt.Errorf("%s says the primary datacenter is %q, %s says %q: set the same primary_datacenter everywhere",
 				m.Name, theirs, dc, primary)
 		}

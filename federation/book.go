@@ -25,7 +25,7 @@ import (
 type AddressBookConfig struct {
 	DC, PrimaryDC string
 	Domain        string
-	// PrimaryGateways are the configured addresses; none in the primary.
+	// PrimaryGateways are the configured addresses. The primary does not use them.
 	PrimaryGateways []string
 	Backend         resource.Backend
 	LAN, WAN        *pool.Pool

@@ -24,6 +24,8 @@ type ServiceConfig struct {
 	Backend resource.Backend
 	// DC is this datacenter, PrimaryDC the one that owns federation states.
 	DC, PrimaryDC string
+	// Writable says why states cannot be written here now. Nil: they can in PrimaryDC.
+	Writable func() error
 	// Peer tells who calls, from the verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Alive says whether any server of a datacenter is alive in the WAN pool.
@@ -55,9 +57,8 @@ func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest
 		return nil, err
 	}
 	dc := req.GetState().GetDatacenter()
-	if s.cfg.DC != s.cfg.PrimaryDC {
-		return nil, status.Errorf(codes.FailedPrecondition,
-			"%s is not the primary: federation states are written in %s; call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
+	if err := s.writable(); err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if err := tlsutil.CheckLabel(dc); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "state.datacenter: %v", err)
@@ -75,6 +76,19 @@ func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest
 		return s.remove(ctx, dc, req.Force, peer)
 	}
 	return nil, status.Errorf(codes.InvalidArgument, "op is %v: not an upsert, not a delete", req.Op)
+}
+
+// writable says why states cannot be written here.
+func (s *Service) writable() error {
+	switch {
+	case s.cfg.Writable == nil && s.cfg.DC == s.cfg.PrimaryDC:
+		return nil
+	case s.cfg.Writable != nil:
+		if err := s.cfg.Writable(); err == nil || s.cfg.DC == s.cfg.PrimaryDC {
+			return err
+		}
+	}
+	return fmt.Errorf("%s is not the primary: federation states are written in %s; call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 
 func mayDelete(p tlsutil.Peer, primary string) error {

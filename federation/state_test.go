@@ -92,7 +92,8 @@ func TestValidateState(t *testing.T) {
 }
 
 func TestAdmit(t *testing.T) {
-	admit := Admit("dc3", "dc1")
+	disputed := ""
+	admit := Admit("dc3", "dc1", func(node, dc, primary string) { disputed = node + " " + dc + " " + primary })
 	for _, tt := range []struct {
 		name, dc, primary string
 		want              string
@@ -108,6 +109,9 @@ func TestAdmit(t *testing.T) {
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: %v", tt, err)
 		}
+	}
+	if disputed != "srv1 dc2 dc9" {
+		t.Errorf("disputed by %q", disputed)
 	}
 }
 

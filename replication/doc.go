@@ -40,6 +40,15 @@
 // primary, give way: to the primary's of that name, else they are deleted. That is logged, with their names, before it is done.
 // A Follower stores nothing but records of federated types, whatever the primary sends; the rest is counted.
 //
+// # Which datacenter is the primary
+//
+// Primacy says. It is a record of each datacenter's own store, whose federated records it has, and not what one server is
+// configured with: its leader changes it (Primacy.Lead) when all living servers of the datacenter are configured with another primary.
+// The old primary hands over, and writes nothing from then on; the new one follows it until it has the last of its records, or until
+// it has not answered for 10 s, and makes the copies its own; others follow the old one until the new one can be followed. Only who owns
+// its records can be followed, so that no two follow each other. Indexes of two primaries have nothing to do with each other: the first
+// comparison with another one trusts none.
+//
 // # Pace
 //
 // The network's round trips set it. After an error both retry with back-off (100 ms to 3 s, with jitter), and at once when
@@ -47,6 +56,6 @@
 //
 // # Goroutines
 //
-// AntiEntropy.Run and Follower.Run belong under leadership and join all they start. Source.Run belongs to every server;
+// AntiEntropy.Run and Primacy.Lead, which runs the Follower, belong under leadership and join all they start. Source.Run belongs to every server;
 // Source.Follow runs in its call.
 package replication

@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// FollowerConfig configures a Follower. All is required.
+// FollowerConfig configures a Follower. All is required but Primacy.
 type FollowerConfig struct {
 	Backend resource.Backend
 	// Registry has the types: the federated ones, as they are when the Follower is made, are followed.
@@ -28,6 +28,8 @@ type FollowerConfig struct {
 	// Ways returns a channel that is closed when the way to the primary may have changed.
 	Ways   func() <-chan struct{}
 	Logger *slog.Logger
+	// Primacy says whether the copies here may be of another primary, and is told when they are not. Nil: they never are.
+	Primacy *Primacy
 }
 
 // Follower keeps copies of the primary's federated records.
@@ -120,6 +122,9 @@ func (f *Follower) follow(ctx context.Context) error {
 		return err
 	}
 	t := &talk{f: f, stream: stream, alive: func() { watchdog.Reset(silence) }}
+	if f.cfg.Primacy != nil && f.cfg.Primacy.fresh() {
+		t.fresh, f.position = true, nil
+	}
 	if err := t.hello(ctx); err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}

@@ -40,7 +40,7 @@ type TypeStatus struct {
 	// Records are the copies here. Primary is how many the primary had when the stream began, Unknown those of them of which
 	// this version of wanfed does not know the type.
 	Records, Primary, Unknown uint64
-	// Index is the highest of the primary that a copy came with, Changed when one last came or went, since this server started.
+	// Index is the highest of the primary that a copy came with, Changed when one last came or went since this server started.
 	Index   uint64
 	Changed time.Time
 	// Changes and Bytes are what came, encoded.
@@ -67,13 +67,16 @@ func (f *Follower) Status() DownwardStatus {
 // Types returns how it goes with each type, ordered by name: those that are federated here, and those that the primary has
 // besides. It counts the copies.
 func (f *Follower) Types(ctx context.Context) ([]TypeStatus, error) {
-	records := map[kind]uint64{}
+	records, highest := map[kind]uint64{}, map[kind]uint64{}
 	for _, k := range f.order {
 		all, _, err := f.cfg.Backend.List(ctx, resource.Eventual, k.everywhere())
 		if err != nil {
 			return nil, err
 		}
 		records[k] = uint64(len(all))
+		for _, r := range all {
+			highest[k] = max(highest[k], r.GetPrimaryModifyIndex())
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +84,7 @@ func (f *Follower) Types(ctx context.Context) ([]TypeStatus, error) {
 	for k, st := range f.kinds {
 		t := TypeStatus{
 			Type: k.String(), Records: records[k], Primary: st.primary, Unknown: st.unknown,
-			Index: st.index, Changed: st.changed, Changes: st.changes, Bytes: st.bytes,
+			Index: max(st.index, highest[k]), Changed: st.changed, Changes: st.changes, Bytes: st.bytes,
 		}
 		if types := f.types[k]; types != nil {
 			t.Known, t.Type = true, resource.TypeString(types[0])
@@ -90,6 +93,21 @@ func (f *Follower) Types(ctx context.Context) ([]TypeStatus, error) {
 	}
 	slices.SortFunc(out, func(a, b TypeStatus) int { return strings.Compare(a.Type, b.Type) })
 	return out, nil
+}
+
+// Highest is the highest index of the primary that a copy here has: how far they are, also when the primary was not heard of since
+// the start. 0 also when the store is closed. It reads all copies.
+func (f *Follower) Highest() (index uint64) {
+	for _, k := range f.order {
+		all, _, err := f.cfg.Backend.List(context.Background(), resource.Eventual, k.everywhere()) // of the own memory
+		if err != nil {
+			return 0
+		}
+		for _, r := range all {
+			index = max(index, r.GetPrimaryModifyIndex())
+		}
+	}
+	return index
 }
 
 func (f *Follower) heard() {

@@ -43,6 +43,9 @@ func newFollowing(s *Source, stream grpc.BidiStreamingServer[pb.FollowRequest, p
 func (f *following) run(hello *pb.FollowHello) error {
 	next, resumed := f.s.log.find(hello.GetPosition())
 	begin := &pb.FollowBegin{Resumed: resumed}
+	if f.s.cfg.Primacy != nil {
+		begin.HandedTo = f.s.cfg.Primacy.handedTo()
+	}
 	for _, k := range f.s.kinds {
 		all, _, err := f.records(k)
 		if err != nil {
@@ -114,6 +117,9 @@ func (f *following) compare(reached uint64) error {
 		if err := f.level(reached); err != nil {
 			return err
 		}
+	}
+	if err := f.s.refuses(); err != nil {
+		return err // this server was behind, and is no more
 	}
 	var ready bool
 	if f.next, f.at, ready = f.s.log.end(); !ready {

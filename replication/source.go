@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +31,8 @@ type SourceConfig struct {
 	// Backend is where the records are; its strong reads see what other servers of this datacenter have acknowledged.
 	Backend  resource.Backend
 	Registry *resource.Registry
-	// Primary says whether this datacenter is the primary: only its records may be followed.
+	// Primacy says whether the records are this datacenter's own: only then they may be followed. Nil: Primary does, for good.
+	Primacy *Primacy
 	Primary bool
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
@@ -76,29 +78,78 @@ func (s *Source) Status() SourceStatus {
 	}
 }
 
-// Run collects what changes until ctx ends; nobody can follow before. It does nothing outside the primary. It runs once.
-func (s *Source) Run(ctx context.Context) error {
-	if !s.cfg.Primary {
+// owns says whether the records are this datacenter's own.
+func (s *Source) owns() bool {
+	if s.cfg.Primacy != nil {
+		return s.cfg.Primacy.Owns()
+	}
+	return s.cfg.Primary
+}
+
+// untilOwns returns when owns becomes what is said, or ctx ends.
+func (s *Source) untilOwns(ctx context.Context, owns bool) error {
+	if s.cfg.Primacy != nil {
+		return s.cfg.Primacy.until(ctx, func() bool { return s.owns() == owns })
+	}
+	if s.cfg.Primary != owns {
 		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+// Run collects what changes while this datacenter is the primary, until ctx ends; nobody can follow before. It runs once.
+func (s *Source) Run(ctx context.Context) error {
+	for {
+		err := s.untilOwns(ctx, true)
+		if err == nil {
+			err = s.feedWhile(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil: // the records are another's now
+		case !errors.Is(err, resource.ErrWatchReset):
+			return fmt.Errorf("collect changes of federated records: %w", err)
+		default:
+			s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare anew")
+		}
+	}
+}
+
+// feedWhile is feed as long as this datacenter is the primary; then it returns nil.
+func (s *Source) feedWhile(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		if s.untilOwns(ctx, false) == nil {
+			cancel()
+		}
+	})
+	err := s.feed(ctx)
+	if ctx.Err() != nil {
 		return nil
 	}
-	for {
-		err := s.feed(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !errors.Is(err, resource.ErrWatchReset) {
-			return fmt.Errorf("collect changes of federated records: %w", err)
-		}
-		s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare anew")
+	return err
+}
+
+// refuses says why nobody can follow here.
+func (s *Source) refuses() error {
+	switch {
+	case s.owns():
+		return nil
+	case s.cfg.Primacy == nil:
+		return status.Error(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here")
 	}
+	return s.cfg.Primacy.refuses()
 }
 
 // Follow implements pb.ReplicationServiceServer. It ends when the follower goes, or with ABORTED when that is too far behind or
 // the store was replaced: the follower then begins anew.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	if !s.cfg.Primary {
-		return status.Error(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here")
+	if err := s.refuses(); err != nil {
+		return err
 	}
 	req, err := stream.Recv()
 	if err != nil {

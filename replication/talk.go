@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/grpc"
 
@@ -23,8 +24,12 @@ type talk struct {
 	stream grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse]
 	alive  func() // there is progress
 
-	told    bool                // summaries were sent
-	digests map[kind][]digestID // what was summed up; nil once details were sent
+	// fresh: what is here may be of another primary, so that its indexes mean nothing: two primaries may have used the same.
+	fresh bool
+	// lost and replaced name the own records that the primary has not, or otherwise.
+	lost, replaced []string
+	told           bool                // summaries were sent
+	digests        map[kind][]digestID // what was summed up; nil once details were sent
 }
 
 // digestID is the digest of a record with the id that it has in the store.
@@ -44,16 +49,12 @@ func (t *talk) send(m *pb.FollowRequest) error {
 
 // hello says what is here. Without a position, the summaries follow at once.
 func (t *talk) hello(ctx context.Context) error {
-	hello := &pb.FollowHello{Position: t.f.position, Reached: t.f.Status().Index}
+	hello := &pb.FollowHello{Position: t.f.position}
+	if !t.fresh {
+		hello.Reached = max(t.f.Status().Index, t.f.Highest())
+	}
 	for _, k := range t.f.order {
 		hello.Types = append(hello.Types, t.f.types[k]...)
-		all, _, err := t.f.cfg.Backend.List(ctx, resource.Eventual, k.everywhere())
-		if err != nil {
-			return err
-		}
-		for _, r := range all {
-			hello.Reached = max(hello.Reached, r.GetPrimaryModifyIndex())
-		}
 	}
 	if err := t.send(&pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: hello}}); err != nil {
 		return err
@@ -76,6 +77,9 @@ func (t *talk) summaries(ctx context.Context) error {
 		ds, own := make([]digest, len(all)), make([]digestID, len(all))
 		for i, r := range all {
 			ds[i] = digest{placeOf(r.GetId()), r.GetId().GetUid(), r.GetPrimaryModifyIndex()}
+			if t.fresh {
+				ds[i].index = 0
+			}
 			own[i] = digestID{ds[i], r.GetId()}
 		}
 		t.digests[k] = own
@@ -111,6 +115,11 @@ func (t *talk) take(ctx context.Context, ms []*pb.FollowResponse) error {
 		if begin := m.GetBegin(); begin != nil {
 			t.f.met(begin.GetKinds())
 			t.f.began(begin.GetResumed())
+			if t.fresh {
+				if err := t.f.cfg.Primacy.accepted(ctx); err != nil {
+					return err
+				}
+			}
 			if !begin.GetResumed() && !t.told {
 				t.f.position = nil
 				if err := t.summaries(ctx); err != nil {
@@ -124,7 +133,52 @@ func (t *talk) take(ctx context.Context, ms []*pb.FollowResponse) error {
 			}
 		}
 	}
-	return t.f.commit(ctx, ms)
+	if t.fresh {
+		t.lose(ctx, ms)
+	}
+	if err := t.f.commit(ctx, ms); err != nil || !t.fresh || !reachedSome(ms) {
+		return err
+	}
+	t.fresh = false
+	if len(t.lost)+len(t.replaced) > 0 {
+		t.f.cfg.Logger.Warn("written here while this datacenter was the primary, and not what the primary has: deleted, or replaced by the primary's",
+			"deleted", len(t.lost), "names", firstOf(t.lost), "replaced", len(t.replaced), "of", firstOf(t.replaced))
+	}
+	return t.f.cfg.Primacy.level(ctx)
+}
+
+// maxNamed bounds the names in one line of the log.
+const maxNamed = 100
+
+func firstOf(names []string) []string { return names[:min(len(names), maxNamed)] }
+
+// lose notes which of this datacenter's own records messages end: those that the primary has not, and those that it has otherwise.
+func (t *talk) lose(ctx context.Context, ms []*pb.FollowResponse) {
+	own := func(id *pb.ID) *pb.Resource {
+		r, err := t.f.cfg.Backend.Read(ctx, resource.Eventual, &pb.ID{Type: id.GetType(), Tenancy: id.GetTenancy(), Name: id.GetName()})
+		if err != nil || r.GetPrimaryModifyIndex() != 0 {
+			return nil
+		}
+		return r
+	}
+	name := func(id *pb.ID) string { return id.GetType().GetKind() + " " + id.GetName() }
+	for _, m := range ms {
+		for _, id := range m.GetDeletes() {
+			if own(id) != nil {
+				t.lost = append(t.lost, name(id))
+			}
+		}
+		for _, r := range m.GetUpserts() {
+			if old := own(r.GetId()); old != nil && (old.GetGeneration() != r.GetGeneration() || old.GetId().GetUid() != r.GetId().GetUid()) {
+				t.replaced = append(t.replaced, name(r.GetId()))
+			}
+		}
+	}
+}
+
+// reachedSome says whether with these messages the copies are level with the primary.
+func reachedSome(ms []*pb.FollowResponse) bool {
+	return slices.ContainsFunc(ms, func(m *pb.FollowResponse) bool { return m.GetIndex() > 0 })
 }
 
 // details says what is here in the buckets that differ.

@@ -63,8 +63,10 @@ type parts struct {
 	gateways    *catalog.Gateways
 	reports     *catalog.Reports
 	antiEntropy *replication.AntiEntropy
-	follower    *replication.Follower // nil in the primary
-	followed    *replication.Source   // of use in the primary
+	primacy     *replication.Primacy
+	disputes    *federation.Disputes
+	rivals      rivals
+	followed    *replication.Source // of use in the primary
 	grpc        *grpc.Server
 	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
 	callsLn     net.Listener // of other datacenters' servers

@@ -39,6 +39,7 @@ import (
 func (p *parts) buildPools() (err error) {
 	lanTags := p.tags()
 	lanTags[tagExpect] = strconv.Itoa(p.cfg.BootstrapExpect)
+	lanTags[federation.TagPrimary] = p.cfg.PrimaryDC
 	if p.store.HasState() {
 		lanTags[tagRaft] = "1"
 	}
@@ -57,12 +58,13 @@ func (p *parts) buildPools() (err error) {
 	if err != nil {
 		return err
 	}
+	p.disputes = federation.NewDisputes(p.cfg.DC, p.cfg.PrimaryDC, p.logger)
 	wanTags := p.tags()
 	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
 	p.wan, err = pool.New(pool.Config{
 		Kind: pool.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
-		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC),
+		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Note),
 		Keys:  p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "wan"),
 	})
@@ -110,21 +112,18 @@ func (p *parts) buildRecords() (err error) {
 	if err != nil {
 		return err
 	}
-	apply := p.applyHere
-	if p.cfg.DC != p.cfg.PrimaryDC {
-		apply = p.applyInPrimary
-		p.follower, err = replication.NewFollower(replication.FollowerConfig{
-			Backend: p.store, Registry: p.registry, Ways: p.book.Changed, Logger: p.logger,
-			Connect: func() (pb.ReplicationServiceClient, error) {
-				return pb.NewReplicationServiceClient(p.conns.far(p.cfg.PrimaryDC)), nil
-			},
-		})
-		if err != nil {
-			return err
-		}
+	p.primacy, err = replication.NewPrimacy(replication.PrimacyConfig{
+		DC: p.cfg.DC, Configured: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
+		Named: p.primaries, NamedChanged: p.lan.Changed, Ways: p.book.Changed, Logger: p.logger,
+		Connect: func(dc string) (pb.ReplicationServiceClient, error) {
+			return pb.NewReplicationServiceClient(p.conns.far(dc)), nil
+		},
+	})
+	if err != nil {
+		return err
 	}
 	p.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
-		DC: p.cfg.DC, Backend: p.store, Apply: apply, Ways: p.book.Changed, Logger: p.logger,
+		DC: p.cfg.DC, Backend: p.store, Apply: p.apply, Ways: p.book.Changed, Logger: p.logger,
 	})
 	return err
 }
@@ -140,13 +139,16 @@ func (p *parts) reach(ctx context.Context, dc string) error {
 	return err
 }
 
-func (p *parts) applyHere(ctx context.Context, s *pb.FederationState) error {
-	_, _, err := federation.Upsert(ctx, p.store, s)
-	return err
-}
-
-func (p *parts) applyInPrimary(ctx context.Context, s *pb.FederationState) error {
-	_, err := pb.NewFederationServiceClient(p.conns.far(p.cfg.PrimaryDC)).Apply(ctx, &pb.ApplyFederationStateRequest{
+// apply has the own federation state written in the primary.
+func (p *parts) apply(ctx context.Context, s *pb.FederationState) error {
+	if p.primacy.Of() == p.cfg.DC {
+		if err := p.primacy.Writable(); err != nil {
+			return err
+		}
+		_, _, err := federation.Upsert(ctx, p.store, s)
+		return err
+	}
+	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.Of())).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
 	}, grpc.WaitForReady(true))
 	return err
@@ -160,7 +162,7 @@ func (p *parts) buildGRPC() error {
 		leader: p.store, conns: p.conns, stopping: stopping, refused: p.refused, remoteWrites: p.cfg.RemoteWritesFrom,
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
-		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Peer: peerFrom, Logger: p.logger,
+		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
 		Alive: p.datacenterAlive,
 		Ask: func(dc string) (pb.FederationServiceClient, error) {
 			if _, known := p.book.Load().Hops[dc]; !known {
@@ -184,15 +186,15 @@ func (p *parts) buildGRPC() error {
 	}
 	p.resources, err = resource.NewService(resource.ServiceConfig{
 		Backend: p.routed, Registry: p.registry, Peer: peerFrom,
-		Primary: func() bool { return p.cfg.DC == p.cfg.PrimaryDC },
+		Primary: func() bool { return p.primacy.Writable() == nil },
 		DC:      p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Logger: p.logger,
-		PrimaryClient: func() (pb.ResourceServiceClient, error) { return p.recordsOf(p.cfg.PrimaryDC) },
+		PrimaryClient: p.recordsOfPrimary,
 	})
 	if err != nil {
 		return err
 	}
 	p.followed, err = replication.NewSource(replication.SourceConfig{
-		Backend: p.routed, Registry: p.registry, Primary: p.cfg.DC == p.cfg.PrimaryDC, Logger: p.logger,
+		Backend: p.routed, Registry: p.registry, Primacy: p.primacy, Logger: p.logger,
 	})
 	if err != nil {
 		return err

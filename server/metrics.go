@@ -97,6 +97,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
 		}
 	}
+	c.primary(gauge)
 	c.replication(gauge, count)
 }
 

@@ -200,7 +200,7 @@ func TestOperators(t *testing.T) {
 	for status.Code(err) == codes.FailedPrecondition { // the one that was given up is not over yet
 		got, err = restore(ctx, follower, saved.end, saved.data)
 	}
-	if err != nil || got.Resources != 1 || got.Index <= saved.end.Index {
+	if err != nil || got.Resources != 2 || got.Index <= saved.end.Index { // the state, and which datacenter is the primary
 		t.Fatalf("restored %v, %v", got, err)
 	}
 	awaitStates(t, states, "dc3")

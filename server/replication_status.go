@@ -27,7 +27,7 @@ var (
 
 // replication reports what is copied: at the leader of a secondary, and at every server of the primary.
 func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
-	if c.p.follower == nil {
+	if c.p.primacy.Owns() {
 		st := c.p.followed.Status()
 		gauge(descFollowers, float64(st.Followers))
 		count(descRepSent, st.SentBytes)
@@ -38,8 +38,8 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 	if !c.p.store.IsLeader() {
 		return
 	}
-	st := c.p.follower.Status()
-	gauge(descRepIndex, float64(st.Index))
+	st := c.p.primacy.Follower().Status()
+	gauge(descRepIndex, float64(max(st.Index, c.p.primacy.Follower().Highest())))
 	if !st.LastContact.IsZero() {
 		gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
 	}
@@ -47,7 +47,7 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 	count(descRepBegun, st.Resumed, "resumed")
 	count(descRepBegun, st.Compared, "compared")
 	count(descRepRefuse, st.Refused)
-	types, err := c.p.follower.Types(context.Background()) // of the own memory: it does not wait
+	types, err := c.p.primacy.Follower().Types(context.Background()) // of the own memory: it does not wait
 	if err != nil {
 		return // the store is closed
 	}
@@ -62,14 +62,14 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 
 // replicated lists what is copied, at the leader of a secondary.
 func (s source) replicated(ctx context.Context) ([]api.ReplicatedType, error) {
-	if s.p.follower == nil || !s.p.store.IsLeader() {
+	if s.p.primacy.Owns() || !s.p.store.IsLeader() {
 		return nil, nil
 	}
-	types, err := s.p.follower.Types(ctx)
+	types, err := s.p.primacy.Follower().Types(ctx)
 	if err != nil {
 		return nil, err
 	}
-	st := s.p.follower.Status()
+	st := s.p.primacy.Follower().Status()
 	out := make([]api.ReplicatedType, 0, len(types))
 	for _, t := range types {
 		r := api.ReplicatedType{
@@ -91,7 +91,7 @@ func (s source) replicated(ctx context.Context) ([]api.ReplicatedType, error) {
 func (s source) replicationComponent() api.ComponentStatus {
 	c := api.ComponentStatus{Name: "replication", State: "ok"}
 	switch {
-	case s.p.follower == nil:
+	case s.p.primacy.Owns():
 		st := s.p.followed.Status()
 		c.Detail = fmt.Sprintf("%d secondaries follow this server", st.Followers)
 		if st.Followers == 1 {
@@ -100,12 +100,15 @@ func (s source) replicationComponent() api.ComponentStatus {
 	case !s.p.store.IsLeader():
 		c.Detail = "done by the leader"
 	default:
-		st := s.p.follower.Status()
+		st := s.p.primacy.Follower().Status()
 		if !st.Connected {
 			c.State = "not connected"
 		}
+		at := fmt.Sprintf("primary's index %d", max(st.Index, s.p.primacy.Follower().Highest()))
 		if c.Detail = detailOf(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
-			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
+			c.Detail = fmt.Sprintf("%s, %s", at, c.Detail)
+		} else {
+			c.Detail = fmt.Sprintf("copies have %s; %s", at, c.Detail)
 		}
 		if st.Refused > 0 {
 			c.State = "refuses records"

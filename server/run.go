@@ -135,9 +135,8 @@ func (p *parts) lead(ctx context.Context) error {
 	g.Go(func() error { return p.antiEntropy.Run(gctx) })
 	g.Go(func() error { return p.group.runMembers(gctx) })
 	g.Go(func() error { return resource.Reap(gctx, p.store, p.logger) })
-	if p.follower != nil {
-		g.Go(func() error { return p.follower.Run(gctx) })
-	}
+	g.Go(func() error { return p.primacy.Lead(gctx) })
+	g.Go(func() error { return p.watchRivals(gctx) })
 	err := g.Wait()
 	p.logger.Info("no longer leading the datacenter")
 	if ctx.Err() != nil {

@@ -29,7 +29,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	}
 	leader, _, _ := s.Leader()
 	out := api.Status{
-		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.cfg.PrimaryDC,
+		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.primacy.Of(),
 		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
@@ -44,7 +44,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 }
 
 func (s source) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
-	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.cfg.PrimaryDC}
+	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.primacy.Of()}
 	for _, m := range s.p.wan.Members() {
 		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == pool.StatusLeft {
 			continue
@@ -64,8 +64,8 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 		d.UpdatedAt = state.UpdatedAt.AsTime()
 		d.RecordAge = api.Seconds(time.Since(d.UpdatedAt))
 	}
-	if s.p.follower != nil && !d.Own {
-		if st := s.p.follower.Status(); !st.LastContact.IsZero() {
+	if !s.p.primacy.Owns() && !d.Own {
+		if st := s.p.primacy.Follower().Status(); !st.LastContact.IsZero() {
 			d.ReplicationLag = api.Seconds(lag(st.Connected, st.LastContact))
 		}
 	}
@@ -101,15 +101,17 @@ func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 		return
 	}
 	note(s.p.joiner.LastError(d.Name))
-	if d.Primary && s.p.follower != nil {
-		down := s.p.follower.Status()
+	if d.Primary {
+		down := s.p.primacy.Follower().Status()
 		note(down.LastErrorAt, down.LastError)
 	}
 }
 
 // advice says what an operator should do about a datacenter, or nothing.
 func (s source) advice(d api.DatacenterStatus, state *pb.FederationState) string {
-	switch {
+	switch disputed := s.disputed(d.Name); {
+	case disputed != "":
+		return disputed
 	case d.Own && d.GatewaysKnown == 0:
 		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", d.Name)
 	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
@@ -150,7 +152,7 @@ func (s source) components() []api.ComponentStatus {
 		up := s.p.antiEntropy.Status()
 		add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))
 	}
-	return append(out, s.replicationComponent())
+	return append(out, s.primaryComponent(), s.replicationComponent())
 }
 
 func detailOf(err error, at time.Time, what string) string {

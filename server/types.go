@@ -9,6 +9,7 @@ import (
 	"github.com/wanfed/wanfed/document"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -20,6 +21,7 @@ var types = []func(*resource.Registry) error{
 	document.Register,
 	federation.Register,
 	kv.Register,
+	replication.Register,
 }
 
 func newRegistry() (*resource.Registry, error) {

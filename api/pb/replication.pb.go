@@ -538,7 +538,10 @@ type FollowBegin struct {
 	// The position was known: no summaries are wanted.
 	Resumed bool `protobuf:"varint,1,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// All kinds that are federated here.
-	Kinds         []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// The datacenter that is to be the primary instead of this one, which writes nothing any more: what is to be followed from here on
+	// is all that there will be. Empty: none.
+	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +588,13 @@ func (x *FollowBegin) GetKinds() []*FollowKind {
 		return x.Kinds
 	}
 	return nil
+}
+
+func (x *FollowBegin) GetHandedTo() string {
+	if x != nil {
+		return x.HandedTo
+	}
+	return ""
 }
 
 type FollowKind struct {
@@ -745,6 +755,70 @@ func (x *FollowBuckets) GetBuckets() []uint32 {
 	return nil
 }
 
+// Primary is the data of the resource internal/v1/Primary that each datacenter has: whose federated records it has.
+type Primary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The datacenter's own name: it is the primary. Another: copies of that one's.
+	Datacenter string `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
+	// All copies are that one's. If not, some may still be of the primary before it.
+	Complete bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
+	// In the primary: which datacenter all its servers are told to be a secondary of. It writes nothing any more.
+	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Primary) Reset() {
+	*x = Primary{}
+	mi := &file_api_pb_replication_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Primary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Primary) ProtoMessage() {}
+
+func (x *Primary) ProtoReflect() protoreflect.Message {
+	mi := &file_api_pb_replication_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Primary.ProtoReflect.Descriptor instead.
+func (*Primary) Descriptor() ([]byte, []int) {
+	return file_api_pb_replication_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Primary) GetDatacenter() string {
+	if x != nil {
+		return x.Datacenter
+	}
+	return ""
+}
+
+func (x *Primary) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *Primary) GetHandedTo() string {
+	if x != nil {
+		return x.HandedTo
+	}
+	return ""
+}
+
 var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
@@ -782,10 +856,11 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\adeletes\x18\x04 \x03(\v2\r.wanfed.v1.IDR\adeletes\x125\n" +
 	"\bposition\x18\x05 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12,\n" +
 	"\x05begin\x18\x06 \x01(\v2\x16.wanfed.v1.FollowBeginR\x05begin\x12&\n" +
-	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"T\n" +
+	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"q\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
-	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\"e\n" +
+	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\"e\n" +
 	"\n" +
 	"FollowKind\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
@@ -795,7 +870,13 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets2W\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"b\n" +
+	"\aPrimary\x12\x1e\n" +
+	"\n" +
+	"datacenter\x18\x01 \x01(\tR\n" +
+	"datacenter\x12\x1a\n" +
+	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x1b\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo2W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -811,7 +892,7 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 	return file_api_pb_replication_proto_rawDescData
 }
 
-var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowRequest)(nil),  // 0: wanfed.v1.FollowRequest
 	(*FollowHello)(nil),    // 1: wanfed.v1.FollowHello
@@ -824,28 +905,29 @@ var file_api_pb_replication_proto_goTypes = []any{
 	(*FollowKind)(nil),     // 8: wanfed.v1.FollowKind
 	(*FollowAsk)(nil),      // 9: wanfed.v1.FollowAsk
 	(*FollowBuckets)(nil),  // 10: wanfed.v1.FollowBuckets
-	(*Type)(nil),           // 11: wanfed.v1.Type
-	(*Resource)(nil),       // 12: wanfed.v1.Resource
-	(*ID)(nil),             // 13: wanfed.v1.ID
+	(*Primary)(nil),        // 11: wanfed.v1.Primary
+	(*Type)(nil),           // 12: wanfed.v1.Type
+	(*Resource)(nil),       // 13: wanfed.v1.Resource
+	(*ID)(nil),             // 14: wanfed.v1.ID
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
 	3,  // 1: wanfed.v1.FollowRequest.summary:type_name -> wanfed.v1.FollowSummary
 	4,  // 2: wanfed.v1.FollowRequest.details:type_name -> wanfed.v1.FollowDetails
-	11, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
+	12, // 3: wanfed.v1.FollowHello.types:type_name -> wanfed.v1.Type
 	2,  // 4: wanfed.v1.FollowHello.position:type_name -> wanfed.v1.FollowPosition
-	11, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
-	11, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
+	12, // 5: wanfed.v1.FollowSummary.type:type_name -> wanfed.v1.Type
+	12, // 6: wanfed.v1.FollowDetails.type:type_name -> wanfed.v1.Type
 	5,  // 7: wanfed.v1.FollowDetails.digests:type_name -> wanfed.v1.FollowDigest
-	12, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
-	13, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
+	13, // 8: wanfed.v1.FollowResponse.upserts:type_name -> wanfed.v1.Resource
+	14, // 9: wanfed.v1.FollowResponse.deletes:type_name -> wanfed.v1.ID
 	2,  // 10: wanfed.v1.FollowResponse.position:type_name -> wanfed.v1.FollowPosition
 	7,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
 	9,  // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
 	8,  // 13: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	11, // 14: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	12, // 14: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
 	10, // 15: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	11, // 16: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	12, // 16: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
 	0,  // 17: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
 	6,  // 18: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
 	18, // [18:19] is the sub-list for method output_type
@@ -872,7 +954,7 @@ func file_api_pb_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_pb_replication_proto_rawDesc), len(file_api_pb_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

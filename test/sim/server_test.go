@@ -87,7 +87,7 @@ func (v *server) buildPools() (err error) {
 	}
 	v.wan, err = pool.New(pool.Config{
 		Kind: pool.WAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
-		Advertise: adv, Admit: federation.Admit(v.site.dc, primary), Logger: silent,
+		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: silent,
 	})
 	return err
 }

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// PrimaryType is the type of the one record by which a datacenter remembers whose federated records it has: see Primacy.
+var PrimaryType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Primary"}
+
+// primaryName is the name of that record.
+const primaryName = "primary"
+
+// Register adds PrimaryType to a registry: everybody who may read may see it, and nobody write.
+func Register(g *resource.Registry) error {
+	return g.Register(resource.Registration{
+		Type: PrimaryType, Message: &pb.Primary{}, Scope: resource.ScopeCluster,
+		Authorize: func(_ tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
+			if verb == resource.VerbRead || verb == resource.VerbList {
+				return nil
+			}
+			return errors.New("only the leader writes it, by what primary_datacenter of the servers says")
+		},
+	})
+}
+
+// PrimacyConfig configures a Primacy. All is required.
+type PrimacyConfig struct {
+	// DC is this datacenter, Configured the primary by this server's configuration.
+	DC, Configured string
+	// Backend is this server's store.
+	Backend  resource.Backend
+	Registry *resource.Registry
+	// Named tells what living servers of this datacenter, this one too, are configured with, by node, and which servers of the
+	// datacenter nothing is known of. NamedChanged returns a channel that is closed when that may have changed.
+	Named        func() (named map[string]string, unknown []string)
+	NamedChanged func() <-chan struct{}
+	// Connect returns a client of any server of a datacenter.
+	Connect func(dc string) (pb.ReplicationServiceClient, error)
+	// Ways returns a channel that is closed when the way to other datacenters may have changed.
+	Ways   func() <-chan struct{}
+	Logger *slog.Logger
+}
+
+// Primacy says which datacenter is the primary for this one. What servers are configured with is a wish; what holds is a
+// record of the datacenter's own store, which its leader changes (Lead): so all its servers change at once, when the last of them
+// was told, and what they do fits the records that they have.
+type Primacy struct {
+	cfg      PrimacyConfig
+	follower *Follower
+
+	mu     sync.Mutex
+	target string    // whom the follower follows
+	waits  string    // what Lead waits for, for people
+	handed time.Time // since when this process has seen what HandedTo says
+	to     string    // what it says
+}
+
+// NewPrimacy checks cfg.
+func NewPrimacy(cfg PrimacyConfig) (*Primacy, error) {
+	if cfg.DC == "" || cfg.Configured == "" || cfg.Backend == nil || cfg.Registry == nil || cfg.Named == nil || cfg.NamedChanged == nil ||
+		cfg.Connect == nil || cfg.Ways == nil || cfg.Logger == nil {
+		return nil, errors.New("replication: every field of PrimacyConfig is required")
+	}
+	p := &Primacy{cfg: cfg}
+	var err error
+	p.follower, err = NewFollower(FollowerConfig{
+		Backend: cfg.Backend, Registry: cfg.Registry, Ways: cfg.Ways, Logger: cfg.Logger, Primacy: p,
+		Connect: func() (pb.ReplicationServiceClient, error) { return cfg.Connect(p.following()) },
+	})
+	return p, err
+}
+
+// Follower is what copies the primary's records while Lead runs and another datacenter is the primary.
+func (p *Primacy) Follower() *Follower { return p.follower }
+
+// Of is the datacenter whose federated records are here: the primary, as far as this datacenter is concerned. Before the leader
+// has found out for the first time it is the configured one.
+func (p *Primacy) Of() string {
+	if dc := p.mark().GetDatacenter(); dc != "" {
+		return dc
+	}
+	return p.cfg.Configured
+}
+
+// Owns says whether the federated records here are this datacenter's own: then, and only then, others may follow them.
+func (p *Primacy) Owns() bool { return p.mark().GetDatacenter() == p.cfg.DC }
+
+// refuses says, as an error of a call, why nobody can follow here.
+func (p *Primacy) refuses() error {
+	switch of := p.mark().GetDatacenter(); {
+	case of == p.cfg.DC:
+		return nil
+	case of == "" && p.cfg.Configured == p.cfg.DC:
+		return status.Errorf(codes.Unavailable, "%s does not know yet whether it is the primary", p.cfg.DC)
+	case p.cfg.Configured == p.cfg.DC:
+		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, of)
+	}
+	return status.Errorf(codes.FailedPrecondition, "%s is not the primary: nothing to follow here; it takes %s for the primary", p.cfg.DC, p.Of())
+}
+
+// firstWait is how long a write in the primary waits for the leader to say for the first time that it is one.
+const firstWait = 5 * time.Second
+
+// Writable returns nil where federated records may be written here and now, and else why not. It is for the leader.
+func (p *Primacy) Writable() error {
+	m := p.mark()
+	if m.GetDatacenter() == "" && p.cfg.Configured == p.cfg.DC {
+		ctx, cancel := context.WithTimeout(context.Background(), firstWait)
+		defer cancel()
+		_ = p.until(ctx, func() bool { m = p.mark(); return m.GetDatacenter() != "" })
+	}
+	switch {
+	case m.GetDatacenter() == p.cfg.DC && m.GetHandedTo() == "":
+		return nil
+	case m.GetDatacenter() == p.cfg.DC:
+		return fmt.Errorf("%s has handed its records over to %s, as primary_datacenter of its servers says, and %s has not taken them yet: "+
+			"write again in a moment, or see: wanfed status", p.cfg.DC, m.GetHandedTo(), m.GetHandedTo())
+	case p.cfg.Configured == p.cfg.DC:
+		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
+	}
+	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.Of())
+}
+
+// handGrace is how long a primary that has handed over waits before it says so: writes that had begun before end meanwhile.
+const handGrace = 2 * time.Second
+
+// handedTo is to whom this datacenter has handed over, once nothing is written any more.
+func (p *Primacy) handedTo() string {
+	to := p.mark().GetHandedTo()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if to != p.to {
+		p.to, p.handed = to, time.Now()
+	}
+	if time.Since(p.handed) < handGrace {
+		return ""
+	}
+	return to
+}
+
+// Waits says what the leader waits for before the primary is another; empty: nothing. Other servers do not know.
+func (p *Primacy) Waits() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waits
+}
+
+func (p *Primacy) waitsFor(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waits = fmt.Sprintf(format, args...)
+}
+
+func (p *Primacy) following() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
+}
+
+func (p *Primacy) query() resource.Query {
+	return resource.Query{Type: PrimaryType, Name: primaryName}
+}
+
+// mark reads the record; it is empty where there is none.
+func (p *Primacy) mark() *pb.Primary {
+	r, err := p.cfg.Backend.Read(context.Background(), resource.Eventual, resource.ID(PrimaryType, primaryName)) // of the own memory
+	if err != nil {
+		return nil
+	}
+	m, err := resource.Decode[*pb.Primary](r)
+	if err != nil {
+		return nil // as if there were none: the leader makes another
+	}
+	return m
+}
+
+// set writes the record.
+func (p *Primacy) set(ctx context.Context, m *pb.Primary) error {
+	r, err := resource.New(PrimaryType, primaryName, m)
+	if err != nil {
+		return err
+	}
+	old, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
+	switch {
+	case err == nil:
+		if r, err = resource.WithData(old, m); err != nil {
+			return err
+		}
+	case !errors.Is(err, resource.ErrNotFound):
+		return err
+	}
+	if _, err := p.cfg.Backend.Commit(ctx, resource.PutOp(r, old.GetVersion())); err != nil {
+		return fmt.Errorf("note that the primary is %s: %w", m.GetDatacenter(), err)
+	}
+	return nil
+}
+
+// until returns when done does, which depends on the record; or with why it cannot know.
+func (p *Primacy) until(ctx context.Context, done func() bool) error {
+	for {
+		_, index, err := p.cfg.Backend.List(ctx, resource.Eventual, p.query())
+		if err != nil || done() {
+			return err
+		}
+		if err := p.cfg.Backend.Wait(ctx, p.query(), index); err != nil {
+			return err
+		}
+	}
+}
+
+// fresh says whether the copies here may be another one's than those of the primary that is followed.
+func (p *Primacy) fresh() bool {
+	m := p.mark()
+	return m.GetDatacenter() != p.following() || !m.GetComplete()
+}
+
+// accepted notes that from now on the copies here become those of the primary that is followed.
+func (p *Primacy) accepted(ctx context.Context) error {
+	to, was := p.following(), p.mark()
+	if was.GetDatacenter() == to {
+		return nil
+	}
+	if was.GetDatacenter() != "" {
+		p.cfg.Logger.Info("another datacenter is the primary now: what it has takes the place of what is here", "primary", to, "was", was.GetDatacenter())
+	}
+	return p.set(ctx, &pb.Primary{Datacenter: to})
+}
+
+// level notes that they are.
+func (p *Primacy) level(ctx context.Context) error {
+	return p.set(ctx, &pb.Primary{Datacenter: p.following(), Complete: true})
+}

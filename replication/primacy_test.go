@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// dcs are datacenters of one server each, over memory, whose configurations can be changed: that is a restart.
+type dcs struct {
+	t   *testing.T
+	mu  sync.Mutex
+	all map[string]*dc
+}
+
+func (d *dcs) get(name string) *dc {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all[name]
+}
+
+// dc is one of them.
+type dc struct {
+	in    *dcs
+	name  string
+	store resource.Backend
+
+	mu      sync.Mutex
+	primacy *Primacy
+	source  *Source
+	cc      *grpc.ClientConn
+	named   map[string]string // of servers besides
+	changed chan struct{}
+	stop    func()
+}
+
+func (d *dcs) add(name, primary string) *dc {
+	x := &dc{in: d, name: name, store: memory.New(), changed: make(chan struct{})}
+	d.mu.Lock()
+	if d.all == nil {
+		d.all = map[string]*dc{}
+	}
+	d.all[name] = x
+	d.mu.Unlock()
+	x.start(primary)
+	return x
+}
+
+// start is a start of the server, as its leader.
+func (x *dc) start(primary string) {
+	x.in.t.Helper()
+	t, reg := x.in.t, registry(x.in.t)
+	if err := Register(reg); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPrimacy(PrimacyConfig{
+		DC: x.name, Configured: primary, Backend: x.store, Registry: reg, Ways: (&ways{}).Changed, Logger: quiet,
+		Named: func() (map[string]string, []string) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			named := maps.Clone(x.named)
+			if named == nil {
+				named = map[string]string{}
+			}
+			named["srv1"] = primary
+			return named, nil
+		},
+		NamedChanged: func() <-chan struct{} { x.mu.Lock(); defer x.mu.Unlock(); return x.changed },
+		Connect: func(name string) (pb.ReplicationServiceClient, error) {
+			to := x.in.get(name)
+			if to == nil {
+				return nil, errors.New("nobody knows " + name)
+			}
+			to.mu.Lock()
+			defer to.mu.Unlock()
+			if to.cc == nil {
+				return nil, errors.New(name + " is down")
+			}
+			return pb.NewReplicationServiceClient(to.cc), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, Primacy: p, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	pb.RegisterReplicationServiceServer(srv, src)
+	ln, stopServing := serve(t, srv)
+	stopSource, stopLeading := run(t, src.Run), run(t, p.Lead)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.primacy, x.source, x.cc = p, src, connect(t, ln)
+	x.stop = func() {
+		x.mu.Lock()
+		x.cc = nil
+		x.mu.Unlock()
+		stopLeading()
+		stopServing()
+		stopSource()
+	}
+}
+
+func (x *dc) restart(primary string) { x.in.t.Helper(); x.stop(); x.start(primary) }
+
+// others sets what other servers of the datacenter are configured with.
+func (x *dc) others(named map[string]string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.named = named
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+func (x *dc) until(what string, done func() bool) {
+	x.in.t.Helper()
+	until(x.in.t, x.store, func() error {
+		if !done() {
+			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.mark(), x.primacy.Waits())
+		}
+		return nil
+	})
+}
+
+// is waits until the records are those of a primary, all of them.
+func (x *dc) is(primary string) {
+	x.in.t.Helper()
+	x.until("of "+primary, func() bool {
+		m := x.primacy.mark()
+		return m.GetDatacenter() == primary && m.GetComplete()
+	})
+}
+
+// TestPrimacyMoves: whoever is told first, the new primary takes over with all that the old one has acknowledged, and everybody follows it.
+func TestPrimacyMoves(t *testing.T) {
+	for _, order := range []string{"123", "231", "312", "321"} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			d := &dcs{t: t}
+			one, two, three := d.add("dc1", "dc1"), d.add("dc2", "dc1"), d.add("dc3", "dc1")
+			fill(t, one.store, 100)
+			untilSame(t, one.store, two.store)
+			untilSame(t, one.store, three.store)
+			for i, which := range order {
+				if one.primacy.Writable() == nil {
+					put(t, one.store, docType, fmt.Sprint("late", i), "1")
+				}
+				x := map[rune]*dc{'1': one, '2': two, '3': three}[which]
+				x.restart("dc2")
+				if x == two && order[0] == '2' {
+					two.until("waiting", func() bool { return strings.Contains(two.primacy.Waits(), "dc1 still is") })
+					if err := two.primacy.Writable(); err == nil || one.primacy.Writable() != nil {
+						t.Errorf("before dc1 has handed over: dc2 %v, dc1 %v", err, one.primacy.Writable())
+					}
+				}
+			}
+			for _, x := range d.all {
+				x.is("dc2")
+			}
+			if err := two.primacy.Writable(); err != nil {
+				t.Error(err)
+			}
+			for name := range 3 {
+				if _, err := two.store.Read(t.Context(), resource.Eventual, record(t, docType, fmt.Sprint("late", name), "1").Id); err == nil {
+					put(t, two.store, docType, fmt.Sprint("late", name), "2") // it is dc2's own
+				}
+			}
+			untilSame(t, two.store, one.store)
+			untilSame(t, two.store, three.store)
+			all, _, err := two.store.List(t.Context(), resource.Eventual, kindOf(docType).everywhere())
+			if err != nil || len(all) == 0 {
+				t.Fatal(len(all), err)
+			}
+			for _, r := range all {
+				if r.PrimaryModifyIndex != 0 {
+					t.Errorf("%s is a copy yet", r.Id.Name)
+				}
+			}
+		})
+	}
+}
+
+// TestPrimacyLost: without an answer from the old primary, the new one takes over by itself; back again, that is told that it is a
+// second one, and as a secondary loses what it had alone.
+func TestPrimacyLost(t *testing.T) {
+	t.Parallel()
+	d := &dcs{t: t}
+	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
+	fill(t, one.store, 100)
+	untilSame(t, one.store, two.store)
+	one.stop()
+	put(t, one.store, docType, "alone", "1")
+	two.restart("dc2")
+	two.is("dc2")
+	put(t, two.store, docType, "new", "1")
+
+	one.start("dc1")
+	one.until("known for a primary", func() bool { return two.primacy.IsPrimary(t.Context(), "dc1") })
+	if one.primacy.Writable() != nil || two.primacy.Writable() != nil {
+		t.Error("two primaries, of which one does not write")
+	}
+	one.restart("dc2")
+	one.is("dc2")
+	untilSame(t, two.store, one.store)
+	if _, err := one.store.Read(t.Context(), resource.Eventual, record(t, docType, "alone", "").Id); !errors.Is(err, resource.ErrNotFound) {
+		t.Errorf("what only the old primary had: %v", err)
+	}
+	if two.primacy.IsPrimary(t.Context(), "dc1") {
+		t.Error("a secondary can be followed")
+	}
+}
+
+// TestServersDiffer: as long as living servers of a datacenter are configured with different primaries, nothing changes.
+func TestServersDiffer(t *testing.T) {
+	t.Parallel()
+	d := &dcs{t: t}
+	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
+	put(t, one.store, docType, "a", "1")
+	untilSame(t, one.store, two.store)
+	one.others(map[string]string{"srv2": "dc1"})
+	one.restart("dc2") // srv1 alone was told, and leads
+	if err := one.primacy.Writable(); err != nil {
+		t.Errorf("writing while one of two servers was told: %v", err)
+	}
+	two.others(map[string]string{"srv2": "dc2"})
+	put(t, one.store, docType, "a", "2")
+	untilSame(t, one.store, two.store)
+	if one.primacy.Of() != "dc1" || two.primacy.Of() != "dc1" {
+		t.Errorf("the primary is %s and %s", one.primacy.Of(), two.primacy.Of())
+	}
+	one.others(map[string]string{"srv2": "dc2"})
+	one.until("handed over", func() bool { return one.primacy.mark().GetHandedTo() == "dc2" })
+	if err := one.primacy.Writable(); err == nil || !strings.Contains(err.Error(), "has handed its records over to dc2") {
+		t.Errorf("writing after that: %v", err)
+	}
+	one.others(map[string]string{"srv2": "dc1"}) // somebody changes his mind
+	put(t, one.store, docType, "a", "3")
+	untilSame(t, one.store, two.store)
+	one.restart("dc1")
+	one.until("a primary again", func() bool { return one.primacy.Writable() == nil })
+}
+
+// TestSameIndexes: two primaries may have given one record's states the same index. The first comparison with another primary trusts none.
+func TestSameIndexes(t *testing.T) {
+	t.Parallel()
+	d := &dcs{t: t}
+	two, three := d.add("dc2", "dc2"), d.add("dc3", "dc9")
+	two.is("dc2")
+	r := record(t, docType, "a", "new")
+	r = commit1(t, two.store, resource.PutOp(r, ""))
+	old := record(t, docType, "a", "old")
+	old.Id.Uid, old.PrimaryModifyIndex = r.Id.Uid, r.ModifyIndex
+	commit1(t, three.store, resource.ReplicaOp(old))
+	three.stop()
+	if err := three.primacy.set(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
+		t.Fatal(err)
+	}
+	three.start("dc2")
+	three.is("dc2")
+	untilSame(t, two.store, three.store)
+}
+
+// TestAdopt: copies become own records: with their uid, generation and status, with finalizers that hold them and owners that they
+// go with. What a deleted owner had left goes.
+func TestAdopt(t *testing.T) {
+	d := &dcs{t: t}
+	x := d.add("dc2", "dc2")
+	x.is("dc2")
+	copyOf := func(name string, owner *pb.ID, metadata map[string]string) *pb.Resource {
+		r := record(t, docType, name, "1")
+		r.PrimaryModifyIndex, r.Owner, r.Metadata = 7, owner, metadata
+		return commit1(t, x.store, resource.ReplicaOp(r))
+	}
+	owner := copyOf("owner", nil, nil)
+	copyOf("child", owner.Id, nil)
+	copyOf("orphan", record(t, docType, "gone", "").Id, nil)
+	copyOf("of-another", record(t, localType, "gone", "").Id, nil)
+	held := copyOf("held", nil, map[string]string{resource.FinalizersKey: "test/hold"})
+	n, err := x.primacy.adopt(t.Context())
+	if err != nil || n != 5 {
+		t.Fatalf("adopt() = %d, %v", n, err)
+	}
+	read := func(name string) *pb.Resource {
+		r, err := x.store.Read(t.Context(), resource.Eventual, resource.ID(docType, name))
+		if err != nil && !errors.Is(err, resource.ErrNotFound) {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := read("owner"); r.GetPrimaryModifyIndex() != 0 || r.GetId().GetUid() != owner.Id.Uid || r.GetGeneration() != owner.Generation {
+		t.Errorf("adopted %v", r)
+	}
+	if read("orphan") != nil || read("of-another") == nil {
+		t.Error("an orphan stays, or one whose owner is elsewhere goes")
+	}
+	for _, id := range []*pb.ID{owner.Id, held.Id} {
+		if _, err := x.store.Commit(t.Context(), resource.RemoveOp(id, resource.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read("child") != nil || read("held").GetMetadata()[resource.DeletionKey] == "" {
+		t.Errorf("after the deletion: %v, %v", read("child"), read("held"))
+	}
+	if n, err := x.primacy.adopt(t.Context()); n != 0 || err != nil {
+		t.Errorf("a second adopt() = %d, %v", n, err)
+	}
+}
+
+// TestRefuses: who cannot be followed says why, and with which code.
+func TestRefuses(t *testing.T) {
+	store := memory.New()
+	ask := func(configured string, m *pb.Primary) error {
+		p := &Primacy{cfg: PrimacyConfig{DC: "dc2", Configured: configured, Backend: store}}
+		if m != nil {
+			if err := p.set(context.Background(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return p.refuses()
+	}
+	if err := ask("dc2", nil); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	if err := ask("dc1", nil); status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	if err := ask("dc2", &pb.Primary{Datacenter: "dc1"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "takes over from dc1") {
+		t.Error(err)
+	}
+	if err := ask("dc1", &pb.Primary{Datacenter: "dc2"}); err != nil {
+		t.Error(err)
+	}
+}
