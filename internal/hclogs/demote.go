@@ -5,6 +5,7 @@ package hclogs
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -13,12 +14,13 @@ import (
 // repeatAfter is how long a line that says the same is Debug after it was shown.
 const repeatAfter = time.Minute
 
-// maxShown bounds the lines that are remembered; names in them come from peers.
+// maxShown bounds the lines that are remembered, and so those that are shown within repeatAfter: peers have a say in what they say, and
+// could have each differ from the others.
 const maxShown = 256
 
 // Demote returns a handler for the lines of libraries that writes to h: Info records become Debug ones, as the state that a
 // library enters is no change that an operator acts on; so do records that say what one of a higher level said less than a
-// minute ago, since libraries try things again every few seconds. What one Demote returns remembers for itself, with all
+// minute ago, since libraries try things again every few seconds, and all beyond 256 different ones a minute. What one Demote returns remembers for itself, with all
 // that is made of it by With.
 func Demote(h slog.Handler) slog.Handler { return demoted{h, &shown{at: map[string]time.Time{}}} }
 
@@ -29,8 +31,9 @@ type demoted struct {
 
 // shown remembers when a line was last shown.
 type shown struct {
-	mu sync.Mutex
-	at map[string]time.Time
+	mu    sync.Mutex
+	at    map[string]time.Time
+	swept time.Time // when old ones were last forgotten for room
 }
 
 func (s *shown) lately(line string, now time.Time) bool {
@@ -39,8 +42,12 @@ func (s *shown) lately(line string, now time.Time) bool {
 	if last, ok := s.at[line]; ok && now.Sub(last) < repeatAfter {
 		return true
 	}
+	if len(s.at) >= maxShown && now.Sub(s.swept) >= time.Second {
+		s.swept = now
+		maps.DeleteFunc(s.at, func(_ string, at time.Time) bool { return now.Sub(at) >= repeatAfter })
+	}
 	if len(s.at) >= maxShown {
-		clear(s.at) // only a memory: each may be shown once more
+		return true
 	}
 	s.at[line] = now
 	return false

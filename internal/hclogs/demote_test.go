@@ -49,5 +49,14 @@ func TestDemote(t *testing.T) {
 		if n := len(loggers[0].Handler().(demoted).shown.at); n > maxShown {
 			t.Errorf("%d lines are remembered", n)
 		}
+		if n := strings.Count(info.String(), "level="); n != maxShown+1 { // one of them was said twice
+			t.Errorf("%d lines are shown, though many differ", n)
+		}
+		info.Reset()
+		time.Sleep(2 * repeatAfter)
+		say(slog.LevelWarn, "later")
+		if n := strings.Count(info.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d lines are shown later", n)
+		}
 	})
 }
