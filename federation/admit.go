@@ -26,6 +26,12 @@ const RoleValue = "consul"
 // WANName is the name of a node in the WAN pool.
 func WANName(node, dc string) string { return node + "." + dc }
 
+// DatacenterOf is the datacenter of a member of the WAN pool, by its name.
+func DatacenterOf(member string) string {
+	_, dc, _ := strings.Cut(member, ".")
+	return dc
+}
+
 // SplitWANName splits <node>.<dc>.
 func SplitWANName(name string) (node, dc string, err error) {
 	node, dc, ok := strings.Cut(name, ".")

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
@@ -19,8 +20,14 @@ type admit struct {
 	p   *Pool
 	adv netip.AddrPort
 
+	places places
+
 	mu       sync.Mutex
 	admitted map[string]uint64 // by name, of what was admitted last: see sum
+}
+
+func newAdmit(p *Pool, adv netip.AddrPort) *admit {
+	return &admit{p: p, adv: adv, admitted: map[string]uint64{}, places: places{group: p.cfg.Group, members: p.Members}}
 }
 
 // maxAdmitted bounds what is known of admitted members: what comes beyond is asked about anew.
@@ -50,8 +57,12 @@ func (a *admit) NotifyAlive(n *memberlist.Node) error {
 		if ip, ok := netip.AddrFromSlice(n.Addr); ok {
 			a.p.heard(a.adv, netip.AddrPortFrom(ip, n.Port))
 		}
+		return a.check(n)
 	}
-	return a.check(n)
+	if err := a.check(n); err != nil {
+		return err
+	}
+	return a.places.take(n.Name, time.Now())
 }
 
 // NotifyMerge is called for each exchange of state.

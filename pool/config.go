@@ -67,7 +67,7 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	// What they call Info is our Debug: membership changes are logged here, once.
 	logger := slog.New(inTLS{hclogs.Demote(p.cfg.Logger.Handler())})
 	ml.Logger = hclogs.Std(logger, "memberlist")
-	gate := &admit{p: p, adv: adv, admitted: map[string]uint64{}}
+	gate := newAdmit(p, adv)
 	ml.Merge, ml.Alive = gate, gate // serf leaves them alone as long as it has no merge delegate itself
 
 	c := serf.DefaultConfig()

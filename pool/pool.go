@@ -41,6 +41,9 @@ type Config struct {
 	Advertise netip.AddrPort
 	// Admit, if not nil, may refuse a member by an error. It must not block and is called from serf's goroutines.
 	Admit func(Member) error
+	// Group says to what a member belongs, by its name: of one group at most 128 members are taken in, and 16,384 in all. Whoever is in
+	// the pool may speak of others, so this is what one that was broken into cannot go beyond. nil: there is no bound.
+	Group func(name string) string
 	// Keys encrypt gossip; nil: it is not encrypted. Changes of the ring take effect at once.
 	Keys *Keyring
 	// AcceptPlain and SendPlain are for a pool that is becoming encrypted, member by member: with Keys, gossip that is not

@@ -64,8 +64,8 @@ func (p *parts) buildPools() (err error) {
 	p.wan, err = pool.New(pool.Config{
 		Kind: pool.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
-		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Note),
-		Keys:  p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
+		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Note), Group: federation.DatacenterOf,
+		Keys: p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "wan"),
 	})
 	if err != nil {
