@@ -106,6 +106,12 @@ func newLab(t testing.TB) *Lab {
 	return l
 }
 
+// Use has processes that start from now on run another wanfed, and returns the path of the one before.
+func (l *Lab) Use(bin string) (was string) {
+	was, l.bin = l.bin, bin
+	return was
+}
+
 // Datacenters lists those added so far. The caller must not change the slice.
 func (l *Lab) Datacenters() []*Datacenter { return l.dcs }
 
