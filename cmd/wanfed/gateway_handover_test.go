@@ -11,9 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -264,27 +262,7 @@ func TestHandoverFails(t *testing.T) {
 
 // TestHandoverTellsTheServiceManager reads what systemd would.
 func TestHandoverTellsTheServiceManager(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "notify")
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manager.Close()
-	manager.SetDeadline(time.Now().Add(refuseLimit))
-	told := func(want ...string) {
-		t.Helper()
-		b := make([]byte, 256)
-		for len(want) > 0 { // of two processes, in any order
-			n, err := manager.Read(b)
-			first, _, _ := strings.Cut(string(b[:n]), "\n") // the time of a reload is another each time
-			i := slices.Index(want, first)
-			if err != nil || i < 0 {
-				t.Fatalf("told %q, %v, want one of %q", b[:n], err, want)
-			}
-			want = slices.Delete(want, i, i+1)
-		}
-	}
-	t.Setenv("NOTIFY_SOCKET", socket)
+	told := serviceManager(t)
 	routes := filepath.Join(t.TempDir(), "routes.hcl")
 	write(t, routes, `route "*.server.dc2.wanfed" { to = ["127.0.0.1:1"] }`)
 	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--drain-grace", "0s")

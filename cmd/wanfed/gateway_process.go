@@ -208,7 +208,7 @@ func (p *gatewayProcess) announce(ctx context.Context) {
 	if ctx.Err() != nil {
 		p.log.Info("stopping", "grace", p.settings.DrainGrace, "drain", p.settings.DrainTime, "connections", p.active())
 	}
-	p.notify(handover.StateStopping)
+	tellManager(p.log, handover.StateStopping)
 }
 
 // leaveTo leaves everything but open connections to the new process.
@@ -242,11 +242,4 @@ func (p *gatewayProcess) active() (n uint64) {
 		n += s.Stats().Active
 	}
 	return n
-}
-
-// notify tells the service manager.
-func (p *gatewayProcess) notify(state string) {
-	if err := handover.Notify(state); err != nil {
-		p.log.Warn("cannot tell the service manager", "err", err)
-	}
 }

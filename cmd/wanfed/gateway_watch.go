@@ -29,7 +29,7 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 	routed := p.routed()
 	hup, rested := p.hup, (<-chan time.Time)(nil)
 	if !p.listeners.inherited.From() {
-		p.notify(handover.StateReady) // a gateway whose servers are down has started too
+		tellManager(p.log, handover.StateReady) // a gateway whose servers are down has started too
 	}
 	for {
 		select {
@@ -44,9 +44,9 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 			routed = nil
 			p.takeOver()
 		case <-hup:
-			p.notify(handover.StateReloading())
+			tellManager(p.log, handover.StateReloading())
 			aside(p.reload)
-			p.notify(handover.StateReady)
+			tellManager(p.log, handover.StateReady)
 			hup, rested = nil, time.After(reloadRest)
 		case <-rested:
 			hup, rested = p.hup, nil // it keeps a signal that came meanwhile
@@ -92,7 +92,7 @@ func (p *gatewayProcess) takeOver() {
 		p.log.Warn("the old process does not hear that this one serves", "err", err)
 	}
 	p.log.Info("took over from the old process", "pid", os.Getpid())
-	p.notify(handover.StateReady)
+	tellManager(p.log, handover.StateReady)
 }
 
 // handOver starts a new process on this one's sockets. It returns false if that failed: then this one goes on.
@@ -102,7 +102,7 @@ func (p *gatewayProcess) handOver(ctx context.Context) bool {
 		p.log.Info("starting a new process to take over", "program", program)
 		var pid int
 		if pid, err = handover.Start(ctx, handover.Config{Program: program, Args: os.Args[1:], Sockets: p.listeners.sockets}); err == nil {
-			p.notify(handover.StateMain(pid))
+			tellManager(p.log, handover.StateMain(pid))
 			p.log.Info("a new process has taken over; this one ends with its connections",
 				"pid", pid, "connections", p.active(), "drain", p.settings.HandoverDrainTime)
 			return true

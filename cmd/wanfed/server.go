@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/handover"
 	"github.com/wanfed/wanfed/internal/heap"
 	"github.com/wanfed/wanfed/internal/libmetrics"
 	"github.com/wanfed/wanfed/internal/proc"
@@ -72,7 +73,7 @@ func newServer() *cobra.Command {
 		Long: `Run one server of a datacenter until SIGINT or SIGTERM; a second one ends it at once.
 
 Settings come from --config-file (HCL, names with underscores), then the environment (WANFED_DATA_DIR for --data-dir),
-then flags; a later one beats an earlier one.`,
+then flags; a later one beats an earlier one. A service manager that wants to know is told of start and stop (sd_notify).`,
 		Example: `  wanfed server --dc dc1 --node srv1 --data-dir /var/lib/wanfed \
     --ca-file wanfed-agent-ca.pem --cert-file dc1-server-wanfed-0.pem --key-file dc1-server-wanfed-0-key.pem
   wanfed server --config-file /etc/wanfed/server.hcl`,
@@ -100,6 +101,7 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	cfg.Logger = logger
 	cfg.Started = func(a server.Addrs) { // the system may have chosen the ports: tell whoever started this process
 		fmt.Fprintln(cmd.OutOrStdout(), proc.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+		tellManager(logger, handover.StateReady)
 	}
 	if err := collectMetrics(); err != nil {
 		return err
@@ -109,6 +111,7 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { heap.Run(ctx) })
+	defer context.AfterFunc(ctx, func() { tellManager(logger, handover.StateStopping) })()
 	return faults(server.Run(ctx, cfg))
 }
 
