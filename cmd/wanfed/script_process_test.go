@@ -24,7 +24,8 @@ const scriptLimit = 30 * time.Second
 //	                                   URLs, $NAME_lan and $NAME_wan to a gateway's addresses. Its output goes to NAME.log
 //	halt NAME                          stop it, by SIGTERM; it must end well
 //	die NAME                           kill it
-//	until PATTERN COMMAND ARG...       run the command again and again until it ends well with PATTERN in its stdout
+//	until PATTERN COMMAND ARG...       run the command again and again until it ends well with PATTERN in its stdout; with ! before
+//	                                   it, until it ends badly with PATTERN in its stderr
 //
 // What still runs is killed at the end of the script.
 var processes = map[string]func(*testscript.TestScript, bool, []string){
@@ -100,17 +101,21 @@ func scriptDie(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: until PATTERN COMMAND ARG...")
+	if len(args) < 2 {
+		ts.Fatalf("usage: [!] until PATTERN COMMAND ARG...")
 	}
 	want, err := regexp.Compile(`(?m)` + args[0])
 	ts.Check(err)
+	says := "stdout"
+	if neg {
+		says = "stderr"
+	}
 	limit := time.After(scriptLimit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := ts.Exec(args[1], args[2:]...)
-		if err == nil && want.MatchString(ts.ReadFile("stdout")) {
+		if neg == (err != nil) && want.MatchString(ts.ReadFile(says)) {
 			return
 		}
 		select {
