@@ -36,8 +36,8 @@ const (
 func (p *Primacy) Lead(ctx context.Context) error {
 	began := time.Now()
 	for ctx.Err() == nil {
-		want := p.agreed(began)
-		err := p.while(ctx, func() bool { return p.agreed(began) == want }, func(ctx context.Context) error {
+		want := p.wanted(began)
+		err := p.while(ctx, func() bool { return p.wanted(began) == want }, func(ctx context.Context) error {
 			return p.be(ctx, want)
 		})
 		p.waitsFor("")
@@ -63,6 +63,15 @@ func (p *Primacy) agreed(began time.Time) string {
 		}
 	}
 	return p.cfg.Configured
+}
+
+// wanted is agreed. While the servers differ a secondary goes on as it is; nobody can say whether a primary is to stay one.
+func (p *Primacy) wanted(began time.Time) string {
+	want := p.agreed(began)
+	if of := p.mark().GetDatacenter(); want == "" && of != p.cfg.DC {
+		return of
+	}
+	return want
 }
 
 // while runs f with a context that ends when holds does not any more, and joins it.
@@ -101,10 +110,10 @@ func (p *Primacy) pause(ctx context.Context, changed <-chan struct{}) bool {
 func (p *Primacy) be(ctx context.Context, want string) error {
 	m := p.mark()
 	switch of := m.GetDatacenter(); {
-	case want == "" && (of == "" || of == p.cfg.DC):
+	case want == "":
 		<-ctx.Done()
 		return nil
-	case want == "" || want == of && of != p.cfg.DC:
+	case want == of && of != p.cfg.DC:
 		return p.follow(ctx, of)
 	case want == p.cfg.DC && of == "":
 		return p.become(ctx, m)

@@ -67,6 +67,7 @@ type Primacy struct {
 	waits  string    // what Lead waits for, for people
 	handed time.Time // since when this process has seen what HandedTo says
 	to     string    // what it says
+	gaveUp time.Time // when this server, leading, last saw its datacenter follow another one instead of being the primary
 }
 
 // NewPrimacy checks cfg.
@@ -96,20 +97,19 @@ func (p *Primacy) Of() string {
 	return p.cfg.Configured
 }
 
-// Owns says whether the federated records here are this datacenter's own: then, and only then, others may follow them.
-func (p *Primacy) Owns() bool { return p.mark().GetDatacenter() == p.cfg.DC }
+// Owns says whether the federated records here are this datacenter's own: then, and only then, others may follow them. Before the
+// leader has found out, as when that is of an older version, the configuration says so.
+func (p *Primacy) Owns() bool { return p.Of() == p.cfg.DC }
 
 // refuses says, as an error of a call, why nobody can follow here.
 func (p *Primacy) refuses() error {
-	switch of := p.mark().GetDatacenter(); {
+	switch of := p.Of(); {
 	case of == p.cfg.DC:
 		return nil
-	case of == "" && p.cfg.Configured == p.cfg.DC:
-		return status.Errorf(codes.Unavailable, "%s does not know yet whether it is the primary", p.cfg.DC)
 	case p.cfg.Configured == p.cfg.DC:
 		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, of)
 	}
-	return status.Errorf(codes.FailedPrecondition, "%s is not the primary: nothing to follow here; it takes %s for the primary", p.cfg.DC, p.Of())
+	return status.Errorf(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here; %s takes %s for it", p.cfg.DC, p.Of())
 }
 
 // firstWait is how long a write in the primary waits for the leader to say for the first time that it is one.
@@ -150,6 +150,13 @@ func (p *Primacy) handedTo() string {
 		return ""
 	}
 	return to
+}
+
+// GaveUp is when this server, leading, last saw its datacenter become a secondary. Others may not know yet.
+func (p *Primacy) GaveUp() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gaveUp
 }
 
 // Waits says what the leader waits for before the primary is another; empty: nothing. Other servers do not know.
@@ -233,6 +240,11 @@ func (p *Primacy) accepted(ctx context.Context) error {
 	to, was := p.following(), p.mark()
 	if was.GetDatacenter() == to {
 		return nil
+	}
+	if was.GetDatacenter() == p.cfg.DC {
+		p.mu.Lock()
+		p.gaveUp = time.Now()
+		p.mu.Unlock()
 	}
 	if was.GetDatacenter() != "" {
 		p.cfg.Logger.Info("another datacenter is the primary now: what it has takes the place of what is here", "primary", to, "was", was.GetDatacenter())

@@ -52,14 +52,17 @@ func (p *parts) recordsOfPrimary() (pb.ResourceServiceClient, error) {
 		return p.resources.Client(), p.primacy.Writable()
 	}
 	c, err := p.recordsOf(p.primacy.Of())
-	if err != nil {
-		return nil, err
+	if err != nil || time.Since(p.primacy.GaveUp()) > gaveUpFor {
+		return c, err
 	}
 	return onlyOwn{c, p}, nil
 }
 
-// onlyOwn hands writes on to the primary for callers of this datacenter. Others come because they take this one for the primary, as
-// they do for a moment after another one has become it.
+// gaveUpFor is how long others may take a datacenter for the primary that has become a secondary.
+const gaveUpFor = time.Minute
+
+// onlyOwn hands writes on to the primary for callers of this datacenter. Others come because they take this one for the primary yet:
+// they are told to ask again, and not that they may not.
 type onlyOwn struct {
 	pb.ResourceServiceClient
 	p *parts

@@ -39,7 +39,6 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 		return
 	}
 	st := c.p.primacy.Follower().Status()
-	gauge(descRepIndex, float64(max(st.Index, c.p.primacy.Follower().Highest())))
 	if !st.LastContact.IsZero() {
 		gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
 	}
@@ -51,13 +50,16 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 	if err != nil {
 		return // the store is closed
 	}
+	index := st.Index
 	for _, t := range types {
+		index = max(index, t.Index)
 		if t.Known {
 			gauge(descRepCopies, float64(t.Records), t.Type)
 			count(descRepChange, t.Changes, t.Type)
 		}
 		gauge(descRepHidden, float64(t.Unknown), t.Type)
 	}
+	gauge(descRepIndex, float64(index))
 }
 
 // replicated lists what is copied, at the leader of a secondary.
@@ -104,11 +106,10 @@ func (s source) replicationComponent() api.ComponentStatus {
 		if !st.Connected {
 			c.State = "not connected"
 		}
-		at := fmt.Sprintf("primary's index %d", max(st.Index, s.p.primacy.Follower().Highest()))
 		if c.Detail = detailOf(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
-			c.Detail = fmt.Sprintf("%s, %s", at, c.Detail)
+			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
 		} else {
-			c.Detail = fmt.Sprintf("copies have %s; %s", at, c.Detail)
+			c.Detail = fmt.Sprintf("copies have the primary's index %d; %s", max(st.Index, s.p.primacy.Follower().Highest()), c.Detail)
 		}
 		if st.Refused > 0 {
 			c.State = "refuses records"

@@ -118,16 +118,24 @@ func (s source) advice(d api.DatacenterStatus, state *pb.FederationState) string
 		return fmt.Sprintf("no gateway of %s is healthy: start one there, or look at its log", d.Name)
 	case d.ServersAlive == 0 && d.ServersKnown > 0:
 		return fmt.Sprintf("no server of %s answers: check its servers, its gateways, and the network between the gateways; "+
-			"if it is gone for good: wanfed federation delete %s", d.Name, d.Name)
+			"if it is gone for good: %s", d.Name, goneForGood(d))
 	case d.ServersAlive == 0:
 		return fmt.Sprintf("no server of %s is in the WAN pool: they stopped, or were never reached: check them, and that the WAN addresses of its gateways "+
-			"can be dialed from the gateways here; if it is gone for good: wanfed federation delete %s", d.Name, d.Name)
+			"can be dialed from the gateways here; if it is gone for good: %s", d.Name, goneForGood(d))
 	case d.ServersAlive < d.ServersKnown:
 		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
 	case state == nil && !d.Own:
 		return fmt.Sprintf("%s has written no federation state: has it a gateway?", d.Name)
 	}
 	return ""
+}
+
+// goneForGood says what to do about a datacenter that does not come back.
+func goneForGood(d api.DatacenterStatus) string {
+	if d.Primary {
+		return "give all servers of the others another primary_datacenter, and restart them one at a time"
+	}
+	return "wanfed federation delete " + d.Name
 }
 
 func (s source) components() []api.ComponentStatus {

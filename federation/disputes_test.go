@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestDisputes: who names another primary is told once and believed for a while, and peers cannot make a server remember more and more.
+func TestDisputes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		d := NewDisputes("dc2", "dc1", slog.New(slog.NewTextHandler(&log, nil)))
+		d.Note("srv1", "dc2", "dc9") // an own server
+		d.Note("srv1", "dc3", "no label!")
+		if got := d.Now(); len(got) != 0 {
+			t.Errorf("disputes %v", got)
+		}
+		for range 10 {
+			d.Note("srv1", "dc3", "dc3")
+			d.Note("srv2", "dc4", "dc3")
+			time.Sleep(disputeFor / 3)
+		}
+		got := d.Now()
+		if len(got) != 2 || got[0].DC != "dc3" || !got[0].Own() || got[1].Node != "srv2" || got[1].Own() {
+			t.Errorf("disputes %v", got)
+		}
+		if n := strings.Count(log.String(), "names another primary"); n != 2 {
+			t.Errorf("%d lines: %s", n, log.String())
+		}
+		d.Note("srv1", "dc3", "dc4") // news
+		if n := strings.Count(log.String(), "names another primary"); n != 3 {
+			t.Errorf("%d lines: %s", n, log.String())
+		}
+		time.Sleep(disputeFor)
+		if got := d.Now(); len(got) != 0 {
+			t.Errorf("after a while %v", got)
+		}
+		for i := range 2 * maxDisputes {
+			d.Note("srv1", fmt.Sprint("x", i), "dc3")
+		}
+		if n := len(d.Now()); n != maxDisputes {
+			t.Errorf("%d disputes", n)
+		}
+	})
+}
