@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/wanfed/wanfed/resource"
 )
@@ -35,6 +37,9 @@ var known = map[Verb]bool{
 
 func (v Verb) tree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
+// blind says whether what is stored makes no difference.
+func (v Verb) blind() bool { return v == VerbSet || v == VerbDelete }
+
 // Op is one step of a transaction.
 type Op struct {
 	Verb Verb
@@ -52,7 +57,8 @@ type Failure struct {
 }
 
 // Txn does all ops in order, in one commit, or, if one fails, none; each sees what those before it have done. It returns the entries
-// that they return: of what was set, without the value. Without ops that write, it reads all of one moment, as fresh as c says, and
+// that they return: of what was set, without the value. What is only set or deleted is not read, and others who write it cost
+// nothing; who reads it begins anew when others write it meanwhile. Without ops that write, it reads all of one moment, as fresh as c says, and
 // commits nothing; else c means nothing.
 //
 // The trees of a transaction that writes may have TreeBatch keys; above, resource.ErrInvalid.
@@ -134,7 +140,12 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 }
 
 func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) error {
+	blind := blindKeys(ops)
 	for _, op := range ops {
+		if blind[op.Key] && !op.Verb.tree() {
+			t.slot(op.Key).blind = true
+			continue
+		}
 		q := ofKey(op.Key)
 		if op.Verb.tree() {
 			if t.trees[op.Key] {
@@ -162,4 +173,23 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 		}
 	}
 	return nil
+}
+
+// blindKeys returns the keys of ops of which nothing has to be read.
+func blindKeys(ops []Op) map[string]bool {
+	keys := map[string]bool{}
+	for _, op := range ops {
+		if op.Verb.blind() {
+			keys[op.Key] = true
+		}
+	}
+	for _, op := range ops {
+		switch {
+		case op.Verb.tree():
+			maps.DeleteFunc(keys, func(key string, _ bool) bool { return strings.HasPrefix(key, op.Key) })
+		case !op.Verb.blind():
+			delete(keys, op.Key)
+		}
+	}
+	return keys
 }

@@ -31,6 +31,7 @@ type txnRead struct {
 type slot struct {
 	key   string
 	named bool         // by an op, not only by the prefix of a tree
+	blind bool         // was is not read
 	was   *pb.Resource // as it was read; nil if there was none
 
 	now     *Entry // what the ops so far have made of it; nil: none
@@ -162,7 +163,7 @@ func (s *slot) index() uint64 {
 	return s.now.ModifyIndex
 }
 
-func (s *slot) remove() { s.now, s.written, s.gone = nil, false, s.was != nil }
+func (s *slot) remove() { s.now, s.written, s.gone = nil, false, s.was != nil || s.blind }
 
 func withoutValue(e Entry) Entry {
 	e.Value = nil
@@ -192,13 +193,16 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 			if sl.written && len(resource.Finalizers(was)) > 0 { // it would stay, marked
 				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", sl.key, resource.ErrMarked)
 			}
-			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, sl.key), Version: was.GetVersion()})
+			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, sl.key), Version: was.GetVersion()}) // blind: of any version
 			was = nil
 		}
 		if sl.written {
 			step, err := putStep(*sl.now, was)
 			if err != nil {
 				return nil, err
+			}
+			if sl.blind {
+				step.New, step.Over = false, true
 			}
 			at[sl.key] = len(steps)
 			steps = append(steps, *step)

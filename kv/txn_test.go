@@ -185,6 +185,41 @@ func TestTxnModel(t *testing.T) {
 	}
 }
 
+// TestTxnBlind: who only sets and deletes is never in the way of others, and commits once.
+func TestTxnBlind(t *testing.T) {
+	mem := memory.New()
+	defer mem.Close()
+	b := &counting{Backend: mem}
+	s := newStore(t, b, operator())
+	var wg sync.WaitGroup
+	const writers, each = 8, 50
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				value := fmt.Appendf(nil, "%d.%d", w, i)
+				got, failed, err := s.Txn(t.Context(), resource.Strong, []Op{
+					{Verb: VerbSet, Key: "a", Value: value}, {Verb: VerbDelete, Key: "c"}, {Verb: VerbSet, Key: "b", Value: value}, {Verb: VerbDelete, Key: "none"},
+					{Verb: VerbSet, Key: "c", Value: value},
+				})
+				if err != nil || failed != nil || len(got) != 3 || got[0].ModifyIndex == 0 || got[2].CreateIndex != got[0].ModifyIndex {
+					t.Error(got, failed, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(b.ops) != writers*each {
+		t.Errorf("%d commits of %d transactions", len(b.ops), writers*each)
+	}
+	values := map[string]bool{}
+	for _, key := range []string{"a", "b", "c"} {
+		values[string(get(t, s, key).Value)] = true
+	}
+	if len(values) != 1 {
+		t.Errorf("the keys have the values %v", values)
+	}
+}
+
 // TestTxnTogether moves amounts between keys from several goroutines, which never change the sum, and looks at it all the time. A
 // key that is only checked counts too: once "closed" is there, nothing moves.
 func TestTxnTogether(t *testing.T) {

@@ -37,6 +37,13 @@ func TestConsulClientAtFollowers(t *testing.T) {
 			}
 		}
 	}
+	if ok, resp, _, err := one.KV().Txn(consul.KVTxnOps{{Verb: consul.KVGet, Key: "k"}, {Verb: consul.KVSet, Key: "seen", Value: []byte("4")}}, nil); !ok || err != nil {
+		t.Fatalf("a transaction: %+v, %v", resp, err)
+	}
+	ok, resp, _, err := other.KV().Txn(consul.KVTxnOps{{Verb: consul.KVGet, Key: "k"}, {Verb: consul.KVGet, Key: "seen"}}, nil)
+	if !ok || err != nil || len(resp.Results) != 2 || string(resp.Results[0].Value) != string(resp.Results[1].Value) {
+		t.Fatalf("what another server reads after it: %+v, %v", resp, err)
+	}
 	service := &consul.AgentServiceRegistration{Name: "web", Check: &consul.AgentServiceCheck{TTL: "1h"}}
 	if err := one.Agent().ServiceRegister(service); err != nil {
 		t.Fatal(err)
