@@ -40,6 +40,7 @@ func (p *parts) buildPools() (err error) {
 	lanTags := p.tags()
 	lanTags[tagExpect] = strconv.Itoa(p.cfg.BootstrapExpect)
 	lanTags[federation.TagPrimary] = p.cfg.PrimaryDC
+	lanTags[tagOps] = strconv.Itoa(resource.OpsVersion)
 	if p.store.HasState() {
 		lanTags[tagRaft] = "1"
 	}
@@ -203,7 +204,7 @@ func (p *parts) buildGRPC() error {
 		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(resource.Codec()),
 		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
-		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls),
+		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -278,7 +279,7 @@ func (p *parts) buildHTTP() error {
 		return err
 	}
 	p.http = &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: h, MaxHeaderBytes: maxHeaders, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn),
 	}
 	p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{

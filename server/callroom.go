@@ -23,6 +23,8 @@ const (
 	maxPeerCalls   = 1024  // a gateway, a client, an operator's programs
 	// maxConnCalls bounds those of one connection, with those that were given up and have not ended yet.
 	maxConnCalls = 2 * maxServerCalls
+	// maxHeaders bounds the headers of a call, or of an HTTP request with its URL, in bytes: a connection may hold as much.
+	maxHeaders = 64 << 10
 )
 
 // callRoom counts the open calls of each peer.

@@ -6,12 +6,15 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
@@ -33,6 +36,43 @@ func until(t testing.TB, ok func() bool) {
 			t.Fatal("it does not come about")
 		}
 	}
+}
+
+// Headers take no more memory than any call or request needs.
+func TestHeadersAreBounded(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	g := newTargetOf(t, ca)
+	defer g.part.end(t)
+	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
+	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", wanfed.ProtoGRPC)}).DialContext(ctx, "tcp", g.addrs.Server)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	for size, ok := range map[int]bool{maxHeaders / 2: true, 2 * maxHeaders: false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		long := strings.Repeat("x", size)
+		_, err := healthpb.NewHealthClient(cc).Check(metadata.AppendToOutgoingContext(ctx, "long", long), &healthpb.HealthCheckRequest{})
+		if (err == nil) != ok {
+			t.Errorf("call with %d bytes: %v", size, err)
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.addrs.HTTP+"/v1/status/leader?x="+long, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if (resp.StatusCode == http.StatusOK) != ok {
+			t.Errorf("request with %d bytes: %s", size, resp.Status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // A peer that opens calls and never says what it asks has no more than its share, whatever it may call and over however many
