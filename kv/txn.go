@@ -90,6 +90,9 @@ func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]En
 		}
 		stored, err := t.commit(ctx, s.res)
 		if errors.Is(err, resource.ErrConflict) {
+			if ctx.Err() != nil {
+				return nil, nil, fmt.Errorf("transaction: %w: each time, others had written what it reads", ctx.Err())
+			}
 			continue
 		}
 		return t.answers(stored), nil, err

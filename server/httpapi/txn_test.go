@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,4 +49,32 @@ func TestTxnAnswers(t *testing.T) {
 			t.Errorf("%.200s: %s as %q", test.body, w.Body, w.Header())
 		}
 	}
+}
+
+// FuzzTxn: whatever a client sends is refused, or answered in Consul's shape.
+func FuzzTxn(f *testing.F) {
+	for _, s := range []string{
+		`[{"KV": {"Verb": "set", "Key": "a", "Value": "djE=", "Flags": 7}}, {"KV": {"Verb": "get-tree", "Key": ""}}]`,
+		`[{"KV": {"Verb": "cas", "Key": "a", "Index": 2}}, {"KV": {"Verb": "delete-tree", "Key": "a"}}, {"KV": {"Verb": "check-index", "Key": "a", "Index": 2}}]`,
+		`[{"KV": {"Verb": "delete-cas", "Key": "b"}}, {"KV": {"Verb": "get-or-empty", "Key": "a/b"}}, {"KV": {"Verb": "check-not-exists", "Key": "a"}}]`,
+		`[{"KV": null}]`, `[{"Node": {}}]`, `null`, `[[]]`,
+	} {
+		f.Add([]byte(s))
+	}
+	r := newRecords(f)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		w := r.do(t, "PUT", "/v1/txn", string(body))
+		if !slices.Contains([]int{200, 400, 409, 413}, w.Code) {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if w.Code != 200 && w.Code != 409 {
+			return
+		}
+		var a struct {
+			Results, Errors []json.RawMessage
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || (a.Errors != nil) != (w.Code == 409) || (a.Results != nil) != (w.Code == 200) {
+			t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+		}
+	})
 }
