@@ -30,7 +30,8 @@ type disk struct {
 	begun bool       // the end of the log was cut off, for entries that have not come yet
 
 	whyMu sync.Mutex
-	why   error // Trouble
+	why   error         // Trouble
+	told  chan struct{} // size 1: trouble has begun
 }
 
 // keyTerm is the key of Raft's term.
@@ -51,6 +52,10 @@ func (d *disk) tell(why error) {
 	d.whyMu.Unlock()
 	switch {
 	case was == nil && why != nil:
+		select {
+		case d.told <- struct{}{}:
+		default:
+		}
 		d.log.Error("the log cannot be written; this server takes no writes until it can", "err", why)
 	case was != nil && why == nil:
 		d.log.Info("the log can be written again")

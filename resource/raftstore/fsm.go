@@ -15,13 +15,14 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// machine is the state machine as Raft calls it: from one goroutine, one call at a time.
+// machine is the state machine as Raft calls it: from one goroutine, one call at a time. Only ahead is called from another one.
 type machine struct {
 	state    *memory.State
 	answers  *answers
 	restored func()      // called when the state is a snapshot's
 	fail     func(error) // the store can go no further
 	err      error       // why; from then on nothing is applied or snapshotted
+	done     ahead       // its mutex guards err too
 }
 
 var (
@@ -42,7 +43,19 @@ func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log
 // such results. An entry that cannot be understood is none: another version may understand it, and the two states would
 // differ for ever. Nothing after it is applied.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	m.done.mu.Lock()
+	defer m.done.mu.Unlock()
+	skipped := m.skip(logs)
 	results := make([]any, len(logs))
+	for i := range skipped {
+		results[i] = result{err: m.err} // nobody waits for it
+	}
+	m.applyNew(logs[skipped:], results[skipped:])
+	return results
+}
+
+// applyNew is ApplyBatch for entries that the state does not have yet.
+func (m *machine) applyNew(logs []*raft.Log, results []any) {
 	entries := make([]*memory.Entry, 0, len(logs))
 	of := make([]*memory.Entry, len(logs))
 	var broken error // of the entry at len(entries)
@@ -67,7 +80,6 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 	}
 	m.answers.applied(logs, results)
-	return results
 }
 
 func decode(log *raft.Log) (*memory.Entry, error) {
@@ -105,8 +117,13 @@ func (m *machine) broken(err error) error {
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	m.done.mu.Lock()
+	defer m.done.mu.Unlock()
 	if m.err != nil {
 		return nil, m.err
+	}
+	if m.behind() {
+		return nil, raft.ErrNothingNewToSnapshot
 	}
 	return snapshot{m.state.Snapshot()}, nil
 }
@@ -114,11 +131,14 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 // Restore fails the store if it cannot read a snapshot whose checksum was right: to go on with an older one, as Raft would
 // when it starts, is to lose what the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
+	m.done.mu.Lock()
+	defer m.done.mu.Unlock()
 	if m.err != nil {
 		return m.err
 	}
 	switch err := m.state.Restore(r); {
 	case err == nil:
+		m.done.index, m.done.term = 0, 0
 		m.restored()
 		return nil
 	case errors.Is(err, resource.ErrClosed):

@@ -90,6 +90,8 @@ func (s *Store) followLeadership() {
 		select {
 		case <-news:
 		case <-s.raft.LeaderCh():
+		case <-s.disk.told:
+			s.aloneAhead()
 		case ready = <-passed:
 			asked = 0
 			if ready != 0 && s.unproven.at.Load() != nil { // the barrier was committed, and so what is before it

@@ -143,9 +143,37 @@ func TestDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := errors.Join(s.Close(), os.Rename(filepath.Join(dir, "ballast"), filepath.Join(dir, "ballast1"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, logDir, spareFile)); err != nil && !errors.Is(err, os.ErrNotExist) { // had it found room meanwhile
+		t.Fatal(err)
+	}
+	ballast(t, dir)
+	open()
+	last := fmt.Sprintf("n%d", len(texts)-1)
+	texts["after"] = "1"
+	shown, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	if err := s.Wait(shown, resource.Query{Type: testType, Name: last}, 1); err != nil {
+		t.Fatalf("it shows no records: %v", err)
+	}
+	checkTexts(t, s, texts)
+	if why := s.Trouble(); why == nil || s.IsLeader() {
+		t.Errorf("it can write: trouble %v, leads: %t", why, s.IsLeader())
+	}
+	if err := s.raft.Snapshot().Error(); err == nil {
+		t.Error("a snapshot has more than Raft has applied")
+	}
 	remount(t, dir, 0, "size=64m")
 	awaitWrite(t, s, "last", "1")
-	texts["after"], texts["last"] = "1", "1"
+	texts["last"] = "1"
+	checkTexts(t, s, texts)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	awaitLeader(t, s)
 	checkTexts(t, s, texts)
 }
 

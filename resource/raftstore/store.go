@@ -34,6 +34,8 @@ type Store struct {
 	streams *streams
 	trans   *transport
 	history *history
+	machine *machine
+	opened  uint64 // the last entry of the log when it was opened
 	raft    *raft.Raft
 	stop    func() raft.Future // stops raft; the same future each time
 	state   *memory.State
@@ -142,7 +144,7 @@ func (s *Store) openLog() error {
 			wal.WithSegmentSize(s.cfg.SegmentSize),
 			wal.WithMetricsCollector(walMetrics{}),
 			wal.WithLogger(hclogs.New(slog.New(hclogs.Demote(s.log.Handler())), "wal")))
-		s.disk = &disk{wal: s.wal, room: room, log: s.log, fail: s.failLog}
+		s.disk = &disk{wal: s.wal, room: room, log: s.log, fail: s.failLog, told: make(chan struct{}, 1)}
 		return err
 	})
 }
@@ -157,7 +159,7 @@ func (s *Store) startRaft() error {
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
 	})
 	s.history = &history{WAL: s.wal, disk: s.disk}
-	m := &machine{state: s.state, answers: &s.answers, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
+	s.machine = &machine{state: s.state, answers: &s.answers, restored: func() { s.history.restored(); s.anew() }, fail: s.fail}
 	err = unpanicked(func() error {
 		if err := s.history.open(snaps); err != nil {
 			return err
@@ -165,7 +167,10 @@ func (s *Store) startRaft() error {
 		if err := s.unproven.open(s.cfg.Dir, s.history.covered()); err != nil {
 			return err
 		}
-		r, err := raft.NewRaft(rc, m, s.history, ballot{s.wal, s.disk}, snapshots{snaps, s.history}, s.trans)
+		if s.opened, err = s.history.LastIndex(); err != nil {
+			return err
+		}
+		r, err := raft.NewRaft(rc, s.machine, s.history, ballot{s.wal, s.disk}, snapshots{snaps, s.history}, s.trans)
 		if err == nil {
 			s.raft, s.stop = r, sync.OnceValue(r.Shutdown)
 		}
