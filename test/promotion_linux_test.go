@@ -124,12 +124,40 @@ func TestPrimaryLost(t *testing.T) {
 	for _, s := range f.l.Running() {
 		f.component(s, "primary", "ok", "dc2")
 	}
+	if out, err := lab.One(dc3).CLI("resource", "read", "internal/v1/Primary", "primary"); err != nil || !strings.Contains(out, `"dc2"`) {
+		t.Errorf("the record of whose records dc3 has: %v: %s", err, out)
+	}
+
+	// Gone for good, it is taken off the list.
+	dc1.Kill()
+	mustOperate(t, f.l, dc2.Servers[1], "federation", "delete", "dc1", "--force")
+	f.await("dc3 knows no dc1 any more", func(ctx context.Context) error {
+		states, err := statesOf(ctx, lab.One(dc3))
+		if _, there := states["dc1"]; err == nil && there {
+			err = errors.New("its state is there")
+		}
+		return err
+	})
 }
 
 // TestPrimaryMoves moves the primary by plan from dc1 to dc2 and back, with all alive and writing, in the order that is least
-// likely to be right: the new primary first, the old one last. No acknowledged write is lost.
+// likely to be right: the new primary first, the old one last. No acknowledged write is lost, also if servers are not stopped but killed.
 func TestPrimaryMoves(t *testing.T) {
-	alongside(t)
+	for _, end := range []struct {
+		how string
+		end func(*lab.Node)
+	}{{"stopped", (*lab.Node).Stop}, {"killed", (*lab.Node).Kill}} {
+		t.Run(end.how, func(t *testing.T) {
+			if end.how == "killed" {
+				onlyChaos(t)
+			}
+			alongside(t)
+			movePrimary(t, end.end)
+		})
+	}
+}
+
+func movePrimary(t *testing.T, end func(*lab.Node)) {
 	f := newPromotion(t, 1, 3, 1)
 	all := f.l.Datacenters()
 	for i := range 20 {
@@ -140,7 +168,8 @@ func TestPrimaryMoves(t *testing.T) {
 		stop := f.keepWriting(all...)
 		for i, name := range move {
 			for _, s := range f.dc(name).Servers {
-				f.restart(s, move[0])
+				end(s)
+				f.start(s, move[0])
 			}
 			if i == 0 { // the old one is the primary as long as it is not told otherwise
 				f.component(leaderOf(t, f.dc(name)), "primary", "changing", move[2]+" still is")
@@ -202,6 +231,12 @@ func (f promotion) dc(name string) *lab.Datacenter {
 func (f promotion) restart(s *lab.Node, primary string, args ...string) {
 	f.t.Helper()
 	s.Stop()
+	f.start(s, primary, args...)
+}
+
+// start starts a server again.
+func (f promotion) start(s *lab.Node, primary string, args ...string) {
+	f.t.Helper()
 	if s.DC().Name == "dc1" && len(args) == 0 {
 		args = []string{"--primary-gateway", f.dc("dc2").Gateways[0].WANAddr()}
 	}
