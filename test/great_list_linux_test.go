@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -57,19 +56,9 @@ func TestGreatList(t *testing.T) {
 		return err
 	}
 	began := time.Now()
-	g, gctx := errgroup.WithContext(ctx)
-	const writers = 200
-	for w := range writers {
-		g.Go(func() error {
-			for n := w; n < count; n += writers {
-				if err := put(gctx, fmt.Sprintf("great-list.%06d", n), make([]byte, 200), ""); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	operator := operatorOf(t, l, "dc1")
+	defer operator.CloseIdleConnections()
+	if err := s.putKeys(ctx, operator, "great-list.%06d", 0, count); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d resources written in %v; the server has %d MiB", count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)
@@ -140,7 +129,7 @@ func TestGreatList(t *testing.T) {
 	for _, body := range bodies {
 		body.Close()
 	}
-	standStill(t, l, s, typ, func(name string) error { return put(ctx, name, make([]byte, 200), "") }, "great-list.%06d")
+	standStill(t, l, s, typ, operator, "great-list.%06d")
 
 	great := strings.Repeat("x", 1<<20)
 	if err := put(ctx, "great", []byte("1"), great); err != nil {

@@ -3,9 +3,13 @@
 package test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +26,7 @@ import (
 // standStill has 20 clients, each with a connection of its own, watch everything and read nothing, some from the beginning and some later, while a
 // fifth of it is replaced, and as many ask for a list that is too large for an answer. Others are answered meanwhile, the server's memory
 // stays within a bound, and who reads again learns that it has missed something.
-func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, put func(name string) error, name string) {
+func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http.Client, name string) {
 	t.Helper()
 	const groups, each, replaced = 4, 5, 5000
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -46,13 +50,8 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, put func(name 
 			}
 			streams = append(streams, stream)
 		}
-		g, _ := errgroup.WithContext(ctx)
-		g.SetLimit(50)
-		for n := range replaced {
-			g.Go(func() error { return put(fmt.Sprintf(name, group*replaced+n)) })
-		}
 		done := make(chan error, 1)
-		go func() { done <- g.Wait() }()
+		go func() { done <- s.putKeys(ctx, operator, name, group*replaced, replaced) }()
 		for writing := true; writing; {
 			select {
 			case err := <-done:
@@ -118,4 +117,31 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, put func(name 
 		t.Errorf("memory grew by %d MiB for lists that are refused", (most-before)>>20)
 	}
 	t.Logf("%d lists at once that are too large for an answer: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
+}
+
+// putKeys writes count keys of 200 bytes, numbered from first on, a hundred in each transaction: one by one they take most of a test's
+// time.
+func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int) error {
+	const step = 100
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for at := first; at < first+count; at += step {
+		g.Go(func() error {
+			var ops []map[string]any
+			for n := range step {
+				ops = append(ops, map[string]any{"KV": map[string]any{"Verb": "set", "Key": fmt.Sprintf(name, at+n), "Value": make([]byte, 200)}})
+			}
+			body, err := json.Marshal(ops)
+			if err != nil {
+				return err
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(s.server.HTTP, "http:", "https:", 1)+"/v1/txn", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			_, err = answerOf(operator, req)
+			return err
+		})
+	}
+	return g.Wait()
 }
