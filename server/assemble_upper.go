@@ -226,7 +226,7 @@ func (p *parts) buildGRPC() error {
 			return nil, status.FromContextError(err).Err()
 		}
 		return resp, nil
-	}, leader: p.otherLeader})
+	}, leader: p.otherLeader, turns: &turns{}})
 	if err := describe(p.grpc); err != nil {
 		return err
 	}

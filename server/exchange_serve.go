@@ -15,6 +15,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/httpapi"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 // sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	a := &answers{ctx: ctx, end: cancel, query: s.query, leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
+	a := &answers{ctx: ctx, end: cancel, query: s.ask, turns: s.turns.of(stream.Context()), leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
 	defer a.close()
 	ended := make(chan error, 1)
 	go func() { ended <- a.receive(stream) }() // it ends with the stream, which the end of this function ends
@@ -47,6 +48,9 @@ func (a *answers) close() {
 	a.closed = true
 	a.mu.Unlock()
 	a.workers.Wait()
+	for answer := range a.large {
+		a.large[answer].End()
+	}
 }
 
 // receive has questions answered until the stream ends, or asks what it must not.
@@ -73,7 +77,8 @@ func (a *answers) receive(stream pb.ServerService_ExchangeServer) error {
 type answers struct {
 	ctx     context.Context
 	end     context.CancelFunc // of ctx
-	query   func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	query   func(ctx context.Context, turn *httpapi.Turn, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	turns   httpapi.Turns
 	leader  func() string
 	to      pb.ServerService_ExchangeServer
 	workers sync.WaitGroup
@@ -82,8 +87,9 @@ type answers struct {
 
 	mu      sync.Mutex
 	queue   []*pb.Answer
-	sending bool // a worker is: it sends what comes meanwhile, too
-	closed  bool // no more workers
+	large   map[*pb.Answer]*httpapi.Turn // of those in the queue, or being sent
+	sending bool                         // a worker is: it sends what comes meanwhile, too
+	closed  bool                         // no more workers
 }
 
 // batch is questions that came together. One goroutine answers them in turn, since handing each to one of its own costs more than most
@@ -168,14 +174,52 @@ func (a *answers) all(b *batch) error {
 
 // one queues the answer to a question.
 func (a *answers) one(b *batch, q *pb.Question) error {
-	resp, err := a.query(b.ctx, q.GetQuery())
-	if err != nil { // that of the context
+	turn, err := a.turn()
+	if err != nil {
 		return err
 	}
+	resp, err := a.query(b.ctx, turn, q.GetQuery())
+	if err != nil { // that of the context
+		turn.End()
+		return err
+	}
+	answer := &pb.Answer{Id: q.GetId(), Answer: resp}
 	a.mu.Lock()
-	a.queue = append(a.queue, &pb.Answer{Id: q.GetId(), Answer: resp})
+	a.queue = append(a.queue, answer)
+	if len(resp.GetBody()) > smallAnswer {
+		if a.large == nil {
+			a.large = map[*pb.Answer]*httpapi.Turn{}
+		}
+		a.large[answer], turn = turn, nil
+	}
 	a.mu.Unlock()
+	if turn != nil {
+		turn.End()
+	}
 	return nil
+}
+
+// turn waits for one. What is queued is sent first: it may be what has them all.
+func (a *answers) turn() (*httpapi.Turn, error) {
+	if turn := a.turns.TryBegin(); turn != nil {
+		return turn, nil
+	}
+	if err := a.send(); err != nil {
+		return nil, err
+	}
+	return a.turns.Begin(a.ctx)
+}
+
+// sent ends the turns of answers that were sent.
+func (a *answers) sent(all []*pb.Answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, answer := range all {
+		if turn := a.large[answer]; turn != nil {
+			turn.End()
+			delete(a.large, answer)
+		}
+	}
 }
 
 // split gives each question that is left a goroutine, and sends the answers that are there.
@@ -207,6 +251,7 @@ func (a *answers) send() error {
 			a.end() // nobody else will send
 			return err
 		}
+		a.sent(all)
 		for range all {
 			<-a.slots
 		}

@@ -166,8 +166,5 @@ type serverService struct {
 	pb.UnimplementedServerServiceServer
 	query  func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
 	leader func() string // see parts.otherLeader
-}
-
-func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
-	return s.query(ctx, req)
+	turns  *turns        // nil: there is no bound
 }

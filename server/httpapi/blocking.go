@@ -56,10 +56,15 @@ func held(ctx context.Context, f func(ctx context.Context) error) error {
 		if time.Now().After(deadline) {
 			return noLeader
 		}
-		select {
-		case <-time.After(leaderPause):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := resting(ctx, func() error {
+			select {
+			case <-time.After(leaderPause):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}); err != nil {
+			return err
 		}
 	}
 }
@@ -94,7 +99,7 @@ func blocking[T any](ctx context.Context, q query,
 	wctx, cancel := context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlock(q.wait)-q.wait+1))
 	defer cancel()
 	for {
-		err := wait(wctx, index)
+		err := resting(ctx, func() error { return wait(wctx, index) })
 		switch {
 		case ctx.Err() != nil:
 			return got, index, ctx.Err()

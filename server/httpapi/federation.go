@@ -60,7 +60,7 @@ func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, u
 		if !q.blocks() || index != q.index {
 			return states, index, nil
 		}
-		err = h.src.WaitFederationStates(wctx, index)
+		err = resting(ctx, func() error { return h.src.WaitFederationStates(wctx, index) })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err()
