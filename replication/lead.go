@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// takeOverAfter is how long a datacenter that is to be the primary waits for the one before it to answer.
-	takeOverAfter = 10 * time.Second
+	// takeOverAfter is how long a datacenter that is to be the primary waits for the one before it to answer: long enough for its own
+	// gateways to come back, if they were restarted too.
+	takeOverAfter = 20 * time.Second
 	// unknownFor is how long a leader waits to hear of all servers of its datacenter. Who is silent then is dead.
 	unknownFor = 5 * time.Second
 	// lookEvery is how often what others think is looked at anew while it matters, askTimeout bounds one such question, and
