@@ -5,13 +5,11 @@ package replication
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -194,64 +192,6 @@ func TestSlowFollower(t *testing.T) {
 	}
 }
 
-// hostile is a primary that somebody broke into, or one with a fault.
-type hostile struct {
-	pb.UnimplementedReplicationServiceServer
-	say []*pb.FollowResponse
-}
-
-func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	for _, m := range h.say {
-		if err := stream.Send(m); err != nil {
-			return err
-		}
-	}
-	<-stream.Context().Done()
-	return nil
-}
-
-// TestFollowerRefuses: a primary writes what is federated, and nothing else; what it may not write does not hold up the rest.
-func TestFollowerRefuses(t *testing.T) {
-	secondary := memory.New()
-	local := put(t, secondary, localType, "mine", "own")
-	kept := put(t, secondary, docType, "kept", "own")
-	good, local2, noUID, noIndex := record(t, docType, "good", "1"), record(t, localType, "x", "1"), record(t, docType, "x", "1"), record(t, docType, "y", "1")
-	for _, r := range []*pb.Resource{good, local2, noUID} {
-		r.PrimaryModifyIndex = 7
-	}
-	noUID.Id.Uid = ""
-	nul := record(t, docType, "z", "1")
-	nul.Id.Name, nul.PrimaryModifyIndex = "z\x00", 7
-	h := &hostile{say: []*pb.FollowResponse{
-		{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType, Records: 1}, {Type: localType, Records: 9, Unknown: 9}}}},
-		{
-			Upserts: []*pb.Resource{local2, noUID, noIndex, nul, good, nil, {}},
-			Deletes: []*pb.ID{local.Id, {Type: docType, Name: "kept", Tenancy: kept.Id.Tenancy}, nil, {}},
-			Index:   7,
-		},
-	}}
-	srv := grpc.NewServer()
-	pb.RegisterReplicationServiceServer(srv, h)
-	ln, _ := serve(t, srv)
-	cc := connect(t, ln)
-	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
-	run(t, f.Run)
-	until(t, secondary, func() error {
-		if st := f.Status(); st.Refused != 10 || st.Changes != 1 || st.Index != 7 {
-			return fmt.Errorf("status: %+v", st)
-		}
-		return nil
-	})
-	for _, r := range []*pb.Resource{local, kept, good} {
-		if _, err := secondary.Read(t.Context(), resource.Eventual, r.Id); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, err := secondary.Read(t.Context(), resource.Eventual, local2.Id); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("a record of a local type: %v", err)
-	}
-}
-
 // failing is a store whose commits fail, done or not.
 type failing struct {
 	*memory.Store
@@ -331,39 +271,4 @@ func TestNotLevel(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// leaderless is a server's store while nobody leads.
-type leaderless struct{ *memory.Store }
-
-func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
-	if c == resource.Strong {
-		return nil, 0, resource.ErrNotLeader
-	}
-	return s.Store.List(ctx, c, q)
-}
-
-// TestSilence: a stream that says nothing is given up.
-func TestSilence(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes as long as silence may")
-	}
-	t.Parallel()
-	secondary := memory.New()
-	srv := grpc.NewServer()
-	pb.RegisterReplicationServiceServer(srv, &hostile{})
-	ln, _ := serve(t, srv)
-	cc := connect(t, ln)
-	f := follower(t, secondary, func() *grpc.ClientConn { return cc })
-	began := time.Now()
-	run(t, f.Run)
-	until(t, secondary, func() error {
-		if f.Status().LastError == nil {
-			return errors.New("still following")
-		}
-		return nil
-	})
-	if took := time.Since(began); took < silence || took > silence+5*time.Second {
-		t.Errorf("given up after %v", took)
-	}
 }

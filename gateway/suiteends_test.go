@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testManyEnds has connections of all sizes end in all ways at once. Nothing may be lost of what ends well, and nothing may stay.
+func testManyEnds(t *testing.T, e Engine) {
+	hello := helloFor(t, "x.example")
+	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, len(hello)-1))
+		io.Copy(c, c)
+	})
+	rude, _ := rawUpstream(t, func(c *net.TCPConn) {
+		io.CopyN(c, c, rand.Int64N(100<<10))
+		if rand.IntN(2) == 0 {
+			c.SetLinger(0)
+		}
+	})
+	all := make([]byte, 4<<20)
+	rand.NewChaCha8([32]byte{3}).Read(all)
+	before := files(t)
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{rude}})
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			c := p.raw(t)
+			defer c.Close()
+			data := all[i : i+rand.IntN(1<<(10+i%12))]
+			switch i % 4 {
+			case 0: // end in the middle
+				c.Write(hello)
+				c.Write(data)
+				if i%8 == 0 {
+					c.SetLinger(0)
+				}
+			case 1: // the upstream ends
+				go func() {
+					c.Write(append(helloFor(t, "y.example"), data...))
+					c.CloseWrite()
+				}()
+				io.Copy(io.Discard, c)
+			default: // end well
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					c.Write(hello)
+					for rest := data; len(rest) > 0; {
+						n := min(1+rand.IntN(40<<10), len(rest))
+						c.Write(rest[:n])
+						rest = rest[n:]
+					}
+					c.CloseWrite()
+				})
+				got, err := io.ReadAll(c)
+				sending.Wait()
+				if err != nil || !bytes.Equal(got, data) {
+					t.Errorf("connection %d: got %d of %d bytes, %v", i, len(got), len(data), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	until(t, func() bool { return p.side.Stats().Active == 0 })
+	p.stop()
+	st := p.side.Stats()
+	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]}) // those that were reset
+	until(t, func() bool { return files(t) <= before })                                                                         // the upstreams close a little later
+}
+
+// files counts the open files of this process; zero where that cannot be done.
+func files(t testing.TB) int {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// testClientResetWhileWaiting has the client break off while an upstream is being chosen.
+func testClientResetWhileWaiting(t *testing.T, e Engine) {
+	one, asked := rawUpstream(t, silent)
+	two, _ := rawUpstream(t, silent)
+	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	until(t, func() bool { return asked.Load() > 0 })
+	c.SetLinger(0)
+	c.Close()
+	until(t, func() bool { return p.side.Stats().Active == 0 })
+	p.stop()
+	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
+}
+
+// testResetOfClientIsPassedOn has the client break off: the upstream must not see a clean end of data.
+func testResetOfClientIsPassedOn(t *testing.T, e Engine) {
+	seen := make(chan error, 1)
+	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
+		c.Write([]byte("x"))
+		_, err := io.Copy(io.Discard, c)
+		seen <- err
+	})
+	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	c := p.raw(t)
+	c.Write(helloFor(t, "x.example"))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	c.SetLinger(0)
+	c.Close()
+	if err := <-seen; err == nil || !strings.Contains(err.Error(), syscall.ECONNRESET.Error()) {
+		t.Errorf("upstream sees %v, want a reset", err)
+	}
+}
+
+// testCutAnswer has an upstream hang up after each number of bytes of its first record: unless that is whole, the client must get
+// what the next upstream says, and nothing of the first.
+func testCutAnswer(t *testing.T, e Engine) {
+	record := append([]byte{21, 3, 3, 0, 20}, bytes.Repeat([]byte{80}, 20)...)
+	var says atomic.Int64
+	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:says.Load()]) })
+	second, _ := rawUpstream(t, alert)
+	p := start(t, Config{Engine: e, DialStagger: time.Minute, FailureMemory: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	hello := helloFor(t, "x.example")
+	for n := range len(record) + 1 {
+		says.Store(int64(n))
+		c := p.raw(t)
+		c.Write(hello)
+		b := make([]byte, 7)
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
+			t.Errorf("after %d bytes the client gets % x", n, b)
+		}
+		c.Close()
+	}
+	p.stop()
+	p.refused(t, nil)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+func TestClose(t *testing.T) {
+	s := New()
+	put(t, s, "x")
+	w := open(t, s)
+	drain(t, w)
+	errc := make(chan error, 2)
+	go func() { _, err := w.Next(t.Context()); errc <- err }()
+	go func() { errc <- s.Wait(t.Context(), resource.Query{Type: testType}, 100) }()
+	s.Close()
+	s.Close()
+	for range 2 {
+		if err := <-errc; !errors.Is(err, resource.ErrClosed) {
+			t.Errorf("a wait ended with %v, want ErrClosed", err)
+		}
+	}
+	_, readErr := s.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "x"})
+	_, _, listErr := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y"), ""))
+	_, watchErr := s.Watch(resource.Query{Type: testType})
+	_, ownerErr := s.ListByOwner(t.Context(), &pb.ID{Uid: "u"})
+	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), resource.Query{Type: testType}, 0)} {
+		if !errors.Is(err, resource.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	}
+}
+
+// TestApply: the state machine takes indexes from outside, each above the last, and does what the ops say or nothing.
+func TestApply(t *testing.T) {
+	s := NewState()
+	defer s.Close()
+	out, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "a"), "")})
+	if err != nil || out[0].Version != "17" || s.Index() != 17 {
+		t.Fatalf("%v, %v, index %d", out, err, s.Index())
+	}
+	if _, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
+		t.Error("an index came twice")
+	}
+	if _, err := s.Apply(20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
+		t.Errorf("a batch that changes nothing: %v, index %d", err, s.Index())
+	}
+	rep := proto.CloneOf(out[0])
+	if _, err := s.Apply(21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
+		t.Errorf("a replica that is there: %v, index %d", err, s.Index())
+	}
+	if _, err := s.Apply(22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
+		t.Errorf("conflict: %v", err)
+	}
+	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 || index != 17 {
+		t.Errorf("%d resources at %d, %v", len(all), index, err)
+	}
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, watches := range []int{0, 1, 100} {
+		b.Run(fmt.Sprintf("watches=%d", watches), func(b *testing.B) {
+			s := New()
+			defer s.Close()
+			for range watches {
+				w := open(b, s)
+				go func() {
+					for {
+						if _, err := w.Next(b.Context()); err != nil {
+							return
+						}
+					}
+				}()
+			}
+			r := thing(b, "a")
+			b.ResetTimer()
+			for range b.N {
+				if _, err := s.Commit(b.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

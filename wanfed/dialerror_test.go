@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDialErrors(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	srv, gw := echoNode(t, a, "srv1")
+	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent.freeze(true)
+	routeless := newGatewayDouble(t, listen(t), "dc9", nil)
+	wrong := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv2": srv.addr})
+	foreignGW := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
+	dead := closedPort(t)
+	for _, tt := range []struct {
+		name   string
+		routes *Routes
+		target Target
+		alpn   []string
+		want   []string // in the error's text
+		is     error
+	}{
+		{"unknown datacenter", hops(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
+		{"unknown server", &Routes{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
+		{"no server", &Routes{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
+		{"no datacenter", hops(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
+		{"bad node", hops(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
+		{"no protocol", hops(gw.addr), Target{DC: "dc2"}, []string{}, []string{"protocol id"}, nil},
+		{"refused", hops(dead), Target{DC: "dc2"}, nil,
+			[]string{"server.dc2.wanfed", "dc2", "remote gateway " + dead + ": connect: connection refused", "firewall"}, nil},
+		{"refused here", &Routes{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
+			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
+		{"two hops", hops(dead, silent.addr), Target{DC: "dc2"}, nil,
+			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
+		{"no route", hops(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
+		{"other server answers", hops(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
+		{"other CA", hops(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip}, []string{foreignGW.addr, "another CA", "one CA"}, nil},
+		{"other protocol", hops(gw.addr), Target{DC: "dc2"}, []string{"never/1"}, []string{gw.addr, "ALPN"}, nil},
+		{"no port", hops("10.0.0.1"), Target{DC: "dc2"}, nil, []string{`"10.0.0.1"`, "host:port"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
+				if tt.is == context.DeadlineExceeded {
+					c.AttemptTimeout, c.Stagger = 300*time.Millisecond, 20*time.Millisecond
+				}
+			})
+			n.book.Store(tt.routes)
+			if tt.alpn == nil {
+				tt.alpn = []string{testProto}
+			}
+			c, err := n.d.Dial(t.Context(), tt.target, tt.alpn...)
+			if err == nil {
+				c.Close()
+				t.Fatal("no error")
+			}
+			t.Log(err)
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error does not say %q: %v", want, err)
+				}
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("error is not %v: %v", tt.is, err)
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("error of several lines: %q", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// memNet is a network inside a synctest bubble: pipes between those who listen and those who dial. There, limits of
+// minutes are tested as they are. yamux cannot take part: it keeps timers in a global pool that bubbles must not share.
+type memNet struct {
+	mu        sync.Mutex
+	listeners map[string]*memListener
+	conns     map[string][]net.Conn // to an address
+	dials     []time.Time
+}
+
+func newMemNet() *memNet {
+	return &memNet{listeners: map[string]*memListener{}, conns: map[string][]net.Conn{}}
+}
+
+func (n *memNet) listen(addr string) *memListener {
+	l := &memListener{addr: nameAddr(addr), conns: make(chan net.Conn), donec: make(chan struct{})}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listeners[addr] = l
+	return l
+}
+
+func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	n.dials = append(n.dials, time.Now())
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("nobody listens")
+	}
+	a, b := net.Pipe()
+	select {
+	case l.conns <- b:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.conns[addr] = append(n.conns[addr], a)
+		return a, nil
+	case <-l.donec:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// cut ends the connections to addr and refuses others, until heal.
+func (n *memNet) cut(addr string) (heal func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns[addr] {
+		c.Close()
+	}
+	l := n.listeners[addr]
+	delete(n.listeners, addr)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.listeners[addr] = l
+	}
+}
+
+func (n *memNet) dialed() []time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]time.Time(nil), n.dials...)
+}
+
+type memListener struct {
+	addr  nameAddr
+	conns chan net.Conn
+	once  sync.Once
+	donec chan struct{}
+}
+
+func (l *memListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.donec:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memListener) Close() error   { l.once.Do(func() { close(l.donec) }); return nil }
+func (l *memListener) Addr() net.Addr { return l.addr }
