@@ -32,7 +32,9 @@ func (o Only) holds(r *pb.Resource) bool { return !o.Given || o.Index == r.GetMo
 // Put writes key, value and flags of e. done is false when the condition does not hold; nothing was written then.
 func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err error) {
 	if !only.Given {
-		return s.putOver(ctx, e)
+		if done, err := s.putOver(ctx, e); !errors.Is(err, resource.ErrTooNew) {
+			return done, err
+		}
 	}
 	return s.change(ctx, e.Key, func(stored *pb.Resource) (*resource.Step, bool, error) {
 		if !only.holds(stored) {

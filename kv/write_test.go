@@ -77,3 +77,25 @@ func TestPutTogether(t *testing.T) {
 		t.Errorf("a condition that does not hold: %t, %v", done, err)
 	}
 }
+
+// older is a backend of which a server understands no overwrites.
+type older struct{ resource.Backend }
+
+func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	if err := resource.CheckUnderstood(ops, func() (int, string) { return 1, "srv2" }); err != nil {
+		return nil, err
+	}
+	return o.Backend.Commit(ctx, ops...)
+}
+
+func TestPutWithOlderServers(t *testing.T) {
+	b := memory.New()
+	defer b.Close()
+	s := newStore(t, older{b}, operator())
+	for i := range 3 {
+		mustPut(t, s, "one", string(rune('a'+i)))
+		if got := get(t, s, "one"); string(got.Value) != string(rune('a'+i)) {
+			t.Errorf("write %d: %q", i, got.Value)
+		}
+	}
+}

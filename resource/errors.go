@@ -11,6 +11,8 @@ import (
 
 // Errors of the service and of checks, beside those of a Backend.
 var (
+	// ErrTooNew: a server of the Raft group is of a version of wanfed that does not understand the op. Nothing was written.
+	ErrTooNew = errors.New("a server of this datacenter is of a version that does not know this kind of write")
 	// ErrUnwritable: this server cannot write its log, of a full disk for one, and knows of no other that leads. Nothing was
 	// written. It passes when somebody sees to the disk. Replicated Backends fail with it.
 	ErrUnwritable = errors.New("this server cannot write its log")

@@ -12,6 +12,35 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
+// OpsVersion is the version of ops that this program understands, beside those before it. 1 has put, remove and replica, 2 expect
+// and overwrite too. A new kind of op, or a new field in one, is a new version: the state machine of a program that does not
+// understand an op in the log goes no further.
+const OpsVersion = 2
+
+// VersionOf is the version of ops that a program must understand to apply some.
+func VersionOf(ops []*pb.Op) int {
+	for _, op := range ops {
+		switch op.GetOp().(type) {
+		case *pb.Op_Expect, *pb.Op_Overwrite:
+			return 2
+		}
+	}
+	return 1
+}
+
+// CheckUnderstood returns an ErrTooNew if ops need more than what understood says: the version of ops that all servers understand,
+// and which one understands no more.
+func CheckUnderstood(ops []*pb.Op, understood func() (version int, node string)) error {
+	need := VersionOf(ops)
+	if need == 1 {
+		return nil
+	}
+	if version, node := understood(); need > version {
+		return fmt.Errorf("%w: %s; nothing was written: upgrade it, or write in a way that it knows", ErrTooNew, node)
+	}
+	return nil
+}
+
 // PutOp writes r, if the stored resource has version expect: a version, "" for "there is none", or AnyVersion.
 func PutOp(r *pb.Resource, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Put{Put: &pb.Put{Resource: r, ExpectVersion: expect}}}

@@ -27,6 +27,8 @@ type Replica interface {
 	ReadIndex(ctx context.Context) (uint64, error)
 	// WaitIndex returns when this server has applied everything up to index, or ctx ends (its error).
 	WaitIndex(ctx context.Context, index uint64) error
+	// Understood returns the version of ops that all servers of the group understand, and which one understands no more.
+	Understood() (version int, node string)
 	// Trouble returns why this server cannot write its log now, an ErrUnwritable, or nil.
 	Trouble() error
 }
@@ -163,8 +165,12 @@ func (b *Routed) Wait(ctx context.Context, q Query, after uint64) error {
 	return b.local.Wait(ctx, q, after)
 }
 
-// Commit is Backend's. When it returns, this server may not have applied the batch yet.
+// Commit is Backend's. When it returns, this server may not have applied the batch yet. It is ErrTooNew for ops that some server of the
+// group does not understand.
 func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	if err := CheckUnderstood(ops, b.local.Understood); err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
 	leader, err := b.leader(ctx)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -25,8 +26,11 @@ type replica struct {
 	leads  bool
 	asked  int
 	why    error // Trouble
+
+	version int // Understood
 }
 
+func (r *replica) Understood() (int, string)                 { return r.version, "c" }
 func (r *replica) IsLeader() bool                            { return r.leads }
 func (r *replica) Leader() (string, bool)                    { return r.leader, r.leader != "" }
 func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
@@ -55,7 +59,7 @@ func (a answers) ReadIndex(context.Context, *pb.ReadIndexRequest, ...grpc.CallOp
 func TestRouted(t *testing.T) {
 	store := memory.New()
 	defer store.Close()
-	local := &replica{Store: store}
+	local := &replica{Store: store, version: resource.OpsVersion}
 	var far answers
 	b, err := resource.NewRouted("a", local, func(node string) (pb.StoreServiceClient, error) {
 		if node != "b" {
@@ -132,6 +136,15 @@ func TestRouted(t *testing.T) {
 		}
 		if err := read(); (errors.Is(err, resource.ErrNotLeader)) != (status.Code(tc.answer) == codes.Unavailable) {
 			t.Errorf("the leader answers %v to a read: %v", tc.answer, err)
+		}
+	}
+	// An op that some server does not understand goes nowhere, whoever leads.
+	local.version = 1
+	for _, leads := range []bool{true, false} {
+		local.leads = leads
+		_, err := b.Commit(t.Context(), resource.OverwriteOp(r, false))
+		if !errors.Is(err, resource.ErrTooNew) || !strings.Contains(err.Error(), "c; nothing was written") {
+			t.Errorf("leads %t: %v", leads, err)
 		}
 	}
 	if _, err := resource.NewRouted("a", nil, nil); err == nil {

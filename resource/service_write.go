@@ -55,7 +55,10 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 			return stored, err
 		}
 		if overwrites(r) { // others write it too: let the store say over what
-			return s.commitOne(ctx, overwriteOp(r, false))
+			stored, err := s.commitOne(ctx, overwriteOp(proto.CloneOf(r), false))
+			if !errors.Is(err, ErrTooNew) {
+				return stored, err
+			}
 		}
 	}
 }

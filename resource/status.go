@@ -30,6 +30,7 @@ var errorClasses = []struct {
 	{ErrDenied, codes.PermissionDenied, "DENIED"},
 	{ErrTooLarge, codes.ResourceExhausted, "TOO_LARGE"},
 	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
+	{ErrTooNew, codes.Unavailable, "TOO_NEW"},
 	{ErrUnwritable, codes.Unavailable, "UNWRITABLE"},
 	{ErrClosed, codes.Unavailable, "CLOSED"},
 	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},

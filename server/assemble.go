@@ -206,7 +206,8 @@ func (p *parts) buildStore() (err error) {
 			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
-		Logger: p.logger,
+		Understood: p.understood,
+		Logger:     p.logger,
 	})
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
@@ -19,7 +20,30 @@ const (
 	tagExpect = "expect"
 	// tagRaft is "1" once a server has Raft state: it must not be part of a new group.
 	tagRaft = "raft"
+	// tagOps is the version of ops that a server understands: resource.OpsVersion. Servers older than the tag understand 1.
+	tagOps = "ops"
 )
+
+// understood is the version of ops that all servers of the group understand, also those that are down: they have to read the log when
+// they are back. Who is not in the pool is not counted.
+func (p *parts) understood() (version int, node string) {
+	version = resource.OpsVersion
+	for _, m := range p.lan.Members() {
+		theirs, err := strconv.Atoi(m.Tags[tagOps])
+		if err != nil {
+			theirs = 1
+		}
+		if theirs < version && (m.Alive() || p.isPeer(m.Name)) {
+			version, node = theirs, m.Name
+		}
+	}
+	return version, node
+}
+
+func (p *parts) isPeer(node string) bool {
+	peers, err := p.store.Peers()
+	return err == nil && slices.Contains(peers, node)
+}
 
 // raftGroup is what bootstrap and membership need of the store.
 type raftGroup interface {

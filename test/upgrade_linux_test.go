@@ -5,7 +5,11 @@ package test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,8 +22,8 @@ import (
 )
 
 // TestUpgrade starts a federation with the program that WANFED_OLD names, and changes it to this version while operators write: server
-// after server, gateway after gateway, one datacenter after the other, and then back. Old and new work together, every record is
-// kept, and no acknowledged write is lost.
+// after server and gateway after gateway, all but the last server of each datacenter, then back, then all. Old and new work together,
+// every record is kept, and no acknowledged write is lost.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("WANFED_OLD")
 	if old == "" {
@@ -49,38 +53,105 @@ func TestUpgrade(t *testing.T) {
 		f.mustWrite(all[0], f.doc(fmt.Sprint("d", i), i))
 		f.mustWrite(all[1], entry(fmt.Sprint("k", i), i))
 	}
-	documents, keys := f.records(all[0]), f.keys(all[1])
+	documents := f.records(all[0])
 
-	for _, to := range []string{now, old} {
-		l.Use(to)
-		stop := f.keepWriting(all...)
+	for _, change := range []struct {
+		to   string
+		most bool // not the last server of a datacenter
+	}{{now, true}, {old, true}, {now, false}} {
+		l.Use(change.to)
+		stop, stopKeys := f.keepWriting(all...), f.keepPutting(all...)
 		for _, dc := range all {
 			for _, n := range dc.Nodes() {
+				if change.most && n == dc.Servers[2] {
+					continue
+				}
 				began := time.Now()
 				n.Stop()
 				start(n)
-				awaitWhole(t, l, failure, n.WANName()+" is of "+to)
-				t.Logf("%s changed to %s: whole after %v", n.WANName(), to, ms(time.Since(began)))
+				awaitWhole(t, l, failure, n.WANName()+" is of "+change.to)
+				t.Logf("%s changed to %s: whole after %v", n.WANName(), change.to, ms(time.Since(began)))
 			}
 		}
 		acked := stop()
-		f.same("changed to "+to, all...)
+		stopKeys()
+		f.same("changed to "+change.to, all...)
 		got := f.records(all[1])
 		for name, generation := range acked {
 			if r := got[name]; r == nil || r.Generation != generation {
-				t.Errorf("changed to %s: an acknowledged write of %s is lost: %v", to, name, r)
+				t.Errorf("changed to %s: an acknowledged write of %s is lost: %v", change.to, name, r)
 			}
-			delete(got, name)
 		}
 		for name, r := range documents {
 			if got[name].GetId().GetUid() != r.Id.Uid || got[name].GetGeneration() != r.Generation {
-				t.Errorf("changed to %s: document %s is %v, was %v", to, name, got[name], r)
+				t.Errorf("changed to %s: document %s is %v, was %v", change.to, name, got[name], r)
 			}
 		}
-		if after := f.keys(all[1]); !sameDocuments(keys, after) {
-			t.Errorf("changed to %s: %d keys, were %d", to, len(after), len(keys))
+		keys := f.keys(all[1])
+		for i := range 100 {
+			if keys[fmt.Sprint("k", i)] == nil {
+				t.Errorf("changed to %s: key k%d is lost", change.to, i)
+			}
 		}
-		t.Logf("changed to %s: %d documents acknowledged meanwhile", to, len(acked))
+		t.Logf("changed to %s: %d documents acknowledged meanwhile", change.to, len(acked))
+	}
+}
+
+// keepPutting puts keys, by HTTP, at all servers of some datacenters, until stop is called: one of each server's own, whose
+// acknowledged values are to be found in the end, and one that all of a datacenter put.
+func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	acked := map[*lab.Node]int{}
+	for _, dc := range dcs {
+		for _, s := range dc.Servers {
+			c := f.browser(s)
+			put := func(key string, n int) error {
+				req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key, strings.NewReader(fmt.Sprint(n)))
+				if err != nil {
+					return err
+				}
+				_, err = answerOf(c, req)
+				return err
+			}
+			wg.Go(func() {
+				done, failed, said := 0, 0, ""
+				for n := 0; ctx.Err() == nil; n++ {
+					for i, key := range []string{"of-" + s.Name, "of-all"} {
+						err := put(key, n)
+						switch {
+						case err == nil && i == 0:
+							mu.Lock()
+							acked[s] = n
+							mu.Unlock()
+						case err != nil && ctx.Err() == nil:
+							failed, said = failed+1, err.Error()
+						}
+						done++
+					}
+					select {
+					case <-time.After(20 * time.Millisecond):
+					case <-ctx.Done():
+					}
+				}
+				f.t.Logf("put at %s: %d, %d of which failed; said last: %s", s.WANName(), done, failed, said)
+			})
+		}
+	}
+	return func() {
+		f.t.Helper()
+		cancel()
+		wg.Wait()
+		for s, last := range acked {
+			var e pb.KVEntry
+			if err := f.keys(s.DC())["of-"+s.Name].GetData().UnmarshalTo(&e); err != nil {
+				f.t.Errorf("key of %s: %v", s.WANName(), err)
+			} else if n, err := strconv.Atoi(string(e.Value)); err != nil || n < last {
+				f.t.Errorf("key of %s is %q, and %d was acknowledged (%v)", s.WANName(), e.Value, last, err)
+			}
+		}
 	}
 }
 

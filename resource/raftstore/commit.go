@@ -16,12 +16,15 @@ import (
 )
 
 // Commit is resource.Backend's. It blocks for a disk write and a round trip to a majority. Only the leader can:
-// resource.ErrNotLeader elsewhere. Above 32 MiB, a batch is refused.
+// resource.ErrNotLeader elsewhere. Above 32 MiB, a batch is refused, and one that some server does not understand with resource.ErrTooNew.
 func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if err := resource.CheckOps(ops); err != nil {
+		return nil, err
+	}
+	if err := resource.CheckUnderstood(ops, s.cfg.Understood); err != nil {
 		return nil, err
 	}
 	entry, err := proto.Marshal(&pb.Batch{Ops: ops})
@@ -70,6 +73,9 @@ func (s *Store) apply(ctx context.Context, entry []byte) (result, error) {
 		return result{}, resource.ErrClosed
 	}
 }
+
+// Understood is resource.Replica's.
+func (s *Store) Understood() (version int, node string) { return s.cfg.Understood() }
 
 // untilDeadline is how long Raft may take to accept a request; 0 is no bound.
 func untilDeadline(ctx context.Context) time.Duration {

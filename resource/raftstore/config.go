@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -23,6 +24,9 @@ type Config struct {
 	// Stream accepts and dials the connections of Raft. Dial is given a node name as address; it is called with a timeout
 	// of at most 2 s and must end when Close is called. Required. The store closes it, also if Open fails.
 	Stream raft.StreamLayer
+	// Understood tells the version of ops that all servers of the group understand, as far as that is known, and which one understands
+	// no more. Default: resource.OpsVersion.
+	Understood func() (version int, node string)
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 
@@ -65,6 +69,9 @@ const (
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Understood == nil {
+		c.Understood = func() (int, string) { return resource.OpsVersion, "" }
 	}
 	setDefault(&c.Heartbeat, 500*time.Millisecond)
 	setDefault(&c.SnapshotInterval, 30*time.Second)

@@ -38,6 +38,7 @@ var statuses = []struct {
 	{resource.ErrInvalid, http.StatusBadRequest},
 	{resource.ErrDenied, http.StatusForbidden},
 	{resource.ErrNotLeader, http.StatusServiceUnavailable},
+	{resource.ErrTooNew, http.StatusServiceUnavailable},
 	{resource.ErrUnwritable, http.StatusServiceUnavailable},
 	{resource.ErrUnreachable, http.StatusServiceUnavailable},
 	{resource.ErrClosed, http.StatusServiceUnavailable},
