@@ -46,6 +46,9 @@ func (f *following) run(hello *pb.FollowHello) error {
 	if f.s.cfg.Primacy != nil {
 		begin.HandedTo = f.s.cfg.Primacy.handedTo()
 	}
+	if len(hello.GetTypes()) == 0 { // a question: whether there is something to follow (Primacy.ask)
+		return f.send(&pb.FollowResponse{Begin: begin})
+	}
 	for _, k := range f.s.kinds {
 		all, _, err := f.records(k)
 		if err != nil {

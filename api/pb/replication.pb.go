@@ -125,7 +125,7 @@ func (*FollowRequest_Details) isFollowRequest_Part() {}
 
 type FollowHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The federated types that the follower knows. Records of others are not sent to it.
+	// The federated types that the follower knows. Records of others are not sent to it. None: it only asks; the answer is the beginning.
 	Types []*Type `protobuf:"bytes,1,rep,name=types,proto3" json:"types,omitempty"`
 	// What it has of the primary's, if it knows: up to there, all.
 	Position *FollowPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
