@@ -274,7 +274,7 @@ func (h *handler) logged(next http.Handler) http.Handler {
 		rec := &statusRecorder{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(rec, r)
 		h.logger.DebugContext(context.WithoutCancel(r.Context()), "HTTP request answered", "method", r.Method,
-			"path", r.URL.Path, "query", r.URL.RawQuery, "remote", r.RemoteAddr, "status", rec.status, "took", time.Since(start))
+			"path", r.URL.Path, "query", withoutToken(r.URL.RawQuery), "remote", r.RemoteAddr, "status", rec.status, "took", time.Since(start))
 	})
 }
 

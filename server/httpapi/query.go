@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
@@ -46,6 +47,21 @@ func parseQuery(raw string) (query, error) {
 		q.wait = api.Wait(wait)
 	}
 	return q, nil
+}
+
+// withoutToken is a query string for the log: clients of Consul may send a token, which means nothing here and is a secret elsewhere.
+func withoutToken(raw string) string {
+	if !strings.Contains(strings.ToLower(raw), "tok") && !strings.Contains(raw, "%") {
+		return raw
+	}
+	parts := strings.Split(raw, "&")
+	for i, part := range parts {
+		name, _, _ := strings.Cut(part, "=")
+		if plain, err := url.QueryUnescape(name); err != nil || strings.EqualFold(plain, "token") {
+			parts[i] = name + "=..."
+		}
+	}
+	return strings.Join(parts, "&")
 }
 
 // flag reads a parameter that is a switch: absent is false, without a value it is true.
