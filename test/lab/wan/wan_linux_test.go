@@ -5,9 +5,7 @@ package wan_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,135 +22,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pair is two namespaces on a WAN.
-type pair struct {
-	w        *wan.WAN
-	ns       [2]string
-	ports    [2]*wan.Port
-	ab, ba   *wan.Path
-	addrs    [2]netip.Addr
-	stopOnce func()
-}
-
-func needed(t testing.TB) {
-	t.Helper()
-	if err := wan.Check(); err != nil {
-		t.Skip(err)
-	}
-}
-
-func newPair(t testing.TB, cfg wan.Config) *pair {
-	t.Helper()
-	needed(t)
-	network := lab.NewNetwork(t)
-	w, err := wan.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	p := &pair{w: w, addrs: [2]netip.Addr{netip.MustParseAddr("198.18.1.1"), netip.MustParseAddr("198.18.2.1")}}
-	p.stopOnce = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(p.stopOnce)
-	for i, name := range []string{"a", "b"} {
-		p.ns[i] = network.Namespace(name)
-		if p.ports[i], err = w.Attach(p.ns[i], "wan0", p.addrs[i]); err != nil {
-			t.Fatal(err)
-		}
-		network.Address(p.ns[i], "wan0", p.addrs[i].String()+"/16")
-	}
-	p.ab, p.ba = w.Path(p.ports[0], p.ports[1]), w.Path(p.ports[1], p.ports[0])
-	return p
-}
-
-func set(t testing.TB, l wan.Link, paths ...*wan.Path) {
-	t.Helper()
-	for _, p := range paths {
-		if err := p.Set(l); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// echo answers UDP packets at b and returns a connection to it from a, and how many have come to b.
-func (p *pair) echo(t testing.TB, host [2]netip.Addr) (c net.Conn, came *atomic.Int64) {
-	t.Helper()
-	var server net.PacketConn
-	err := wan.InNamespace(p.ns[1], func() (err error) {
-		server, err = net.ListenPacket("udp", netip.AddrPortFrom(host[1], 0).String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.(*net.UDPConn).SetReadBuffer(4 << 20); err != nil {
-		t.Fatal(err)
-	}
-	came = &atomic.Int64{}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := server.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			came.Add(1)
-			_, _ = server.WriteTo(buf[:n], from)
-		}
-	})
-	t.Cleanup(func() { server.Close(); wg.Wait() })
-	if c, err = lab.DialIn(p.ns[0])(context.Background(), "udp", server.LocalAddr().String()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c, came
-}
-
-// ping sends one packet and returns when its echo is back, or os.ErrDeadlineExceeded after limit.
-func ping(c net.Conn, limit time.Duration) (time.Duration, error) {
-	start := time.Now()
-	if _, err := fmt.Fprintf(c, "%d", start.UnixNano()); err != nil {
-		return 0, err
-	}
-	want := fmt.Sprint(start.UnixNano())
-	buf := make([]byte, 2048)
-	c.SetReadDeadline(start.Add(limit))
-	for {
-		n, err := c.Read(buf)
-		if err != nil {
-			return 0, err
-		}
-		if string(buf[:n]) == want { // not the late echo of an earlier one
-			return time.Since(start), nil
-		}
-	}
-}
-
-// roundTrips returns n round-trip times, sorted, and how many pings were lost.
-func roundTrips(t testing.TB, c net.Conn, n int) (took []time.Duration, lost int) {
-	t.Helper()
-	for range n {
-		d, err := ping(c, time.Second)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			lost++
-		case err != nil:
-			t.Fatal(err)
-		default:
-			took = append(took, d)
-		}
-	}
-	slices.Sort(took)
-	return took, lost
-}
 
 func TestDelay(t *testing.T) {
 	p := newPair(t, wan.Config{Link: wan.Link{Delay: 20 * time.Millisecond}})
@@ -353,34 +222,6 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// A port's address can change, and a third port can come while packets flow.
-func TestSetAddrsAndAttachWhileRunning(t *testing.T) {
-	network := func() *lab.Network { needed(t); return lab.NewNetwork(t) }()
-	p := newPair(t, wan.Config{})
-	c, _ := p.echo(t, p.addrs)
-	third := network.Namespace("c")
-	port, err := p.w.Attach(third, "wan0", netip.MustParseAddr("198.18.3.1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	network.Address(third, "wan0", "198.18.3.1/16")
-	if _, err := ping(c, time.Second); err != nil {
-		t.Fatalf("after another port came: %v", err)
-	}
-	if s := p.w.Path(p.ports[0], port).Stats(); s.Sent != 0 {
-		t.Errorf("the new port was sent %+v", s)
-	}
-	unrouted := p.w.Unrouted()
-	p.ports[1].SetAddrs(netip.MustParseAddr("198.18.2.9"))
-	if _, err := ping(c, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) || p.w.Unrouted() == unrouted {
-		t.Errorf("after the address went: %v, %d unrouted", err, p.w.Unrouted()-unrouted)
-	}
-	p.ports[1].SetAddrs(p.addrs[1])
-	if _, err := ping(c, time.Second); err != nil {
-		t.Errorf("after it came back: %v", err)
-	}
-}
-
 func TestTap(t *testing.T) {
 	var mu sync.Mutex
 	var lens []int
@@ -398,57 +239,4 @@ func TestTap(t *testing.T) {
 		defer mu.Unlock()
 		return slices.Contains(lens, 10+28)
 	})
-}
-
-// Run leaves nothing behind: no thread, no descriptor, no device.
-func TestEnd(t *testing.T) {
-	needed(t)
-	count := func(dir string) int {
-		e, err := os.ReadDir("/proc/self/" + dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(e)
-	}
-	var threads, files int
-	const rounds = 12
-	for i := range rounds {
-		t.Run("", func(t *testing.T) {
-			p := newPair(t, wan.Config{Link: wan.Link{Delay: 10 * time.Minute}})
-			if c, err := lab.DialIn(p.ns[0])(context.Background(), "udp", "198.18.2.1:9"); err != nil {
-				t.Fatal(err)
-			} else if _, err = c.Write([]byte("x")); err != nil || c.Close() != nil {
-				t.Fatal(err)
-			}
-			await(t, "a packet is under way", func() bool { return p.ab.Stats().Sent > 0 })
-			p.stopOnce()
-			if out, err := exec.Command("ip", "-n", p.ns[0], "link", "show", "wan0").CombinedOutput(); err == nil {
-				t.Errorf("the device is still there: %s", out)
-			}
-			if _, err := p.w.Attach(p.ns[0], "wan0"); !errors.Is(err, wan.ErrEnded) {
-				t.Errorf("Attach after the end = %v", err)
-			}
-		})
-		if i == 1 { // the runtime and the poller have what they need
-			threads, files = count("task"), count("fd")
-		}
-	}
-	if got := count("fd"); got > files {
-		t.Errorf("%d descriptors after %d more rounds, %d before", got, rounds-2, files)
-	}
-	if got := count("task"); got > threads+rounds/2 {
-		t.Errorf("%d threads after %d more rounds, %d before", got, rounds-2, threads)
-	}
-}
-
-func TestAttachErrors(t *testing.T) {
-	needed(t)
-	p := newPair(t, wan.Config{})
-	for _, bad := range [][2]string{{"no-such-namespace", "wan1"}, {p.ns[0], "wan0"}, {p.ns[0], "a-name-that-is-too-long"}} {
-		if _, err := p.w.Attach(bad[0], bad[1]); err == nil {
-			t.Errorf("Attach(%q): no error", bad)
-		} else {
-			t.Log(err)
-		}
-	}
 }

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// dcs are datacenters of one server each, over memory, whose configurations can be changed: that is a restart.
+type dcs struct {
+	t   *testing.T
+	mu  sync.Mutex
+	all map[string]*dc
+}
+
+func (d *dcs) get(name string) *dc {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.all[name]
+}
+
+// dc is one of them.
+type dc struct {
+	in    *dcs
+	name  string
+	store resource.Backend
+
+	mu      sync.Mutex
+	primacy *Primacy
+	source  *Source
+	cc      *grpc.ClientConn
+	named   map[string]string // of servers besides
+	changed chan struct{}
+	stop    func()
+}
+
+func (d *dcs) add(name, primary string) *dc {
+	x := &dc{in: d, name: name, store: memory.New(), changed: make(chan struct{})}
+	d.mu.Lock()
+	if d.all == nil {
+		d.all = map[string]*dc{}
+	}
+	d.all[name] = x
+	d.mu.Unlock()
+	x.start(primary)
+	return x
+}
+
+// start is a start of the server, as its leader.
+func (x *dc) start(primary string) {
+	x.in.t.Helper()
+	t, reg := x.in.t, registry(x.in.t)
+	if err := Register(reg); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPrimacy(PrimacyConfig{
+		DC: x.name, Configured: primary, Backend: x.store, Registry: reg, Ways: (&ways{}).Changed, Logger: quiet,
+		Named: func() (map[string]string, []string) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			named := maps.Clone(x.named)
+			if named == nil {
+				named = map[string]string{}
+			}
+			named["srv1"] = primary
+			return named, nil
+		},
+		NamedChanged: func() <-chan struct{} { x.mu.Lock(); defer x.mu.Unlock(); return x.changed },
+		Connect: func(name string) (pb.ReplicationServiceClient, error) {
+			to := x.in.get(name)
+			if to == nil {
+				return nil, errors.New("nobody knows " + name)
+			}
+			to.mu.Lock()
+			defer to.mu.Unlock()
+			if to.cc == nil {
+				return nil, errors.New(name + " is down")
+			}
+			return pb.NewReplicationServiceClient(to.cc), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, Primacy: p, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	pb.RegisterReplicationServiceServer(srv, src)
+	ln, stopServing := serve(t, srv)
+	stopSource, stopLeading := run(t, src.Run), run(t, p.Lead)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.primacy, x.source, x.cc = p, src, connect(t, ln)
+	x.stop = func() {
+		x.mu.Lock()
+		x.cc = nil
+		x.mu.Unlock()
+		stopLeading()
+		stopServing()
+		stopSource()
+	}
+}
+
+func (x *dc) restart(primary string) { x.in.t.Helper(); x.stop(); x.start(primary) }
+
+// others sets what other servers of the datacenter are configured with.
+func (x *dc) others(named map[string]string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.named = named
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+func (x *dc) until(what string, done func() bool) {
+	x.in.t.Helper()
+	until(x.in.t, x.store, func() error {
+		if !done() {
+			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.mark(), x.primacy.Waits())
+		}
+		return nil
+	})
+}
+
+// is waits until the records are those of a primary, all of them.
+func (x *dc) is(primary string) {
+	x.in.t.Helper()
+	x.until("of "+primary, func() bool {
+		m := x.primacy.mark()
+		return m.GetDatacenter() == primary && m.GetComplete()
+	})
+}

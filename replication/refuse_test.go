@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource/memory"
+)
+
+// TestSourceRefuses what followers must not say.
+func TestSourceRefuses(t *testing.T) {
+	store := memory.New()
+	put(t, store, siteType, "a", "1")
+	p := newPrimary(t, store)
+	client := pb.NewReplicationServiceClient(p.client(t))
+	hello := &pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{Types: []*pb.Type{siteType}}}}
+	summary := func(last bool, buckets ...uint64) *pb.FollowRequest {
+		return &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Type: siteType, Buckets: buckets, Last: last}}}
+	}
+	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{{Name: "x"}}}}}
+	ready(t, p)
+	for name, say := range map[string][]*pb.FollowRequest{
+		"nothing":                {{}},
+		"a summary first":        {summary(true)},
+		"three buckets":          {hello, summary(true, 1, 2, 3)},
+		"too many buckets":       {hello, summary(true, make([]uint64, 2*maxBuckets)...)},
+		"hello twice":            {hello, hello},
+		"details of another":     {hello, summary(true, 1), details},
+		"a summary for details":  {hello, summary(true, 1), summary(true, 1)},
+		"details not asked for":  {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
+		"what an old one begins": {{}},
+	} {
+		stream, err := client.Follow(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range say {
+			if err := stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s, err := NewSource(SourceConfig{Backend: store, Registry: registry(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Follow(nil); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("following a secondary: %v", err)
+	}
+}
+
+// ready waits until a source has read its records.
+func ready(t *testing.T, p *primary) {
+	t.Helper()
+	until(t, p.store, func() error {
+		if _, _, ok := p.source.log.end(); !ok {
+			return errors.New("the source is not ready")
+		}
+		return nil
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := NewSource(SourceConfig{}); err == nil {
+		t.Error("a source of nothing")
+	}
+	if _, err := NewFollower(FollowerConfig{}); err == nil {
+		t.Error("a follower of nothing")
+	}
+}
