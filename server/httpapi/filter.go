@@ -4,11 +4,15 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-bexpr"
+	"github.com/hashicorp/go-bexpr/grammar"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/catalog"
 )
 
@@ -89,13 +93,53 @@ func expressionOf[T any](q query) (*expression, error) {
 	if n := len(text); n > maxExpression {
 		return nil, badRequest{fmt.Errorf("the filter has %d bytes: must be at most %d", n, maxExpression)}
 	}
-	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing))
+	tree, err := grammar.Parse("", []byte(text), grammar.MaxExpressions(maxParsing))
+	if err != nil {
+		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
+	}
+	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing), bexpr.WithHookFn(withAddresses(addressesIn(tree, nil))))
 	if err != nil {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
 	x := &expression{eval, text}
 	_, err = x.matches(*new(T)) // so that a name that T does not have is refused also while there is no T
 	return x, err
+}
+
+// addressesIn appends the tags of addresses of whose parts an expression says something, as Service.TaggedAddresses.lan.Port does of lan.
+func addressesIn(tree any, tags []string) []string {
+	var path []string
+	switch e := tree.(type) {
+	case *grammar.UnaryExpression:
+		return addressesIn(e.Operand, tags)
+	case *grammar.BinaryExpression:
+		return addressesIn(e.Right, addressesIn(e.Left, tags))
+	case *grammar.CollectionExpression:
+		return addressesIn(e.Inner, tags)
+	case *grammar.MatchExpression:
+		path = e.Selector.Path
+	}
+	for i, part := range path {
+		if strings.HasSuffix(part, "TaggedAddresses") && i+2 < len(path) {
+			tags = append(tags, path[i+1])
+		}
+	}
+	return tags
+}
+
+// withAddresses has services without an address of one of the tags evaluated as if it were empty: it is an error otherwise.
+func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
+	return func(v reflect.Value) reflect.Value {
+		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {
+			return v
+		}
+		all := map[string]api.ServiceAddress{}
+		for _, tag := range tags {
+			all[tag] = api.ServiceAddress{}
+		}
+		maps.Copy(all, v.Interface().(map[string]api.ServiceAddress))
+		return reflect.ValueOf(all)
+	}
 }
 
 // matches says whether the expression is true of v.

@@ -4,6 +4,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -18,7 +19,7 @@ func TestFilterExpressions(t *testing.T) {
 	r := newRecords(t)
 	for i, tags := range []string{`"v1","main"`, `"v1"`} {
 		w := r.do(t, "PUT", "/v1/catalog/register", fmt.Sprintf(`{"Node": "n%d", "Address": "192.0.2.%d", "NodeMeta": {"rack": "r%[1]d"},
-			"Service": {"Service": "web", "Port": 8%[1]d, "Tags": [%[3]s], "Meta": {"version": "%[1]d"}},
+			"Service": {"Service": "web", "Port": 8%[1]d, "Tags": [%[3]s], "Meta": {"version": "%[1]d"}, "TaggedAddresses": {"a%[1]d": {"Address": "192.0.2.9", "Port": 9}}},
 			"Checks": [{"Name": "up", "Status": "passing", "ServiceID": "web"}, {"Name": "load", "Status": "warning"}]}`, i, i, tags))
 		if w.Code != 200 {
 			t.Fatal(w.Body)
@@ -34,6 +35,12 @@ func TestFilterExpressions(t *testing.T) {
 		{"/v1/health/service/web", `Node.Address matches "^192[.]0[.]2[.]1$"`, "n 1"},
 		{"/v1/health/service/web", `any Checks as c { c.Name == "load" and c.Status == "warning" }`, "n 2"},
 		{"/v1/health/service/web", `Node.Meta.nothing == "x"`, "n 0"},
+		{"/v1/health/service/web", `Service.TaggedAddresses.a1.Port == 9`, `"Node":"n1"`},
+		{"/v1/health/service/web", `Service.TaggedAddresses.a1.Port == 9`, "n 1"},
+		{"/v1/health/service/web", `Service.TaggedAddresses.a1.Address == "192.0.2.9" or Service.Port == 80`, "n 2"},
+		{"/v1/health/service/web", `any Service.TaggedAddresses as tag, a { tag == "a0" and a.Port == 9 }`, "n 1"},
+		{"/v1/health/service/web", `not "a1" in Service.TaggedAddresses`, "n 1"},
+		{"/v1/catalog/service/web", `ServiceTaggedAddresses.lan.Address != "192.0.2.9"`, "n 2"},
 		{"/v1/catalog/service/web", `ServicePort == 80 and "main" in ServiceTags and NodeMeta.rack == "r0"`, "n 1"},
 		{"/v1/catalog/services", `"main" in ServiceTags`, `{"web":["main","v1"]}`},
 		{"/v1/catalog/services", `Node == "n1"`, `{"web":["v1"]}`},
@@ -66,6 +73,7 @@ func TestFilterExpressions(t *testing.T) {
 		{"/v1/health/service/none", `Service.Nothing == 1`, `bad filter "Service.Nothing == 1": `},
 		{"/v1/health/service/web", `Service.Port == x`, "bad filter"},
 		{"/v1/health/service/web", `Service.Port =`, "bad filter"},
+		{"/v1/health/service/web", `Service.TaggedAddresses.a0.Nothing == 1`, "bad filter"},
 		{"/v1/health/service/web", `Node.Node matches "("`, "bad filter"},
 		{"/v1/health/service/web", `any Checks as c { c.Nothing == 1 }`, "bad filter"}, // known only from a check
 		{"/v1/catalog/nodes", strings.Repeat("x", maxExpression+1), "the filter has 8193 bytes: must be at most 8192"},
@@ -83,6 +91,7 @@ func FuzzExpression(f *testing.F) {
 		`Service.Port == 81 and ("a" in Service.Tags or not Node.Meta.x matches "a+")`, `any Checks as c { c.Status == "x" }`,
 		`all Node.Meta as k, v { k == v }`, strings.Repeat("(", 40), strings.Repeat("not ", 2000) + "Node.Node == 1", "Checks.0.Name is empty",
 		`Service.Proxy.MeshGateway is not empty`, `Checks[0] == 1`, `"/Node/Node" == a`,
+		`Service.TaggedAddresses.x.Port == 1 or any Service.TaggedAddresses as k, v { v.Address == "a" }`, `ServiceLocality.x == 1 and TaggedAddresses.a.b == 1`,
 	} {
 		f.Add(s)
 	}
@@ -97,6 +106,9 @@ func FuzzExpression(f *testing.F) {
 		x, err := expressionOf[api.ServiceEntry](q)
 		if err == nil && x != nil {
 			_, err = only(x, slices.Repeat([]api.ServiceEntry{entry}, 2))
+		}
+		if _, err := expressionOf[api.CatalogService](q); err != nil && !errors.As(err, new(badRequest)) {
+			t.Error(err)
 		}
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("it took %v: %v", took, err)
