@@ -59,6 +59,14 @@ func exhaust(t testing.TB, free int) (give func()) {
 	return give
 }
 
+// readSocket reads from a socket with a timeout: signals cut that short, see signal(7).
+func readSocket(fd int, b []byte) (n int, err error) {
+	for n, err = unix.Read(fd, b); err == syscall.EINTR; {
+		n, err = unix.Read(fd, b)
+	}
+	return n, err
+}
+
 func TestNoFiles(t *testing.T) {
 	for _, e := range engines {
 		t.Run(string(e), func(t *testing.T) { testNoFiles(t, e) })
@@ -87,7 +95,7 @@ func testNoFiles(t *testing.T, e Engine) {
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
 			t.Errorf("connection %d: %v", i, err)
 		}
-		if n, err := unix.Read(fd, make([]byte, 1)); n > 0 || err != nil && err != syscall.ECONNRESET {
+		if n, err := readSocket(fd, make([]byte, 1)); n > 0 || err != nil && err != syscall.ECONNRESET {
 			t.Errorf("connection %d: %d, %v", i, n, err)
 		}
 	}
@@ -143,7 +151,7 @@ func testNoSpareFile(t *testing.T, e Engine) {
 	if _, err := unix.Write(fd, helloFor(t, "spare.example")); err != nil {
 		t.Error(err)
 	}
-	if n, err := unix.Read(fd, make([]byte, 5)); n != 5 || err != nil {
+	if n, err := readSocket(fd, make([]byte, 5)); n != 5 || err != nil {
 		t.Errorf("the connection that waited: %d, %v", n, err)
 	}
 	if n := p.side.Stats().Refused[ReasonNoFiles]; n != 0 {

@@ -118,11 +118,18 @@ func testNewTableWhileWaiting(t *testing.T, e Engine) {
 	two, _ := rawUpstream(t, silent)
 	good := upstream(t, named("good"))
 	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
-	go func() {
-		until(t, func() bool { return asked.Load() > 0 })
-		p.side.SetTable(mustTable(t, Route{Match: "x.example", To: []string{good}}))
-	}()
+	next := mustTable(t, Route{Match: "x.example", To: []string{good}})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for asked.Load() == 0 && !t.Failed() {
+			<-time.After(time.Millisecond)
+		}
+		p.side.SetTable(next)
+	})
 	p.connect(t, "x.example", 4)
+	p.stop()
+	p.refused(t, nil)
 }
 
 // testHalfOpen has a silent upstream come back: no client but the first may wait for it, and it must be used again.
