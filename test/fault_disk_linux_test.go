@@ -236,6 +236,14 @@ func TestFullDisk(t *testing.T) {
 		return nil
 	})
 	d.wantUnwritable(noSpace, refusal, took)
+	last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
+	lab.Eventually(t, patience, "it shows what it has, though it cannot write", func(context.Context) error {
+		if status, answer, _ := d.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
+			return fmt.Errorf("%d %.200q", status, answer)
+		}
+		return nil
+	})
+	d.check(d.values, "&stale")
 	remount(t, d.data(), 0, "size=400m")
 	d.awaitPut("a write after there was room again")
 	d.check(d.values, "")
