@@ -32,6 +32,12 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlock(q.wait)+forwardMargin)
 	switch {
 	case err == nil:
+		end, err := h.large.begin(r.Context(), len(resp.GetBody()))
+		if err != nil {
+			h.failed(w, r, err)
+			return
+		}
+		defer end()
 		relay(w, q.dc, resp)
 	case r.Context().Err() != nil:
 		h.failed(w, r, err)

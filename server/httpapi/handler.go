@@ -73,6 +73,7 @@ type handler struct {
 	src    Source
 	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
+	large  large
 
 	// Of Config.Resources; all nil without.
 	resources     *resource.Service
@@ -188,11 +189,11 @@ func (h *handler) serve(e endpoint) http.Handler {
 			h.failed(w, r, err)
 			return
 		}
-		h.write(w, a, q.pretty)
+		h.write(w, r, a, q.pretty)
 	}))
 }
 
-func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
+func (h *handler) write(w http.ResponseWriter, r *http.Request, a answer, pretty bool) {
 	_, lastContact, known := h.src.Leader()
 	header := w.Header()
 	putBrief(header, &pb.Brief{Index: a.index, KnownLeader: known, LastContact: uint64(lastContact.Milliseconds())})
@@ -212,6 +213,12 @@ func (h *handler) write(w http.ResponseWriter, a answer, pretty bool) {
 	if pretty && e.contentType == typeJSON {
 		e.body = indent(e.body)
 	}
+	end, err := h.large.begin(r.Context(), len(e.body))
+	if err != nil {
+		h.failed(w, r, err)
+		return
+	}
+	defer end()
 	setType(header, e.contentType)
 	if e.contentType == "" {
 		header.Set("Content-Security-Policy", "sandbox")

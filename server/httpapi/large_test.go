@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// stuck is the connection of a client that does not read.
+type stuck struct {
+	*httptest.ResponseRecorder
+	began *sync.WaitGroup // of writes
+	freed <-chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	s.began.Done()
+	<-s.freed
+	return len(b), nil
+}
+
+// Who does not read large answers is refused more of them, here and of another datacenter, and gets small ones; others get all.
+func TestLargeAnswersAreBounded(t *testing.T) {
+	src := newFakeSource()
+	for range 2 * largeAnswer / 20 {
+		src.datacenters = append(src.datacenters, "dc-of-some-length")
+	}
+	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
+		return &pb.QueryResponse{Status: 200, Body: make([]byte, 2*largeAnswer)}, nil
+	}
+	h := newHandler(t, src)
+	const large = "/v1/catalog/datacenters"
+	request := func(node, path string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Host = "localhost"
+		return r.WithContext(tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: tlsutil.RoleClient, Node: node, DC: "dc1"}))
+	}
+	answers := func(name, node string, want map[string]int) {
+		t.Helper()
+		for path, status := range want {
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, request(node, path)); w.Code != status {
+				t.Errorf("%s: %s: %d, want %d", name, path, w.Code, status)
+			}
+		}
+	}
+	all := map[string]int{large: 200, large + "?dc=dc2": 200, "/v1/status/leader": 200}
+	freed := make(chan struct{})
+	var began, ended sync.WaitGroup
+	began.Add(maxLarge)
+	for i := range maxLarge {
+		path := large
+		if i%2 == 0 {
+			path += "?dc=dc2"
+		}
+		ended.Go(func() { h.ServeHTTP(stuck{httptest.NewRecorder(), &began, freed}, request("slow", path)) })
+	}
+	began.Wait()
+	answers("who does not read", "slow", map[string]int{large: 503, large + "?dc=dc2": 503, "/v1/status/leader": 200})
+	answers("another", "other", all)
+	close(freed)
+	ended.Wait()
+	answers("who has read all", "slow", all)
+}
