@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -79,12 +80,19 @@ func TestCalmWorkers(t *testing.T) {
 		})
 	}
 	const rounds = 20
-	before := stopping()
+	var took []time.Duration
 	for range rounds {
+		before := stopping()
 		runtime.GC() // takes long itself on a busy machine
+		took = append(took, stopping()-before)
 	}
-	if took := stopping() - before; took > rounds*calmly.wait/2 {
-		t.Errorf("it took %v to stop the world for %d collections", took, rounds)
+	slices.Sort(took)
+	var sum time.Duration
+	for _, d := range took[:rounds-1] { // in one the machine may have stood still
+		sum += d
+	}
+	if sum > (rounds-1)*calmly.wait/2 {
+		t.Errorf("it took %v to stop the world for %d collections, and once %v", sum, rounds-1, took[rounds-1])
 	}
 	close(stop)
 	wg.Wait()
