@@ -115,20 +115,29 @@ func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	return nil
 }
 
-// staysAlive watches for a while that no running server sees another one as anything but alive.
+// staysAlive watches for a while that no running server sees another one as anything but alive. One that this busy machine lets answer
+// late is asked again.
 func staysAlive(t *testing.T, l *lab.Lab, d time.Duration) {
 	t.Helper()
+	const most = 3 // answers in a row that may be late
+	late := map[*lab.Node]int{}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.After(d); ; {
 		select {
 		case <-end:
-			return
+			if !slices.ContainsFunc(l.Running(), func(s *lab.Node) bool { return late[s] > 0 }) {
+				return
+			}
+			end = time.After(0) // not before all have answered
 		case <-tick.C:
-			for _, s := range l.Running() {
-				if err := allAlive(t.Context(), l, s); err != nil {
-					t.Fatalf("%s: %v", s.WANName(), err)
-				}
+		}
+		for _, s := range l.Running() {
+			err := allAlive(t.Context(), l, s)
+			if late[s]++; err == nil {
+				late[s] = 0
+			} else if !errors.Is(err, context.DeadlineExceeded) || late[s] >= most {
+				t.Fatalf("%s: %v", s.WANName(), err)
 			}
 		}
 	}
