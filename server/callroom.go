@@ -19,10 +19,10 @@ import (
 // Calls of one peer that are open at a time, over all its connections. Each costs some 12 KiB, even when its request never comes. The
 // servers of the own datacenter, which are one store with this one, have no bound.
 const (
-	maxServerCalls = 16384 // a server of another datacenter: it asks for all its clients, of whom many may wait
-	maxPeerCalls   = 1024  // a gateway, a client, an operator's programs
+	maxManyCalls = 16384 // a server of another datacenter, which asks for all its clients, and an operator's programs: many may watch
+	maxPeerCalls = 1024  // a gateway, a client
 	// maxConnCalls bounds those of one connection, with those that were given up and have not ended yet.
-	maxConnCalls = 2 * maxServerCalls
+	maxConnCalls = 2 * maxManyCalls
 	// maxHeaders bounds the headers of a call, or of an HTTP request with its URL, in bytes: a connection may hold as much.
 	maxHeaders = 64 << 10
 )
@@ -43,12 +43,12 @@ func newCallRoom(dc, domain string, refused *refusedCalls) *callRoom {
 // most is how many calls p may have open.
 func (r *callRoom) most(p tlsutil.Peer) int {
 	switch {
-	case p.Role != tlsutil.RoleServer:
-		return maxPeerCalls
-	case p.DC != r.dc:
-		return maxServerCalls
+	case p.Role == tlsutil.RoleServer && p.DC == r.dc:
+		return math.MaxInt
+	case p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleCLI:
+		return maxManyCalls
 	}
-	return math.MaxInt
+	return maxPeerCalls
 }
 
 // tap takes a call in, before anything is made for it but its context, or refuses it. gRPC calls it in the goroutine that reads the

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -34,6 +35,21 @@ func until(t testing.TB, ok func() bool) {
 		case <-tick.C:
 		case <-limit:
 			t.Fatal("it does not come about")
+		}
+	}
+}
+
+func TestMostCalls(t *testing.T) {
+	r := newCallRoom("dc1", tlsutil.DefaultDomain, nil)
+	for p, want := range map[tlsutil.Peer]int{
+		{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}: math.MaxInt,
+		{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}: maxManyCalls,
+		{Role: tlsutil.RoleCLI, Node: "joe", DC: "dc1"}:     maxManyCalls,
+		{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}: maxPeerCalls,
+		{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}: maxPeerCalls,
+	} {
+		if got := r.most(p); got != want {
+			t.Errorf("%v: %d calls, want %d", p, got, want)
 		}
 	}
 }
