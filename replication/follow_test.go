@@ -236,13 +236,15 @@ func TestFollowRecoversWhenTheWayChanges(t *testing.T) {
 	f, err := NewFollower(FollowerConfig{
 		Backend: secondary, Registry: registry(t), Ways: w.Changed, Logger: quiet,
 		Connect: func() (pb.ReplicationServiceClient, error) {
-			tries <- struct{}{}
+			var client pb.ReplicationServiceClient
+			err := errors.New("no way")
 			select {
 			case <-reachable:
-				return pb.NewReplicationServiceClient(cc), nil
+				client, err = pb.NewReplicationServiceClient(cc), nil
 			default:
-				return nil, errors.New("no way")
 			}
+			tries <- struct{}{} // after the choice: what becomes reachable once this is seen takes another try
+			return client, err
 		},
 	})
 	if err != nil {
