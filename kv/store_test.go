@@ -267,7 +267,7 @@ func TestWait(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- wait(ctx, index) }()
 			synctest.Wait()
-			mustPut(t, s, "other", "2")
+			mustPut(t, s, "other", name)
 			synctest.Wait()
 			select {
 			case err := <-done:
@@ -275,7 +275,7 @@ func TestWait(t *testing.T) {
 				done <- err
 			default:
 			}
-			mustPut(t, s, "a/b", "1")
+			mustPut(t, s, "a/b", name)
 			if err := <-done; err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -221,9 +221,9 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 
 // answers returns the entries that the ops return, once what they write is stored.
 func (t *txn) answers(stored map[string]*pb.Resource) []Entry {
-	var index uint64 // of the commit
+	var index uint64 // of the commit; what was there already keeps its own
 	for _, r := range stored {
-		index = r.GetModifyIndex()
+		index = max(index, r.GetModifyIndex())
 	}
 	out := make([]Entry, len(t.results))
 	for i, r := range t.results {
@@ -231,7 +231,7 @@ func (t *txn) answers(stored map[string]*pb.Resource) []Entry {
 		if r.fresh {
 			out[i].CreateIndex, out[i].ModifyIndex = index, index
 			if is := stored[r.entry.Key]; is != nil {
-				out[i].CreateIndex = is.GetCreateIndex()
+				out[i].CreateIndex, out[i].ModifyIndex = is.GetCreateIndex(), is.GetModifyIndex()
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -29,7 +30,8 @@ func If(index uint64) Only { return Only{Given: true, Index: index} }
 
 func (o Only) holds(r *pb.Resource) bool { return !o.Given || o.Index == r.GetModifyIndex() }
 
-// Put writes key, value and flags of e. done is false when the condition does not hold; nothing was written then.
+// Put writes key, value and flags of e; where they are there already it changes nothing. done is false when the condition does not hold;
+// nothing was written then.
 func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err error) {
 	if !only.Given {
 		if done, err := s.putOver(ctx, e); !errors.Is(err, resource.ErrTooNew) {
@@ -41,6 +43,9 @@ func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err err
 			return nil, false, nil
 		}
 		step, err := putStep(e, stored)
+		if err == nil && stored != nil && proto.Equal(step.Write.Data, stored.Data) {
+			return nil, true, nil // it changes nothing
+		}
 		return step, true, err
 	})
 }

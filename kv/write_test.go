@@ -99,3 +99,37 @@ func TestPutWithOlderServers(t *testing.T) {
 		}
 	}
 }
+
+// TestPutOfTheSame: who puts what is there changes nothing, with a condition that holds or without one, and with older servers too.
+func TestPutOfTheSame(t *testing.T) {
+	for name, backend := range map[string]func(resource.Backend) resource.Backend{
+		"":            func(b resource.Backend) resource.Backend { return b },
+		" with older": func(b resource.Backend) resource.Backend { return older{b} },
+	} {
+		b := memory.New()
+		defer b.Close()
+		s := newStore(t, backend(b), operator())
+		e := Entry{Key: "one", Value: []byte("a"), Flags: 7}
+		put := func(e Entry, only Only) Entry {
+			t.Helper()
+			if done, err := s.Put(t.Context(), e, only); !done || err != nil {
+				t.Fatalf("put%s: %t, %v", name, done, err)
+			}
+			return *get(t, s, "one")
+		}
+		first := put(e, If(0))
+		if again := put(e, Only{}); again.ModifyIndex != first.ModifyIndex {
+			t.Errorf("put again%s: %+v, was %+v", name, again, first)
+		}
+		if again := put(e, If(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
+			t.Errorf("put again, as a compare-and-swap%s: %+v, was %+v", name, again, first)
+		}
+		if done, err := s.Put(t.Context(), e, If(first.ModifyIndex-1)); done || err != nil {
+			t.Errorf("with another index%s: %t, %v", name, done, err)
+		}
+		e.Flags++
+		if now := put(e, Only{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
+			t.Errorf("other flags%s: %+v", name, now)
+		}
+	}
+}

@@ -106,7 +106,7 @@ type Backend interface {
 	//
 	// A Put stores status and generation as they are given; it is for the writer to leave the generation alone when the
 	// data is the same. An Overwrite does so itself, leaves uid, owner and status, and is refused only by a mark. Over another resource's uid it is refused, but for AnyVersion: that deletes the other first. An
-	// op that would change nothing (a Replica equal to what is stored, removing what is not there) writes nothing. An Expect
+	// op that would change nothing (a Replica equal to what is stored, an Overwrite that keeps metadata with the same data, removing what is not there) writes nothing. An Expect
 	// sees what the ops before it have done.
 	Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error)
 

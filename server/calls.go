@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -129,7 +128,10 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		c.noteDenied(ctx, info.FullMethod, err)
 		return resp, err
 	}
-	if !r.leader {
+	switch {
+	case r.waits:
+		return c.waiting(ctx, here)
+	case !r.leader:
 		return here()
 	}
 	hold := time.NewTimer(leaderHold)
@@ -162,43 +164,11 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	}
 }
 
-// noLeader is what a call fails with that has waited for a leader in vain.
-func (c *calls) noLeader() error {
-	why := "its servers must reach each other (see: wanfed members)"
-	if trouble := c.leader.Trouble(); trouble != nil {
-		why = fmt.Sprintf("%s: %v", c.node, trouble)
-	}
-	return resource.StatusError(leaderless(fmt.Sprintf("%s has no leader; %s", c.dc, why)))
-}
-
-// leaderless is a resource.ErrNotLeader with a text of its own.
-type leaderless string
-
-func (e leaderless) Error() string        { return string(e) }
-func (e leaderless) Is(target error) bool { return target == resource.ErrNotLeader }
-
-// notLeader refuses a call that was forwarded to this server although node leads, at once: the one that forwarded it is behind,
-// and asks again.
-func (c *calls) notLeader(node string) error {
-	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is", c.node, c.dc, resource.ErrNotLeader, node))
-}
-
-// notDone says whether a call failed before anything was done: there is no leader that took it.
-func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resource.ErrNotLeader) }
-
 // noteDenied counts a call that its service refused. The server that answers does, not the one that forwards.
 func (c *calls) noteDenied(ctx context.Context, method string, err error) {
 	if p, perr := peerFrom(ctx); perr == nil {
 		c.refused.note(p, method, err)
 	}
-}
-
-// broken says of a call that was sent to the leader, and ended without an answer, that it may be done.
-func (c *calls) broken(node string, err error) error {
-	if status.Code(err) != codes.Unavailable || resource.FromStatus(err) != err {
-		return err
-	}
-	return resource.StatusError(fmt.Errorf("at the leader of %s, %s: %w: %s; read before you do it again", c.dc, node, resource.ErrUnknownOutcome, status.Convert(err).Message()))
 }
 
 // forward repeats a call at the leader, for the same caller and with its deadline.
@@ -232,11 +202,6 @@ func (c *calls) forward(ctx context.Context, node, method string, req any) (any,
 		return nil, c.notSent(node, err)
 	}
 	return nil, err
-}
-
-// notSent refuses a call that could not be sent to the leader: nothing was done, so that it may be asked again.
-func (c *calls) notSent(node string, err error) error {
-	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is, and cannot be reached: %s", c.node, c.dc, resource.ErrNotLeader, node, status.Convert(err).Message()))
 }
 
 // replyOf makes an empty answer of a method, "/package.Service/Method".

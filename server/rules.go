@@ -21,6 +21,8 @@ type rule struct {
 	anywhere, here []tlsutil.Role
 	// leader: answered by this datacenter's leader; others forward.
 	leader bool
+	// waits: while there is no leader it waits for one, if it needs what only a leader knows. Nothing was done then.
+	waits bool
 	// again: doing it twice is doing it once, so a forward that broke may be repeated.
 	again bool
 	// vouched: a server of another datacenter may call for an operator of its own, if Config.RemoteWritesFrom has it.
@@ -34,7 +36,7 @@ var (
 	everyone  = tlsutil.Roles
 	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
 
-	readHere     = rule{anywhere: trusted, here: readers, vouched: true} // a server of another datacenter reads for who asks it
+	readHere     = rule{anywhere: trusted, here: readers, vouched: true, waits: true} // a server of another datacenter reads for who asks it
 	readAnywhere = rule{anywhere: trusted, here: everyone}
 	writeHere    = rule{anywhere: operators, here: servers, leader: true, vouched: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}

@@ -407,7 +407,7 @@ func (x *Expect) GetLatestIndex() uint64 {
 type Overwrite struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Resource *Resource              `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
-	// What is stored keeps its metadata.
+	// What is stored keeps its metadata; if its data are the same too, nothing is written.
 	KeepMetadata  bool `protobuf:"varint,2,opt,name=keep_metadata,json=keepMetadata,proto3" json:"keep_metadata,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -109,6 +109,9 @@ func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 		// Not as messages: servers of several versions may know them differently, and must agree.
 		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() && bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation
+			if _, marked := resource.Marked(old); o.GetKeepMetadata() && !marked {
+				return old, nil // all would be as it is
+			}
 		}
 	}
 	return b.put(&pb.Put{Resource: r, ExpectVersion: resource.AnyVersion})

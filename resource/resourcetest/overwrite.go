@@ -3,7 +3,6 @@
 package resourcetest
 
 import (
-	"maps"
 	"strconv"
 	"sync"
 
@@ -42,18 +41,23 @@ func testOverwrite(e *env) {
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
 
-	third := over(e.fresh("a", "2"), true)
-	if third.Generation != second.Generation || !maps.Equal(third.Metadata, second.Metadata) || third.Version == second.Version {
+	third := over(e.fresh("a", "2"), false)
+	if third.Generation != second.Generation || len(third.Metadata) > 0 || third.Version == second.Version {
 		e.Errorf("the same data over %v is %v", second, third)
+	}
+	e.same([]*pb.Resource{over(e.fresh("a", "2"), true), e.read(first.Id)}, []*pb.Resource{third, third}) // changes nothing
+	fourth := over(e.fresh("a", "3"), true)
+	if fourth.Generation == third.Generation || fourth.Version == third.Version {
+		e.Errorf("other data over %v is %v", third, fourth)
 	}
 	if owned, err := e.b.ListByOwner(e.ctx, owner.Id); err != nil || len(owned) != 1 {
 		e.Errorf("the owner has %v, %v", owned, err)
 	}
-	next := e.fresh("a", "2")
+	next := e.fresh("a", "3")
 	next.Id.Type = proto.CloneOf(e.typ)
 	next.Id.Type.GroupVersion = "v2"
-	if fourth := over(next, true); fourth.Generation == third.Generation || fourth.Id.Uid != first.Id.Uid || fourth.Id.Type.GroupVersion != "v2" {
-		e.Errorf("as another version it is %v", fourth)
+	if fifth := over(next, true); fifth.Generation == fourth.Generation || fifth.Id.Uid != first.Id.Uid || fifth.Id.Type.GroupVersion != "v2" {
+		e.Errorf("as another version it is %v", fifth)
 	}
 
 	orphan := e.fresh("b", "1")
