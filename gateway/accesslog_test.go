@@ -199,6 +199,7 @@ func testHistograms(t *testing.T, e Engine) {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])
 		if sni == "late.example" {
+			until(t, func() bool { return p.side.Stats().Active == 1 }) // its time runs
 			<-time.After(late)
 		}
 		c.Write(hello[100:])
