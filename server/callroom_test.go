@@ -124,7 +124,13 @@ func TestCallsOfOnePeerAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, func() bool { return status.Code(alive(two)) == codes.ResourceExhausted })
+	var last error
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last answer was %v; the connection of the silent calls is %v", last, one.GetState())
+		}
+	})
+	until(t, func() bool { last = alive(two); return status.Code(last) == codes.ResourceExhausted })
 	if err := alive(connect(ca.Identity(t, tlsutil.RoleGateway, "gw2", "dc1"))); err != nil {
 		t.Errorf("another peer: %v", err)
 	}
