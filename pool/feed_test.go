@@ -49,6 +49,13 @@ func TestFollow(t *testing.T) {
 		if len(ms) != 999 || ms[500].Status != StatusFailed || ms[501].Name != "m502" || shown > 4 {
 			t.Errorf("%d members in %d steps, %v, %v", len(ms), shown, ms[500], ms[501])
 		}
+		// One that has just started hears the farewell of a member's former life, and then of its new one.
+		tell(now, serf.EventMemberJoin, "m000", serf.StatusLeaving)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if m := p.Members()[0]; !m.Alive() {
+			t.Errorf("a member that is back is %v", m.Status)
+		}
 		tell(now, serf.EventMemberReap, "nobody", serf.StatusFailed)
 		synctest.Wait()
 		if len(p.Members()) != 999 {

@@ -44,10 +44,18 @@ func (m Member) Alive() bool { return m.Status == StatusAlive }
 func byName(a, b Member) int { return strings.Compare(a.Name, b.Name) }
 
 // fromSerf shares the tags with serf, which replaces the map and never changes it.
+//
+// Who leaves is alive until an event tells the end. For serf it is leaving from when it hears of that, and tells nobody; and when the farewell of
+// a former life comes late to who has just started, serf has a member that is back as leaving, until it hears otherwise, of which it
+// tells nobody either.
 func fromSerf(m serf.Member) Member {
+	status := Status(m.Status)
+	if status == StatusLeaving {
+		status = StatusAlive
+	}
 	return Member{
 		Name: m.Name, Addr: addrOf(m), Host: m.Addr.String(), Port: m.Port,
-		Tags: m.Tags, Status: Status(m.Status),
+		Tags: m.Tags, Status: status,
 		ProtocolMin: m.ProtocolMin, ProtocolMax: m.ProtocolMax, ProtocolCur: m.ProtocolCur,
 		DelegateMin: m.DelegateMin, DelegateMax: m.DelegateMax, DelegateCur: m.DelegateCur,
 	}
