@@ -84,6 +84,9 @@ func (s *shell) step(script string) (last string) {
 var (
 	shBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	address = regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	startOf = regexp.MustCompile(`(?s)\./(?:serf|memberlist) .*?& \w\w=\$!`)
+	joinArg = regexp.MustCompile(` --join \S+`)
+	onlyB   = regexp.MustCompile(`(route "server\.dc2\.wanfed" +\{ to = \[)"[^"]*", ("[^"]*"\] \})`)
 )
 
 // steps are the shell scripts of a README, with free ports in place of those it names.
@@ -148,45 +151,81 @@ func logOf(t testing.TB, dir, node string) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// start runs the steps of a README up to the one that starts the nodes; two remain.
-func start(t testing.TB, readme string) (s *shell, dir, leave, cleanUp string) {
+// example is a README whose steps were run up to the one that starts the nodes; two remain.
+type example struct {
+	*shell
+	scripts        []string
+	dir            string
+	leave, cleanUp string
+}
+
+func start(t testing.TB, readme string) *example {
 	t.Helper()
 	scripts := steps(t, readme)
 	if len(scripts) != 6 {
 		t.Fatalf("%s has %d steps, not 6", readme, len(scripts))
 	}
-	s = newShell(t)
+	s := newShell(t)
 	for _, script := range scripts[:4] {
 		s.step(script)
 	}
-	return s, s.step("pwd"), scripts[4], scripts[5]
+	return &example{s, scripts, s.step("pwd"), scripts[4], scripts[5]}
+}
+
+// handsOn starts all but a of dc1 anew, so that what dc1 sends to a of dc2 passes b of dc2, which has not joined a yet: b hands
+// it on all the same. Before, b of dc2 has left.
+func (x *example) handsOn() {
+	x.t.Helper()
+	says := func(pattern string) func([]string) bool {
+		line := regexp.MustCompile(pattern)
+		return func(log []string) bool { return slices.ContainsFunc(log, line.MatchString) }
+	}
+	nodes := startOf.FindAllString(x.scripts[3], -1)
+	if len(nodes) != 4 {
+		x.t.Fatalf("the README starts %d nodes, not 4", len(nodes))
+	}
+	b1, a2, b2 := nodes[1], nodes[2], nodes[3]
+	x.step("kill $a1 $b1 $a2 $gateway1 $gateway2; wait; rm *.log")
+	x.step(onlyB.ReplaceAllString(x.scripts[2], "$1$2"))
+	x.step(b2)
+	wait(x.t, "a does not run yet", x.dir, []string{"b.dc2"}, says("connection refused")) // it tries again after a second
+	x.step(joinArg.ReplaceAllString(a2, "") + "\na1=")
+	wait(x.t, "it runs", x.dir, []string{"a.dc2"}, says("^member"))
+	x.step(joinArg.ReplaceAllString(b1, " --join a.dc2/192.0.2.1:8300"))
+	wait(x.t, "a is there", x.dir, []string{"b.dc1"}, says(`^member.* a\.dc2`))
+	if log := logOf(x.t, x.dir, "b.dc1"); says("no such server")(log) {
+		x.t.Errorf("b of dc2 did not hand on what was for a:\n%s", strings.Join(log, "\n"))
+	}
+	x.step(x.leave)
 }
 
 func TestMemberlist(t *testing.T) {
 	t.Parallel()
-	s, dir, leave, cleanUp := start(t, "memberlist/README.md")
+	x := start(t, "memberlist/README.md")
 	lastIs := func(want string) func([]string) bool {
 		return func(log []string) bool { return log[len(log)-1] == want }
 	}
-	wait(t, "all are there", dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
-	s.step(leave)
-	wait(t, "b.dc2 has left", dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
-	s.step(cleanUp)
+	wait(t, "all are there", x.dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
+	x.step(x.leave)
+	wait(t, "b.dc2 has left", x.dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
+	x.handsOn()
+	x.step(x.cleanUp)
 }
 
 func TestSerf(t *testing.T) {
 	t.Parallel()
-	s, dir, leave, cleanUp := start(t, "serf/README.md")
+	x := start(t, "serf/README.md")
 	has := func(want ...string) func([]string) bool {
 		return func(log []string) bool {
 			return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(log, line) })
 		}
 	}
-	wait(t, "all are there and said something", dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
+	wait(t, "all are there and said something", x.dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
 		"member-join b.dc2", "user-event: b.dc2: good morning"))
-	s.step(leave)
-	wait(t, "b.dc2 has left", dir, nodes[:3], has("member-leave b.dc2"))
-	s.step(cleanUp)
+	x.step(x.leave)
+	wait(t, "b.dc2 has left", x.dir, nodes[:3], has("member-leave b.dc2"))
+	x.handsOn()
+	x.step(x.cleanUp)
 }
 
 func TestExamplesUseTheTunnelAlone(t *testing.T) {

@@ -92,7 +92,9 @@ func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 
 // SetServer enters in the book where a member of the own datacenter is (host:port), as the pools' events tell it; "" forgets
 // it. What reaches this node for that member is handed on to there; without an entry it is dropped. member is the name that
-// a pool has: <node>.<dc> or <node>. Members of other datacenters are ignored, so every event may be passed on.
+// a pool has: <node>.<dc> or <node>. Members of other datacenters are ignored, so every event may be passed on. Enter those that the
+// program is told to join before Run: gateways bring what is for them as soon as this node listens, and until its pool has joined,
+// no event tells where they are.
 func (n *Node) SetServer(member, addr string) {
 	node, dc, wan := strings.Cut(strings.ToLower(member), ".")
 	if wan && dc != n.own.DC || tlsutil.CheckLabel(node) != nil {

@@ -40,6 +40,11 @@ func main() {
 	exitOn(err)
 	node, err := wanfed.NewNode(wanfed.NodeConfig{Identity: id, Advertise: *listen, Gateways: gateways})
 	exitOn(err)
+	if name, addr, ok := strings.Cut(*join, "/"); ok {
+		node.SetServer(name, addr) // what comes for it may come here before the join works
+	} else if *join != "" {
+		*join = wanfed.AnyServer(*join)
+	}
 	ln, err := net.Listen("tcp", *listen)
 	exitOn(err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -56,9 +61,6 @@ func main() {
 	exitOn(err)
 
 	signals, _ := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	if *join != "" && !strings.Contains(*join, "/") {
-		*join = wanfed.AnyServer(*join)
-	}
 	for *join != "" && signals.Err() == nil {
 		if _, err = list.Join([]string{*join}); err == nil {
 			break

@@ -7,7 +7,7 @@
 // It leaves to its user what a real program would add: gateways that change (Node.SetGateways), certificates
 // that are replaced (tlsutil's Identity.Run), and metrics (Node.Tunnel.Stats).
 //
-// The flow: a wanfed.Node of the certificate and the gateways starts, serf joins over it and tries again until somebody
+// The flow: a wanfed.Node of the certificate, the gateways and whom to join starts, serf joins over it and tries again until somebody
 // answers, and a goroutine that lives as long as the process tells the Node where others of its datacenter are. SIGINT and
 // SIGTERM make serf say goodbye, through the Node, which therefore ends last.
 //
