@@ -58,7 +58,7 @@ func TestGreatList(t *testing.T) {
 	began := time.Now()
 	operator := operatorOf(t, l, "dc1")
 	defer operator.CloseIdleConnections()
-	if err := s.putKeys(ctx, operator, "great-list.%06d", 0, count); err != nil {
+	if err := s.putKeys(ctx, operator, "great-list.%06d", 0, count, 'a'); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%d resources written in %v; the server has %d MiB", count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)

@@ -51,7 +51,7 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 			streams = append(streams, stream)
 		}
 		done := make(chan error, 1)
-		go func() { done <- s.putKeys(ctx, operator, name, group*replaced, replaced) }()
+		go func() { done <- s.putKeys(ctx, operator, name, group*replaced, replaced, 'b') }()
 		for writing := true; writing; {
 			select {
 			case err := <-done:
@@ -119,9 +119,9 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 	t.Logf("%d lists at once that are too large for an answer: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
 }
 
-// putKeys writes count keys of 200 bytes, numbered from first on, a hundred in each transaction: one by one they take most of a test's
-// time.
-func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int) error {
+// putKeys writes count keys of 200 bytes, all the given one, numbered from first on, a hundred in each transaction: one by one they take
+// most of a test's time.
+func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int, fill byte) error {
 	const step = 100
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
@@ -129,7 +129,7 @@ func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, 
 		g.Go(func() error {
 			var ops []map[string]any
 			for n := range step {
-				ops = append(ops, map[string]any{"KV": map[string]any{"Verb": "set", "Key": fmt.Sprintf(name, at+n), "Value": make([]byte, 200)}})
+				ops = append(ops, map[string]any{"KV": map[string]any{"Verb": "set", "Key": fmt.Sprintf(name, at+n), "Value": bytes.Repeat([]byte{fill}, 200)}})
 			}
 			body, err := json.Marshal(ops)
 			if err != nil {

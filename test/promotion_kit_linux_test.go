@@ -4,6 +4,7 @@ package test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,17 +83,37 @@ func (f promotion) await(what string, check func(ctx context.Context) error) {
 func (f promotion) component(s *lab.Node, name, state, says string) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("%s: %s is %s, %q", s.WANName(), name, state, says), func(ctx context.Context) error {
-		var st api.Status
-		if err := s.Get(ctx, api.StatusPath, &st); err != nil {
-			return err
-		}
-		for _, c := range st.Components {
-			if c.Name == name && c.State == state && strings.Contains(c.Detail, says) {
+		return componentIs(ctx, s, name, state, says)
+	})
+}
+
+// leading is component for whoever leads a datacenter, which may change meanwhile.
+func (f promotion) leading(dc *lab.Datacenter, name, state, says string) {
+	f.t.Helper()
+	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, says), func(ctx context.Context) error {
+		var errs []error
+		for _, s := range dc.Servers {
+			err := componentIs(ctx, s, name, state, says)
+			if err == nil {
 				return nil
 			}
+			errs = append(errs, err)
 		}
-		return fmt.Errorf("status: %+v", st.Components)
+		return errors.Join(errs...)
 	})
+}
+
+func componentIs(ctx context.Context, s *lab.Node, name, state, says string) error {
+	var st api.Status
+	if err := s.Get(ctx, api.StatusPath, &st); err != nil {
+		return err
+	}
+	for _, c := range st.Components {
+		if c.Name == name && c.State == state && strings.Contains(c.Detail, says) {
+			return nil
+		}
+	}
+	return fmt.Errorf("status of %s: %+v", s.WANName(), st.Components)
 }
 
 // primary waits until every server of some datacenters holds one for the primary.

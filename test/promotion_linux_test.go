@@ -51,7 +51,7 @@ func TestPrimaryLost(t *testing.T) {
 	}
 	for i, s := range dc2.Servers {
 		if i == 1 {
-			f.component(leaderOf(t, dc2), "primary", "servers differ", "dc2 by srv1")
+			f.leading(dc2, "primary", "servers differ", "dc2 by srv1")
 		}
 		f.restart(s, "dc2")
 	}
@@ -87,7 +87,7 @@ func TestPrimaryLost(t *testing.T) {
 		}
 	}
 	f.component(lab.One(dc1), "primary", "two primaries", "dc2")
-	f.component(leaderOf(t, dc2), "primary", "two primaries", "dc1")
+	f.leading(dc2, "primary", "two primaries", "dc1")
 	f.component(lab.One(dc3), "primary", "two primaries", "dc1")
 	f.await("dc1 tells that it is disputed", func(ctx context.Context) error {
 		text, err := lab.One(dc1).Metrics(ctx)
@@ -164,7 +164,7 @@ func movePrimary(t *testing.T, end func(*lab.Node)) {
 				f.start(s, move[0])
 			}
 			if i == 0 { // the old one is the primary as long as it is not told otherwise
-				f.component(leaderOf(t, f.dc(name)), "primary", "changing", move[2]+" still is")
+				f.leading(f.dc(name), "primary", "changing", move[2]+" still is")
 			}
 		}
 		began := time.Now()
