@@ -22,8 +22,8 @@ func newMembers() *cobra.Command {
 		Short: "List the servers that gossip knows",
 		Long: `List the servers of a datacenter, or, with --wan, those of all datacenters, as gossip knows them.
 
-A server is alive, failed (it does not answer), leaving or left (it stopped cleanly). An address is one inside the
-server's own datacenter.`,
+A server is alive, failed (it does not answer) or left (it stopped cleanly). An address is one inside the server's own
+datacenter.`,
 		Example: `  wanfed members --wan
   wanfed members --at dc2
   wanfed members --wan --format json | jq -r '.[] | select(.Status != 1).Name'`,
