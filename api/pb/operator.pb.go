@@ -115,7 +115,7 @@ type RaftPeer struct {
 	Leader  bool   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
 	// False for a server that has no vote yet.
 	Voter bool `protobuf:"varint,5,opt,name=voter,proto3" json:"voter,omitempty"`
-	// What the LAN pool says: "alive", "leaving", "left", "failed" or "unknown".
+	// What the LAN pool says: "alive", "left", "failed" or "unknown".
 	Member string `protobuf:"bytes,6,opt,name=member,proto3" json:"member,omitempty"`
 	// How long ago the leader heard of it; absent if that is not known.
 	LastContact *durationpb.Duration `protobuf:"bytes,7,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
