@@ -3,12 +3,9 @@
 package test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +19,6 @@ import (
 	"github.com/wanfed/wanfed/document"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
-	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Goals for copies in another datacenter, through two gateways.
@@ -55,111 +51,6 @@ func TestFederatedTypes(t *testing.T) {
 	f.fromSecondary()
 	f.faults(dc1, dc2)
 	f.restore(dc1)
-}
-
-// sharers are operators of both datacenters.
-type sharers struct {
-	t     *testing.T
-	l     *lab.Lab
-	there []pb.ResourceServiceClient // at the primary's servers
-	here  pb.ResourceServiceClient   // at the secondary's
-}
-
-func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
-	f.t.Helper()
-	return pb.NewResourceServiceClient(operatorAt(f.t, s, f.identity(s)))
-}
-
-// identity is that of an operator of a server's datacenter.
-func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
-	f.t.Helper()
-	files, err := f.l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "cli-"+s.Name)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	id, err := tlsutil.Load(files, tlsutil.DefaultDomain, quiet)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return id
-}
-
-func (f *sharers) doc(name string, n int) *pb.Resource {
-	f.t.Helper()
-	r, err := document.New(name, map[string]any{"number": n, "text": strings.Repeat("x", 100)})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	r.Id.Uid = ""
-	return r
-}
-
-// write writes until it is done: leaders come and go.
-func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resource, error) {
-	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
-	defer cancel()
-	for {
-		tctx, tcancel := context.WithTimeout(ctx, 5*time.Second)
-		out, err := at.Write(tctx, &pb.WriteRequest{Resource: r})
-		tcancel()
-		if err == nil {
-			return out.Resource, nil
-		}
-		if code := status.Code(err); code != codes.Unavailable && code != codes.Unknown && code != codes.DeadlineExceeded || ctx.Err() != nil {
-			return nil, err
-		}
-		<-time.After(50 * time.Millisecond)
-	}
-}
-
-// writeAll writes documents from several clients at once, and returns when each was there.
-func (f *sharers) writeAll(prefix string, from, to int) {
-	f.t.Helper()
-	var wg sync.WaitGroup
-	const clients = 16
-	for c := range clients {
-		wg.Go(func() {
-			for i := from + c; i < to; i += clients {
-				if _, err := f.write(f.there[0], f.doc(fmt.Sprint(prefix, i), i)); err != nil {
-					f.t.Errorf("write %d: %v", i, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// arrivals watches the secondary until it has seen n changes of documents whose names begin with prefix.
-func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
-	f.t.Helper()
-	stream, err := f.here.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	for {
-		e, err := stream.Recv()
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		if e.GetEndOfSnapshot() != nil {
-			break
-		}
-	}
-	done := make(chan map[string]time.Time, 1)
-	go func() {
-		at := map[string]time.Time{}
-		for len(at) < n {
-			e, err := stream.Recv()
-			if err != nil {
-				break
-			}
-			if r := e.GetUpsert().GetResource(); r != nil {
-				at[r.Id.Name+"@"+r.Generation] = time.Now()
-			}
-		}
-		done <- at
-	}()
-	return done
 }
 
 // create: 200 creations, three times; the best counts, on a machine that others use.
@@ -318,35 +209,6 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 	}
 }
 
-// same waits until the secondary has what the primary has.
-func (f *sharers) same(what string) {
-	f.t.Helper()
-	took := lab.Eventually(f.t, 40*time.Second, what, func(ctx context.Context) error {
-		var lists []map[string]string
-		for _, at := range []pb.ResourceServiceClient{f.there[0], f.here} {
-			out, err := at.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: document.Type})
-			if err != nil {
-				return err
-			}
-			m := map[string]string{}
-			for _, r := range out.Resources {
-				m[r.Id.Name] = r.Id.Uid + " " + r.Generation
-			}
-			lists = append(lists, m)
-		}
-		for name, there := range lists[0] {
-			if lists[1][name] != there {
-				return fmt.Errorf("%s is %s, and %q in the secondary", name, there, lists[1][name])
-			}
-		}
-		if len(lists[0]) != len(lists[1]) {
-			return fmt.Errorf("%d records, and %d in the secondary", len(lists[0]), len(lists[1]))
-		}
-		return nil
-	})
-	f.t.Logf("%s: the copies are level after %v", what, ms(took))
-}
-
 // faults: while documents are written and deleted, the primary's leader, the secondary's server and a gateway die.
 func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 	f.t.Helper()
@@ -403,40 +265,4 @@ func (f *sharers) restore(dc1 *lab.Datacenter) {
 	if after := f.names(); !slices.Equal(before, after) {
 		f.t.Errorf("restored: %d records, before: %d", len(after), len(before))
 	}
-}
-
-func (f *sharers) names() []string {
-	f.t.Helper()
-	out, err := f.there[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	var names []string
-	for _, r := range out.Resources {
-		names = append(names, r.Id.Name+" "+r.Generation)
-	}
-	return names
-}
-
-// metricOf reads one metric, without labels, of a server.
-func metricOf(t *testing.T, s *lab.Node, name string) float64 {
-	t.Helper()
-	tr := &http.Transport{DialContext: lab.DialIn(s.NS)}
-	defer tr.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Get("http://127.0.0.1:8500/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return v
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return 0
 }
