@@ -15,16 +15,11 @@ import (
 )
 
 const (
-	// takeOverAfter is how long a datacenter that is to be the primary waits for the one before it to answer: long enough for its own
-	// gateways to come back, if they were restarted too.
-	takeOverAfter = 20 * time.Second
 	// unknownFor is how long a leader waits to hear of all servers of its datacenter. Who is silent then is dead.
 	unknownFor = 5 * time.Second
-	// lookEvery is how often what others think is looked at anew while it matters, askTimeout bounds one such question, and
-	// lastTimeout the last look at what the former primary has.
-	lookEvery   = time.Second
-	askTimeout  = 3 * time.Second
-	lastTimeout = time.Minute
+	// lookEvery is how often what others think is looked at anew while it matters, and askTimeout bounds one such question.
+	lookEvery  = time.Second
+	askTimeout = 3 * time.Second
 )
 
 // Lead is what the leader does until ctx ends: in a secondary it follows the primary, and when the servers of its datacenter are
@@ -115,6 +110,11 @@ func (p *Primacy) be(ctx context.Context, want string) error {
 		<-ctx.Done()
 		return nil
 	case want == of && of != p.cfg.DC:
+		if p.cfg.Configured != p.cfg.DC && m.GetUnanswered() != nil { // it is not to take over any more
+			if err := p.note(ctx, 0); err != nil {
+				return err
+			}
+		}
 		return p.follow(ctx, of)
 	case want == p.cfg.DC && of == "":
 		return p.become(ctx, m)
@@ -209,78 +209,4 @@ func (p *Primacy) ask(ctx context.Context, dc string) (handedTo string, err erro
 func (p *Primacy) IsPrimary(ctx context.Context, dc string) bool {
 	_, err := p.ask(ctx, dc)
 	return err == nil
-}
-
-// takeOver makes this datacenter the primary in the place of the one in m.
-func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
-	old := m.GetDatacenter()
-	p.cfg.Logger.Info("this datacenter is to be the primary", "was", old)
-	stop := func() {}
-	defer func() { stop() }()
-	heard, follows := time.Now(), false
-	for {
-		ways := p.cfg.Ways()
-		to, err := p.ask(ctx, old)
-		switch {
-		case err != nil && time.Since(heard) >= takeOverAfter:
-			stop()
-			stop = func() {}
-			p.cfg.Logger.Warn("the former primary does not answer: what it acknowledged and nobody has copied here is not in the records", "was", old,
-				"index", p.follower.Highest(), "err", err)
-			return p.become(ctx, m)
-		case err != nil:
-			p.waitsFor("takes over from %s, which does not answer, in %v at most: %v", old, takeOverAfter, err)
-		case to == p.cfg.DC:
-			stop()
-			stop, follows = func() {}, false
-			heard = time.Now()
-			if p.last(ctx, old) {
-				return p.become(ctx, m)
-			}
-		default:
-			heard = time.Now()
-			p.waitsFor("%s is to be the primary, but %s still is: set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, old, p.cfg.DC, old)
-			if !follows {
-				stop, follows = p.behind(ctx, old), true
-			}
-		}
-		if !p.pause(ctx, ways) {
-			return nil
-		}
-	}
-}
-
-// last gets all that the former primary has, which is all that there will be of it, and says whether it has.
-func (p *Primacy) last(ctx context.Context, old string) bool {
-	p.waitsFor("takes over from %s: copies the last of its records", old)
-	began := time.Now()
-	stop := p.behind(ctx, old)
-	defer stop()
-	for time.Since(began) < lastTimeout && !p.follower.levelSince(began) {
-		timer := time.NewTimer(lookEvery / 50)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return false
-		}
-	}
-	return p.follower.levelSince(began)
-}
-
-// become makes the records here this datacenter's own, and says so.
-func (p *Primacy) become(ctx context.Context, m *pb.Primary) error {
-	n, err := p.adopt(ctx)
-	if err != nil {
-		return err
-	}
-	if err := p.set(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
-		return err
-	}
-	p.waitsFor("")
-	if was := m.GetDatacenter(); was != "" || n > 0 {
-		p.cfg.Logger.Info("this datacenter is the primary now", "was", was, "records", n)
-	}
-	<-ctx.Done()
-	return nil
 }

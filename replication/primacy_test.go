@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -94,6 +95,43 @@ func TestPrimacyLost(t *testing.T) {
 	if two.primacy.IsPrimary(t.Context(), "dc1") {
 		t.Error("a secondary can be followed")
 	}
+}
+
+// TestLeadersChange: leaders that change do not wait anew for the old primary, each from the beginning; an answer of it ends that.
+func TestLeadersChange(t *testing.T) {
+	t.Parallel()
+	d := &dcs{t: t}
+	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
+	put(t, one.store, docType, "a", "1")
+	untilSame(t, one.store, two.store)
+	waited := func() time.Duration { return two.primacy.mark().GetUnanswered().AsDuration() }
+	one.stop()
+	two.restart("dc2")
+	two.until("waiting", func() bool { return waited() >= noteAfter })
+	one.start("dc1")
+	two.until("answered", func() bool { return waited() == 0 })
+
+	one.stop()
+	for was := time.Duration(0); was+noteAfter < takeOverAfter; was = waited() { // each sees a part of it only
+		two.until("waiting longer", func() bool { return waited() >= was+noteAfter })
+		two.restart("dc2")
+	}
+	two.is("dc2")
+	if waited() != 0 {
+		t.Error("the primary waits")
+	}
+	if err := two.primacy.Writable(); err != nil {
+		t.Error(err)
+	}
+
+	// What was waited for once counts no more when it is to be the primary again.
+	three := d.add("dc3", "dc2")
+	untilSame(t, two.store, three.store)
+	two.stop()
+	three.restart("dc3")
+	three.until("waiting", func() bool { return three.primacy.mark().GetUnanswered() != nil })
+	three.restart("dc2")
+	three.until("waiting no more", func() bool { return three.primacy.mark().GetUnanswered() == nil })
 }
 
 // TestServersDiffer: as long as living servers of a datacenter are configured with different primaries, nothing changes.

@@ -11,6 +11,7 @@ package pb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -541,7 +542,10 @@ type FollowBegin struct {
 	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
 	// The datacenter that is to be the primary instead of this one, which writes nothing any more: what is to be followed from here on
 	// is all that there will be. Empty: none.
-	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	// In a secondary that is to be the primary: for how long the one before it has given no answer, as its leaders have measured one
+	// after another.
+	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -595,6 +599,13 @@ func (x *FollowBegin) GetHandedTo() string {
 		return x.HandedTo
 	}
 	return ""
+}
+
+func (x *FollowBegin) GetUnanswered() *durationpb.Duration {
+	if x != nil {
+		return x.Unanswered
+	}
+	return nil
 }
 
 type FollowKind struct {
@@ -763,7 +774,10 @@ type Primary struct {
 	// All copies are that one's. If not, some may still be of the primary before it.
 	Complete bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
 	// In the primary: which datacenter all its servers are told to be a secondary of. It writes nothing any more.
-	HandedTo      string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
+	// In a secondary that is to be the primary: for how long the one before it has given no answer, as its leaders have measured one
+	// after another.
+	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -819,11 +833,18 @@ func (x *Primary) GetHandedTo() string {
 	return ""
 }
 
+func (x *Primary) GetUnanswered() *durationpb.Duration {
+	if x != nil {
+		return x.Unanswered
+	}
+	return nil
+}
+
 var File_api_pb_replication_proto protoreflect.FileDescriptor
 
 const file_api_pb_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\"\xbf\x01\n" +
+	"\x18api/pb/replication.proto\x12\twanfed.v1\x1a\x15api/pb/resource.proto\x1a\x1egoogle/protobuf/duration.proto\"\xbf\x01\n" +
 	"\rFollowRequest\x12.\n" +
 	"\x05hello\x18\x03 \x01(\v2\x16.wanfed.v1.FollowHelloH\x00R\x05hello\x124\n" +
 	"\asummary\x18\x04 \x01(\v2\x18.wanfed.v1.FollowSummaryH\x00R\asummary\x124\n" +
@@ -856,11 +877,14 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\adeletes\x18\x04 \x03(\v2\r.wanfed.v1.IDR\adeletes\x125\n" +
 	"\bposition\x18\x05 \x01(\v2\x19.wanfed.v1.FollowPositionR\bposition\x12,\n" +
 	"\x05begin\x18\x06 \x01(\v2\x16.wanfed.v1.FollowBeginR\x05begin\x12&\n" +
-	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"q\n" +
+	"\x03ask\x18\a \x01(\v2\x14.wanfed.v1.FollowAskR\x03askJ\x04\b\x03\x10\x04\"\xac\x01\n" +
 	"\vFollowBegin\x12\x18\n" +
 	"\aresumed\x18\x01 \x01(\bR\aresumed\x12+\n" +
 	"\x05kinds\x18\x02 \x03(\v2\x15.wanfed.v1.FollowKindR\x05kinds\x12\x1b\n" +
-	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\"e\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x129\n" +
+	"\n" +
+	"unanswered\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"unanswered\"e\n" +
 	"\n" +
 	"FollowKind\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
@@ -870,13 +894,16 @@ const file_api_pb_replication_proto_rawDesc = "" +
 	"\x05kinds\x18\x01 \x03(\v2\x18.wanfed.v1.FollowBucketsR\x05kinds\"N\n" +
 	"\rFollowBuckets\x12#\n" +
 	"\x04type\x18\x01 \x01(\v2\x0f.wanfed.v1.TypeR\x04type\x12\x18\n" +
-	"\abuckets\x18\x02 \x03(\rR\abuckets\"b\n" +
+	"\abuckets\x18\x02 \x03(\rR\abuckets\"\x9d\x01\n" +
 	"\aPrimary\x12\x1e\n" +
 	"\n" +
 	"datacenter\x18\x01 \x01(\tR\n" +
 	"datacenter\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x1b\n" +
-	"\thanded_to\x18\x03 \x01(\tR\bhandedTo2W\n" +
+	"\thanded_to\x18\x03 \x01(\tR\bhandedTo\x129\n" +
+	"\n" +
+	"unanswered\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"unanswered2W\n" +
 	"\x12ReplicationService\x12A\n" +
 	"\x06Follow\x12\x18.wanfed.v1.FollowRequest\x1a\x19.wanfed.v1.FollowResponse(\x010\x01B!Z\x1fgithub.com/wanfed/wanfed/api/pbb\x06proto3"
 
@@ -894,21 +921,22 @@ func file_api_pb_replication_proto_rawDescGZIP() []byte {
 
 var file_api_pb_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_api_pb_replication_proto_goTypes = []any{
-	(*FollowRequest)(nil),  // 0: wanfed.v1.FollowRequest
-	(*FollowHello)(nil),    // 1: wanfed.v1.FollowHello
-	(*FollowPosition)(nil), // 2: wanfed.v1.FollowPosition
-	(*FollowSummary)(nil),  // 3: wanfed.v1.FollowSummary
-	(*FollowDetails)(nil),  // 4: wanfed.v1.FollowDetails
-	(*FollowDigest)(nil),   // 5: wanfed.v1.FollowDigest
-	(*FollowResponse)(nil), // 6: wanfed.v1.FollowResponse
-	(*FollowBegin)(nil),    // 7: wanfed.v1.FollowBegin
-	(*FollowKind)(nil),     // 8: wanfed.v1.FollowKind
-	(*FollowAsk)(nil),      // 9: wanfed.v1.FollowAsk
-	(*FollowBuckets)(nil),  // 10: wanfed.v1.FollowBuckets
-	(*Primary)(nil),        // 11: wanfed.v1.Primary
-	(*Type)(nil),           // 12: wanfed.v1.Type
-	(*Resource)(nil),       // 13: wanfed.v1.Resource
-	(*ID)(nil),             // 14: wanfed.v1.ID
+	(*FollowRequest)(nil),       // 0: wanfed.v1.FollowRequest
+	(*FollowHello)(nil),         // 1: wanfed.v1.FollowHello
+	(*FollowPosition)(nil),      // 2: wanfed.v1.FollowPosition
+	(*FollowSummary)(nil),       // 3: wanfed.v1.FollowSummary
+	(*FollowDetails)(nil),       // 4: wanfed.v1.FollowDetails
+	(*FollowDigest)(nil),        // 5: wanfed.v1.FollowDigest
+	(*FollowResponse)(nil),      // 6: wanfed.v1.FollowResponse
+	(*FollowBegin)(nil),         // 7: wanfed.v1.FollowBegin
+	(*FollowKind)(nil),          // 8: wanfed.v1.FollowKind
+	(*FollowAsk)(nil),           // 9: wanfed.v1.FollowAsk
+	(*FollowBuckets)(nil),       // 10: wanfed.v1.FollowBuckets
+	(*Primary)(nil),             // 11: wanfed.v1.Primary
+	(*Type)(nil),                // 12: wanfed.v1.Type
+	(*Resource)(nil),            // 13: wanfed.v1.Resource
+	(*ID)(nil),                  // 14: wanfed.v1.ID
+	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
 }
 var file_api_pb_replication_proto_depIdxs = []int32{
 	1,  // 0: wanfed.v1.FollowRequest.hello:type_name -> wanfed.v1.FollowHello
@@ -925,16 +953,18 @@ var file_api_pb_replication_proto_depIdxs = []int32{
 	7,  // 11: wanfed.v1.FollowResponse.begin:type_name -> wanfed.v1.FollowBegin
 	9,  // 12: wanfed.v1.FollowResponse.ask:type_name -> wanfed.v1.FollowAsk
 	8,  // 13: wanfed.v1.FollowBegin.kinds:type_name -> wanfed.v1.FollowKind
-	12, // 14: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
-	10, // 15: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
-	12, // 16: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
-	0,  // 17: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
-	6,  // 18: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	15, // 14: wanfed.v1.FollowBegin.unanswered:type_name -> google.protobuf.Duration
+	12, // 15: wanfed.v1.FollowKind.type:type_name -> wanfed.v1.Type
+	10, // 16: wanfed.v1.FollowAsk.kinds:type_name -> wanfed.v1.FollowBuckets
+	12, // 17: wanfed.v1.FollowBuckets.type:type_name -> wanfed.v1.Type
+	15, // 18: wanfed.v1.Primary.unanswered:type_name -> google.protobuf.Duration
+	0,  // 19: wanfed.v1.ReplicationService.Follow:input_type -> wanfed.v1.FollowRequest
+	6,  // 20: wanfed.v1.ReplicationService.Follow:output_type -> wanfed.v1.FollowResponse
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_pb_replication_proto_init() }
