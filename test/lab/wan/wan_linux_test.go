@@ -32,14 +32,11 @@ func TestDelay(t *testing.T) {
 		if lost > 0 {
 			t.Fatalf("%d lost", lost)
 		}
-		median := took[len(took)/2]
-		t.Logf("round trip %v: least %v, median %v, worst %v; the switch was late by %v at most", want, took[0], median,
-			took[len(took)-1], max(p.ab.Stats().Late, p.ba.Stats().Late))
-		if took[0] < want {
-			t.Errorf("a round trip of %v, want at least %v", took[0], want)
-		}
-		if median > want+2*time.Millisecond { // 1 ms each way
-			t.Errorf("the median round trip is %v, want %v", median, want)
+		t.Logf("round trip %v: least %v, median %v, worst %v; the switch was late by %v at most", want, took[0],
+			took[len(took)/2], took[len(took)-1], max(p.ab.Stats().Late, p.ba.Stats().Late))
+		// The least: others wait for a machine that has more to do.
+		if took[0] < want || took[0] > want+2*time.Millisecond { // 1 ms each way
+			t.Errorf("the least round trip is %v, want %v", took[0], want)
 		}
 	}
 	check(40 * time.Millisecond)
