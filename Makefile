@@ -1,6 +1,10 @@
 GO ?= go
 # Staticcheck 2026.2.2. Errors may begin with the name of a field of a Config (ST1005).
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -checks inherit,-ST1005
+# A test that fails is run once more, alone, and is named at the end: the tests run clusters on clocks, and a machine that stands still
+# for seconds can cost one its leader at any time. What fails twice has failed.
+GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
+	--rerun-fails-max-failures=10 --packages=./... --
 RULES = $(GO) test -count=1 -run '^(TestImport|TestWhatStandsAlone|TestEveryPackageHasDoc|TestFiles)' ./test
 # Without a C compiler go has cgo off, and the race detector needs cgo.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
@@ -14,7 +18,7 @@ demo: build
 	bin/wanfed demo
 test:
 	@[ -n "$(RACE)" ] || echo "no C compiler: tests run without the race detector"
-	$(GO) test $(RACE) -timeout 20m ./...
+	$(GOTESTSUM) $(RACE) -timeout 20m
 race:
 	$(GO) test -race -count=1 -timeout 20m ./...
 chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 90m -v ./test
