@@ -82,7 +82,7 @@ func TestMeshGatewayModes(t *testing.T) {
 			t.Errorf("no way around the own gateway, local mode: %v", err)
 		}
 	}
-	if out, err := local.CLI("status"); err != nil || !strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
+	if out, err := local.CLI("status", "--detailed"); err != nil || !strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -36,7 +36,7 @@ datacenter.`,
 		return out.print(members, func(w io.Writer) error { return writeTable(w, memberRows(members, detailed)) })
 	})
 	c.Flags().BoolVar(&wan, "wan", false, "the servers of all datacenters")
-	c.Flags().BoolVar(&detailed, "detailed", false, "every tag, in place of the columns made of some")
+	addDetailed(c, &detailed, "every tag, in place of the columns made of some")
 	return c
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -110,15 +111,15 @@ func (o *operatorCall) ask(cmd *cobra.Command, what, doubt string, call func(ctx
 func newListPeers() *cobra.Command {
 	var o operatorCall
 	var f format = formatTable
-	var stale bool
+	var stale, detailed bool
 	c := &cobra.Command{
 		Use:   "list-peers",
 		Short: "List the servers of the Raft group",
 		Long: `List the servers of the Raft group, as the leader sees them.
 
 Voter is false for a server that is new: it gets a vote when it has been alive and level for ten seconds. Member is what
-gossip says. Last Contact is how long ago the leader heard of it, Last Index how far its log is the leader's, and
-Trailing how many entries it lacks.
+gossip says. Contact is how long ago the leader heard of it, and Trailing how many entries of the leader's log it lacks;
+with --detailed, Last Index is how far its log is the leader's, and ID what Raft calls it.
 
 Where there is no leader, --stale shows what the server that is called knows.`,
 		Example: `  wanfed operator raft list-peers --dc dc1 --server 10.0.0.5:8300
@@ -138,12 +139,13 @@ Where there is no leader, --stale shows what the server that is called knows.`,
 					return err
 				}
 				peers := raftPeers(resp)
-				return printer{cmd.OutOrStdout(), f}.print(peers, func(w io.Writer) error { return writeTable(w, peerRows(peers)) })
+				return printer{cmd.OutOrStdout(), f}.print(peers, func(w io.Writer) error { return writeTable(w, peerRows(peers, detailed)) })
 			})
 		},
 	}
 	o.addFlags(c, "the `datacenter`")
 	c.Flags().BoolVar(&stale, "stale", false, "as the server that is called sees them, which need not be the leader")
+	addDetailed(c, &detailed, "Last Index and ID too")
 	addFormat(c, &f)
 	return c
 }
@@ -151,6 +153,11 @@ Where there is no leader, --stale shows what the server that is called knows.`,
 func addFormat(c *cobra.Command, f *format) {
 	c.Flags().Var(f, "format", "table or json")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addDetailed is for a command whose table has more columns than fit a terminal; what says which.
+func addDetailed(c *cobra.Command, detailed *bool, what string) {
+	c.Flags().BoolVar(detailed, "detailed", false, what)
 }
 
 // raftPeer is a server of the Raft group as JSON.
@@ -186,22 +193,21 @@ func raftPeers(resp *pb.ListPeersResponse) []raftPeer {
 	return out
 }
 
-func peerRows(peers []raftPeer) [][]string {
-	rows := [][]string{{"Node", "ID", "Address", "State", "Voter", "Member", "Last Contact", "Last Index", "Trailing"}}
-	dash := func(s string) string {
-		if s == "" {
-			return "-"
-		}
-		return s
+func peerRows(peers []raftPeer, detailed bool) [][]string {
+	rows := [][]string{{"Node", "Address", "State", "Voter", "Member", "Contact", "Trailing"}}
+	if detailed {
+		rows[0] = append(rows[0], "Last Index", "ID")
 	}
 	for _, p := range peers {
 		last, trailing := "-", "-"
 		if p.LastIndex > 0 {
 			last, trailing = index(p.LastIndex), index(p.Trailing)
 		}
-		rows = append(rows, []string{
-			p.Node, dash(p.ID), dash(p.Address), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact), last, trailing,
-		})
+		row := []string{p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact), trailing}
+		if detailed {
+			row = append(row, last, cmp.Or(p.ID, "-"))
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net"
 	"strings"
@@ -70,12 +71,46 @@ Datacenter  Gateway  Node  Health   LAN            WAN
 dc1         gw1a     n1    warning  10.1.0.9:8443  10.1.0.9:8443
 `},
 		{"status", `
-Datacenter dc2 (primary dc1), node srv1, leader 10.2.0.11:8300, version 0.1.0: 1 of 3 datacenters ok
+Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
+Node srv1, version 0.1.0, leader 10.2.0.11:8300
 
-Datacenter  Role            State        Servers    Gateways     Record Age  Lag
-dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s       -
-dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h        200ms
-dc3         secondary       unreachable  0/1 alive  0/0 healthy  -           -
+Datacenter  Role            State        Servers    Gateways     Age    Lag
+dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s  -
+dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h   200ms
+dc3         secondary       unreachable  0/1 alive  0/0 healthy  -      -
+
+Mesh gateway mode local
+
+Datacenter  Hop                  Via                 Used  Health    RTT
+dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms
+dc1         gw.dc1.example:8443  configured address  -     untested  -
+
+dc3:
+  last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
+  do: start a gateway of dc3
+
+Copied Type         Records  Not Known  Primary's Index  Lag
+config/v1/Document  12       0          40               200ms
+config/Later        0        3          0                -
+
+Component    State          Detail
+raft         ok             leader srv1, 3 voters
+replication  not connected
+`},
+		{"status --at dc3", `
+Datacenter dc3 (primary dc1): 0 of 0 datacenters ok
+Node srv1, version 0.1.0, no leader
+
+Datacenter  Role  State  Servers  Gateways  Age  Lag
+`},
+		{"status --detailed", `
+Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
+Node srv1, version 0.1.0, leader 10.2.0.11:8300
+
+Datacenter  Role            State        Servers    Gateways     Age    Lag
+dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s  -
+dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h   200ms
+dc3         secondary       unreachable  0/1 alive  0/0 healthy  -      -
 
 Mesh gateway mode local
 
@@ -87,18 +122,13 @@ dc3:
   last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
   do: start a gateway of dc3
 
-Copied Type         Records  Not Known  Primary's Index  Last Change  Changes  Bytes  Lag
-config/v1/Document  12       0          40               -            14       2300   200ms
-config/Later        0        3          0                -            0        0      -
+Copied Type         Records  Not Known  Primary's Index  Lag    Last Change  Changes  Bytes
+config/v1/Document  12       0          40               200ms  -            14       2300
+config/Later        0        3          0                -      -            0        0
 
 Component    State          Detail
 raft         ok             leader srv1, 3 voters
 replication  not connected
-`},
-		{"status --at dc3", `
-Datacenter dc3 (primary dc1), node srv1, no leader, version 0.1.0: 0 of 0 datacenters ok
-
-Datacenter  Role  State  Servers  Gateways  Record Age  Lag
 `},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
@@ -114,6 +144,37 @@ Datacenter  Role  State  Servers  Gateways  Record Age  Lag
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// TestTablesFit: with names and addresses as people have them, what is looked at most fits a terminal of 80 columns.
+func TestTablesFit(t *testing.T) {
+	const node, dc, addr = "frankfurt-01", "frankfurt", "192.168.100.100:8300"
+	var out bytes.Buffer
+	err := writeStatus(&out, api.Status{
+		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev", MeshGatewayMode: "remote",
+		Datacenters: []api.DatacenterStatus{
+			{Name: dc, Own: true, ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
+			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3), Hops: []api.HopStatus{
+				{Address: addr, Via: "configured address", Used: true, Health: "untested", RTT: new(0.1234), Sources: []string{"gossip", "federation state"}},
+			}},
+		},
+		Replicated: []api.ReplicatedType{{Type: "federation/v1/FederationState", Records: 100, PrimaryIndex: 1795247458735544, Lag: new(754.0)}},
+		Components: []api.ComponentStatus{{Name: "anti-entropy", State: "ok", Detail: "last written 12m34s ago"}},
+	}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := []raftPeer{
+		{Node: node, Address: addr, State: "follower", Member: "leaving", LastContact: new(754.0), LastIndex: 1795247458735544, Trailing: 12345678},
+	}
+	if err := writeTable(&out, peerRows(peers, false)); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if line = strings.TrimRight(line, " \n"); len(line) > 80 {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
 	}
 }
 

@@ -175,13 +175,17 @@ func TestPeerRows(t *testing.T) {
 		{Node: "srv2", Id: "u2", Address: "10.0.0.2:8300", Member: "alive", LastContact: durationpb.New(1200 * time.Millisecond), LastIndex: 7, Trailing: 2},
 		{Node: "srv3", Voter: true, Member: "unknown"},
 	}})
-	var got []string
-	for _, row := range peerRows(peers)[1:] {
-		got = append(got, strings.Join(row, " "))
-	}
-	want := "srv1 u1 10.0.0.1:8300 leader true alive 0s 9 0\nsrv2 u2 10.0.0.2:8300 follower false alive 1.2s 7 2\nsrv3 - - follower true unknown - - -"
-	if strings.Join(got, "\n") != want {
-		t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(got, "\n"), want)
+	for detailed, want := range map[bool]string{
+		false: "srv1 10.0.0.1:8300 leader true alive 0s 0\nsrv2 10.0.0.2:8300 follower false alive 1.2s 2\nsrv3 - follower true unknown - -",
+		true:  "srv1 10.0.0.1:8300 leader true alive 0s 0 9 u1\nsrv2 10.0.0.2:8300 follower false alive 1.2s 2 7 u2\nsrv3 - follower true unknown - - - -",
+	} {
+		var got []string
+		for _, row := range peerRows(peers, detailed)[1:] {
+			got = append(got, strings.Join(row, " "))
+		}
+		if strings.Join(got, "\n") != want {
+			t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(got, "\n"), want)
+		}
 	}
 }
 
