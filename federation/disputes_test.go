@@ -49,3 +49,34 @@ func TestDisputes(t *testing.T) {
 		}
 	})
 }
+
+// TestDisputesAreToldRarely: whoever names ever more datacenters, or ever other primaries, does not fill the log.
+func TestDisputesAreToldRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		d := NewDisputes("dc2", "dc1", slog.New(slog.NewTextHandler(&log, nil)))
+		lines := func() int {
+			defer log.Reset()
+			return strings.Count(log.String(), "names another primary")
+		}
+		for range 3 {
+			for i := range 2 * maxDisputes {
+				d.Note("srv1", fmt.Sprint("x", i), "dc3")
+			}
+		}
+		if n := lines(); n != maxDisputes {
+			t.Errorf("%d lines of %d datacenters", n, 2*maxDisputes)
+		}
+		for i := range 100 {
+			d.Note("srv1", "x1", fmt.Sprint("dc", i))
+		}
+		if n := lines(); n > 1 {
+			t.Errorf("%d lines of one datacenter", n)
+		}
+		time.Sleep(disputeFor)
+		d.Note("srv1", "dc9", "dc9") // nobody has looked meanwhile
+		if n, all := lines(), d.Now(); n != 1 || len(all) != 1 || all[0].DC != "dc9" {
+			t.Errorf("%d lines, disputes %v", n, all)
+		}
+	})
+}
