@@ -61,7 +61,7 @@ type Failure struct {
 // nothing; who reads it begins anew when others write it meanwhile. Without ops that write, it reads all of one moment, as fresh as c says, and
 // commits nothing; else c means nothing.
 //
-// The trees of a transaction that writes may have TreeBatch keys; above, resource.ErrInvalid.
+// The trees of a transaction that writes may have TreeBatch keys, and what is returned another time some 64 MiB; above, resource.ErrInvalid.
 func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]Entry, []Failure, error) {
 	writes, err := s.admitTxn(ctx, ops)
 	if err != nil || len(ops) == 0 {

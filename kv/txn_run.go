@@ -18,6 +18,7 @@ type txn struct {
 	trees   map[string]bool // prefixes that were read
 	slots   map[string]*slot
 	results []result
+	again   int // bytes of entries that are returned another time
 }
 
 // txnRead is a query with its answer.
@@ -26,6 +27,13 @@ type txnRead struct {
 	listed []*pb.Resource
 	index  uint64
 }
+
+const (
+	// maxAgain bounds what is returned another time, in bytes: as many gets of the largest value as a request may have.
+	maxAgain = 128 * (MaxValue + resource.MaxFreeNameLen + entrySize)
+	// entrySize is what an entry takes besides its key and value, in bytes.
+	entrySize = 128
+)
 
 // slot is one key.
 type slot struct {
@@ -37,6 +45,7 @@ type slot struct {
 	now     *Entry // what the ops so far have made of it; nil: none
 	written bool   // now is to be written
 	gone    bool   // was is to be deleted, also if now is to be written
+	told    bool   // it is returned
 }
 
 // result is what an op returns: the entry as the op saw it.
@@ -71,6 +80,9 @@ func (t *txn) run(ops []Op) (failed []Failure, err error) {
 	for i, op := range ops {
 		if why := t.do(op); why != "" {
 			failed = append(failed, Failure{i, why})
+		}
+		if t.again > maxAgain {
+			return nil, fmt.Errorf("%w transaction: it returns the same keys again and again, more than %d bytes of them: ask for each tree once", resource.ErrInvalid, maxAgain)
 		}
 	}
 	return failed, nil
@@ -153,7 +165,13 @@ func (t *txn) set(sl *slot, op Op) {
 	t.add(sl, withoutValue(*sl.now))
 }
 
-func (t *txn) add(sl *slot, e Entry) { t.results = append(t.results, result{e, sl.written}) }
+func (t *txn) add(sl *slot, e Entry) {
+	if sl.told {
+		t.again += len(e.Key) + len(e.Value) + entrySize
+	}
+	sl.told = true
+	t.results = append(t.results, result{e, sl.written})
+}
 
 // index is the ModifyIndex of a key; 0 if there is none.
 func (s *slot) index() uint64 {
