@@ -207,6 +207,7 @@ func (p *parts) buildStore() (err error) {
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
 		Understood: p.understood,
+		Heartbeat:  p.cfg.heartbeat,
 		Logger:     p.logger,
 	})
 	return err

@@ -23,6 +23,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
+// steady is the heartbeat of servers whose leader stays though the machine stands still for a second.
+const steady = 5 * time.Second
+
 // startThree runs a datacenter of three servers and waits until each knows the leader.
 func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 	t.Helper()
@@ -49,7 +52,7 @@ func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader 
 		f := ca.Files(t, tlsutil.RoleServer, node, "dc1")
 		p, a := startServer(t, Config{
 			DC: "dc1", Node: node, DataDir: filepath.Join(dir, node), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
-			BootstrapExpect: 3, RetryJoin: join,
+			BootstrapExpect: 3, RetryJoin: join, heartbeat: steady,
 		})
 		parts = append(parts, p)
 		if i == 0 {
@@ -85,7 +88,7 @@ func leaderAt(t testing.TB, url string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	leader, err := c.Leader(ctx, api.QueryOptions{})
 	if err != nil {
@@ -118,7 +121,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 		t.Helper()
 		return connectAs(t, ca, addr, role, node, dc)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, as string) error {
 		ctx := ctx

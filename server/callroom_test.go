@@ -30,7 +30,7 @@ func until(t testing.TB, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(10 * time.Second); !ok(); {
+	for limit := time.After(starting); !ok(); {
 		select {
 		case <-tick.C:
 		case <-limit:
@@ -68,7 +68,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	}
 	defer cc.Close()
 	for size, ok := range map[int]bool{maxHeaders / 2: true, 2 * maxHeaders: false} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), starting)
 		defer cancel()
 		long := strings.Repeat("x", size)
 		_, err := healthpb.NewHealthClient(cc).Check(metadata.AppendToOutgoingContext(ctx, "long", long), &healthpb.HealthCheckRequest{})
@@ -107,7 +107,7 @@ func TestCallsOfOnePeerAreBounded(t *testing.T) {
 		t.Cleanup(func() { cc.Close() })
 		return cc
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
 	defer cancel()
 	alive := func(cc *grpc.ClientConn) error {
 		_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))

@@ -69,6 +69,9 @@ type Config struct {
 	// back any time, as a new server. Default 10 min, within MinDeadServerAfter and MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
+	// heartbeat is that of raftstore.Config, 0 for its default. Tests set it that are about something else than who leads.
+	heartbeat time.Duration
+
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 	// Started, if not nil, is called once, when both ports listen.

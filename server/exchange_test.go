@@ -91,7 +91,7 @@ func (r *exchangeRig) ask(ctx context.Context, dc string, req *pb.QueryRequest) 
 // until asks until there is a stream.
 func (r *exchangeRig) until(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(starting); ; time.Sleep(time.Millisecond) {
 		_, err := r.ask(t.Context(), "dc2", &pb.QueryRequest{Path: "/"})
 		if err == nil {
 			return
@@ -115,10 +115,18 @@ func TestExchange(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	short, give := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	tested := r.tests.Load()
+	patient, give := context.WithCancel(t.Context())
 	defer give()
-	if _, err := r.ask(short, "dc2", &pb.QueryRequest{Path: "/slow"}); !errors.Is(err, context.DeadlineExceeded) || r.tests.Load() == 0 {
-		t.Errorf("a slow answer: %v, and the connection was tested %d times", err, r.tests.Load())
+	asked := make(chan error, 1)
+	go func() {
+		_, err := r.ask(patient, "dc2", &pb.QueryRequest{Path: "/slow"})
+		asked <- err
+	}()
+	until(t, func() bool { return r.tests.Load() > tested })
+	give()
+	if err := <-asked; !errors.Is(err, context.Canceled) {
+		t.Errorf("a slow answer: %v", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -162,8 +170,8 @@ func TestExchangeEndsWithItsServer(t *testing.T) {
 	r.until(t)
 	r.stop()
 	began := time.Now()
-	r.grpc.GracefulStop()                                 // waits for streams
-	if took := time.Since(began); took > exchangeIdle/2 { // the asker leaves then
+	r.grpc.GracefulStop()                               // waits for streams
+	if took := time.Since(began); took > exchangeIdle { // the asker has asked, and so leaves after twice that
 		t.Errorf("the stream ended after %v", took)
 	}
 }
@@ -200,11 +208,21 @@ func TestExchangeSlowQuestion(t *testing.T) {
 			delete(want, a.GetId())
 		}
 	}
-	if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: 500}, {Id: 501}}}); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := stream.Recv(); err != nil || len(got.GetAll()) != 2 {
-		t.Errorf("two that are quick: %v, %v", got, err)
+	for id, together := uint64(500), false; !together; id += 2 {
+		if err := stream.Send(&pb.Questions{All: []*pb.Question{{Id: id}, {Id: id + 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		for left := 2; left > 0; {
+			got, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			together = len(got.GetAll()) == 2
+			left -= len(got.GetAll())
+		}
+		if id > 600 { // one may be held up for answerSlow: the machine stood still
+			t.Fatal("two that are quick are never answered together")
+		}
 	}
 }
 
@@ -259,7 +277,10 @@ func TestExchangeWithoutReader(t *testing.T) {
 		if n == last && n >= maxAsked/2 {
 			return
 		}
-		if last = n; time.Since(began) > time.Minute {
+		if n > last {
+			last, began = n, time.Now()
+		}
+		if time.Since(began) > starting {
 			t.Fatalf("only %d questions were taken", n)
 		}
 	}

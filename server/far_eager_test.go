@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -93,7 +92,7 @@ func TestEager(t *testing.T) {
 		srv.Stop()
 		<-served
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	path := "/" + strings.Repeat("x", 4<<10)
 	ask := func() {

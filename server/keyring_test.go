@@ -55,7 +55,7 @@ func keyringAt(t testing.TB, ca *tlstest.CA, addr string, role tlsutil.Role, dc 
 // changeKeys makes a change that must be answered; refused says whether the answer must be no.
 func changeKeys(t testing.TB, c pb.KeyringServiceClient, op pb.ChangeKeyringRequest_Op, key string, force, refused bool) *pb.KeyringReport {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	r, err := c.Change(ctx, &pb.ChangeKeyringRequest{Op: op, Key: key, Force: force})
 	if err != nil {
@@ -70,7 +70,7 @@ func changeKeys(t testing.TB, c pb.KeyringServiceClient, op pb.ChangeKeyringRequ
 // untilRings waits until every server that is listed has exactly these keys, the primary first, and n are listed.
 func untilRings(t testing.TB, c pb.KeyringServiceClient, n int, keys ...pool.Key) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	want := pool.Ring{Keys: keys}.Fingerprints()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -102,7 +102,7 @@ func TestKeyRotation(t *testing.T) {
 func noneLeft(t *testing.T, before goleak.Option) {
 	t.Helper()
 	var err error
-	for began := time.Now(); time.Since(began) < 10*time.Second; {
+	for began := time.Now(); time.Since(began) < starting; {
 		if err = goleak.Find(before); err == nil { // it tries for a while
 			return
 		}
@@ -198,7 +198,7 @@ func TestKeysOfServersThatWereDown(t *testing.T) {
 		f := ca.Files(t, tlsutil.RoleServer, node, "dc1")
 		parts[node], addrs[node] = startServer(t, Config{
 			DC: "dc1", Node: node, DataDir: filepath.Join(dir, node), CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key,
-			BootstrapExpect: 3, RetryJoin: join, EncryptFile: keyFile(t, k1),
+			BootstrapExpect: 3, RetryJoin: join, heartbeat: steady, EncryptFile: keyFile(t, k1),
 		})
 		if len(addrs) == 1 {
 			join = []string{addrs[node].Server}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -39,7 +38,7 @@ func TestResourcesAtFollower(t *testing.T) {
 	addrs, leader := startThree(t, ca)
 	cc := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleCLI, "cli", "dc1")
 	first := pb.NewResourceServiceClient(cc)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
 	defer cancel()
 	strong := metadata.AppendToOutgoingContext(ctx, resource.ConsulConsistencyKey, "consistent")
 
@@ -130,7 +129,7 @@ func TestDescribe(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	cc := connectAs(t, ca, g.addrs.Server, tlsutil.RoleClient, "c", "dc1")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	for _, service := range []string{"", "wanfed.v1.ResourceService", resource.ConsulService} {
 		out, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{Service: service})

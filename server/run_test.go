@@ -50,7 +50,7 @@ func (p *part) end(t testing.TB) {
 		if err != nil {
 			t.Errorf("stopped with: %v", err)
 		}
-	case <-time.After(15 * time.Second):
+	case <-time.After(starting):
 		t.Error("does not stop")
 	}
 }
@@ -69,7 +69,7 @@ func startServer(t testing.TB, cfg Config) (*part, Addrs) {
 		return p, a
 	case err := <-p.done:
 		t.Fatalf("server of %s does not start: %v", cfg.DC, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(starting):
 		t.Fatalf("server of %s does not start", cfg.DC)
 	}
 	return nil, Addrs{}
@@ -187,8 +187,8 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// starting bounds how long a test waits until servers have a leader, or know of each other, when that is not what it tests: 20 s were
-// too short at load 14 on two cores.
+// starting bounds how long a test waits until servers run, have a leader, know of each other or have stopped, when how long that takes is
+// not what it tests: 20 s were too short at load 14 on two cores.
 const starting = time.Minute
 
 // untilFederated waits until both servers see two members and two states with a healthy gateway, and returns dc1's index.

@@ -118,7 +118,7 @@ func (f *twoKeyed) untilLog(patterns ...string) {
 	f.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(starting)
 	for {
 		for line := range strings.Lines(f.log.String()) {
 			if !slices.ContainsFunc(patterns, func(p string) bool { return !regexp.MustCompile(p).MatchString(line) }) {
