@@ -7,7 +7,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -98,9 +100,16 @@ func newHTTPClient(cmd *cobra.Command, timeout time.Duration) (*api.Client, erro
 
 // adviseHTTP adds to an error of the client what a user of the command can do.
 func adviseHTTP(err error) error {
+	const port = "that may be a port for other machines; people and tools ask another one, 8500 if not set otherwise: set --http-addr or WANFED_HTTP_ADDR"
+	if s, ok := errors.AsType[*api.StatusError](err); ok && s.Code == http.StatusUnsupportedMediaType {
+		return fmt.Errorf("%w; %s", err, port) // gRPC says so to whoever speaks plain HTTP
+	}
 	e, ok := errors.AsType[*api.NoAnswerError](err)
 	if !ok {
 		return err
+	}
+	if strings.HasPrefix(e.Addr, "http://") && errors.Is(e.Err, io.EOF) {
+		return fmt.Errorf("%w; %s", err, port)
 	}
 	if _, foreign := errors.AsType[x509.UnknownAuthorityError](e.Err); foreign {
 		return fmt.Errorf("no server of your CA at %s: %s; give --ca-file (WANFED_CA_FILE) the CA of its certificate", e.Addr, tlsutil.Explain(e.Err))

@@ -129,7 +129,7 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return nil, fmt.Errorf("no server answers at %s: %w; --server must be a server of %s, or a gateway", addr, op.Err, dc)
 		}
-		return nil, fmt.Errorf("reach %s through %s: %s", sni, addr, tlsutil.Explain(err))
+		return nil, fmt.Errorf("reach %s through %s: %s; --server must be a server of %s, or a gateway", sni, addr, tlsutil.Explain(err), dc)
 	}
 	return conn, nil
 }

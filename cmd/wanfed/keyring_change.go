@@ -84,6 +84,9 @@ gateway. That is for a server that shares no key with the others any more: give 
 			}
 			key, err := pool.ParseKey(s)
 			if err != nil {
+				if _, noFile := os.Stat(args[0]); args[0] != "-" && noFile == nil {
+					return usagef("KEY is the name of a file; to take the key that it has: %s - <FILE", cmd.CommandPath())
+				}
 				return usageError{err}
 			}
 			if only {

@@ -65,7 +65,7 @@ func newRoot() *cobra.Command {
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see: %s --help", err, cmd.CommandPath())
+		return usagef("%w; see: %s --help", clearFlagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
 	root.AddCommand(

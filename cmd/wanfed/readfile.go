@@ -4,10 +4,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -33,13 +36,40 @@ const (
 
 // readBounded reads the file at path, which may be a pipe, if it has no more than limit bytes.
 func readBounded(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return readAtMost(f, path, limit)
 }
+
+// openFile opens the file at path, which may be a pipe, for reading. What is usually wrong with one is said in words for people.
+func openFile(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &fileFault{path + " does not exist; check the path", err}
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &fileFault{path + " may not be read by this user; change its owner or mode", err}
+	case err != nil:
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return nil, &fileFault{path + " is a folder: name a file", syscall.EISDIR}
+	}
+	return f, nil
+}
+
+// fileFault is an error of opening a file with a clearer text.
+type fileFault struct {
+	text  string
+	cause error
+}
+
+func (f *fileFault) Error() string { return f.text }
+func (f *fileFault) Unwrap() error { return f.cause }
 
 // readAtMost reads all of r, which errors call name, if that is no more than limit bytes.
 func readAtMost(r io.Reader, name string, limit int64) ([]byte, error) {

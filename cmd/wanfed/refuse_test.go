@@ -114,9 +114,12 @@ func TestServerRefuses(t *testing.T) {
 		{name: "bad value in the environment", env: []string{"WANFED_ADVERTISE=host"}, code: 2, want: `advertise "host" is not an IP address`},
 		{name: "bad list in the environment", env: []string{"WANFED_RETRY_JOIN=127.0.0.1:1, host"}, code: 2, want: `retry_join: "host" is not host:port .*`},
 		{name: "file in the environment", env: []string{"WANFED_CONFIG_FILE=" + c.path("absent.hcl")}, code: 2,
-			want: `read settings: open \S+/absent\.hcl: no such file or directory`},
+			want: `read settings: \S+/absent\.hcl does not exist; check the path`},
 		{name: "unknown flag", args: []string{"--colour", "red"}, code: 2, want: `unknown flag: --colour; see: wanfed server --help`},
-		{name: "word for a number", args: []string{"--port", "many"}, code: 2, want: `invalid argument "many" for "--port" flag: .*; see: wanfed server --help`},
+		{name: "word for a number", args: []string{"--port", "many"}, code: 2, want: `invalid argument "many" for "--port" flag: it must be a whole number; see: wanfed server --help`},
+		{name: "endless number", args: []string{"--port", "99999999999999999999"}, code: 2, want: `invalid argument .* flag: it is too large a number; see: .*`},
+		{name: "word for yes or no", args: []string{"--encrypt-verify-incoming=yep"}, code: 2, want: `invalid argument .* flag: it must be true or false; see: .*`},
+		{name: "folder for a file", args: []string{"--config-file", c.dir}, code: 2, want: `read settings: \S+ is a folder: name a file`},
 		{name: "argument", args: []string{"srv1"}, code: 2, want: `unexpected argument "srv1"; see: wanfed server --help`},
 	} {
 		r.check(t, base...)

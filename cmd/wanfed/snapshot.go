@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -76,6 +77,9 @@ FILE is there only when it is whole; then it has a checksum, and mode 0600. One 
 
 func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, path string, w io.Writer) (_ raftstore.Manifest, err error) {
 	file, err := raftstore.CreateArchive(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return raftstore.Manifest{}, fmt.Errorf("folder %s, of %s, does not exist; make it, or choose another file", filepath.Dir(path), path)
+	}
 	if err != nil {
 		return raftstore.Manifest{}, err
 	}
@@ -174,7 +178,7 @@ func (i snapshotInfo) table(w io.Writer, path string) error {
 
 // readSnapshot checks a file to its end.
 func readSnapshot(path string) (raftstore.Manifest, memory.Totals, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return raftstore.Manifest{}, memory.Totals{}, err
 	}
@@ -211,7 +215,7 @@ soon are again what they are there; in the primary, all secondaries soon have wh
 			if err != nil {
 				return fmt.Errorf("%w; nothing was changed", err)
 			}
-			f, err := os.Open(args[0])
+			f, err := openFile(args[0])
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,13 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
 
 // newGroup is a command that only has subcommands. Called without one, or with an unknown one, it is a usage error.
 func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
@@ -33,6 +39,22 @@ func strictHelp(root *cobra.Command) {
 		about.InitDefaultHelpFlag()
 		return about.Help()
 	}
+}
+
+// clearFlagError says in words what is no number, or neither true nor false, where the flag's library quotes strconv.
+func clearFlagError(err error) error {
+	bad, ok := errors.AsType[*strconv.NumError](err)
+	if !ok {
+		return err
+	}
+	must := "it must be a whole number"
+	switch {
+	case bad.Func == "ParseBool":
+		must = "it must be true or false"
+	case errors.Is(bad, strconv.ErrRange):
+		must = "it is too large a number"
+	}
+	return errors.New(strings.TrimSuffix(err.Error(), bad.Error()) + must)
 }
 
 // noArgs is cobra.NoArgs as a usage error.
