@@ -191,6 +191,7 @@ func until(t testing.TB, ok func() bool) {
 }
 
 func testAllBad(t *testing.T, e Engine) {
+	stalls := lab.WatchStalls(t)
 	var addrs []string
 	for _, f := range []func(*net.TCPConn){func(*net.TCPConn) {}, silent, trickle} {
 		addr, _ := rawUpstream(t, f)
@@ -203,7 +204,7 @@ func testAllBad(t *testing.T, e Engine) {
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
 		t.Errorf("client sees %v", err)
 	}
-	if d := time.Since(began); d > 2*time.Second {
+	if d := stalls.Awake(began); d > 2*time.Second {
 		t.Errorf("refused after %v", d)
 	}
 	p.stop()

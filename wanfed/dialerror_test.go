@@ -48,7 +48,7 @@ func TestDialErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
 				if tt.is == context.DeadlineExceeded {
-					c.AttemptTimeout, c.Stagger = 300*time.Millisecond, 20*time.Millisecond
+					c.AttemptTimeout, c.Stagger = 1500*time.Millisecond, 20*time.Millisecond
 				}
 			})
 			n.book.Store(tt.routes)

@@ -19,7 +19,7 @@ import (
 // One port, HTTP with and without TLS: what is plain says so, and is read from its first byte on.
 func TestMuxPlainHTTP(t *testing.T) {
 	a := newAuthority(t)
-	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 200 * time.Millisecond})
+	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestMuxPlainHTTP(t *testing.T) {
 	})
 	get := func(url string, tr *http.Transport) string {
 		defer tr.CloseIdleConnections()
-		resp, err := (&http.Client{Transport: tr, Timeout: 5 * time.Second}).Get(url)
+		resp, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).Get(url)
 		if err != nil {
 			return err.Error()
 		}
@@ -59,7 +59,7 @@ func TestMuxPlainHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	silent.SetDeadline(time.Now().Add(5 * time.Second))
+	silent.SetDeadline(time.Now().Add(20 * time.Second))
 	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
 		t.Errorf("silent: %d bytes, %v", n, err)
 	}
@@ -68,7 +68,7 @@ func TestMuxPlainHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer odd.Close()
-	odd.SetDeadline(time.Now().Add(5 * time.Second))
+	odd.SetDeadline(time.Now().Add(20 * time.Second))
 	io.WriteString(odd, "\x16GET / HTTP/1.0\r\n\r\n")
 	if b, err := io.ReadAll(odd); strings.Contains(string(b), "HTTP/") {
 		t.Errorf("begins as TLS does: %q, %v", b, err)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 
 // A peer that accepts and never reads must cost its own datacenter only.
 func TestBlackHole(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = time.Second, time.Minute })
+	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
 	hole := blackHole(t, w.a, "srv1", "dc2")
@@ -131,17 +132,17 @@ func TestBlackHole(t *testing.T) {
 	r.Hops = map[string][]Hop{"dc2": {{Addr: hole}}, "dc3": r.Hops["dc3"]}
 	n1.book.Store(&r)
 	packet := make([]byte, 1400)
-	var slowest, sum time.Duration
-	n := 0
-	over := time.After(20 * time.Second)
+	var each []time.Duration
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	over := time.After(time.Minute)
 	for i := 0; n1.traffic(PoolWAN, "dc2").Dropped["write"] == 0; i++ { // until the socket's buffers are full
 		for range 400 {
 			start := time.Now()
 			if _, err := t1.WriteToAddress(packet, to("srv1.dc2")); err != nil {
 				t.Fatal(err)
 			}
-			took := time.Since(start)
-			slowest, sum, n = max(slowest, took), sum+took, n+1
+			each = append(each, time.Since(start))
 		}
 		send(t, t1, "srv1.dc3", fmt.Sprint(i))
 		if got := receive(t, t3); got != fmt.Sprint(i) {
@@ -150,12 +151,14 @@ func TestBlackHole(t *testing.T) {
 		select {
 		case <-over:
 			t.Fatalf("no write failed: %+v", n1.tun.Stats())
-		default:
+		case <-tick.C:
 		}
 	}
-	// Some microseconds on an idle machine; the limits leave room for the race detector and the scheduler of a busy one.
-	mean := sum / time.Duration(n)
-	if t.Logf("%d sends, mean %v, slowest %v", n, mean, slowest); mean > time.Millisecond || slowest > time.Second {
+	// Some microseconds on an idle machine, and one that waits for the writer takes all of its time. The limits leave room for the race
+	// detector and for a machine that stands still for a second.
+	slices.Sort(each)
+	median, slowest := each[len(each)/2], each[len(each)-1]
+	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond || slowest > n1.tun.tm.write/2 {
 		t.Error("sends wait")
 	}
 	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {

@@ -55,7 +55,11 @@ func TestBadFramesCloseTheConnection(t *testing.T) {
 		{"Consul: stops", ProtoConsulPacket, a.server("srv1", "dc2"), "00000002 61", false, faultStalled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *timing) { tm.body = 100 * time.Millisecond })
+			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *timing) {
+				if tt.why == faultStalled { // what is cut must not be late as well
+					tm.body = 100 * time.Millisecond
+				}
+			})
 			tr := n.tun.Transport(PoolWAN)
 			c := rawConn(t, n, tt.peer, tt.alpn)
 			good := appendFrame(nil, PoolWAN, "srv1", []byte("good"))

@@ -81,7 +81,7 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 }
 
 func TestSilentStreamBlocksNoOther(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1"}, func(tm *timing) { tm.body = 200 * time.Millisecond })
+	w := newWorld(t, 1, []string{"dc1"}, func(tm *timing) { tm.body = 2 * time.Second }) // the header that is whole has to come in it
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
@@ -95,7 +95,7 @@ func TestSilentStreamBlocksNoOther(t *testing.T) {
 	if got, err := askRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); err != nil || got != streamOK {
 		t.Errorf("behind a silent stream: status %d, %v", got, err)
 	}
-	silent.SetReadDeadline(time.Now().Add(5 * time.Second))
+	silent.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent stream: %v", err)
 	}
@@ -139,7 +139,7 @@ func TestRelayTellsWhatFailed(t *testing.T) {
 }
 
 func TestDeadSessionIsReplaced(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.keepalive, tm.muxWrite = 50*time.Millisecond, 200*time.Millisecond })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.keepalive, tm.muxWrite = 50*time.Millisecond, 2*time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {

@@ -34,7 +34,7 @@ func TestStreamErrors(t *testing.T) {
 			continue
 		}
 		t.Log(err)
-		if !strings.Contains(err.Error(), tt.want) || !isRemoteFailure(err) || time.Since(start) > 3*time.Second {
+		if !strings.Contains(err.Error(), tt.want) || !isRemoteFailure(err) || time.Since(start) >= n.d.cfg.AttemptTimeout {
 			t.Errorf("%s: %v after %v; want quickly, as a remote failure, %q", tt.name, err, time.Since(start), tt.want)
 		}
 	}

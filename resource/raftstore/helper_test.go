@@ -74,7 +74,7 @@ func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
 	return all
 }
 
-const waitLimit = 20 * time.Second
+const waitLimit = time.Minute
 
 // until waits until cond holds, asked again whenever a store's view of leadership changes.
 func until(t testing.TB, what string, stores []*Store, cond func() bool) {
