@@ -5,6 +5,7 @@ package demo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -86,21 +87,31 @@ func TestRunOfAnotherProgram(t *testing.T) {
 }
 
 func TestFreePorts(t *testing.T) {
-	ports, err := freePorts(5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(ports)
-	if len(slices.Compact(ports)) != 5 {
-		t.Errorf("ports = %v, want 5 different ones", ports)
-	}
-	for _, port := range ports {
-		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	free := func() (err error) {
+		ports, err := freePorts(5)
 		if err != nil {
-			t.Errorf("port is not free: %v", err)
-			continue
+			t.Fatal(err)
 		}
-		ln.Close()
+		slices.Sort(ports)
+		if len(slices.Compact(ports)) != 5 {
+			t.Errorf("ports = %v, want 5 different ones", ports)
+		}
+		for _, port := range ports {
+			ln, lerr := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if lerr != nil {
+				err = errors.Join(err, lerr)
+				continue
+			}
+			ln.Close()
+		}
+		return err
+	}
+	err := free()
+	for try := 1; err != nil && try < 3; try++ { // another program may have taken one
+		err = free()
+	}
+	if err != nil {
+		t.Errorf("ports are not free: %v", err)
 	}
 	if got, want := others([]int{1, 2, 3}, 1), []string{"127.0.0.1:1", "127.0.0.1:3"}; !slices.Equal(got, want) {
 		t.Errorf("others = %v, want %v", got, want)
