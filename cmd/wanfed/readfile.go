@@ -114,8 +114,22 @@ func checkLong(path string, src []byte) error {
 	return fmt.Errorf("%s has more than %d bytes, and no route in the first %d: is it the right file?", path, maxSettings, routeHead)
 }
 
+// depthHead is how many bytes of a file are looked at by themselves first: what nests too deep mostly does so at once, and to take
+// all of it apart takes a second for each megabyte.
+const depthHead = 4 << 10
+
 // hclDepth says whether src nests no deeper than maxNesting, or in which line it does.
 func hclDepth(src []byte) (line int, ok bool) {
+	// A comment that is cut off would be taken for no comment.
+	if len(src) > depthHead && !bytes.Contains(src[:depthHead], []byte("/*")) {
+		if line, ok := tokenDepth(src[:depthHead]); !ok {
+			return line, false
+		}
+	}
+	return tokenDepth(src)
+}
+
+func tokenDepth(src []byte) (line int, ok bool) {
 	var open []hclsyntax.TokenType
 	operators := 0 // since the expression began
 	tokens, _ := hclsyntax.LexConfig(src, "", hcl.InitialPos)

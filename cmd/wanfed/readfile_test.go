@@ -72,6 +72,7 @@ func TestGarbage(t *testing.T) {
 		{"brackets.hcl", "a = 1\nb = " + repeat("[", maxSettings/4), "FILE:2: more than 100 brackets or operators within each other"},
 		{"parens.hcl", "a = " + repeat("(", maxSettings/4), "FILE:1: more than 100 brackets"},
 		{"blocks.hcl", repeat("a {\n", maxSettings/4), "FILE:101: more than 100 brackets"},
+		{"late.hcl", repeat("a = 1\n", 2*depthHead) + "b = " + repeat("[", depthHead), "FILE:1366: more than 100 brackets"},
 		{"template.hcl", "a = \"" + repeat("${\"", maxSettings/4), "FILE:1: more than 100 brackets"},
 		{"if.hcl", "a = \"" + repeat("%{if b}", maxSettings/4), "FILE:1: more than 100 brackets"},
 		{"operators.hcl", "a = " + repeat("!", maxSettings/4), "FILE:1: more than 100 brackets"},
@@ -113,6 +114,8 @@ func TestDepth(t *testing.T) {
 		"a = [" + strings.Repeat("-1, ", 1000) + "]\n", "data {\n" + strings.Repeat("  x = -1\n", 1000) + "}\n",
 		"a = " + strings.Repeat("[", 99) + strings.Repeat("]", 99) + "\n", strings.Repeat("# [{(\n", 1000),
 		"a = <<EOT\n" + strings.Repeat("[{( ${b}\n", 1000) + "EOT\n",
+		"a = 1\n/*\n" + strings.Repeat("[{( ${b}\n", 1000) + "*/\n", strings.Repeat("#", depthHead-50) + "\n/*" + strings.Repeat("[", 1000) + "*/\n",
+		"a = \"" + strings.Repeat("[", depthHead) + "\"\n",
 	} {
 		if line, ok := hclDepth([]byte(src)); !ok {
 			t.Errorf("line %d of %.60q", line, src)
