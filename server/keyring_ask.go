@@ -198,12 +198,18 @@ func over(c *tls.Conn) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// plainer leaves out what gRPC puts around the error of a dial, for people who read it in a table.
+// plainer leaves out what gRPC puts around the error of a call, and of a dial, for people who read it in a table.
 func plainer(text string) string {
-	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
-		return strings.TrimSuffix(dial, `"`)
+	head := ""
+	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {
+		if _, desc, ok := strings.Cut(call, " desc = "); ok {
+			head, text = before, desc
+		}
 	}
-	return text
+	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
+		text = strings.ReplaceAll(strings.TrimSuffix(dial, `"`), `\"`, `"`)
+	}
+	return head + text
 }
 
 // exchange fills in req, and takes from the answer what is newer.

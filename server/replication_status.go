@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -109,7 +110,8 @@ func (s source) replicationComponent() api.ComponentStatus {
 		if c.Detail = detailOf(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
 			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
 		} else {
-			c.Detail = fmt.Sprintf("copies have the primary's index %d; %s", max(st.Index, s.p.primacy.Follower().Highest()), c.Detail)
+			has := fmt.Sprintf("copies have the primary's index %d", max(st.Index, s.p.primacy.Follower().Highest()))
+			c.Detail = strings.TrimSuffix(has+"; "+c.Detail, "; ")
 		}
 		if st.Refused > 0 {
 			c.State = "refuses records"
