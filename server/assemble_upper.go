@@ -161,6 +161,7 @@ func (p *parts) buildGRPC() error {
 	c := &calls{
 		dc: p.cfg.DC, node: p.cfg.Node, domain: p.cfg.Domain,
 		leader: p.store, conns: p.conns, stopping: stopping, refused: p.refused, remoteWrites: p.cfg.RemoteWritesFrom,
+		turns: &turns{dc: p.cfg.DC},
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
 		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
@@ -201,7 +202,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(resource.Codec()),
+		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(unsentCodec{resource.Codec()}),
 		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls), grpc.MaxHeaderListSize(maxHeaders),
@@ -226,7 +227,7 @@ func (p *parts) buildGRPC() error {
 			return nil, status.FromContextError(err).Err()
 		}
 		return resp, nil
-	}, leader: p.otherLeader, turns: &turns{}})
+	}, leader: p.otherLeader, turns: c.turns})
 	if err := describe(p.grpc); err != nil {
 		return err
 	}

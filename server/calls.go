@@ -20,6 +20,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -53,6 +54,7 @@ type calls struct {
 	stopping         context.Context // ends when the server stops: long streams end then
 	refused          *refusedCalls
 	remoteWrites     []string // Config.RemoteWritesFrom
+	turns            *turns
 }
 
 // peerFrom returns who calls: the effective peer that the interceptors found.
@@ -121,11 +123,26 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	here := func() (any, error) {
-		resp, err := next(resource.LimitAnswer(ctx, api.MaxMessageSize), req)
+		turn, err := c.turn(ctx, r)
+		if err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		ctx := resource.LimitAnswer(ctx, api.MaxMessageSize)
+		if turn != nil {
+			ctx = httpapi.WithTurn(ctx, turn)
+		}
+		resp, err := next(ctx, req)
 		if err == nil {
 			err = resource.CheckAnswer(resp, api.MaxMessageSize)
 		}
 		c.noteDenied(ctx, info.FullMethod, err)
+		switch {
+		case turn == nil:
+		case err != nil:
+			turn.End()
+		default:
+			return untilSent(ctx, resp, turn), nil
+		}
 		return resp, err
 	}
 	switch {

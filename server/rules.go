@@ -25,6 +25,8 @@ type rule struct {
 	waits bool
 	// again: doing it twice is doing it once, so a forward that broke may be repeated.
 	again bool
+	// large: its answer may be, so it is made in turns. It does not wait for changes, or gives the turn up meanwhile.
+	large bool
 	// vouched: a server of another datacenter may call for an operator of its own, if Config.RemoteWritesFrom has it.
 	vouched bool
 }
@@ -36,7 +38,7 @@ var (
 	everyone  = tlsutil.Roles
 	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
 
-	readHere     = rule{anywhere: trusted, here: readers, vouched: true, waits: true} // a server of another datacenter reads for who asks it
+	readHere     = rule{anywhere: trusted, here: readers, vouched: true, waits: true, large: true} // a server of another datacenter reads for who asks it
 	readAnywhere = rule{anywhere: trusted, here: everyone}
 	writeHere    = rule{anywhere: operators, here: servers, leader: true, vouched: true}
 	gatewayRead  = rule{here: []tlsutil.Role{tlsutil.RoleGateway}}
@@ -73,7 +75,7 @@ var rules = map[string]rule{
 
 	pb.ReplicationService_Follow_FullMethodName: serversOnly,
 	pb.ServerService_Exchange_FullMethodName:    serversOnly,
-	pb.ServerService_Query_FullMethodName:       {anywhere: trusted, vouched: true},
+	pb.ServerService_Query_FullMethodName:       {anywhere: trusted, vouched: true, large: true},
 
 	pb.KeyringService_Change_FullMethodName:   {anywhere: operators, leader: true, again: true},
 	pb.KeyringService_List_FullMethodName:     {anywhere: operators},

@@ -152,7 +152,7 @@ func (p *parts) serveGRPC(ctx context.Context) error {
 	served, sctx := errgroup.WithContext(ctx)
 	for _, ln := range []net.Listener{p.grpcLn, p.callsLn} {
 		served.Go(func() error {
-			if err := p.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			if err := p.grpc.Serve(closings{ln}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 				return err
 			}
 			return nil

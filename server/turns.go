@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxTurns bounds the answers to one peer that are being made, or are large and not sent: each may have maxBody of httpapi, 4 MiB,
+	// maxTurns bounds the answers to one peer that are being made, or are large and not sent: each may have api.MaxMessageSize, 16 MiB,
 	// and a few times that while it is made.
 	maxTurns = 32
 	// smallAnswer is one that may wait to be sent without a turn, in bytes: maxAsked of them are a few MiB.
@@ -21,6 +21,8 @@ const (
 
 // turns has those of each peer.
 type turns struct {
+	dc string // the own one
+
 	mu    sync.Mutex
 	peers map[tlsutil.Peer]httpapi.Turns // bounded by the certificates there are
 }
@@ -31,6 +33,9 @@ func (t *turns) of(ctx context.Context) httpapi.Turns {
 		return nil
 	}
 	p, _ := peerFrom(ctx)
+	if p.Role == tlsutil.RoleCLI && p.DC != t.dc {
+		p.Node = "" // a server of there may have said so, and could say any
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.peers == nil {
@@ -47,17 +52,7 @@ func (s *serverService) ask(ctx context.Context, turn *httpapi.Turn, req *pb.Que
 	return s.query(httpapi.WithTurn(ctx, turn), req)
 }
 
-// Query implements pb.ServerServiceServer.
+// Query implements pb.ServerServiceServer. Its turn is that of the call: see calls.turn.
 func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
-	turn, err := s.turns.of(ctx).Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := s.ask(ctx, turn, req)
-	if err != nil || len(resp.GetBody()) <= smallAnswer {
-		turn.End()
-	} else {
-		context.AfterFunc(ctx, turn.End) // when it was sent, or nobody wants it
-	}
-	return resp, err
+	return s.query(ctx, req)
 }
