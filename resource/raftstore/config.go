@@ -30,8 +30,8 @@ type Config struct {
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 
-	// Heartbeat is how long a follower waits for its leader before it calls an election; a leader that does not reach a
-	// majority for half of it steps down. The same on all servers. Default 500 ms, at least 20 ms.
+	// Heartbeat is how long a follower waits for its leader, up to twice that, before it calls an election; a leader that does not
+	// reach a majority for three quarters of it steps down. The same on all servers. Default 1 s, at least 20 ms.
 	Heartbeat time.Duration
 	// SnapshotInterval is how often to look whether SnapshotThreshold entries have come since the last snapshot, and so
 	// a new one is due. Defaults: 30 s and 8192 entries.
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 	if c.Understood == nil {
 		c.Understood = func() (int, string) { return resource.OpsVersion, "" }
 	}
-	setDefault(&c.Heartbeat, 500*time.Millisecond)
+	setDefault(&c.Heartbeat, time.Second)
 	setDefault(&c.SnapshotInterval, 30*time.Second)
 	setDefault(&c.SnapshotThreshold, 8192)
 	setDefault(&c.TrailingLogs, 10240)
@@ -122,7 +122,7 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.Logger = hclogs.New(slog.New(hclogs.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + nudge
-	rc.LeaderLeaseTimeout = c.Heartbeat / 2
+	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4 // it knows that it leads no more before another does; a stall costs no election
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
 	rc.SnapshotInterval = c.SnapshotInterval

@@ -98,7 +98,7 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config is a store's for tests: small files, and a heartbeat that no busy machine misses: a leader leads on for half of it.
+// config is a store's for tests: small files, and a heartbeat that no busy machine misses: a leader leads on for three quarters of it.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),
