@@ -260,7 +260,7 @@ func (f *sharers) restore(dc1 *lab.Datacenter) {
 		}
 	}
 	f.same("before the restore")
-	mustOperate(f.t, f.l, first, "snapshot", "restore", file)
+	mustRestore(f.t, f.l, first, file)
 	f.same("after the restore")
 	if after := f.names(); !slices.Equal(before, after) {
 		f.t.Errorf("restored: %d records, before: %d", len(after), len(before))
