@@ -149,6 +149,8 @@ func listen(addr, flag string) (net.Listener, error) {
 		return nil, fmt.Errorf("port of %s is taken by another process: stop it (see: ss -ltnp), or choose another with %s", addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%s is no address of this machine: choose another with %s", addr, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("port of %s may not be taken by this user: choose one above 1023 with %s, or give the program CAP_NET_BIND_SERVICE", addr, flag)
 	case err != nil:
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}

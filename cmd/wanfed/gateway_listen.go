@@ -41,6 +41,9 @@ func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("wan %s is no address of this machine; behind NAT, say with wan_bind where to listen", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%s %s is no address of this machine; name one that is (see: ip address)", setting, addr)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s %s: the port may not be taken by this user; choose one above 1023, have systemd open the socket, "+
+			"or give the program CAP_NET_BIND_SERVICE", setting, addr)
 	case err != nil:
 		return nil, fmt.Errorf("%s: listen on %s: %w", setting, addr, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,18 +156,42 @@ func TestUnreadableKey(t *testing.T) {
 	if err := os.Chmod(c.path("srv1-key.pem"), 0); err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"wanfed", "server", "--dc", "dc1", "--node", "srv1", "--data-dir", filepath.Join(t.TempDir(), "data"),
+	args := append([]string{"server", "--dc", "dc1", "--node", "srv1", "--data-dir", filepath.Join(t.TempDir(), "data"),
 		"--ca-file", c.path("ca.pem")}, c.cert("srv1")...)
+	executeWithout(t, "-dac_override,-dac_read_search", args...).refused(t, 1,
+		`key file \S+/srv1-key\.pem may not be read by this user; change its owner or mode`)
+}
+
+// executeWithout is execute for somebody else than root, or for root without some capabilities.
+func executeWithout(t *testing.T, capabilities string, args ...string) result {
+	t.Helper()
+	args = append([]string{"wanfed"}, args...)
 	if os.Geteuid() == 0 {
 		if _, err := exec.LookPath("setpriv"); err != nil {
 			t.Skip("needs setpriv (Debian package util-linux), or another user than root")
 		}
-		args = append([]string{"setpriv", "--bounding-set=-dac_override,-dac_read_search"}, args...)
+		args = append([]string{"setpriv", "--bounding-set=" + capabilities}, args...)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), refuseLimit)
 	defer cancel()
-	executeCmd(t, exec.CommandContext(ctx, args[0], args[1:]...), nil).refused(t, 1,
-		`key file \S+/srv1-key\.pem may not be read by this user; change its owner or mode`)
+	return executeCmd(t, exec.CommandContext(ctx, args[0], args[1:]...), nil)
+}
+
+// TestPortOfRoot: so is who may not take a port below 1024.
+func TestPortOfRoot(t *testing.T) {
+	t.Parallel()
+	first, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if n, _ := strconv.Atoi(strings.TrimSpace(string(first))); err != nil || n <= 1 {
+		t.Skip("every user may take every port here")
+	}
+	c := newPEMFiles(t)
+	common := []string{"--dc", "dc1", "--data-dir", filepath.Join(t.TempDir(), "data"), "--ca-file", c.path("ca.pem")}
+	server := append(append([]string{"server", "--node", "srv1", "--bind", "127.0.0.1", "--port", "1"}, common...), c.cert("srv1")...)
+	executeWithout(t, "-net_bind_service", server...).refused(t, 1,
+		`port of 127\.0\.0\.1:1 may not be taken by this user: choose one above 1023 with --port or --bind, or .*`)
+	gateway := append(append([]string{"gateway", "--node", "gw1", "--server", "127.0.0.1:1", "--lan", "127.0.0.1:0", "--wan", "127.0.0.1:1"}, common...), c.cert("gw1")...)
+	executeWithout(t, "-net_bind_service", gateway...).refused(t, 1,
+		`wan 127\.0\.0\.1:1: the port may not be taken by this user; choose one above 1023, have systemd open the socket, or .*`)
 }
 
 // TestHTTPSDemandsACertificate: beyond loopback the HTTP API is for holders of a certificate only, and says who was refused.

@@ -232,7 +232,11 @@ soon are again what they are there; in the primary, all secondaries soon have wh
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "restored %d records of %s, at index %d\n", resp.Resources, o.dc, resp.Index)
+			records := "records"
+			if resp.Resources == 1 {
+				records = "record"
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "restored %d %s of %s, at index %d\n", resp.Resources, records, o.dc, resp.Index)
 			return nil
 		},
 	}
