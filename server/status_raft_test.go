@@ -30,7 +30,9 @@ func TestRaftState(t *testing.T) {
 		{"a", []string{"a"}, 1, members("1", "a"), "ok", "leader a, 1 voter"},
 		{"a", []string{"a", "b", "c"}, 3, members("3", "a", "b", "c"), "ok", "leader a, 3 voters"},
 		{"a", []string{"a"}, 1, append(members("1", "a"), members("3", "b")...), "ok", "leader a, 1 voter"}, // b is about to be added
-		{"", []string{"a", "b", "c"}, 3, members("3", "a"), "no leader", "leader none, 3 voters"},
+		{"", []string{"a", "b", "c"}, 3, members("3", "a", "b"), "no leader", "leader none, 3 voters"},      // an election
+		{"", []string{"a", "b", "c"}, 3, append(members("3", "a", "d"), gone...), "no leader", "1 of 3 voters alive, and 2 have to be"},
+		{"", nil, 3, members("3", "a", "b", "c"), "no leader", "leader none, 0 voters"}, // it is being formed
 		{"", nil, 3, append(members("3", "a"), gone...), "no leader", "waits for 3 servers (bootstrap_expect), and 1 of them run"},
 		{"a", []string{"a"}, 1, members("1", "a", "b"), "split", "b was started to form a group alone"},
 	} {
