@@ -38,7 +38,7 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newMuxBed(t, a)
+			b := newMuxBed(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // in which no stranger's ends
 			idle := strangers(t, b.addr, 1000, half)
 			start := time.Now()
 			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
@@ -46,7 +46,7 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(10 * time.Second))
+			c.SetDeadline(time.Now().Add(20 * time.Second))
 			if _, err := io.ReadFull(c, make([]byte, 2)); err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +78,7 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 // a busy machine some of the test's own would be.
 func TestMuxShedsNoPeerInARush(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes = 4 },
+	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
 		func(m *Mux) { m.shakes.helloGrace, m.shakes.shakeGrace = time.Minute, time.Minute })
 	id := a.server("srv2", "dc1")
 	const peers = 60
@@ -87,7 +87,7 @@ func TestMuxShedsNoPeerInARush(t *testing.T) {
 		go func() {
 			c, err := tls.Dial("tcp", b.addr, id.ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 			if err == nil {
-				c.SetDeadline(time.Now().Add(10 * time.Second))
+				c.SetDeadline(time.Now().Add(time.Minute))
 				_, err = io.ReadFull(c, make([]byte, 2))
 				c.Close()
 			}
@@ -97,7 +97,7 @@ func TestMuxShedsNoPeerInARush(t *testing.T) {
 	for range peers {
 		select {
 		case <-b.got:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("a peer is missing; refused: %v", b.m.Stats().Refused)
 		}
 		if err := <-errc; err != nil {
