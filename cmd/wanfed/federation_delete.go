@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -129,7 +130,12 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return nil, fmt.Errorf("no server answers at %s: %w; --server must be a server of %s, or a gateway", addr, op.Err, dc)
 		}
-		return nil, fmt.Errorf("reach %s through %s: %s; --server must be a server of %s, or a gateway", sni, addr, tlsutil.Explain(err), dc)
+		hint := ""
+		op, _ := errors.AsType[*net.OpError](err)
+		if _, other := errors.AsType[x509.HostnameError](err); other || op != nil && op.Op == "remote error" {
+			hint = fmt.Sprintf("; --server must be a server of %s, or a gateway", dc)
+		}
+		return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.Explain(err), hint)
 	}
 	return conn, nil
 }
