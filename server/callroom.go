@@ -17,11 +17,12 @@ import (
 )
 
 // Calls of one peer that are open at a time, over all its connections. Each costs some 12 KiB, even when its request never comes. The
-// servers of the own datacenter, which are one store with this one, have no bound.
+// servers of the own datacenter, which are one store with this one, have no bound. A call is open until its answer is made: an answer that
+// is not read costs some 2 KiB besides what it says, is bounded for each connection by maxConnCalls, and, if it is large, by maxTurns.
 const (
 	maxManyCalls = 16384 // a server of another datacenter, which asks for all its clients, and an operator's programs: many may watch
 	maxPeerCalls = 1024  // a gateway, a client
-	// maxConnCalls bounds those of one connection, with those that were given up and have not ended yet.
+	// maxConnCalls bounds those of one connection, with those that were given up and have not ended yet, and answers that are not sent.
 	maxConnCalls = 2 * maxManyCalls
 	// maxHeaders bounds the headers of a call, or of an HTTP request with its URL, in bytes: a connection may hold as much.
 	maxHeaders = 64 << 10
