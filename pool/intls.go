@@ -5,16 +5,22 @@ package pool
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 )
 
 // inTLS leaves out what is no fault here: memberlist does not know that its transport is TLS, and serf not that who leaves does
-// not wait for all copies of its farewell.
+// not wait for all copies of its farewell. When the pool stops, the transport does so first, and memberlist may still send.
 type inTLS struct{ slog.Handler }
 
 func (h inTLS) Handle(ctx context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "Binding to public address without encryption") || strings.Contains(r.Message, "timeout waiting for leave broadcast") {
 		return nil
+	}
+	if strings.HasSuffix(r.Message, net.ErrClosed.Error()) {
+		if r.Level = slog.LevelDebug; !h.Enabled(ctx, r.Level) {
+			return nil
+		}
 	}
 	return h.Handler.Handle(ctx, r)
 }
