@@ -114,7 +114,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	return bounded(checkHost(cfg.Names, h.logged(h.identified(records)))), nil
+	return bounded(notGRPC(checkHost(cfg.Names, h.logged(h.identified(records))))), nil
 }
 
 // afterWait is how long a request may take besides the wait it asks for: asking elsewhere, writing the answer.
