@@ -42,6 +42,8 @@ type dc struct {
 	named   map[string]string // of servers besides
 	changed chan struct{}
 	stop    func()
+	second  func(n int) pb.ReplicationServiceClient // another server of it, that the n-th connection, from 1, reaches; nil: srv1
+	reached int
 }
 
 func (d *dcs) add(name, primary string) *dc {
@@ -85,6 +87,11 @@ func (x *dc) start(primary string) {
 			defer to.mu.Unlock()
 			if to.cc == nil {
 				return nil, errors.New(name + " is down")
+			}
+			if to.reached++; to.second != nil {
+				if c := to.second(to.reached); c != nil {
+					return c, nil
+				}
 			}
 			return pb.NewReplicationServiceClient(to.cc), nil
 		},

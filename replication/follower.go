@@ -46,6 +46,8 @@ type Follower struct {
 	kinds  map[kind]*kindStatus
 	anew   bool      // status.Index is of before a comparison
 	level  time.Time // when the copies last were level with the primary
+	// handedTo is to whom the primary had handed over when the stream began, by who sends it, and levelTo the same when level was.
+	handedTo, levelTo string
 }
 
 // silence is how long a stream may say nothing before it is taken for dead.

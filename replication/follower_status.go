@@ -125,6 +125,13 @@ func (f *Follower) levelSince(t time.Time) bool {
 	return f.level.After(t)
 }
 
+// hasLast says whether the copies were level, last, with a primary that had handed over to dc before: then nothing is missing.
+func (f *Follower) hasLast(dc string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.levelTo == dc
+}
+
 func (f *Follower) note(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,10 +142,11 @@ func (f *Follower) note(err error) {
 }
 
 // began notes how a stream begins. What is reached is told anew: the primary's index may have gone back.
-func (f *Follower) began(resumed bool) {
+func (f *Follower) began(begin *pb.FollowBegin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if resumed {
+	f.handedTo = begin.GetHandedTo()
+	if begin.GetResumed() {
 		f.status.Resumed++
 		return
 	}
@@ -156,7 +164,7 @@ func (f *Follower) reached(ms []*pb.FollowResponse, changes int) {
 	}
 	for _, m := range ms {
 		if m.GetIndex() > 0 {
-			f.level = time.Now()
+			f.level, f.levelTo = time.Now(), f.handedTo
 		}
 		if f.anew && m.GetIndex() > 0 {
 			f.anew, f.status.Index = false, 0

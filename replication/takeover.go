@@ -94,7 +94,7 @@ func (p *Primacy) last(ctx context.Context, old string) bool {
 			return false
 		}
 	}
-	return p.follower.levelSince(began)
+	return p.follower.levelSince(began) && p.follower.hasLast(p.cfg.DC) // another server had said that it has handed over: this one may be behind
 }
 
 // become makes the records here this datacenter's own, and says so.

@@ -114,7 +114,7 @@ func (t *talk) take(ctx context.Context, ms []*pb.FollowResponse) error {
 	for _, m := range ms {
 		if begin := m.GetBegin(); begin != nil {
 			t.f.met(begin.GetKinds())
-			t.f.began(begin.GetResumed())
+			t.f.began(begin)
 			if t.fresh {
 				if err := t.f.cfg.Primacy.accepted(ctx); err != nil {
 					return err
