@@ -115,8 +115,16 @@ func upstreamTLS(t testing.TB, name string, cfg *tls.Config) string {
 			if err != nil {
 				return
 			}
-			io.WriteString(c, name)
-			c.Close()
+			wg.Go(func() {
+				defer c.Close()
+				c.SetDeadline(time.Now().Add(10 * time.Second))
+				if _, err := io.WriteString(c, name); err != nil {
+					return
+				}
+				// The client closes first: if it did so later than this, its last record would be answered with a reset.
+				c.(*tls.Conn).CloseWrite()
+				io.Copy(io.Discard, c)
+			})
 		}
 	})
 	t.Cleanup(func() { ln.Close(); wg.Wait() })
