@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"golang.org/x/net/nettest"
 )
 
@@ -238,10 +239,39 @@ func TestSessionWaitsBeforeItCloses(t *testing.T) {
 	if !open() {
 		t.Fatal("a session with a stream closed")
 	}
-	c.Close()
 	began := time.Now()
+	c.Close()
 	eventually(t, "an empty session closes", 10*time.Second, func() bool { return !open() })
 	if took := time.Since(began); took < look {
 		t.Errorf("the session closed after %v, at the first look that found it empty", took)
+	}
+}
+
+// Two looks at a session are as far apart as they should be, also where the first comes late: else a machine that stood still would look
+// twice at once, and close a session while the end of its last stream is unread.
+func TestLooksAtASessionAreApart(t *testing.T) {
+	const look = 200 * time.Millisecond
+	n := newWorld(t, 1, []string{"dc1"}, func(tm *timing) { tm.session = 4 * look }).nodes["srv1.dc1"]
+	near, far := net.Pipe()
+	peer, err := yamux.Server(far, n.tun.tm.muxConfig(orDiscard(nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	s := newSession(n.tun, target{dc: "dc2"}, "") // unused since ever
+	if s.mux, err = yamux.Client(near, n.tun.tm.muxConfig(orDiscard(nil))); err != nil {
+		t.Fatal(err)
+	}
+	defer s.mux.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var awake time.Time
+	s.watch(ctx, nil, func() bool {
+		<-time.After(look * 19 / 10) // the first look is late, and the second would be due
+		awake = time.Now()
+		return false
+	}, nil)
+	if took := time.Since(awake); took < look || ctx.Err() != nil {
+		t.Errorf("it was found empty twice within %v, %v", took, ctx.Err())
 	}
 }

@@ -269,6 +269,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			if empty > 1 && (s.isGone() || idle >= s.t.tm.session) {
 				return
 			}
+			tick.Reset(s.t.tm.session / 4) // no two looks at once where this one was late
 		}
 	}
 }
