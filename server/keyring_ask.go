@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -198,20 +198,6 @@ func over(c *tls.Conn) (*grpc.ClientConn, error) {
 	return cc, nil
 }
 
-// plainer leaves out what gRPC puts around the error of a call, and of a dial, for people who read it in a table.
-func plainer(text string) string {
-	head := ""
-	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {
-		if _, desc, ok := strings.Cut(call, " desc = "); ok {
-			head, text = before, desc
-		}
-	}
-	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
-		text = strings.ReplaceAll(strings.TrimSuffix(dial, `"`), `\"`, `"`)
-	}
-	return head + text
-}
-
 // exchange fills in req, and takes from the answer what is newer.
 func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req *pb.ExchangeKeyringRequest) ([]*pb.ServerKeyring, error) {
 	own := k.self()
@@ -237,7 +223,7 @@ func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req
 	case status.Code(err) == codes.Unimplemented:
 		return nil, errors.New("its version of wanfed knows no keyring")
 	default:
-		return nil, errors.New(plainer(status.Convert(err).Message()))
+		return nil, errors.New(resource.Plain(status.Convert(err).Message()))
 	}
 	if resp.Sealed != nil {
 		k.take([]*pb.SealedKeyring{resp.Sealed})

@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 )
 
 var (
@@ -189,7 +190,7 @@ func (s source) primaryComponent() api.ComponentStatus {
 		c.State = "servers differ"
 		c.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", c.Detail, differ)
 	case s.p.primacy.Waits() != "":
-		c.State, c.Detail = "changing", plainer(s.p.primacy.Waits())
+		c.State, c.Detail = "changing", resource.Plain(s.p.primacy.Waits())
 	case of != s.p.cfg.PrimaryDC:
 		c.State, c.Detail = "changing", fmt.Sprintf("%s still, not yet %s; the leader knows why", of, s.p.cfg.PrimaryDC)
 	case len(disputes) > 0:

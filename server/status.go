@@ -14,6 +14,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -86,7 +87,7 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
-			d.LastError, d.LastErrorAt = plainer(err.Error()), at
+			d.LastError, d.LastErrorAt = resource.Plain(err.Error()), at
 		}
 	}
 	works := slices.ContainsFunc(paths, func(p wanfed.PathStatus) bool { return p.Health == wanfed.PathOK })
@@ -166,7 +167,7 @@ func (s source) components() []api.ComponentStatus {
 func detailOf(err error, at time.Time, what string) string {
 	switch {
 	case err != nil:
-		return plainer(err.Error())
+		return resource.Plain(err.Error())
 	case at.IsZero():
 		return ""
 	}

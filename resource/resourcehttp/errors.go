@@ -102,7 +102,7 @@ func textOf(err error) string {
 	if st, ok := status.FromError(err); ok {
 		text = st.Message() // without the code, which stands in front of it
 	}
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return strings.Join(strings.FieldsFunc(resource.Plain(text), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 // failed answers for a request that could not be done and has had no other answer.
