@@ -36,7 +36,8 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Stop(); <-served }()
-	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10)) // one that grows takes more that nobody reads
 	if err != nil {
 		t.Fatal(err)
 	}

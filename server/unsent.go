@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"net"
+	"runtime"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -16,7 +17,8 @@ import (
 
 // For gRPC a call has ended when its answer is queued, however little its peer reads. So who makes calls and reads nothing would have as
 // many answers here as it likes: those that may be large are made in turns, and a large one keeps its turn until gRPC lets go of it, or
-// its connection is closed: then gRPC forgets what was not sent.
+// its connection is closed: then gRPC forgets what was not sent. It also forgets what comes for a stream that has just ended; that turn
+// ends with the memory.
 
 // turn begins the turn of a call whose answer may be large, unless the caller has no bound (nil).
 func (c *calls) turn(ctx context.Context, r rule) (*httpapi.Turn, error) {
@@ -51,9 +53,19 @@ func (u *unsent) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(le
 
 // Put implements mem.BufferPool.
 func (u *unsent) Put(*[]byte) {
-	u.forget()
-	u.turn.End()
+	held{u.forget, u.turn}.end()
 	u.encoded.Free()
+}
+
+// held is a turn that its connection's end gives back too, unless that is to be forgotten.
+type held struct {
+	forget func() bool
+	turn   *httpapi.Turn
+}
+
+func (h held) end() {
+	h.forget()
+	h.turn.End()
 }
 
 // unsentCodec ends the turn of an answer: of a small one once that is encoded.
@@ -74,6 +86,7 @@ func (c unsentCodec) Marshal(v any) (mem.BufferSlice, error) {
 	all.Free()
 	u.answer, u.encoded = nil, mem.BufferSlice{one}
 	u.forget = context.AfterFunc(u.closed, u.turn.End)
+	runtime.AddCleanup(u, held.end, held{u.forget, u.turn})
 	data := one.ReadOnlyData()
 	return mem.BufferSlice{mem.NewBuffer(&data, u)}, nil
 }

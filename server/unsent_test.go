@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 	"github.com/wanfed/wanfed/wanfed"
@@ -93,4 +95,20 @@ func TestUnreadAnswersTakeTurns(t *testing.T) {
 			until(t, func() bool { return answered(sameCert, time.Second) == nil })
 		})
 	}
+}
+
+// TestForgottenAnswerGivesItsTurnBack: gRPC drops an answer whose stream has just ended without a word.
+func TestForgottenAnswerGivesItsTurnBack(t *testing.T) {
+	turns := make(httpapi.Turns, 1)
+	turn, err := turns.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	u := &unsent{answer: &pb.QueryResponse{Body: make([]byte, 2*smallAnswer)}, turn: turn, closed: closed}
+	if _, err := (unsentCodec{resource.Codec()}).Marshal(u); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { runtime.GC(); return len(turns) == 0 })
 }
