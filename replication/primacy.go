@@ -135,7 +135,8 @@ func (p *Primacy) Writable() error {
 	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.Of())
 }
 
-// handGrace is how long a primary that has handed over waits before it says so: writes that had begun before end meanwhile.
+// handGrace is how long a primary that has handed over waits before it says so: writes that had begun before end meanwhile, those that
+// no Guard holds up because a server is of an older version.
 const handGrace = 2 * time.Second
 
 // handedTo is to whom this datacenter has handed over, once nothing is written any more.

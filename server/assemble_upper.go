@@ -146,7 +146,7 @@ func (p *parts) apply(ctx context.Context, s *pb.FederationState) error {
 		if err := p.primacy.Writable(); err != nil {
 			return err
 		}
-		_, _, err := federation.Upsert(ctx, p.store, s)
+		_, _, err := federation.Upsert(ctx, p.primacy.Guard(p.store), s)
 		return err
 	}
 	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.Of())).Apply(ctx, &pb.ApplyFederationStateRequest{
@@ -164,7 +164,7 @@ func (p *parts) buildGRPC() error {
 		turns: &turns{dc: p.cfg.DC},
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
-		Backend: p.store, DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
+		Backend: p.primacy.Guard(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
 		Alive: p.datacenterAlive,
 		Ask: func(dc string) (pb.FederationServiceClient, error) {
 			if _, known := p.book.Load().Hops[dc]; !known {
@@ -187,7 +187,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.resources, err = resource.NewService(resource.ServiceConfig{
-		Backend: p.routed, Registry: p.registry, Peer: peerFrom,
+		Backend: p.primacy.Guard(p.routed), Registry: p.registry, Peer: peerFrom,
 		Primary: func() bool { return p.primacy.Writable() == nil },
 		DC:      p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Logger: p.logger,
 		PrimaryClient: p.recordsOfPrimary,
