@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -102,10 +104,19 @@ func (o *operatorCall) ask(cmd *cobra.Command, what, doubt string, call func(ctx
 	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)
 	defer cancel()
 	err = call(ctx, c)
-	if code := status.Code(err); doubt != "" && (ctx.Err() != nil || code == codes.Unknown || code == codes.Unavailable || code == codes.DeadlineExceeded) {
+	if doubt != "" && leavesOpen(ctx, err) {
 		return fmt.Errorf("%w; %s", o.explain(ctx, what, err), doubt)
 	}
 	return o.explain(ctx, what, err)
+}
+
+// leavesOpen says whether what was asked with ctx may be done although the answer is err.
+func leavesOpen(ctx context.Context, err error) bool {
+	if err == nil || errors.Is(resource.FromStatus(err), resource.ErrNotLeader) { // nobody has done it
+		return false
+	}
+	code := status.Code(err)
+	return ctx.Err() != nil || code == codes.Unknown || code == codes.Unavailable || code == codes.DeadlineExceeded
 }
 
 func newListPeers() *cobra.Command {

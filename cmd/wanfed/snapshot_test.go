@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -162,6 +163,28 @@ func TestRestoreThatFails(t *testing.T) {
 				t.Errorf("restored with %v, want %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestLeavesOpen: where there is no leader, nothing was done, and nobody has to look.
+func TestLeavesOpen(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, tt := range []struct {
+		ctx  context.Context
+		err  error
+		open bool
+	}{
+		{t.Context(), nil, false},
+		{ended, nil, false},
+		{t.Context(), resource.StatusError(resource.ErrNotLeader), false},
+		{t.Context(), status.Error(codes.InvalidArgument, "no such server"), false},
+		{t.Context(), status.Error(codes.Unavailable, "connection lost"), true},
+		{ended, status.Error(codes.Canceled, "context canceled"), true},
+	} {
+		if open := leavesOpen(tt.ctx, tt.err); open != tt.open {
+			t.Errorf("%v: %v", tt.err, open)
+		}
 	}
 }
 
