@@ -42,6 +42,7 @@ type dc struct {
 	named   map[string]string // of servers besides
 	changed chan struct{}
 	stop    func()
+	relead  func()                                  // another leader, in a process that has been there all the time
 	second  func(n int) pb.ReplicationServiceClient // another server of it, that the n-th connection, from 1, reaches; nil: srv1
 	reached int
 }
@@ -110,6 +111,7 @@ func (x *dc) start(primary string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.primacy, x.source, x.cc = p, src, connect(t, ln)
+	x.relead = func() { stopLeading(); stopLeading = run(t, p.Lead) }
 	x.stop = func() {
 		x.mu.Lock()
 		x.cc = nil

@@ -61,6 +61,7 @@ type PrimacyConfig struct {
 type Primacy struct {
 	cfg      PrimacyConfig
 	follower *Follower
+	started  time.Time
 
 	mu     sync.Mutex
 	target string    // whom the follower follows
@@ -76,7 +77,7 @@ func NewPrimacy(cfg PrimacyConfig) (*Primacy, error) {
 		cfg.Connect == nil || cfg.Ways == nil || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of PrimacyConfig is required")
 	}
-	p := &Primacy{cfg: cfg}
+	p := &Primacy{cfg: cfg, started: time.Now()}
 	var err error
 	p.follower, err = NewFollower(FollowerConfig{
 		Backend: cfg.Backend, Registry: cfg.Registry, Ways: cfg.Ways, Logger: cfg.Logger, Primacy: p,

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -114,7 +115,7 @@ func TestLeadersChange(t *testing.T) {
 	one.stop()
 	for was := time.Duration(0); was+noteAfter < takeOverAfter; was = waited() { // each sees a part of it only
 		two.until("waiting longer", func() bool { return waited() >= was+noteAfter })
-		two.restart("dc2")
+		two.relead()
 	}
 	two.is("dc2")
 	if waited() != 0 {
@@ -130,6 +131,10 @@ func TestLeadersChange(t *testing.T) {
 	two.stop()
 	three.restart("dc3")
 	three.until("waiting", func() bool { return three.primacy.mark().GetUnanswered() != nil })
+	three.restart("dc3") // with its gateways, say: they have time to come back
+	if m := (&pb.Primary{Unanswered: durationpb.New(takeOverAfter)}); three.primacy.unanswered(m) >= noteAfter {
+		t.Errorf("a process that has just been started has waited %v", three.primacy.unanswered(m))
+	}
 	three.restart("dc2")
 	three.until("waiting no more", func() bool { return three.primacy.mark().GetUnanswered() == nil })
 }

@@ -26,7 +26,7 @@ func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
 	p.cfg.Logger.Info("this datacenter is to be the primary", "was", old)
 	stop := func() {}
 	defer func() { stop() }()
-	noted, follows := m.GetUnanswered().AsDuration(), false
+	noted, follows := p.unanswered(m), false
 	heard := time.Now().Add(-noted)
 	for {
 		ways := p.cfg.Ways()
@@ -65,6 +65,12 @@ func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
 			return nil
 		}
 	}
+}
+
+// unanswered is for how long the primary in m has not answered leaders before this one, of the time that this process has been there: after
+// a start of everything its gateways have as long as ever, whatever was noted before it.
+func (p *Primacy) unanswered(m *pb.Primary) time.Duration {
+	return min(m.GetUnanswered().AsDuration(), time.Since(p.started))
 }
 
 // note notes for how long the former primary has not answered.
