@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -49,8 +49,8 @@ func SplitWANName(name string) (node, dc string, err error) {
 
 // Admit returns the rule of who may be a member of the WAN pool of a federation whose primary is primary. Who names another one is
 // told to dispute, if that is not nil.
-func Admit(dc, primary string, dispute func(node, dc, primary string)) func(pool.Member) error {
-	return func(m pool.Member) error {
+func Admit(dc, primary string, dispute func(node, dc, primary string)) func(gossip.Member) error {
+	return func(m gossip.Member) error {
 		node, theirDC, err := SplitWANName(m.Name)
 		if err != nil {
 			return err

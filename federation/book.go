@@ -16,7 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -28,7 +28,7 @@ type AddressBookConfig struct {
 	// PrimaryGateways are the configured addresses. The primary does not use them.
 	PrimaryGateways []string
 	Backend         resource.Backend
-	LAN, WAN        *pool.Pool
+	LAN, WAN        *gossip.Pool
 	// Ready is closed when Backend has caught up with its datacenter after a start. Until then the book grows, but is not
 	// given to gateways: they would forget what they knew.
 	Ready <-chan struct{}

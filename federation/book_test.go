@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	mem "github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -188,7 +188,7 @@ func TestOrigins(t *testing.T) {
 func TestAddressBookRemembersWhatWorked(t *testing.T) {
 	cfg := AddressBookConfig{
 		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},
-		Backend: mem.New(), LAN: &pool.Pool{}, WAN: &pool.Pool{}, Ready: make(chan struct{}),
+		Backend: mem.New(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
 		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
 	}
 	hops := func(paths ...wanfed.PathStatus) (*AddressBook, []wanfed.Hop) {

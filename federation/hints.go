@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/gateway"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -75,14 +75,14 @@ type hint struct {
 // stay. A member that is not alive may only be cut off, so it is heard too as long as its datacenter is one of the
 // federation: the primary, or one that has a state, as stated says. Once the state of a dead one is deleted, nobody dials
 // it any more.
-func (h *hinted) collect(members []pool.Member, ownDC, primary string, stated func(dc string) bool) map[string][]string {
+func (h *hinted) collect(members []gossip.Member, ownDC, primary string, stated func(dc string) bool) map[string][]string {
 	if h.out == nil || len(h.read) > 2*len(members) { // members that are gone
 		h.read, h.out = map[string]hint{}, map[string][]string{}
 	}
 	clear(h.out)
 	for _, m := range members {
 		_, dc, err := SplitWANName(m.Name)
-		if err != nil || dc == ownDC || m.Status == pool.StatusLeft || !m.Alive() && dc != primary && !stated(dc) {
+		if err != nil || dc == ownDC || m.Status == gossip.StatusLeft || !m.Alive() && dc != primary && !stated(dc) {
 			continue
 		}
 		tag := m.Tags[TagGateways]
@@ -106,7 +106,7 @@ func (h *hinted) collect(members []pool.Member, ownDC, primary string, stated fu
 // HinterConfig configures a Hinter.
 type HinterConfig struct {
 	Backend resource.Backend
-	WAN     *pool.Pool
+	WAN     *gossip.Pool
 	// Tags are this server's other tags.
 	Tags   map[string]string
 	Logger *slog.Logger

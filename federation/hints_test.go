@@ -10,7 +10,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 func TestHintOf(t *testing.T) {
@@ -33,27 +33,27 @@ func TestHintOf(t *testing.T) {
 }
 
 func TestHints(t *testing.T) {
-	member := func(name, gw string, s pool.Status) pool.Member {
-		return pool.Member{Name: name, Status: s, Tags: map[string]string{TagGateways: gw}}
+	member := func(name, gw string, s gossip.Status) gossip.Member {
+		return gossip.Member{Name: name, Status: s, Tags: map[string]string{TagGateways: gw}}
 	}
 	var h hinted
-	got := h.collect([]pool.Member{
-		member("srv1.dc1", "198.51.100.1:8443,[2001:db8::1]:8443", pool.StatusAlive),
-		member("srv2.dc1", "198.51.100.1:8443,gw.dc1.example:8443", pool.StatusFailed), // it may only be cut off
-		member("srv3.dc1", "198.51.100.9:8443", pool.StatusLeft),
-		member("srv1.dc2", "198.51.100.2:8443", pool.StatusAlive), // the own one
-		member("srv1.dc3", "nonsense,:,0.0.0.0:1,198.51.100.3:0,"+strings.Repeat("x", 10), pool.StatusAlive),
-		member("srv1.dc4", strings.Repeat("198.51.100.4:8443,", 100), pool.StatusAlive),
-		member("bad", "198.51.100.5:8443", pool.StatusAlive),
-		member("srv1.dc6", "198.51.100.6:8443", pool.StatusFailed), // without a state
-		member("srv1.dc7", "198.51.100.7:8443", pool.StatusFailed),
+	got := h.collect([]gossip.Member{
+		member("srv1.dc1", "198.51.100.1:8443,[2001:db8::1]:8443", gossip.StatusAlive),
+		member("srv2.dc1", "198.51.100.1:8443,gw.dc1.example:8443", gossip.StatusFailed), // it may only be cut off
+		member("srv3.dc1", "198.51.100.9:8443", gossip.StatusLeft),
+		member("srv1.dc2", "198.51.100.2:8443", gossip.StatusAlive), // the own one
+		member("srv1.dc3", "nonsense,:,0.0.0.0:1,198.51.100.3:0,"+strings.Repeat("x", 10), gossip.StatusAlive),
+		member("srv1.dc4", strings.Repeat("198.51.100.4:8443,", 100), gossip.StatusAlive),
+		member("bad", "198.51.100.5:8443", gossip.StatusAlive),
+		member("srv1.dc6", "198.51.100.6:8443", gossip.StatusFailed), // without a state
+		member("srv1.dc7", "198.51.100.7:8443", gossip.StatusFailed),
 	}, "dc2", "dc1", func(dc string) bool { return dc == "dc7" })
 	want := []string{"198.51.100.1:8443", "[2001:db8::1]:8443", "gw.dc1.example:8443"}
 	if len(got) != 2 || !slices.Equal(got["dc1"], want) || !slices.Equal(got["dc7"], []string{"198.51.100.7:8443"}) {
 		t.Errorf("hints are %v, want only dc7 and dc1: %v", got, want)
 	}
 	kept := got["dc1"]
-	got = h.collect([]pool.Member{member("srv1.dc1", "198.51.100.11:8443", pool.StatusAlive)}, "dc2", "dc1", nil)
+	got = h.collect([]gossip.Member{member("srv1.dc1", "198.51.100.11:8443", gossip.StatusAlive)}, "dc2", "dc1", nil)
 	if len(got) != 1 || !slices.Equal(got["dc1"], []string{"198.51.100.11:8443"}) || !slices.Equal(kept, want) {
 		t.Errorf("then hints are %v, and those before became %v", got, kept)
 	}

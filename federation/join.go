@@ -13,14 +13,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
 // JoinerConfig configures a Joiner.
 type JoinerConfig struct {
 	DC, Node string
-	LAN, WAN *pool.Pool
+	LAN, WAN *gossip.Pool
 	Book     *wanfed.Book
 	// Reach returns nil when any server of a datacenter answers; it waits for that until ctx ends. Joins are one after
 	// another: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.

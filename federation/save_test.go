@@ -13,7 +13,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	mem "github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -25,7 +25,7 @@ func TestFileFollows(t *testing.T) {
 		defer store.Close()
 		close(ready)
 		cfg := AddressBookConfig{
-			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &pool.Pool{}, WAN: &pool.Pool{}, Ready: ready,
+			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: ready,
 			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.Book{}, Logger: slog.New(slog.DiscardHandler),
 		}
 		a, err := NewAddressBook(cfg)

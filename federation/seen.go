@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // seen is what the WAN pool knows, by name of datacenters, and by WAN name of servers of the own one.
@@ -44,7 +44,7 @@ func (j *Joiner) look() seen {
 // isAlive says whether a member is alive, or any server of a datacenter for "*.<dc>".
 func (j *Joiner) isAlive(name string) bool {
 	suffix, whole := strings.CutPrefix(name, "*")
-	return slices.ContainsFunc(j.cfg.WAN.Members(), func(m pool.Member) bool {
+	return slices.ContainsFunc(j.cfg.WAN.Members(), func(m gossip.Member) bool {
 		return (m.Name == name || whole && strings.HasSuffix(m.Name, suffix)) && m.Alive()
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -105,7 +105,7 @@ func TestAdmit(t *testing.T) {
 		{"srv1.x.dc2", "dc2", "dc1", "datacenter"},
 		{".dc2", "dc2", "dc1", "node: name is empty"},
 	} {
-		err := admit(pool.Member{Name: tt.name, Tags: map[string]string{TagDC: tt.dc, TagPrimary: tt.primary}})
+		err := admit(gossip.Member{Name: tt.name, Tags: map[string]string{TagDC: tt.dc, TagPrimary: tt.primary}})
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: %v", tt, err)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
@@ -53,8 +53,8 @@ type parts struct {
 	resources *resource.Service
 
 	// the upper group
-	keys        *pool.Keyring // nil: gossip is not encrypted
-	lan, wan    *pool.Pool
+	keys        *gossip.Keyring // nil: gossip is not encrypted
+	lan, wan    *gossip.Pool
 	keyring     *keyring
 	addressBook *federation.AddressBook
 	joiner      *federation.Joiner

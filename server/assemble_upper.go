@@ -26,8 +26,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/version"
-	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
@@ -44,10 +44,10 @@ func (p *parts) buildPools() (err error) {
 	if p.store.HasState() {
 		lanTags[tagRaft] = "1"
 	}
-	p.lan, err = pool.New(pool.Config{
-		Kind: pool.LAN, Name: p.cfg.Node, Tags: lanTags,
+	p.lan, err = gossip.New(gossip.Config{
+		Kind: gossip.LAN, Name: p.cfg.Node, Tags: lanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolLAN), Advertise: p.adv,
-		Admit: func(m pool.Member) error {
+		Admit: func(m gossip.Member) error {
 			if dc := m.Tags[federation.TagDC]; dc != p.cfg.DC {
 				return fmt.Errorf("LAN member %s says its datacenter is %q, not %q", m.Name, dc, p.cfg.DC)
 			}
@@ -62,8 +62,8 @@ func (p *parts) buildPools() (err error) {
 	p.disputes = federation.NewDisputes(p.cfg.DC, p.cfg.PrimaryDC, p.logger)
 	wanTags := p.tags()
 	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
-	p.wan, err = pool.New(pool.Config{
-		Kind: pool.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
+	p.wan, err = gossip.New(gossip.Config{
+		Kind: gossip.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
 		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Note), Group: federation.DatacenterOf,
 		Keys: p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,

@@ -35,7 +35,7 @@
 //
 // # Gossip keys
 //
-// Both pools encrypt with one ring of keys (package pool). Only the primary's leader makes new rings, for operators, and hands
+// Both pools encrypt with one ring of keys (package gossip). Only the primary's leader makes new rings, for operators, and hands
 // them to all servers by gRPC; a server that was away compares its ring with others when it can reach them and takes the
 // newer one, if it has a key of it (keyring.go, keyring_sync.go; docs/gossip-keys.md).
 //

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
@@ -65,7 +65,7 @@ type group struct {
 	join      []string      // LAN addresses
 	tags      map[string]string
 	raft      raftGroup
-	lan       *pool.Pool
+	lan       *gossip.Pool
 	holds     holds
 	logger    *slog.Logger
 }
@@ -126,7 +126,7 @@ func (g *group) missing() []string {
 		case m.Name == g.node:
 		case m.Alive():
 			alone = false
-		case m.Status == pool.StatusFailed:
+		case m.Status == gossip.StatusFailed:
 			out = append(out, m.Name+"/"+m.Addr)
 		}
 	}
@@ -166,7 +166,7 @@ func (g *group) runBootstrap(ctx context.Context) error {
 }
 
 // firstGroup decides whether this node forms the first group, and of whom. It is pure.
-func firstGroup(members []pool.Member, node string, expect int) ([]string, bool) {
+func firstGroup(members []gossip.Member, node string, expect int) ([]string, bool) {
 	if expect == 1 {
 		return []string{node}, true
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -29,9 +29,9 @@ import (
 type keyring struct {
 	pb.UnimplementedKeyringServiceServer
 	cfg    Config
-	keys   *pool.Keyring // nil: gossip is not encrypted
-	lan    *pool.Pool
-	wan    *pool.Pool
+	keys   *gossip.Keyring // nil: gossip is not encrypted
+	lan    *gossip.Pool
+	wan    *gossip.Pool
 	peers  func() ([]string, error) // Raft's
 	book   *wanfed.Book
 	dialer *wanfed.Dialer
@@ -74,7 +74,7 @@ func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	if behind := leftBehind(req.Op, key, before, servers); len(behind) > 0 && !req.Force {
 		return k.report(servers, before, refusal(req.Op, key, behind, len(servers))), nil
 	}
-	now, err := k.keys.Update(func(r pool.Ring) (pool.Ring, error) {
+	now, err := k.keys.Update(func(r gossip.Ring) (gossip.Ring, error) {
 		if r.Version != before.Version {
 			return r, errors.New("the keyring was changed meanwhile, at another server; try again")
 		}
@@ -94,10 +94,10 @@ func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 }
 
 // changed makes the ring that req asks for.
-func changed(r pool.Ring, req *pb.ChangeKeyringRequest) (next pool.Ring, key pool.Key, err error) {
+func changed(r gossip.Ring, req *pb.ChangeKeyringRequest) (next gossip.Ring, key gossip.Key, err error) {
 	switch req.Op {
 	case pb.ChangeKeyringRequest_OP_INSTALL:
-		if key, err = pool.ParseKey(req.Key); err == nil {
+		if key, err = gossip.ParseKey(req.Key); err == nil {
 			next, err = r.With(key)
 		}
 	case pb.ChangeKeyringRequest_OP_USE:
@@ -121,12 +121,12 @@ func verbOf(op pb.ChangeKeyringRequest_Op) string {
 // leftBehind lists the servers that a change would cut off. To use a key, every server that is alive must have it. To remove
 // one, every server that is known, alive or not, must use the primary: one that has missed the change of the primary
 // still shares the old key with the others, and is taught by it when it comes back. Later it would share none.
-func leftBehind(op pb.ChangeKeyringRequest_Op, key pool.Key, r pool.Ring, servers []*pb.ServerKeyring) (behind []*pb.ServerKeyring) {
+func leftBehind(op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Ring, servers []*pb.ServerKeyring) (behind []*pb.ServerKeyring) {
 	for _, s := range servers {
 		bad := false
 		switch op {
 		case pb.ChangeKeyringRequest_OP_USE:
-			bad = !slices.Contains(s.Fingerprints, key.Fingerprint()) && (s.Error == "" || s.Member == pool.StatusAlive.String())
+			bad = !slices.Contains(s.Fingerprints, key.Fingerprint()) && (s.Error == "" || s.Member == gossip.StatusAlive.String())
 		case pb.ChangeKeyringRequest_OP_REMOVE:
 			bad = s.Error != "" || !slices.Equal(firstOf(s.Fingerprints), firstOf(r.Fingerprints()))
 		}
@@ -139,7 +139,7 @@ func leftBehind(op pb.ChangeKeyringRequest_Op, key pool.Key, r pool.Ring, server
 
 func firstOf(s []string) []string { return s[:min(len(s), 1)] }
 
-func refusal(op pb.ChangeKeyringRequest_Op, key pool.Key, behind []*pb.ServerKeyring, of int) string {
+func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, behind []*pb.ServerKeyring, of int) string {
 	const shown = 5
 	var names []string
 	for _, s := range behind[:min(len(behind), shown)] {
@@ -171,7 +171,7 @@ func (k *keyring) List(ctx context.Context, req *pb.ListKeyringRequest) (*pb.Key
 	return out, nil
 }
 
-func (k *keyring) report(servers []*pb.ServerKeyring, r pool.Ring, refused string) *pb.KeyringReport {
+func (k *keyring) report(servers []*pb.ServerKeyring, r gossip.Ring, refused string) *pb.KeyringReport {
 	return &pb.KeyringReport{Servers: servers, Version: r.Version, Fingerprints: r.Fingerprints(), Refused: refused}
 }
 
@@ -185,11 +185,11 @@ func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 	if k.keys == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, k.name())
 	}
-	key, err := pool.ParseKey(req.Key)
+	key, err := gossip.ParseKey(req.Key)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	_, err = k.keys.Update(func(r pool.Ring) (pool.Ring, error) {
+	_, err = k.keys.Update(func(r gossip.Ring) (gossip.Ring, error) {
 		if r.Has(key) {
 			return r, nil
 		}
@@ -213,7 +213,7 @@ func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) 
 	resp := &pb.ExchangeKeyringResponse{}
 	if k.keys != nil {
 		k.take(req.Sealed)
-		if r := k.keys.Ring(); pool.Later(r.Version, r.Fingerprints(), req.Version, req.Fingerprints) {
+		if r := k.keys.Ring(); gossip.Later(r.Version, r.Fingerprints(), req.Version, req.Fingerprints) {
 			sealed, err := r.Seal(req.Fingerprints)
 			if err == nil && len(req.Fingerprints) > 0 && len(sealed) > 0 {
 				resp.Sealed = &pb.SealedKeyring{Fingerprint: sealed[0].Fingerprint, Box: sealed[0].Box}
@@ -233,14 +233,14 @@ func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) 
 
 // take takes a ring that another server sent, if it is newer and can be opened.
 func (k *keyring) take(sealed []*pb.SealedKeyring) {
-	if k.keys == nil || len(sealed) == 0 || len(sealed) > 2*pool.MaxKeys {
+	if k.keys == nil || len(sealed) == 0 || len(sealed) > 2*gossip.MaxKeys {
 		return
 	}
-	boxes := make([]pool.Sealed, len(sealed))
+	boxes := make([]gossip.Sealed, len(sealed))
 	for i, s := range sealed {
-		boxes[i] = pool.Sealed{Fingerprint: s.GetFingerprint(), Box: s.GetBox()}
+		boxes[i] = gossip.Sealed{Fingerprint: s.GetFingerprint(), Box: s.GetBox()}
 	}
-	if _, err := k.keys.Offer(boxes); err != nil && !errors.Is(err, pool.ErrNoSharedKey) {
+	if _, err := k.keys.Offer(boxes); err != nil && !errors.Is(err, gossip.ErrNoSharedKey) {
 		k.logger.Warn("taking a newer gossip keyring", "err", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -68,7 +68,7 @@ func (k *keyring) ask(ctx context.Context) []*pb.ServerKeyring {
 
 // known has the servers of every datacenter that this one knows, with their status in the pools.
 func (k *keyring) known() map[string]map[string]string {
-	out := map[string]map[string]string{k.cfg.DC: {k.cfg.Node: pool.StatusAlive.String()}}
+	out := map[string]map[string]string{k.cfg.DC: {k.cfg.Node: gossip.StatusAlive.String()}}
 	for dc := range k.book.Load().Hops {
 		out[dc] = map[string]string{}
 	}
@@ -78,7 +78,7 @@ func (k *keyring) known() map[string]map[string]string {
 			continue
 		}
 		if out[dc] == nil {
-			if m.Status == pool.StatusLeft {
+			if m.Status == gossip.StatusLeft {
 				continue // its federation state was deleted: the datacenter is gone
 			}
 			out[dc] = map[string]string{}
@@ -101,7 +101,7 @@ func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err
 		return bad
 	})
 	for node, is := range members {
-		if !seen[node] && is != pool.StatusLeft.String() {
+		if !seen[node] && is != gossip.StatusLeft.String() {
 			got = append(got, &pb.ServerKeyring{Datacenter: dc, Node: node, Error: err.Error()})
 		}
 	}
@@ -134,7 +134,7 @@ func (k *keyring) askHere(ctx context.Context, pass []*pb.SealedKeyring) []*pb.S
 	}
 	seen := map[string]bool{k.cfg.Node: true}
 	for _, m := range k.lan.Members() {
-		if m.Name == k.cfg.Node || m.Status == pool.StatusLeft {
+		if m.Name == k.cfg.Node || m.Status == gossip.StatusLeft {
 			continue
 		}
 		seen[m.Name] = true

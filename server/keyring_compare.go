@@ -9,7 +9,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // canGossip says why two servers cannot gossip, by what they have, and what to do; empty: they can, or will once one of them
@@ -71,7 +71,7 @@ const fingerprintLen = 16
 
 // bounded makes fingerprints that came over the network fit to be kept and logged.
 func bounded(theirs []string) (out []string) {
-	for _, f := range theirs[:min(len(theirs), pool.MaxKeys)] {
+	for _, f := range theirs[:min(len(theirs), gossip.MaxKeys)] {
 		out = append(out, f[:min(len(f), fingerprintLen)])
 	}
 	return out

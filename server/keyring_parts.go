@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // status is what this server's status says of its keys.
@@ -45,15 +45,15 @@ func (k *keyring) detail() string {
 
 // buildKeys opens the keyring of the data dir, or begins one.
 func (p *parts) buildKeys() (err error) {
-	var first *pool.Key
+	var first *gossip.Key
 	if p.cfg.EncryptFile != "" {
-		key, err := pool.ReadKey(p.cfg.EncryptFile, p.logger)
+		key, err := gossip.ReadKey(p.cfg.EncryptFile, p.logger)
 		if err != nil {
 			return err
 		}
 		first = &key
 	}
-	p.keys, err = pool.OpenKeyring(pool.KeyringConfig{Path: filepath.Join(p.cfg.DataDir, "keyring.json"), First: first, Logger: p.logger})
+	p.keys, err = gossip.OpenKeyring(gossip.KeyringConfig{Path: filepath.Join(p.cfg.DataDir, "keyring.json"), First: first, Logger: p.logger})
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 const (
@@ -94,7 +94,7 @@ func (k *keyring) targets() map[syncTarget]bool {
 	out := map[syncTarget]bool{}
 	alone := true
 	for _, m := range k.lan.Members() {
-		if m.Name != k.cfg.Node && m.Status != pool.StatusLeft {
+		if m.Name != k.cfg.Node && m.Status != gossip.StatusLeft {
 			out[syncTarget{k.cfg.DC, m.Name, m.Addr}] = m.Alive()
 			alone = alone && !m.Alive()
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // TestWhenToCompareKeys plays what Run does with its targets.
@@ -87,10 +87,10 @@ func TestBoundedExchanges(t *testing.T) {
 }
 
 func TestLeftBehind(t *testing.T) {
-	old, now := pool.NewKey(), pool.NewKey()
-	r := pool.Ring{Version: 2, Keys: []pool.Key{now, old}}
-	server := func(node, member, err string, keys ...pool.Key) *pb.ServerKeyring {
-		return &pb.ServerKeyring{Node: node, Member: member, Error: err, Fingerprints: pool.Ring{Keys: keys}.Fingerprints()}
+	old, now := gossip.NewKey(), gossip.NewKey()
+	r := gossip.Ring{Version: 2, Keys: []gossip.Key{now, old}}
+	server := func(node, member, err string, keys ...gossip.Key) *pb.ServerKeyring {
+		return &pb.ServerKeyring{Node: node, Member: member, Error: err, Fingerprints: gossip.Ring{Keys: keys}.Fingerprints()}
 	}
 	servers := []*pb.ServerKeyring{
 		server("uses", "alive", "", now, old),
@@ -138,7 +138,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCanGossip: every pair that understands each other is one of TestWhoUnderstandsWhom in package pool.
+// TestCanGossip: every pair that understands each other is one of TestWhoUnderstandsWhom in package gossip.
 func TestCanGossip(t *testing.T) {
 	a, b := []string{"a"}, []string{"b"}
 	server := func(accepts, sends bool, keys []string) *pb.ServerKeyring {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -29,7 +29,7 @@ const (
 )
 
 // keyFile writes a key to a file of its own.
-func keyFile(t testing.TB, k pool.Key) string {
+func keyFile(t testing.TB, k gossip.Key) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gossip.key")
 	if err := os.WriteFile(path, []byte(k.Base64()+"\n"), 0o600); err != nil {
@@ -68,11 +68,11 @@ func changeKeys(t testing.TB, c pb.KeyringServiceClient, op pb.ChangeKeyringRequ
 }
 
 // untilRings waits until every server that is listed has exactly these keys, the primary first, and n are listed.
-func untilRings(t testing.TB, c pb.KeyringServiceClient, n int, keys ...pool.Key) {
+func untilRings(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Key) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
-	want := pool.Ring{Keys: keys}.Fingerprints()
+	want := gossip.Ring{Keys: keys}.Fingerprints()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -111,7 +111,7 @@ func noneLeft(t *testing.T, before goleak.Option) {
 }
 
 func rotateKeys(t *testing.T) {
-	k1, k2, k3 := pool.NewKey(), pool.NewKey(), pool.NewKey()
+	k1, k2, k3 := gossip.NewKey(), gossip.NewKey(), gossip.NewKey()
 	f := newTwoKeyed(t, k1)
 	untilRings(t, f.operator, 2, k1)
 
@@ -171,7 +171,7 @@ func rotateKeys(t *testing.T) {
 	}
 	untilRings(t, f.operator, 2, k3)
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
-	for _, k := range []pool.Key{k1, k2, k3} {
+	for _, k := range []gossip.Key{k1, k2, k3} {
 		if strings.Contains(f.log.String(), k.Base64()) {
 			t.Error("a key is in a log")
 		}
@@ -183,7 +183,7 @@ func rotateKeys(t *testing.T) {
 func TestKeysOfServersThatWereDown(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
-	k1, k2 := pool.NewKey(), pool.NewKey()
+	k1, k2 := gossip.NewKey(), gossip.NewKey()
 	parts, addrs, join := map[string]*part{}, map[string]Addrs{}, []string{"127.0.0.1:1"}
 	t.Cleanup(func() {
 		for _, p := range parts {

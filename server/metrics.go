@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -59,8 +59,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descLeader, one(c.p.store.IsLeader()))
 	gauge(descWritable, one(c.p.store.Trouble() == nil))
-	for name, members := range map[string][]pool.Member{"lan": c.p.lan.Members(), "wan": c.p.wan.Members()} {
-		n := map[pool.Status]int{pool.StatusAlive: 0, pool.StatusFailed: 0, pool.StatusLeft: 0}
+	for name, members := range map[string][]gossip.Member{"lan": c.p.lan.Members(), "wan": c.p.wan.Members()} {
+		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {
 			n[m.Status]++
 		}

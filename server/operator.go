@@ -17,7 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
@@ -30,7 +30,7 @@ type operatorService struct {
 	pb.UnimplementedOperatorServiceServer
 	dc, node string
 	store    *raftstore.Store
-	members  func() []pool.Member // of the LAN pool
+	members  func() []gossip.Member // of the LAN pool
 	holds    *holds
 	saves    chan struct{} // has a place for each snapshot that is being saved
 	logger   *slog.Logger
@@ -91,7 +91,7 @@ func (o *operatorService) RemovePeer(ctx context.Context, req *pb.RemovePeerRequ
 }
 
 // mayRemovePeer says, as a status, why an operator's wish is not done. It is pure.
-func mayRemovePeer(dc, self string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []pool.Member) error {
+func mayRemovePeer(dc, self string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []gossip.Member) error {
 	refuse := func(format string, args ...any) error {
 		return status.Errorf(codes.FailedPrecondition, format, args...)
 	}

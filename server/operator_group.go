@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // holds are servers that an operator has removed from the group though they run. The leader that removed them knows it, and
@@ -39,7 +39,7 @@ func (h *holds) on(node string, now time.Time) bool {
 	return now.Before(h.until[node])
 }
 
-func (h *holds) prune(members []pool.Member) {
+func (h *holds) prune(members []gossip.Member) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for node := range h.until {
@@ -77,7 +77,7 @@ func (g *group) reconcile(ctx context.Context, m *membership, refused map[string
 	}
 	members, now := g.lan.Members(), time.Now()
 	g.holds.prune(members)
-	todo, again := m.plan(now, servers, g.raft.LastIndex(), members, func(p pool.Member) bool {
+	todo, again := m.plan(now, servers, g.raft.LastIndex(), members, func(p gossip.Member) bool {
 		return g.holds.on(p.Name, now) || g.refuses(p, refused)
 	})
 	for _, text := range m.warned {
@@ -97,7 +97,7 @@ func (g *group) reconcile(ctx context.Context, m *membership, refused map[string
 }
 
 // refuses says whether a server and this one were both started to form a group alone.
-func (g *group) refuses(p pool.Member, refused map[string]bool) bool {
+func (g *group) refuses(p gossip.Member, refused map[string]bool) bool {
 	if g.expect != 1 || p.Tags[tagExpect] != "1" {
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
@@ -69,7 +69,7 @@ func newMembership(self string, expect int, deadAfter time.Duration) *membership
 
 // plan returns what to do now, and how long until there may be more if nothing happens. Servers are those of the group, with
 // the leader's last index; held are those that must not be added.
-func (m *membership) plan(now time.Time, servers []raftstore.Member, last uint64, members []pool.Member, held func(pool.Member) bool) (todo []change, again time.Duration) {
+func (m *membership) plan(now time.Time, servers []raftstore.Member, last uint64, members []gossip.Member, held func(gossip.Member) bool) (todo []change, again time.Duration) {
 	again = lookAgain
 	in := map[string]bool{}
 	for _, s := range servers {
@@ -107,7 +107,7 @@ func (m *membership) plan(now time.Time, servers []raftstore.Member, last uint64
 }
 
 // untilVote returns how long a server without a vote has still to be watched; 0: it has passed.
-func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p *pool.Member) time.Duration {
+func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p *gossip.Member) time.Duration {
 	level := p != nil && p.Alive() && s.LastContact >= 0 && s.LastContact < levelContact && s.LastIndex > 0 && s.LastIndex+levelTrail >= last
 	if !level {
 		delete(m.level, s.Node)
@@ -122,12 +122,12 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p
 }
 
 // dead returns the servers that have been down long enough, the longest first, and how long until the next one's time.
-func (m *membership) dead(now time.Time, servers []raftstore.Member, members []pool.Member) (dead []raftstore.Member, wait time.Duration) {
+func (m *membership) dead(now time.Time, servers []raftstore.Member, members []gossip.Member) (dead []raftstore.Member, wait time.Duration) {
 	wait = lookAgain
 	down := map[string]time.Time{}
 	for _, s := range servers {
 		p := find(members, s.Node)
-		if s.Node == m.self || p != nil && p.Status != pool.StatusFailed {
+		if s.Node == m.self || p != nil && p.Status != gossip.StatusFailed {
 			continue
 		}
 		since, ok := m.down[s.Node]
@@ -161,7 +161,7 @@ func (m *membership) dead(now time.Time, servers []raftstore.Member, members []p
 
 // mayRemove says why a dead server must stay: never is more than a minority of the voters given up, the voters that remain are
 // a majority of what the datacenter was set up for, and those of them that are up are a majority of those that remain.
-func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, members []pool.Member) error {
+func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, members []gossip.Member) error {
 	if !s.Voter {
 		return nil
 	}
@@ -192,8 +192,8 @@ func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, m
 	return nil
 }
 
-func find(members []pool.Member, node string) *pool.Member {
-	i := slices.IndexFunc(members, func(p pool.Member) bool { return p.Name == node })
+func find(members []gossip.Member, node string) *gossip.Member {
+	i := slices.IndexFunc(members, func(p gossip.Member) bool { return p.Name == node })
 	if i < 0 {
 		return nil
 	}

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
 // datacenter is what the rules see, in short: "a* b+ c! d- e?" are voters, of which a leads, b is alive, c failed, d left and e is
 // unknown to the pool. A name in capitals has no vote; one in brackets is not in the group.
-func datacenter(text string) (servers []raftstore.Member, members []pool.Member) {
+func datacenter(text string) (servers []raftstore.Member, members []gossip.Member) {
 	for word := range strings.FieldsSeq(text) {
 		name, in := strings.CutPrefix(word, "(")
 		in = !in
@@ -23,13 +23,13 @@ func datacenter(text string) (servers []raftstore.Member, members []pool.Member)
 		mark := name[len(name)-1]
 		name = name[:len(name)-1]
 		node := strings.ToLower(name)
-		status := map[byte]pool.Status{'*': pool.StatusAlive, '+': pool.StatusAlive, '!': pool.StatusFailed, '-': pool.StatusLeft}[mark]
+		status := map[byte]gossip.Status{'*': gossip.StatusAlive, '+': gossip.StatusAlive, '!': gossip.StatusFailed, '-': gossip.StatusLeft}[mark]
 		if mark != '?' {
-			members = append(members, pool.Member{Name: node, Status: status, Tags: map[string]string{tagExpect: "3"}})
+			members = append(members, gossip.Member{Name: node, Status: status, Tags: map[string]string{tagExpect: "3"}})
 		}
 		if in {
 			contact := 10 * time.Millisecond
-			if status != pool.StatusAlive {
+			if status != gossip.StatusAlive {
 				contact = -1
 			}
 			servers = append(servers, raftstore.Member{Node: node, Voter: name == node, Leader: mark == '*', LastIndex: 100, LastContact: contact})
@@ -47,7 +47,7 @@ func texts(todo []change) string {
 	return strings.Join(out, ", ")
 }
 
-func noHold(pool.Member) bool { return false }
+func noHold(gossip.Member) bool { return false }
 
 // TestDeadServers: what is removed of a group after its servers have been as said for longer than the threshold, one after the
 // other until nothing more is.
@@ -142,9 +142,9 @@ func TestDownCountsFromTheLastContact(t *testing.T) {
 	step(0, -1, "")
 	step(50*time.Second, time.Second, "") // heard of at 49 s
 	step(20*time.Second, -1, "")
-	members[2].Status = pool.StatusAlive
+	members[2].Status = gossip.StatusAlive
 	step(5*time.Second, time.Millisecond, "")
-	members[2].Status = pool.StatusFailed
+	members[2].Status = gossip.StatusFailed
 	step(5*time.Second, -1, "") // down from 80 s on
 	step(59*time.Second, -1, "")
 	step(time.Second, -1, "remove c")
@@ -158,26 +158,26 @@ func TestNewServers(t *testing.T) {
 	if todo, _ := m.plan(now, servers, 1000, members, noHold); texts(todo) != "add d" {
 		t.Fatalf("at first %v", todo)
 	}
-	if todo, _ := m.plan(now, servers, 1000, members, func(pool.Member) bool { return true }); len(todo) > 0 {
+	if todo, _ := m.plan(now, servers, 1000, members, func(gossip.Member) bool { return true }); len(todo) > 0 {
 		t.Fatalf("held, but %v", todo)
 	}
 	for _, s := range []struct {
 		after   time.Duration
 		index   uint64
 		contact time.Duration
-		status  pool.Status
+		status  gossip.Status
 		want    string
 		what    string
 	}{
-		{0, 0, -1, pool.StatusAlive, "", "nothing is known of it"},
-		{time.Minute, 700, time.Millisecond, pool.StatusAlive, "", "it is behind"},
-		{time.Minute, 800, time.Millisecond, pool.StatusAlive, "", "level from now on"},
-		{stableFor - time.Second, 1000, time.Millisecond, pool.StatusAlive, "", "not for long"},
-		{time.Second / 2, 1000, levelContact, pool.StatusAlive, "", "silent"},
-		{time.Second / 2, 1000, time.Millisecond, pool.StatusAlive, "", "level again"},
-		{stableFor - time.Second, 1000, time.Millisecond, pool.StatusFailed, "", "failed"},
-		{time.Second, 1000, time.Millisecond, pool.StatusAlive, "", "alive again"},
-		{stableFor, 1000, time.Millisecond, pool.StatusAlive, "give a vote d", "all is well"},
+		{0, 0, -1, gossip.StatusAlive, "", "nothing is known of it"},
+		{time.Minute, 700, time.Millisecond, gossip.StatusAlive, "", "it is behind"},
+		{time.Minute, 800, time.Millisecond, gossip.StatusAlive, "", "level from now on"},
+		{stableFor - time.Second, 1000, time.Millisecond, gossip.StatusAlive, "", "not for long"},
+		{time.Second / 2, 1000, levelContact, gossip.StatusAlive, "", "silent"},
+		{time.Second / 2, 1000, time.Millisecond, gossip.StatusAlive, "", "level again"},
+		{stableFor - time.Second, 1000, time.Millisecond, gossip.StatusFailed, "", "failed"},
+		{time.Second, 1000, time.Millisecond, gossip.StatusAlive, "", "alive again"},
+		{stableFor, 1000, time.Millisecond, gossip.StatusAlive, "give a vote d", "all is well"},
 	} {
 		now = now.Add(s.after)
 		members[3].Status = s.status

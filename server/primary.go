@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -40,7 +40,7 @@ func (p *parts) primaries() (named map[string]string, unknown []string) {
 	}
 	voters, _ := p.store.Peers() // without, there is nobody to lead
 	for _, node := range voters {
-		if node != p.cfg.Node && !slices.ContainsFunc(members, func(m pool.Member) bool { return m.Name == node }) {
+		if node != p.cfg.Node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
 			unknown = append(unknown, node)
 		}
 	}

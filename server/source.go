@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
 )
@@ -64,7 +64,7 @@ func (s source) Datacenters() []string {
 	}
 	for _, m := range s.p.wan.Members() {
 		_, dc, err := federation.SplitWANName(m.Name)
-		if err != nil || m.Status == pool.StatusLeft {
+		if err != nil || m.Status == gossip.StatusLeft {
 			continue
 		}
 		d, ok := s.p.wan.RTT(m.Name)

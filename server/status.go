@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/version"
-	"github.com/wanfed/wanfed/pool"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -47,7 +47,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 func (s source) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
 	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.primacy.Of()}
 	for _, m := range s.p.wan.Members() {
-		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == pool.StatusLeft {
+		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == gossip.StatusLeft {
 			continue
 		}
 		d.ServersKnown++
@@ -181,7 +181,7 @@ func orNone(s string) string {
 	return s
 }
 
-func alive(p *pool.Pool) int {
+func alive(p *gossip.Pool) int {
 	n := 0
 	for _, m := range p.Members() {
 		if m.Alive() {

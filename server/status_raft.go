@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // raftState says how the Raft group is that this server knows, and whether that is well: who leads, of how many voters, and what
 // keeps servers of the LAN pool apart. expect is the server's own bootstrap_expect.
-func raftState(leader string, voters []string, expect int, lan []pool.Member) (state, detail string) {
+func raftState(leader string, voters []string, expect int, lan []gossip.Member) (state, detail string) {
 	running, up := 0, 0 // up: voters
 	for _, m := range lan {
 		if !m.Alive() {

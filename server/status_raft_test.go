@@ -6,25 +6,25 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 // TestRaftState: what keeps servers apart is in the status, not in the log alone.
 func TestRaftState(t *testing.T) {
-	members := func(expect string, names ...string) []pool.Member {
-		var all []pool.Member
+	members := func(expect string, names ...string) []gossip.Member {
+		var all []gossip.Member
 		for _, n := range names {
-			all = append(all, pool.Member{Name: n, Status: pool.StatusAlive, Tags: map[string]string{tagExpect: expect}})
+			all = append(all, gossip.Member{Name: n, Status: gossip.StatusAlive, Tags: map[string]string{tagExpect: expect}})
 		}
 		return all
 	}
 	gone := members("3", "b")
-	gone[0].Status = pool.StatusFailed
+	gone[0].Status = gossip.StatusFailed
 	for _, c := range []struct {
 		leader      string
 		voters      []string
 		expect      int
-		lan         []pool.Member
+		lan         []gossip.Member
 		state, says string
 	}{
 		{"a", []string{"a"}, 1, members("1", "a"), "ok", "leader a, 1 voter"},

@@ -19,7 +19,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -54,7 +54,7 @@ type twoKeyed struct {
 	operator pb.KeyringServiceClient
 }
 
-func newTwoKeyed(t *testing.T, first pool.Key) *twoKeyed {
+func newTwoKeyed(t *testing.T, first gossip.Key) *twoKeyed {
 	t.Helper()
 	f := &twoKeyed{t: t, ca: tlstest.NewCA(t), dir: t.TempDir(), parts: map[string]*part{}, addrs: map[string]Addrs{}, wan: map[string]string{}}
 	t.Cleanup(func() {
@@ -77,7 +77,7 @@ func newTwoKeyed(t *testing.T, first pool.Key) *twoKeyed {
 	return f
 }
 
-func (f *twoKeyed) server(dc string, first pool.Key) {
+func (f *twoKeyed) server(dc string, first gossip.Key) {
 	f.t.Helper()
 	files := f.ca.Files(f.t, tlsutil.RoleServer, "srv1", dc)
 	cfg := Config{
@@ -165,7 +165,7 @@ func (f *twoKeyed) watchAlive() (stop func()) {
 }
 
 // refusesNonsense checks who and what is refused. The ring has only now.
-func (f *twoKeyed) refusesNonsense(gone, now pool.Key) {
+func (f *twoKeyed) refusesNonsense(gone, now gossip.Key) {
 	f.t.Helper()
 	far := keyringAt(f.t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleCLI, "dc2")
 	for _, tt := range []struct {

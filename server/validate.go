@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -88,7 +88,7 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 func (c Config) files() (*tlsutil.Identity, error) {
 	errs := []error{CheckFolder("data_dir", c.DataDir)}
 	if c.EncryptFile != "" {
-		_, err := pool.ReadKey(c.EncryptFile, nil)
+		_, err := gossip.ReadKey(c.EncryptFile, nil)
 		errs = append(errs, err)
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" ||

@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"controller"},
 	{"resource/raftstore"},
 	{"resource/memory"},
-	{"pool"},
+	{"gossip"},
 	{"resource/resourcehttp"},
 	{"resource"},
 	{"wanfed"},

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 func newKeyringGenerate() *cobra.Command {
@@ -27,7 +27,7 @@ asks no server. Consul's servers take the same keys.`,
 		Example: `  wanfed keyring generate --file /etc/wanfed/gossip.key`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			k := pool.NewKey()
+			k := gossip.NewKey()
 			if file == "" {
 				fmt.Fprintln(cmd.OutOrStdout(), k.Base64())
 				return nil
@@ -43,7 +43,7 @@ asks no server. Consul's servers take the same keys.`,
 	return c
 }
 
-func saveKey(file string, k pool.Key) error {
+func saveKey(file string, k gossip.Key) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already, and nothing is ever overwritten; move it away or give another name", file)
@@ -82,7 +82,7 @@ gateway. That is for a server that shares no key with the others any more: give 
 			if err != nil {
 				return err
 			}
-			key, err := pool.ParseKey(s)
+			key, err := gossip.ParseKey(s)
 			if err != nil {
 				if _, noFile := os.Stat(args[0]); args[0] != "-" && noFile == nil {
 					return usagef("KEY is the name of a file; to take the key that it has: %s - <FILE", cmd.CommandPath())
@@ -104,7 +104,7 @@ gateway. That is for a server that shares no key with the others any more: give 
 	return c
 }
 
-func giveKey(cmd *cobra.Command, where keyringCall, key pool.Key) error {
+func giveKey(cmd *cobra.Command, where keyringCall, key gossip.Key) error {
 	return where.do(cmd, func(ctx context.Context, c pb.KeyringServiceClient) error {
 		s, err := c.Give(ctx, &pb.GiveKeyRequest{Key: key.Base64()})
 		if err == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -37,7 +37,7 @@ type server struct {
 	dialer   *wanfed.Dialer
 	mux      *wanfed.Mux
 	tunnel   *wanfed.Tunnel
-	lan, wan *pool.Pool
+	lan, wan *gossip.Pool
 
 	addressBook *federation.AddressBook
 	joiner      *federation.Joiner
@@ -79,14 +79,14 @@ func newServer(w *world, s *site, name, addr string) (*server, error) {
 func (v *server) buildPools() (err error) {
 	tags := v.tags()
 	adv := netip.MustParseAddrPort(v.host.addr.String())
-	v.lan, err = pool.New(pool.Config{
-		Kind: pool.LAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: silent,
+	v.lan, err = gossip.New(gossip.Config{
+		Kind: gossip.LAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: silent,
 	})
 	if err != nil {
 		return err
 	}
-	v.wan, err = pool.New(pool.Config{
-		Kind: pool.WAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
+	v.wan, err = gossip.New(gossip.Config{
+		Kind: gossip.WAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
 		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: silent,
 	})
 	return err

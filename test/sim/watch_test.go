@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/federation"
-	"github.com/wanfed/wanfed/pool"
+	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -80,7 +80,7 @@ func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
 			return true
 		})
 		for _, v := range others {
-			if slices.ContainsFunc(v.wan.Members(), func(m pool.Member) bool { return !m.Alive() }) {
+			if slices.ContainsFunc(v.wan.Members(), func(m gossip.Member) bool { return !m.Alive() }) {
 				doubting[v] = true
 			}
 		}

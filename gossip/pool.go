@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package pool
+package gossip
 
 import (
 	"context"
@@ -78,7 +78,7 @@ var ErrNotRunning = errors.New("gossip pool is not running")
 // New checks cfg. It starts nothing.
 func New(cfg Config) (*Pool, error) {
 	if cfg.Name == "" || cfg.Transport == nil || !cfg.Advertise.IsValid() || cfg.Logger == nil {
-		return nil, errors.New("pool: Name, Transport, Advertise and Logger are required")
+		return nil, errors.New("gossip: Name, Transport, Advertise and Logger are required")
 	}
 	return &Pool{
 		cfg:     cfg,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package pool runs one serf gossip pool as a part of a server: the LAN pool (servers of one datacenter) or the WAN pool
+// Package gossip runs one serf gossip pool as a part of a server: the LAN pool (servers of one datacenter) or the WAN pool
 // (servers of all datacenters). It turns serf's callbacks into a member list that changes atomically and a channel that
 // says so, and serf's life into one Run.
 //
@@ -35,4 +35,4 @@
 //
 // Run joins its own. The libraries start theirs and end them at Shutdown without a join; they hold no connection of ours
 // after it, because the transport's owner closes those.
-package pool
+package gossip

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package pool
+package gossip
 
 import (
 	"bytes"
@@ -43,7 +43,7 @@ type Keyring struct {
 // an error that says what to do. There is nothing to close.
 func OpenKeyring(cfg KeyringConfig) (*Keyring, error) {
 	if cfg.Path == "" || cfg.Logger == nil {
-		return nil, errors.New("pool: Path and Logger of KeyringConfig are required")
+		return nil, errors.New("gossip: Path and Logger of KeyringConfig are required")
 	}
 	k := &Keyring{cfg: cfg, live: &memberlist.Keyring{}, changed: make(chan struct{})}
 	b, err := os.ReadFile(cfg.Path)
