@@ -271,7 +271,7 @@ func (p *parts) buildHTTP() error {
 		return err
 	}
 	h, err := httpapi.New(httpapi.Config{
-		DC: p.cfg.DC, Source: source{p}, Logger: p.logger,
+		DC: p.cfg.DC, Cluster: source{p}, Logger: p.logger,
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{prometheus.DefaultGatherer, reg}, promhttp.HandlerOpts{}),
 		Names:   p.identity.Leaf().DNSNames, Peer: p.httpPeer, Resources: p.resources, Backend: p.routed,
 		Node: p.cfg.Node, Address: p.adv.Addr().String(), Report: p.report, API: records,

@@ -27,19 +27,19 @@ import (
 // source answers the HTTP API from this server's parts.
 type source struct{ p *parts }
 
-var _ httpapi.Source = source{}
+var _ httpapi.Cluster = source{}
 
-// FederationStates implements httpapi.Source.
+// FederationStates implements httpapi.Cluster.
 func (s source) FederationStates(ctx context.Context) ([]*pb.FederationState, uint64, error) {
 	return federation.States(ctx, s.p.store)
 }
 
-// WaitFederationStates implements httpapi.Source.
+// WaitFederationStates implements httpapi.Cluster.
 func (s source) WaitFederationStates(ctx context.Context, after uint64) error {
 	return s.p.store.Wait(ctx, resource.Query{Type: federation.StateType}, after)
 }
 
-// Members implements httpapi.Source.
+// Members implements httpapi.Cluster.
 func (s source) Members(wan bool) []api.Member {
 	p := s.p.lan
 	if wan {
@@ -56,7 +56,7 @@ func (s source) Members(wan bool) []api.Member {
 	return out
 }
 
-// Datacenters implements httpapi.Source: those of the WAN pool and of the federation states.
+// Datacenters implements httpapi.Cluster: those of the WAN pool and of the federation states.
 func (s source) Datacenters() []string {
 	rtt := map[string]time.Duration{}
 	for dc := range s.p.book.Load().Hops {
@@ -81,7 +81,7 @@ func (s source) Datacenters() []string {
 	})
 }
 
-// Leader implements httpapi.Source.
+// Leader implements httpapi.Cluster.
 func (s source) Leader() (addr string, lastContact time.Duration, ok bool) {
 	node, ok := s.p.store.Leader()
 	if !ok {
@@ -90,7 +90,7 @@ func (s source) Leader() (addr string, lastContact time.Duration, ok bool) {
 	return s.serverAddr(node), max(0, s.p.store.LastContact()), true
 }
 
-// Peers implements httpapi.Source.
+// Peers implements httpapi.Cluster.
 func (s source) Peers() []string {
 	nodes, err := s.p.store.Peers()
 	if err != nil {
@@ -113,7 +113,7 @@ func (s source) serverAddr(node string) string {
 	return node
 }
 
-// Query implements httpapi.Source.
+// Query implements httpapi.Cluster.
 func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
 	if _, known := s.p.book.Load().Hops[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)

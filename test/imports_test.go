@@ -35,8 +35,8 @@ var layers = [][]string{
 	{"resource/resourcehttp"},
 	{"resource"},
 	{"wanfed"},
-	{"tlsutil"},
 	{"api"},
+	{"tlsutil"},
 	{"api/pb"},
 }
 

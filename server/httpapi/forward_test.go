@@ -26,7 +26,7 @@ func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, src2 *fakeSource) {
 	src2 = newFakeSource()
 	src2.leaderAddr = "10.2.0.11:8300"
 	src2.datacenters = []string{"dc2", "dc1"}
-	dc2, err := New(Config{DC: "dc2", Source: src2, Logger: slog.New(slog.DiscardHandler)})
+	dc2, err := New(Config{DC: "dc2", Cluster: src2, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

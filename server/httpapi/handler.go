@@ -26,7 +26,7 @@ type Config struct {
 	// DC is this server's datacenter. Required.
 	DC string
 	// Source answers. Required.
-	Source Source
+	Cluster Cluster
 	// Metrics serves /metrics. nil: there is none (404).
 	Metrics http.Handler
 	// Peer says who asks, by the certificate of the connection; a request without one comes from this machine. Its error refuses
@@ -54,7 +54,7 @@ func (c Config) validate() error {
 	if err := tlsutil.CheckLabel(c.DC); err != nil {
 		errs = append(errs, fmt.Errorf("datacenter: %w", err))
 	}
-	if c.Source == nil {
+	if c.Cluster == nil {
 		errs = append(errs, errors.New("no source"))
 	}
 	if c.Logger == nil {
@@ -70,7 +70,7 @@ func (c Config) validate() error {
 
 type handler struct {
 	dc     string
-	src    Source
+	src    Cluster
 	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
 	large  large
@@ -89,7 +89,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	h := &handler{dc: cfg.DC, src: cfg.Source, peer: cfg.Peer, logger: cfg.Logger}
+	h := &handler{dc: cfg.DC, src: cfg.Cluster, peer: cfg.Peer, logger: cfg.Logger}
 	mux := http.NewServeMux()
 	for pattern, e := range map[string]endpoint{ // GET is HEAD too
 		"GET /v1/internal/federation-states":               h.federationStates,

@@ -177,7 +177,7 @@ func TestNewRefusesConfig(t *testing.T) {
 }
 
 func TestHostCheck(t *testing.T) {
-	h, err := New(Config{DC: "dc1", Source: newFakeSource(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(Config{DC: "dc1", Cluster: newFakeSource(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestHostCheck(t *testing.T) {
 func TestOverSocket(t *testing.T) {
 	src := newFakeSource()
 	h, err := New(Config{
-		DC: "dc1", Source: src, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "wanfed_up 1\n") }),
 	})
 	if err != nil {
@@ -258,7 +258,7 @@ func TestOverSocket(t *testing.T) {
 func TestRequestsAreLogged(t *testing.T) {
 	var out bytes.Buffer
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
-		h, err := New(Config{DC: "dc1", Source: newFakeSource(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
+		h, err := New(Config{DC: "dc1", Cluster: newFakeSource(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
 		if err != nil {
 			t.Fatal(err)
 		}

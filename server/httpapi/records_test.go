@@ -52,7 +52,7 @@ func newRecords(t testing.TB) recordsRig {
 		t.Fatal(err)
 	}
 	h, err := New(Config{
-		DC: "dc1", Source: newFakeSource(), Logger: slog.New(slog.DiscardHandler), Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
+		DC: "dc1", Cluster: newFakeSource(), Logger: slog.New(slog.DiscardHandler), Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}, nil
 		},

@@ -24,7 +24,7 @@ var (
 
 // Source answers what the handlers ask. All methods may be called from any goroutine. What they return is not changed
 // afterwards by either side. Those without a context answer at once, from memory.
-type Source interface {
+type Cluster interface {
 	// FederationStates returns the states of all datacenters, ordered by datacenter, and the store's index of them: it is
 	// at least 1 and grows with every change. The read is from this server's own store.
 	FederationStates(ctx context.Context) (states []*pb.FederationState, index uint64, err error)

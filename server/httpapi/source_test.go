@@ -104,9 +104,9 @@ func state(dc string, gateways ...string) *pb.FederationState {
 	return s
 }
 
-func newHandler(t testing.TB, src Source) http.Handler {
+func newHandler(t testing.TB, src Cluster) http.Handler {
 	t.Helper()
-	h, err := New(Config{DC: "dc1", Source: src, Logger: slog.New(slog.DiscardHandler)})
+	h, err := New(Config{DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,10 @@ import (
 )
 
 // echoing is a handler whose /api/ says what reached it.
-func echoing(t testing.TB, src Source) http.Handler {
+func echoing(t testing.TB, src Cluster) http.Handler {
 	t.Helper()
 	h, err := New(Config{
-		DC: "dc1", Source: src, Logger: slog.New(slog.DiscardHandler),
+		DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler),
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			who := r.Header.Get("X-Test-Peer") // stands for the certificate
 			if who == "nobody" {
