@@ -35,7 +35,7 @@ type AddressBookConfig struct {
 	// File keeps the addresses that were ever known, for the next start. Required.
 	File string
 	// Book is written by this AddressBook alone.
-	Book *wanfed.Book
+	Book *wanfed.SharedAddressBook
 	// Paths tells what dials and probes found out: an address that worked is not forgotten for newer ones. May be nil.
 	Paths  func() []wanfed.PathStatus
 	Logger *slog.Logger
@@ -204,9 +204,9 @@ func (a *AddressBook) publish(f facts, whole bool) {
 	old := a.cfg.Book.Load()
 	sameServers := maps.Equal(old.Servers, f.servers)
 	if !c.same || !sameServers {
-		if routes := c.routes(f.servers); !sameServers || !maps.EqualFunc(old.Hops, routes.Hops, slices.Equal) {
+		if routes := c.routes(f.servers); !sameServers || !maps.EqualFunc(old.Paths, routes.Paths, slices.Equal) {
 			a.cfg.Book.Store(routes)
-			a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Hops), "servers", len(routes.Servers))
+			a.cfg.Logger.Debug("address book changed", "datacenters", len(routes.Paths), "servers", len(routes.Servers))
 		}
 	}
 	if !whole || a.snapshot != nil && c.same && sameServers { // only this goroutine writes it
@@ -266,7 +266,7 @@ func worked(cfg AddressBookConfig) map[string]map[string]time.Time {
 	}
 	out := map[string]map[string]time.Time{}
 	for _, p := range cfg.Paths() {
-		if p.DC == cfg.DC || p.Own || p.LastSuccess.IsZero() {
+		if p.DC == cfg.DC || p.Local || p.LastSuccess.IsZero() {
 			continue
 		}
 		if out[p.DC] == nil {

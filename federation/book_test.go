@@ -44,30 +44,30 @@ func TestComputeOfASecondary(t *testing.T) {
 	// The same LAN addresses as dc2's own gateways: only names may tell datacenters apart.
 	dc3 := &pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{meshGateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusWarning)}}
 	own := []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}
-	viaOwn := wanfed.Hop{Addr: "10.0.0.9:8443", Via: ViaOwn, Own: true}
+	viaOwn := wanfed.Path{Addr: "10.0.0.9:8443", Via: ViaOwn, Local: true}
 
 	tests := []struct {
 		name  string
 		facts facts
-		hops  map[string][]wanfed.Hop
+		hops  map[string][]wanfed.Path
 		snap  []*pb.SnapshotDatacenter
 	}{
 		{
 			name:  "at the first start only the configured addresses are known",
 			facts: facts{},
-			hops:  map[string][]wanfed.Hop{"dc1": {{Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
+			hops:  map[string][]wanfed.Path{"dc1": {{Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
 			snap:  []*pb.SnapshotDatacenter{{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}},
 		},
 		{
 			name:  "an own gateway is the first hop to the primary before any state is known",
 			facts: facts{own: own},
-			hops:  map[string][]wanfed.Hop{"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
+			hops:  map[string][]wanfed.Path{"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
 			snap:  []*pb.SnapshotDatacenter{{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}},
 		},
 		{
 			name:  "healthy gateways come first, critical ones stay, configured addresses join, the own datacenter is left out",
 			facts: facts{own: own, states: statesOf(dc1, &pb.FederationState{Datacenter: "dc2", MeshGateways: own}, dc3), servers: map[string]string{"srv1": "10.0.0.5:8300"}},
-			hops: map[string][]wanfed.Hop{
+			hops: map[string][]wanfed.Path{
 				"dc1": {viaOwn, {Addr: "198.51.100.2:8443", Via: ViaRemote}, {Addr: "198.51.100.1:8443", Via: ViaConfigured, Rank: wanfed.RankCritical}, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}},
 				"dc3": {viaOwn, {Addr: "198.51.100.3:8443", Via: ViaRemote}},
 			},
@@ -82,9 +82,9 @@ func TestComputeOfASecondary(t *testing.T) {
 				"dc3": {{addr: "198.51.100.30:8443", Known: time.Unix(1, 0)}, {addr: "198.51.100.31:8443", Worked: time.Unix(2, 0)}, {addr: "198.51.100.3:8443", Known: time.Unix(3, 0)}},
 				"dc8": {{addr: "198.51.100.8:8443", Known: time.Unix(1, 0)}},
 			}},
-			hops: map[string][]wanfed.Hop{
+			hops: map[string][]wanfed.Path{
 				"dc1": {{Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}},
-				"dc3": {{Addr: "198.51.100.3:8443", Via: ViaRemote}, {Addr: "198.51.100.31:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}, {Addr: "198.51.100.30:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}},
+				"dc3": {{Addr: "198.51.100.3:8443", Via: ViaRemote}, {Addr: "198.51.100.31:8443", Via: ViaRemembered, Rank: wanfed.RankCached}, {Addr: "198.51.100.30:8443", Via: ViaRemembered, Rank: wanfed.RankCached}},
 			},
 			snap: []*pb.SnapshotDatacenter{
 				{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}},
@@ -95,7 +95,7 @@ func TestComputeOfASecondary(t *testing.T) {
 			name: "what servers tell in the WAN pool comes before the record, which stays",
 			facts: facts{own: own, states: statesOf(dc3),
 				hints: map[string][]string{"dc3": {"198.51.100.33:8443"}, "dc5": {"198.51.100.5:8443"}}},
-			hops: map[string][]wanfed.Hop{
+			hops: map[string][]wanfed.Path{
 				"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}},
 				"dc3": {viaOwn, {Addr: "198.51.100.33:8443", Via: ViaRemote}, {Addr: "198.51.100.3:8443", Via: ViaRemote}},
 				"dc5": {viaOwn, {Addr: "198.51.100.5:8443", Via: ViaRemote}},
@@ -109,7 +109,7 @@ func TestComputeOfASecondary(t *testing.T) {
 		{
 			name:  "a datacenter without gateways is no hop, even with own gateways",
 			facts: facts{own: own, states: statesOf(&pb.FederationState{Datacenter: "dc4"})},
-			hops:  map[string][]wanfed.Hop{"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
+			hops:  map[string][]wanfed.Path{"dc1": {viaOwn, {Addr: "gw.dc1.example:8443", Via: ViaConfigured}, {Addr: "198.51.100.1:8443", Via: ViaConfigured}}},
 			snap:  []*pb.SnapshotDatacenter{{Name: "dc1", Gateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}},
 		},
 	}
@@ -117,7 +117,7 @@ func TestComputeOfASecondary(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := compute(cfg, tt.facts, nil)
 			routes, snap := c.routes(tt.facts.servers), c.snapshot(cfg, tt.facts.servers)
-			if d := cmp.Diff(tt.hops, routes.Hops); d != "" {
+			if d := cmp.Diff(tt.hops, routes.Paths); d != "" {
 				t.Errorf("hops (-want +got):\n%s", d)
 			}
 			if len(snap.Datacenters) != len(tt.snap) {
@@ -137,7 +137,7 @@ func TestComputeOfASecondary(t *testing.T) {
 
 func TestComputeOfThePrimaryHasNoConfiguredHop(t *testing.T) {
 	cfg := AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}
-	if c := compute(cfg, facts{}, nil); len(c.routes(nil).Hops) != 0 || len(c.snapshot(cfg, nil).Datacenters) != 0 {
+	if c := compute(cfg, facts{}, nil); len(c.routes(nil).Paths) != 0 || len(c.snapshot(cfg, nil).Datacenters) != 0 {
 		t.Errorf("a lone primary knows %v", c.entries)
 	}
 }
@@ -171,15 +171,15 @@ func TestOrigins(t *testing.T) {
 	if d := cmp.Diff(want, c.entries["dc1"].origins()); d != "" {
 		t.Errorf("origins (-want +got):\n%s", d)
 	}
-	hops := []wanfed.Hop{
-		{Addr: "10.0.0.8:8443", Via: ViaOwn, Own: true},
-		{Addr: "10.0.0.9:8443", Via: ViaOwn, Own: true, Rank: wanfed.RankCritical},
+	hops := []wanfed.Path{
+		{Addr: "10.0.0.8:8443", Via: ViaOwn, Local: true},
+		{Addr: "10.0.0.9:8443", Via: ViaOwn, Local: true, Rank: wanfed.RankCritical},
 		{Addr: "198.51.100.1:8443", Via: ViaRemote},
 		{Addr: "198.51.100.2:8443", Via: ViaRemote},
 		{Addr: "gw.dc1.example:8443", Via: ViaConfigured},
-		{Addr: "198.51.100.7:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered},
+		{Addr: "198.51.100.7:8443", Via: ViaRemembered, Rank: wanfed.RankCached},
 	}
-	if d := cmp.Diff(hops, c.routes(nil).Hops["dc1"]); d != "" {
+	if d := cmp.Diff(hops, c.routes(nil).Paths["dc1"]); d != "" {
 		t.Errorf("hops (-want +got):\n%s", d)
 	}
 }
@@ -191,23 +191,23 @@ func TestAddressBookRemembersWhatWorked(t *testing.T) {
 		Backend: mem.New(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
 		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
 	}
-	hops := func(paths ...wanfed.PathStatus) (*AddressBook, []wanfed.Hop) {
+	hops := func(paths ...wanfed.PathStatus) (*AddressBook, []wanfed.Path) {
 		t.Helper()
-		cfg.Book, cfg.Paths = &wanfed.Book{}, func() []wanfed.PathStatus { return paths }
+		cfg.Book, cfg.Paths = &wanfed.SharedAddressBook{}, func() []wanfed.PathStatus { return paths }
 		a, err := NewAddressBook(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a, cfg.Book.Load().Hops["dc1"]
+		return a, cfg.Book.Load().Paths["dc1"]
 	}
-	name := wanfed.Hop{Addr: "gw.dc1.example:8443", Via: ViaConfigured}
+	name := wanfed.Path{Addr: "gw.dc1.example:8443", Via: ViaConfigured}
 	a, got := hops(wanfed.PathStatus{DC: "dc1", Addr: name.Addr, Remote: "198.51.100.1:8443", LastSuccess: time.Now()})
-	if d := cmp.Diff([]wanfed.Hop{name}, got); d != "" {
+	if d := cmp.Diff([]wanfed.Path{name}, got); d != "" {
 		t.Errorf("at first: %s", d)
 	}
 	a.remember()
 	_, got = hops()
-	if d := cmp.Diff([]wanfed.Hop{name, {Addr: "198.51.100.1:8443", Via: ViaRemembered, Rank: wanfed.RankRemembered}}, got); d != "" {
+	if d := cmp.Diff([]wanfed.Path{name, {Addr: "198.51.100.1:8443", Via: ViaRemembered, Rank: wanfed.RankCached}}, got); d != "" {
 		t.Errorf("at the next start: %s", d)
 	}
 }

@@ -58,7 +58,7 @@ func (j *Joiner) search(ctx context.Context, primary string, contacts func() (ma
 			return
 		}
 		book := j.cfg.Book.Changed()
-		for dc := range j.cfg.Book.Load().Hops {
+		for dc := range j.cfg.Book.Load().Paths {
 			if dc != primary && !asked[dc] {
 				asked[dc] = true
 				wg.Go(func() { j.exchange(ctx, dc) })
@@ -76,7 +76,7 @@ func (j *Joiner) search(ctx context.Context, primary string, contacts func() (ma
 // exchange exchanges state with any server of a datacenter, once. It tries until that worked, the datacenter has left the
 // book, or ctx ends.
 func (j *Joiner) exchange(ctx context.Context, dc string) {
-	for failed := 0; ctx.Err() == nil && len(j.cfg.Book.Load().Hops[dc]) > 0; failed++ {
+	for failed := 0; ctx.Err() == nil && len(j.cfg.Book.Load().Paths[dc]) > 0; failed++ {
 		began := time.Now()
 		err := j.reach(ctx, "*."+dc)
 		if err == nil {

@@ -40,7 +40,7 @@ type Origin struct {
 	At      time.Time // when the last of them said so; zero: it says so now
 }
 
-// Words for wanfed.Hop.Via.
+// Words for wanfed.Path.Via.
 const (
 	ViaOwn        = "own gateway"
 	ViaRemote     = "remote gateway"
@@ -120,13 +120,13 @@ func (ps places) addrs() []string {
 }
 
 // hop makes a hop of p, which is no own gateway's.
-func (p place) hop() wanfed.Hop {
-	h := wanfed.Hop{Addr: p.addr, Via: ViaRemote}
+func (p place) hop() wanfed.Path {
+	h := wanfed.Path{Addr: p.addr, Via: ViaRemote}
 	switch {
 	case p.from&fromConfig != 0:
 		h.Via = ViaConfigured
 	case p.from&fromMemory != 0:
-		h.Via, h.Rank = ViaRemembered, wanfed.RankRemembered
+		h.Via, h.Rank = ViaRemembered, wanfed.RankCached
 	}
 	if p.critical {
 		h.Rank = wanfed.RankCritical

@@ -21,7 +21,7 @@ type entry struct {
 
 	far   places   // of the gateways there: as many as known are named now, the others are remembered
 	known []string // the addresses that somebody names now
-	hops  []wanfed.Hop
+	hops  []wanfed.Path
 	snap  *pb.SnapshotDatacenter
 }
 
@@ -84,9 +84,9 @@ func newEntry(cfg AddressBookConfig, dc string, t *told, f facts, own places) *e
 	if len(e.far) == 0 {
 		return e
 	}
-	e.hops = make([]wanfed.Hop, 0, len(own)+len(e.far))
+	e.hops = make([]wanfed.Path, 0, len(own)+len(e.far))
 	for _, p := range own {
-		h := wanfed.Hop{Addr: p.addr, Via: ViaOwn, Own: true}
+		h := wanfed.Path{Addr: p.addr, Via: ViaOwn, Local: true}
 		if p.critical {
 			h.Rank = wanfed.RankCritical
 		}
@@ -131,11 +131,11 @@ func (e *entry) origins() map[string]Origin {
 	return out
 }
 
-func (c computed) routes(servers map[string]string) *wanfed.Routes {
-	r := &wanfed.Routes{Servers: servers, Hops: make(map[string][]wanfed.Hop, len(c.entries))}
+func (c computed) routes(servers map[string]string) *wanfed.AddressBook {
+	r := &wanfed.AddressBook{Servers: servers, Paths: make(map[string][]wanfed.Path, len(c.entries))}
 	for dc, e := range c.entries {
 		if len(e.hops) > 0 {
-			r.Hops[dc] = e.hops
+			r.Paths[dc] = e.hops
 		}
 	}
 	return r

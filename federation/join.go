@@ -21,7 +21,7 @@ import (
 type JoinerConfig struct {
 	DC, Node string
 	LAN, WAN *gossip.Pool
-	Book     *wanfed.Book
+	Book     *wanfed.SharedAddressBook
 	// Reach returns nil when any server of a datacenter answers; it waits for that until ctx ends. Joins are one after
 	// another: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.
 	Reach  func(ctx context.Context, dc string) error
@@ -115,7 +115,7 @@ func (j *Joiner) Run(ctx context.Context) error {
 // missing returns member names to join: "*.<dc>" for any server of a datacenter.
 func (j *Joiner) missing(pool seen) []string {
 	var out []string
-	for dc := range j.cfg.Book.Load().Hops {
+	for dc := range j.cfg.Book.Load().Paths {
 		if !pool.alive[dc] {
 			out = append(out, "*."+dc)
 		}
@@ -147,7 +147,7 @@ func (j *Joiner) begin(name string, pool seen, now time.Time) time.Duration {
 	defer j.mu.Unlock()
 	a := j.attempts[name]
 	if a == nil {
-		a = &attempt{hold: now.Add(pool.hold(name, len(j.attempts), 1+len(j.cfg.Book.Load().Hops)))}
+		a = &attempt{hold: now.Add(pool.hold(name, len(j.attempts), 1+len(j.cfg.Book.Load().Paths)))}
 		j.attempts[name] = a
 	}
 	if a.running {

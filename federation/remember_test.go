@@ -112,7 +112,7 @@ func TestWorked(t *testing.T) {
 			{DC: "dc1", Addr: "gw.dc1.example:8443", Remote: "198.51.100.1:8443", LastSuccess: at},
 			{DC: "dc1", Addr: "198.51.100.1:8443", Remote: "198.51.100.1:8443", LastSuccess: at.Add(-1)},
 			{DC: "dc1", Addr: "198.51.100.2:8443"},
-			{DC: "dc1", Addr: "10.0.0.9:8443", Own: true, LastSuccess: at},
+			{DC: "dc1", Addr: "10.0.0.9:8443", Local: true, LastSuccess: at},
 			{DC: "dc2", Addr: "10.0.0.5:8300", LastSuccess: at},
 		}
 	}})

@@ -26,7 +26,7 @@ func TestFileFollows(t *testing.T) {
 		close(ready)
 		cfg := AddressBookConfig{
 			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: ready,
-			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.Book{}, Logger: slog.New(slog.DiscardHandler),
+			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{}, Logger: slog.New(slog.DiscardHandler),
 		}
 		a, err := NewAddressBook(cfg)
 		if err != nil {
@@ -58,7 +58,7 @@ func TestFileFollows(t *testing.T) {
 			tell()
 			time.Sleep(pauseOf(many))
 		}
-		if n := len(cfg.Book.Load().Hops); n < many-1 {
+		if n := len(cfg.Book.Load().Paths); n < many-1 {
 			t.Errorf("%d of %d datacenters are in the book", n, many)
 		}
 		if n := onDisk(); n == many {

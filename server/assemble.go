@@ -38,7 +38,7 @@ type parts struct {
 	// the lower group
 	serverLn  net.Listener
 	identity  *tlsutil.Identity
-	book      *wanfed.Book
+	book      *wanfed.SharedAddressBook
 	dialer    *wanfed.Dialer
 	prober    *wanfed.Prober
 	mux       *wanfed.Mux
@@ -158,9 +158,9 @@ func listen(addr, flag string) (net.Listener, error) {
 }
 
 func (p *parts) buildTunnel() (err error) {
-	p.book = &wanfed.Book{}
+	p.book = &wanfed.SharedAddressBook{}
 	p.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{
-		Identity: p.identity, Book: p.book, Mode: wanfed.Mode(p.cfg.MeshGatewayMode), Logger: p.logger,
+		Identity: p.identity, AddressBook: p.book, Mode: wanfed.Mode(p.cfg.MeshGatewayMode), Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (p *parts) buildTunnel() (err error) {
 	if p.prober, err = wanfed.NewProber(wanfed.ProberConfig{Dialer: p.dialer, Logger: p.logger}); err != nil {
 		return err
 	}
-	p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, ProxyFrom: p.cfg.ProxyFrom, Heard: p.heard, Logger: p.logger})
+	p.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: p.identity, ProxyFrom: p.cfg.ProxyFrom, OnPeer: p.heard, Logger: p.logger})
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (p *parts) buildTunnel() (err error) {
 		},
 		due: p.conns.due, test: p.conns.test, moveTo: p.conns.moveTo,
 	})
-	p.callsLn = p.tunnel.CallListener()
+	p.callsLn = p.tunnel.GRPCListener()
 	return nil
 }
 

@@ -167,7 +167,7 @@ func (p *parts) buildGRPC() error {
 		Backend: p.primacy.Guard(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
 		Alive: p.datacenterAlive,
 		Ask: func(dc string) (pb.FederationServiceClient, error) {
-			if _, known := p.book.Load().Hops[dc]; !known {
+			if _, known := p.book.Load().Paths[dc]; !known {
 				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
 			}
 			return pb.NewFederationServiceClient(p.conns.far(dc)), nil

@@ -26,7 +26,7 @@ import (
 type conns struct {
 	tunnel  *wanfed.Tunnel
 	dialer  *wanfed.Dialer
-	book    *wanfed.Book
+	book    *wanfed.SharedAddressBook
 	primary string
 	*redial
 
@@ -44,7 +44,7 @@ type connKey struct{ dc, node string }
 type conn struct {
 	*grpc.ClientConn
 	key  connKey
-	over atomic.Pointer[wanfed.CallConn] // the last one dialed; nil in the own datacenter
+	over atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the own datacenter
 	life context.Context                 // ends when the connection is given up. Stored, since it is the conn's own and no call's
 	end  context.CancelFunc
 }
@@ -59,7 +59,7 @@ const (
 	lostAfter = time.Second
 )
 
-func newConns(own, primary string, t *wanfed.Tunnel, d *wanfed.Dialer, b *wanfed.Book) *conns {
+func newConns(own, primary string, t *wanfed.Tunnel, d *wanfed.Dialer, b *wanfed.SharedAddressBook) *conns {
 	return &conns{
 		tunnel: t, dialer: d, book: b, primary: primary, redial: newRedial(own, b), byName: map[connKey]*conn{}, stop: make(chan struct{}),
 	}
@@ -115,7 +115,7 @@ func (c *conns) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 		}
 		return t, nil
 	}
-	t, err := c.tunnel.DialCalls(ctx, cc.key.dc)
+	t, err := c.tunnel.DialGRPC(ctx, cc.key.dc)
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +133,10 @@ func (c *conns) dial(ctx context.Context, cc *conn) (net.Conn, error) {
 }
 
 // moveOn makes the next calls take another connection when t's session has found a better way.
-func (c *conns) moveOn(cc *conn, t *wanfed.CallConn) {
+func (c *conns) moveOn(cc *conn, t *wanfed.GRPCConn) {
 	select {
-	case <-t.Moved():
-		if !t.Dead() && cc.over.Load() == t { // else gRPC sees it by itself
+	case <-t.Migrated():
+		if !t.IsClosed() && cc.over.Load() == t { // else gRPC sees it by itself
 			c.giveUp(cc, drainGrace)
 		}
 	case <-cc.life.Done():
@@ -147,7 +147,7 @@ func (c *conns) moveOn(cc *conn, t *wanfed.CallConn) {
 func (c *conns) moveTo(dc, node string) {
 	if cc, err := c.to(dc, ""); err == nil {
 		if t := cc.over.Load(); t != nil {
-			t.MoveTo(node)
+			t.PinTo(node)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (c *conns) keeps(dc string) bool { return dc == c.primary || c.isLost(dc) }
 
 // Run follows the address book, and what the tunnel finds out about ways, until ctx ends, and then closes all connections.
 func (c *conns) Run(ctx context.Context) error {
-	old, since := &wanfed.Routes{}, map[string]time.Time{} // since when datacenters cannot be reached
+	old, since := &wanfed.AddressBook{}, map[string]time.Time{} // since when datacenters cannot be reached
 	for {
 		changed := c.book.Changed()
 		now := c.book.Load()
@@ -184,7 +184,7 @@ func (c *conns) Run(ctx context.Context) error {
 		old = now
 		gone, health := c.dialer.Unreachable()
 		keep, wait := c.lost(since, gone, time.Now())
-		if len(now.Hops[c.primary]) > 0 && c.primary != c.own {
+		if len(now.Paths[c.primary]) > 0 && c.primary != c.own {
 			keep = append(keep, c.primary)
 		}
 		for _, dc := range keep {
@@ -208,9 +208,9 @@ func (c *conns) Run(ctx context.Context) error {
 }
 
 // forget gives up connections to datacenters that were deleted: nobody is to dial them for ever.
-func (c *conns) forget(old, now *wanfed.Routes) {
+func (c *conns) forget(old, now *wanfed.AddressBook) {
 	for _, cc := range c.all() {
-		if dc := cc.key.dc; dc != c.own && len(now.Hops[dc]) == 0 && len(old.Hops[dc]) > 0 {
+		if dc := cc.key.dc; dc != c.own && len(now.Paths[dc]) == 0 && len(old.Paths[dc]) > 0 {
 			c.giveUp(cc, 0)
 		}
 	}
@@ -251,7 +251,7 @@ func (c *conns) giveUp(cc *conn, grace time.Duration) {
 		return
 	}
 	delete(c.byName, cc.key)
-	if c.keeps(cc.key.dc) && len(c.book.Load().Hops[cc.key.dc]) > 0 {
+	if c.keeps(cc.key.dc) && len(c.book.Load().Paths[cc.key.dc]) > 0 {
 		_, _ = c.addLocked(cc.key)
 	}
 	cc.end()

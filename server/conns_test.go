@@ -16,7 +16,7 @@ import (
 
 // What no way leads to is dialed after a moment, and is news when a way works again.
 func TestLostDatacenters(t *testing.T) {
-	book := &wanfed.Book{}
+	book := &wanfed.SharedAddressBook{}
 	c := newConns("dc1", "dc1", nil, nil, book)
 	since, now := map[string]time.Time{}, time.Now()
 	step := func(after time.Duration, gone ...string) []string {

@@ -99,7 +99,7 @@ func (e *exchanges) ask(ctx context.Context, dc string, req *pb.QueryRequest, de
 				return nil, context.DeadlineExceeded
 			}
 			e.doubt(dc, x)
-			due = min(2*due, wanfed.MaxPatience)
+			due = min(2*due, wanfed.MaxProbeTimeout)
 			late.Reset(min(due, left))
 		case <-ctx.Done():
 			x.forget(a)

@@ -164,7 +164,7 @@ func (c *conns) testNow(ctx context.Context, cc *conn) bool {
 	if ctx.Err() != nil || status.Code(err) != codes.DeadlineExceeded {
 		return false
 	}
-	t.Doubt(errSilentPath)
+	t.MarkDead(errSilentPath)
 	c.giveUp(cc, drainGrace)
 	return true
 }
@@ -177,7 +177,7 @@ func (c *conns) test(ctx context.Context, dc string) {
 		return
 	}
 	if t := cc.over.Load(); t != nil {
-		settle := t.Suspect()
+		settle := t.OpenStandby()
 		settle(!c.testNow(ctx, cc))
 	}
 }
@@ -186,7 +186,7 @@ func (c *conns) test(ctx context.Context, dc string) {
 func (c *conns) due(dc string) time.Duration {
 	cc, err := c.to(dc, "")
 	if err != nil {
-		return wanfed.MaxPatience
+		return wanfed.MaxProbeTimeout
 	}
 	return leastWait(cc)
 }
@@ -196,7 +196,7 @@ func leastWait(cc *conn) time.Duration { return patience(cc) * testAfter / 8 }
 // patience is how long a test may take.
 func patience(cc *conn) time.Duration {
 	if t := cc.over.Load(); t != nil {
-		return t.Patience()
+		return t.ProbeTimeout()
 	}
-	return wanfed.MaxPatience // it is dialed yet
+	return wanfed.MaxProbeTimeout // it is dialed yet
 }

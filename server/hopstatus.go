@@ -15,7 +15,7 @@ func (s source) used() map[string]string {
 	out := map[string]string{}
 	for _, l := range s.p.tunnel.Stats().Links {
 		if !l.ConnectedSince.IsZero() {
-			out[l.DC] = l.Hop.Addr
+			out[l.DC] = l.Path.Addr
 		}
 	}
 	return out

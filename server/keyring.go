@@ -33,7 +33,7 @@ type keyring struct {
 	lan    *gossip.Pool
 	wan    *gossip.Pool
 	peers  func() ([]string, error) // Raft's
-	book   *wanfed.Book
+	book   *wanfed.SharedAddressBook
 	dialer *wanfed.Dialer
 	conns  *conns
 	logger *slog.Logger

@@ -69,7 +69,7 @@ func (k *keyring) ask(ctx context.Context) []*pb.ServerKeyring {
 // known has the servers of every datacenter that this one knows, with their status in the pools.
 func (k *keyring) known() map[string]map[string]string {
 	out := map[string]map[string]string{k.cfg.DC: {k.cfg.Node: gossip.StatusAlive.String()}}
-	for dc := range k.book.Load().Hops {
+	for dc := range k.book.Load().Paths {
 		out[dc] = map[string]string{}
 	}
 	for _, m := range k.wan.Members() {

@@ -104,7 +104,7 @@ func (k *keyring) targets() map[syncTarget]bool {
 			out[syncTarget{dc: k.cfg.DC, addr: addr}] = false
 		}
 	}
-	for dc := range k.book.Load().Hops {
+	for dc := range k.book.Load().Paths {
 		out[syncTarget{dc: dc}] = false
 	}
 	return out

@@ -81,7 +81,7 @@ func TestWriteOverAConnectionGivenUp(t *testing.T) {
 				go func() { served <- srv.Serve(ln) }()
 				defer func() { srv.Stop(); <-served }()
 
-				c := newConns("dc1", "dc1", nil, nil, &wanfed.Book{})
+				c := newConns("dc1", "dc1", nil, nil, &wanfed.SharedAddressBook{})
 				cc := &conn{key: connKey{dc: "dc2"}}
 				cc.life, cc.end = context.WithCancel(t.Context())
 				var err error

@@ -20,7 +20,7 @@ func (p *parts) recordsOf(dc string) (pb.ResourceServiceClient, error) {
 	if dc == "" || dc == p.cfg.DC {
 		return p.resources.Client(), nil
 	}
-	if _, known := p.book.Load().Hops[dc]; !known {
+	if _, known := p.book.Load().Paths[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", resourcehttp.ErrNoDatacenter, p.cfg.DC, dc)
 	}
 	return pb.NewResourceServiceClient(forCallers{p, p.conns.far(dc), p.conns.once(dc)}), nil

@@ -22,7 +22,7 @@ import (
 // that failed again and again for as long as it is open, so calls that wait for one need no timer of their own.
 type redial struct {
 	own  string // datacenter
-	book *wanfed.Book
+	book *wanfed.SharedAddressBook
 
 	mu     sync.Mutex
 	failed map[connKey]failure
@@ -51,7 +51,7 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: 15 * time.Second,
 })
 
-func newRedial(own string, b *wanfed.Book) *redial {
+func newRedial(own string, b *wanfed.SharedAddressBook) *redial {
 	return &redial{
 		own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{},
 		touch: map[string]federation.Contact{}, turned: make(chan struct{}),
@@ -122,9 +122,9 @@ func (r *redial) dial(ctx context.Context, dc string, limit time.Duration, dial 
 	defer wg.Wait()
 	defer cancel(nil)
 	wg.Go(func() {
-		for ways := r.book.Load().Hops[dc]; ; {
+		for ways := r.book.Load().Paths[dc]; ; {
 			news := r.newsOf(dc)
-			if !slices.Equal(r.book.Load().Hops[dc], ways) {
+			if !slices.Equal(r.book.Load().Paths[dc], ways) {
 				cancel(errOtherWays)
 				return
 			}
@@ -227,9 +227,9 @@ func (r *redial) contacts() (map[string]federation.Contact, <-chan struct{}) {
 }
 
 // routesChanged gives the news of an address book that has changed.
-func (r *redial) routesChanged(old, now *wanfed.Routes) {
-	for dc, hops := range now.Hops {
-		if !slices.Equal(hops, old.Hops[dc]) {
+func (r *redial) routesChanged(old, now *wanfed.AddressBook) {
+	for dc, hops := range now.Paths {
+		if !slices.Equal(hops, old.Paths[dc]) {
 			r.heardOf(dc)
 		}
 	}

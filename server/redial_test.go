@@ -15,19 +15,19 @@ import (
 
 var errDown = errors.New("down")
 
-func hopsTo(dc string, addrs ...string) *wanfed.Routes {
-	r := &wanfed.Routes{Hops: map[string][]wanfed.Hop{}}
+func hopsTo(dc string, addrs ...string) *wanfed.AddressBook {
+	r := &wanfed.AddressBook{Paths: map[string][]wanfed.Path{}}
 	for _, a := range addrs {
-		r.Hops[dc] = append(r.Hops[dc], wanfed.Hop{Addr: a})
+		r.Paths[dc] = append(r.Paths[dc], wanfed.Path{Addr: a})
 	}
 	return r
 }
 
 // newTestRedial gives a redial, and a function that changes its address book.
-func newTestRedial() (*redial, func(*wanfed.Routes)) {
-	book := &wanfed.Book{}
+func newTestRedial() (*redial, func(*wanfed.AddressBook)) {
+	book := &wanfed.SharedAddressBook{}
 	r := newRedial("dc1", book)
-	return r, func(now *wanfed.Routes) {
+	return r, func(now *wanfed.AddressBook) {
 		old := book.Load()
 		book.Store(now)
 		r.routesChanged(old, now)

@@ -59,7 +59,7 @@ func (s source) Members(wan bool) []api.Member {
 // Datacenters implements httpapi.Cluster: those of the WAN pool and of the federation states.
 func (s source) Datacenters() []string {
 	rtt := map[string]time.Duration{}
-	for dc := range s.p.book.Load().Hops {
+	for dc := range s.p.book.Load().Paths {
 		rtt[dc] = time.Hour // known, never measured
 	}
 	for _, m := range s.p.wan.Members() {
@@ -115,7 +115,7 @@ func (s source) serverAddr(node string) string {
 
 // Query implements httpapi.Cluster.
 func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
-	if _, known := s.p.book.Load().Hops[dc]; !known {
+	if _, known := s.p.book.Load().Paths[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
 	deadline := time.Now().Add(limit)

@@ -74,7 +74,7 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 	if d.Own {
 		paths = slices.DeleteFunc(s.p.dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
 	} else {
-		paths = s.p.dialer.Ways(dc)
+		paths = s.p.dialer.PathsTo(dc)
 		d.Hops = hopsStatus(paths, s.p.addressBook.Origins(dc), used, time.Now())
 	}
 	s.lastError(&d, paths)

@@ -111,13 +111,13 @@ func newCrowd(t testing.TB, dcs, perDC int) *crowd {
 	}
 	var servers []func(context.Context) error
 	for dc := range own {
-		routes := wanfed.Routes{Servers: map[string]string{}, Hops: map[string][]wanfed.Hop{}}
+		routes := wanfed.AddressBook{Servers: map[string]string{}, Paths: map[string][]wanfed.Path{}}
 		for name, ln := range own[dc] {
 			routes.Servers[name] = ln.Addr().String()
 		}
 		for other := range own {
 			if other != dc {
-				routes.Hops[other] = []wanfed.Hop{{Addr: gateways[dc].Addr().String(), Via: "own"}}
+				routes.Paths[other] = []wanfed.Path{{Addr: gateways[dc].Addr().String(), Via: "own"}}
 			}
 		}
 		c.startGateway(dc, gateways, routes.Servers)
@@ -180,11 +180,11 @@ func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, server
 
 // server makes a server's tunnel and mux.
 func (c *crowd) server(
-	ca *tlstest.CA, dc, name string, ln net.Listener, routes *wanfed.Routes, gateway string,
+	ca *tlstest.CA, dc, name string, ln net.Listener, routes *wanfed.AddressBook, gateway string,
 ) []func(context.Context) error {
 	c.t.Helper()
 	id := ca.Identity(c.t, tlsutil.RoleServer, name, dc)
-	book := &wanfed.Book{}
+	book := &wanfed.SharedAddressBook{}
 	book.Store(routes)
 	s := &crowdServer{name: name, dc: dc, addr: ln.Addr().String()}
 	mux, err := wanfed.NewMux(wanfed.MuxConfig{Identity: id})
@@ -192,7 +192,7 @@ func (c *crowd) server(
 		c.t.Fatal(err)
 	}
 	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{
-		Identity: id, Book: book, DialTCP: func(ctx context.Context, addr string) (net.Conn, error) { return s.dial(ctx, addr, gateway) },
+		Identity: id, AddressBook: book, DialTCP: func(ctx context.Context, addr string) (net.Conn, error) { return s.dial(ctx, addr, gateway) },
 	})
 	if err != nil {
 		c.t.Fatal(err)

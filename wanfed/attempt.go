@@ -25,7 +25,7 @@ type attempt struct {
 type pathConn struct {
 	net.Conn
 	dc   string
-	hop  Hop
+	hop  Path
 	addr string        // that was dialed
 	rtt  time.Duration // of the TLS handshake
 	took time.Duration // TCP and TLS together
@@ -43,7 +43,7 @@ func pathOf(c *tls.Conn) *pathConn {
 }
 
 // hop dials through one hop and records what that told about it.
-func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
+func (a *attempt) hop(ctx context.Context, hop Path) (*tls.Conn, error) {
 	d, start := a.d, time.Now()
 	d.paths.update(a.dc, hop, func(s *pathState) { s.Attempts++ })
 	conn, err := a.through(ctx, hop)
@@ -55,10 +55,10 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 		d.worked.note(a.dc)
 	case errors.Is(context.Cause(ctx), errOvertaken):
 		// Not a failure, but evidence if the one that won started later: then this one was slow.
-		if now.Sub(start) >= d.cfg.Stagger {
+		if now.Sub(start) >= d.cfg.AttemptDelay {
 			d.paths.update(a.dc, hop, func(s *pathState) { s.bad = now })
 		}
-	case ctx.Err() != nil && (now.Sub(start) < d.cfg.Stagger || errors.Is(ctx.Err(), context.Canceled)):
+	case ctx.Err() != nil && (now.Sub(start) < d.cfg.AttemptDelay || errors.Is(ctx.Err(), context.Canceled)):
 		// The caller gave up before the hop had its time.
 	default:
 		d.recordFailure(a.dc, hop, err)
@@ -69,7 +69,7 @@ func (a *attempt) hop(ctx context.Context, hop Hop) (*tls.Conn, error) {
 	return conn, err
 }
 
-func (d *Dialer) recordFailure(dc string, hop Hop, err error) {
+func (d *Dialer) recordFailure(dc string, hop Path, err error) {
 	d.paths.failed(dc, hop, err, func(s *pathState) { s.Failures++ })
 }
 
@@ -82,14 +82,14 @@ func (d *Dialer) echoed(p *pathConn, rtt time.Duration) {
 
 // Broke records that a connection of Dial, which had been good, failed by its path's fault, such as falling silent: the
 // next dial tries another hop first.
-func (d *Dialer) Broke(c *tls.Conn, err error) {
+func (d *Dialer) ReportFailure(c *tls.Conn, err error) {
 	if p := pathOf(c); p != nil {
 		d.recordFailure(p.dc, p.hop, err)
 	}
 }
 
 // through dials hop's address, or all addresses of its name, staggered.
-func (a *attempt) through(ctx context.Context, hop Hop) (*tls.Conn, error) {
+func (a *attempt) through(ctx context.Context, hop Path) (*tls.Conn, error) {
 	host, port, err := net.SplitHostPort(hop.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("%q is no host:port: %w", hop.Addr, err)
@@ -101,7 +101,7 @@ func (a *attempt) through(ctx context.Context, hop Hop) (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, won, errs := race(ctx, len(addrs), a.d.cfg.Stagger,
+	conn, won, errs := race(ctx, len(addrs), a.d.cfg.AttemptDelay,
 		func(ctx context.Context, i int) (*tls.Conn, error) { return a.address(ctx, hop, addrs[i]) }, closeConn)
 	if !won {
 		return nil, errors.Join(errs...)
@@ -150,7 +150,7 @@ func sortAddrs(ips []net.IP, port, last string) []string {
 }
 
 // address does TCP and TLS with one address.
-func (a *attempt) address(ctx context.Context, hop Hop, addr string) (*tls.Conn, error) {
+func (a *attempt) address(ctx context.Context, hop Path, addr string) (*tls.Conn, error) {
 	start := time.Now()
 	fail := func(at stage, err error) error {
 		e := &stageError{at, addr, time.Since(start), err}

@@ -34,7 +34,7 @@ func BenchmarkLink(b *testing.B) {
 // BenchmarkWriteToAddress is the sender's side alone: what memberlist's goroutines pay.
 func BenchmarkWriteToAddress(b *testing.B) {
 	n1, _ := benchPair(b)
-	n1.book.Store(&Routes{}) // no way to dc2: the queue is always full
+	n1.book.Store(&AddressBook{}) // no way to dc2: the queue is always full
 	t1 := n1.tun.Transport(PoolWAN)
 	packet, dest := make([]byte, 1400), memberlist.Address{Name: "srv1.dc2", Addr: "10.0.0.1:8300"}
 	b.ReportAllocs()

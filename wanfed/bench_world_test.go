@@ -53,7 +53,7 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	var routes []gateway.Route
 	for dc, add := range map[string]func(*wanfed.Mux, *tlsutil.Identity, string){
 		dcTunnel: func(m *wanfed.Mux, id *tlsutil.Identity, addr string) {
-			_, w.receive = newTunnel(tb, id, m, addr, &wanfed.Book{}, 0)
+			_, w.receive = newTunnel(tb, id, m, addr, &wanfed.SharedAddressBook{}, 0)
 		},
 		dcPlain: func(m *wanfed.Mux, _ *tlsutil.Identity, _ string) {
 			m.Handle(wanfed.ProtoConsulPacket, servers, false, plainPackets(w.plainCh))
@@ -81,12 +81,12 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	}
 	w.gateway = startGatewayProcess(tb, routes)
 	gw := w.gateway.addr
-	book := &wanfed.Book{}
-	hops := map[string][]wanfed.Hop{}
+	book := &wanfed.SharedAddressBook{}
+	hops := map[string][]wanfed.Path{}
 	for dc := range w.muxes {
-		hops[dc] = []wanfed.Hop{{Addr: gw, Via: "remote"}}
+		hops[dc] = []wanfed.Path{{Addr: gw, Via: "remote"}}
 	}
-	book.Store(&wanfed.Routes{Hops: hops})
+	book.Store(&wanfed.AddressBook{Paths: hops})
 	mux, id, ln := newMux(tb, ca, "dc1")
 	w.tunnel, w.send = newTunnel(tb, id, mux, ln.Addr().String(), book, queueBytes)
 	background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
@@ -110,7 +110,7 @@ func (w *benchWorld) connected(tb testing.TB, dc string) {
 	defer tick.Stop()
 	for {
 		links := w.tunnel.Stats().Links
-		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 && links[i].Hop.Addr != "" {
+		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 && links[i].Path.Addr != "" {
 			return
 		}
 		select {
@@ -142,10 +142,10 @@ func newMux(tb testing.TB, ca *tlstest.CA, dc string) (*wanfed.Mux, *tlsutil.Ide
 
 // newTunnel starts a tunnel and returns it with its WAN pool.
 func newTunnel(
-	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.Book, queueBytes int,
+	tb testing.TB, id *tlsutil.Identity, mux *wanfed.Mux, addr string, book *wanfed.SharedAddressBook, queueBytes int,
 ) (*wanfed.Tunnel, *wanfed.Transport) {
 	tb.Helper()
-	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: book})
+	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: id, AddressBook: book})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -11,12 +11,12 @@ import (
 
 // better gives the hops to which c should move: those that the mode and the book prefer to the way that it took, and much
 // faster ones, without those that failed recently. There are none to the own datacenter, whose servers are dialed directly.
-func (d *Dialer) better(c *tls.Conn) []Hop {
+func (d *Dialer) better(c *tls.Conn) []Path {
 	p := pathOf(c)
 	if p == nil || p.dc == d.dc {
 		return nil
 	}
-	return d.paths.better(p.dc, p.hop, d.cfg.Book.Load().Hops[p.dc], time.Now())
+	return d.paths.better(p.dc, p.hop, d.cfg.AddressBook.Load().Paths[p.dc], time.Now())
 }
 
 // lookForBetter dials the hops that are better than the way that c took. It returns at once; false means that there
@@ -31,7 +31,7 @@ func (t *Tunnel) lookForBetter(ctx context.Context, wg *sync.WaitGroup, c *tls.C
 }
 
 // dialBeside dials hops for what goes over c now, and says in the log what it is done for. It returns nil if all failed.
-func (t *Tunnel) dialBeside(ctx context.Context, c *tls.Conn, to Target, hops []Hop, proto, why string) *tls.Conn {
+func (t *Tunnel) dialBeside(ctx context.Context, c *tls.Conn, to Target, hops []Path, proto, why string) *tls.Conn {
 	ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
 	defer cancel()
 	log := t.log.With("peer", (target{dc: to.DC, node: to.Node}).String(), "alpn", proto)

@@ -14,12 +14,12 @@ func TestConnectionsMoveToTheBetterWay(t *testing.T) {
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	book := func(hops ...Hop) {
+	book := func(hops ...Path) {
 		r := *n1.book.Load()
-		r.Hops = map[string][]Hop{"dc2": hops}
+		r.Paths = map[string][]Path{"dc2": hops}
 		n1.book.Store(&r)
 	}
-	remote, better := Hop{Addr: w.gws["dc2"].addr, Via: "remote"}, Hop{Addr: own.addr, Via: "own", Own: true}
+	remote, better := Path{Addr: w.gws["dc2"].addr, Via: "remote"}, Path{Addr: own.addr, Via: "own", Local: true}
 
 	send(t, t1, "srv1.dc2", "over the remote gateway")
 	receive(t, t2)
@@ -29,15 +29,15 @@ func TestConnectionsMoveToTheBetterWay(t *testing.T) {
 	}
 	s := <-t2.StreamCh()
 
-	over := func(h Hop) func() bool {
+	over := func(h Path) func() bool {
 		return func() bool {
 			st := n1.tun.Stats()
-			return len(st.Links) == 1 && st.Links[0].Hop == h && !st.Links[0].ConnectedSince.IsZero() &&
-				len(st.Sessions) == 1 && st.Sessions[0].Hop == h
+			return len(st.Links) == 1 && st.Links[0].Path == h && !st.Links[0].ConnectedSince.IsZero() &&
+				len(st.Sessions) == 1 && st.Sessions[0].Path == h
 		}
 	}
 	eventually(t, "everything goes over the remote gateway", 5*time.Second, over(remote))
-	book(Hop{Addr: closedPort(t), Via: "own", Own: true}, remote) // a better one that does not work changes nothing
+	book(Path{Addr: closedPort(t), Via: "own", Local: true}, remote) // a better one that does not work changes nothing
 	eventually(t, "the dead gateway was tried", 5*time.Second, func() bool {
 		for _, p := range n1.d.Paths() {
 			if p.Failures > 0 {

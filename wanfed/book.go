@@ -8,13 +8,13 @@ import (
 )
 
 // Hop is one address through which a datacenter may be reached.
-type Hop struct {
+type Path struct {
 	// Addr is host:port; the host is an IP address or a DNS name, resolved when it is dialed (at most every 5 s).
 	Addr string
 	// Via says what stands there, for logs and status: "own" gateway, "remote" gateway, or "configured" address.
 	Via string
 	// Own says that a gateway of the own datacenter stands there; see Mode.
-	Own bool
+	Local bool
 	// Rank says how likely the hop is to work, as far as whoever wrote the book knows. Among hops that Mode does not tell
 	// apart, one of a lower rank is tried first.
 	Rank int
@@ -22,32 +22,32 @@ type Hop struct {
 
 // Ranks.
 const (
-	RankHealthy    = 0 // nothing speaks against it
-	RankCritical   = 1 // its gateway is said to be down
-	RankRemembered = 2 // nobody names it any more; not probed while others work
+	RankHealthy  = 0 // nothing speaks against it
+	RankCritical = 1 // its gateway is said to be down
+	RankCached   = 2 // nobody names it any more; not probed while others work
 )
 
 // Routes is what a server believes about how to reach every server of the federation: an immutable value.
-type Routes struct {
+type AddressBook struct {
 	// Servers has the address (host:port) of each server of the own datacenter, by node name.
 	Servers map[string]string
 	// Hops has the ways to each other datacenter, by its name. Their order counts where neither Mode, nor Rank, nor what
 	// was measured tells them apart.
-	Hops map[string][]Hop
+	Paths map[string][]Path
 }
 
 // Book holds the current Routes. One writer stores; dialers read. The zero value is an empty book.
-type Book struct {
-	routes atomic.Pointer[Routes]
+type SharedAddressBook struct {
+	routes atomic.Pointer[AddressBook]
 
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced by Store
 }
 
-var noRoutes = &Routes{}
+var noRoutes = &AddressBook{}
 
 // Load returns the current routes, never nil. The caller must not change them.
-func (b *Book) Load() *Routes {
+func (b *SharedAddressBook) Load() *AddressBook {
 	if r := b.routes.Load(); r != nil {
 		return r
 	}
@@ -55,7 +55,7 @@ func (b *Book) Load() *Routes {
 }
 
 // Changed returns a channel that is closed at the next Store. Take it before Load, so that no change is missed.
-func (b *Book) Changed() <-chan struct{} {
+func (b *SharedAddressBook) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.changed == nil {
@@ -65,7 +65,7 @@ func (b *Book) Changed() <-chan struct{} {
 }
 
 // Store publishes r, which nobody changes from then on, and wakes those that wait for a change.
-func (b *Book) Store(r *Routes) {
+func (b *SharedAddressBook) Store(r *AddressBook) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.routes.Store(r)

@@ -11,26 +11,26 @@ import (
 	"time"
 )
 
-// CallConn carries gRPC between two servers of different datacenters: a stream of the session that memberlist's streams go over too.
+// GRPCConn carries gRPC between two servers of different datacenters: a stream of the session that memberlist's streams go over too.
 // So calls cost no connection of their own, and none to a datacenter that nobody calls.
-type CallConn struct {
+type GRPCConn struct {
 	*streamConn
 	over *tls.Conn
 }
 
 // ConnectionState is that of the session's TLS connection: its certificates say who the peer is.
-func (c *CallConn) ConnectionState() tls.ConnectionState { return c.over.ConnectionState() }
+func (c *GRPCConn) ConnectionState() tls.ConnectionState { return c.over.ConnectionState() }
 
 // Moved is closed when new streams take another connection than this one: a better way was found, or this one is dead or held to
-// be. Only for connections of DialCalls.
-func (c *CallConn) Moved() <-chan struct{} { return c.s.gonec }
+// be. Only for connections of DialGRPC.
+func (c *GRPCConn) Migrated() <-chan struct{} { return c.s.gonec }
 
 // Dead says whether the session has ended.
-func (c *CallConn) Dead() bool { return c.s.mux.IsClosed() }
+func (c *GRPCConn) IsClosed() bool { return c.s.mux.IsClosed() }
 
 // Doubt says that the peer does not answer, though the connection is open: err is why. The next stream goes another way. Calls under
-// way may still be answered. Only for connections of DialCalls.
-func (c *CallConn) Doubt(err error) {
+// way may still be answered. Only for connections of DialGRPC.
+func (c *GRPCConn) MarkDead(err error) {
 	if c.s.t.forgetSession(c.s) {
 		c.s.broke(err)
 	}
@@ -38,18 +38,18 @@ func (c *CallConn) Doubt(err error) {
 
 // Suspect opens another way, beside the connection, while the caller tests it because an answer is late. settle is to be called once,
 // when the test is done, and after Doubt if the peer is dead: then the next stream takes the other way, which is open already, or
-// about to be. Else, or with alive, the other way is given up. Only for connections of DialCalls. It does not block.
-func (c *CallConn) Suspect() (settle func(alive bool)) { return c.s.suspect() }
+// about to be. Else, or with alive, the other way is given up. Only for connections of DialGRPC. It does not block.
+func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.s.suspect() }
 
-// Patience is how long the peer may take to answer before the connection is doubted: two round trips, between MinPatience and
-// MaxPatience. Only for connections of DialCalls.
-func (c *CallConn) Patience() time.Duration { return c.s.patience() }
+// Patience is how long the peer may take to answer before the connection is doubted: two round trips, between MinProbeTimeout and
+// MaxProbeTimeout. Only for connections of DialGRPC.
+func (c *GRPCConn) ProbeTimeout() time.Duration { return c.s.patience() }
 
-// DialCalls opens a connection for gRPC to any server of another datacenter: a stream of the session to it. Without a session it
+// DialGRPC opens a connection for gRPC to any server of another datacenter: a stream of the session to it. Without a session it
 // dials one: that costs a TLS handshake, and later streams none. It returns when ctx ends, at the latest. A ctx that
 // is cancelled with a cause of the caller's own says that there is news of the ways: a dial for which others wait begins anew. Its errors are those of
 // Dialer.Dial, and those of a stream that is refused.
-func (t *Tunnel) DialCalls(ctx context.Context, dc string) (*CallConn, error) {
+func (t *Tunnel) DialGRPC(ctx context.Context, dc string) (*GRPCConn, error) {
 	if dc == t.own.DC {
 		return nil, errors.New("calls inside a datacenter have connections of their own")
 	}
@@ -58,21 +58,21 @@ func (t *Tunnel) DialCalls(ctx context.Context, dc string) (*CallConn, error) {
 		return nil, err
 	}
 	sc := c.(*streamConn)
-	return &CallConn{sc, sc.s.conn}, nil
+	return &GRPCConn{sc, sc.s.conn}, nil
 }
 
-// CallListener gives the connections that servers opened with DialCalls to Accept, as *CallConn. Who accepts a connection owns it;
+// GRPCListener gives the connections that servers opened with DialGRPC to Accept, as *GRPCConn. Who accepts a connection owns it;
 // it ends with its session at the latest. Accept fails with net.ErrClosed after Close, or when the tunnel's Run has ended. A second
 // listener takes the place of the first.
-func (t *Tunnel) CallListener() net.Listener {
-	l := &callListener{t: t, conns: make(chan *CallConn), donec: make(chan struct{})}
+func (t *Tunnel) GRPCListener() net.Listener {
+	l := &callListener{t: t, conns: make(chan *GRPCConn), donec: make(chan struct{})}
 	t.calls.Store(l)
 	return l
 }
 
 type callListener struct {
 	t     *Tunnel
-	conns chan *CallConn
+	conns chan *GRPCConn
 	once  sync.Once
 	donec chan struct{} // closed by Close
 }
@@ -113,7 +113,7 @@ func (t *Tunnel) deliverCalls(ctx context.Context, c *streamConn, over *tls.Conn
 	}
 	c.SetDeadline(time.Time{})
 	select {
-	case l.conns <- &CallConn{c, over}:
+	case l.conns <- &GRPCConn{c, over}:
 		return
 	case <-l.donec:
 	case <-ctx.Done():

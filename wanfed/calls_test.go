@@ -17,17 +17,17 @@ import (
 )
 
 // echoCalls accepts calls at n and sends back what comes.
-func echoCalls(t *testing.T, n *node) (accepted chan *CallConn) {
+func echoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	t.Helper()
-	ln := n.tun.CallListener()
-	accepted = make(chan *CallConn, 16)
+	ln := n.tun.GRPCListener()
+	accepted = make(chan *GRPCConn, 16)
 	background(t, func(context.Context) error {
 		for {
 			c, err := ln.Accept()
 			if err != nil {
 				return nil
 			}
-			accepted <- c.(*CallConn)
+			accepted <- c.(*GRPCConn)
 			go func() { // ends with c, at the latest when the tunnel ends
 				defer c.Close()
 				_, _ = io.Copy(c, c)
@@ -57,7 +57,7 @@ func TestCallsRideOnTheSession(t *testing.T) {
 	accepted := echoCalls(t, n2)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	for range 2 { // the second over the open session
-		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,8 +70,8 @@ func TestCallsRideOnTheSession(t *testing.T) {
 		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("srv1.server.dc2.wanfed"); got != nil {
 			t.Errorf("dc1 sees %v", got)
 		}
-		if far.RemoteAddr().String() != "srv1.dc1" || c.Dead() {
-			t.Errorf("remote %v, dead %v", far.RemoteAddr(), c.Dead())
+		if far.RemoteAddr().String() != "srv1.dc1" || c.IsClosed() {
+			t.Errorf("remote %v, dead %v", far.RemoteAddr(), c.IsClosed())
 		}
 	}
 	s, err := t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
@@ -93,7 +93,7 @@ func TestCallsAreRefused(t *testing.T) {
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	var refused *refusedError
 	read := func() error {
-		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func TestCallsAreRefused(t *testing.T) {
 			t.Errorf("nobody listens: %v", err)
 		}
 	}
-	ln := n2.tun.CallListener()
+	ln := n2.tun.GRPCListener()
 	ln.Close()
 	if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
 		t.Errorf("a closed listener: %v", err)
@@ -115,13 +115,13 @@ func TestCallsAreRefused(t *testing.T) {
 	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept() = %v", err)
 	}
-	if _, err := n1.tun.DialCalls(t.Context(), "dc1"); err == nil {
+	if _, err := n1.tun.DialGRPC(t.Context(), "dc1"); err == nil {
 		t.Error("calls to the own datacenter go over the tunnel")
 	}
 	consul := newNode(t, w.a, "srv1", "dc3").asConsul()
-	n1.book.Store(&Routes{Hops: map[string][]Hop{"dc3": {{Addr: consul.addr}}}})
+	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc3": {{Addr: consul.addr}}}})
 	for range 2 { // not known yet, and known
-		if _, err := n1.tun.DialCalls(t.Context(), "dc3"); err == nil || !strings.Contains(err.Error(), "Consul") {
+		if _, err := n1.tun.DialGRPC(t.Context(), "dc3"); err == nil || !strings.Contains(err.Error(), "Consul") {
 			t.Errorf("to servers that speak Consul's protocols: %v", err)
 		}
 	}
@@ -135,34 +135,34 @@ func TestDoubtedCallsGoAnotherWay(t *testing.T) {
 	first := w.gws["dc2"]
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	n1.book.Store(hops(first.addr, second.addr))
-	c, err := n1.tun.DialCalls(t.Context(), "dc2")
+	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if p := c.Patience(); p < MinPatience || p > MaxPatience {
+	if p := c.ProbeTimeout(); p < MinProbeTimeout || p > MaxProbeTimeout {
 		t.Errorf("patience %v", p)
 	}
-	c.Doubt(errors.New("no answer"))
-	<-c.Moved()
-	next, err := n1.tun.DialCalls(t.Context(), "dc2")
+	c.MarkDead(errors.New("no answer"))
+	<-c.Migrated()
+	next, err := n1.tun.DialGRPC(t.Context(), "dc2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer next.Close()
 	askBack(t, next)
 	askBack(t, c) // which was well: what is under way on it goes on
-	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != second.addr {
+	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", s)
 	}
 }
 
 func TestCallConnIsANetConn(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
-	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.CallListener()
+	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.GRPCListener()
 	number := byte(0)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -206,7 +206,7 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				time.AfterFunc(limit, func() { cancel(why) })
-				if _, err := n1.tun.DialCalls(ctx, "dc2"); err == nil {
+				if _, err := n1.tun.DialGRPC(ctx, "dc2"); err == nil {
 					t.Error("a session over a dial that hangs")
 				}
 			}()
@@ -230,7 +230,7 @@ func TestSessionWaitsBeforeItCloses(t *testing.T) {
 	n1 := w.nodes["srv1.dc1"]
 	echoCalls(t, w.nodes["srv1.dc2"])
 	open := func() bool { return len(n1.tun.Stats().Sessions) > 0 }
-	c, err := n1.tun.DialCalls(t.Context(), "dc2")
+	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,15 +27,15 @@ type Target struct {
 
 // DialerConfig configures a Dialer.
 type DialerConfig struct {
-	Identity *tlsutil.Identity // required; its Peer gives the own datacenter
-	Book     *Book             // required
+	Identity    *tlsutil.Identity  // required; its Peer gives the own datacenter
+	AddressBook *SharedAddressBook // required
 	// DialTCP opens the TCP connection; addr is ip:port. Default: a net.Dialer's DialContext.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
 	// LookupIP gives the addresses of a DNS name. Default: net.DefaultResolver.
 	LookupIP func(ctx context.Context, host string) ([]net.IP, error)
 	// Stagger is how long a hop may take before the next one is tried in parallel. When one fails, the next is tried at
 	// once. Default (0): 250 ms.
-	Stagger time.Duration
+	AttemptDelay time.Duration
 	// AttemptTimeout bounds TCP and TLS of one address, and the lookup of one name. Default (0): 5 s.
 	AttemptTimeout time.Duration
 	// Mode says which hops to other datacenters are tried first. Default (""): ModeLocal.
@@ -62,10 +62,10 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	if cfg.Identity == nil {
 		errs = append(errs, errors.New("no Identity"))
 	}
-	if cfg.Book == nil {
+	if cfg.AddressBook == nil {
 		errs = append(errs, errors.New("no Book"))
 	}
-	if cfg.Stagger < 0 || cfg.AttemptTimeout < 0 {
+	if cfg.AttemptDelay < 0 || cfg.AttemptTimeout < 0 {
 		errs = append(errs, errors.New("Stagger and AttemptTimeout must not be negative"))
 	}
 	if err := cfg.Mode.Check(); err != nil {
@@ -82,12 +82,12 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 			return net.DefaultResolver.LookupIP(ctx, "ip", host)
 		}
 	}
-	cfg.Stagger = cmp.Or(cfg.Stagger, 250*time.Millisecond)
+	cfg.AttemptDelay = cmp.Or(cfg.AttemptDelay, 250*time.Millisecond)
 	cfg.AttemptTimeout = cmp.Or(cfg.AttemptTimeout, 5*time.Second)
 	cfg.Mode = cmp.Or(cfg.Mode, ModeLocal)
 	p := cfg.Identity.Peer()
 	return &Dialer{
-		cfg: cfg, dc: p.DC, node: p.Node, paths: newPaths(cfg.Book, p.DC, cfg.Mode),
+		cfg: cfg, dc: p.DC, node: p.Node, paths: newPaths(cfg.AddressBook, p.DC, cfg.Mode),
 		names: newResolver(cfg.LookupIP, cfg.AttemptTimeout), log: orDiscard(cfg.Logger),
 	}, nil
 }
@@ -120,19 +120,19 @@ func (d *Dialer) Dial(ctx context.Context, t Target, alpn ...string) (*tls.Conn,
 	return d.dialHops(ctx, t, hops, alpn)
 }
 
-func (d *Dialer) dialHops(ctx context.Context, t Target, hops []Hop, alpn []string) (*tls.Conn, error) {
+func (d *Dialer) dialHops(ctx context.Context, t Target, hops []Path, alpn []string) (*tls.Conn, error) {
 	if len(alpn) == 0 || slices.Contains(alpn, "") {
 		return nil, errors.New("dial: at least one protocol id is needed, and none may be empty")
 	}
 	a := &attempt{d: d, dc: t.DC, sni: tlsutil.ServerName(t.Node, t.DC, d.cfg.Identity.Domain()), alpn: alpn}
-	conn, won, errs := race(ctx, len(hops), d.cfg.Stagger,
+	conn, won, errs := race(ctx, len(hops), d.cfg.AttemptDelay,
 		func(ctx context.Context, i int) (*tls.Conn, error) { return a.hop(ctx, hops[i]) }, closeConn)
 	if won {
 		return conn, nil
 	}
 	de := &DialError{Target: t, SNI: a.sni, own: t.DC == d.dc}
 	for i, err := range errs {
-		de.Hops = append(de.Hops, HopError{hops[i], err})
+		de.Paths = append(de.Paths, PathError{hops[i], err})
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w (%w)", de, context.Cause(ctx))
@@ -141,7 +141,7 @@ func (d *Dialer) dialHops(ctx context.Context, t Target, hops []Hop, alpn []stri
 }
 
 // hops gives the ways to t, in the order to try them.
-func (d *Dialer) hops(t Target) ([]Hop, error) {
+func (d *Dialer) hops(t Target) ([]Path, error) {
 	if err := tlsutil.CheckLabel(t.DC); err != nil {
 		return nil, fmt.Errorf("dial: datacenter: %w", err)
 	}
@@ -150,23 +150,23 @@ func (d *Dialer) hops(t Target) ([]Hop, error) {
 			return nil, fmt.Errorf("dial: node: %w", err)
 		}
 	}
-	routes := d.cfg.Book.Load()
-	var hops []Hop
+	routes := d.cfg.AddressBook.Load()
+	var hops []Path
 	switch {
 	case t.DC != d.dc:
-		if hops = routes.Hops[t.DC]; len(hops) == 0 {
+		if hops = routes.Paths[t.DC]; len(hops) == 0 {
 			return nil, fmt.Errorf("%w to datacenter %s: the address book has no gateway for it; "+
 				"check that it is federated and that one of its gateways is healthy", ErrNoPath, t.DC)
 		}
 	case t.Addr != "":
-		return []Hop{{Addr: t.Addr, Via: viaServer}}, nil
+		return []Path{{Addr: t.Addr, Via: viaServer}}, nil
 	case t.Node != "":
 		addr := routes.Servers[t.Node]
 		if addr == "" {
 			return nil, fmt.Errorf("%w to server %s: it is no known server of this datacenter, %s; check that it runs and has joined",
 				ErrNoPath, t.Node, d.dc)
 		}
-		return []Hop{{Addr: addr, Via: viaServer}}, nil
+		return []Path{{Addr: addr, Via: viaServer}}, nil
 	default:
 		if hops = d.localServers(routes); len(hops) == 0 {
 			return nil, fmt.Errorf("%w to a server of this datacenter, %s: none is known; check that it has joined the others",
@@ -180,7 +180,7 @@ func (d *Dialer) hops(t Target) ([]Hop, error) {
 const viaServer = "server"
 
 // localServers lists the servers of the own datacenter by name, this one last.
-func (d *Dialer) localServers(r *Routes) []Hop {
+func (d *Dialer) localServers(r *AddressBook) []Path {
 	names := make([]string, 0, len(r.Servers))
 	for n := range r.Servers {
 		names = append(names, n)
@@ -194,9 +194,9 @@ func (d *Dialer) localServers(r *Routes) []Hop {
 		}
 		return cmp.Compare(a, b)
 	})
-	hops := make([]Hop, len(names))
+	hops := make([]Path, len(names))
 	for i, n := range names {
-		hops[i] = Hop{Addr: r.Servers[n], Via: viaServer}
+		hops[i] = Path{Addr: r.Servers[n], Via: viaServer}
 	}
 	return hops
 }
@@ -206,7 +206,7 @@ func (d *Dialer) localServers(r *Routes) []Hop {
 func (d *Dialer) Paths() []PathStatus { return d.paths.status() }
 
 // Ways tells the same of all hops to one other datacenter, in the order in which a dial would try them now.
-func (d *Dialer) Ways(dc string) []PathStatus { return d.paths.ways(dc) }
+func (d *Dialer) PathsTo(dc string) []PathStatus { return d.paths.ways(dc) }
 
 // Unreachable lists, in no order, the other datacenters of which some hop was tried and none works, as the last dials, probes and
 // echoes found: a dial would tell for sure. changed is closed when that may be otherwise.

@@ -38,10 +38,10 @@ func echoNode(t testing.TB, a *authority, name string) (*node, *gatewayDouble) {
 	return n, newGatewayDouble(t, listen(t), "dc2", map[string]string{name: n.addr})
 }
 
-func hops(addrs ...string) *Routes {
-	r := &Routes{Hops: map[string][]Hop{}}
+func hops(addrs ...string) *AddressBook {
+	r := &AddressBook{Paths: map[string][]Path{}}
 	for _, a := range addrs {
-		r.Hops["dc2"] = append(r.Hops["dc2"], Hop{Addr: a, Via: "remote"})
+		r.Paths["dc2"] = append(r.Paths["dc2"], Path{Addr: a, Via: "remote"})
 	}
 	return r
 }
@@ -90,7 +90,7 @@ func TestDialThroughGateway(t *testing.T) {
 func TestDialDeadGatewayCostsNothing(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
-	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = time.Hour })
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = time.Hour })
 	dead := closedPort(t)
 	n.book.Store(hops(dead, gw.addr))
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
@@ -103,7 +103,7 @@ func TestDialDeadGatewayCostsNothing(t *testing.T) {
 	if i < 0 || paths[i].Failures != 1 || !strings.Contains(paths[i].LastError, "refused") {
 		t.Errorf("paths: %+v", paths)
 	}
-	if order := n.d.paths.order("dc2", n.book.Load().Hops["dc2"], time.Now()); order[0].Addr != gw.addr {
+	if order := n.d.paths.order("dc2", n.book.Load().Paths["dc2"], time.Now()); order[0].Addr != gw.addr {
 		t.Errorf("the dead gateway is still tried first: %v", order)
 	}
 }
@@ -114,7 +114,7 @@ func TestDialSilentGatewayCostsAStagger(t *testing.T) {
 	silent := newGatewayDouble(t, listen(t), "dc2", nil)
 	silent.freeze(true)
 	const stagger = 2 * time.Second // so long no machine stands still, and the second dial goes to one gateway only
-	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.Stagger = stagger })
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = stagger })
 	n.book.Store(hops(silent.addr, gw.addr))
 	for i, least := range []time.Duration{stagger, 0} {
 		start := time.Now()
@@ -232,7 +232,7 @@ func TestDialAnyLocalServer(t *testing.T) {
 	a := newAuthority(t)
 	srv, _ := echoNode(t, a, "srv2")
 	n := newNode(t, a, "srv1", "dc2") // first by name, but oneself comes last
-	n.book.Store(&Routes{Servers: map[string]string{"srv1": closedPort(t), "srv2": srv.addr}})
+	n.book.Store(&AddressBook{Servers: map[string]string{"srv1": closedPort(t), "srv2": srv.addr}})
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestDialAnyLocalServer(t *testing.T) {
 }
 
 func TestNewDialerRefuses(t *testing.T) {
-	_, err := NewDialer(DialerConfig{Stagger: -1})
+	_, err := NewDialer(DialerConfig{AttemptDelay: -1})
 	for _, want := range []string{"Identity", "Book", "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not mention %s", err, want)

@@ -24,18 +24,18 @@ var ErrNoPath = errors.New("no path")
 type DialError struct {
 	Target Target
 	SNI    string
-	Hops   []HopError // in the order tried
-	own    bool       // the target's datacenter is the dialer's own
+	Paths  []PathError // in the order tried
+	own    bool        // the target's datacenter is the dialer's own
 }
 
-// HopError is how dialing through one hop failed. Err is one error, or the joined errors of all addresses of a DNS name.
-type HopError struct {
-	Hop Hop
-	Err error
+// PathError is how dialing through one hop failed. Err is one error, or the joined errors of all addresses of a DNS name.
+type PathError struct {
+	Path Path
+	Err  error
 }
 
-func (e HopError) Error() string {
-	what := e.Hop.Via
+func (e PathError) Error() string {
+	what := e.Path.Via
 	switch what {
 	case "":
 		what = "hop"
@@ -44,15 +44,15 @@ func (e HopError) Error() string {
 	case "configured":
 		what += " address"
 	}
-	return what + " " + e.Hop.Addr + ": " + oneLine(e.Err)
+	return what + " " + e.Path.Addr + ": " + oneLine(e.Err)
 }
 
-func (e HopError) Unwrap() error { return e.Err }
+func (e PathError) Unwrap() error { return e.Err }
 
 func (e *DialError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "dial %s in datacenter %s: ", e.SNI, e.Target.DC)
-	for i, h := range e.Hops {
+	for i, h := range e.Paths {
 		if i > 0 {
 			b.WriteString("; ")
 		}
@@ -65,8 +65,8 @@ func (e *DialError) Error() string {
 }
 
 func (e *DialError) Unwrap() []error {
-	errs := make([]error, len(e.Hops))
-	for i, h := range e.Hops {
+	errs := make([]error, len(e.Paths))
+	for i, h := range e.Paths {
 		errs[i] = h
 	}
 	return errs
@@ -74,7 +74,7 @@ func (e *DialError) Unwrap() []error {
 
 // Timeout says whether time was what ran out, for every hop.
 func (e *DialError) Timeout() bool {
-	for _, h := range e.Hops {
+	for _, h := range e.Paths {
 		if !isTimeout(h.Err) {
 			return false
 		}
@@ -127,7 +127,7 @@ func (e *stageError) Unwrap() error { return e.err }
 func (e *DialError) hint() string {
 	var best *stageError
 	rank := map[stage]int{stageResolve: 0, stageConnect: 1, stageHandshake: 2, stageProtocol: 3}
-	for _, h := range e.Hops {
+	for _, h := range e.Paths {
 		var s *stageError
 		if errors.As(h.Err, &s) && (best == nil || rank[s.stage] > rank[best.stage]) {
 			best = s

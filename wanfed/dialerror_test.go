@@ -21,21 +21,21 @@ func TestDialErrors(t *testing.T) {
 	dead := closedPort(t)
 	for _, tt := range []struct {
 		name   string
-		routes *Routes
+		routes *AddressBook
 		target Target
 		alpn   []string
 		want   []string // in the error's text
 		is     error
 	}{
 		{"unknown datacenter", hops(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
-		{"unknown server", &Routes{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
-		{"no server", &Routes{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
+		{"unknown server", &AddressBook{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
+		{"no server", &AddressBook{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
 		{"no datacenter", hops(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
 		{"bad node", hops(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
 		{"no protocol", hops(gw.addr), Target{DC: "dc2"}, []string{}, []string{"protocol id"}, nil},
 		{"refused", hops(dead), Target{DC: "dc2"}, nil,
 			[]string{"server.dc2.wanfed", "dc2", "remote gateway " + dead + ": connect: connection refused", "firewall"}, nil},
-		{"refused here", &Routes{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
+		{"refused here", &AddressBook{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
 			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
 		{"two hops", hops(dead, silent.addr), Target{DC: "dc2"}, nil,
 			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
@@ -48,7 +48,7 @@ func TestDialErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
 				if tt.is == context.DeadlineExceeded {
-					c.AttemptTimeout, c.Stagger = 1500*time.Millisecond, 20*time.Millisecond
+					c.AttemptTimeout, c.AttemptDelay = 1500*time.Millisecond, 20*time.Millisecond
 				}
 			})
 			n.book.Store(tt.routes)

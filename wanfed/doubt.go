@@ -14,8 +14,8 @@ import (
 // Bounds of how long the opening of a stream, an echo or a call may go unanswered before its connection is doubted. Between them it
 // is two round trips of the path.
 const (
-	MinPatience = 150 * time.Millisecond
-	MaxPatience = time.Second
+	MinProbeTimeout = 150 * time.Millisecond
+	MaxProbeTimeout = time.Second
 )
 
 // errSilentSession says that a session was found dead long before its keepalive would have found it.
@@ -27,13 +27,13 @@ func (s *session) patience() time.Duration { return s.t.cfg.Dialer.patience(path
 // since a handshake may be slow for other reasons. That through an own gateway took two: the gateway connects to the next one meanwhile.
 func (d *Dialer) patience(p *pathConn) time.Duration {
 	two := p.rtt
-	if !p.hop.Own {
+	if !p.hop.Local {
 		two *= 2
 	}
 	if m := d.paths.measured(p.dc, p.hop.Addr); m > 0 {
 		two = min(two, 2*m)
 	}
-	return min(max(two, MinPatience), MaxPatience)
+	return min(max(two, MinProbeTimeout), MaxProbeTimeout)
 }
 
 // test asks the peer of a session for a sign of life. When none comes in twice the session's patience, the next stream goes another
@@ -70,14 +70,14 @@ func (s *session) test(ctx context.Context) <-chan struct{} {
 }
 
 // elsewhere gives the ways to to, the one that c took last: it may be another one behind the first gateway.
-func (d *Dialer) elsewhere(c *tls.Conn, to Target) []Hop {
+func (d *Dialer) elsewhere(c *tls.Conn, to Target) []Path {
 	hops, err := d.hops(to)
 	p := pathOf(c)
 	if err != nil || p == nil || to.DC == d.dc {
 		return nil
 	}
 	hops = slices.Clone(hops)
-	slices.SortStableFunc(hops, func(a, b Hop) int {
+	slices.SortStableFunc(hops, func(a, b Path) int {
 		switch {
 		case a.Addr == p.hop.Addr && b.Addr != p.hop.Addr:
 			return 1

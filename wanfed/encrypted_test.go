@@ -24,7 +24,7 @@ func TestEncryptedGossip(t *testing.T) {
 			far := start(newNode(t, a, "srv1", "dc2"))
 			for _, pair := range [][2]*node{{near, far}, {far, near}} {
 				gw := newGatewayDouble(t, listen(t), pair[1].dc, map[string]string{"srv1": pair[1].addr})
-				pair[0].book.Store(&Routes{Hops: map[string][]Hop{pair[1].dc: {{Addr: gw.addr, Via: "remote"}}}})
+				pair[0].book.Store(&AddressBook{Paths: map[string][]Path{pair[1].dc: {{Addr: gw.addr, Via: "remote"}}}})
 			}
 			keys := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
 			x, xKeys, _ := encryptedMember(t, near, keys[0])

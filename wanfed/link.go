@@ -198,17 +198,17 @@ func (l *link) expire(limit time.Duration) {
 }
 
 // ways is what the book says about reaching the target.
-func (l *link) ways() []Hop {
+func (l *link) ways() []Path {
 	r := l.t.book.Load()
 	if l.to.dc != l.t.own.DC {
-		return r.Hops[l.to.dc]
+		return r.Paths[l.to.dc]
 	}
-	return []Hop{{Addr: r.Servers[l.to.node]}}
+	return []Path{{Addr: r.Servers[l.to.node]}}
 }
 
 // waitRetry waits out a back-off, but not longer than until the book has other ways than those that just failed, or until
 // another dial of the datacenter has worked. Two links must not wake each other without a pause: the shortest back-off stays.
-func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Hop) {
+func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	var worked <-chan struct{}

@@ -80,7 +80,7 @@ func (l *link) use(ctx context.Context, c *tls.Conn) (settled bool, err error) {
 		err = lc.pump(ctx)
 		settled = time.Since(lc.began) >= l.t.tm.settled
 		if errors.Is(err, errSilent) || isTimeout(err) {
-			l.t.cfg.Dialer.Broke(lc.c, err)
+			l.t.cfg.Dialer.ReportFailure(lc.c, err)
 		}
 		next = lc.next
 	}

@@ -64,7 +64,7 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 		}
 		silent.Store(true)
 		send(t, t1, "srv1.dc2", "y")
-		time.Sleep(4 * MinPatience) // the second connection is no better
+		time.Sleep(4 * MinProbeTimeout) // the second connection is no better
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
 			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
 		}
@@ -101,11 +101,11 @@ func TestTooManyQuietLinks(t *testing.T) {
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
 		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *timing) { tm.quietLinks = 2 })
-		t1, r := n1.tun.Transport(PoolWAN), &Routes{Hops: map[string][]Hop{}}
+		t1, r := n1.tun.Transport(PoolWAN), &AddressBook{Paths: map[string][]Path{}}
 		dcs := []string{"dc2", "dc3", "dc4", "dc5"}
 		for i, dc := range append(dcs, "dc6") {
 			n := newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i)))
-			r.Hops[dc] = []Hop{{Addr: n.addr}}
+			r.Paths[dc] = []Path{{Addr: n.addr}}
 		}
 		n1.book.Store(r)
 		connected := func() (out []string) {
@@ -161,7 +161,7 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
 		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
-		r, far := &Routes{Hops: map[string][]Hop{}}, map[string]string{}
+		r, far := &AddressBook{Paths: map[string][]Path{}}, map[string]string{}
 		for i, dc := range []string{"dc2", "dc3", "dc4"} {
 			far[dc] = newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i))).addr
 		}
@@ -171,8 +171,8 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 			g.far, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
-		hop := func(i int) Hop { return Hop{Addr: gws[i].addr, Via: "own", Own: true} }
-		r.Hops["dc2"], r.Hops["dc3"], r.Hops["dc4"] = []Hop{hop(0), hop(1)}, []Hop{hop(0), hop(1)}, []Hop{hop(1)}
+		hop := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }
+		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{hop(0), hop(1)}, []Path{hop(0), hop(1)}, []Path{hop(1)}
 		n1.book.Store(r)
 		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
 		send(t, t1, "srv1.dc3", "x")
@@ -184,7 +184,7 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 		over := func() (out []string) {
 			for _, l := range n1.tun.Stats().Links {
 				if !l.ConnectedSince.IsZero() {
-					out = append(out, l.Hop.Addr)
+					out = append(out, l.Path.Addr)
 				}
 			}
 			return out

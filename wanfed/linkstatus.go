@@ -13,7 +13,7 @@ import (
 // failed records err, and logs it when it is news.
 func (l *link) failed(err error) {
 	l.mu.Lock()
-	gateway := l.st.Hop.Addr
+	gateway := l.st.Path.Addr
 	news := !l.failing
 	l.failing = true
 	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
@@ -51,7 +51,7 @@ func (l *link) closed() {
 func (l *link) using(p *pathConn, proto string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.st.Hop, l.st.Protocol = p.hop, proto
+	l.st.Path, l.st.Protocol = p.hop, proto
 	l.st.ConnectedSince, l.st.RTT = time.Time{}, 0
 }
 

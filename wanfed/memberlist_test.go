@@ -104,7 +104,7 @@ func TestMemberlistOverTheTunnel(t *testing.T) {
 	w.gws["dc2"].stop()
 	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
 		r := *w.nodes[name].book.Load()
-		r.Hops = nil
+		r.Paths = nil
 		w.nodes[name].book.Store(&r)
 	}
 	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")

@@ -26,9 +26,9 @@ func (m Mode) Check() error {
 }
 
 // class is what a hop's kind counts in m: a hop of a lower class is tried before any of a higher one.
-func (m Mode) class(h Hop) int {
+func (m Mode) class(h Path) int {
 	switch {
-	case m == ModeAuto, (m == ModeRemote) != h.Own:
+	case m == ModeAuto, (m == ModeRemote) != h.Local:
 		return 0
 	}
 	return 1

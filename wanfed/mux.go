@@ -38,7 +38,7 @@ type MuxConfig struct {
 	// names none (LOCAL) it is the sender's own. Others must send no header. Default: nobody sends one.
 	ProxyFrom []netip.Prefix
 	// Heard, if not nil, is called for each connection that was let in, with who opened it. It must not block.
-	Heard  func(tlsutil.Peer)
+	OnPeer func(tlsutil.Peer)
 	Logger *slog.Logger // default: nothing is logged
 }
 
@@ -250,8 +250,8 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, own *counted, cfg *tls.Con
 		closeConn(c)
 		return
 	}
-	if m.cfg.Heard != nil {
-		m.cfg.Heard(p)
+	if m.cfg.OnPeer != nil {
+		m.cfg.OnPeer(p)
 	}
 	m.log.Debug("connection accepted", "peer", p, "alpn", r.alpn, "remote", raw.RemoteAddr())
 	m.opened(r, 1)

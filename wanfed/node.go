@@ -35,11 +35,11 @@ type NodeConfig struct {
 // the program's own, Tunnel.Stats), and build them one by one where other wiring is needed. The fields are not changed after
 // NewNode. All methods may be called from any goroutine.
 type Node struct {
-	Book   *Book // written only by SetServer and SetGateways
-	Dialer *Dialer
-	Prober *Prober
-	Mux    *Mux
-	Tunnel *Tunnel
+	AddressBook *SharedAddressBook // written only by SetServer and SetGateways
+	Dialer      *Dialer
+	Prober      *Prober
+	Mux         *Mux
+	Tunnel      *Tunnel
 
 	own tlsutil.Peer
 
@@ -55,14 +55,14 @@ func NewNode(cfg NodeConfig) (*Node, error) {
 	if cfg.Identity == nil {
 		return nil, errors.New("node: no Identity")
 	}
-	n := &Node{Book: &Book{}, own: cfg.Identity.Peer()}
-	n.Book.Store(&Routes{Servers: map[string]string{}, Hops: map[string][]Hop{}})
+	n := &Node{AddressBook: &SharedAddressBook{}, own: cfg.Identity.Peer()}
+	n.AddressBook.Store(&AddressBook{Servers: map[string]string{}, Paths: map[string][]Path{}})
 	errs := []error{cfg.Identity.CheckHolder(tlsutil.RoleServer, n.own.Node, n.own.DC)}
 	for _, dc := range slices.Sorted(maps.Keys(cfg.Gateways)) {
 		errs = append(errs, n.SetGateways(dc, cfg.Gateways[dc]...))
 	}
 	var err1, err2, err3, err4 error
-	n.Dialer, err1 = NewDialer(DialerConfig{Identity: cfg.Identity, Book: n.Book, Logger: cfg.Logger})
+	n.Dialer, err1 = NewDialer(DialerConfig{Identity: cfg.Identity, AddressBook: n.AddressBook, Logger: cfg.Logger})
 	n.Mux, err2 = NewMux(MuxConfig{Identity: cfg.Identity, Logger: cfg.Logger})
 	if errs = append(errs, err1, err2); err1 == nil && err2 == nil {
 		n.Tunnel, err3 = NewTunnel(TunnelConfig{
@@ -100,7 +100,7 @@ func (n *Node) SetServer(member, addr string) {
 	if wan && dc != n.own.DC || tlsutil.CheckLabel(node) != nil {
 		return
 	}
-	n.change(func(r *Routes) {
+	n.change(func(r *AddressBook) {
 		r.Servers = maps.Clone(r.Servers)
 		if r.Servers[node] = addr; addr == "" {
 			delete(r.Servers, node)
@@ -115,32 +115,32 @@ func (n *Node) SetGateways(dc string, addrs ...string) error {
 	if dc == n.own.DC {
 		errs = append(errs, errors.New("this is the own datacenter, whose nodes are dialed directly"))
 	}
-	var hops []Hop
+	var hops []Path
 	for _, addr := range addrs {
 		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" || port == "0" {
 			errs = append(errs, fmt.Errorf("%q is no host:port", addr))
 		}
-		hops = append(hops, Hop{Addr: addr, Via: viaConfigured})
+		hops = append(hops, Path{Addr: addr, Via: viaConfigured})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("gateways to datacenter %q: %w", dc, err)
 	}
-	n.change(func(r *Routes) {
-		r.Hops = maps.Clone(r.Hops)
-		if r.Hops[dc] = hops; len(hops) == 0 {
-			delete(r.Hops, dc)
+	n.change(func(r *AddressBook) {
+		r.Paths = maps.Clone(r.Paths)
+		if r.Paths[dc] = hops; len(hops) == 0 {
+			delete(r.Paths, dc)
 		}
 	})
 	return nil
 }
 
 // change stores what f makes of a copy of the routes; f copies the maps that it changes.
-func (n *Node) change(f func(*Routes)) {
+func (n *Node) change(f func(*AddressBook)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r := *n.Book.Load()
+	r := *n.AddressBook.Load()
 	f(&r)
-	n.Book.Store(&r)
+	n.AddressBook.Store(&r)
 }
 
 // AnyServer is what a pool joins to reach another datacenter: any server of it that answers. It has the form that memberlist

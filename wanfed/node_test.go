@@ -37,7 +37,7 @@ func TestNodesGossip(t *testing.T) {
 	a2.SetServer("b.dc2", addrB2)
 	b2.SetServer("a.dc2", addr2)
 	a2.SetServer("a.dc1", "192.0.2.9:1") // of another datacenter: no news for the book
-	if got := slices.Sorted(maps.Keys(a2.Book.Load().Servers)); !slices.Equal(got, []string{"b"}) {
+	if got := slices.Sorted(maps.Keys(a2.AddressBook.Load().Servers)); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("servers in the book: %v", got)
 	}
 
@@ -76,7 +76,7 @@ func TestNodeSetGateways(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := n.Book.Changed()
+	changed := n.AddressBook.Changed()
 	if err := n.SetGateways("dc3", "192.0.2.1:8443", "[2001:db8::1]:8443"); err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +85,11 @@ func TestNodeSetGateways(t *testing.T) {
 	default:
 		t.Error("nobody was told of the change")
 	}
-	if got := n.Book.Load().Hops; len(got) != 2 || len(got["dc3"]) != 2 || got["dc3"][1].Addr != "[2001:db8::1]:8443" {
+	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 || got["dc3"][1].Addr != "[2001:db8::1]:8443" {
 		t.Errorf("hops: %v", got)
 	}
-	if err := n.SetGateways("dc2"); err != nil || len(n.Book.Load().Hops) != 1 {
-		t.Errorf("dc2 is not forgotten: %v, %v", n.Book.Load().Hops, err)
+	if err := n.SetGateways("dc2"); err != nil || len(n.AddressBook.Load().Paths) != 1 {
+		t.Errorf("dc2 is not forgotten: %v, %v", n.AddressBook.Load().Paths, err)
 	}
 	for want, f := range map[string]func() error{
 		"own datacenter": func() error { return n.SetGateways("dc1", "192.0.2.1:1") },

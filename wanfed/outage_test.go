@@ -39,7 +39,7 @@ func TestBookChangeEndsTheBackOff(t *testing.T) {
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	good := n1.book.Load()
-	n1.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: closedPort(t)}}}})
+	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: closedPort(t)}}}})
 	send(t, t1, "srv1.dc2", "x")
 	eventually(t, "a failed dial", 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() })
 	n1.book.Store(good)
@@ -54,7 +54,7 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
-	r.Hops = map[string][]Hop{"dc2": {{Addr: w.gws["dc2"].addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
@@ -73,7 +73,7 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 		}
 		break
 	}
-	if l := n1.tun.Stats().Links[0]; l.Hop.Addr != second.addr || !strings.Contains(l.LastError, "stopped answering") {
+	if l := n1.tun.Stats().Links[0]; l.Path.Addr != second.addr || !strings.Contains(l.LastError, "stopped answering") {
 		t.Errorf("link: %+v", l)
 	}
 	for _, p := range n1.d.Paths() {
@@ -89,7 +89,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	first, second := w.gws["dc2"], newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
-	r.Hops = map[string][]Hop{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
@@ -98,7 +98,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 	eventually(t, "an echo", 10*time.Second, echoes)
 	first.freeze(true)
 	eventually(t, "the link is over the second gateway", 10*time.Second, func() bool {
-		return n1.tun.Stats().Links[0].Hop.Addr == second.addr
+		return n1.tun.Stats().Links[0].Path.Addr == second.addr
 	})
 	send(t, t1, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
@@ -111,7 +111,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 	}
 	eventually(t, "an echo over the second gateway", 10*time.Second, echoes)
 	// One way, silent for a moment: what is dialed beside it is silent too, and the connection goes on when it answers.
-	r.Hops = map[string][]Hop{"dc2": {{Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	second.freeze(true)
 	send(t, t1, "srv1.dc2", "three")
@@ -129,7 +129,7 @@ func TestBlackHole(t *testing.T) {
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
 	hole := blackHole(t, w.a, "srv1", "dc2")
 	r := *n1.book.Load()
-	r.Hops = map[string][]Hop{"dc2": {{Addr: hole}}, "dc3": r.Hops["dc3"]}
+	r.Paths = map[string][]Path{"dc2": {{Addr: hole}}, "dc3": r.Paths["dc3"]}
 	n1.book.Store(&r)
 	packet := make([]byte, 1400)
 	var each []time.Duration
@@ -189,7 +189,7 @@ func TestStreamLeavesAFrozenGateway(t *testing.T) {
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	first := w.gws["dc2"]
 	r := *n1.book.Load()
-	r.Hops = map[string][]Hop{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {
@@ -213,7 +213,7 @@ func TestStreamLeavesAFrozenGateway(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("the stream took %v", took)
 	}
-	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != second.addr {
+	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", s)
 	}
 	for _, p := range n1.d.Paths() {

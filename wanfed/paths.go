@@ -11,10 +11,10 @@ import (
 
 // PathStatus is what is known about reaching one datacenter through one hop: from dials, probes and echoes.
 type PathStatus struct {
-	DC   string
-	Addr string // of the hop, as in the address book
-	Via  string // what the hop is; "server" for a server of the own datacenter
-	Own  bool   // a gateway of the own datacenter
+	DC    string
+	Addr  string // of the hop, as in the address book
+	Via   string // what the hop is; "server" for a server of the own datacenter
+	Local bool   // a gateway of the own datacenter
 
 	Health      PathHealth
 	LastSuccess time.Time     // zero: never
@@ -45,14 +45,14 @@ type pathKey struct{ dc, addr string }
 
 // paths remembers the evidence about each (datacenter, hop) of the book, and nothing about others.
 type paths struct {
-	book  *Book
+	book  *SharedAddressBook
 	ownDC string
 	mode  Mode
 	wake  chan struct{} // size 1: for the Prober, a path failed
 
 	mu     sync.Mutex
 	known  map[pathKey]*pathState
-	seen   *Routes                  // that known was last reduced to
+	seen   *AddressBook             // that known was last reduced to
 	turned map[string]chan struct{} // by datacenter; closed and removed when a hop to it has become good
 	hold   time.Duration            // how long a failure counts: see evidence.suspect
 	health chan struct{}            // closed and replaced when a hop's health changes
@@ -65,7 +65,7 @@ type pathState struct {
 	spread float64   // 0 to 1: of the time to the next one
 }
 
-func newPaths(book *Book, ownDC string, mode Mode) *paths {
+func newPaths(book *SharedAddressBook, ownDC string, mode Mode) *paths {
 	return &paths{
 		book: book, ownDC: ownDC, mode: mode, wake: make(chan struct{}, 1),
 		known: map[pathKey]*pathState{}, turned: map[string]chan struct{}{}, hold: penalty, health: make(chan struct{}),
@@ -73,7 +73,7 @@ func newPaths(book *Book, ownDC string, mode Mode) *paths {
 }
 
 // stateLocked returns the entry of (dc, hop), nil when the book has no such hop.
-func (p *paths) stateLocked(dc string, hop Hop) *pathState {
+func (p *paths) stateLocked(dc string, hop Path) *pathState {
 	p.reduceLocked()
 	k := pathKey{dc, hop.Addr}
 	s := p.known[k]
@@ -82,7 +82,7 @@ func (p *paths) stateLocked(dc string, hop Hop) *pathState {
 		p.known[k] = s
 	}
 	if s != nil {
-		s.Via, s.Own = hop.Via, hop.Own
+		s.Via, s.Local = hop.Via, hop.Local
 	}
 	return s
 }
@@ -101,7 +101,7 @@ func (p *paths) reduceLocked() {
 	p.seen = routes
 }
 
-func inBook(r *Routes, dc, addr, ownDC string) bool {
+func inBook(r *AddressBook, dc, addr, ownDC string) bool {
 	if dc == ownDC {
 		for _, a := range r.Servers {
 			if a == addr {
@@ -110,11 +110,11 @@ func inBook(r *Routes, dc, addr, ownDC string) bool {
 		}
 		return false
 	}
-	return slices.ContainsFunc(r.Hops[dc], func(h Hop) bool { return h.Addr == addr })
+	return slices.ContainsFunc(r.Paths[dc], func(h Path) bool { return h.Addr == addr })
 }
 
 // update changes the entry of (dc, hop), if the book has it. It wakes who waits for what changed.
-func (p *paths) update(dc string, hop Hop, change func(*pathState)) {
+func (p *paths) update(dc string, hop Path, change func(*pathState)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stateLocked(dc, hop)
@@ -143,7 +143,7 @@ func (p *paths) update(dc string, hop Hop, change func(*pathState)) {
 
 // worked notes a success of (dc, hop). addr is what was dialed, "" for an echo on an open connection; rtt is the round trip
 // that it measured.
-func (p *paths) worked(dc string, hop Hop, addr string, rtt time.Duration, change func(*pathState)) {
+func (p *paths) worked(dc string, hop Path, addr string, rtt time.Duration, change func(*pathState)) {
 	now := time.Now()
 	p.update(dc, hop, func(s *pathState) {
 		s.evidence.worked(now, rtt)
@@ -158,7 +158,7 @@ func (p *paths) worked(dc string, hop Hop, addr string, rtt time.Duration, chang
 }
 
 // failed notes a failure of (dc, hop).
-func (p *paths) failed(dc string, hop Hop, err error, change func(*pathState)) {
+func (p *paths) failed(dc string, hop Path, err error, change func(*pathState)) {
 	now := time.Now()
 	p.update(dc, hop, func(s *pathState) {
 		s.evidence.failed(now)
@@ -188,7 +188,7 @@ func (p *paths) setHold(d time.Duration) {
 
 // scorerLocked compares hops to dc by what is known now.
 func (p *paths) scorerLocked(dc string, now time.Time) scorer {
-	return scorer{mode: p.mode, hold: p.hold, now: now, of: func(h Hop) evidence {
+	return scorer{mode: p.mode, hold: p.hold, now: now, of: func(h Path) evidence {
 		if s := p.known[pathKey{dc, h.Addr}]; s != nil {
 			return s.evidence
 		}
@@ -197,14 +197,14 @@ func (p *paths) scorerLocked(dc string, now time.Time) scorer {
 }
 
 // order is scorer.order with what is known now.
-func (p *paths) order(dc string, hops []Hop, now time.Time) []Hop {
+func (p *paths) order(dc string, hops []Path, now time.Time) []Path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.scorerLocked(dc, now).order(hops)
 }
 
 // better is scorer.better with what is known now.
-func (p *paths) better(dc string, cur Hop, hops []Hop, now time.Time) []Hop {
+func (p *paths) better(dc string, cur Path, hops []Path, now time.Time) []Path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.scorerLocked(dc, now).better(cur, hops)
@@ -287,13 +287,13 @@ func (p *paths) ways(dc string) []PathStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reduceLocked()
-	hops := p.scorerLocked(dc, time.Now()).order(p.seen.Hops[dc])
+	hops := p.scorerLocked(dc, time.Now()).order(p.seen.Paths[dc])
 	out := make([]PathStatus, 0, len(hops))
 	for _, h := range hops {
 		if s := p.known[pathKey{dc, h.Addr}]; s != nil {
 			out = append(out, s.status())
 		} else {
-			out = append(out, PathStatus{DC: dc, Addr: h.Addr, Via: h.Via, Own: h.Own, Health: PathUntested})
+			out = append(out, PathStatus{DC: dc, Addr: h.Addr, Via: h.Via, Local: h.Local, Health: PathUntested})
 		}
 	}
 	return out

@@ -22,7 +22,7 @@ type ProberConfig struct {
 	Dialer *Dialer // required; what probes find out is its evidence
 	// Every is how long after the last success of a hop, by a dial, a probe or an echo on an open connection, it is probed. Up to a
 	// fourth is added by chance. Default (0): 20 s.
-	Every time.Duration
+	Interval time.Duration
 	// Gap is the least time between the beginnings of two probes, over all datacenters. Default (0): 500 ms.
 	Gap time.Duration
 	// Timeout bounds one probe. Default (0): 5 s.
@@ -51,10 +51,10 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 	if cfg.Dialer == nil {
 		return nil, errors.New("prober: no Dialer")
 	}
-	if cfg.Every < 0 || cfg.Gap < 0 || cfg.Timeout < 0 {
+	if cfg.Interval < 0 || cfg.Gap < 0 || cfg.Timeout < 0 {
 		return nil, errors.New("prober: Every, Gap and Timeout must not be negative")
 	}
-	cfg.Every = cmp.Or(cfg.Every, 20*time.Second)
+	cfg.Interval = cmp.Or(cfg.Interval, 20*time.Second)
 	cfg.Gap = cmp.Or(cfg.Gap, 500*time.Millisecond)
 	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
 	return &Prober{cfg: cfg, d: cfg.Dialer, log: orDiscard(cfg.Logger)}, nil
@@ -73,7 +73,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	busy := map[pathKey]bool{}
 	favour := true
 	for {
-		changed := p.d.cfg.Book.Changed()
+		changed := p.d.cfg.AddressBook.Changed()
 		plan := p.next(busy, favour)
 		if plan.found {
 			busy[plan.key] = true
@@ -110,11 +110,11 @@ func (p *Prober) next(busy map[pathKey]bool, favour bool) probePlan {
 	if len(busy) >= maxProbes {
 		return probePlan{} // one that ends wakes Run
 	}
-	return p.d.paths.plan(p.cfg.Every, busy, favour, time.Now())
+	return p.d.paths.plan(p.cfg.Interval, busy, favour, time.Now())
 }
 
 // probe probes one hop and records what that told about it.
-func (p *Prober) probe(ctx context.Context, dc string, hop Hop) {
+func (p *Prober) probe(ctx context.Context, dc string, hop Path) {
 	pctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	path, rtt, err := p.d.probe(pctx, dc, hop)
@@ -141,7 +141,7 @@ func (p *Prober) probe(ctx context.Context, dc string, hop Hop) {
 }
 
 // probe goes to any server of dc through hop and back.
-func (d *Dialer) probe(ctx context.Context, dc string, hop Hop) (path *pathConn, rtt time.Duration, err error) {
+func (d *Dialer) probe(ctx context.Context, dc string, hop Path) (path *pathConn, rtt time.Duration, err error) {
 	a := &attempt{
 		d: d, dc: dc, sni: tlsutil.ServerName("", dc, d.cfg.Identity.Domain()), alpn: []string{ProtoGossip, ProtoConsulPacket},
 	}

@@ -17,7 +17,7 @@ import (
 // probing runs a Prober of n that is quicker than the default one.
 func probing(t *testing.T, n *node) {
 	t.Helper()
-	p, err := NewProber(ProberConfig{Dialer: n.d, Every: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
+	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func probing(t *testing.T, n *node) {
 
 // way is what is known of one hop to dc2.
 func (n *node) way(addr string) PathStatus {
-	for _, w := range n.d.Ways("dc2") {
+	for _, w := range n.d.PathsTo("dc2") {
 		if w.Addr == addr {
 			return w
 		}
@@ -58,7 +58,7 @@ func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
 		t.Errorf("the hop that died: %+v", p)
 	}
 	n.book.Store(hops(unused.addr, used.addr)) // now it would be the first
-	if got := n.d.Ways("dc2"); got[0].Addr != used.addr {
+	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
 		t.Errorf("the dead hop is tried first: %+v", got)
 	}
 	turned := n.d.paths.turnedAt("dc2")
@@ -139,16 +139,16 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := &pretend{silent: tt.silent, by: map[string]int{}}
-				book := &Book{}
-				routes := &Routes{Hops: map[string][]Hop{}}
+				book := &SharedAddressBook{}
+				routes := &AddressBook{Paths: map[string][]Path{}}
 				for dc := range tt.dcs {
 					for i := range 4 {
 						name := fmt.Sprintf("dc%d", dc+2)
-						routes.Hops[name] = append(routes.Hops[name], Hop{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Own: i < 2})
+						routes.Paths[name] = append(routes.Paths[name], Path{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Local: i < 2})
 					}
 				}
 				book.Store(routes)
-				d, err := NewDialer(DialerConfig{Identity: id, Book: book, DialTCP: net.dial})
+				d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: net.dial})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,9 +185,9 @@ func TestNewAddressIsProbedAtOnce(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
 	synctest.Test(t, func(t *testing.T) {
 		net := &pretend{by: map[string]int{}}
-		book := &Book{}
+		book := &SharedAddressBook{}
 		book.Store(hops("10.0.0.1:1", "10.0.0.2:1"))
-		d, err := NewDialer(DialerConfig{Identity: id, Book: book, DialTCP: net.dial})
+		d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: net.dial})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,14 +16,14 @@ func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
-	ownHop := Hop{Addr: own.addr, Via: "own", Own: true}
-	n.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
+	ownHop := Path{Addr: own.addr, Via: "own", Local: true}
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
 	n.d.paths.worked("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
 	over := func(addr string) func() bool {
-		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Hop.Addr == addr }
+		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
 	}
 	eventually(t, "the fallback is used", 5*time.Second, over(w.gws["dc2"].addr))
 	probing(t, n)
@@ -50,7 +50,7 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 	far, remote := w.nodes["srv1.dc2"], w.gws["dc2"].addr
 	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	n := newNode(t, w.a, "srv1", "dc1", func(c *DialerConfig) {
-		c.Mode, c.Stagger = ModeAuto, 5*time.Second
+		c.Mode, c.AttemptDelay = ModeAuto, 5*time.Second
 		c.DialTCP = func(ctx context.Context, addr string) (net.Conn, error) {
 			conn, err := dialTCP(ctx, addr)
 			if err == nil && addr == own.addr {
@@ -59,11 +59,11 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 			return conn, err
 		}
 	})
-	n.book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: own.addr, Via: "own", Own: true}, {Addr: remote, Via: "remote"}}}})
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: own.addr, Via: "own", Local: true}, {Addr: remote, Via: "remote"}}}})
 	n.start(listen(t), func(tm *timing) { tm.better = 50 * time.Millisecond })
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	over := func(addr string) func() bool {
-		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Hop.Addr == addr }
+		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
 	}
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
@@ -72,7 +72,7 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 	}
 	probing(t, n)
 	eventually(t, "the far gateway is used", 10*time.Second, over(remote))
-	if ways := n.d.Ways("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
+	if ways := n.d.PathsTo("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
 		t.Errorf("ways: %+v", ways)
 	}
 	if s := n.log.String(); strings.Count(s, "moves to a better way") != 1 {

@@ -44,7 +44,7 @@ func (s *pathState) probeDue(every time.Duration) time.Time {
 // probePlan is what to probe next, or how long there is nothing to probe.
 type probePlan struct {
 	key    pathKey
-	hop    Hop
+	hop    Path
 	urgent bool
 	found  bool
 	wait   time.Duration // 0: until something changes
@@ -59,14 +59,14 @@ func (p *paths) plan(every time.Duration, busy map[pathKey]bool, favour bool, no
 	p.reduceLocked()
 	var best, other probePlan // of those favoured, and of the rest
 	var bestDue, otherDue, next time.Time
-	for dc, hops := range p.seen.Hops {
+	for dc, hops := range p.seen.Paths {
 		if dc == p.ownDC {
 			continue
 		}
 		works := p.worksLocked(dc, hops)
 		for _, h := range hops {
 			k := pathKey{dc, h.Addr}
-			if busy[k] || works && h.Rank >= RankRemembered {
+			if busy[k] || works && h.Rank >= RankCached {
 				continue
 			}
 			var due time.Time
@@ -102,9 +102,9 @@ func (p *paths) plan(every time.Duration, busy map[pathKey]bool, favour bool, no
 }
 
 // worksLocked says whether a hop to dc that somebody names works.
-func (p *paths) worksLocked(dc string, hops []Hop) bool {
+func (p *paths) worksLocked(dc string, hops []Path) bool {
 	for _, h := range hops {
-		if s := p.known[pathKey{dc, h.Addr}]; h.Rank < RankRemembered && s != nil && s.health() == PathOK {
+		if s := p.known[pathKey{dc, h.Addr}]; h.Rank < RankCached && s != nil && s.health() == PathOK {
 			return true
 		}
 	}

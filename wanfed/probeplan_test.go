@@ -62,11 +62,11 @@ func TestPlan(t *testing.T) {
 		{"no hops", "", nil, "", true, "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			book := &Book{}
-			book.Store(&Routes{Hops: map[string][]Hop{"dc2": hopsOf(tt.book), "dc1": hopsOf("z")}})
+			book := &SharedAddressBook{}
+			book.Store(&AddressBook{Paths: map[string][]Path{"dc2": hopsOf(tt.book), "dc1": hopsOf("z")}})
 			p := newPaths(book, "dc1", ModeLocal)
 			for addr, e := range tt.ev {
-				p.update("dc2", Hop{Addr: addr}, func(s *pathState) { s.evidence = e })
+				p.update("dc2", Path{Addr: addr}, func(s *pathState) { s.evidence = e })
 			}
 			busy := map[pathKey]bool{}
 			for _, r := range tt.busy {

@@ -33,9 +33,9 @@ func TestDialResumes(t *testing.T) {
 	}
 	background(t, func(ctx context.Context) error { return mux.Run(ctx, ln) })
 	gw := startGateway(t, []gateway.Route{{Match: "server.dc2.wanfed", To: []string{ln.Addr().String()}}})
-	book := &wanfed.Book{}
-	book.Store(&wanfed.Routes{Hops: map[string][]wanfed.Hop{"dc2": {{Addr: gw, Via: "remote"}}}})
-	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1"), Book: book})
+	book := &wanfed.SharedAddressBook{}
+	book.Store(&wanfed.AddressBook{Paths: map[string][]wanfed.Path{"dc2": {{Addr: gw, Via: "remote"}}}})
+	dialer, err := wanfed.NewDialer(wanfed.DialerConfig{Identity: ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1"), AddressBook: book})
 	if err != nil {
 		t.Fatal(err)
 	}

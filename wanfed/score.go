@@ -96,12 +96,12 @@ type scorer struct {
 	mode Mode
 	hold time.Duration // see evidence.suspect
 	now  time.Time
-	of   func(Hop) evidence
+	of   func(Path) evidence
 }
 
 // standing is the key by which hops are ordered.
 type standing struct {
-	Hop
+	Path
 	e       evidence
 	suspect bool
 	class   int
@@ -112,13 +112,13 @@ type standing struct {
 // order returns hops in the order to try them. Suspects are behind all others, the one that failed longest ago first. The
 // others come by what mode prefers, by rank, and then what worked lately before what is only hoped for. Among those that
 // worked, all that are at par with the fastest keep the address book's order, and slower ones follow.
-func (s scorer) order(hops []Hop) []Hop {
+func (s scorer) order(hops []Path) []Path {
 	type kind struct{ class, rank int }
 	best := map[kind]time.Duration{}
 	list := make([]standing, len(hops))
 	for i, h := range hops {
 		e := s.of(h)
-		l := standing{Hop: h, e: e, suspect: e.suspect(s.now, s.hold), class: s.mode.class(h), proven: e.proven(s.now)}
+		l := standing{Path: h, e: e, suspect: e.suspect(s.now, s.hold), class: s.mode.class(h), proven: e.proven(s.now)}
 		list[i] = l
 		k := kind{l.class, h.Rank}
 		if c, ok := best[k]; l.proven && e.rtt > 0 && (!ok || e.cost(s.now) < c) {
@@ -131,9 +131,9 @@ func (s scorer) order(hops []Hop) []Hop {
 		}
 	}
 	slices.SortStableFunc(list, compareStanding)
-	ordered := make([]Hop, len(list))
+	ordered := make([]Path, len(list))
 	for i, l := range list {
-		ordered[i] = l.Hop
+		ordered[i] = l.Path
 	}
 	return ordered
 }
@@ -164,9 +164,9 @@ func ifTrue(yes bool) int {
 
 // better returns those of hops to which a connection over cur should move, best first: all that are preferred to it as a
 // kind, and those of its kind that are much faster. Nothing that is suspect, or that comes and goes. When cur is not among hops, any other is better.
-func (s scorer) better(cur Hop, hops []Hop) []Hop {
-	i := slices.IndexFunc(hops, func(h Hop) bool { return h.Addr == cur.Addr })
-	var out []Hop
+func (s scorer) better(cur Path, hops []Path) []Path {
+	i := slices.IndexFunc(hops, func(h Path) bool { return h.Addr == cur.Addr })
+	var out []Path
 	for _, h := range hops {
 		if h.Addr == cur.Addr || s.of(h).suspect(s.now, s.hold) {
 			continue
@@ -179,7 +179,7 @@ func (s scorer) better(cur Hop, hops []Hop) []Hop {
 }
 
 // beats says whether a connection over cur should move to h. That dials through cur failed does not count: the connection works.
-func (s scorer) beats(h, cur Hop) bool {
+func (s scorer) beats(h, cur Path) bool {
 	kind := cmp.Or(cmp.Compare(s.mode.class(h), s.mode.class(cur)), cmp.Compare(h.Rank, cur.Rank))
 	e, c := s.of(h), s.of(cur)
 	switch {
@@ -189,7 +189,7 @@ func (s scorer) beats(h, cur Hop) bool {
 		return true
 	case !e.proven(s.now) || e.rtt == 0 || c.rtt == 0:
 		return false
-	case s.mode == ModeAuto && h.Own && !cur.Own && e.rtt <= par(c.rtt):
+	case s.mode == ModeAuto && h.Local && !cur.Local && e.rtt <= par(c.rtt):
 		return true
 	}
 	return e.samples >= minSamples && e.rtt+max(e.rtt/faster, fasterLeast) < c.rtt

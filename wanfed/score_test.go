@@ -9,22 +9,22 @@ import (
 )
 
 // hopsOf makes hops of words: an address of one letter, then o for an own gateway, c for critical, r for remembered.
-func hopsOf(words string) []Hop {
-	var hops []Hop
+func hopsOf(words string) []Path {
+	var hops []Path
 	for w := range strings.FieldsSeq(words) {
-		h := Hop{Addr: w[:1], Own: strings.Contains(w[1:], "o")}
+		h := Path{Addr: w[:1], Local: strings.Contains(w[1:], "o")}
 		switch {
 		case strings.Contains(w[1:], "c"):
 			h.Rank = RankCritical
 		case strings.Contains(w[1:], "r"):
-			h.Rank = RankRemembered
+			h.Rank = RankCached
 		}
 		hops = append(hops, h)
 	}
 	return hops
 }
 
-func letters(hops []Hop) (s string) {
+func letters(hops []Path) (s string) {
 	for _, h := range hops {
 		s += h.Addr
 	}
@@ -85,7 +85,7 @@ func TestOrder(t *testing.T) {
 		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": fast(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, penalty, scoreNow, func(h Hop) evidence { return tt.ev[h.Addr] }}
+			s := scorer{tt.mode, penalty, scoreNow, func(h Path) evidence { return tt.ev[h.Addr] }}
 			if got := letters(s.order(hopsOf(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
@@ -133,8 +133,8 @@ func TestBetter(t *testing.T) {
 		{"no hops", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, penalty, scoreNow, func(h Hop) evidence { return tt.ev[h.Addr] }}
-			if got := letters(s.better(Hop{Addr: tt.cur}, hopsOf(tt.book))); got != tt.want {
+			s := scorer{tt.mode, penalty, scoreNow, func(h Path) evidence { return tt.ev[h.Addr] }}
+			if got := letters(s.better(Path{Addr: tt.cur}, hopsOf(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -147,7 +147,7 @@ func TestBetterDoesNotFlap(t *testing.T) {
 	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
 		for a := 1; a < 400; a += 3 {
 			for b := 1; b < 400; b += 3 {
-				s := scorer{mode, penalty, scoreNow, func(h Hop) evidence { return map[string]evidence{"a": fast(a), "b": fast(b)}[h.Addr] }}
+				s := scorer{mode, penalty, scoreNow, func(h Path) evidence { return map[string]evidence{"a": fast(a), "b": fast(b)}[h.Addr] }}
 				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
 					t.Fatalf("%s: a %d ms, b %d ms: a connection goes to and fro", mode, a, b)
 				}
@@ -203,11 +203,11 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestPathsFollowTheBook(t *testing.T) {
-	book := &Book{}
-	book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
+	book := &SharedAddressBook{}
+	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
 	p := newPaths(book, "dc1", ModeLocal)
 	touch := func(dc, addr string) {
-		p.update(dc, Hop{Addr: addr, Via: "own"}, func(s *pathState) { s.Attempts++ })
+		p.update(dc, Path{Addr: addr, Via: "own"}, func(s *pathState) { s.Attempts++ })
 	}
 	for _, k := range []pathKey{{"dc2", "a"}, {"dc2", "b"}, {"dc2", "x"}, {"dc9", "a"}, {"dc1", "l"}, {"dc1", "x"}, {"dc2", "a"}} {
 		touch(k.dc, k.addr)
@@ -216,7 +216,7 @@ func TestPathsFollowTheBook(t *testing.T) {
 	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "own" {
 		t.Errorf("status = %+v", got)
 	}
-	book.Store(&Routes{Hops: map[string][]Hop{"dc2": {{Addr: "b"}}}})
+	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})
 	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
 		t.Errorf("after the hop left the book: %+v", got)
 	}

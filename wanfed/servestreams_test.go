@@ -156,11 +156,11 @@ func TestDeadSessionIsReplaced(t *testing.T) {
 	open()
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
-	r.Hops = map[string][]Hop{"dc2": {{Addr: w.gws["dc2"].addr}, {Addr: second.addr}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr}, {Addr: second.addr}}}
 	n1.book.Store(&r)
 	w.gws["dc2"].freeze(true) // the session is dead, but nobody knows yet
 	open()
-	if got := n1.tun.Stats().Sessions; len(got) != 1 || got[0].Hop.Addr != second.addr {
+	if got := n1.tun.Stats().Sessions; len(got) != 1 || got[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", got)
 	}
 }

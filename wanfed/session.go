@@ -257,7 +257,7 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended
 			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
 			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
-				s.t.cfg.Dialer.Broke(s.conn, err)
+				s.t.cfg.Dialer.ReportFailure(s.conn, err)
 			}
 			return
 		case <-tick.C:
@@ -283,7 +283,7 @@ func (s *session) dead(err error) bool {
 func (s *session) snapshot() SessionStatus {
 	st := SessionStatus{DC: s.to.dc, Node: s.to.node}
 	if s.isReady() && s.mux != nil {
-		st.ConnectedSince, st.Streams, st.Hop = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
+		st.ConnectedSince, st.Streams, st.Path = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
 	}
 	return st
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// MoveTo has the session go over to a certain server of its datacenter, by the way that it takes now: new streams go there, as soon as a
+// PinTo has the session go over to a certain server of its datacenter, by the way that it takes now: new streams go there, as soon as a
 // connection to it is open, and this one is Moved. When there is none to be had, or a better way is being looked for, nothing
-// changes. Later dials, after this way broke for example, are to any server again. Only for connections of DialCalls. It does not block.
-func (c *CallConn) MoveTo(node string) {
+// changes. Later dials, after this way broke for example, are to any server again. Only for connections of DialGRPC. It does not block.
+func (c *GRPCConn) PinTo(node string) {
 	if tlsutil.CheckLabel(node) != nil {
 		return
 	}

@@ -16,9 +16,9 @@ func TestSessionMovesToAServer(t *testing.T) {
 	for _, node := range []string{"srv1", "srv2"} {
 		echoCalls(t, w.nodes[node+".dc2"])
 	}
-	call := func() *CallConn {
+	call := func() *GRPCConn {
 		t.Helper()
-		c, err := n1.tun.DialCalls(t.Context(), "dc2")
+		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +26,7 @@ func TestSessionMovesToAServer(t *testing.T) {
 		askBack(t, c)
 		return c
 	}
-	at := func(c *CallConn, node string) bool {
+	at := func(c *GRPCConn, node string) bool {
 		return c.ConnectionState().PeerCertificates[0].VerifyHostname(node+".server.dc2.wanfed") == nil
 	}
 	first, other := call(), "srv1"
@@ -34,15 +34,15 @@ func TestSessionMovesToAServer(t *testing.T) {
 		other = "srv2"
 	}
 	for _, node := range []string{"", "Srv1.dc2", "srv3"} { // no server of dc2
-		first.MoveTo(node)
+		first.PinTo(node)
 	}
 	eventually(t, "the dial of a server that is not there", 10*time.Second, func() bool { return w.gws["dc2"].count() == 2 })
 	deadline, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for moved := false; !moved; { // while the one before is still being looked for, nothing happens
-		first.MoveTo(other)
+		first.PinTo(other)
 		select {
-		case <-first.Moved():
+		case <-first.Migrated():
 			moved = true
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline.Done():
@@ -58,7 +58,7 @@ func TestSessionMovesToAServer(t *testing.T) {
 			t.Errorf("the gateway is blamed: %+v", p)
 		}
 	}
-	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != w.gws["dc2"].addr {
+	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != w.gws["dc2"].addr {
 		t.Errorf("sessions: %+v", s)
 	}
 }

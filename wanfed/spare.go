@@ -24,7 +24,7 @@ type spares struct {
 	until  time.Time // and until when
 
 	beside  *session      // of a spare: the session that is doubted; guarded by t.mu. Nil: this session is none, or none any more
-	ways    []Hop         // of a spare: those of its first dial. Never changed
+	ways    []Path        // of a spare: those of its first dial. Never changed
 	dropped chan struct{} // of a spare: closed when it is not needed. Nil: this session was none
 }
 
@@ -107,6 +107,6 @@ func (s *session) broke(err error) {
 	n := s.t.sessions[s.to]
 	s.t.mu.RUnlock()
 	if n == nil || !n.isReady() || n.conn == nil || pathOf(n.conn).hop.Addr != pathOf(s.conn).hop.Addr {
-		s.t.cfg.Dialer.Broke(s.conn, err)
+		s.t.cfg.Dialer.ReportFailure(s.conn, err)
 	}
 }

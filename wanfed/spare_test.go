@@ -15,13 +15,13 @@ type spareRig struct {
 	t             *testing.T
 	n1, n2        *node
 	first, second *gatewayDouble
-	c             *CallConn
+	c             *GRPCConn
 }
 
 func newSpareRig(t *testing.T) *spareRig {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	r := &spareRig{t: t, n1: w.nodes["srv1.dc1"], n2: w.nodes["srv1.dc2"], first: w.gws["dc2"]}
-	r.n1.d.cfg.Stagger = 4 * time.Second // the dials are counted: none is to be made because the machine stood still
+	r.n1.d.cfg.AttemptDelay = 4 * time.Second // the dials are counted: none is to be made because the machine stood still
 	echoCalls(t, r.n2)
 	r.second = newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": r.n2.addr})
 	r.n1.book.Store(hops(r.first.addr, r.second.addr))
@@ -29,9 +29,9 @@ func newSpareRig(t *testing.T) *spareRig {
 	return r
 }
 
-func (r *spareRig) call() *CallConn {
+func (r *spareRig) call() *GRPCConn {
 	r.t.Helper()
-	c, err := r.n1.tun.DialCalls(r.t.Context(), "dc2")
+	c, err := r.n1.tun.DialGRPC(r.t.Context(), "dc2")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func (r *spareRig) dialed(first, second int) {
 
 func (r *spareRig) over(g *gatewayDouble) {
 	r.t.Helper()
-	if s := r.n1.tun.Stats().Sessions; len(s) != 1 || s[0].Hop.Addr != g.addr {
+	if s := r.n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != g.addr {
 		r.t.Errorf("sessions: %+v, want one over %s", s, g.addr)
 	}
 }
@@ -55,7 +55,7 @@ func (r *spareRig) over(g *gatewayDouble) {
 func TestSpareTakesOver(t *testing.T) {
 	r := newSpareRig(t)
 	r.first.freeze(true)
-	settle, again := r.c.Suspect(), r.c.Suspect()
+	settle, again := r.c.OpenStandby(), r.c.OpenStandby()
 	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
 	s := r.c.s
 	eventually(t, "the spare is ready", 10*time.Second, func() bool {
@@ -64,7 +64,7 @@ func TestSpareTakesOver(t *testing.T) {
 		return s.next.isReady()
 	})
 	r.over(r.first)
-	r.c.Doubt(errTest)
+	r.c.MarkDead(errTest)
 	settle(false)
 	again(false)
 	r.over(r.second)
@@ -85,9 +85,9 @@ func TestSpareIsWaitedFor(t *testing.T) {
 	r := newSpareRig(t)
 	r.n1.book.Store(hops(r.first.addr))
 	r.first.freeze(true)
-	settle := r.c.Suspect()
+	settle := r.c.OpenStandby()
 	r.dialed(2, 0)
-	r.c.Doubt(errTest)
+	r.c.MarkDead(errTest)
 	settle(false)
 	time.AfterFunc(50*time.Millisecond, func() { r.first.freeze(false) })
 	r.call()
@@ -102,7 +102,7 @@ func TestSpareIsWaitedFor(t *testing.T) {
 func TestSpareIsDropped(t *testing.T) {
 	r := newSpareRig(t)
 	connected := func() uint64 { return r.n2.mux.Stats().Accepted }
-	settle, other := r.c.Suspect(), r.c.Suspect()
+	settle, other := r.c.OpenStandby(), r.c.OpenStandby()
 	eventually(t, "the spare is connected", 10*time.Second, func() bool { return connected() == 2 })
 	settle(false)
 	if r.c.s.next == nil {
@@ -113,18 +113,18 @@ func TestSpareIsDropped(t *testing.T) {
 	r.call()
 	r.over(r.first)
 	for n := range 3 {
-		r.c.Suspect()(true) // while spares rest
+		r.c.OpenStandby()(true) // while spares rest
 		if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest<<n {
 			t.Errorf("after %d spares the next has to wait %v", n+1, rest)
 		}
 		r.dialed(1, 1+n)
 		r.c.s.until = time.Now()
-		settle = r.c.Suspect()
+		settle = r.c.OpenStandby()
 		r.dialed(1, 2+n)
 		settle(true)
 	}
 	r.c.s.until = time.Now().Add(-2 * maxSpareRest) // it rested long ago
-	r.c.Suspect()(true)
+	r.c.OpenStandby()(true)
 	if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest {
 		t.Errorf("after a long time the next has to wait %v", rest)
 	}
@@ -135,14 +135,14 @@ func TestSpareIsDropped(t *testing.T) {
 func TestSpareFails(t *testing.T) {
 	r := newSpareRig(t)
 	r.n1.book.Store(hops(closedPort(t)))
-	settle := r.c.Suspect()
+	settle := r.c.OpenStandby()
 	eventually(t, "the spare fails", 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return r.c.s.next == nil && !r.c.s.until.IsZero()
 	})
 	r.n1.book.Store(hops(r.first.addr, r.second.addr))
-	r.c.Doubt(errTest)
+	r.c.MarkDead(errTest)
 	settle(false)
 	r.call()
 	r.over(r.second)

@@ -104,7 +104,7 @@ type Traffic struct {
 // LinkStatus is one packet link.
 type LinkStatus struct {
 	DC, Node       string        // Node is empty for the link that serves all servers of DC
-	Hop            Hop           // last used
+	Path           Path          // last used
 	Protocol       string        // last used
 	ConnectedSince time.Time     // when the peer first answered; zero: not connected
 	RTT            time.Duration // of the last echo; 0: none yet
@@ -116,7 +116,7 @@ type LinkStatus struct {
 // SessionStatus is one stream session.
 type SessionStatus struct {
 	DC, Node       string
-	Hop            Hop
+	Path           Path
 	ConnectedSince time.Time // zero: being dialed
 	Streams        int       // open now
 }

@@ -109,7 +109,7 @@ type node struct {
 	name string
 	addr string
 	id   *tlsutil.Identity
-	book *Book
+	book *SharedAddressBook
 	d    *Dialer
 	mux  *Mux
 	tun  *Tunnel
@@ -120,8 +120,8 @@ type node struct {
 // newNode makes a server that does not run yet.
 func newNode(t testing.TB, a *authority, name, dc string, change ...func(*DialerConfig)) *node {
 	t.Helper()
-	n := &node{t: t, dc: dc, name: name, id: a.server(name, dc), book: &Book{}, log: &logBuffer{}}
-	cfg := DialerConfig{Identity: n.id, Book: n.book, Logger: n.log.logger()}
+	n := &node{t: t, dc: dc, name: name, id: a.server(name, dc), book: &SharedAddressBook{}, log: &logBuffer{}}
+	cfg := DialerConfig{Identity: n.id, AddressBook: n.book, Logger: n.log.logger()}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -187,10 +187,10 @@ func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*timing)) *w
 		w.gws[dc] = newGatewayDouble(t, listen(t), dc, servers[dc])
 	}
 	for _, n := range w.nodes {
-		r := &Routes{Servers: servers[n.dc], Hops: map[string][]Hop{}}
+		r := &AddressBook{Servers: servers[n.dc], Paths: map[string][]Path{}}
 		for _, dc := range dcs {
 			if dc != n.dc {
-				r.Hops[dc] = []Hop{{Addr: w.gws[dc].addr, Via: "remote"}}
+				r.Paths[dc] = []Path{{Addr: w.gws[dc].addr, Via: "remote"}}
 			}
 		}
 		n.book.Store(r)

@@ -27,10 +27,10 @@ type TunnelConfig struct {
 	Advertise string
 	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
 	QueueBytes int
-	// QuietLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
+	// MaxIdleLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
 	// be open that had none for two seconds. Each holds some 40 KiB at either end. Default (0): 128.
-	QuietLinks int
-	Logger     *slog.Logger // default: nothing is logged
+	MaxIdleLinks int
+	Logger       *slog.Logger // default: nothing is logged
 }
 
 // Tunnel carries the gossip pools' packets and streams, between datacenters and inside one. All methods may be called from
@@ -39,7 +39,7 @@ type Tunnel struct {
 	cfg  TunnelConfig
 	own  tlsutil.Peer
 	addr netip.AddrPort // advertised
-	book *Book
+	book *SharedAddressBook
 	log  *slog.Logger
 	tm   timing
 	life *lifetime
@@ -74,7 +74,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	if err != nil || !addr.Addr().IsValid() || addr.Addr().IsUnspecified() || addr.Port() == 0 {
 		errs = append(errs, fmt.Errorf("Advertise %q is no ip:port that others could dial", cfg.Advertise))
 	}
-	if cfg.QueueBytes < 0 || cfg.QuietLinks < 0 {
+	if cfg.QueueBytes < 0 || cfg.MaxIdleLinks < 0 {
 		errs = append(errs, errors.New("QueueBytes and QuietLinks must not be negative"))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -82,12 +82,12 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	}
 	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	t := &Tunnel{
-		cfg: cfg, own: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), book: cfg.Dialer.cfg.Book,
+		cfg: cfg, own: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), book: cfg.Dialer.cfg.AddressBook,
 		log: orDiscard(cfg.Logger), tm: defaultTiming(), life: newLifetime(),
 		links: map[target]*link{}, met: map[target]struct{}{}, sessions: map[target]*session{}, consul: map[string]bool{},
 		counts: map[trafficKey]*counters{}, faults: newRefusals(orDiscard(cfg.Logger)),
 	}
-	t.tm.quietLinks = cmp.Or(cfg.QuietLinks, t.tm.quietLinks)
+	t.tm.quietLinks = cmp.Or(cfg.MaxIdleLinks, t.tm.quietLinks)
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
@@ -204,7 +204,7 @@ func (t *Tunnel) dial(ctx context.Context, to target, addr, own, consul string) 
 		return d.Dial(ctx, who, own, consul)
 	}
 	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {
-		return d.dialHops(ctx, who, []Hop{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}, []string{own})
+		return d.dialHops(ctx, who, []Path{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}, []string{own})
 	}
 	return d.Dial(ctx, who, own)
 }

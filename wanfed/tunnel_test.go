@@ -76,7 +76,7 @@ func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
 		}
 		eventually(t, "links are up", 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
-				if l.ConnectedSince.IsZero() || l.RTT <= 0 || l.Protocol != ProtoGossip || l.Hop.Addr == "" {
+				if l.ConnectedSince.IsZero() || l.RTT <= 0 || l.Protocol != ProtoGossip || l.Path.Addr == "" {
 					return false
 				}
 			}

@@ -108,7 +108,7 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 	cut := g.cut
 	g.mu.Unlock()
 	book := g.site.servers[0].book.Load()
-	for _, hop := range book.Hops[p.DC] {
+	for _, hop := range book.Paths[p.DC] {
 		if hop.Addr == g.lan {
 			continue
 		}

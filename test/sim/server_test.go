@@ -33,7 +33,7 @@ type server struct {
 	name string
 	host *host
 
-	book     *wanfed.Book
+	book     *wanfed.SharedAddressBook
 	dialer   *wanfed.Dialer
 	mux      *wanfed.Mux
 	tunnel   *wanfed.Tunnel
@@ -56,17 +56,17 @@ type server struct {
 var silent = slog.New(slog.DiscardHandler)
 
 func newServer(w *world, s *site, name, addr string) (*server, error) {
-	v := &server{site: s, name: name, host: newHost(w.net, addr), book: &wanfed.Book{}}
+	v := &server{site: s, name: name, host: newHost(w.net, addr), book: &wanfed.SharedAddressBook{}}
 	id := w.ca.Identity(w.t, tlsutil.RoleServer, name, s.dc)
 	var err error
-	v.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{Identity: id, Book: v.book, DialTCP: v.host.dial})
+	v.dialer, err = wanfed.NewDialer(wanfed.DialerConfig{Identity: id, AddressBook: v.book, DialTCP: v.host.dial})
 	if err != nil {
 		return nil, err
 	}
 	if v.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: id}); err != nil {
 		return nil, err
 	}
-	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr, QuietLinks: *links})
+	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr, MaxIdleLinks: *links})
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func (w *world) converge(t testing.TB) time.Duration {
 				alive++
 			}
 		}
-		if alive < len(all) || len(v.book.Load().Hops) < len(w.sites)-1 {
+		if alive < len(all) || len(v.book.Load().Paths) < len(w.sites)-1 {
 			return false
 		}
 		records, _, err := v.site.store.List(context.Background(), resource.Eventual, resource.Query{Type: federation.StateType})
@@ -66,7 +66,7 @@ func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
 			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))
 		}
 		unknowing = slices.DeleteFunc(unknowing, func(v *server) bool {
-			if !slices.ContainsFunc(v.book.Load().Hops[s.dc], func(h wanfed.Hop) bool { return h.Addr == addr }) {
+			if !slices.ContainsFunc(v.book.Load().Paths[s.dc], func(h wanfed.Path) bool { return h.Addr == addr }) {
 				return false
 			}
 			known = append(known, took)
