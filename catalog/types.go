@@ -41,7 +41,7 @@ func Register(r *resource.Registry) error {
 		{Type: ServiceType, Message: &pb.Service{}, Validate: validateService},
 		{Type: CheckType, Message: &pb.Check{}, Validate: validateCheck},
 	} {
-		reg.CheckName, reg.Authorize = resource.CheckFreeName, localOnly
+		reg.CheckName, reg.Authorize = resource.CheckUTF8Name, localOnly
 		if err := r.Register(reg); err != nil {
 			return err
 		}

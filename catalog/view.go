@@ -84,7 +84,7 @@ func (v *View) records(ctx context.Context) (r records, err error) {
 // moved says whether something was written since the types had those indexes.
 func (v *View) moved(at indexes) bool {
 	for i, index := range at.all() {
-		if resource.Moved(v.backend, resource.Query{Type: types[i]}, index) {
+		if resource.Changed(v.backend, resource.Query{Type: types[i]}, index) {
 			return true
 		}
 	}

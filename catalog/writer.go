@@ -212,6 +212,6 @@ func (p *planner) put(typ *pb.Type, name string, old storedRecord, owner *pb.ID,
 	if left := p.orphans[resource.IDString(id)]; left != nil {
 		p.steps = append(p.steps, resource.Step{Delete: left})
 	}
-	p.steps = append(p.steps, resource.Step{Write: &pb.Resource{Id: id, Owner: owner, Data: packed}, New: true})
+	p.steps = append(p.steps, resource.Step{Write: &pb.Resource{Id: id, Owner: owner, Data: packed}, Create: true})
 	return id
 }

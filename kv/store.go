@@ -43,7 +43,7 @@ func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*E
 	if err := s.allow(ctx, resource.VerbRead); err != nil {
 		return nil, 0, err
 	}
-	if err := resource.CheckFreeName(key); err != nil {
+	if err := resource.CheckUTF8Name(key); err != nil {
 		return nil, 0, err
 	}
 	all, index, err := s.backend.List(ctx, c, ofKey(key))
@@ -106,7 +106,7 @@ func (s *Store) list(ctx context.Context, c resource.Consistency, prefix string)
 		return nil, 0, err
 	}
 	if prefix != "" {
-		if err := resource.CheckFreeName(prefix); err != nil {
+		if err := resource.CheckUTF8Name(prefix); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -166,7 +166,7 @@ func TestDeleteTreeOfMany(t *testing.T) {
 	s := newStore(t, b, operator())
 	var puts []*pb.Op
 	for i := range TreeBatch + 1 {
-		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckFreeName, &pb.KVEntry{})
+		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckUTF8Name, &pb.KVEntry{})
 		if err != nil {
 			t.Fatal(err)
 		}

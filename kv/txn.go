@@ -110,7 +110,7 @@ func (s *Store) admitTxn(ctx context.Context, ops []Op) (writes bool, err error)
 		if op.Key == "" && op.Verb.tree() {
 			continue
 		}
-		if err := resource.CheckFreeName(op.Key); err != nil {
+		if err := resource.CheckUTF8Name(op.Key); err != nil {
 			return false, fmt.Errorf("operation %d: %w", i, err)
 		}
 	}

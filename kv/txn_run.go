@@ -30,7 +30,7 @@ type txnRead struct {
 
 const (
 	// maxAgain bounds what is returned another time, in bytes: as many gets of the largest value as a request may have.
-	maxAgain = 128 * (MaxValue + resource.MaxFreeNameLen + entrySize)
+	maxAgain = 128 * (MaxValue + resource.MaxUTF8NameLen + entrySize)
 	// entrySize is what an entry takes besides its key and value, in bytes.
 	entrySize = 128
 )
@@ -63,7 +63,7 @@ func (t *txn) slot(key string) *slot {
 
 // moved says whether something that was read first was written before the last was read.
 func (t *txn) moved(b resource.Backend) bool {
-	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool { return resource.Moved(b, r.query, r.index) })
+	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool { return resource.Changed(b, r.query, r.index) })
 }
 
 // run does ops on what was read.
@@ -209,7 +209,7 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 		was := sl.was
 		if sl.gone {
 			if sl.written && len(resource.Finalizers(was)) > 0 { // it would stay, marked
-				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", sl.key, resource.ErrMarked)
+				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", sl.key, resource.ErrTerminating)
 			}
 			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, sl.key), Version: was.GetVersion()}) // blind: of any version
 			was = nil
@@ -220,7 +220,7 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 				return nil, err
 			}
 			if sl.blind {
-				step.New, step.Over = false, true
+				step.Create, step.Overwrite = false, true
 			}
 			at[sl.key] = len(steps)
 			steps = append(steps, *step)

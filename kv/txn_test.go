@@ -97,7 +97,7 @@ func TestTxnRefused(t *testing.T) {
 	}
 	var puts []*pb.Op
 	for i := range TreeBatch + 1 {
-		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckFreeName, &pb.KVEntry{})
+		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckUTF8Name, &pb.KVEntry{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ const MaxValue = 512 << 10
 // Register adds the type to a registry.
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
-		Type: EntryType, Message: &pb.KVEntry{}, CheckName: resource.CheckFreeName, Validate: validate, Authorize: authorize,
+		Type: EntryType, Message: &pb.KVEntry{}, CheckName: resource.CheckUTF8Name, Validate: validate, Authorize: authorize,
 	})
 }
 

@@ -34,7 +34,7 @@ func (o Only) holds(r *pb.Resource) bool { return !o.Given || o.Index == r.GetMo
 // nothing was written then.
 func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err error) {
 	if !only.Given {
-		if done, err := s.putOver(ctx, e); !errors.Is(err, resource.ErrTooNew) {
+		if done, err := s.putOver(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
 			return done, err
 		}
 	}
@@ -55,14 +55,14 @@ func (s *Store) putOver(ctx context.Context, e Entry) (done bool, err error) {
 	if err := s.allow(ctx, resource.VerbWrite); err != nil {
 		return false, err
 	}
-	if err := resource.CheckFreeName(e.Key); err != nil {
+	if err := resource.CheckUTF8Name(e.Key); err != nil {
 		return false, err
 	}
 	step, err := putStep(e, nil)
 	if err != nil {
 		return false, err
 	}
-	step.New, step.Over = false, true
+	step.Create, step.Overwrite = false, true
 	_, err = s.res.WriteAll(ctx, *step)
 	return err == nil, err
 }
@@ -106,7 +106,7 @@ func (s *Store) change(ctx context.Context, key string, decide func(*pb.Resource
 
 // stored returns the resource of a key, nil if there is none.
 func (s *Store) stored(ctx context.Context, c resource.Consistency, key string) (*pb.Resource, error) {
-	if err := resource.CheckFreeName(key); err != nil {
+	if err := resource.CheckUTF8Name(key); err != nil {
 		return nil, err
 	}
 	r, err := s.backend.Read(ctx, c, resource.ID(EntryType, key))
@@ -122,7 +122,7 @@ func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
 		return nil, fmt.Errorf("encode %q: %w", e.Key, err)
 	}
 	r := &pb.Resource{Id: resource.ID(EntryType, e.Key), Data: data, Metadata: stored.GetMetadata(), Version: stored.GetVersion()}
-	return &resource.Step{Write: r, New: stored == nil}, nil
+	return &resource.Step{Write: r, Create: stored == nil}, nil
 }
 
 func deleteStep(key string, stored *pb.Resource, only Only) *resource.Step {

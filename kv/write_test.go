@@ -82,7 +82,7 @@ func TestPutTogether(t *testing.T) {
 type older struct{ resource.Backend }
 
 func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	if err := resource.CheckUnderstood(ops, func() (int, string) { return 1, "srv2" }); err != nil {
+	if err := resource.CheckSupported(ops, func() (int, string) { return 1, "srv2" }); err != nil {
 		return nil, err
 	}
 	return o.Backend.Commit(ctx, ops...)

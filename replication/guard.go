@@ -44,7 +44,7 @@ func (g guard) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 		switch {
 		case err == nil:
 			return stored[:len(ops)], nil
-		case errors.Is(err, resource.ErrTooNew): // a server of before there was an expectation: as then
+		case errors.Is(err, resource.ErrUnsupported): // a server of before there was an expectation: as then
 			return g.Backend.Commit(ctx, ops...)
 		case !errors.Is(err, resource.ErrConflict):
 			return nil, err

@@ -15,12 +15,12 @@ var (
 	ErrNotFound = errors.New("resource not found")
 	// ErrConflict: the version expected is not the version stored (compare-and-swap failed). Read and try again.
 	ErrConflict = errors.New("resource was changed meanwhile")
-	// ErrWrongUID: the uid given is that of another resource of that name: an earlier one, mostly.
-	ErrWrongUID = errors.New("resource has another uid")
+	// ErrUIDMismatch: the uid given is that of another resource of that name: an earlier one, mostly.
+	ErrUIDMismatch = errors.New("resource has another uid")
 	// ErrGroupVersion: the resource is stored as another version of its type. The error is a *GroupVersionError.
 	ErrGroupVersion = errors.New("resource is stored as another group version")
-	// ErrMarked: the resource is marked for deletion; only its finalizers may be removed, and its status written.
-	ErrMarked = errors.New("resource is marked for deletion")
+	// ErrTerminating: the resource is marked for deletion; only its finalizers may be removed, and its status written.
+	ErrTerminating = errors.New("resource is marked for deletion")
 	// ErrNotLeader: this server is not the Raft leader (or just lost it); nothing was written.
 	ErrNotLeader = errors.New("this server is not the leader")
 	// ErrUnknownOutcome: leadership or time was lost while the entry was under way; it may or may not have been committed.
@@ -100,7 +100,7 @@ type Backend interface {
 	ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error)
 
 	// Commit applies all ops in order in one step, or none: the first op whose expectation fails fails the batch, with
-	// ErrConflict, ErrWrongUID, ErrGroupVersion, ErrMarked, or ErrNotFound for an owner that is not there. It returns the
+	// ErrConflict, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, or ErrNotFound for an owner that is not there. It returns the
 	// stored resource of each op, nil for a Remove or an Expect; for a Put that removed the last finalizer, the resource as it was last.
 	// When it returns nil error the batch is durable.
 	//

@@ -33,7 +33,7 @@ func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
 }
 
 // Method returns a gRPC method, "/package.Service/Method", under the service's first name. Others are returned as they are.
-func Method(full string) string {
+func CanonicalMethod(full string) string {
 	if name, ok := strings.CutPrefix(full, "/"+ConsulService+"/"); ok {
 		return "/" + pb.ResourceService_ServiceDesc.ServiceName + "/" + name
 	}

@@ -11,11 +11,11 @@ import (
 
 // Errors of the service and of checks, beside those of a Backend.
 var (
-	// ErrTooNew: a server of the Raft group is of a version of wanfed that does not understand the op. Nothing was written.
-	ErrTooNew = errors.New("a server of this datacenter is of a version that does not know this kind of write")
-	// ErrUnwritable: this server cannot write its log, of a full disk for one, and knows of no other that leads. Nothing was
+	// ErrUnsupported: a server of the Raft group is of a version of wanfed that does not understand the op. Nothing was written.
+	ErrUnsupported = errors.New("a server of this datacenter is of a version that does not know this kind of write")
+	// ErrReadOnly: this server cannot write its log, of a full disk for one, and knows of no other that leads. Nothing was
 	// written. It passes when somebody sees to the disk. Replicated Backends fail with it.
-	ErrUnwritable = errors.New("this server cannot write its log")
+	ErrReadOnly = errors.New("this server cannot write its log")
 	// ErrInvalid: the request breaks a rule; sending it again does not help. The text names field, value and rule.
 	ErrInvalid = errors.New("invalid")
 	// ErrFederated: the type is federated, this datacenter is not the primary, and the write cannot be forwarded.
@@ -49,8 +49,8 @@ func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
 
 // Refused says whether err is a state machine's answer to a batch whose expectations do not hold: nothing was changed, on any
 // server.
-func Refused(err error) bool {
-	for _, class := range []error{ErrConflict, ErrNotFound, ErrWrongUID, ErrGroupVersion, ErrMarked, ErrInvalid} {
+func Rejected(err error) bool {
+	for _, class := range []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid} {
 		if errors.Is(err, class) {
 			return true
 		}

@@ -24,7 +24,7 @@ const (
 func Finalizers(r *pb.Resource) []string { return strings.Fields(r.GetMetadata()[FinalizersKey]) }
 
 // Marked says whether r is marked for deletion, and since when.
-func Marked(r *pb.Resource) (since time.Time, marked bool) {
+func Terminating(r *pb.Resource) (since time.Time, marked bool) {
 	at, marked := r.GetMetadata()[DeletionKey]
 	since, _ = time.Parse(time.RFC3339, at) // what a Backend wrote can be parsed
 	return since, marked
@@ -53,7 +53,7 @@ func RemoveFinalizer(r *pb.Resource, name string) {
 }
 
 // Mark returns a copy of r that is marked for deletion. It is for Backends.
-func Mark(r *pb.Resource, at time.Time) *pb.Resource {
+func MarkTerminating(r *pb.Resource, at time.Time) *pb.Resource {
 	r = proto.CloneOf(r)
 	if r.Metadata == nil {
 		r.Metadata = make(map[string]string)

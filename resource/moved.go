@@ -16,7 +16,7 @@ var ended = func() context.Context {
 
 // Moved says whether the index of q is above after, or cannot be told, as this server has it. It does not block. Lists whose
 // indexes have not moved when the last of them is made are of one moment.
-func Moved(b Backend, q Query, after uint64) bool {
+func Changed(b Backend, q Query, after uint64) bool {
 	err := b.Wait(ended, q, after)
 	return err == nil || !errors.Is(err, context.Canceled)
 }

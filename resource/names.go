@@ -14,10 +14,10 @@ import (
 // DefaultTenancy is the partition, and the namespace, of a resource that does not say.
 const DefaultTenancy = "default"
 
-// MaxNameLen bounds a resource's name, in bytes, and MaxFreeNameLen one of a type whose rule is CheckFreeName.
+// MaxNameLen bounds a resource's name, in bytes, and MaxUTF8NameLen one of a type whose rule is CheckUTF8Name.
 const (
 	MaxNameLen     = 253
-	MaxFreeNameLen = 512
+	MaxUTF8NameLen = 512
 )
 
 const (
@@ -69,9 +69,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckFreeName is a Registration's CheckName for names that others choose, such as keys: any UTF-8 of 1 to MaxFreeNameLen
+// CheckUTF8Name is a Registration's CheckName for names that others choose, such as keys: any UTF-8 of 1 to MaxUTF8NameLen
 // bytes without NUL, "/" and "*" too.
-func CheckFreeName(name string) error {
+func CheckUTF8Name(name string) error {
 	if name == "" || !isFree(name) {
 		return invalidField("name", name, freeRule)
 	}
@@ -99,13 +99,13 @@ func (reg *Registration) checkPrefix(prefix string) error {
 }
 
 func isFree(s string) bool {
-	return len(s) <= MaxFreeNameLen && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+	return len(s) <= MaxUTF8NameLen && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
 // quote shows what somebody sent in an error: in one line that a terminal takes, and not all of what is too long.
 func quote(s string) string {
-	if len(s) > MaxFreeNameLen {
-		return fmt.Sprintf("%q… (%d bytes)", s[:MaxFreeNameLen], len(s))
+	if len(s) > MaxUTF8NameLen {
+		return fmt.Sprintf("%q… (%d bytes)", s[:MaxUTF8NameLen], len(s))
 	}
 	return strconv.Quote(s)
 }

@@ -17,8 +17,8 @@ import (
 // understand an op in the log goes no further.
 const OpsVersion = 2
 
-// VersionOf is the version of ops that a program must understand to apply some.
-func VersionOf(ops []*pb.Op) int {
+// RequiredOpsVersion is the version of ops that a program must understand to apply some.
+func RequiredOpsVersion(ops []*pb.Op) int {
 	for _, op := range ops {
 		switch op.GetOp().(type) {
 		case *pb.Op_Expect, *pb.Op_Overwrite:
@@ -28,15 +28,15 @@ func VersionOf(ops []*pb.Op) int {
 	return 1
 }
 
-// CheckUnderstood returns an ErrTooNew if ops need more than what understood says: the version of ops that all servers understand,
+// CheckSupported returns an ErrUnsupported if ops need more than what understood says: the version of ops that all servers understand,
 // and which one understands no more.
-func CheckUnderstood(ops []*pb.Op, understood func() (version int, node string)) error {
-	need := VersionOf(ops)
+func CheckSupported(ops []*pb.Op, understood func() (version int, node string)) error {
+	need := RequiredOpsVersion(ops)
 	if need == 1 {
 		return nil
 	}
 	if version, node := understood(); need > version {
-		return fmt.Errorf("%w: %s; nothing was written: upgrade it, or write in a way that it knows", ErrTooNew, node)
+		return fmt.Errorf("%w: %s; nothing was written: upgrade it, or write in a way that it knows", ErrUnsupported, node)
 	}
 	return nil
 }
@@ -96,11 +96,11 @@ func CheckOps(ops []*pb.Op) error {
 func checkOp(op *pb.Op) error {
 	switch o := op.GetOp().(type) {
 	case *pb.Op_Put:
-		return CheckStored(o.Put.GetResource())
+		return CheckResource(o.Put.GetResource())
 	case *pb.Op_Overwrite:
-		return CheckStored(o.Overwrite.GetResource())
+		return CheckResource(o.Overwrite.GetResource())
 	case *pb.Op_Replica:
-		return CheckStored(o.Replica.GetResource())
+		return CheckResource(o.Replica.GetResource())
 	case *pb.Op_Remove:
 		return checkID(o.Remove.GetId())
 	case *pb.Op_Expect:
@@ -114,8 +114,8 @@ func checkOp(op *pb.Op) error {
 	}
 }
 
-// CheckStored returns an ErrInvalid for a resource that no Backend can store.
-func CheckStored(r *pb.Resource) error {
+// CheckResource returns an ErrInvalid for a resource that no Backend can store.
+func CheckResource(r *pb.Resource) error {
 	id := r.GetId()
 	if err := checkID(id); err != nil {
 		return err

@@ -5,7 +5,7 @@ package resource
 import "strings"
 
 // Plain leaves out what gRPC puts around the error of a call, and of a dial, for people.
-func Plain(text string) string {
+func ErrorText(text string) string {
 	head := ""
 	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {
 		if _, desc, ok := strings.Cut(call, " desc = "); ok {

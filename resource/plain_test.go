@@ -21,7 +21,7 @@ func TestPlain(t *testing.T) {
 		"follow dc1: " + status.Error(codes.Aborted, "compare anew").Error():                                                               "follow dc1: compare anew",
 		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
 	} {
-		if got := resource.Plain(text); got != want {
+		if got := resource.ErrorText(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

@@ -37,7 +37,7 @@ func TestCheckFreeName(t *testing.T) {
 		"a": true, "a/b": true, "/": true, "A b": true, "*": true, "ä\n": true, strings.Repeat("x", 512): true,
 		"": false, strings.Repeat("x", 513): false, "a\x00b": false, "a\xff": false,
 	} {
-		reg := Registration{CheckName: CheckFreeName}
+		reg := Registration{CheckName: CheckUTF8Name}
 		if err := reg.checkName(name); (err == nil) != good || err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("name %q: %v", name, err)
 		}
@@ -106,7 +106,7 @@ func TestTyped(t *testing.T) {
 	if err := SetData(r, &pb.FederationState{Datacenter: "dc3"}); err != nil || r.Generation == generation {
 		t.Errorf("SetData: %v, generation %s after %s", err, r.Generation, generation)
 	}
-	if err := CheckStored(r); err != nil {
+	if err := CheckResource(r); err != nil {
 		t.Error(err)
 	}
 

@@ -17,7 +17,7 @@ import (
 )
 
 // Replica is one server's part of a replicated store: package raftstore has it.
-type Replica interface {
+type ReplicatedBackend interface {
 	Backend
 	// IsLeader says whether this server leads, Leader which one does, if that is known.
 	IsLeader() bool
@@ -29,35 +29,35 @@ type Replica interface {
 	WaitIndex(ctx context.Context, index uint64) error
 	// Understood returns the version of ops that all servers of the group understand, and which one understands no more.
 	Understood() (version int, node string)
-	// Trouble returns why this server cannot write its log now, an ErrUnwritable, or nil.
+	// Trouble returns why this server cannot write its log now, an ErrReadOnly, or nil.
 	Trouble() error
 }
 
 // Routed is a Backend that takes writes and strong reads on every server: it has the leader do what only that can, and reads
 // what is stored here. A strong read waits until this server has applied what the leader had acknowledged. Neither waits for a
-// leader: without one they fail with ErrNotLeader, or with ErrUnwritable.
-type Routed struct {
+// leader: without one they fail with ErrNotLeader, or with ErrReadOnly.
+type ForwardingBackend struct {
 	node  string
-	local Replica
+	local ReplicatedBackend
 	ask   func(node string) (pb.StoreServiceClient, error)
 	index shared[uint64] // up to which what the leader has acknowledged reaches
 }
 
-var _ Backend = (*Routed)(nil)
+var _ Backend = (*ForwardingBackend)(nil)
 
-// NewRouted returns the Backend over the Replica of a node. ask returns a client of another server of the datacenter; it does
+// NewForwardingBackend returns the Backend over the Replica of a node. ask returns a client of another server of the datacenter; it does
 // not block.
-func NewRouted(node string, local Replica, ask func(node string) (pb.StoreServiceClient, error)) (*Routed, error) {
+func NewForwardingBackend(node string, local ReplicatedBackend, ask func(node string) (pb.StoreServiceClient, error)) (*ForwardingBackend, error) {
 	if node == "" || local == nil || ask == nil {
 		return nil, errors.New("routed store: the node, its replica and ask are required")
 	}
-	b := &Routed{node: node, local: local, ask: ask}
+	b := &ForwardingBackend{node: node, local: local, ask: ask}
 	b.index.ask = b.readIndex
 	return b, nil
 }
 
 // leader returns a client of the leader; nil if that is this server.
-func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
+func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (b *Routed) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 }
 
 // fresh returns when what is applied here is fresh enough for c. Reads that come together ask the leader once.
-func (b *Routed) fresh(ctx context.Context, c Consistency) error {
+func (b *ForwardingBackend) fresh(ctx context.Context, c Consistency) error {
 	if c != Strong {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (b *Routed) fresh(ctx context.Context, c Consistency) error {
 }
 
 // level returns when this server has applied what the leader had acknowledged when it was called.
-func (b *Routed) level(ctx context.Context) error {
+func (b *ForwardingBackend) level(ctx context.Context) error {
 	index, err := b.index.get(ctx)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (b *Routed) level(ctx context.Context) error {
 // troubledWait is how long a strong read waits for what the leader has, at a server that cannot write its log.
 const troubledWait = time.Second
 
-func (b *Routed) readIndex(ctx context.Context) (uint64, error) {
+func (b *ForwardingBackend) readIndex(ctx context.Context) (uint64, error) {
 	leader, err := b.leader(ctx)
 	if err != nil {
 		return 0, err
@@ -137,7 +137,7 @@ func notAsked(err error) error {
 }
 
 // Read is Backend's. A strong one blocks for a round trip to the leader, and it to a majority.
-func (b *Routed) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
+func (b *ForwardingBackend) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
 	if err := b.fresh(ctx, c); err != nil {
 		return nil, fmt.Errorf("read %s: %w", IDString(id), err)
 	}
@@ -145,7 +145,7 @@ func (b *Routed) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resour
 }
 
 // List is Backend's. A strong one blocks as a strong Read does.
-func (b *Routed) List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error) {
+func (b *ForwardingBackend) List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error) {
 	if err := b.fresh(ctx, c); err != nil {
 		return nil, 0, fmt.Errorf("list %s: %w", TypeString(q.Type), err)
 	}
@@ -153,22 +153,22 @@ func (b *Routed) List(ctx context.Context, c Consistency, q Query) ([]*pb.Resour
 }
 
 // ListByOwner is Backend's.
-func (b *Routed) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
+func (b *ForwardingBackend) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
 	return b.local.ListByOwner(ctx, owner)
 }
 
 // Watch is Backend's.
-func (b *Routed) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
+func (b *ForwardingBackend) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
 
 // Wait is Backend's.
-func (b *Routed) Wait(ctx context.Context, q Query, after uint64) error {
+func (b *ForwardingBackend) Wait(ctx context.Context, q Query, after uint64) error {
 	return b.local.Wait(ctx, q, after)
 }
 
-// Commit is Backend's. When it returns, this server may not have applied the batch yet. It is ErrTooNew for ops that some server of the
+// Commit is Backend's. When it returns, this server may not have applied the batch yet. It is ErrUnsupported for ops that some server of the
 // group does not understand.
-func (b *Routed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	if err := CheckUnderstood(ops, b.local.Understood); err != nil {
+func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	if err := CheckSupported(ops, b.local.Understood); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	leader, err := b.leader(ctx)
@@ -219,11 +219,11 @@ func remoteCommitError(err error, sent bool) error {
 // datacenter call it, and nobody else.
 type StoreService struct {
 	pb.UnimplementedStoreServiceServer
-	replica Replica
+	replica ReplicatedBackend
 }
 
 // NewStoreService returns the service over a Replica.
-func NewStoreService(r Replica) *StoreService { return &StoreService{replica: r} }
+func NewStoreService(r ReplicatedBackend) *StoreService { return &StoreService{replica: r} }
 
 // Commit implements pb.StoreServiceServer.
 func (s *StoreService) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {

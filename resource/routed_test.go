@@ -61,7 +61,7 @@ func TestRouted(t *testing.T) {
 	defer store.Close()
 	local := &replica{Store: store, version: resource.OpsVersion}
 	var far answers
-	b, err := resource.NewRouted("a", local, func(node string) (pb.StoreServiceClient, error) {
+	b, err := resource.NewForwardingBackend("a", local, func(node string) (pb.StoreServiceClient, error) {
 		if node != "b" {
 			t.Errorf("asked %s", node)
 		}
@@ -83,9 +83,9 @@ func TestRouted(t *testing.T) {
 			t.Errorf("without a leader: %v", err)
 		}
 	}
-	local.why = fmt.Errorf("%w: no room", resource.ErrUnwritable)
+	local.why = fmt.Errorf("%w: no room", resource.ErrReadOnly)
 	for _, err := range []error{commit(), read()} {
-		if !errors.Is(err, resource.ErrUnwritable) || errors.Is(err, resource.ErrNotLeader) {
+		if !errors.Is(err, resource.ErrReadOnly) || errors.Is(err, resource.ErrNotLeader) {
 			t.Errorf("without a leader, and without room: %v", err)
 		}
 	}
@@ -118,8 +118,8 @@ func TestRouted(t *testing.T) {
 	}{
 		{resource.StatusError(resource.ErrNotLeader), resource.ErrNotLeader, true, false},
 		{resource.StatusError(resource.ErrConflict), resource.ErrConflict, true, false},
-		{resource.StatusError(resource.ErrUnwritable), resource.ErrUnwritable, true, false},
-		{resource.StatusError(resource.ErrMarked), resource.ErrMarked, true, false},
+		{resource.StatusError(resource.ErrReadOnly), resource.ErrReadOnly, true, false},
+		{resource.StatusError(resource.ErrTerminating), resource.ErrTerminating, true, false},
 		{status.Error(codes.PermissionDenied, "no"), nil, true, false},
 		{status.Error(codes.Unavailable, "connection lost"), resource.ErrUnknownOutcome, false, false},
 		{status.Error(codes.Unavailable, "connection refused"), resource.ErrNotLeader, true, true},
@@ -143,11 +143,11 @@ func TestRouted(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		local.leads = leads
 		_, err := b.Commit(t.Context(), resource.OverwriteOp(r, false))
-		if !errors.Is(err, resource.ErrTooNew) || !strings.Contains(err.Error(), "c; nothing was written") {
+		if !errors.Is(err, resource.ErrUnsupported) || !strings.Contains(err.Error(), "c; nothing was written") {
 			t.Errorf("leads %t: %v", leads, err)
 		}
 	}
-	if _, err := resource.NewRouted("a", nil, nil); err == nil {
+	if _, err := resource.NewForwardingBackend("a", nil, nil); err == nil {
 		t.Error("routed without a replica")
 	}
 }

@@ -17,10 +17,10 @@ type Step struct {
 	// creates, and then needs no uid.
 	Write *pb.Resource
 	// New: Write must create it; there must be none.
-	New bool
+	Create bool
 	// Over: Write, which has no version, uid or owner, goes over whatever is stored when the commit is applied, and that keeps its
 	// metadata. It costs no read, and no ErrConflict.
-	Over bool
+	Overwrite bool
 	// Delete names what is deleted instead; Version, if given, is the version that it must have.
 	Delete  *pb.ID
 	Version string
@@ -78,14 +78,14 @@ func (s *Service) opOf(ctx context.Context, step Step, made map[string]*pb.ID) (
 	if err := s.checkWritable(reg); err != nil {
 		return nil, err
 	}
-	if step.Over {
+	if step.Overwrite {
 		if !overwrites(r) {
 			return nil, fmt.Errorf("%w step: what is written over whatever is stored has no version, uid or owner", ErrInvalid)
 		}
 		return overwriteOp(r, true), nil
 	}
 	expect := ""
-	if step.New {
+	if step.Create {
 		err = s.prepareNew(ctx, r, made)
 	} else {
 		expect, err = s.prepareFresh(ctx, reg, r)

@@ -46,7 +46,7 @@ func TestWriteAll(t *testing.T) {
 
 	child := bare(t, "b", "192.0.2.2")
 	child.Owner = &pb.ID{Type: nodeType, Name: "a"} // which the same call creates
-	out, err := svc.WriteAll(ctx, resource.Step{Write: bare(t, "a", "192.0.2.1"), New: true}, resource.Step{Write: child, New: true})
+	out, err := svc.WriteAll(ctx, resource.Step{Write: bare(t, "a", "192.0.2.1"), Create: true}, resource.Step{Write: child, Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,10 @@ func TestWriteAll(t *testing.T) {
 		steps []resource.Step
 		want  error
 	}{
-		"one that is there must be new": {[]resource.Step{{Write: bare(t, "c", "x"), New: true}, {Write: bare(t, "a", "x"), New: true}}, resource.ErrConflict},
-		"another version":               {[]resource.Step{{Write: bare(t, "c", "x"), New: true}, {Write: versioned(a, "9999")}}, resource.ErrConflict},
-		"deletion of another version":   {[]resource.Step{{Write: bare(t, "c", "x"), New: true}, {Delete: resource.ID(nodeType, "a"), Version: "9999"}}, resource.ErrConflict},
-		"bad name":                      {[]resource.Step{{Write: bare(t, "c", "x"), New: true}, {Delete: resource.ID(nodeType, "A")}}, resource.ErrInvalid},
+		"one that is there must be new": {[]resource.Step{{Write: bare(t, "c", "x"), Create: true}, {Write: bare(t, "a", "x"), Create: true}}, resource.ErrConflict},
+		"another version":               {[]resource.Step{{Write: bare(t, "c", "x"), Create: true}, {Write: versioned(a, "9999")}}, resource.ErrConflict},
+		"deletion of another version":   {[]resource.Step{{Write: bare(t, "c", "x"), Create: true}, {Delete: resource.ID(nodeType, "a"), Version: "9999"}}, resource.ErrConflict},
+		"bad name":                      {[]resource.Step{{Write: bare(t, "c", "x"), Create: true}, {Delete: resource.ID(nodeType, "A")}}, resource.ErrInvalid},
 		"federated type":                {[]resource.Step{{Delete: resource.ID(fsType, "dc1")}}, resource.ErrFederated},
 		"no change":                     {[]resource.Step{{}}, resource.ErrInvalid},
 	} {
@@ -87,7 +87,7 @@ func TestWriteAll(t *testing.T) {
 	}
 
 	// Deleted and made anew in one step: another resource, and what it owned is gone.
-	out, err = svc.WriteAll(ctx, resource.Step{Delete: a.Id}, resource.Step{Write: bare(t, "a", "192.0.2.9"), New: true})
+	out, err = svc.WriteAll(ctx, resource.Step{Delete: a.Id}, resource.Step{Write: bare(t, "a", "192.0.2.9"), Create: true})
 	if err != nil || out[0] != nil || out[1].GetId().GetUid() == a.GetId().GetUid() {
 		t.Fatalf("%v, %v", out, err)
 	}

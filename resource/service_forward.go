@@ -32,9 +32,9 @@ const (
 	copyPatience = time.Second
 )
 
-// PrimaryVersion begins a version that a forwarded write answers with when the copy has not arrived, or was overtaken: the
+// PrimaryVersionPrefix begins a version that a forwarded write answers with when the copy has not arrived, or was overtaken: the
 // rest is the primary's version. A compare-and-swap in a secondary takes it.
-const PrimaryVersion = "primary-"
+const PrimaryVersionPrefix = "primary-"
 
 // forwards says whether writes of a type are made in the primary. It is ErrFederated where that cannot be.
 func (s *Service) forwards(reg Registration) (bool, error) {
@@ -125,7 +125,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	if err != nil || before == nil || id.GetUid() != "" && id.GetUid() != before.GetId().GetUid() {
 		return err
 	}
-	if _, marked := Marked(before); marked {
+	if _, marked := Terminating(before); marked {
 		return nil // there is nothing to see
 	}
 	s.awaitCopy(ctx, id, func(now *pb.Resource) bool {
@@ -136,7 +136,7 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 
 // versionThere returns the primary's version for one that was read here.
 func (s *Service) versionThere(ctx context.Context, id *pb.ID, version string) (string, error) {
-	if there, ok := strings.CutPrefix(version, PrimaryVersion); ok || version == "" || version == AnyVersion {
+	if there, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
 		return there, nil
 	}
 	r, err := s.stored(ctx, Eventual, id)
@@ -169,7 +169,7 @@ func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Res
 // of a copy.
 func (s *Service) copyOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
 	same := func(now *pb.Resource) bool { return now.GetId().GetUid() == written.GetId().GetUid() }
-	_, gone := Marked(written)
+	_, gone := Terminating(written)
 	gone = gone && len(Finalizers(given)) == 0 // that deleted it
 	now := s.awaitCopy(ctx, written.GetId(), func(now *pb.Resource) bool {
 		return now.GetPrimaryModifyIndex() >= written.GetModifyIndex() || now == nil && gone
@@ -178,7 +178,7 @@ func (s *Service) copyOf(ctx context.Context, given, written *pb.Resource) *pb.R
 		return now
 	}
 	r := proto.CloneOf(written)
-	r.Version, r.PrimaryModifyIndex = PrimaryVersion+written.GetVersion(), written.GetModifyIndex()
+	r.Version, r.PrimaryModifyIndex = PrimaryVersionPrefix+written.GetVersion(), written.GetModifyIndex()
 	r.CreateIndex, r.ModifyIndex, r.Status = 0, 0, nil
 	return r
 }

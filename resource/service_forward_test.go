@@ -89,7 +89,7 @@ func TestForwardLag(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("waited %v for a copy that does not come", took)
 		}
-		if !strings.HasPrefix(got.Version, resource.PrimaryVersion) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
+		if !strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
 			t.Errorf("answer: %v", got)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -103,7 +103,7 @@ func TestForwardLag(t *testing.T) {
 		p.fails(next, codes.Aborted, resource.ErrConflict, "read it and try again")
 		release()
 		next.Version = out.Resource.Version
-		if got := p.write(next); strings.HasPrefix(got.Version, resource.PrimaryVersion) {
+		if got := p.write(next); strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) {
 			t.Errorf("answer when copies come: %v", got)
 		}
 	})
@@ -122,10 +122,10 @@ func TestForwardFinalizers(t *testing.T) {
 			}
 		}
 		r = proto.CloneOf(p.read(r.Id))
-		if _, marked := resource.Marked(r); !marked {
+		if _, marked := resource.Terminating(r); !marked {
 			t.Fatalf("not marked: %v", r)
 		}
-		p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrMarked, "in the primary datacenter dc1: ")
+		p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
 		resource.RemoveFinalizer(r, "f")
 		began := time.Now()
 		p.write(r)

@@ -123,20 +123,20 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 
 type answerLimit struct{}
 
-// LimitAnswer has List, if it is called with that context, refuse what is surely larger than so many bytes, before messages are made of it.
-// The answer is still to be checked, by CheckAnswer.
-func LimitAnswer(ctx context.Context, bytes int) context.Context {
+// WithListLimit has List, if it is called with that context, refuse what is surely larger than so many bytes, before messages are made of it.
+// The answer is still to be checked, by CheckListSize.
+func WithListLimit(ctx context.Context, bytes int) context.Context {
 	return context.WithValue(ctx, answerLimit{}, bytes)
 }
 
-// TooLarge is the ErrTooLarge of a list with that limit, in bytes.
-func TooLarge(limit int) error {
+// TooLargeError is the ErrTooLarge of a list with that limit, in bytes.
+func TooLargeError(limit int) error {
 	return fmt.Errorf("%w, %d bytes: ask for a prefix, or watch it", ErrTooLarge, limit)
 }
 
-// CheckAnswer refuses an answer, of List or ListByOwner, that is larger than a gRPC message may be, with codes.ResourceExhausted. gRPC does so
+// CheckListSize refuses an answer, of List or ListByOwner, that is larger than a gRPC message may be, with codes.ResourceExhausted. gRPC does so
 // itself, but only when all of it is encoded: many who ask at once for what nobody can be given would take much memory.
-func CheckAnswer(answer any, limit int) error {
+func CheckListSize(answer any, limit int) error {
 	var all []*pb.Resource
 	switch a := answer.(type) {
 	case *pb.ListResponse:
@@ -148,7 +148,7 @@ func CheckAnswer(answer any, limit int) error {
 	for _, r := range all {
 		n := proto.Size(r)
 		if size += protowire.SizeTag(1) + protowire.SizeBytes(n); size > limit {
-			return StatusError(TooLarge(limit))
+			return StatusError(TooLargeError(limit))
 		}
 	}
 	return nil

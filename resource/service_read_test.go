@@ -99,7 +99,7 @@ func TestServiceWatch(t *testing.T) {
 // TestNameRuleOfType: names are checked by the rule of their type, wherever a request has one.
 func TestNameRuleOfType(t *testing.T) {
 	g := newRig(t, nil)
-	r, err := resource.NewNamed(keyType, "a/ b*", resource.CheckFreeName, &pb.Node{Node: "x"})
+	r, err := resource.NewNamed(keyType, "a/ b*", resource.CheckUTF8Name, &pb.Node{Node: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestNameRuleOfType(t *testing.T) {
 	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil {
 		t.Error(err)
 	}
-	for _, bad := range []string{"", "a\x00", strings.Repeat("x", resource.MaxFreeNameLen+1)} {
+	for _, bad := range []string{"", "a\x00", strings.Repeat("x", resource.MaxUTF8NameLen+1)} {
 		if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, bad)}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("name %.10q: %v", bad, err)
 		}
@@ -136,17 +136,17 @@ func TestCheckAnswer(t *testing.T) {
 	all := []*pb.Resource{node(t, "a", ""), node(t, "b", strings.Repeat("x", 1000)), node(t, "c", "")}
 	for _, answer := range []proto.Message{&pb.ListResponse{Resources: all}, &pb.ListByOwnerResponse{Resources: all}, &pb.ListResponse{}} {
 		size := proto.Size(answer)
-		if err := resource.CheckAnswer(answer, size); err != nil {
+		if err := resource.CheckListSize(answer, size); err != nil {
 			t.Errorf("%d bytes where %d may be: %v", size, size, err)
 		}
 		if size == 0 {
 			continue
 		}
-		if err := resource.CheckAnswer(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for a prefix") {
+		if err := resource.CheckListSize(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for a prefix") {
 			t.Errorf("%d bytes where %d may be: %v", size, size-1, err)
 		}
 	}
-	if err := resource.CheckAnswer(&pb.ReadResponse{Resource: all[1]}, 1); err != nil {
+	if err := resource.CheckListSize(&pb.ReadResponse{Resource: all[1]}, 1); err != nil {
 		t.Errorf("what is no list: %v", err)
 	}
 }

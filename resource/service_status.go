@@ -77,7 +77,7 @@ func (s *Service) statusTarget(ctx context.Context, c Consistency, id *pb.ID, ve
 	}
 	switch {
 	case stored.GetId().GetUid() != id.Uid:
-		return nil, fmt.Errorf("write status of %s: %w: %s, not %s", IDString(id), ErrWrongUID, stored.GetId().GetUid(), id.Uid)
+		return nil, fmt.Errorf("write status of %s: %w: %s, not %s", IDString(id), ErrUIDMismatch, stored.GetId().GetUid(), id.Uid)
 	case version != "" && version != stored.GetVersion():
 		return nil, fmt.Errorf("write status of %s: %w: its version is %s, not %s; read it and try again", IDString(id), ErrConflict, stored.GetVersion(), version)
 	}

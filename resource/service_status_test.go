@@ -52,7 +52,7 @@ func TestServiceWriteStatus(t *testing.T) {
 		{func(q *pb.WriteStatusRequest) { q.Status.Conditions[0].Type = "" }, codes.InvalidArgument, resource.ErrInvalid, "status.conditions[0].type"},
 		{func(q *pb.WriteStatusRequest) { q.Version = "*" }, codes.InvalidArgument, resource.ErrInvalid, `version "*"`},
 		{func(q *pb.WriteStatusRequest) { q.Version = r.Version }, codes.Aborted, resource.ErrConflict, "not " + r.Version},
-		{func(q *pb.WriteStatusRequest) { q.Id.Uid = resource.NewUID() }, codes.FailedPrecondition, resource.ErrWrongUID, r.Id.Uid},
+		{func(q *pb.WriteStatusRequest) { q.Id.Uid = resource.NewUID() }, codes.FailedPrecondition, resource.ErrUIDMismatch, r.Id.Uid},
 		{func(q *pb.WriteStatusRequest) { q.Id.Name = "none" }, codes.NotFound, resource.ErrNotFound, "none"},
 		{func(q *pb.WriteStatusRequest) { q.Id.Type = fsType; q.Id.Tenancy.Partition = "x" }, codes.InvalidArgument, resource.ErrInvalid, "tenancy.partition"},
 	} {
@@ -89,7 +89,7 @@ func TestServiceFinalizers(t *testing.T) {
 		t.Fatal(err)
 	}
 	marked := read.GetResource()
-	g.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrMarked, "only its finalizers may be removed")
+	g.fails(node(t, "a", "10.0.0.2"), codes.FailedPrecondition, resource.ErrTerminating, "only its finalizers may be removed")
 	if _, err := g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{ObservedGeneration: r.Generation}}); err != nil {
 		t.Error(err)
 	}

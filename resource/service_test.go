@@ -98,7 +98,7 @@ func registry(t *testing.T) *resource.Registry {
 	for _, r := range []resource.Registration{
 		{Type: fsType, Message: &pb.FederationState{}, Federated: true, Scope: resource.ScopeCluster},
 		{Type: nodeType, Message: &pb.Node{}},
-		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckFreeName},
+		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckUTF8Name},
 		{Type: zoneType, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{Type: zone2Type, Message: &pb.Node{}, Scope: resource.ScopePartition},
 		{

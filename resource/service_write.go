@@ -56,7 +56,7 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 		}
 		if overwrites(r) { // others write it too: let the store say over what
 			stored, err := s.commitOne(ctx, overwriteOp(proto.CloneOf(r), false))
-			if !errors.Is(err, ErrTooNew) {
+			if !errors.Is(err, ErrUnsupported) {
 				return stored, err
 			}
 		}
@@ -192,7 +192,7 @@ func (s *Service) prepare(ctx context.Context, c Consistency, reg Registration, 
 func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resource) error {
 	switch {
 	case r.Id.Uid != "":
-		return fmt.Errorf("write %s: %w: there is none, and uid %s was given; leave the uid out to create one", IDString(r.Id), ErrWrongUID, r.Id.Uid)
+		return fmt.Errorf("write %s: %w: there is none, and uid %s was given; leave the uid out to create one", IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
 	case r.Version != "":
 		return fmt.Errorf("write %s: %w: there is none, and version %s was given; leave the version out to create one", IDString(r.Id), ErrConflict, r.Version)
 	}
@@ -230,7 +230,7 @@ func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*
 // prepareUpdate takes over what a write does not change.
 func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 	if r.Id.Uid != "" && r.Id.Uid != stored.Id.Uid {
-		return fmt.Errorf("write %s: %w: %s, not %s", IDString(r.Id), ErrWrongUID, stored.Id.Uid, r.Id.Uid)
+		return fmt.Errorf("write %s: %w: %s, not %s", IDString(r.Id), ErrUIDMismatch, stored.Id.Uid, r.Id.Uid)
 	}
 	if r.Version != "" && r.Version != stored.Version {
 		return fmt.Errorf("write %s: %w: its version is %s, not %s; read it and try again", IDString(r.Id), ErrConflict, stored.Version, r.Version)

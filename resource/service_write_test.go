@@ -52,10 +52,10 @@ func TestServiceWrite(t *testing.T) {
 	g.fails(r, codes.Aborted, resource.ErrConflict, "there is none")
 	r = node(t, "b", "")
 	r.Id.Uid = first.Id.Uid
-	g.fails(r, codes.FailedPrecondition, resource.ErrWrongUID, "there is none")
+	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, "there is none")
 	r = node(t, "a", "")
 	r.Id.Uid = resource.NewUID()
-	g.fails(r, codes.FailedPrecondition, resource.ErrWrongUID, second.Id.Uid)
+	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, second.Id.Uid)
 }
 
 func TestServiceRefuses(t *testing.T) {

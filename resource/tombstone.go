@@ -114,7 +114,7 @@ func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, er
 			return count, err
 		}
 		left = slices.DeleteFunc(left, func(r *pb.Resource) bool {
-			_, marked := Marked(r)
+			_, marked := Terminating(r)
 			return marked || r.GetPrimaryModifyIndex() != 0 // a copy goes when the primary's does
 		})
 		if len(left) == 0 {

@@ -48,7 +48,7 @@ type parts struct {
 	caughtUp  chan struct{} // closed when the store is level with its datacenter
 
 	store     *raftstore.Store
-	routed    *resource.Routed // store, with what the leader alone can do
+	routed    *resource.ForwardingBackend // store, with what the leader alone can do
 	registry  *resource.Registry
 	resources *resource.Service
 

@@ -176,7 +176,7 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
-	p.routed, err = resource.NewRouted(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
+	p.routed, err = resource.NewForwardingBackend(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
 		cc, err := p.conns.to(p.cfg.DC, node)
 		if err != nil {
 			return nil, err

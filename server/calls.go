@@ -100,7 +100,7 @@ func (c *calls) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded
 
 // admit identifies the caller and checks the method's rule.
 func (c *calls) admit(ctx context.Context, method string) (context.Context, rule, bool, error) {
-	r, known := rules[resource.Method(method)]
+	r, known := rules[resource.CanonicalMethod(method)]
 	p, forwarded, err := c.identify(ctx, r)
 	if err != nil {
 		return ctx, rule{}, false, err
@@ -127,13 +127,13 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		if err != nil {
 			return nil, status.FromContextError(err).Err()
 		}
-		ctx := resource.LimitAnswer(ctx, api.MaxMessageSize)
+		ctx := resource.WithListLimit(ctx, api.MaxMessageSize)
 		if turn != nil {
 			ctx = httpapi.WithTurn(ctx, turn)
 		}
 		resp, err := next(ctx, req)
 		if err == nil {
-			err = resource.CheckAnswer(resp, api.MaxMessageSize)
+			err = resource.CheckListSize(resp, api.MaxMessageSize)
 		}
 		c.noteDenied(ctx, info.FullMethod, err)
 		switch {

@@ -52,7 +52,7 @@ func (s *gatewayService) Deregister(ctx context.Context, _ *pb.DeregisterGateway
 // storeOr maps errors of the store, and gives others the code of a mistake in the call.
 func storeOr(err error, code codes.Code) error {
 	for _, known := range []error{
-		resource.ErrNotLeader, resource.ErrUnwritable, resource.ErrUnknownOutcome, resource.ErrConflict, resource.ErrClosed,
+		resource.ErrNotLeader, resource.ErrReadOnly, resource.ErrUnknownOutcome, resource.ErrConflict, resource.ErrClosed,
 		context.Canceled, context.DeadlineExceeded,
 	} {
 		if errors.Is(err, known) {

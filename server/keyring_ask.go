@@ -223,7 +223,7 @@ func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req
 	case status.Code(err) == codes.Unimplemented:
 		return nil, errors.New("its version of wanfed knows no keyring")
 	default:
-		return nil, errors.New(resource.Plain(status.Convert(err).Message()))
+		return nil, errors.New(resource.ErrorText(status.Convert(err).Message()))
 	}
 	if resp.Sealed != nil {
 		k.take([]*pb.SealedKeyring{resp.Sealed})

@@ -190,7 +190,7 @@ func (s source) primaryComponent() api.ComponentStatus {
 		c.State = "servers differ"
 		c.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", c.Detail, differ)
 	case s.p.primacy.Waits() != "":
-		c.State, c.Detail = "changing", resource.Plain(s.p.primacy.Waits())
+		c.State, c.Detail = "changing", resource.ErrorText(s.p.primacy.Waits())
 	case of != s.p.cfg.PrimaryDC:
 		c.State, c.Detail = "changing", fmt.Sprintf("%s still, not yet %s; the leader knows why", of, s.p.cfg.PrimaryDC)
 	case len(disputes) > 0:

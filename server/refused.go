@@ -51,7 +51,7 @@ const otherMethod = "unknown"
 
 // count counts and logs a refused call.
 func (r *refusedCalls) count(p tlsutil.Peer, method string, err error) {
-	if _, known := rules[resource.Method(method)]; !known {
+	if _, known := rules[resource.CanonicalMethod(method)]; !known {
 		method = otherMethod
 	}
 	kind, now, level := refusedCall{method, p.Role}, time.Now(), slog.LevelDebug

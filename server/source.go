@@ -145,7 +145,7 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limi
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled: // the latter: the connection was given up
-		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, resource.Plain(status.Convert(err).Message()))
+		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, resource.ErrorText(status.Convert(err).Message()))
 	}
 	return nil, err
 }

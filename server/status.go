@@ -87,7 +87,7 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
-			d.LastError, d.LastErrorAt = resource.Plain(err.Error()), at
+			d.LastError, d.LastErrorAt = resource.ErrorText(err.Error()), at
 		}
 	}
 	works := slices.ContainsFunc(paths, func(p wanfed.PathStatus) bool { return p.Health == wanfed.PathOK })
@@ -167,7 +167,7 @@ func (s source) components() []api.ComponentStatus {
 func detailOf(err error, at time.Time, what string) string {
 	switch {
 	case err != nil:
-		return resource.Plain(err.Error())
+		return resource.ErrorText(err.Error())
 	case at.IsZero():
 		return ""
 	}

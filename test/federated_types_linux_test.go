@@ -160,7 +160,7 @@ func (f *sharers) fromSecondary() {
 		began := time.Now()
 		out := f.writeHere(ctx, r, last)
 		took = append(took, time.Since(began))
-		isLate := strings.HasPrefix(out.Version, resource.PrimaryVersion)
+		isLate := strings.HasPrefix(out.Version, resource.PrimaryVersionPrefix)
 		if isLate { // an election came between, or this machine stood still
 			late++
 			f.same("the copy of a write")

@@ -177,10 +177,10 @@ func (i snapshotInfo) table(w io.Writer, path string) error {
 }
 
 // readSnapshot checks a file to its end.
-func readSnapshot(path string) (raftstore.Manifest, memory.Totals, error) {
+func readSnapshot(path string) (raftstore.Manifest, memory.SnapshotTotals, error) {
 	f, err := openFile(path)
 	if err != nil {
-		return raftstore.Manifest{}, memory.Totals{}, err
+		return raftstore.Manifest{}, memory.SnapshotTotals{}, err
 	}
 	defer f.Close()
 	m, totals, err := raftstore.ReadArchive(bufio.NewReaderSize(f, 1<<20))

@@ -92,7 +92,7 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 			return nil, fmt.Errorf("write %s: its owner %s with uid %s: %w", resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
 		}
 	}
-	if since, marked := resource.Marked(r); marked && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
+	if since, marked := resource.Terminating(r); marked && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
 		return b.delete(old, since), nil
 	}
 	return b.store(r, old), nil
@@ -109,7 +109,7 @@ func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 		// Not as messages: servers of several versions may know them differently, and must agree.
 		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() && bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation
-			if _, marked := resource.Marked(old); o.GetKeepMetadata() && !marked {
+			if _, marked := resource.Terminating(old); o.GetKeepMetadata() && !marked {
 				return old, nil // all would be as it is
 			}
 		}
@@ -128,7 +128,7 @@ func expectPut(old, r *pb.Resource, expect string) error {
 	case old == nil:
 		return fmt.Errorf("%w: there is none, but version %s was expected", resource.ErrConflict, expect)
 	case old.Id.Uid != r.Id.Uid:
-		return fmt.Errorf("%w: %s, not %s", resource.ErrWrongUID, old.Id.Uid, r.Id.Uid)
+		return fmt.Errorf("%w: %s, not %s", resource.ErrUIDMismatch, old.Id.Uid, r.Id.Uid)
 	case old.Version != expect:
 		return fmt.Errorf("%w: its version is %s, not %s", resource.ErrConflict, old.Version, expect)
 	}
@@ -141,11 +141,11 @@ func allowPut(old, r *pb.Resource) error {
 	was, wasMarked := old.GetMetadata()[resource.DeletionKey]
 	switch replaces := old != nil && old.Id.Uid != r.Id.Uid; {
 	case replaces && held(old):
-		return fmt.Errorf("%w: %s, which has finalizers, not %s", resource.ErrWrongUID, old.Id.Uid, r.Id.Uid)
+		return fmt.Errorf("%w: %s, which has finalizers, not %s", resource.ErrUIDMismatch, old.Id.Uid, r.Id.Uid)
 	case marked && (old == nil || replaces || !wasMarked):
 		return fmt.Errorf("%w metadata %s %q: only a deletion sets it", resource.ErrInvalid, resource.DeletionKey, since)
 	case wasMarked && !replaces && (since != was || !isReplica(r) && !onlyReleases(old, r)):
-		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrMarked, was)
+		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrTerminating, was)
 	}
 	return nil
 }

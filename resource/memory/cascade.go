@@ -19,8 +19,8 @@ func held(r *pb.Resource) bool { return !isReplica(r) && len(resource.Finalizers
 
 // mark asks r, which finalizers hold, to go. Once is enough.
 func (b *batch) mark(r *pb.Resource, at time.Time) {
-	if _, marked := resource.Marked(r); !marked {
-		b.store(resource.Mark(r, at), r)
+	if _, marked := resource.Terminating(r); !marked {
+		b.store(resource.MarkTerminating(r, at), r)
 	}
 }
 
@@ -60,7 +60,7 @@ func (b *batch) toGo(uid string, limit int) []*pb.Resource {
 	c := b.db.owned.from(endKey(uid))
 	for w, ok := c.next(); ok && len(all) < limit; w, ok = c.next() {
 		r := w.resource()
-		if _, marked := resource.Marked(r); !isReplica(r) && (!marked || !held(r)) {
+		if _, marked := resource.Terminating(r); !isReplica(r) && (!marked || !held(r)) {
 			all = append(all, r)
 		}
 	}

@@ -100,7 +100,7 @@ func TestSameLogSameState(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if since, ok := resource.Marked(r); !ok || !since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
+		if since, ok := resource.Terminating(r); !ok || !since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
 			t.Errorf("marked %v since %v, want when its owner was replaced", ok, since)
 		}
 		for typ, want := range map[*pb.Type]int{testType: 2, resource.TombstoneType: 1} {

@@ -143,7 +143,7 @@ func FuzzRow(f *testing.F) {
 		r := new(pb.Resource)
 		bad := proto.Unmarshal(p, r)
 		if bad == nil {
-			bad = resource.CheckStored(r)
+			bad = resource.CheckResource(r)
 		}
 		if (err == nil) != (bad == nil) {
 			t.Fatalf("row: %v; as a message: %v", err, bad)

@@ -18,7 +18,7 @@ import (
 )
 
 // Totals say what a snapshot holds.
-type Totals struct {
+type SnapshotTotals struct {
 	Index     uint64 // the store's
 	Resources int
 	Types     []TypeTotal // those with resources, by name
@@ -33,8 +33,8 @@ type TypeTotal struct {
 
 // Scan reads a snapshot to its end and checks all that Restore does; besides, that no resource is there twice. It keeps
 // one resource at a time. What it accepts, Restore restores.
-func Scan(r io.Reader) (Totals, error) {
-	out := Totals{}
+func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
+	out := SnapshotTotals{}
 	types := map[string]*TypeTotal{}
 	last, like, t := "", (*common)(nil), (*TypeTotal)(nil) // of the last resource
 	err := scan(r, sink{
@@ -63,7 +63,7 @@ func Scan(r io.Reader) (Totals, error) {
 		},
 	})
 	if err != nil {
-		return Totals{}, fmt.Errorf("read snapshot: %w", err)
+		return SnapshotTotals{}, fmt.Errorf("read snapshot: %w", err)
 	}
 	for _, t := range types {
 		out.Types = append(out.Types, *t)

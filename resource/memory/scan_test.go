@@ -21,7 +21,7 @@ func TestScan(t *testing.T) {
 	defer s.Close()
 	put(t, s, "a", "b", "c")
 	data := snapshotOf(t, s)
-	got, err := Scan(iotestOneByte{bytes.NewReader(data)})
+	got, err := ScanSnapshot(iotestOneByte{bytes.NewReader(data)})
 	if err != nil || got.Index != s.state.Index() || got.Resources != 3 || len(got.Types) != 1 {
 		t.Fatalf("scanned %+v, %v", got, err)
 	}
@@ -29,7 +29,7 @@ func TestScan(t *testing.T) {
 	if typ.Type != resource.TypeString(testType) || typ.Resources != 3 || typ.Bytes <= 0 || typ.Bytes >= int64(len(data)) {
 		t.Errorf("type %+v of %d bytes in all", typ, len(data))
 	}
-	if _, err := Scan(bytes.NewReader(data[:len(data)-1])); err == nil {
+	if _, err := ScanSnapshot(bytes.NewReader(data[:len(data)-1])); err == nil {
 		t.Error("a torn snapshot was scanned")
 	}
 
@@ -43,7 +43,7 @@ func TestScan(t *testing.T) {
 	e.message(recordResource, nil, r)
 	e.record(recordEnd, []byte{2})
 	e.w.Flush()
-	if _, err := Scan(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
+	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("a resource that is there twice: %v", err)
 	}
 }
@@ -101,7 +101,7 @@ func TestRebase(t *testing.T) {
 	if err := s.state.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
 		t.Error("rebased a torn snapshot")
 	}
-	again, err := Scan(bytes.NewReader(b.Bytes()))
+	again, err := ScanSnapshot(bytes.NewReader(b.Bytes()))
 	if err != nil || !slices.Equal([]int{again.Resources, int(again.Index)}, []int{2, index}) {
 		t.Errorf("scanned %+v, %v", again, err)
 	}

@@ -202,7 +202,7 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := New()
 		defer s.Close()
-		totals, scanned := Scan(bytes.NewReader(in))
+		totals, scanned := ScanSnapshot(bytes.NewReader(in))
 		restored := s.Restore(bytes.NewReader(in))
 		if scanned == nil && restored != nil {
 			t.Fatalf("Scan accepts what Restore does not: %v", restored)

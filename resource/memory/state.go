@@ -87,7 +87,7 @@ func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uin
 	}
 	d := s.db.Load()
 	if q.MaxBytes > 0 && sel.exceeds(d, q.MaxBytes) {
-		return nil, 0, resource.TooLarge(q.MaxBytes)
+		return nil, 0, resource.TooLargeError(q.MaxBytes)
 	}
 	all, index := sel.list(d)
 	return all, index, nil

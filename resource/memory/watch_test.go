@@ -20,7 +20,7 @@ var testType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Thing"}
 
 func thing(t testing.TB, name string) *pb.Resource {
 	t.Helper()
-	r, err := resource.NewNamed(testType, name, resource.CheckFreeName, &pb.Node{Node: name})
+	r, err := resource.NewNamed(testType, name, resource.CheckUTF8Name, &pb.Node{Node: name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ type wireRows struct {
 	c   *common // of the last; nil before
 }
 
-// row checks p as resource.CheckStored does.
+// row checks p as resource.CheckResource does.
 func (rows *wireRows) row(p []byte) (row, error) {
 	if w, ok := rows.plain(p); ok {
 		return w, nil
@@ -87,7 +87,7 @@ func (rows *wireRows) row(p []byte) (row, error) {
 	if err := proto.Unmarshal(p, r); err != nil {
 		return row{}, fmt.Errorf("resource: %w", err)
 	}
-	if err := resource.CheckStored(r); err != nil {
+	if err := resource.CheckResource(r); err != nil {
 		return row{}, err
 	}
 	w := newRow(rows.all, r)

@@ -54,7 +54,7 @@ func (m *machine) ahead(logs raft.LogStore, first, last uint64) (n int, err erro
 		m.done.index, m.done.term = upTo, term
 		for _, e := range entries {
 			switch {
-			case e.Err == nil, resource.Refused(e.Err):
+			case e.Err == nil, resource.Rejected(e.Err):
 			case errors.Is(e.Err, resource.ErrClosed):
 				return e.Err
 			default:

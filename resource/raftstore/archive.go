@@ -158,24 +158,24 @@ func ParseHeader(b []byte) (Manifest, error) {
 
 // ReadArchive reads a snapshot file to its end and checks all of it. It keeps one resource at a time. Its errors are
 // ErrInvalid, unless reading failed.
-func ReadArchive(r io.Reader) (Manifest, memory.Totals, error) {
+func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	header := make([]byte, HeaderSize)
 	n, err := io.ReadFull(r, header)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return Manifest{}, memory.Totals{}, err
+		return Manifest{}, memory.SnapshotTotals{}, err
 	}
 	m, err := ParseHeader(header[:n])
 	if err != nil {
-		return m, memory.Totals{}, err
+		return m, memory.SnapshotTotals{}, err
 	}
 	totals, err := checkData(r, m)
 	return m, totals, err
 }
 
 // checkData reads the data that a manifest describes, which is all that r has.
-func checkData(r io.Reader, m Manifest) (memory.Totals, error) {
+func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	in := &summing{r: io.LimitReader(r, m.Size), sum: sha256.New()}
-	totals, bad := memory.Scan(in)
+	totals, bad := memory.ScanSnapshot(in)
 	if _, err := io.Copy(io.Discard, in); err != nil || in.err != nil {
 		return totals, errors.Join(err, in.err)
 	}

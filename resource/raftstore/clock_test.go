@@ -113,7 +113,7 @@ func TestClockSetBack(t *testing.T) {
 			if marked, err = s.Read(t.Context(), resource.Strong, marked.Id); err != nil {
 				t.Fatal(err)
 			}
-			if at, ok := resource.Marked(ahead(marked)); !ok || at.Year() != 2000 {
+			if at, ok := resource.Terminating(ahead(marked)); !ok || at.Year() != 2000 {
 				t.Errorf("marked for deletion at %v, %v", at, ok)
 			}
 			snapshot(s) // younger than the one of today, whatever their dates say

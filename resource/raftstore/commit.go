@@ -16,7 +16,7 @@ import (
 )
 
 // Commit is resource.Backend's. It blocks for a disk write and a round trip to a majority. Only the leader can:
-// resource.ErrNotLeader elsewhere. Above 32 MiB, a batch is refused, and one that some server does not understand with resource.ErrTooNew.
+// resource.ErrNotLeader elsewhere. Above 32 MiB, a batch is refused, and one that some server does not understand with resource.ErrUnsupported.
 func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	if err := resource.CheckOps(ops); err != nil {
 		return nil, err
 	}
-	if err := resource.CheckUnderstood(ops, s.cfg.Understood); err != nil {
+	if err := resource.CheckSupported(ops, s.cfg.Understood); err != nil {
 		return nil, err
 	}
 	entry, err := proto.Marshal(&pb.Batch{Ops: ops})
@@ -74,7 +74,7 @@ func (s *Store) apply(ctx context.Context, entry []byte) (result, error) {
 	}
 }
 
-// Understood is resource.Replica's.
+// Understood is resource.ReplicatedBackend's.
 func (s *Store) Understood() (version int, node string) { return s.cfg.Understood() }
 
 // untilDeadline is how long Raft may take to accept a request; 0 is no bound.
@@ -92,7 +92,7 @@ func commitError(err error) error {
 		return resource.ErrNotLeader
 	case errors.Is(err, raft.ErrEnqueueTimeout): // Raft never took it
 		return context.DeadlineExceeded
-	case errors.Is(err, errRefused), errors.Is(err, resource.ErrUnwritable):
+	case errors.Is(err, errRefused), errors.Is(err, resource.ErrReadOnly):
 		return err
 	default: // leadership lost, disk fault, shutdown or our own impatience: the entry may be in the log of some server
 		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)

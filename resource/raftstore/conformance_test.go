@@ -127,7 +127,7 @@ func (c *cluster) follower() *Store {
 // target is the store that choose chooses, as a server uses it.
 func (c *cluster) target(choose func() *Store) resourcetest.Target {
 	s := choose()
-	b, err := resource.NewRouted(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.asks[node], nil })
+	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.asks[node], nil })
 	if err != nil {
 		c.t.Fatal(err)
 	}

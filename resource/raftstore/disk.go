@@ -116,7 +116,7 @@ func (d *disk) cut(first, last uint64) error {
 	return nil
 }
 
-// judge fails the store, or makes err an ErrUnwritable. fatal says that the store must not go on whatever the reason is.
+// judge fails the store, or makes err an ErrReadOnly. fatal says that the store must not go on whatever the reason is.
 func (d *disk) judge(err error, fatal bool) error {
 	if errors.Is(err, wal.ErrClosed) {
 		return err
@@ -130,17 +130,17 @@ func (d *disk) judge(err error, fatal bool) error {
 	return why
 }
 
-// unwritable is an ErrUnwritable with its reason.
+// unwritable is an ErrReadOnly with its reason.
 type unwritable struct {
 	dir string
 	err error
 }
 
 func (e *unwritable) Error() string {
-	return fmt.Sprintf("%v in %s: %v; nothing that was acknowledged is lost: see to the disk, and it goes on by itself", resource.ErrUnwritable, e.dir, e.err)
+	return fmt.Sprintf("%v in %s: %v; nothing that was acknowledged is lost: see to the disk, and it goes on by itself", resource.ErrReadOnly, e.dir, e.err)
 }
 
-func (e *unwritable) Unwrap() []error { return []error{resource.ErrUnwritable, e.err} }
+func (e *unwritable) Unwrap() []error { return []error{resource.ErrReadOnly, e.err} }
 
 // ballot is where Raft keeps its term and its vote. A term that cannot be written counts all the same, and is written with the
 // next vote or entry: to forget a term in which this server has neither voted nor stored anything is as if it had never heard
@@ -197,5 +197,5 @@ func (s *Store) failLog(err error) {
 }
 
 // Trouble returns why this server can add nothing to its log now, though it may when somebody has seen to its disk: an
-// ErrUnwritable. It is nil while it can, or does not know better.
+// ErrReadOnly. It is nil while it can, or does not know better.
 func (s *Store) Trouble() error { return s.disk.trouble() }

@@ -101,7 +101,7 @@ func (m *machine) result(log *raft.Log, e *memory.Entry, broken error) result {
 		return result{err: m.err}
 	case e == nil:
 		return result{err: m.broken(broken)}
-	case e.Err == nil, resource.Refused(e.Err), errors.Is(e.Err, resource.ErrClosed):
+	case e.Err == nil, resource.Rejected(e.Err), errors.Is(e.Err, resource.ErrClosed):
 		return result{e.Resources, e.Err}
 	}
 	return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; restore the data dir from a backup, or remove it so that the server joins anew", log.Index, e.Err))}

@@ -22,7 +22,7 @@ func FuzzApply(f *testing.F) {
 	held := thing(f, "z", "1")
 	held.Owner = r.Id
 	resource.AddFinalizer(held, "x")
-	marked := resource.Mark(held, time.Now())
+	marked := resource.MarkTerminating(held, time.Now())
 	free := proto.CloneOf(marked)
 	resource.RemoveFinalizer(free, "x")
 	v2 := proto.CloneOf(r)

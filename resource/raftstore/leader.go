@@ -160,7 +160,7 @@ func (s *Store) LeaderChanged() <-chan struct{} {
 // RunWhileLeader calls fn each time this server begins to lead, as IsLeader has it. fn's context ends when the term does, or
 // when a snapshot is restored, and what fn knows of the state may be wrong: then it is called again, for the same term. The
 // next call comes after fn has returned, so that no two run at once. What fn returns after that is not an error; nor is, at
-// any time, resource.ErrNotLeader, ErrUnwritable or ErrUnknownOutcome: it is called again, if this server still leads. If fn returns nil
+// any time, resource.ErrNotLeader, ErrReadOnly or ErrUnknownOutcome: it is called again, if this server still leads. If fn returns nil
 // earlier it has done its work for this term.
 //
 // It blocks until ctx ends (nil), fn fails (its error), or the store closes or fails (that error).
@@ -208,7 +208,7 @@ func (s *Store) runTerm(ctx context.Context, term view, fn func(context.Context)
 	switch {
 	case err == nil || lost:
 		return true, nil
-	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrUnwritable):
+	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrReadOnly):
 		// The loss shows before the view says so; or a transfer of leadership was under way, in vain.
 		s.pause(ctx, term)
 		return false, nil

@@ -9,9 +9,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-var _ resource.Replica = (*Store)(nil)
+var _ resource.ReplicatedBackend = (*Store)(nil)
 
-// ReadIndex is resource.Replica's. It blocks for a round trip to a majority, and writes nothing.
+// ReadIndex is resource.ReplicatedBackend's. It blocks for a round trip to a majority, and writes nothing.
 func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 	if err := s.fresh(ctx, resource.Strong); err != nil {
 		return 0, fmt.Errorf("read index: %w", err)
@@ -19,7 +19,7 @@ func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 	return s.state.Index(), nil
 }
 
-// WaitIndex is resource.Replica's.
+// WaitIndex is resource.ReplicatedBackend's.
 func (s *Store) WaitIndex(ctx context.Context, index uint64) error {
 	return s.because(s.state.WaitIndex(ctx, index))
 }

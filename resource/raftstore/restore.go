@@ -35,7 +35,7 @@ const (
 type Restored struct {
 	// Index is the version, and the store index, of all that was restored.
 	Index  uint64
-	Totals memory.Totals
+	Totals memory.SnapshotTotals
 }
 
 // restoring is a restore that Raft does.
@@ -98,7 +98,7 @@ func (s *Store) nextIndex(saved uint64) uint64 {
 }
 
 // spool stores data in a file, removed from the directory already or not, and checks it.
-func (s *Store) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.Totals, err error) {
+func (s *Store) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.SnapshotTotals, err error) {
 	if err := s.checkRoom(m.Size); err != nil {
 		return nil, totals, err
 	}

@@ -81,7 +81,7 @@ func awaitWrite(t *testing.T, s *Store, name, text string) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, resource.ErrUnwritable) && !errors.Is(err, resource.ErrNotLeader) || time.Now().After(end) {
+		if !errors.Is(err, resource.ErrReadOnly) && !errors.Is(err, resource.ErrNotLeader) || time.Now().After(end) {
 			t.Fatalf("write %s: %v", name, err)
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -113,7 +113,7 @@ func TestDiskFull(t *testing.T) {
 	for size := 6; size <= 12; size *= 2 {
 		before := len(texts)
 		err := fill(t, s, texts)
-		if !errors.Is(err, resource.ErrUnwritable) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
+		if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
 			!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "see to the disk") {
 			t.Errorf("the write that found no room: %v", err)
 		}
@@ -199,7 +199,7 @@ func diskFullFollower(t *testing.T, small string) {
 		awaitLeader(t, all["a"])
 	}
 	texts := map[string]string{}
-	if err := fill(t, all["a"], texts); !errors.Is(err, resource.ErrUnwritable) {
+	if err := fill(t, all["a"], texts); !errors.Is(err, resource.ErrReadOnly) {
 		t.Errorf("the leader whose disk is full: %v", err)
 	}
 	leader = awaitLeader(t, all["b"], all["c"])
@@ -251,7 +251,7 @@ func TestTermNotWritten(t *testing.T) {
 		t.Errorf("the term: %v", err)
 	}
 	for what, err := range map[string]error{"a vote": b.SetUint64([]byte("LastVoteTerm"), 7), "an entry": d.append(entry)} {
-		if !errors.Is(err, resource.ErrUnwritable) || !errors.Is(err, syscall.EROFS) {
+		if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.EROFS) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -38,14 +38,14 @@ var statuses = []struct {
 	{resource.ErrInvalid, http.StatusBadRequest},
 	{resource.ErrDenied, http.StatusForbidden},
 	{resource.ErrNotLeader, http.StatusServiceUnavailable},
-	{resource.ErrTooNew, http.StatusServiceUnavailable},
-	{resource.ErrUnwritable, http.StatusServiceUnavailable},
+	{resource.ErrUnsupported, http.StatusServiceUnavailable},
+	{resource.ErrReadOnly, http.StatusServiceUnavailable},
 	{resource.ErrUnreachable, http.StatusServiceUnavailable},
 	{resource.ErrClosed, http.StatusServiceUnavailable},
 	{resource.ErrWatchReset, http.StatusServiceUnavailable},
 	{resource.ErrConflict, http.StatusConflict},
-	{resource.ErrWrongUID, http.StatusConflict},
-	{resource.ErrMarked, http.StatusConflict},
+	{resource.ErrUIDMismatch, http.StatusConflict},
+	{resource.ErrTerminating, http.StatusConflict},
 	{resource.ErrFederated, http.StatusConflict},
 	{resource.ErrNotFound, http.StatusNotFound},
 	{context.DeadlineExceeded, http.StatusGatewayTimeout},
@@ -102,7 +102,7 @@ func textOf(err error) string {
 	if st, ok := status.FromError(err); ok {
 		text = st.Message() // without the code, which stands in front of it
 	}
-	return strings.Join(strings.FieldsFunc(resource.Plain(text), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return strings.Join(strings.FieldsFunc(resource.ErrorText(text), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
 // failed answers for a request that could not be done and has had no other answer.

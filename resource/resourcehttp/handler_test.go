@@ -228,8 +228,8 @@ func TestStatusOf(t *testing.T) {
 		err  error
 		want int
 	}{
-		{resource.ErrInvalid, 400}, {resource.ErrDenied, 403}, {resource.ErrNotFound, 404}, {resource.ErrConflict, 409}, {resource.ErrWrongUID, 409},
-		{resource.ErrMarked, 409}, {resource.ErrGroupVersion, 409}, {resource.ErrFederated, 409}, {resource.ErrNotLeader, 503}, {resource.ErrClosed, 503},
+		{resource.ErrInvalid, 400}, {resource.ErrDenied, 403}, {resource.ErrNotFound, 404}, {resource.ErrConflict, 409}, {resource.ErrUIDMismatch, 409},
+		{resource.ErrTerminating, 409}, {resource.ErrGroupVersion, 409}, {resource.ErrFederated, 409}, {resource.ErrNotLeader, 503}, {resource.ErrClosed, 503},
 		{resource.ErrUnreachable, 503}, {context.Canceled, 503}, {context.DeadlineExceeded, 504}, {resource.ErrUnknownOutcome, 504}, {errors.New("disk"), 500},
 	} {
 		wrapped := fmt.Errorf("write: %w", tt.err)

@@ -41,7 +41,7 @@ func newRig(t *testing.T) *rig {
 			}
 			return nil
 		}},
-		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckFreeName},
+		{Type: keyType, Message: &pb.Node{}, CheckName: resource.CheckUTF8Name},
 		{Type: fsType, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true},
 		{Type: allType, Message: &pb.Resource{}, Scope: resource.ScopePartition},
 	} {

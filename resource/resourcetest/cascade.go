@@ -92,7 +92,7 @@ func testCascadeDeep(e *env) {
 	e.awaitNone(resource.TombstoneType)
 	e.missing(grandchild.Id)
 	marked := e.read(held.Id)
-	if _, ok := resource.Marked(marked); !ok {
+	if _, ok := resource.Terminating(marked); !ok {
 		e.Errorf("not marked: %v", marked)
 	}
 	e.put(released(marked, "x"), marked.Version)

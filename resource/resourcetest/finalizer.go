@@ -35,7 +35,7 @@ func testFinalizers(e *env) {
 	before := time.Now().Add(-time.Second) // the mark has whole seconds
 	e.commit(resource.RemoveOp(r.Id, r.Version))
 	marked := e.read(r.Id)
-	since, ok := resource.Marked(marked)
+	since, ok := resource.Terminating(marked)
 	if !ok || since.Before(before.Truncate(time.Second)) || since.After(time.Now()) || marked.Generation != r.Generation || marked.Version == r.Version {
 		e.Errorf("marked %v", marked)
 	}
@@ -74,8 +74,8 @@ func testFinalizersForbid(e *env) {
 	r.Metadata = map[string]string{resource.DeletionKey: "2026-01-02T03:04:05Z"}
 	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // nobody marks but by deleting
 	live := e.put(e.held("l", "x"), "")
-	e.refused(resource.ErrInvalid, resource.PutOp(resource.Mark(live, time.Now()), live.Version))
-	e.refused(resource.ErrWrongUID, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the first
+	e.refused(resource.ErrInvalid, resource.PutOp(resource.MarkTerminating(live, time.Now()), live.Version))
+	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the first
 
 	a := e.held("a", "x", "y")
 	a.Metadata["k"] = "v"
@@ -100,7 +100,7 @@ func testFinalizersForbid(e *env) {
 				e.Errorf("a marked resource got %s", what)
 			}
 		}
-		e.refused(resource.ErrMarked, resource.PutOp(changed, a.Version))
+		e.refused(resource.ErrTerminating, resource.PutOp(changed, a.Version))
 	}
 }
 
@@ -116,7 +116,7 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(owner.Id)
 	e.missing(free.Id)
 	marked := e.read(kept.Id)
-	if _, ok := resource.Marked(marked); !ok {
+	if _, ok := resource.Terminating(marked); !ok {
 		e.Errorf("not marked: %v", marked)
 	}
 	e.same(e.ownedBy(owner.Id), []*pb.Resource{marked})
@@ -146,10 +146,10 @@ func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)
 	resource.AddFinalizer(r, "x")
 	e.commit(resource.ReplicaOp(r))
-	marked := resource.Mark(r, time.Now())
+	marked := resource.MarkTerminating(r, time.Now())
 	marked.PrimaryModifyIndex = 50
 	stored := e.commit(resource.ReplicaOp(marked))[0]
-	if _, ok := resource.Marked(stored); !ok {
+	if _, ok := resource.Terminating(stored); !ok {
 		e.Errorf("the copy is not marked: %v", stored)
 	}
 	withStatus := proto.CloneOf(stored)

@@ -73,8 +73,8 @@ func testOverwrite(e *env) {
 	held.Metadata = map[string]string{resource.FinalizersKey: "f"}
 	held = e.put(held, "")
 	e.commit(resource.RemoveOp(held.Id, ""))
-	e.refused(resource.ErrMarked, resource.OverwriteOp(e.fresh("d", "2"), true))
-	e.refused(resource.ErrMarked, resource.OverwriteOp(e.fresh("d", "2"), false))
+	e.refused(resource.ErrTerminating, resource.OverwriteOp(e.fresh("d", "2"), true))
+	e.refused(resource.ErrTerminating, resource.OverwriteOp(e.fresh("d", "2"), false))
 	marked := e.fresh("c", "5")
 	marked.Metadata = map[string]string{resource.DeletionKey: e.read(held.Id).Metadata[resource.DeletionKey]}
 	e.refused(resource.ErrInvalid, resource.OverwriteOp(marked, false))

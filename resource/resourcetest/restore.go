@@ -65,7 +65,7 @@ func testRestart(e *env) {
 	e.same([]*pb.Resource{got}, []*pb.Resource{marked})
 	e.missing(owner.Id)
 	e.awaitNone(e.newType("Child"))
-	e.refused(resource.ErrMarked, resource.PutOp(e.changed(got, "2"), got.Version))
+	e.refused(resource.ErrTerminating, resource.PutOp(e.changed(got, "2"), got.Version))
 	e.put(released(proto.CloneOf(got), "x"), got.Version)
 	e.missing(kept.Id)
 }

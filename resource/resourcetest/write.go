@@ -42,7 +42,7 @@ func testCompareAndSwap(e *env) {
 	e.refused(resource.ErrConflict, resource.PutOp(e.fresh("b", "2"), first.Version))
 	other := e.changed(first, "2")
 	other.Id.Uid = resource.NewUID()
-	e.refused(resource.ErrWrongUID, resource.PutOp(other, first.Version))
+	e.refused(resource.ErrUIDMismatch, resource.PutOp(other, first.Version))
 
 	second := e.put(e.changed(first, "2"), first.Version)
 	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex || second.CreateIndex != first.CreateIndex {

@@ -77,7 +77,7 @@ func (h *handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 		fail(w, http.StatusForbidden, err.Error())
 	case errors.Is(err, resource.ErrNotFound):
 		fail(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrWrongUID), errors.Is(err, resource.ErrMarked),
+	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrUIDMismatch), errors.Is(err, resource.ErrTerminating),
 		errors.Is(err, resource.ErrGroupVersion):
 		fail(w, http.StatusConflict, err.Error())
 	default:
