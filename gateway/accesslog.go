@@ -48,7 +48,7 @@ type trip struct {
 // accessLine is the form of a line.
 type accessLine struct {
 	Time     time.Time `json:"time"` // of the accept
-	Side     string    `json:"side"`
+	Side     string    `json:"listener"`
 	Remote   string    `json:"remote"`
 	SNI      string    `json:"sni,omitempty"`
 	Upstream string    `json:"upstream,omitempty"`
@@ -68,13 +68,13 @@ func newAccessLog(w io.Writer, every int) *accessLog {
 
 // SetAccessSample has one of every so many connections noted in the access log from now on; 0 or less: none. It may be called
 // at any time.
-func (p *Proxy) SetAccessSample(every int) { p.access.every.Store(int64(every)) }
+func (p *Proxy) SetAccessLogSample(every int) { p.access.every.Store(int64(every)) }
 
 // AccessDropped is how many lines the access log lacks because its writer was too slow or failed.
-func (p *Proxy) AccessDropped() uint64 { return p.access.dropped.Load() }
+func (p *Proxy) AccessLogDropped() uint64 { return p.access.dropped.Load() }
 
 // begin returns nil for a connection that is not noted.
-func (l *accessLog) begin(side *Side, remote netip.AddrPort, now time.Time) *trip {
+func (l *accessLog) begin(side *Listener, remote netip.AddrPort, now time.Time) *trip {
 	every := l.every.Load()
 	if l.w == nil || every <= 0 || (l.seen.Add(1)-1)%uint64(every) != 0 {
 		return nil
@@ -127,7 +127,7 @@ func (t *trip) over(now time.Time) {
 type tally struct{ side, own *atomic.Uint64 }
 
 // tallies are those of a connection: to the upstream, and back.
-func (t *trip) tallies(s *Side) (up, down tally) {
+func (t *trip) tallies(s *Listener) (up, down tally) {
 	if t == nil {
 		return tally{side: &s.up}, tally{side: &s.down}
 	}

@@ -128,7 +128,7 @@ func TestAccessSample(t *testing.T) {
 	p := &Proxy{access: l}
 	count := func() (n int) {
 		for range 12 {
-			if l.begin(NewSide("lan"), netip.AddrPort{}, time.Time{}) != nil {
+			if l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}) != nil {
 				n++
 			}
 		}
@@ -137,10 +137,10 @@ func TestAccessSample(t *testing.T) {
 	if n := count(); n != 4 {
 		t.Errorf("%d of 12 noted, one of 3 was asked for", n)
 	}
-	if p.SetAccessSample(0); count() != 0 {
+	if p.SetAccessLogSample(0); count() != 0 {
 		t.Error("noted after the log was switched off")
 	}
-	if p.SetAccessSample(1); count() != 12 {
+	if p.SetAccessLogSample(1); count() != 12 {
 		t.Error("not all noted")
 	}
 }
@@ -159,7 +159,7 @@ func TestAccessLogNeverWaits(t *testing.T) {
 	l := newAccessLog(s, 1)
 	var wg sync.WaitGroup
 	wg.Go(l.run)
-	note := func() { l.begin(NewSide("lan"), netip.AddrPort{}, time.Time{}).over(time.Time{}) }
+	note := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).over(time.Time{}) }
 	note()
 	<-s.tried // it is in the hand of the writer
 	for range accessQueue + 7 {

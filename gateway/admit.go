@@ -24,7 +24,7 @@ type Policy struct {
 }
 
 // SetPolicy takes clients by p from now on. Open connections stay, and count.
-func (s *Side) SetPolicy(p Policy) {
+func (s *Listener) SetPolicy(p Policy) {
 	s.gate.policy.Store(&policy{allow: newNetworks(p.Allow), deny: newNetworks(p.Deny), perSource: p.MaxPerSource, proxies: newNetworks(p.ProxyFrom)})
 }
 
@@ -101,7 +101,7 @@ func sourceOf(addr netip.Addr) netip.Addr {
 
 // admit says whether a connection from addr may come in, or why not. One that may is counted until leave. A connection without
 // an IP address (of a test, of a socket in the file system) comes in unless only some networks may, and is not counted.
-func (s *Side) admit(addr netip.Addr) (Reason, bool) {
+func (s *Listener) admit(addr netip.Addr) (Reason, bool) {
 	addr = addr.Unmap()
 	p, limit := s.gate.policy.Load(), 0
 	if p != nil {
@@ -129,13 +129,13 @@ func (s *Side) admit(addr netip.Addr) (Reason, bool) {
 }
 
 // sendsProxy says whether connections from addr must begin with a PROXY header.
-func (s *Side) sendsProxy(addr netip.Addr) bool {
+func (s *Listener) sendsProxy(addr netip.Addr) bool {
 	p := s.gate.policy.Load()
 	return p != nil && len(p.proxies.set) > 0 && p.proxies.contain(addr.Unmap().WithZone(""))
 }
 
 // leave ends the count of a connection that admit let in. addr is the same.
-func (s *Side) leave(addr netip.Addr) {
+func (s *Listener) leave(addr netip.Addr) {
 	addr = addr.Unmap()
 	if !addr.IsValid() {
 		return

@@ -49,14 +49,14 @@ func TestPolicy(t *testing.T) {
 		{[]string{"10.1.2.3/32"}, []string{"10.0.0.0/8"}, "10.1.2.3", false},
 		{[]string{"10.0.0.0/8", "172.16.0.0/12", "192.168.1.1/32"}, nil, "192.168.1.1", true},
 	} {
-		s := NewSide("wan")
+		s := NewListener("wan")
 		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
 		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
 		if ok != tt.want || !ok && reason != ReasonDenied {
 			t.Errorf("allow %v, deny %v: %s admitted: %v (%v)", tt.allow, tt.deny, tt.addr, ok, reason)
 		}
 	}
-	s := NewSide("wan")
+	s := NewListener("wan")
 	if _, ok := s.admit(netip.Addr{}); !ok {
 		t.Error("a connection without an address is refused")
 	}
@@ -70,7 +70,7 @@ func TestPolicy(t *testing.T) {
 }
 
 func TestMaxPerSource(t *testing.T) {
-	s := NewSide("wan")
+	s := NewListener("wan")
 	s.SetPolicy(Policy{MaxPerSource: 2})
 	enter := func(addr string, want bool) {
 		t.Helper()
@@ -197,7 +197,7 @@ func BenchmarkAdmit(b *testing.B) {
 	for i := range 1000 {
 		list = append(list, netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/%d", i/256, i%256, 16+i%9)))
 	}
-	s := NewSide("wan")
+	s := NewListener("wan")
 	s.SetPolicy(Policy{Allow: list, Deny: prefixes(b, "192.0.2.0/24"), MaxPerSource: 100})
 	addr := netip.MustParseAddr("10.1.2.3")
 	b.ReportAllocs()

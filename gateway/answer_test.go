@@ -81,7 +81,7 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 			t.Parallel()
 			bad, asked := rawUpstream(t, tt.bad)
 			good := upstream(t, named("good"))
-			p := start(t, Config{Engine: e, FailureMemory: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p := start(t, Config{Engine: e, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
 			p.patient(good)
 			for i := range 3 {
 				began := time.Now()
@@ -110,7 +110,7 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 func testAlertIsAnAnswer(t *testing.T, e Engine) {
 	first, _ := rawUpstream(t, alert)
 	second, asked := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e, DialStagger: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{Engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("client sees %v", err)
 	}
@@ -159,7 +159,7 @@ func testClientGoesWhileWaiting(t *testing.T, e Engine) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // bytes that nobody reads must not hide it
-		p := start(t, Config{Engine: e, DialStagger: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+		p := start(t, Config{Engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 		asked.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
@@ -198,7 +198,7 @@ func testAllBad(t *testing.T, e Engine) {
 		addrs = append(addrs, addr)
 	}
 	addrs = append(addrs, deadAddr(t))
-	p := start(t, Config{Engine: e, DialTimeout: 200 * time.Millisecond, DialStagger: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	p := start(t, Config{Engine: e, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {

@@ -74,7 +74,7 @@ func TestHalfOpenGoesOn(t *testing.T) {
 func testCircuit(t *testing.T, e Engine) {
 	one, asked1 := rawUpstream(t, alert)
 	two, asked2 := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, DialStagger: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{Engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
 	answer := func() byte { // of the alert
 		c := p.raw(t)
@@ -133,7 +133,7 @@ func checkUnused(t testing.TB, p *Proxy) {
 
 func testMaxPerUpstream(t *testing.T, e Engine) {
 	one, two := upstream(t, named("srv1")), upstream(t, named("srv2"))
-	p := start(t, Config{Engine: e, DialStagger: time.Minute, MaxPerUpstream: 1},
+	p := start(t, Config{Engine: e, attemptDelay: time.Minute, MaxPerUpstream: 1},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "both.example", To: []string{one, two}, Ordered: true})
 	p.patient(one, two)
 	first, _ := p.connect(t, "one.example", 4)

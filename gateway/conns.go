@@ -13,7 +13,7 @@ import (
 // conn is one client connection and, once it is routed, the connection to its upstream.
 type conn struct {
 	client net.Conn
-	side   *Side
+	side   *Listener
 	began  time.Time
 	origin
 	trip *trip // nil: not noted

@@ -4,7 +4,7 @@
 // and never opens them. It knows TLS bytes and addresses, nothing else. What the routes are, and where they come from, is
 // left to package gateway/proxycfg or to a route file; keys and certificates have no place here.
 //
-// The flow of one connection: a [Listener] accepts it and its [Side] counts it. A [HelloParser] reads the ClientHello, over as
+// The flow of one connection: a [boundSocket] accepts it and its [Listener] counts it. A [HelloParser] reads the ClientHello, over as
 // many TCP segments and TLS records as it takes, within Config.HelloTimeout. The side's [Table] finds the route: an exact name
 // wins over a wildcard, a long wildcard over a short one; it may want one of some protocols (ALPN). The addresses of the route are
 // dialled: first the one with the fewest connections, or the first where the route is ordered, the next one as soon as one fails, or
@@ -27,7 +27,7 @@
 // gateway's connections have a limit too ([Proxy.SetMaxConns]), and the process one of files: when it may open no more, connections
 // that come are taken and closed at once rather than left to wait. Those that are there go on: overload costs new ones first.
 //
-// [Side.Stats] has counters and, by [RouteClass], how long hellos and dials took. Config.AccessLog gets a line for each connection,
+// [Listener.Stats] has counters and, by [RouteClass], how long hellos and dials took. Config.AccessLog gets a line for each connection,
 // or for one of so many; when the file is slower than the connections, lines are dropped and counted.
 //
 // Two engines do this work. [EngineEpoll], on Linux, has one goroutine for each processor, the worker, which waits for events and
@@ -38,7 +38,7 @@
 // closes the listeners, gives open connections Config.Drain (or what [Proxy.SetDrain] says, even then) and closes the rest. A
 // client that closes while an upstream is waited for is noticed within a stagger (on Linux).
 //
-// Promises: [Side.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
+// Promises: [Listener.SetTable] takes effect with the next connection and leaves open ones alone. An end of data in one direction
 // leaves the other open; a failure ends both. The end of a machine on either side ends the connection within about 30 s. At the
 // limit of connections one that has not sent its hello for a while makes room for a new one; a routed one never does.
 //
@@ -49,7 +49,7 @@
 // processor every 2 ms at least; with fewer workers than processors ([Config.Workers]) it keeps it for as long as Go allows. A gateway refuses an upstream that is its own listener, but cannot see a loop over several
 // gateways: routes must not have one.
 //
-//	side := gateway.NewSide("wan")
+//	side := gateway.NewListener("wan")
 //	table, err := gateway.NewTable([]gateway.Route{
 //		{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:8300"}},
 //		{Match: "*.server.dc2.wanfed", To: []string{"gw.dc2.example:8443"}, Ordered: true},

@@ -20,7 +20,7 @@ const leaveTurns = 32
 // door is where connections of one listener come in to one worker.
 type door struct {
 	fd    int32
-	side  *Side
+	side  *Listener
 	known bool          // apart is known
 	apart bool          // what it accepts does not have its settings
 	turn  int           // how many it takes next: about as many as came last, since a failed accept costs as much as one that works
@@ -31,12 +31,12 @@ type door struct {
 	shut  bool          // it is
 }
 
-func (w *worker) openDoor(l Listener) error {
+func (w *worker) openDoor(l boundSocket) error {
 	fd, err := dup(l.Listener.(syscall.Conn))
 	if err != nil {
-		return fmt.Errorf("listener %s (%s side): %w", l.Addr(), l.Side.name, err)
+		return fmt.Errorf("listener %s (%s): %w", l.Addr(), l.owner.name, err)
 	}
-	d := &door{fd: fd, side: l.Side, turn: 1}
+	d := &door{fd: fd, side: l.owner, turn: 1}
 	sysSet(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) // this and the next two are for what it accepts
 	sysAnswers(fd)
 	sysWatchPeer(fd)
@@ -151,10 +151,10 @@ func (d *door) refuse(w *worker, remote netip.AddrPort) {
 // fail closes the door for a while: the process or the system has run out of something.
 func (d *door) fail(w *worker, errno unix.Errno) {
 	if !passing(errno) {
-		w.engine.fail(fmt.Errorf("accept (%s side): %w", d.side.name, errno))
+		w.engine.fail(fmt.Errorf("accept (listener %s): %w", d.side.name, errno))
 	}
 	d.pause = min(max(2*d.pause, minPause), maxPause)
-	w.engine.log.Warn("cannot accept connections for now", "side", d.side.name, "err", errno, "pause", d.pause)
+	w.engine.log.Warn("cannot accept connections for now", "listener", d.side.name, "err", errno, "pause", d.pause)
 	d.until, d.shut = w.now.Add(d.pause), true
 	w.control(unix.EPOLL_CTL_DEL, d.fd, 0)
 	w.forget(d.fd)

@@ -27,7 +27,7 @@ type engine interface {
 	// serve takes connections from the listeners until ctx ends and forwards them. Then it closes the listeners, lets open
 	// connections go on for the time of the drain, and ends those that are left. It joins what it started. An error is that
 	// of a listener.
-	serve(ctx context.Context, listeners []Listener) error
+	serve(ctx context.Context, listeners []boundSocket) error
 }
 
 func (e Engine) check() error {
@@ -44,7 +44,7 @@ func (e Engine) check() error {
 }
 
 // chooseEngine makes the engine that was asked for, if it can serve these listeners.
-func (p *Proxy) chooseEngine(listeners []Listener) engine {
+func (p *Proxy) chooseEngine(listeners []boundSocket) engine {
 	if p.wantsEpoll() {
 		if e := newEpollEngine(p, listeners); e != nil {
 			return e

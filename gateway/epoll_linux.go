@@ -16,16 +16,15 @@ const epollWorks = true
 // epollEngine is the engine of EngineEpoll: one worker for each processor.
 type epollEngine struct {
 	*Proxy
-	start    time.Time
-	patience patience
-	workers  []*worker
-	open     atomic.Int64    // connections of all workers
-	serving  context.Context // of what runs beside the workers; it ends after the drain. Kept here because events carry none
-	failed   chan error      // of size one: the first failure counts
+	start   time.Time
+	workers []*worker
+	open    atomic.Int64    // connections of all workers
+	serving context.Context // of what runs beside the workers; it ends after the drain. Kept here because events carry none
+	failed  chan error      // of size one: the first failure counts
 }
 
 // newEpollEngine returns nil if the engine cannot serve these listeners.
-func newEpollEngine(p *Proxy, listeners []Listener) engine {
+func newEpollEngine(p *Proxy, listeners []boundSocket) engine {
 	for _, l := range listeners {
 		if _, ok := l.Listener.(*net.TCPListener); !ok {
 			return nil
@@ -34,12 +33,11 @@ func newEpollEngine(p *Proxy, listeners []Listener) engine {
 	return &epollEngine{Proxy: p, start: time.Now(), failed: make(chan error, 1)}
 }
 
-func (e *epollEngine) serve(ctx context.Context, listeners []Listener) (err error) {
+func (e *epollEngine) serve(ctx context.Context, listeners []boundSocket) (err error) {
 	var stop context.CancelFunc
 	e.serving, stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	n, patience := e.team()
-	e.patience = patience
+	n := runtime.GOMAXPROCS(0)
 	for range n {
 		w, err := openWorker(e, n, listeners)
 		e.workers = append(e.workers, w)
@@ -85,16 +83,7 @@ func (e *epollEngine) serve(ctx context.Context, listeners []Listener) (err erro
 	return err
 }
 
-// team says how many workers there are, and how patient they may be.
-func (e *epollEngine) team() (int, patience) {
-	all := runtime.GOMAXPROCS(0)
-	if e.crew > 0 && e.crew < all {
-		return e.crew, calmly
-	}
-	return orDefault(e.crew, all), briefly
-}
-
-func closeAll(listeners []Listener) error {
+func closeAll(listeners []boundSocket) error {
 	var errs []error
 	for _, l := range listeners {
 		errs = append(errs, l.Close())

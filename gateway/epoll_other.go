@@ -6,4 +6,4 @@ package gateway
 
 const epollWorks = false
 
-func newEpollEngine(*Proxy, []Listener) engine { return nil }
+func newEpollEngine(*Proxy, []boundSocket) engine { return nil }

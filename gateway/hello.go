@@ -58,10 +58,10 @@ var (
 // NotTLSError says that a connection does not begin with a ClientHello.
 type NotTLSError struct {
 	// Looks is what the bytes look like, such as "a plain HTTP request".
-	Looks string
+	Detected string
 }
 
-func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.Looks }
+func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.Detected }
 
 // HelloParser takes a ClientHello apart while its bytes arrive, over any number of TLS records. The zero value is ready for
 // one connection.

@@ -79,10 +79,10 @@ func (h *histogram) read() Histogram {
 }
 
 // noteHello notes how long after its accept a connection had sent its whole hello, and whether to is a route for it.
-func (s *Side) noteHello(to *target, took time.Duration) { s.hellos[to.class()].note(took) }
+func (s *Listener) noteHello(to *target, took time.Duration) { s.hellos[to.class()].note(took) }
 
 // noteDial notes how long after its hello a connection had an upstream.
-func (s *Side) noteDial(to *target, took time.Duration) { s.dials[to.class()].note(took) }
+func (s *Listener) noteDial(to *target, took time.Duration) { s.dials[to.class()].note(took) }
 
 func readAll(of *[routeClasses]histogram) map[RouteClass]Histogram {
 	out := make(map[RouteClass]Histogram, routeClasses)

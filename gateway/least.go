@@ -38,7 +38,7 @@ func (k *known) before(other *known) bool {
 func (u *use) load() int { return u.tries + u.open }
 
 // OpenTo returns how many connections are open to each upstream address that has any, of all sides.
-func (p *Proxy) OpenTo() map[string]int {
+func (p *Proxy) UpstreamConns() map[string]int {
 	e := &p.dialer.evidence
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -103,7 +103,7 @@ func testLeastLoaded(t *testing.T, e Engine) {
 	to[c] = third.Addr().String()
 	stopThird := serveNamed(t, third, c)
 	all := []string{to[a], to[b], to[c]}
-	p := start(t, Config{Engine: e, DialStagger: time.Minute, FailureMemory: 2 * time.Second},
+	p := start(t, Config{Engine: e, attemptDelay: time.Minute, ejectFor: 2 * time.Second},
 		Route{Match: "all.example", To: all}, Route{Match: "one.example", To: []string{to[a]}})
 	p.patient(all...)
 	conns := map[string][]*tls.Conn{}
@@ -125,7 +125,7 @@ func testLeastLoaded(t *testing.T, e Engine) {
 				want[to[name]] = n
 			}
 		}
-		if got := p.OpenTo(); !maps.Equal(got, want) {
+		if got := p.UpstreamConns(); !maps.Equal(got, want) {
 			t.Errorf("%s: the gateway counts %v, want %v", what, got, want)
 		}
 	}

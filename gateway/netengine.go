@@ -22,7 +22,7 @@ func newNetEngine(p *Proxy) *netEngine {
 	return &netEngine{Proxy: p, conns: conns{max: &p.maxConns, grace: p.grace, open: map[*conn]struct{}{}}}
 }
 
-func (e *netEngine) serve(ctx context.Context, listeners []Listener) error {
+func (e *netEngine) serve(ctx context.Context, listeners []boundSocket) error {
 	// Connections outlive ctx by the drain.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -57,7 +57,7 @@ func (e *netEngine) serve(ctx context.Context, listeners []Listener) error {
 }
 
 // accept takes connections from l until ctx ends and serves them under the context serving.
-func (e *netEngine) accept(ctx, serving context.Context, l Listener) error {
+func (e *netEngine) accept(ctx, serving context.Context, l boundSocket) error {
 	pause := minPause
 	for {
 		c, err := l.Accept()
@@ -69,16 +69,16 @@ func (e *netEngine) accept(ctx, serving context.Context, l Listener) error {
 		}
 		if err == nil {
 			pause = minPause
-			e.serving.Go(func() { e.own(serving, l.Side, c) })
+			e.serving.Go(func() { e.own(serving, l.owner, c) })
 			continue
 		}
 		if !passing(err) {
-			return fmt.Errorf("accept on %s (%s side): %w", l.Addr(), l.Side.name, err)
+			return fmt.Errorf("accept on %s (listener %s): %w", l.Addr(), l.owner.name, err)
 		}
 		if noFiles(err) && e.shed(l) {
 			continue
 		}
-		e.log.Warn("cannot accept connections for now", "side", l.Side.name, "addr", l.Addr().String(), "err", err, "pause", pause)
+		e.log.Warn("cannot accept connections for now", "listener", l.owner.name, "addr", l.Addr().String(), "err", err, "pause", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

@@ -18,14 +18,14 @@ type origin struct {
 }
 
 // enter says whether the connection may come in, or why not. Of one that has to begin with a PROXY header, header decides.
-func (o *origin) enter(s *Side) (Reason, bool) {
+func (o *origin) enter(s *Listener) (Reason, bool) {
 	if o.proxied = s.sendsProxy(o.remote.Addr()); o.proxied {
 		return 0, true
 	}
 	return o.admit(s)
 }
 
-func (o *origin) admit(s *Side) (Reason, bool) {
+func (o *origin) admit(s *Listener) (Reason, bool) {
 	reason, ok := s.admit(o.remote.Addr())
 	o.counted = ok
 	return reason, ok
@@ -33,15 +33,15 @@ func (o *origin) admit(s *Side) (Reason, bool) {
 
 // header takes the PROXY header, if there has to be one, off what was received. It returns ErrNeedMore until that is complete. What
 // its sender connects for itself, to see whether this gateway is well, may come in.
-func (o *origin) header(s *Side, t *trip, in []byte) (rest []byte, err error) {
+func (o *origin) header(s *Listener, t *trip, in []byte) (rest []byte, err error) {
 	if !o.proxied {
 		return in, nil
 	}
-	source, size, err := proxyproto.Read(in)
+	source, size, err := proxyproto.Parse(in)
 	switch {
 	case err == proxyproto.ErrNeedMore:
 		return in, ErrNeedMore
-	case err == proxyproto.ErrNone:
+	case err == proxyproto.ErrNoHeader:
 		return in, &refusal{reason: ReasonProxyHeader, err: fmt.Errorf("%w but is %s", err, looksLike(in))}
 	case err != nil:
 		return in, &refusal{reason: ReasonProxyHeader, err: err}
@@ -58,7 +58,7 @@ func (o *origin) header(s *Side, t *trip, in []byte) (rest []byte, err error) {
 }
 
 // leave ends the count.
-func (o *origin) leave(s *Side) {
+func (o *origin) leave(s *Listener) {
 	if o.counted {
 		s.leave(o.remote.Addr())
 		o.counted = false

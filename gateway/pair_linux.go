@@ -22,7 +22,7 @@ const (
 // pair is a client connection and, once it is chosen, the connection to its upstream. It belongs to one worker.
 type pair struct {
 	client, upstream socket
-	side             *Side
+	side             *Listener
 	origin
 	began      time.Duration // since the worker's start
 	state      state
@@ -83,7 +83,7 @@ func (s *socket) event(w *worker, what uint32) {
 }
 
 // admit takes a new connection in, if it may come and there is room for it. Else it returns nil.
-func (w *worker) admit(side *Side, fd int32, remote netip.AddrPort, watched bool) *pair {
+func (w *worker) admit(side *Listener, fd int32, remote netip.AddrPort, watched bool) *pair {
 	side.accepted.Add(1)
 	trip := w.engine.access.begin(side, remote, w.now)
 	from := origin{remote: remote}

@@ -26,23 +26,19 @@ type Config struct {
 	// DialTimeout bounds one attempt to connect to an upstream address; twice that all attempts for a client, with the wait for
 	// an answer. Default 5 s.
 	DialTimeout time.Duration
-	// DialStagger is after how long without an answer the next address is tried too, at the latest: an address that usually
+	// attemptDelay is after how long without an answer the next address is tried too, at the latest: an address that usually
 	// answers sooner is given 50 ms more than that. Default 250 ms.
-	DialStagger time.Duration
-	// FailureMemory is how long an address that failed is tried last, at most; see Dialer.Memory. Default 10 s.
-	FailureMemory time.Duration
+	attemptDelay time.Duration
+	// ejectFor is how long an address that failed is tried last, at most; see Dialer.Memory. Default 10 s.
+	ejectFor time.Duration
 	// Drain is how long open connections may go on after the context of Run has ended. Default 2 s; negative: not at all.
 	Drain time.Duration
 	// AccessLog gets a line of JSON for each connection that AccessSample chooses, when it ends. Default: nobody does.
 	AccessLog io.Writer
 	// AccessSample has one of so many connections noted in AccessLog. Default: each; negative: none, until SetAccessSample.
-	AccessSample int
+	AccessLogSample int
 	// Dial connects to an upstream. Default: a net.Dialer. It must return soon when ctx ends. Only *net.TCPConn are spliced.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Workers is how many goroutines EngineEpoll has to move bytes. With fewer than runtime.GOMAXPROCS says, they wait for
-	// events without the scheduler of Go, which is sooner, since other goroutines do not need their processors. Default:
-	// runtime.GOMAXPROCS, and they let others have a turn.
-	Workers int
 	// Engine moves the bytes. Default: the best that this system and the listeners allow.
 	Engine Engine
 	// Logger. Default: slog.Default().
@@ -57,11 +53,8 @@ func (c Config) validate() error {
 	if c.MaxPerUpstream < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d connections to an upstream is negative", c.MaxPerUpstream))
 	}
-	if c.Workers < 0 {
-		errs = append(errs, fmt.Errorf("%d workers: the number is negative", c.Workers))
-	}
 	for name, d := range map[string]time.Duration{"hello timeout": c.HelloTimeout, "dial timeout": c.DialTimeout,
-		"dial stagger": c.DialStagger, "failure memory": c.FailureMemory} {
+		"dial stagger": c.attemptDelay, "failure memory": c.ejectFor} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("%s %v is negative", name, d))
 		}
@@ -80,10 +73,10 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// Listener is a place where clients connect, and the side it belongs to. Several may share one side.
-type Listener struct {
+// boundSocket is one socket of a listener.
+type boundSocket struct {
 	net.Listener
-	Side *Side
+	owner *Listener
 }
 
 // Proxy forwards TLS connections by SNI.
@@ -100,7 +93,6 @@ type Proxy struct {
 	access       *accessLog
 	spare        spare
 	kind         Engine
-	crew         int  // workers of EngineEpoll; 0: as many as processors
 	custom       bool // connections to upstreams are made by Config.Dial
 }
 
@@ -117,18 +109,17 @@ func New(cfg Config) (*Proxy, error) {
 		helloTimeout: hello,
 		dialTimeout:  orDefault(cfg.DialTimeout, 5*time.Second),
 		drain:        drain{time: orDefault(cfg.Drain, 2*time.Second)},
-		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessSample, 1)),
+		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessLogSample, 1)),
 		grace:        hello / 10,
 		kind:         cfg.Engine,
-		crew:         cfg.Workers,
 		custom:       cfg.Dial != nil,
 	}
 	p.SetMaxConns(cfg.MaxConns)
 	p.hellos.max.Store(maxHelloMemory)
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
 	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
-	p.dialer.Stagger = orDefault(cfg.DialStagger, 250*time.Millisecond)
-	p.dialer.Memory = orDefault(cfg.FailureMemory, 10*time.Second)
+	p.dialer.Stagger = orDefault(cfg.attemptDelay, 250*time.Millisecond)
+	p.dialer.Memory = orDefault(cfg.ejectFor, 10*time.Second)
 	if p.dialer.Dial == nil {
 		p.dialer.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).DialContext
 	}
@@ -137,12 +128,16 @@ func New(cfg Config) (*Proxy, error) {
 
 // Run serves the listeners until ctx ends, then closes them, lets open connections go on for Config.Drain, closes those too
 // and returns nil. It returns an error if a listener fails. It may be called once.
-func (p *Proxy) Run(ctx context.Context, listeners ...Listener) error {
+func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
+	var sockets []boundSocket
 	for _, l := range listeners {
-		p.dialer.own = append(p.dialer.own, l.Addr())
+		for _, socket := range l.sockets {
+			sockets = append(sockets, boundSocket{socket, l})
+			p.dialer.own = append(p.dialer.own, socket.Addr())
+		}
 	}
 	defer p.begin()()
-	err := p.chooseEngine(listeners).serve(ctx, listeners)
+	err := p.chooseEngine(sockets).serve(ctx, sockets)
 	p.dialer.Wait()
 	return err
 }

@@ -104,12 +104,12 @@ func TestSides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lan, wan := NewSide("lan"), NewSide("wan")
-	lan.SetTable(mustTable(t, Route{Match: "far.example", To: []string{srv}}))
 	lnLAN, lnWAN := listen(t), listen(t)
+	lan, wan := NewListener("lan", lnLAN), NewListener("wan", lnWAN)
+	lan.SetTable(mustTable(t, Route{Match: "far.example", To: []string{srv}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	errc := make(chan error, 1)
-	go func() { errc <- p.Run(ctx, Listener{lnLAN, lan}, Listener{lnWAN, wan}) }()
+	go func() { errc <- p.Run(ctx, lan, wan) }()
 	(&running{addr: lnLAN.Addr().String()}).connect(t, "far.example", 4)
 	if _, err := tls.Dial("tcp", lnWAN.Addr().String(), &tls.Config{ServerName: "far.example"}); err == nil {
 		t.Error("the WAN side has the LAN side's route")

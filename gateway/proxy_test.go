@@ -177,7 +177,7 @@ func testRefusalsAreLogged(t *testing.T, e Engine) {
 	if len(lines) != 2 {
 		t.Fatalf("%d lines at Info, want one for each reason:\n%s", len(lines), log.String())
 	}
-	for _, want := range []string{"side=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
+	for _, want := range []string{"listener=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("line has no %s: %s", want, lines[0])
 		}
@@ -247,7 +247,7 @@ func testResetIsPassedOn(t *testing.T, e Engine) {
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, DialStagger: -1})
+	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, attemptDelay: -1})
 	for _, want := range []string{"connections", "hello timeout", "dial stagger"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name the %s", err, want)

@@ -103,7 +103,7 @@ func proxyTLS(t *testing.T) string {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		b := append(make([]byte, 0, 256), proxyproto.Signature[0]) // rawUpstream has read one byte
 		for {
-			source, size, err := proxyproto.Read(b)
+			source, size, err := proxyproto.Parse(b)
 			if err == nil {
 				tc := tls.Server(&readFirst{c, b[size:]}, &tls.Config{Certificates: []tls.Certificate{cert}})
 				tc.Write([]byte(source.String()))
@@ -138,7 +138,7 @@ func (c *readFirst) Read(b []byte) (int, error) {
 // testProxyProtocolOut has upstreams that want a header: one alone, two that race, and behind a balancer.
 func testProxyProtocolOut(t *testing.T, e Engine) {
 	one, two := proxyTLS(t), proxyTLS(t)
-	p := start(t, Config{Engine: e, FailureMemory: 1},
+	p := start(t, Config{Engine: e, ejectFor: 1},
 		Route{Match: "one.example", To: []string{one}, ProxyProtocol: true},
 		Route{Match: "two.example", To: []string{deadAddr(t), one, two}, ProxyProtocol: true, Ordered: true})
 	p.side.SetPolicy(Policy{ProxyFrom: prefixes(t, "127.0.0.2/32")})
@@ -161,7 +161,7 @@ func testProxyProtocolOut(t *testing.T, e Engine) {
 
 func TestNoProxyHeader(t *testing.T) {
 	o := origin{proxied: true}
-	_, err := o.header(NewSide("lan"), nil, helloFor(t, "x.example"))
+	_, err := o.header(NewListener("lan"), nil, helloFor(t, "x.example"))
 	if err == nil || !strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
 		t.Error(err)
 	}

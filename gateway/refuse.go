@@ -132,13 +132,13 @@ type refusalLog struct {
 }
 
 // count counts and logs.
-func (l *refusalLog) count(s *Side, remote string, r *refusal) {
+func (l *refusalLog) count(s *Listener, remote string, r *refusal) {
 	s.refused[r.reason].Add(1)
 	level, more := slog.LevelDebug, 0
 	if r.reason != ReasonHelloCut && r.reason != ReasonClientGone {
 		level, more = l.level(r.reason)
 	}
-	attrs := []any{"side", s.name, "remote", remote, "sni", clip(r.sni), "reason", r.reason.String()}
+	attrs := []any{"listener", s.name, "remote", remote, "sni", clip(r.sni), "reason", r.reason.String()}
 	if r.err != nil {
 		attrs = append(attrs, "err", r.err)
 	}

@@ -30,7 +30,7 @@ const helloBuffer = 2 << 10
 var helloBuffers = sync.Pool{New: func() any { return new([helloBuffer]byte) }}
 
 // own owns one client connection from its accept to its end.
-func (e *netEngine) own(ctx context.Context, s *Side, client net.Conn) {
+func (e *netEngine) own(ctx context.Context, s *Listener, client net.Conn) {
 	c := &conn{client: client, side: s, began: time.Now(), origin: origin{remote: remoteOf(client)}}
 	s.accepted.Add(1)
 	c.trip = e.access.begin(s, c.remote, c.began)
@@ -123,7 +123,7 @@ func (e *netEngine) forward(ctx context.Context, c *conn) *refusal {
 	small, peeked = nil, nil // an idle connection keeps no buffer
 	e.hellos.free(&mem)
 	if e.log.Enabled(ctx, slog.LevelDebug) {
-		e.log.Debug("connection routed", "side", c.side.name, "remote", c.name(),
+		e.log.Debug("connection routed", "listener", c.side.name, "remote", c.name(),
 			"sni", sni, "addr", upstream.RemoteAddr().String())
 	}
 	if relay(c.client, upstream, up, down) != nil {

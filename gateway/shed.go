@@ -54,7 +54,7 @@ func noFiles(err error) bool { return errors.Is(err, syscall.EMFILE) || errors.I
 const shedWait = 2 * time.Millisecond
 
 // shed closes one connection that waits at l. It returns false if there is none, or it cannot be done.
-func (p *Proxy) shed(l Listener) (done bool) {
+func (p *Proxy) shed(l boundSocket) (done bool) {
 	bounded, ok := l.Listener.(interface{ SetDeadline(time.Time) error })
 	if !ok {
 		return false
@@ -71,8 +71,8 @@ func (p *Proxy) shed(l Listener) (done bool) {
 		c.Close()
 	})
 	if done {
-		l.Side.accepted.Add(1)
-		p.refusals.count(l.Side, remote.String(), &refusal{reason: ReasonNoFiles})
+		l.owner.accepted.Add(1)
+		p.refusals.count(l.owner, remote.String(), &refusal{reason: ReasonNoFiles})
 	}
 	return done
 }

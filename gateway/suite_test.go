@@ -117,7 +117,7 @@ func testNewTableWhileWaiting(t *testing.T, e Engine) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	good := upstream(t, named("good"))
-	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{Engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	next := mustTable(t, Route{Match: "x.example", To: []string{good}})
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -144,7 +144,7 @@ func testHalfOpen(t *testing.T, e Engine) {
 		silent(c)
 	})
 	two, _ := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, DialStagger: 500 * time.Millisecond, FailureMemory: time.Second},
+	p := start(t, Config{Engine: e, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
 		Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	waited, back := 0, false

@@ -97,7 +97,7 @@ func files(t testing.TB) int {
 func testClientResetWhileWaiting(t *testing.T, e Engine) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e, DialStagger: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{Engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	until(t, func() bool { return asked.Load() > 0 })
@@ -136,7 +136,7 @@ func testCutAnswer(t *testing.T, e Engine) {
 	var says atomic.Int64
 	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:says.Load()]) })
 	second, _ := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, DialStagger: time.Minute, FailureMemory: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{Engine: e, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	for n := range len(record) + 1 {
 		says.Store(int64(n))

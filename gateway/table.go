@@ -39,12 +39,10 @@ type Route struct {
 	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
 }
 
-// Table maps each SNI to its route. It is immutable; an exact name wins over a wildcard and a long wildcard over a short one.
+// Table maps each SNI to its route. It is immutable. An exact name takes
+// precedence over a wildcard, and a long wildcard over a short one.
 type Table struct {
-	exact names
-	below names // wildcards, by what follows "*."
-	n     int   // of all
-	wild  int   // of below
+	exact, below map[string]*target // below: wildcards, by what follows "*."
 }
 
 // target is a route in a table.
@@ -61,53 +59,33 @@ func (t *target) start() int {
 	return inOrder
 }
 
-// NewTable builds a table. It reports everything that is wrong with the routes, each fault naming the route.
-func NewTable(routes []Route) (*Table, error) { return (&Table{}).Change(nil, routes) }
-
-// Change returns a table that differs from t: it lacks the routes whose Match is among without, where they are there, and has
-// those of with besides. It takes as long as these are many, however many t has. It reports everything that is wrong
-// with the new routes, each fault naming the route.
-func (t *Table) Change(without []string, with []Route) (*Table, error) {
-	exact, below := draft{names: t.exact}, draft{names: t.below}
-	place := func(match string) (*draft, string) {
-		if suffix, ok := strings.CutPrefix(match, "*."); ok {
-			return &below, suffix
-		}
-		return &exact, match
-	}
-	n, wild := t.n, t.wild
-	count := func(in *draft, more int) {
-		if n += more; in == &below {
-			wild += more
-		}
-	}
-	for _, match := range without {
-		if in, key := place(normalName(match)); in.get(key) != nil {
-			in.set(key, nil)
-			count(in, -1)
-		}
-	}
+// NewTable builds a table. Its error lists every fault of the routes, each with
+// the name of the route.
+func NewTable(routes []Route) (*Table, error) {
+	t := &Table{exact: make(map[string]*target, len(routes)), below: map[string]*target{}}
 	var errs []error
-	for _, r := range with {
+	for _, r := range routes {
 		if err := CheckRoute(r); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		r.Match, r.To, r.Protocols = normalName(r.Match), slices.Clone(r.To), slices.Clone(r.Protocols)
-		in, key := place(r.Match)
-		if in.get(key) != nil {
+		names, key := t.exact, r.Match
+		if suffix, ok := strings.CutPrefix(r.Match, "*."); ok {
+			names, key = t.below, suffix
+		}
+		if names[key] != nil {
 			errs = append(errs, fmt.Errorf("route %q is there twice", r.Match))
 			continue
 		}
 		e := &target{Route: r}
 		e.turn.Store(rand.Uint32())
-		in.set(key, e)
-		count(in, 1)
+		names[key] = e
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Table{exact: exact.names, below: below.names, n: n, wild: wild}, nil
+	return t, nil
 }
 
 // Lookup returns the route for an SNI, which need not be in normal form. Its cost does not depend on the number of routes.
@@ -124,16 +102,16 @@ func (t *Table) find(sni []byte) *target {
 	if len(sni) > maxName { // it would cost a hash of the rest for each dot
 		return nil
 	}
-	if e := t.exact.find(sni); e != nil {
+	if e := t.exact[string(sni)]; e != nil {
 		return e
 	}
-	for t.wild > 0 {
+	for len(t.below) > 0 {
 		i := bytes.IndexByte(sni, '.')
 		if i < 0 {
 			break
 		}
 		if sni = sni[i+1:]; i > 0 {
-			if e := t.below.find(sni); e != nil {
+			if e := t.below[string(sni)]; e != nil {
 				return e
 			}
 		}
@@ -142,13 +120,13 @@ func (t *Table) find(sni []byte) *target {
 }
 
 // Len is the number of routes.
-func (t *Table) Len() int { return t.n }
+func (t *Table) Len() int { return len(t.exact) + len(t.below) }
 
 // Routes lists the routes, sorted by name. The caller must not change the addresses.
 func (t *Table) Routes() []Route {
 	all := make([]Route, 0, t.Len())
-	for _, in := range []*names{&t.exact, &t.below} {
-		for e := range in.all() {
+	for _, in := range []map[string]*target{t.exact, t.below} {
+		for _, e := range in {
 			all = append(all, e.Route)
 		}
 	}

@@ -4,14 +4,11 @@ package gateway
 
 import (
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func mustTable(t testing.TB, routes ...Route) *Table {
@@ -111,74 +108,6 @@ func TestCheckAddr(t *testing.T) {
 	}
 }
 
-func TestTableChange(t *testing.T) {
-	to := []string{"127.0.0.1:1"}
-	was := mustTable(t, Route{Match: "a.example", To: to}, Route{Match: "*.b.example", To: to}, Route{Match: "c.example", To: to})
-	is, err := was.Change([]string{"A.example.", "*.b.example", "none.example"}, []Route{{Match: "*.d.example", To: to}, {Match: "a.example", To: []string{"127.0.0.1:2"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := func(tab *Table) (all string) {
-		for _, r := range tab.Routes() {
-			all += r.Match + ">" + r.To[0] + " "
-		}
-		return fmt.Sprint(tab.Len(), " ", all)
-	}
-	for _, test := range []struct {
-		of   *Table
-		want string
-	}{
-		{was, "3 *.b.example>127.0.0.1:1 a.example>127.0.0.1:1 c.example>127.0.0.1:1 "},
-		{is, "3 *.d.example>127.0.0.1:1 a.example>127.0.0.1:2 c.example>127.0.0.1:1 "},
-	} {
-		if got := list(test.of); got != test.want {
-			t.Errorf("%s, want %s", got, test.want)
-		}
-	}
-	if was.find([]byte("c.example")) != is.find([]byte("c.example")) {
-		t.Error("a route that stays was made anew")
-	}
-	if _, ok := is.Lookup("x.b.example"); ok {
-		t.Error("a route is still there that was taken out")
-	}
-	if _, err := is.Change(nil, []Route{{Match: "c.example", To: to}}); err == nil || !strings.Contains(err.Error(), "is there twice") {
-		t.Errorf("a route that is there already: %v", err)
-	}
-}
-
-// TestManyChanges compares tables that were changed with ones that were built.
-func TestManyChanges(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	has := map[string]Route{}
-	tab := &Table{}
-	for range 300 {
-		var without []string
-		var with []Route
-		for range r.IntN(4) {
-			name := fmt.Sprintf("n%d.example", r.IntN(100))
-			if r.IntN(2) == 0 {
-				name = "*." + name
-			}
-			if _, ok := has[name]; ok && !slices.Contains(without, name) {
-				without = append(without, name)
-			}
-			if delete(has, name); r.IntN(2) == 0 && !slices.ContainsFunc(with, func(r Route) bool { return r.Match == name }) {
-				with = append(with, Route{Match: name, To: []string{fmt.Sprintf("127.0.0.1:%d", 1+r.IntN(1000))}})
-			}
-		}
-		for _, one := range with {
-			has[one.Match] = one
-		}
-		var err error
-		if tab, err = tab.Change(without, with); err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(mustTable(t, slices.Collect(maps.Values(has))...).Routes(), tab.Routes(), cmpopts.EquateEmpty()); d != "" || tab.Len() != len(has) {
-			t.Fatalf("%d of %d routes: %s", tab.Len(), len(has), d)
-		}
-	}
-}
-
 // datacenters are routes as a gateway has them for n other datacenters.
 func datacenters(n int) []Route {
 	var routes []Route
@@ -203,24 +132,13 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkTable builds tables, and changes the gateways of one datacenter.
 func BenchmarkTable(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		routes := datacenters(n)
-		b.Run(fmt.Sprintf("build/%d", n), func(b *testing.B) {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				mustTable(b, routes...)
-			}
-		})
-		b.Run(fmt.Sprintf("change/%d", n), func(b *testing.B) {
-			t := mustTable(b, routes...)
-			b.ReportAllocs()
-			for b.Loop() {
-				var err error
-				if t, err = t.Change([]string{routes[14].Match, routes[15].Match}, routes[14:16]); err != nil {
-					b.Fatal(err)
-				}
 			}
 		})
 	}

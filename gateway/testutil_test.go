@@ -92,7 +92,7 @@ func named(name string) func(*tls.Conn) {
 // running is a Proxy with one side that serves real sockets.
 type running struct {
 	*Proxy
-	side     *Side
+	side     *Listener
 	listener net.Listener
 	addr     string
 	stop     func() // ends Run and waits for it
@@ -115,11 +115,11 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 	if err != nil {
 		t.Fatal(err)
 	}
-	side := NewSide("lan")
+	side := NewListener("lan", ln)
 	side.SetTable(mustTable(t, routes...))
 	ctx, cancel := context.WithCancel(context.Background())
 	errc := make(chan error, 1)
-	go func() { errc <- p.Run(ctx, Listener{ln, side}) }()
+	go func() { errc <- p.Run(ctx, side) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-errc; err != nil {
@@ -150,7 +150,7 @@ func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	return c, string(name)
 }
 
-// patient has the proxy take its time with upstreams that answer late, DialStagger at most: for tests of where connections lead,
+// patient has the proxy take its time with upstreams that answer late, attemptDelay at most: for tests of where connections lead,
 // however busy the machine is.
 func (r *running) patient(addrs ...string) {
 	for _, addr := range addrs {

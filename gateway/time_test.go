@@ -49,17 +49,18 @@ func (l *memListener) connect() net.Conn {
 }
 
 // fake runs f in fake time with a proxy on a memory listener and ends the proxy after it.
-func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Side)) {
+func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Listener)) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 		p, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, s := newMemListener(), NewSide("wan")
+		l := newMemListener()
+		s := NewListener("wan", l)
 		ctx, cancel := context.WithCancel(t.Context())
 		errc := make(chan error, 1)
-		go func() { errc <- p.Run(ctx, Listener{l, s}) }()
+		go func() { errc <- p.Run(ctx, s) }()
 		f(t, l, s)
 		cancel()
 		if err := <-errc; err != nil {
@@ -69,7 +70,7 @@ func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Side
 }
 
 func TestSlowHello(t *testing.T) {
-	fake(t, Config{}, func(t *testing.T, l *memListener, s *Side) {
+	fake(t, Config{}, func(t *testing.T, l *memListener, s *Listener) {
 		hello := goHello(t, &tls.Config{ServerName: "slow.example"})
 		began := time.Now()
 		c := l.connect()
@@ -97,7 +98,7 @@ func TestSlowHello(t *testing.T) {
 }
 
 func TestLimitShedsTheSilent(t *testing.T) {
-	fake(t, Config{MaxConns: 2}, func(t *testing.T, l *memListener, s *Side) {
+	fake(t, Config{MaxConns: 2}, func(t *testing.T, l *memListener, s *Listener) {
 		first := l.connect()
 		time.Sleep(time.Millisecond) // so that it is the oldest
 		second := l.connect()
@@ -122,7 +123,7 @@ func TestLimitShedsTheSilent(t *testing.T) {
 }
 
 func TestAcceptBacksOff(t *testing.T) {
-	fake(t, Config{}, func(t *testing.T, l *memListener, s *Side) {
+	fake(t, Config{}, func(t *testing.T, l *memListener, s *Listener) {
 		began := time.Now()
 		for range 10 { // pauses of 5, 10, ... 640, 1000, 1000 ms between them
 			l.errs <- &net.OpError{Op: "accept", Err: &wrapped{syscall.EMFILE}}
@@ -152,10 +153,12 @@ func TestBrokenListenerEndsRun(t *testing.T) {
 		}
 		broken, fine := newMemListener(), newMemListener()
 		errc := make(chan error, 1)
-		go func() { errc <- p.Run(t.Context(), Listener{broken, NewSide("lan")}, Listener{fine, NewSide("wan")}) }()
+		go func() {
+			errc <- p.Run(t.Context(), NewListener("lan", broken), NewListener("wan", fine))
+		}()
 		why := errors.New("broken")
 		broken.errs <- why
-		if err := <-errc; !errors.Is(err, why) || !strings.Contains(err.Error(), "lan side") {
+		if err := <-errc; !errors.Is(err, why) || !strings.Contains(err.Error(), "listener lan") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -170,8 +173,8 @@ func TestDrainEnds(t *testing.T) {
 		l := newMemListener()
 		ctx, cancel := context.WithCancel(t.Context())
 		errc := make(chan error, 1)
-		s := NewSide("lan")
-		go func() { errc <- p.Run(ctx, Listener{l, s}) }()
+		s := NewListener("lan", l)
+		go func() { errc <- p.Run(ctx, s) }()
 		c := l.connect()
 		defer c.Close()
 		synctest.Wait() // it has been admitted

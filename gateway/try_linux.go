@@ -153,7 +153,7 @@ func (t *try) win(w *worker, answer []byte, more bool) {
 	w.now = time.Now()
 	p.known = s.won(t.n, w.now)
 	if log := w.engine.log; log.Enabled(w.engine.serving, slog.LevelDebug) {
-		log.Debug("connection routed", "side", p.side.name, "remote", p.remote.String(), "sni", string(s.sni), "addr", s.addrs[t.n])
+		log.Debug("connection routed", "listener", p.side.name, "remote", p.remote.String(), "sni", string(s.sni), "addr", s.addrs[t.n])
 	}
 	p.side.dialFailures.Add(uint64(s.failed))
 	p.side.noteDial(s.to, w.now.Sub(s.began))

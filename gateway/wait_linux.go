@@ -10,17 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long a worker may wait for events, and work, without the scheduler of Go.
-type patience struct{ wait, work time.Duration }
-
-var (
-	// briefly is for workers whose processors other goroutines need.
-	briefly = patience{wait: 2 * time.Millisecond, work: 2 * time.Millisecond}
-	// calmly is for workers beside which there are processors for other goroutines: they yield only when the scheduler asks for
-	// it, as it does each 10 ms and to collect garbage. It does so by a signal, which ends a wait, but not the time for which a worker
-	// without events goes on like this; one that comes just before the wait is lost, and is sent again.
-	calmly = patience{wait: 100 * time.Millisecond, work: time.Hour}
-)
+// maxBlocking is how long a worker may wait for events, or work, before other
+// goroutines get its processor.
+const maxBlocking = 2 * time.Millisecond
 
 // wait takes the events that there are, or waits for some until something is due. While events come often it waits for a moment
 // without the scheduler's knowledge: to tell it takes longer than most waits, and after a wait that it knows of a worker may have
@@ -29,7 +21,7 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	timeout := w.due()
 	moment := 0
 	if w.lively {
-		moment = int(w.engine.patience.wait / time.Millisecond)
+		moment = int(maxBlocking / time.Millisecond)
 	}
 	if timeout >= 0 {
 		moment = min(moment, timeout)
@@ -38,7 +30,7 @@ func (w *worker) wait(events []unix.EpollEvent) (int, error) {
 	if e == 0 && n > 0 {
 		return int(n), nil
 	}
-	w.lively = w.lively && time.Since(w.heard) < w.engine.patience.wait
+	w.lively = w.lively && time.Since(w.heard) < maxBlocking
 	switch {
 	case e == unix.EINTR: // the scheduler wants the processor: the return of this function lets it have it
 		return 0, nil
@@ -61,7 +53,7 @@ const often = 4
 
 // hear notes that events came.
 func (w *worker) hear() {
-	if w.now.Sub(w.heard) >= w.engine.patience.wait {
+	if w.now.Sub(w.heard) >= maxBlocking {
 		w.burst = 0
 	}
 	w.burst, w.heard = w.burst+1, w.now
@@ -84,7 +76,7 @@ func (w *worker) due() int {
 
 // yield lets other goroutines have the processor now and then.
 func (w *worker) yield() {
-	if w.now.Sub(w.yielded) >= w.engine.patience.work {
+	if w.now.Sub(w.yielded) >= maxBlocking {
 		w.yielded = w.now
 		runtime.Gosched()
 	}

@@ -86,7 +86,7 @@ const (
 )
 
 // openWorker makes one of so many workers for these listeners.
-func openWorker(e *epollEngine, workers int, listeners []Listener) (*worker, error) {
+func openWorker(e *epollEngine, workers int, listeners []boundSocket) (*worker, error) {
 	w := &worker{engine: e, ep: -1, bell: -1, start: e.start, pipes: pipes{max: max(4, maxPipes()/workers)}}
 	var err error
 	if w.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {

@@ -90,14 +90,14 @@ func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr
 		}
 		lns = append(lns, ln)
 	}
-	lan, wan := gateway.NewSide("lan"), gateway.NewSide("wan")
+	lan, wan := gateway.NewListener("lan", lns[0]), gateway.NewListener("wan", lns[1])
 	proxy, err := gateway.New(gateway.Config{Logger: quiet, Drain: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	client, err := proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: []string{server}, LAN: lns[0].Addr().String(), WAN: lns[1].Addr().String(),
-		DataDir: dir, LANSide: lan, WANSide: wan, Logger: quiet,
+		DataDir: dir, LANListener: lan, WANListener: wan, Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr
 		defer wg.Wait()
 		served := make(chan error, 1)
 		wg.Go(func() {
-			served <- proxy.Run(base, gateway.Listener{Listener: lns[0], Side: lan}, gateway.Listener{Listener: lns[1], Side: wan})
+			served <- proxy.Run(base, lan, wan)
 		})
 		err := client.Run(ctx)
 		stop()

@@ -64,7 +64,7 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 			if err == nil || !strings.Contains(out, "unrecognized name") || strings.Contains(out, "BEGIN CERTIFICATE") {
 				t.Errorf("%v: %v\n%s", args, err, out)
 			}
-			if all, err := log.lines(`msg="connection refused".* side=lan .*sni=` + nobody + ` reason=unknown_sni `); err != nil || len(all) != 1 {
+			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + nobody + ` reason=unknown_sni `); err != nil || len(all) != 1 {
 				t.Errorf("%v, %q, want one line", err, all)
 			}
 		})

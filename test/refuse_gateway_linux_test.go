@@ -13,28 +13,28 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refuseAtGateway connects to both sides of dc1's gateway as nobody can be forwarded.
+// refuseAtGateway connects to both listeners of dc1's gateway as nobody can be forwarded.
 func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 	lan, wan := dc1.gateway.LAN, dc1.gateway.WAN
 	for _, test := range []struct {
-		name, side, addr string
-		sni              string // "": plain text
-		reason           string
-		want             string
-		alert            string // what the client is told
+		name, listener, addr string
+		sni                  string // "": plain text
+		reason               string
+		want                 string
+		alert                string // what the client is told
 	}{
-		{"plain text from the WAN", "wan", wan, "", "not_tls", `level=INFO msg="connection refused"… side=wan remote=127.0.0.1:… err="not a TLS ClientHello but a plain HTTP request"`, ""},
-		{"plain text from the LAN", "lan", lan, "", "not_tls", `side=lan`, ""},
-		{"unknown datacenter", "lan", lan, "server.dc9.wanfed", "unknown_sni", `side=lan … sni=server.dc9.wanfed … hint="check datacenter and domain in the name`, "unrecognized name"},
-		{"unknown server", "wan", wan, "srv9.server.dc1.wanfed", "unknown_sni", `side=wan … sni=srv9.server.dc1.wanfed`, "unrecognized name"},
-		{"another datacenter from the WAN", "wan", wan, "server.dc2.wanfed", "unknown_sni", `side=wan … sni=server.dc2.wanfed`, "unrecognized name"},
+		{"plain text from the WAN", "wan", wan, "", "not_tls", `level=INFO msg="connection refused"… listener=wan remote=127.0.0.1:… err="not a TLS ClientHello but a plain HTTP request"`, ""},
+		{"plain text from the LAN", "lan", lan, "", "not_tls", `listener=lan`, ""},
+		{"unknown datacenter", "lan", lan, "server.dc9.wanfed", "unknown_sni", `listener=lan … sni=server.dc9.wanfed … hint="check datacenter and domain in the name`, "unrecognized name"},
+		{"unknown server", "wan", wan, "srv9.server.dc1.wanfed", "unknown_sni", `listener=wan … sni=srv9.server.dc1.wanfed`, "unrecognized name"},
+		{"another datacenter from the WAN", "wan", wan, "server.dc2.wanfed", "unknown_sni", `listener=wan … sni=server.dc2.wanfed`, "unrecognized name"},
 		{"a server of another datacenter from the WAN", "wan", wan, "srv1.server.dc2.wanfed", "unknown_sni", `sni=srv1.server.dc2.wanfed`, "unrecognized name"},
 		{"the gateway itself", "wan", wan, "gw1.gateway.dc1.wanfed", "unknown_sni", `sni=gw1.gateway.dc1.wanfed`, "unrecognized name"},
 		{"another domain", "lan", lan, "server.dc2.consul", "unknown_sni", `sni=server.dc2.consul`, "unrecognized name"},
 		{"no name", "wan", wan, "127.0.0.1", "no_sni", `err="the ClientHello has no server_name"`, "missing extension"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			series := fmt.Sprintf(`wanfed_gateway_refused_total{reason=%q,side=%q}`, test.reason, test.side)
+			series := fmt.Sprintf(`wanfed_gateway_refused_total{listener=%q,reason=%q}`, test.listener, test.reason)
 			counted(t, logOf(dc1.gateway.Process), dc1.admin, series, test.reason, test.want, func() {
 				if test.sni == "" {
 					plainHTTP(t, test.addr)
@@ -48,7 +48,7 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 		})
 	}
 	t.Run("half a hello", func(t *testing.T) {
-		series := `wanfed_gateway_refused_total{reason="hello_cut",side="wan"}`
+		series := `wanfed_gateway_refused_total{reason="hello_cut",listener="wan"}`
 		counted(t, logOf(dc1.gateway.Process), dc1.admin, series, "hello_cut", `level=DEBUG msg="connection refused"`, func() {
 			c, err := net.Dial("tcp", wan)
 			if err != nil {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"testing"
 	"time"
 
@@ -92,16 +91,14 @@ func gatewayMain(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &routes); err != nil {
 		return err
 	}
-	workers := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(workers + 1) // as wanfed gateway does
-	proxy, ln, err := newGateway(routes, workers)
+	proxy, ln, err := newGateway(routes)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- proxy.Run(ctx, ln) }()
-	fmt.Println(ln.Addr())
+	fmt.Println(ln.Addrs()[0])
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		fmt.Println(int64(cpuTime()))
 	}

@@ -162,28 +162,31 @@ func newTunnel(
 // startGateway runs a real gateway on loopback, in this process.
 func startGateway(tb testing.TB, routes []gateway.Route) (addr string) {
 	tb.Helper()
-	proxy, ln, err := newGateway(routes, 0)
+	proxy, ln, err := newGateway(routes)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	background(tb, func(ctx context.Context) error { return proxy.Run(ctx, ln) })
-	return ln.Addr().String()
+	return ln.Addrs()[0].String()
 }
 
-// newGateway listens on loopback.
-func newGateway(routes []gateway.Route, workers int) (*gateway.Proxy, gateway.Listener, error) {
+// newGateway returns a gateway with one listener on loopback.
+func newGateway(routes []gateway.Route) (*gateway.Proxy, *gateway.Listener, error) {
 	table, err := gateway.NewTable(routes)
 	if err != nil {
-		return nil, gateway.Listener{}, err
+		return nil, nil, err
 	}
-	side := gateway.NewSide("wan")
-	side.SetTable(table)
-	proxy, err := gateway.New(gateway.Config{Logger: slog.New(slog.DiscardHandler), Drain: -1, Workers: workers})
+	proxy, err := gateway.New(gateway.Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
 	if err != nil {
-		return nil, gateway.Listener{}, err
+		return nil, nil, err
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	return proxy, gateway.Listener{Listener: ln, Side: side}, err
+	if err != nil {
+		return nil, nil, err
+	}
+	wan := gateway.NewListener("wan", ln)
+	wan.SetTable(table)
+	return proxy, wan, nil
 }
 
 // background runs f until the end of the benchmark and joins it.

@@ -38,11 +38,11 @@ func Example() {
 		{Match: "*.dc2.wanfed", To: []string{ln2.Addr().String()}},
 	})
 	exitOn(err)
-	side := gateway.NewSide("wan")
-	side.SetTable(routes)
+	wan := gateway.NewListener("wan", lnGateway)
+	wan.SetTable(routes)
 	proxy, err := gateway.New(gateway.Config{})
 	exitOn(err)
-	group.Go(func() error { return proxy.Run(ctx, gateway.Listener{Listener: lnGateway, Side: side}) })
+	group.Go(func() error { return proxy.Run(ctx, wan) })
 
 	// gossip starts a node at ln and a memberlist on it.
 	gossip := func(id *tlsutil.Identity, ln net.Listener, otherDC string) *memberlist.Memberlist {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/server"
@@ -145,21 +144,22 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, p *gatewayProce
 	if err != nil {
 		return err
 	}
-	lanLn, err := p.listen(p.addSide(sideLAN), "lan", s.LAN)
+	lan, err := p.addListener(listenerLAN, "lan", s.LAN)
 	if err != nil {
 		return err
 	}
-	wanLn, err := p.listen(p.addSide(sideWAN), "wan", or(s.WANBind, s.WAN))
+	wan, err := p.addListener(listenerWAN, "wan", or(s.WANBind, s.WAN))
 	if err != nil {
 		return err
 	}
 	if p.adminLn, err = p.listeners.listenAdmin(s.AdminAddr, p.log); err != nil {
 		return err
 	}
-	ready := proc.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lanLn), WAN: withPort(s.WAN, wanLn)}
+	ready := proc.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0])}
 	p.client, err = proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
-		ToServers: proxycfg.ToServers{Protocols: s.Protocols, ProxyProtocol: s.TellServers}, LANSide: lanLn.Side, WANSide: wanLn.Side, Logger: p.log,
+		Upstream:    proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.TellServers},
+		LANListener: lan, WANListener: wan, Logger: p.log,
 	})
 	if err != nil {
 		return err
@@ -190,11 +190,11 @@ func or(s, byDefault string) string {
 }
 
 // withPort gives an address whose port is 0 the port that was chosen.
-func withPort(addr string, ln gateway.Listener) string {
+func withPort(addr string, bound net.Addr) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port != "0" {
 		return addr
 	}
-	_, port, _ = net.SplitHostPort(ln.Addr().String())
+	_, port, _ = net.SplitHostPort(bound.String())
 	return net.JoinHostPort(host, port)
 }

@@ -78,7 +78,7 @@ func adminHandler(p *gatewayProcess) http.Handler {
 		_, _ = w.Write([]byte("ok\n"))
 	})
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, shownRoutes(p.sides, p.proxy.OpenTo()))
+		writeJSON(w, shownRoutes(p.serving, p.proxy.UpstreamConns()))
 	})
 	if p.client != nil {
 		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })

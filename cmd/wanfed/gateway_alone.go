@@ -50,19 +50,18 @@ func (s gatewaySettings) checkAlone() error {
 
 // runAlone is a gateway on a route file.
 func (s gatewaySettings) runAlone(ctx context.Context, out io.Writer, p *gatewayProcess) error {
-	table, err := p.routes.read(s.Routes)
+	table, err := readRoutes(s.Routes)
 	if err != nil {
 		return err
 	}
-	side := p.addSide(sideListen)
-	side.SetTable(table)
+	l, err := p.addListener(listenerAlone, "listen", s.Listen...)
+	if err != nil {
+		return err
+	}
+	l.SetTable(table)
 	var addrs []string
-	for _, addr := range s.Listen {
-		ln, err := p.listen(side, "listen", addr)
-		if err != nil {
-			return err
-		}
-		addrs = append(addrs, withPort(addr, ln))
+	for i, addr := range s.Listen {
+		addrs = append(addrs, withPort(addr, l.Addrs()[i]))
 	}
 	if p.adminLn, err = p.listeners.listenAdmin(s.AdminAddr, p.log); err != nil {
 		return err

@@ -71,7 +71,7 @@ func (s gatewaySettings) check() error {
 	case server.SamePort(s.LAN, s.WAN) && s.LAN == s.WAN:
 		fault("wan and lan are both %s: they have different routes, so each needs an address of its own", s.LAN)
 	case server.SamePort(s.LAN, listen):
-		fault("wan side %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
+		fault("wan %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
 	}
 	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
 		if ap, err := netip.ParseAddrPort(f.addr); err == nil && ap.Addr().IsUnspecified() {

@@ -11,11 +11,11 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 )
 
-// Sides of a gateway, as settings, logs and metrics name them.
+// The listeners of a gateway, as settings, logs and metrics name them.
 const (
-	sideLAN    = "lan"
-	sideWAN    = "wan"
-	sideListen = "listen" // of a gateway on a route file
+	listenerLAN   = "lan"
+	listenerWAN   = "wan"
+	listenerAlone = "listen" // of a gateway on a route file
 )
 
 // sharePerSource is which part of max_conns one source may have, where it is not said.
@@ -102,20 +102,21 @@ func networks(list []string) []netip.Prefix {
 	return out
 }
 
-// policy is which clients a side takes; maxConns is the limit for all together.
-func (s gatewaySettings) policy(side string, maxConns int) gateway.Policy {
+// policy returns the admission policy of a listener. maxConns is the limit of
+// all listeners together.
+func (s gatewaySettings) policy(listener string, maxConns int) gateway.Policy {
 	p := gateway.Policy{MaxPerSource: s.MaxPerSource}
 	if s.MaxPerSource == 0 {
 		p.MaxPerSource = max(1, int(sharePerSource*float64(maxConns)))
 	}
-	switch side {
-	case sideLAN:
+	switch listener {
+	case listenerLAN:
 		p.Allow, p.Deny = networks(s.LANAllow), networks(s.LANDeny)
 		p.ProxyFrom = networks(s.LANProxyProtocol)
-	case sideWAN:
+	case listenerWAN:
 		p.Allow, p.Deny = networks(s.WANAllow), networks(s.WANDeny)
 		p.ProxyFrom = networks(s.WANProxyProtocol)
-	case sideListen:
+	case listenerAlone:
 		p.Allow, p.Deny = networks(s.Allow), networks(s.Deny)
 		p.ProxyFrom = networks(s.ProxyProtocol)
 	}

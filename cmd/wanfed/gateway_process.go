@@ -10,8 +10,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,9 +31,7 @@ type gatewayProcess struct {
 	log       *slog.Logger
 	listeners listeners
 	access    *logFile
-	routes    routeFile // for the goroutine of run
-	sides     []*gateway.Side
-	serving   []gateway.Listener
+	serving   []*gateway.Listener
 	proxy     *gateway.Proxy
 	adminLn   net.Listener // nil: there is no admin address
 	admin     adminServer
@@ -78,32 +74,30 @@ func (p *gatewayProcess) close() error {
 	return errors.Join(p.listeners.close(), p.access.close())
 }
 
-// addSide makes a side and opens its listeners.
-func (p *gatewayProcess) addSide(name string) *gateway.Side {
-	side := gateway.NewSide(name)
-	p.sides = append(p.sides, side)
-	return side
-}
-
-// listen opens a listener of a side.
-func (p *gatewayProcess) listen(side *gateway.Side, setting, addr string) (gateway.Listener, error) {
-	ln, err := p.listeners.listen(setting, addr)
-	l := gateway.Listener{Listener: ln, Side: side}
-	if err == nil {
-		p.serving = append(p.serving, l)
+// addListener opens the sockets of a listener.
+func (p *gatewayProcess) addListener(name, setting string, addrs ...string) (*gateway.Listener, error) {
+	var sockets []net.Listener
+	for _, addr := range addrs {
+		socket, err := p.listeners.listen(setting, addr)
+		if err != nil {
+			return nil, err
+		}
+		sockets = append(sockets, socket)
 	}
-	return l, err
+	l := gateway.NewListener(name, sockets...)
+	p.serving = append(p.serving, l)
+	return l, nil
 }
 
-// open makes the data plane, and what answers at the admin address, for the sides that were added.
+// open makes the data plane, and what answers at the admin address, for the listeners that were added.
 func (p *gatewayProcess) open() (err error) {
 	if err := p.listeners.inherited.CheckActivated(); err != nil {
 		return err
 	}
 	s := p.settings
 	p.proxy, err = gateway.New(gateway.Config{
-		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime), Workers: gatewayWorkers(),
-		AccessLog: p.access, AccessSample: s.sample(),
+		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drainOf(s.DrainTime),
+		AccessLog: p.access, AccessLogSample: s.sample(),
 	})
 	if err != nil {
 		return err
@@ -113,18 +107,9 @@ func (p *gatewayProcess) open() (err error) {
 	return nil
 }
 
-// gatewayWorkers is how many goroutines move bytes: one for each processor. Go is told of some more processors, for what else there
-// is to do: the kernel shares the real ones among all, better than goroutines could that wait for one another's.
-var gatewayWorkers = sync.OnceValue(func() int {
-	n := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(n + 1 + n/4)
-	hurry()
-	return n
-})
-
 func (p *gatewayProcess) setPolicies() {
-	for _, side := range p.sides {
-		side.SetPolicy(p.settings.policy(side.Name(), p.proxy.MaxConns()))
+	for _, l := range p.serving {
+		l.SetPolicy(p.settings.policy(l.Name(), p.proxy.MaxConns()))
 	}
 }
 
@@ -216,7 +201,7 @@ func (p *gatewayProcess) leaveTo(stopAnswering func()) {
 	why := leavingReason("another process has taken over")
 	p.leaving.Store(&why)
 	if p.client != nil {
-		p.client.Keep()
+		p.client.SkipDeregister()
 	}
 	p.proxy.SetDrain(duration(p.settings.HandoverDrainTime))
 	stopAnswering()
@@ -238,8 +223,8 @@ func (p *gatewayProcess) grace(failed context.Context) {
 
 // active is how many connections are open.
 func (p *gatewayProcess) active() (n uint64) {
-	for _, s := range p.sides {
-		n += s.Stats().Active
+	for _, l := range p.serving {
+		n += l.Stats().Active
 	}
 	return n
 }

@@ -59,7 +59,7 @@ func TestGatewayReload(t *testing.T) {
 	set(`routes = "`+routes+`"`, `deny = ["127.0.0.0/8"]`, `max_conns = 77`)
 	gw.stderr.wait(t, `time=\S+ level=INFO msg="settings changed" settings="max_conns, deny"`)
 	served(false)
-	has(`wanfed_gateway_refused_total{reason="denied",side="listen"} 1`)
+	has(`wanfed_gateway_refused_total{listener="listen",reason="denied"} 1`)
 	has("wanfed_gateway_max_conns 77")
 
 	set(`routes = "`+routes+`"`, `deny = ["127.0.0.1/8"]`)
@@ -153,8 +153,8 @@ func TestCheckLimits(t *testing.T) {
 	}
 	per := defaultGatewaySettings()
 	for set, want := range map[int]int{0: 75, -1: -1, 10: 10} {
-		if per.MaxPerSource = set; per.policy(sideWAN, 100).MaxPerSource != want {
-			t.Errorf("max_conns_per_source %d of 100: %d", set, per.policy(sideWAN, 100).MaxPerSource)
+		if per.MaxPerSource = set; per.policy(listenerWAN, 100).MaxPerSource != want {
+			t.Errorf("max_conns_per_source %d of 100: %d", set, per.policy(listenerWAN, 100).MaxPerSource)
 		}
 	}
 }

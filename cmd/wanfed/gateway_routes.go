@@ -30,7 +30,7 @@ func newGatewayRoutes() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "routes",
 		Short: "List what a running gateway routes by",
-		Long: `List what a running gateway routes by: for each side, which server names go to which addresses. An exact name wins over
+		Long: `List what a running gateway routes by: for each listener, which server names go to which addresses. An exact name wins over
 a wildcard. A connection goes to the address of its route that has the fewest open, unless the route says that the others
 are for when the first fails. Open are the connections to each address now, those of other routes to it included.
 
@@ -104,14 +104,14 @@ func readRoutesOf(ctx context.Context, addr string) (map[string][]shownRoute, er
 // shownRoute is a route as GET /routes tells it.
 type shownRoute struct {
 	gateway.Route
-	// Open are the connections to each address of To, in the same order, those of other routes and sides included.
+	// Open are the connections to each address of To, in the same order, those of other routes and listeners included.
 	Open []int `json:"open"`
 }
 
-// shownRoutes are the routes of each side, by its name. open are the connections to addresses that have any.
-func shownRoutes(sides []*gateway.Side, open map[string]int) map[string][]shownRoute {
-	out := make(map[string][]shownRoute, len(sides))
-	for _, s := range sides {
+// shownRoutes are the routes of each listener, by its name. open are the connections to addresses that have any.
+func shownRoutes(listeners []*gateway.Listener, open map[string]int) map[string][]shownRoute {
+	out := make(map[string][]shownRoute, len(listeners))
+	for _, s := range listeners {
 		list := []shownRoute{}
 		for _, r := range s.Table().Routes() {
 			shown := shownRoute{Route: r, Open: make([]int, len(r.To))}
@@ -127,9 +127,9 @@ func shownRoutes(sides []*gateway.Side, open map[string]int) map[string][]shownR
 
 // routeRows are the rows of the table.
 func routeRows(routes map[string][]shownRoute) [][]string {
-	rows := [][]string{{"Side", "Name", "Addresses", "Open", "Use", "Protocols"}}
-	for _, side := range slices.Sorted(maps.Keys(routes)) {
-		for _, r := range routes[side] {
+	rows := [][]string{{"Listener", "Name", "Addresses", "Open", "Use", "Protocols"}}
+	for _, listener := range slices.Sorted(maps.Keys(routes)) {
+		for _, r := range routes[listener] {
 			use := "shared"
 			open := make([]string, len(r.Open))
 			for n := range r.Open {
@@ -141,7 +141,7 @@ func routeRows(routes map[string][]shownRoute) [][]string {
 			if len(r.To) == 1 {
 				use = "-"
 			}
-			rows = append(rows, []string{side, r.Match, strings.Join(r.To, ", "), strings.Join(open, ", "), use, or(strings.Join(r.Protocols, ", "), "any")})
+			rows = append(rows, []string{listener, r.Match, strings.Join(r.To, ", "), strings.Join(open, ", "), use, or(strings.Join(r.Protocols, ", "), "any")})
 		}
 	}
 	return rows

@@ -32,10 +32,10 @@ route "srv1.server.dc1.wanfed" {
 	write(t, config, `admin_addr = "`+admin+`"`)
 	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
 		got, _, err := call(t, append([]string{"gateway", "routes"}, where...)...)
-		want := `Side    Name                    Addresses                             Open  Use     Protocols
-listen  *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  0, 0  first   any
-listen  server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          0, 0  shared  any
-listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         0     -       wanfed/gossip/1, h2
+		want := `Listener  Name                    Addresses                             Open  Use     Protocols
+listen    *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  0, 0  first   any
+listen    server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          0, 0  shared  any
+listen    srv1.server.dc1.wanfed  10.0.0.1:8300                         0     -       wanfed/gossip/1, h2
 `
 		if err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
@@ -80,9 +80,9 @@ listen  srv1.server.dc1.wanfed  10.0.0.1:8300                         0     -   
 	}
 	_, metrics := get(t, "http://"+admin+"/metrics")
 	for _, want := range []string{
-		`wanfed_gateway_hello_seconds_bucket\{route="exact",side="listen",le="0\.0005"\} 0`,
-		`wanfed_gateway_dial_seconds_bucket\{route="wildcard",side="listen",le="\+Inf"\} 0`,
-		`wanfed_gateway_leaving 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{side="listen"\} 0`,
+		`wanfed_gateway_hello_seconds_bucket\{listener="listen",route="exact",le="0\.0005"\} 0`,
+		`wanfed_gateway_dial_seconds_bucket\{listener="listen",route="wildcard",le="\+Inf"\} 0`,
+		`wanfed_gateway_leaving 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{listener="listen"\} 0`,
 		`wanfed_gateway_access_log_dropped_total 0`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {

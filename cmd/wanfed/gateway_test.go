@@ -214,8 +214,8 @@ func TestGatewayAlone(t *testing.T) {
 	}
 	_, metrics := get(t, admin+"/metrics")
 	for _, want := range []string{
-		`wanfed_gateway_accepted_total{side="listen"} 5`, `wanfed_gateway_refused_total{reason="unknown_sni",side="listen"} 1`,
-		`wanfed_gateway_refused_total{reason="limit",side="listen"} 0`, `wanfed_gateway_routes{side="listen"} 1`,
+		`wanfed_gateway_accepted_total{listener="listen"} 5`, `wanfed_gateway_refused_total{listener="listen",reason="unknown_sni"} 1`,
+		`wanfed_gateway_refused_total{listener="listen",reason="limit"} 0`, `wanfed_gateway_routes{listener="listen"} 1`,
 	} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("/metrics lacks %s", want)

@@ -24,8 +24,6 @@ const reloadRest = 50 * time.Millisecond
 
 // watch obeys signals until the process has to end, because of ctx or of a failure, or because a new process took over.
 func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err error) {
-	aside, end := startAside()
-	defer end()
 	routed := p.routed()
 	hup, rested := p.hup, (<-chan time.Time)(nil)
 	if !p.listeners.inherited.From() {
@@ -45,7 +43,7 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 			p.takeOver()
 		case <-hup:
 			tellManager(p.log, handover.StateReloading())
-			aside(p.reload)
+			p.reload()
 			tellManager(p.log, handover.StateReady)
 			hup, rested = nil, time.After(reloadRest)
 		case <-rested:
@@ -58,24 +56,10 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 	}
 }
 
-// startAside starts a goroutine that gives way to those that move bytes. do has it run something, and waits for that; end ends it.
-func startAside() (do func(func()), end func()) {
-	work, done := make(chan func()), make(chan struct{})
-	go func() {
-		giveWay()
-		for f := range work {
-			f()
-			done <- struct{}{}
-		}
-		close(done)
-	}()
-	return func(f func()) { work <- f; <-done }, func() { close(work); <-done }
-}
-
 // routed is closed when there are routes.
 func (p *gatewayProcess) routed() <-chan struct{} {
 	if p.client != nil {
-		return p.client.Routed()
+		return p.client.Ready()
 	}
 	now := make(chan struct{})
 	close(now)
@@ -139,7 +123,7 @@ func (p *gatewayProcess) reload() {
 	}
 	p.proxy.SetMaxConns(now.MaxConns)
 	p.proxy.SetMaxPerUpstream(now.MaxPerUpstream)
-	p.proxy.SetAccessSample(now.sample())
+	p.proxy.SetAccessLogSample(now.sample())
 	p.proxy.SetDrain(duration(now.DrainTime))
 	p.setPolicies()
 	if len(changed) > 0 {
@@ -152,12 +136,12 @@ func (p *gatewayProcess) reload() {
 }
 
 func (p *gatewayProcess) reloadRoutes(path string) error {
-	table, err := p.routes.read(path)
+	table, err := readRoutes(path)
 	if err != nil {
 		return err
 	}
-	for _, side := range p.sides {
-		side.SetTable(table)
+	for _, l := range p.serving {
+		l.SetTable(table)
 	}
 	p.log.Info("routes changed", "file", path, "routes", table.Len())
 	return nil

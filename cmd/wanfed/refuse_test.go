@@ -174,7 +174,7 @@ func TestGatewayRefuses(t *testing.T) {
 		{name: "LAN that is all addresses", args: []string{"--lan", "[::]:1"}, code: 2, want: `lan "\[::\]:1" is unspecified: .*`},
 		{name: "LAN and WAN alike", args: []string{"--lan", "127.0.0.1:1", "--wan", "127.0.0.1:1"}, code: 2, want: `wan and lan are both 127\.0\.0\.1:1: .*`},
 		{name: "WAN within LAN", args: []string{"--lan", "127.0.0.1:18444", "--wan", "gw:18444", "--wan-bind", "[::]:18444"}, code: 2,
-			want: `wan side \[::\]:18444 and lan 127\.0\.0\.1:18444 cannot both be listened on: .*`},
+			want: `wan \[::\]:18444 and lan 127\.0\.0\.1:18444 cannot both be listened on: .*`},
 		{name: "admin on the LAN side", args: []string{"--lan", "127.0.0.1:18444", "--admin-addr", "localhost:18444"}, code: 2,
 			want: `admin_addr localhost:18444 is within lan 127\.0\.0\.1:18444: each needs an address, or a port, of its own`},
 		{name: "admin on the WAN side", args: []string{"--wan", "gw:18443", "--wan-bind", "0.0.0.0:18443", "--admin-addr", "127.0.0.1:18443"}, code: 2,

@@ -32,12 +32,12 @@ type Config struct {
 	Servers []string
 	// LAN and WAN are the addresses (host:port) that servers here, and other datacenters, dial. Required.
 	LAN, WAN string
-	// ToServers says how this datacenter's servers are reached.
-	ToServers ToServers
+	// UpstreamOptions says how this datacenter's servers are reached.
+	Upstream UpstreamOptions
 	// DataDir keeps the last snapshot. Required; made with mode 0700 if absent.
 	DataDir string
-	// LANSide and WANSide get the tables. Required.
-	LANSide, WANSide *gateway.Side
+	// LANListener and WANListener get the tables. Required.
+	LANListener, WANListener *gateway.Listener
 	// Logger. Required.
 	Logger *slog.Logger
 }
@@ -50,7 +50,6 @@ type Client struct {
 	connected chan struct{} // a wake-up: there is a new connection
 	routed    chan struct{} // closed when there are routes
 	keep      atomic.Bool   // another process is this gateway by now
-	tables    tables        // for New, then for the loop that follows snapshots
 
 	mu     sync.Mutex
 	status Status
@@ -76,8 +75,8 @@ var redial = grpc.WithConnectParams(grpc.ConnectParams{
 // New checks cfg, loads the snapshot on disk, if any, and sets both tables by it. It connects to nothing.
 func New(cfg Config) (*Client, error) {
 	switch {
-	case cfg.Identity == nil || cfg.LANSide == nil || cfg.WANSide == nil || cfg.Logger == nil || cfg.DataDir == "":
-		return nil, errors.New("proxycfg: Identity, DataDir, LANSide, WANSide and Logger are required")
+	case cfg.Identity == nil || cfg.LANListener == nil || cfg.WANListener == nil || cfg.Logger == nil || cfg.DataDir == "":
+		return nil, errors.New("proxycfg: Identity, DataDir, LANListener, WANListener and Logger are required")
 	case len(cfg.Servers) == 0:
 		return nil, errors.New("no server is named: a gateway needs the address of at least one server of its datacenter")
 	}
@@ -85,7 +84,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("make data_dir: %w; give a --data-dir that this user may write", err)
 	}
 	c := &Client{
-		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.ToServers.ProxyProtocol),
+		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
 		connected: make(chan struct{}, 1), routed: make(chan struct{}), warned: map[string]warning{},
 	}
 	c.loadDisk()
@@ -121,10 +120,10 @@ func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 }
 
 // Routed is closed when there are routes, from disk or from a server.
-func (c *Client) Routed() <-chan struct{} { return c.routed }
+func (c *Client) Ready() <-chan struct{} { return c.routed }
 
 // Keep has Run end without deregistering: another process stands for this gateway from now on. It may be called while Run runs.
-func (c *Client) Keep() { c.keep.Store(true) }
+func (c *Client) SkipDeregister() { c.keep.Store(true) }
 
 // Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
@@ -252,13 +251,12 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 }
 
 func (c *Client) use(snap *pb.GatewaySnapshot) {
-	var faults []error
-	c.tables, faults = c.tables.next(snap, c.cfg.ToServers)
+	lan, wan, faults := Tables(snap, c.cfg.Upstream)
 	for _, err := range faults {
 		c.cfg.Logger.Warn("left out of the routes", "err", err)
 	}
-	c.cfg.LANSide.SetTable(c.tables.lan)
-	c.cfg.WANSide.SetTable(c.tables.wan)
+	c.cfg.LANListener.SetTable(lan)
+	c.cfg.WANListener.SetTable(wan)
 	var addrs []string
 	for _, s := range snap.Servers {
 		if gateway.CheckAddr(s.Address) == nil {

@@ -218,8 +218,8 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	r := newRig(t)
-	side := gateway.NewSide("lan")
-	cfg := Config{Identity: r.id, DataDir: r.dir, LANSide: side, WANSide: side, Logger: slog.New(slog.DiscardHandler)}
+	side := gateway.NewListener("lan")
+	cfg := Config{Identity: r.id, DataDir: r.dir, LANListener: side, WANListener: side, Logger: slog.New(slog.DiscardHandler)}
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "at least one server") {
 		t.Error(err)
 	}

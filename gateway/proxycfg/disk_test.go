@@ -75,7 +75,7 @@ func FuzzParseSnapshot(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if lan, wan, _ := Tables(snap, ToServers{}); lan == nil || wan == nil {
+		if lan, wan, _ := Tables(snap, UpstreamOptions{}); lan == nil || wan == nil {
 			t.Error("no tables")
 		}
 	})

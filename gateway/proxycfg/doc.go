@@ -33,7 +33,7 @@
 //
 //	c, err := proxycfg.New(proxycfg.Config{
 //		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
-//		DataDir: "/var/lib/wanfed/gateway", LANSide: lan, WANSide: wan, Logger: logger,
+//		DataDir: "/var/lib/wanfed/gateway", LANListener: lan, WANListener: wan, Logger: logger,
 //	})
 //	...
 //	err = c.Run(ctx)

@@ -183,7 +183,7 @@ type rig struct {
 	*Client
 	ca       *tlstest.CA
 	id       *tlsutil.Identity // of gateway gw1 in dc1
-	lan, wan *gateway.Side
+	lan, wan *gateway.Listener
 	dir      string
 	logs     <-chan string
 }
@@ -202,12 +202,12 @@ func (r *rig) double(t testing.TB, node string, snap *pb.GatewaySnapshot) *doubl
 // start makes a new client and runs it. The returned function stops it and waits.
 func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	t.Helper()
-	r.lan, r.wan = gateway.NewSide("lan"), gateway.NewSide("wan")
+	r.lan, r.wan = gateway.NewListener("lan"), gateway.NewListener("wan")
 	log, events := logEvents()
 	r.logs = events
 	c, err := New(Config{
 		Identity: r.id, Servers: servers, LAN: "127.0.0.1:8444", WAN: "gw1.example:8443", DataDir: r.dir,
-		LANSide: r.lan, WANSide: r.wan, Logger: log,
+		LANListener: r.lan, WANListener: r.wan, Logger: log,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 func (r *rig) routed(t testing.TB, snap *pb.GatewaySnapshot) {
 	t.Helper()
 	for _, s := range snap.Servers {
-		for _, side := range []*gateway.Side{r.lan, r.wan} {
+		for _, side := range []*gateway.Listener{r.lan, r.wan} {
 			if to, ok := side.Table().Lookup(s.Node + ".server.dc1.wanfed"); !ok || to.To[0] != s.Address {
 				t.Errorf("%s side: %s leads to %v, want %s", side.Name(), s.Node, to.To, s.Address)
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ToServers is what a gateway keeps to with the servers of its own datacenter.
-type ToServers struct {
+// UpstreamOptions is what a gateway keeps to with the servers of its own datacenter.
+type UpstreamOptions struct {
 	// Protocols are ids (ALPN) of which their clients must offer one. Empty: they may offer what they like.
 	Protocols []string
 	// ProxyProtocol says that the servers want a PROXY header of version 2 before all that comes from this gateway. They are told
@@ -23,7 +23,7 @@ type ToServers struct {
 // Tables builds what the two sides of a gateway route by. It is pure. What cannot be routed by, such as an address without a
 // port, is left out and named in faults: a wrong record of one datacenter must not cost the way to the others. Gateways of other
 // datacenters are never sent a PROXY header.
-func Tables(snap *pb.GatewaySnapshot, to ToServers) (lan, wan *gateway.Table, faults []error) {
+func Tables(snap *pb.GatewaySnapshot, to UpstreamOptions) (lan, wan *gateway.Table, faults []error) {
 	b := builder{dc: snap.GetDatacenter(), domain: snap.GetDomain(), to: to, seen: map[string]bool{}}
 	b.servers(snap.GetServers())
 	wan = b.table()
@@ -36,7 +36,7 @@ func Tables(snap *pb.GatewaySnapshot, to ToServers) (lan, wan *gateway.Table, fa
 // builder collects routes that are fit for a table.
 type builder struct {
 	dc, domain string
-	to         ToServers
+	to         UpstreamOptions
 	routes     []gateway.Route
 	seen       map[string]bool // names of routes
 	faults     []error

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
@@ -89,7 +88,7 @@ func TestTables(t *testing.T) {
 			if tt.snap.Domain == "" {
 				tt.snap.Domain = "wanfed"
 			}
-			lan, wan, faults := Tables(tt.snap, ToServers{})
+			lan, wan, faults := Tables(tt.snap, UpstreamOptions{})
 			if d := cmp.Diff(sorted(tt.lan), lan.Routes(), cmpopts.EquateEmpty()); d != "" {
 				t.Error("lan:", d)
 			}
@@ -118,16 +117,13 @@ func sorted(r []gateway.Route) []gateway.Route {
 func TestProxyProtocol(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
-		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
+		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"), datacenter("dc3", "198.51.100.3:8443")}}
 	for _, on := range []bool{true, false} {
-		was, faults := tables{}.next(snap, ToServers{ProxyProtocol: on})
-		more := proto.CloneOf(snap)
-		more.Datacenters = append(more.Datacenters, datacenter("dc3", "198.51.100.3:8443"))
-		now, more3 := was.next(more, ToServers{ProxyProtocol: on})
-		if len(faults)+len(more3) > 0 || now.lan.Len() != 7 {
-			t.Fatal(faults, more3, now.lan.Len())
+		lan, wan, faults := Tables(snap, UpstreamOptions{ProxyProtocol: on})
+		if len(faults) > 0 || lan.Len() != 7 {
+			t.Fatalf("Tables() = %d LAN routes, faults %v; want 7 and none", lan.Len(), faults)
 		}
-		for _, table := range []*gateway.Table{now.lan, now.wan} {
+		for _, table := range []*gateway.Table{lan, wan} {
 			for _, r := range table.Routes() {
 				if r.ProxyProtocol != (on && strings.HasSuffix(r.Match, "server.dc1.wanfed")) {
 					t.Errorf("%+v", r)
@@ -141,7 +137,7 @@ func TestProxyProtocol(t *testing.T) {
 func TestProtocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
-	lan, wan, faults := Tables(snap, ToServers{Protocols: []string{"wanfed/gossip/1"}})
+	lan, wan, faults := Tables(snap, UpstreamOptions{Protocols: []string{"wanfed/gossip/1"}})
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}

@@ -37,17 +37,17 @@ var addressSizes = [...]int{unspec: 0, inet: 2 * (4 + 2), inet6: 2 * (16 + 2), u
 var (
 	// ErrNeedMore says that the header is not complete yet, and right so far.
 	ErrNeedMore = errors.New("the PROXY header is not complete")
-	// ErrNone says that there is something else in place of a header.
-	ErrNone = errors.New("it does not begin with a PROXY header of version 2")
+	// ErrNoHeader says that there is something else in place of a header.
+	ErrNoHeader = errors.New("it does not begin with a PROXY header of version 2")
 )
 
-// Read reads the header that in begins with. It returns ErrNeedMore until that is complete, then its size in bytes and the
+// Parse reads the header that in begins with. It returns ErrNeedMore until that is complete, then its size in bytes and the
 // client's address, which is not valid if the header names none: then the connection is the sender's own, or from a socket in
 // its file system. TLVs are skipped.
-func Read(in []byte) (source netip.AddrPort, size int, err error) {
+func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	n := min(len(in), len(Signature))
 	if string(in[:n]) != Signature[:n] {
-		return source, 0, ErrNone
+		return source, 0, ErrNoHeader
 	}
 	if len(in) < fixed {
 		return source, 0, ErrNeedMore
@@ -79,14 +79,14 @@ func Read(in []byte) (source netip.AddrPort, size int, err error) {
 	return source, size, nil
 }
 
-// ReadFrom is Read for a connection, of which it takes no byte more than the header has. It returns as soon as what comes cannot be
+// ReadFrom is Parse for a connection, of which it takes no byte more than the header has. It returns as soon as what comes cannot be
 // one. How long that may take is for the caller to bound. An error of r is returned as it is; io.EOF if r ends too early.
 func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 	b := make([]byte, 0, fixed+addressSizes[unix]+16)
 	for want := fixed; ; {
 		n, readErr := r.Read(b[len(b):want])
 		b = b[:len(b)+n]
-		source, _, err := Read(b)
+		source, _, err := Parse(b)
 		if err != ErrNeedMore {
 			return source, err
 		}

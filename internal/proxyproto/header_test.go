@@ -48,11 +48,11 @@ func TestRead(t *testing.T) {
 		{"short IPv6", header(0x21, 0x21, v4...), "", "too few"},
 		{"as long as it may be", header(0x21, 0x11, append(bytes.Clone(v4), make([]byte, MaxSize-fixed-12)...)...), "192.0.2.1:12345", ""},
 		{"too long", header(0x21, 0x11, make([]byte, MaxSize-fixed+1)...), "", "at most 4096"},
-		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "", ErrNone.Error()},
-		{"hello", []byte("\x16\x03\x01\x02\x00\x01"), "", ErrNone.Error()},
+		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "", ErrNoHeader.Error()},
+		{"hello", []byte("\x16\x03\x01\x02\x00\x01"), "", ErrNoHeader.Error()},
 		{"nothing like it", []byte("\r\n\r\nx"), "", "does not begin with"},
 	} {
-		source, size, err := Read(append(bytes.Clone(tt.in), "rest"...))
+		source, size, err := Parse(append(bytes.Clone(tt.in), "rest"...))
 		switch {
 		case tt.err == "" && (err != nil || size != len(tt.in)), tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
 			t.Errorf("%s: %d of %d bytes, %v; want %q", tt.name, size, len(tt.in), err, tt.err)
@@ -60,7 +60,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: source %v", tt.name, source)
 		}
 		for n := range len(tt.in) {
-			if _, _, err := Read(tt.in[:n]); err != ErrNeedMore && tt.err == "" {
+			if _, _, err := Parse(tt.in[:n]); err != ErrNeedMore && tt.err == "" {
 				t.Errorf("%s: after %d bytes: %v", tt.name, n, err)
 			}
 		}
@@ -76,12 +76,12 @@ func TestAppend(t *testing.T) {
 		{"[fe80::1%eth0]:7", "[fe80::2%eth0]:443", "[fe80::1]:7"},
 	} {
 		b := Append([]byte("x"), netip.MustParseAddrPort(tt[0]), netip.MustParseAddrPort(tt[1]))
-		if source, size, err := Read(b[1:]); err != nil || size != len(b)-1 || source.String() != tt[2] {
+		if source, size, err := Parse(b[1:]); err != nil || size != len(b)-1 || source.String() != tt[2] {
 			t.Errorf("%v: %v, %d, %v", tt, source, size, err)
 		}
 	}
 	b := Append(nil, netip.AddrPort{}, netip.AddrPort{})
-	if source, size, err := Read(b); err != nil || size != len(b) || source.IsValid() {
+	if source, size, err := Parse(b); err != nil || size != len(b) || source.IsValid() {
 		t.Errorf("%v, %d, %v", source, size, err)
 	}
 }
@@ -93,7 +93,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(header(0x20, 0))
 	f.Add([]byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		source, size, err := Read(in)
+		source, size, err := Parse(in)
 		r := bytes.NewReader(in)
 		if from, fromErr := ReadFrom(r); err == nil && (fromErr != nil || from != source || r.Len() != len(in)-size) || err != nil && fromErr == nil {
 			t.Fatalf("from a connection %v, %v, %d bytes left; else %v, %v, %d", from, fromErr, r.Len(), source, err, len(in)-size)
@@ -108,12 +108,12 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("size %d of %d", size, len(in))
 		}
 		for n := range size {
-			if _, _, err := Read(in[:n]); err != ErrNeedMore {
+			if _, _, err := Parse(in[:n]); err != ErrNeedMore {
 				t.Fatalf("the first %d bytes: %v", n, err)
 			}
 		}
 		if source.IsValid() { // what it says can be said again
-			again, _, err := Read(Append(nil, source, source))
+			again, _, err := Parse(Append(nil, source, source))
 			if err != nil || again.Port() != source.Port() || again.Addr() != source.Addr() {
 				t.Fatal(source, again, err)
 			}
@@ -128,7 +128,7 @@ func TestReadFrom(t *testing.T) {
 		Append(nil, netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("198.51.100.1:443")),
 		Append(nil, netip.AddrPort{}, netip.AddrPort{}), header(0x21, 0x31, make([]byte, 216)...), long,
 	} {
-		want, _, err := Read(in)
+		want, _, err := Parse(in)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,13 +2,17 @@
 
 package gateway
 
-import "sync/atomic"
+import (
+	"net"
+	"sync/atomic"
+)
 
-// Side is what the listeners of one kind have in common: a table and counters. A gateway has a LAN side, for the servers of
+// Listener is what the listeners of one kind have in common: a table and counters. A gateway has a LAN side, for the servers of
 // its own datacenter, and a WAN side, for other datacenters. All methods may be called by anyone at any time.
-type Side struct {
-	name  string
-	table atomic.Pointer[Table]
+type Listener struct {
+	name    string
+	sockets []net.Listener
+	table   atomic.Pointer[Table]
 
 	accepted, active, up, down, dialFailures atomic.Uint64
 	refused                                  [reasons]atomic.Uint64
@@ -16,21 +20,32 @@ type Side struct {
 	gate                                     gate
 }
 
-// NewSide makes a side whose table is empty: until SetTable it refuses every name.
-func NewSide(name string) *Side {
-	s := &Side{name: name}
+// NewListener returns a listener on these sockets, which [Proxy.Run] serves and
+// closes. Its table is empty: it refuses every name until SetTable.
+func NewListener(name string, sockets ...net.Listener) *Listener {
+	s := &Listener{name: name, sockets: sockets}
 	s.table.Store(&Table{})
 	return s
 }
 
 // Name is the name given to NewSide, as logs and metrics show it.
-func (s *Side) Name() string { return s.name }
+func (s *Listener) Name() string { return s.name }
+
+// Addrs returns the addresses of the listener's sockets, in the order in which
+// NewListener received them.
+func (s *Listener) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(s.sockets))
+	for i, socket := range s.sockets {
+		addrs[i] = socket.Addr()
+	}
+	return addrs
+}
 
 // Table returns the current table.
-func (s *Side) Table() *Table { return s.table.Load() }
+func (s *Listener) Table() *Table { return s.table.Load() }
 
 // SetTable routes connections by t from now on. Open connections stay as they are.
-func (s *Side) SetTable(t *Table) { s.table.Store(t) }
+func (s *Listener) SetTable(t *Table) { s.table.Store(t) }
 
 // Stats are the counters of one side since its start.
 type Stats struct {
@@ -52,7 +67,7 @@ type Stats struct {
 }
 
 // Stats reads the counters. They are not read at one instant.
-func (s *Side) Stats() Stats {
+func (s *Listener) Stats() Stats {
 	st := Stats{
 		Accepted: s.accepted.Load(), Active: s.active.Load(), Refused: make(map[Reason]uint64, reasons),
 		BytesUp: s.up.Load(), BytesDown: s.down.Load(), DialFailures: s.dialFailures.Load(),
