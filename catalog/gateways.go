@@ -20,15 +20,15 @@ import (
 // Timings of gateway heartbeats.
 const (
 	// Interval is how often a gateway calls Register.
-	Interval = 2 * time.Second
+	HeartbeatInterval = 2 * time.Second
 	// TTL is how long it may be silent before its check is critical.
-	TTL = 10 * time.Second
-	// GoneAfter is how long it may be silent before its records are deleted.
-	GoneAfter = 72 * time.Hour
+	HeartbeatTTL = 10 * time.Second
+	// ReapAfter is how long it may be silent before its records are deleted.
+	ReapAfter = 72 * time.Hour
 )
 
 // Registration is what a gateway says of itself. Node comes from its certificate.
-type Registration struct {
+type GatewayRegistration struct {
 	Node     string
 	LAN, WAN string // host:port
 	Meta     map[string]string
@@ -61,7 +61,7 @@ func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
 
 // Register records that a gateway is alive at these addresses. It writes only when something changed. It fails with
 // resource.ErrNotLeader where Run is not running, and with a plain error naming the field for a bad registration.
-func (g *Gateways) Register(ctx context.Context, reg Registration) error {
+func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.records(reg)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (g *Gateways) Deregister(ctx context.Context, node string) error {
 
 // Run watches the deadlines until ctx ends. Call it while this server leads, once at a time.
 func (g *Gateways) Run(ctx context.Context) error {
-	known, err := List(ctx, g.cfg.Backend)
+	known, err := ListGateways(ctx, g.cfg.Backend)
 	if err != nil {
 		return fmt.Errorf("read gateways: %w", err)
 	}
@@ -153,21 +153,21 @@ func (g *Gateways) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the gateways whose TTL, or GoneAfter, has passed, and how long until the next one's.
+// due returns the gateways whose TTL, or ReapAfter, has passed, and how long until the next one's.
 func (g *Gateways) due(now time.Time) (silent, gone []string, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next = time.Hour
 	for node, seen := range g.lastSeen {
 		switch idle := now.Sub(seen); {
-		case idle >= GoneAfter:
+		case idle >= ReapAfter:
 			gone = append(gone, node)
 		case g.critical[node]:
-			next = min(next, GoneAfter-idle)
-		case idle >= TTL:
+			next = min(next, ReapAfter-idle)
+		case idle >= HeartbeatTTL:
 			silent = append(silent, node)
 		default:
-			next = min(next, TTL-idle)
+			next = min(next, HeartbeatTTL-idle)
 		}
 	}
 	return silent, gone, next
@@ -192,7 +192,7 @@ func (g *Gateways) setCritical(ctx context.Context, node string) error {
 		}
 		c = proto.Clone(c).(*pb.Check)
 		// Constant text: it is compared, and replicated when it changes.
-		c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", TTL)
+		c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", HeartbeatTTL)
 		err = put(ctx, g.cfg.Backend, r, c)
 		if errors.Is(err, resource.ErrConflict) {
 			continue
@@ -200,7 +200,7 @@ func (g *Gateways) setCritical(ctx context.Context, node string) error {
 		if err != nil {
 			return err
 		}
-		g.cfg.Logger.Warn("gateway is silent", "gateway", node, "ttl", TTL)
+		g.cfg.Logger.Warn("gateway is silent", "gateway", node, "ttl", HeartbeatTTL)
 		break
 	}
 	g.mu.Lock()
@@ -215,7 +215,7 @@ func (g *Gateways) heardSince(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	seen, ok := g.lastSeen[node]
-	return !ok || time.Since(seen) < TTL
+	return !ok || time.Since(seen) < HeartbeatTTL
 }
 
 func (g *Gateways) leading() bool {
@@ -232,7 +232,7 @@ func (g *Gateways) poke() {
 }
 
 // records builds node, service and check of a registration.
-func (g *Gateways) records(reg Registration) (*pb.MeshGateway, error) {
+func (g *Gateways) records(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	lan, err := parseAddr("LAN", reg.LAN)
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func (g *Gateways) records(reg Registration) (*pb.MeshGateway, error) {
 		},
 		Checks: []*pb.Check{{
 			Node: reg.Node, CheckId: "service:" + reg.Node, Name: "gateway heartbeat", Status: StatusPassing,
-			ServiceId: reg.Node, ServiceName: ServiceName, Type: "ttl", Interval: Interval.String(),
+			ServiceId: reg.Node, ServiceName: ServiceName, Type: "ttl", Interval: HeartbeatInterval.String(),
 		}},
 	}, nil
 }

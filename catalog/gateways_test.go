@@ -36,7 +36,7 @@ func (c *counting) count() int {
 	return c.commits
 }
 
-var gw1 = Registration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
+var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
 
 // leading runs f while a Gateways runs, in fake time, and checks that it ends without a trace.
 func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *counting)) {
@@ -63,7 +63,7 @@ func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *count
 
 func list(t *testing.T, b resource.Backend) []*pb.MeshGateway {
 	t.Helper()
-	gs, err := List(t.Context(), b)
+	gs, err := ListGateways(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestRegisterWritesOnlyChanges(t *testing.T) {
 			if err := g.Register(ctx, gw1); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(Interval)
+			time.Sleep(HeartbeatInterval)
 		}
 		if n := store.count(); n != 1 {
 			t.Errorf("100 heartbeats made %d writes, want 1", n)
@@ -105,7 +105,7 @@ func TestSilentGatewayIsCriticalAndComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		time.Sleep(TTL - time.Millisecond)
+		time.Sleep(HeartbeatTTL - time.Millisecond)
 		synctest.Wait()
 		if !Healthy(list(t, store)[0]) {
 			t.Error("critical before its TTL is over")
@@ -128,7 +128,7 @@ func TestSilentGatewayIsCriticalAndComesBack(t *testing.T) {
 			t.Error("critical after a new heartbeat")
 		}
 		synctest.Wait()
-		time.Sleep(TTL + time.Millisecond)
+		time.Sleep(HeartbeatTTL + time.Millisecond)
 		synctest.Wait()
 		if Healthy(list(t, store)[0]) {
 			t.Error("not critical after the second silence")
@@ -141,10 +141,10 @@ func TestGatewayLongGoneIsDeleted(t *testing.T) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(GoneAfter + time.Second)
+		time.Sleep(ReapAfter + time.Second)
 		synctest.Wait()
 		if gs := list(t, store); len(gs) != 0 {
-			t.Errorf("still there after %v: %v", GoneAfter, gs)
+			t.Errorf("still there after %v: %v", ReapAfter, gs)
 		}
 	})
 }
@@ -189,11 +189,11 @@ func TestNewLeaderGivesAFullTTL(t *testing.T) {
 			if err := g.Register(t.Context(), gw1); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(TTL - time.Second)
+			time.Sleep(HeartbeatTTL - time.Second)
 		})
 		time.Sleep(time.Minute) // no leader meanwhile
 		lead(func(*Gateways) {
-			time.Sleep(TTL - time.Millisecond)
+			time.Sleep(HeartbeatTTL - time.Millisecond)
 			synctest.Wait()
 			if !Healthy(list(t, mem)[0]) {
 				t.Error("a new leader found a gateway critical before one TTL of its own")
@@ -209,7 +209,7 @@ func TestNewLeaderGivesAFullTTL(t *testing.T) {
 
 func TestRegisterRefuses(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
-		for _, reg := range []Registration{
+		for _, reg := range []GatewayRegistration{
 			{Node: "gw1", LAN: "", WAN: gw1.WAN},
 			{Node: "gw1", LAN: "10.0.0.1", WAN: gw1.WAN},
 			{Node: "gw1", LAN: "10.0.0.1:0", WAN: gw1.WAN},

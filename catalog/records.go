@@ -98,7 +98,7 @@ func put(ctx context.Context, b resource.Backend, r *pb.Resource, data proto.Mes
 
 // List returns the gateways of this datacenter by node name, as this server knows them: of each, node, service and checks as
 // one commit left them.
-func List(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
+func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 	out, at, err := listOnce(ctx, b)
 	for range maxListTries {
 		if err != nil {

@@ -19,10 +19,10 @@ import (
 const (
 	// TypeTTL is the type of checks that somebody reports.
 	TypeTTL = "ttl"
-	// ExpiredOutput is the output of a check that nobody reported in time.
-	ExpiredOutput = "TTL expired"
-	// OutputPause is how long a changed output waits if one was written shortly before and the status is the same.
-	OutputPause = 10 * time.Second
+	// TTLExpiredOutput is the output of a check that nobody reported in time.
+	TTLExpiredOutput = "TTL expired"
+	// OutputInterval is how long a changed output waits if one was written shortly before and the status is the same.
+	OutputInterval = 10 * time.Second
 	// MinDeregisterAfter is the least time after which a service that is critical is deleted.
 	MinDeregisterAfter = time.Minute
 	// reportRetry is how long a write that failed waits.
@@ -30,14 +30,14 @@ const (
 )
 
 // Report is what somebody says of a check.
-type Report struct {
+type CheckUpdate struct {
 	Node, CheckID  string
 	Status, Output string
 }
 
 // Reports keeps the deadlines of the checks with a TTL, in the leader's memory: a report that changes nothing moves a deadline and
 // writes nothing. A new leader gives each check its full TTL.
-type Reports struct {
+type TTLMonitor struct {
 	backend resource.Backend
 	log     *slog.Logger
 	wake    chan struct{} // size 1: a deadline came nearer
@@ -58,18 +58,18 @@ type reported struct {
 	retry         time.Time     // nothing before that: the last write failed
 }
 
-// NewReports checks what it is given.
-func NewReports(b resource.Backend, log *slog.Logger) (*Reports, error) {
+// NewTTLMonitor checks what it is given.
+func NewTTLMonitor(b resource.Backend, log *slog.Logger) (*TTLMonitor, error) {
 	if b == nil || log == nil {
 		return nil, errors.New("catalog: Backend and Logger are required")
 	}
-	return &Reports{backend: b, log: log, wake: make(chan struct{}, 1)}, nil
+	return &TTLMonitor{backend: b, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
 // Report takes what somebody says of a check with a TTL. It writes when the status changes, and an output that changes not more
-// often than every OutputPause. It fails with resource.ErrNotLeader where Run is not running, with ErrNoCheck, and with
+// often than every OutputInterval. It fails with resource.ErrNotLeader where Run is not running, with ErrNoCheck, and with
 // resource.ErrInvalid for a status that is none, or a check without TTL. The caller has been authorized.
-func (p *Reports) Report(ctx context.Context, rep Report) error {
+func (p *TTLMonitor) Update(ctx context.Context, rep CheckUpdate) error {
 	switch rep.Status {
 	case StatusPassing, StatusWarning, StatusCritical:
 	default:
@@ -112,7 +112,7 @@ func cut(s string, n int) string {
 }
 
 // heard moves the deadline and says whether the report must be written now.
-func (p *Reports) heard(name string, c *pb.Check, rep Report) (write bool) {
+func (p *TTLMonitor) heard(name string, c *pb.Check, rep CheckUpdate) (write bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.checks == nil {
@@ -133,7 +133,7 @@ func (p *Reports) heard(name string, c *pb.Check, rep Report) (write bool) {
 	case rep.Output == c.Output:
 		k.pending = ""
 		return false
-	case now.Sub(k.wrote) >= OutputPause:
+	case now.Sub(k.wrote) >= OutputInterval:
 		k.wrote, k.pending = now, ""
 		return true
 	}
@@ -157,7 +157,7 @@ func (k *reported) learn(c *pb.Check, now time.Time) {
 	}
 }
 
-func (p *Reports) read(ctx context.Context, name string) (*pb.Resource, *pb.Check, error) {
+func (p *TTLMonitor) read(ctx context.Context, name string) (*pb.Resource, *pb.Check, error) {
 	r, err := p.backend.Read(ctx, resource.Eventual, resource.ID(CheckType, name))
 	if errors.Is(err, resource.ErrNotFound) {
 		return nil, nil, nil
@@ -169,13 +169,13 @@ func (p *Reports) read(ctx context.Context, name string) (*pb.Resource, *pb.Chec
 	return r, c, err
 }
 
-func (p *Reports) leading() bool {
+func (p *TTLMonitor) leading() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.checks != nil
 }
 
-func (p *Reports) poke() {
+func (p *TTLMonitor) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:

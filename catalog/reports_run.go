@@ -16,7 +16,7 @@ import (
 )
 
 // Run watches the deadlines until ctx ends. Call it while this server leads, once at a time.
-func (p *Reports) Run(ctx context.Context) error {
+func (p *TTLMonitor) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.checks = map[string]*reported{}
 	p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *Reports) Run(ctx context.Context) error {
 }
 
 // follow keeps the checks that are known as they are stored, until ctx ends.
-func (p *Reports) follow(ctx context.Context) error {
+func (p *TTLMonitor) follow(ctx context.Context) error {
 	for {
 		w, err := p.backend.Watch(resource.Query{Type: CheckType})
 		if err != nil {
@@ -72,7 +72,7 @@ func (p *Reports) follow(ctx context.Context) error {
 	}
 }
 
-func (p *Reports) followWatch(ctx context.Context, w resource.Watch) error {
+func (p *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 	for {
 		ev, err := w.Next(ctx)
 		if err != nil {
@@ -91,7 +91,7 @@ func (p *Reports) followWatch(ctx context.Context, w resource.Watch) error {
 }
 
 // upsert takes over a check that was written: by its registration, or by this server. Either gives it its full TTL.
-func (p *Reports) upsert(r *pb.Resource) error {
+func (p *TTLMonitor) upsert(r *pb.Resource) error {
 	c, err := resource.Decode[*pb.Check](r)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ type deed struct {
 }
 
 // due returns what deadlines that have passed ask for, and how long until the next one.
-func (p *Reports) due(now time.Time) (due []deed, next time.Duration) {
+func (p *TTLMonitor) due(now time.Time) (due []deed, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = time.Hour
@@ -140,7 +140,7 @@ func (p *Reports) due(now time.Time) (due []deed, next time.Duration) {
 		default:
 			d.expired = true
 		}
-		if out := k.wrote.Add(OutputPause); k.pending != "" && (at.IsZero() || out.Before(at)) {
+		if out := k.wrote.Add(OutputInterval); k.pending != "" && (at.IsZero() || out.Before(at)) {
 			at, d.gone, d.expired, d.output = out, false, false, k.pending
 		}
 		switch {
@@ -159,7 +159,7 @@ func (p *Reports) due(now time.Time) (due []deed, next time.Duration) {
 }
 
 // later has a check wait after a write that failed.
-func (p *Reports) later(name string) {
+func (p *TTLMonitor) later(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if k := p.checks[name]; k != nil {
@@ -167,7 +167,7 @@ func (p *Reports) later(name string) {
 	}
 }
 
-func (p *Reports) act(ctx context.Context, d deed) error {
+func (p *TTLMonitor) act(ctx context.Context, d deed) error {
 	for {
 		r, c, err := p.read(ctx, d.name)
 		if err != nil {
@@ -181,7 +181,7 @@ func (p *Reports) act(ctx context.Context, d deed) error {
 		}
 		c = proto.CloneOf(c)
 		if d.expired {
-			c.Status, c.Output = StatusCritical, ExpiredOutput
+			c.Status, c.Output = StatusCritical, TTLExpiredOutput
 		} else {
 			c.Output = d.output
 		}
@@ -197,7 +197,7 @@ func (p *Reports) act(ctx context.Context, d deed) error {
 }
 
 // still says whether a deed is still to be done, and notes one that is.
-func (p *Reports) still(d deed) bool {
+func (p *TTLMonitor) still(d deed) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k, now := p.checks[d.name], time.Now()
@@ -217,7 +217,7 @@ func (p *Reports) still(d deed) bool {
 }
 
 // remove deletes the service of a check that was critical for too long: the check's owner.
-func (p *Reports) remove(ctx context.Context, d deed, check *pb.Resource) error {
+func (p *TTLMonitor) remove(ctx context.Context, d deed, check *pb.Resource) error {
 	if check.GetOwner() == nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -42,7 +42,7 @@ func operator() *tlsutil.Peer { return &tlsutil.Peer{Role: tlsutil.RoleCLI, DC: 
 
 // reporting runs f while a Reports runs, in fake time, on a catalog with service web of node n1, which has a check with a TTL of
 // ttl and goes after two minutes.
-func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *Reports, v *View, store *counting)) {
+func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
@@ -62,11 +62,11 @@ func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *Report
 			t.Fatal(err)
 		}
 		store.commits = 0
-		p, err := NewReports(store, slog.New(slog.DiscardHandler))
+		p, err := NewTTLMonitor(store, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Report(ctx, Report{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); !errors.Is(err, resource.ErrNotLeader) {
+		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); !errors.Is(err, resource.ErrNotLeader) {
 			t.Errorf("a report before Run: %v", err)
 		}
 		done := make(chan error)
@@ -99,10 +99,10 @@ func wantCheck(t *testing.T, v *View, status, output string) {
 }
 
 func TestReports(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *Reports, v *View, store *counting) {
+	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
 		report := func(status, output string) {
 			t.Helper()
-			if err := p.Report(ctx, Report{Node: "n1", CheckID: "service:web-1", Status: status, Output: output}); err != nil {
+			if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: status, Output: output}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -117,25 +117,25 @@ func TestReports(t *testing.T) {
 		report(StatusPassing, "at first")
 		report(StatusPassing, "busy")
 		wantCheck(t, v, StatusPassing, "at first")
-		time.Sleep(OutputPause)
+		time.Sleep(OutputInterval)
 		wantCheck(t, v, StatusPassing, "busy") // later, by itself
 		report(StatusWarning, "so so")
 		wantCheck(t, v, StatusWarning, "so so")
 		time.Sleep(ttl - 1)
 		wantCheck(t, v, StatusWarning, "so so")
 		time.Sleep(time.Nanosecond)
-		wantCheck(t, v, StatusCritical, ExpiredOutput)
+		wantCheck(t, v, StatusCritical, TTLExpiredOutput)
 		report(StatusPassing, "back")
 		wantCheck(t, v, StatusPassing, "back")
 
 		time.Sleep(ttl + 2*time.Minute - 1)
-		wantCheck(t, v, StatusCritical, ExpiredOutput)
+		wantCheck(t, v, StatusCritical, TTLExpiredOutput)
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if c := check(t, v); c != nil {
 			t.Errorf("its service is still there: %v", c)
 		}
-		err := p.Report(ctx, Report{Node: "n1", CheckID: "service:web-1", Status: StatusPassing})
+		err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing})
 		if !errors.Is(err, ErrNoCheck) {
 			t.Errorf("a report of a deleted check: %v", err)
 		}
@@ -144,12 +144,12 @@ func TestReports(t *testing.T) {
 
 // A new leader gives a check its whole TTL, and a service that is critical its whole time.
 func TestReportsOfANewLeader(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *Reports, v *View, store *counting) {
-		if err := p.Report(ctx, Report{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); err != nil {
+	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(ttl - time.Second)
-		next, err := NewReports(store, slog.New(slog.DiscardHandler))
+		next, err := NewTTLMonitor(store, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestReportsOfANewLeader(t *testing.T) {
 		time.Sleep(ttl - 1)
 		wantCheck(t, v, StatusPassing, "")
 		time.Sleep(time.Nanosecond)
-		wantCheck(t, v, StatusCritical, ExpiredOutput)
+		wantCheck(t, v, StatusCritical, TTLExpiredOutput)
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -173,12 +173,12 @@ func TestReportsOfANewLeader(t *testing.T) {
 }
 
 func TestReportRefuses(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *Reports, v *View, store *counting) {
-		for want, rep := range map[error]Report{
+	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+		for want, rep := range map[error]CheckUpdate{
 			resource.ErrInvalid: {Node: "n1", CheckID: "service:web-1", Status: "fine"},
 			ErrNoCheck:          {Node: "n1", CheckID: "web-1", Status: StatusPassing},
 		} {
-			if err := p.Report(ctx, rep); !errors.Is(err, want) {
+			if err := p.Update(ctx, rep); !errors.Is(err, want) {
 				t.Errorf("%+v: %v, want %v", rep, err, want)
 			}
 		}

@@ -37,7 +37,7 @@ type Node struct {
 type Service struct {
 	*pb.Service
 	Resource *pb.Resource
-	On       *Node
+	OnNode   *Node
 	Checks   []*Check // by id
 }
 
@@ -45,7 +45,7 @@ type Service struct {
 type Check struct {
 	*pb.Check
 	Resource *pb.Resource
-	Of       *Service // nil: of the node
+	Service  *Service // nil: of the node
 }
 
 // Node returns the node of that name, nil if there is none.
@@ -86,7 +86,7 @@ func (n *Node) Check(id string) *Check {
 }
 
 // AllChecks returns the checks that say whether the service is healthy: those of its node, and its own.
-func (s *Service) AllChecks() []*Check { return slices.Concat(s.On.Checks, s.Checks) }
+func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s.Checks) }
 
 // records are the resources of the three types, as lists of one moment.
 type records struct {
@@ -127,7 +127,7 @@ func newSnapshot(r records, before *Snapshot) (*Snapshot, error) {
 			s.orphan(res)
 			continue
 		}
-		node.Services = append(node.Services, &Service{Service: v, Resource: res, On: node})
+		node.Services = append(node.Services, &Service{Service: v, Resource: res, OnNode: node})
 	}
 	for _, node := range s.Nodes { // before checks look for their services
 		slices.SortFunc(node.Services, func(a, b *Service) int { return cmp.Compare(a.Id, b.Id) })
@@ -172,12 +172,12 @@ func (s *Snapshot) addChecks(all []*pb.Resource, before *Snapshot) error {
 		case c.ServiceId == "":
 			s.orphan(res)
 		default:
-			check.Of = node.Service(c.ServiceId)
-			if check.Of == nil || !owns(check.Of.Resource, res) {
+			check.Service = node.Service(c.ServiceId)
+			if check.Service == nil || !owns(check.Service.Resource, res) {
 				s.orphan(res)
 				continue
 			}
-			check.Of.Checks = append(check.Of.Checks, check)
+			check.Service.Checks = append(check.Service.Checks, check)
 		}
 	}
 	for _, node := range s.Nodes {

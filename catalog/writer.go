@@ -22,11 +22,11 @@ type Entry struct {
 	// Service may be nil. Checks of a service are of this one, or of one that is there.
 	Service *pb.Service
 	Checks  []*pb.Check
-	// OnlyTheseChecks: other checks of Service are deleted.
-	OnlyTheseChecks bool
+	// ReplaceChecks: other checks of Service are deleted.
+	ReplaceChecks bool
 	// Agent: a program registers what it is, again whenever it starts. A check that is there keeps status and output, which only a
 	// report changes, and the node what Node does not say.
-	Agent bool
+	FromAgent bool
 }
 
 // What an entry, or a report, is about and is not there: each is a resource.ErrNotFound.
@@ -111,7 +111,7 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 	if node == nil && e.Node.Address == "" {
 		return nil, fmt.Errorf("%w: %q; register it with its address", ErrNoNode, e.Node.Node)
 	}
-	if e.Agent && node != nil {
+	if e.FromAgent && node != nil {
 		e.Node = merged(node.Node, e.Node)
 	}
 	nodeID := p.put(NodeType, e.Node.Node, stored(node), nil, e.Node, e.Node.Address == "")
@@ -136,7 +136,7 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 			}
 		}
 		old := node.Check(c.CheckId)
-		if e.Agent && old != nil {
+		if e.FromAgent && old != nil {
 			c.Status, c.Output = old.Status, old.Output
 		}
 		if old != nil && old.ServiceId != c.ServiceId { // the owner of a resource does not change
@@ -145,7 +145,7 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 		}
 		p.put(CheckType, underNode(e.Node.Node, c.CheckId), stored(old), owner, c, false)
 	}
-	if e.OnlyTheseChecks && service != nil {
+	if e.ReplaceChecks && service != nil {
 		for _, c := range service.Checks {
 			if !keep[c.CheckId] {
 				p.steps = append(p.steps, resource.Step{Delete: c.Resource.GetId()})

@@ -110,7 +110,7 @@ func TestWriter(t *testing.T) {
 	if after := r.now(); after.Index <= before.Index || after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
 		t.Error("what has not changed was decoded again, or the index has not moved")
 	}
-	r.register(Entry{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, OnlyTheseChecks: true})
+	r.register(Entry{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
 	want("N 1/a[] web[c3]")
 	r.register(Entry{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, whatever the slashes say
 	want("N 1[] a/web[] N 1/a[] web[c3]")
@@ -133,7 +133,7 @@ func TestAgentRegistersAgain(t *testing.T) {
 	old.Meta, old.TaggedAddresses = map[string]string{"rack": "1"}, map[string]string{TagWAN: "198.51.100.1"}
 	r.register(Entry{Node: old, Service: service("n", "web"), Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
 	next := &pb.Node{Node: "n", Address: "192.0.2.7", TaggedAddresses: map[string]string{TagLAN: "192.0.2.7"}}
-	r.register(Entry{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, Agent: true})
+	r.register(Entry{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
 	n := r.now().Node("n")
 	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" || n.TaggedAddresses[TagLAN] != "192.0.2.7" {
 		t.Errorf("node %v", n.Node)

@@ -147,7 +147,7 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 	if f.states, err = a.readStates(ctx); err != nil {
 		return f, err
 	}
-	if f.own, err = catalog.List(ctx, a.cfg.Backend); err != nil {
+	if f.own, err = catalog.ListGateways(ctx, a.cfg.Backend); err != nil {
 		return f, err
 	}
 	f.servers = map[string]string{}

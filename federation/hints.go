@@ -136,7 +136,7 @@ func (h *Hinter) Run(ctx context.Context) error {
 	}
 	told := ""
 	for {
-		own, err := catalog.List(ctx, h.cfg.Backend)
+		own, err := catalog.ListGateways(ctx, h.cfg.Backend)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("gateway hints: %w", err)
 		}

@@ -52,7 +52,7 @@ func memoryStore(t testing.TB) *Store {
 
 func mustPut(t testing.TB, s *Store, key, value string) {
 	t.Helper()
-	if done, err := s.Put(t.Context(), Entry{Key: key, Value: []byte(value)}, Only{}); err != nil || !done {
+	if done, err := s.Put(t.Context(), Entry{Key: key, Value: []byte(value)}, Precondition{}); err != nil || !done {
 		t.Fatalf("put %q: %t, %v", key, done, err)
 	}
 }
@@ -71,7 +71,7 @@ func TestPutAndDelete(t *testing.T) {
 	if get(t, s, "a") != nil {
 		t.Fatal("a is there")
 	}
-	if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("1"), Flags: 7}, Only{}); !done || err != nil {
+	if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("1"), Flags: 7}, Precondition{}); !done || err != nil {
 		t.Fatal(done, err)
 	}
 	first := get(t, s, "a")
@@ -79,9 +79,9 @@ func TestPutAndDelete(t *testing.T) {
 		t.Fatalf("%+v", first)
 	}
 	for _, test := range []struct {
-		only Only
+		only Precondition
 		want bool
-	}{{If(0), false}, {If(first.ModifyIndex + 1), false}, {If(first.ModifyIndex), true}, {If(first.ModifyIndex), false}} {
+	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex + 1), false}, {IfIndex(first.ModifyIndex), true}, {IfIndex(first.ModifyIndex), false}} {
 		if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("2")}, test.only); done != test.want || err != nil {
 			t.Errorf("put %+v: %t, %v", test.only, done, err)
 		}
@@ -91,9 +91,9 @@ func TestPutAndDelete(t *testing.T) {
 		t.Errorf("%+v after %+v", second, first)
 	}
 	for _, test := range []struct {
-		only Only
+		only Precondition
 		want bool
-	}{{If(0), false}, {If(first.ModifyIndex), false}, {If(second.ModifyIndex), true}, {If(second.ModifyIndex), true}, {If(0), true}, {Only{}, true}} {
+	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex), false}, {IfIndex(second.ModifyIndex), true}, {IfIndex(second.ModifyIndex), true}, {IfIndex(0), true}, {Precondition{}, true}} {
 		if done, err := s.Delete(ctx, "a", test.only); done != test.want || err != nil {
 			t.Errorf("delete %+v: %t, %v", test.only, done, err)
 		}
@@ -101,10 +101,10 @@ func TestPutAndDelete(t *testing.T) {
 	if get(t, s, "a") != nil {
 		t.Error("a is still there")
 	}
-	if done, err := s.Put(ctx, Entry{Key: "a"}, If(second.ModifyIndex)); done || err != nil {
+	if done, err := s.Put(ctx, Entry{Key: "a"}, IfIndex(second.ModifyIndex)); done || err != nil {
 		t.Errorf("put with the index of a deleted key: %t, %v", done, err)
 	}
-	if done, err := s.Put(ctx, Entry{Key: "a"}, If(0)); !done || err != nil {
+	if done, err := s.Put(ctx, Entry{Key: "a"}, IfIndex(0)); !done || err != nil {
 		t.Errorf("put of a new key: %t, %v", done, err)
 	}
 }
@@ -165,7 +165,7 @@ func TestDeleteTreeOfMany(t *testing.T) {
 	b := &counting{Backend: mem}
 	s := newStore(t, b, operator())
 	var puts []*pb.Op
-	for i := range TreeBatch + 1 {
+	for i := range DeleteTreeBatch + 1 {
 		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckUTF8Name, &pb.KVEntry{})
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func TestDeleteTreeOfMany(t *testing.T) {
 	if _, err := mem.Commit(t.Context(), puts...); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteTree(t.Context(), "t/"); err != nil || !slices.Equal(b.ops, []int{TreeBatch, 1}) {
+	if err := s.DeleteTree(t.Context(), "t/"); err != nil || !slices.Equal(b.ops, []int{DeleteTreeBatch, 1}) {
 		t.Errorf("commits of %v ops, %v", b.ops, err)
 	}
 }
@@ -187,7 +187,7 @@ func TestWhatIsRefused(t *testing.T) {
 	s, ctx := newStore(t, mem, who), t.Context()
 	mustPut(t, s, "a", "1")
 	for _, key := range []string{"", strings.Repeat("x", 513), "a\x00b", "\xff"} {
-		if _, err := s.Put(ctx, Entry{Key: key}, Only{}); !errors.Is(err, resource.ErrInvalid) {
+		if _, err := s.Put(ctx, Entry{Key: key}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
 			t.Errorf("put %.10q: %v", key, err)
 		}
 		if _, _, err := s.Get(ctx, resource.Eventual, key); !errors.Is(err, resource.ErrInvalid) {
@@ -195,18 +195,18 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}
 	mustPut(t, s, strings.Repeat("x", 512), "")
-	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue+1)}, Only{}); !errors.Is(err, resource.ErrInvalid) {
+	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue+1)}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
 		t.Errorf("too large a value: %v", err)
 	}
-	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue)}, Only{}); err != nil {
+	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue)}, Precondition{}); err != nil {
 		t.Error(err)
 	}
 	*who = tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc1", Node: "app"}
 	if get(t, s, "a") == nil {
 		t.Error("a client does not see a")
 	}
-	_, errPut := s.Put(ctx, Entry{Key: "a"}, If(99)) // refused, though the condition does not hold either
-	_, errDelete := s.Delete(ctx, "a", Only{})
+	_, errPut := s.Put(ctx, Entry{Key: "a"}, IfIndex(99)) // refused, though the condition does not hold either
+	_, errDelete := s.Delete(ctx, "a", Precondition{})
 	if errTree := s.DeleteTree(ctx, "x"); !errors.Is(errPut, resource.ErrDenied) || !errors.Is(errDelete, resource.ErrDenied) || !errors.Is(errTree, resource.ErrDenied) {
 		t.Errorf("a client's writes: %v; %v; %v", errPut, errDelete, errTree)
 	}
@@ -225,7 +225,7 @@ func TestConcurrentWriters(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for range each {
-				if done, err := s.Put(ctx, Entry{Key: "blind", Value: fmt.Append(nil, w)}, Only{}); !done || err != nil {
+				if done, err := s.Put(ctx, Entry{Key: "blind", Value: fmt.Append(nil, w)}, Precondition{}); !done || err != nil {
 					t.Errorf("put: %t, %v", done, err)
 				}
 				for done := false; !done; {
@@ -235,7 +235,7 @@ func TestConcurrentWriters(t *testing.T) {
 						fmt.Sscan(string(e.Value), &n)
 					}
 					var err error
-					if done, err = s.Put(ctx, Entry{Key: "counter", Value: fmt.Append(nil, n+1)}, If(at)); err != nil {
+					if done, err = s.Put(ctx, Entry{Key: "counter", Value: fmt.Append(nil, n+1)}, IfIndex(at)); err != nil {
 						t.Error(err)
 						return
 					}

@@ -52,8 +52,8 @@ type Op struct {
 
 // Failure says why an op of a transaction failed.
 type Failure struct {
-	Op  int // from 0
-	Why string
+	Op     int // from 0
+	Reason string
 }
 
 // Txn does all ops in order, in one commit, or, if one fails, none; each sees what those before it have done. It returns the entries
@@ -61,7 +61,7 @@ type Failure struct {
 // nothing; who reads it begins anew when others write it meanwhile. Without ops that write, it reads all of one moment, as fresh as c says, and
 // commits nothing; else c means nothing.
 //
-// The trees of a transaction that writes may have TreeBatch keys, and what is returned another time some 64 MiB; above, resource.ErrInvalid.
+// The trees of a transaction that writes may have DeleteTreeBatch keys, and what is returned another time some 64 MiB; above, resource.ErrInvalid.
 func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]Entry, []Failure, error) {
 	writes, err := s.admitTxn(ctx, ops)
 	if err != nil || len(ops) == 0 {
@@ -163,9 +163,9 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 		if err != nil {
 			return err
 		}
-		if n := len(all); writes && n > TreeBatch {
+		if n := len(all); writes && n > DeleteTreeBatch {
 			return fmt.Errorf("%w transaction: %d keys begin with %q, more than %d: delete them by themselves, or read them in a transaction "+
-				"that writes nothing", resource.ErrInvalid, n, op.Key, TreeBatch)
+				"that writes nothing", resource.ErrInvalid, n, op.Key, DeleteTreeBatch)
 		}
 		t.reads = append(t.reads, txnRead{q, all, index})
 		for _, r := range all {

@@ -27,7 +27,7 @@ func show(entries []Entry, failed []Failure) string {
 		out = append(out, e.Key+"="+string(e.Value))
 	}
 	for _, f := range failed {
-		out = append(out, fmt.Sprintf("%d: %s", f.Op, f.Why))
+		out = append(out, fmt.Sprintf("%d: %s", f.Op, f.Reason))
 	}
 	return strings.Join(out, "; ")
 }
@@ -96,7 +96,7 @@ func TestTxnRefused(t *testing.T) {
 		}
 	}
 	var puts []*pb.Op
-	for i := range TreeBatch + 1 {
+	for i := range DeleteTreeBatch + 1 {
 		r, err := resource.NewNamed(EntryType, fmt.Sprintf("t/%d", i), resource.CheckUTF8Name, &pb.KVEntry{})
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestTxnRefused(t *testing.T) {
 	if _, err := mem.Commit(ctx, puts...); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil || len(got) != TreeBatch+1 {
+	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil || len(got) != DeleteTreeBatch+1 {
 		t.Errorf("a large tree that is read: %d entries, %v", len(got), err)
 	}
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {

@@ -15,25 +15,25 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TreeBatch is how many keys DeleteTree deletes in one commit.
-const TreeBatch = 4096
+// DeleteTreeBatch is how many keys DeleteTree deletes in one commit.
+const DeleteTreeBatch = 4096
 
 // Only says on which condition a key is changed. The zero value is none.
-type Only struct {
-	Given bool
+type Precondition struct {
+	Required bool
 	// Index is the ModifyIndex that the key must have. 0: it must not exist.
 	Index uint64
 }
 
 // If is the condition that a key has that ModifyIndex, or, for 0, that there is none.
-func If(index uint64) Only { return Only{Given: true, Index: index} }
+func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
 
-func (o Only) holds(r *pb.Resource) bool { return !o.Given || o.Index == r.GetModifyIndex() }
+func (o Precondition) holds(r *pb.Resource) bool { return !o.Required || o.Index == r.GetModifyIndex() }
 
 // Put writes key, value and flags of e; where they are there already it changes nothing. done is false when the condition does not hold;
 // nothing was written then.
-func (s *Store) Put(ctx context.Context, e Entry, only Only) (done bool, err error) {
-	if !only.Given {
+func (s *Store) Put(ctx context.Context, e Entry, only Precondition) (done bool, err error) {
+	if !only.Required {
 		if done, err := s.putOver(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
 			return done, err
 		}
@@ -69,9 +69,9 @@ func (s *Store) putOver(ctx context.Context, e Entry) (done bool, err error) {
 
 // Delete deletes a key. That it is not there is no error, and done. With a condition, done is false when the key is there with
 // another ModifyIndex.
-func (s *Store) Delete(ctx context.Context, key string, only Only) (done bool, err error) {
+func (s *Store) Delete(ctx context.Context, key string, only Precondition) (done bool, err error) {
 	return s.change(ctx, key, func(stored *pb.Resource) (*resource.Step, bool, error) {
-		if only.Given && (stored == nil || !only.holds(stored)) {
+		if only.Required && (stored == nil || !only.holds(stored)) {
 			return nil, stored == nil, nil
 		}
 		return deleteStep(key, stored, only), true, nil
@@ -125,15 +125,15 @@ func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
 	return &resource.Step{Write: r, Create: stored == nil}, nil
 }
 
-func deleteStep(key string, stored *pb.Resource, only Only) *resource.Step {
+func deleteStep(key string, stored *pb.Resource, only Precondition) *resource.Step {
 	st := &resource.Step{Delete: resource.ID(EntryType, key)}
-	if only.Given {
+	if only.Required {
 		st.Version = stored.GetVersion()
 	}
 	return st
 }
 
-// DeleteTree deletes every key that begins with prefix; an empty one is all keys. Up to TreeBatch keys go in one commit; above,
+// DeleteTree deletes every key that begins with prefix; an empty one is all keys. Up to DeleteTreeBatch keys go in one commit; above,
 // in several, in order of their keys, and what was deleted before an error stays so. Keys that are made while it runs may stay.
 func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	if err := s.allow(ctx, resource.VerbDelete); err != nil {
@@ -143,7 +143,7 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	for batch := range slices.Chunk(all, TreeBatch) {
+	for batch := range slices.Chunk(all, DeleteTreeBatch) {
 		steps := make([]resource.Step, len(batch))
 		for i, r := range batch {
 			steps[i].Delete = r.GetId()

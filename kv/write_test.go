@@ -56,7 +56,7 @@ func TestPutTogether(t *testing.T) {
 	for i := range clients {
 		wg.Go(func() {
 			for range each {
-				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)}, Only{}); err != nil || !done {
+				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)}, Precondition{}); err != nil || !done {
 					t.Error(done, err)
 				}
 			}
@@ -73,7 +73,7 @@ func TestPutTogether(t *testing.T) {
 	if now, err := b.Read(t.Context(), resource.Strong, r.Id); err != nil || now.Metadata["of"] != "somebody" {
 		t.Errorf("%v, %v", now, err)
 	}
-	if done, err := s.Put(t.Context(), Entry{Key: "one"}, If(first.ModifyIndex)); done || err != nil {
+	if done, err := s.Put(t.Context(), Entry{Key: "one"}, IfIndex(first.ModifyIndex)); done || err != nil {
 		t.Errorf("a condition that does not hold: %t, %v", done, err)
 	}
 }
@@ -110,25 +110,25 @@ func TestPutOfTheSame(t *testing.T) {
 		defer b.Close()
 		s := newStore(t, backend(b), operator())
 		e := Entry{Key: "one", Value: []byte("a"), Flags: 7}
-		put := func(e Entry, only Only) Entry {
+		put := func(e Entry, only Precondition) Entry {
 			t.Helper()
 			if done, err := s.Put(t.Context(), e, only); !done || err != nil {
 				t.Fatalf("put%s: %t, %v", name, done, err)
 			}
 			return *get(t, s, "one")
 		}
-		first := put(e, If(0))
-		if again := put(e, Only{}); again.ModifyIndex != first.ModifyIndex {
+		first := put(e, IfIndex(0))
+		if again := put(e, Precondition{}); again.ModifyIndex != first.ModifyIndex {
 			t.Errorf("put again%s: %+v, was %+v", name, again, first)
 		}
-		if again := put(e, If(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
+		if again := put(e, IfIndex(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
 			t.Errorf("put again, as a compare-and-swap%s: %+v, was %+v", name, again, first)
 		}
-		if done, err := s.Put(t.Context(), e, If(first.ModifyIndex-1)); done || err != nil {
+		if done, err := s.Put(t.Context(), e, IfIndex(first.ModifyIndex-1)); done || err != nil {
 			t.Errorf("with another index%s: %t, %v", name, done, err)
 		}
 		e.Flags++
-		if now := put(e, Only{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
+		if now := put(e, Precondition{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
 			t.Errorf("other flags%s: %+v", name, now)
 		}
 	}

@@ -124,7 +124,7 @@ func (a *AntiEntropy) own() resource.Query {
 
 // round compares once and applies if needed.
 func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
-	gateways, err := catalog.List(ctx, a.cfg.Backend)
+	gateways, err := catalog.ListGateways(ctx, a.cfg.Backend)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func TestAntiEntropy(t *testing.T) {
 	run(t, ae.Run)
 	register := func(wan string) {
 		t.Helper()
-		reg := catalog.Registration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
+		reg := catalog.GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
 		for err := g.Register(t.Context(), reg); err != nil; err = g.Register(t.Context(), reg) {
 			if !errors.Is(err, resource.ErrNotLeader) { // Run has not begun yet
 				t.Fatal(err)

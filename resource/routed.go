@@ -28,9 +28,9 @@ type ReplicatedBackend interface {
 	// WaitIndex returns when this server has applied everything up to index, or ctx ends (its error).
 	WaitIndex(ctx context.Context, index uint64) error
 	// Understood returns the version of ops that all servers of the group understand, and which one understands no more.
-	Understood() (version int, node string)
-	// Trouble returns why this server cannot write its log now, an ErrReadOnly, or nil.
-	Trouble() error
+	OpsVersion() (version int, node string)
+	// WriteError returns why this server cannot write its log now, an ErrReadOnly, or nil.
+	WriteError() error
 }
 
 // Routed is a Backend that takes writes and strong reads on every server: it has the leader do what only that can, and reads
@@ -66,7 +66,7 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 	}
 	node, ok := b.local.Leader()
 	if !ok {
-		if why := b.local.Trouble(); why != nil { // to wait for a leader may be in vain
+		if why := b.local.WriteError(); why != nil { // to wait for a leader may be in vain
 			return nil, why
 		}
 		return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
@@ -94,7 +94,7 @@ func (b *ForwardingBackend) level(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	why := b.local.Trouble()
+	why := b.local.WriteError()
 	if why != nil { // what is missing here may not come
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, troubledWait)
@@ -168,7 +168,7 @@ func (b *ForwardingBackend) Wait(ctx context.Context, q Query, after uint64) err
 // Commit is Backend's. When it returns, this server may not have applied the batch yet. It is ErrUnsupported for ops that some server of the
 // group does not understand.
 func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
-	if err := CheckSupported(ops, b.local.Understood); err != nil {
+	if err := CheckSupported(ops, b.local.OpsVersion); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	leader, err := b.leader(ctx)

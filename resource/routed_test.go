@@ -25,16 +25,16 @@ type replica struct {
 	leader string
 	leads  bool
 	asked  int
-	why    error // Trouble
+	why    error // WriteError
 
-	version int // Understood
+	version int // OpsVersion
 }
 
-func (r *replica) Understood() (int, string)                 { return r.version, "c" }
+func (r *replica) OpsVersion() (int, string)                 { return r.version, "c" }
 func (r *replica) IsLeader() bool                            { return r.leads }
 func (r *replica) Leader() (string, bool)                    { return r.leader, r.leader != "" }
 func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
-func (r *replica) Trouble() error                            { return r.why }
+func (r *replica) WriteError() error                         { return r.why }
 func (r *replica) ReadIndex(context.Context) (uint64, error) { r.asked++; return 1, nil }
 
 // answers is a leader whose calls end with err, before or after they were sent.

@@ -61,7 +61,7 @@ type parts struct {
 	hinter      *federation.Hinter
 	group       *group
 	gateways    *catalog.Gateways
-	reports     *catalog.Reports
+	reports     *catalog.TTLMonitor
 	antiEntropy *replication.AntiEntropy
 	primacy     *replication.Primacy
 	disputes    *federation.Disputes
@@ -208,7 +208,7 @@ func (p *parts) buildStore() (err error) {
 			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
-		Understood: p.understood,
+		OpsVersion: p.understood,
 		Heartbeat:  p.cfg.heartbeat,
 		Logger:     p.logger,
 	})

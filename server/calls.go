@@ -43,7 +43,7 @@ type leadership interface {
 	IsLeader() bool
 	Leader() (node string, ok bool)
 	LeaderChanged() <-chan struct{}
-	Trouble() error
+	WriteError() error
 }
 
 // calls checks and routes gRPC calls before services see them.

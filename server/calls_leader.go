@@ -38,7 +38,7 @@ func (c *calls) waiting(ctx context.Context, here func() (any, error)) (any, err
 // noLeader is what a call fails with that has waited for a leader in vain.
 func (c *calls) noLeader() error {
 	why := "its servers must reach each other (see: wanfed members)"
-	if trouble := c.leader.Trouble(); trouble != nil {
+	if trouble := c.leader.WriteError(); trouble != nil {
 		why = fmt.Sprintf("%s: %v", c.node, trouble)
 	}
 	return resource.StatusError(leaderless(fmt.Sprintf("%s has no leader; %s", c.dc, why)))

@@ -13,14 +13,14 @@ import (
 )
 
 func (p *parts) buildChecks() (err error) {
-	p.reports, err = catalog.NewReports(p.store, p.logger)
+	p.reports, err = catalog.NewTTLMonitor(p.store, p.logger)
 	return err
 }
 
 // report has the leader take what is said of a check, for the caller of ctx.
-func (p *parts) report(ctx context.Context, rep catalog.Report) error {
+func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if p.store.IsLeader() {
-		return p.reports.Report(ctx, rep)
+		return p.reports.Update(ctx, rep)
 	}
 	node, ok := p.store.Leader()
 	if !ok || node == p.cfg.Node {
@@ -45,13 +45,13 @@ func (p *parts) report(ctx context.Context, rep catalog.Report) error {
 type checkService struct {
 	pb.UnimplementedCheckServiceServer
 	resources *resource.Service
-	reports   *catalog.Reports
+	reports   *catalog.TTLMonitor
 }
 
 func (s *checkService) Report(ctx context.Context, req *pb.CheckReportRequest) (*pb.CheckReportResponse, error) {
 	err := s.resources.Allow(ctx, resource.VerbWrite, catalog.CheckType)
 	if err == nil {
-		err = s.reports.Report(ctx, catalog.Report{
+		err = s.reports.Update(ctx, catalog.CheckUpdate{
 			Node: req.GetNode(), CheckID: req.GetCheckId(), Status: req.GetStatus(), Output: req.GetOutput(),
 		})
 	}

@@ -29,12 +29,12 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 	if err != nil {
 		return nil, err
 	}
-	err = s.gateways.Register(ctx, catalog.Registration{Node: p.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta})
+	err = s.gateways.Register(ctx, catalog.GatewayRegistration{Node: p.Node, LAN: req.Lan, WAN: req.Wan, Meta: req.Meta})
 	if err != nil {
 		return nil, storeOr(err, codes.InvalidArgument)
 	}
 	return &pb.RegisterGatewayResponse{
-		Interval: durationpb.New(catalog.Interval), Ttl: durationpb.New(catalog.TTL),
+		Interval: durationpb.New(catalog.HeartbeatInterval), Ttl: durationpb.New(catalog.HeartbeatTTL),
 	}, nil
 }
 

@@ -58,7 +58,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
 	gauge(descLeader, one(c.p.store.IsLeader()))
-	gauge(descWritable, one(c.p.store.Trouble() == nil))
+	gauge(descWritable, one(c.p.store.WriteError() == nil))
 	for name, members := range map[string][]gossip.Member{"lan": c.p.lan.Members(), "wan": c.p.wan.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {

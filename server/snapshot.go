@@ -37,14 +37,14 @@ func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.Se
 	default:
 		return status.Errorf(codes.ResourceExhausted, "%d snapshots are being saved already; try again when one is done", maxSaves)
 	}
-	saved, err := o.store.Save(stream.Context())
+	saved, err := o.store.Snapshot(stream.Context())
 	if err != nil {
 		return resource.StatusError(err)
 	}
 	m := raftstore.Manifest{
 		Version: version.Version, Datacenter: o.dc, Node: o.node, CreatedAt: time.Now(), Index: saved.Index, Term: saved.Term,
 	}
-	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Message()}}); err != nil {
+	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}}); err != nil {
 		return err
 	}
 	parts := &partWriter{stream: stream, sum: sha256.New()}
@@ -57,7 +57,7 @@ func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.Se
 	}
 	m.Size, m.SHA256 = parts.n, hex.EncodeToString(parts.sum.Sum(nil))
 	o.logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "by", caller(stream.Context()))
-	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Message()}})
+	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Proto()}})
 }
 
 // partWriter sends what is written, in messages.
@@ -70,8 +70,8 @@ type partWriter struct {
 func (w *partWriter) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		chunk := p[done:min(len(p), done+partSize)]
-		if w.n+int64(len(chunk)) > raftstore.MaxArchive {
-			return done, status.Errorf(codes.ResourceExhausted, "the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchive))
+		if w.n+int64(len(chunk)) > raftstore.MaxArchiveSize {
+			return done, status.Errorf(codes.ResourceExhausted, "the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchiveSize))
 		}
 		if err := w.stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: chunk}}); err != nil {
 			return done, err
@@ -92,7 +92,7 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 	if first.GetManifest() == nil {
 		return status.Error(codes.InvalidArgument, "the first part of a snapshot is its manifest")
 	}
-	m := raftstore.ManifestFrom(first.GetManifest())
+	m := raftstore.ManifestFromProto(first.GetManifest())
 	if err := m.CheckDatacenter(o.dc); err != nil {
 		return resource.StatusError(err)
 	}

@@ -152,7 +152,7 @@ func (s source) components() []api.ComponentStatus {
 	voters, _ := s.p.store.Peers()
 	state, detail := raftState(leader, voters, s.p.cfg.BootstrapExpect, s.p.lan.Members())
 	add("raft", state == "ok", state, detail)
-	why := s.p.store.Trouble()
+	why := s.p.store.WriteError()
 	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
 	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))

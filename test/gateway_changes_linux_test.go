@@ -71,7 +71,7 @@ func TestGatewayChanges(t *testing.T) {
 	shown("gateway back at another address", "gw2", "198.18.2.77", true, settle)
 
 	gw2.Process.Kill()
-	shown("gateway killed, heartbeat time included", "gw2", "198.18.2.77", false, catalog.TTL+settle)
+	shown("gateway killed, heartbeat time included", "gw2", "198.18.2.77", false, catalog.HeartbeatTTL+settle)
 	gw2.StartGateway()
 	shown("killed gateway back", "gw2", "198.18.2.77", true, settle)
 

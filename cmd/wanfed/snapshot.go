@@ -100,7 +100,7 @@ func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, pat
 			moved(len(data))
 		}
 		if end := part.GetEnd(); end != nil {
-			m := raftstore.ManifestFrom(end)
+			m := raftstore.ManifestFromProto(end)
 			if err := m.CheckDatacenter(o.dc); err != nil {
 				return m, err
 			}
@@ -255,7 +255,7 @@ func (o *operatorCall) restore(ctx context.Context, c pb.OperatorServiceClient, 
 	if err != nil {
 		return nil, o.explain(ctx, what, err)
 	}
-	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Message()}})
+	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}})
 	for buf := make([]byte, restorePart); err == nil; {
 		var n int
 		if n, err = io.ReadFull(data, buf); n > 0 {

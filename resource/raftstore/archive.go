@@ -36,8 +36,8 @@ const (
 	archiveFormat = 1
 	// HeaderSize is how long the header of a snapshot file is, in bytes.
 	HeaderSize = 1024
-	// MaxArchive bounds the data of a snapshot file, in bytes.
-	MaxArchive = 16 << 30
+	// MaxArchiveSize bounds the data of a snapshot file, in bytes.
+	MaxArchiveSize = 16 << 30
 )
 
 // Manifest says what a snapshot file is.
@@ -55,8 +55,8 @@ type Manifest struct {
 	SHA256 string `json:"sha256"`
 }
 
-// ManifestFrom reads the message of a manifest; what is missing in it is zero.
-func ManifestFrom(m *pb.SnapshotManifest) Manifest {
+// ManifestFromProto reads the message of a manifest; what is missing in it is zero.
+func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	return Manifest{
 		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
 		Index: m.GetIndex(), Term: m.GetTerm(), Size: m.GetSize(), SHA256: m.GetSha256(),
@@ -64,7 +64,7 @@ func ManifestFrom(m *pb.SnapshotManifest) Manifest {
 }
 
 // Message is m as a message.
-func (m Manifest) Message() *pb.SnapshotManifest {
+func (m Manifest) Proto() *pb.SnapshotManifest {
 	return &pb.SnapshotManifest{
 		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
 		Index: m.Index, Term: m.Term, Size: m.Size, Sha256: m.SHA256,
@@ -102,8 +102,8 @@ func (m Manifest) check() error {
 		return fmt.Errorf("%w manifest: node %q is no name of one", resource.ErrInvalid, m.Node)
 	case len(m.Version) > 128:
 		return fmt.Errorf("%w manifest: version is longer than 128 bytes", resource.ErrInvalid)
-	case m.Size < 1 || m.Size > MaxArchive:
-		return fmt.Errorf("%w manifest: size %d is not within 1 and %d bytes", resource.ErrInvalid, m.Size, int64(MaxArchive))
+	case m.Size < 1 || m.Size > MaxArchiveSize:
+		return fmt.Errorf("%w manifest: size %d is not within 1 and %d bytes", resource.ErrInvalid, m.Size, int64(MaxArchiveSize))
 	case m.Index == 0:
 		return fmt.Errorf("%w manifest: index is 0", resource.ErrInvalid)
 	case err != nil || len(sum) != sha256.Size:

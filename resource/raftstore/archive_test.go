@@ -23,7 +23,7 @@ import (
 // saveData returns the present state of a leader as manifest and data.
 func saveData(t testing.TB, s *Store) (Manifest, []byte) {
 	t.Helper()
-	saved, err := s.Save(t.Context())
+	saved, err := s.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestArchive(t *testing.T) {
 	for name, bad := range map[string]func(*Manifest){
 		"datacenter": func(m *Manifest) { m.Datacenter = "Not A Label" },
 		"node":       func(m *Manifest) { m.Node = "" },
-		"size":       func(m *Manifest) { m.Size = MaxArchive + 1 },
+		"size":       func(m *Manifest) { m.Size = MaxArchiveSize + 1 },
 		"index":      func(m *Manifest) { m.Index = 0 },
 		"sha256":     func(m *Manifest) { m.SHA256 = "00" },
 		"version":    func(m *Manifest) { m.Version = strings.Repeat("1", 200) },

@@ -24,7 +24,7 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 	if err := resource.CheckOps(ops); err != nil {
 		return nil, err
 	}
-	if err := resource.CheckSupported(ops, s.cfg.Understood); err != nil {
+	if err := resource.CheckSupported(ops, s.cfg.OpsVersion); err != nil {
 		return nil, err
 	}
 	entry, err := proto.Marshal(&pb.Batch{Ops: ops})
@@ -75,7 +75,7 @@ func (s *Store) apply(ctx context.Context, entry []byte) (result, error) {
 }
 
 // Understood is resource.ReplicatedBackend's.
-func (s *Store) Understood() (version int, node string) { return s.cfg.Understood() }
+func (s *Store) OpsVersion() (version int, node string) { return s.cfg.OpsVersion() }
 
 // untilDeadline is how long Raft may take to accept a request; 0 is no bound.
 func untilDeadline(ctx context.Context) time.Duration {

@@ -26,7 +26,7 @@ type Config struct {
 	Stream raft.StreamLayer
 	// Understood tells the version of ops that all servers of the group understand, as far as that is known, and which one understands
 	// no more. Default: resource.OpsVersion.
-	Understood func() (version int, node string)
+	OpsVersion func() (version int, node string)
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 
@@ -70,8 +70,8 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.Understood == nil {
-		c.Understood = func() (int, string) { return resource.OpsVersion, "" }
+	if c.OpsVersion == nil {
+		c.OpsVersion = func() (int, string) { return resource.OpsVersion, "" }
 	}
 	setDefault(&c.Heartbeat, time.Second)
 	setDefault(&c.SnapshotInterval, 30*time.Second)

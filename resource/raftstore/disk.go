@@ -198,4 +198,4 @@ func (s *Store) failLog(err error) {
 
 // Trouble returns why this server can add nothing to its log now, though it may when somebody has seen to its disk: an
 // ErrReadOnly. It is nil while it can, or does not know better.
-func (s *Store) Trouble() error { return s.disk.trouble() }
+func (s *Store) WriteError() error { return s.disk.trouble() }

@@ -125,7 +125,7 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if m.behind() {
 		return nil, raft.ErrNothingNewToSnapshot
 	}
-	return snapshot{m.state.Snapshot()}, nil
+	return fsmSnapshot{m.state.Snapshot()}, nil
 }
 
 // Restore fails the store if it cannot read a snapshot whose checksum was right: to go on with an older one, as Raft would
@@ -149,13 +149,13 @@ func (m *machine) Restore(r io.ReadCloser) error {
 }
 
 // snapshot writes itself from a goroutine of Raft's, beside Apply.
-type snapshot struct{ *memory.Snapshot }
+type fsmSnapshot struct{ *memory.Snapshot }
 
-func (s snapshot) Persist(sink raft.SnapshotSink) error {
+func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if _, err := s.WriteTo(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	return sink.Close()
 }
 
-func (s snapshot) Release() {}
+func (s fsmSnapshot) Release() {}

@@ -32,7 +32,7 @@ const (
 )
 
 // Restored says what a restore did.
-type Restored struct {
+type RestoreResult struct {
 	// Index is the version, and the store index, of all that was restored.
 	Index  uint64
 	Totals memory.SnapshotTotals
@@ -50,12 +50,12 @@ type restoring struct {
 // ErrUnknownOutcome says that it was lost, or ctx ended, on the way: then the state is the old one or the new one.
 //
 // Everything restored gets one new version and index, see nextIndex.
-func (s *Store) Restore(ctx context.Context, m Manifest, data io.Reader) (Restored, error) {
+func (s *Store) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
 	if err := m.check(); err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	if !s.restoreMu.TryLock() {
-		return Restored{}, ErrRestoring
+		return RestoreResult{}, ErrRestoring
 	}
 	unlock := true
 	defer func() {
@@ -64,28 +64,28 @@ func (s *Store) Restore(ctx context.Context, m Manifest, data io.Reader) (Restor
 		}
 	}()
 	if _, err := s.leadTerm(ctx); err != nil {
-		return Restored{}, fmt.Errorf("restore snapshot: %w", err)
+		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
 	}
 	in, totals, err := s.spool(m, data)
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	defer dropSpool(in)
 	index := s.nextIndex(totals.Index)
 	out, size, err := s.rebase(in, index)
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	if err := ctx.Err(); err != nil {
 		dropSpool(out)
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	unlock = false
 	if err := s.restore(ctx, index, size, out, s.restoreMu.Unlock); err != nil {
-		return Restored{}, fmt.Errorf("restore snapshot: %w", err)
+		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
 	}
 	s.log.Info("snapshot restored", "index", index, "resources", totals.Resources, "was", totals.Index)
-	return Restored{Index: index, Totals: totals}, nil
+	return RestoreResult{Index: index, Totals: totals}, nil
 }
 
 // nextIndex is the index of a restore: above all that this group, and the one of which the snapshot is, has ever had. Of the

@@ -42,7 +42,7 @@ func BenchmarkSave(b *testing.B) {
 		b.Run(fmt.Sprintf("resources=%d", size), func(b *testing.B) {
 			s := many(b, size)
 			for b.Loop() {
-				saved, err := s.Save(b.Context())
+				saved, err := s.Snapshot(b.Context())
 				if err != nil {
 					b.Fatal(err)
 				}

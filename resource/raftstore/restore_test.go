@@ -36,7 +36,7 @@ func spools(t *testing.T, s *Store) []string {
 // calm is for tests in which leaders are lost, but not by chance.
 func calm(c *Config) { c.Heartbeat = time.Second }
 
-func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) Restored {
+func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult {
 	t.Helper()
 	out, err := s.Restore(t.Context(), m, bytes.NewReader(data))
 	if err != nil {

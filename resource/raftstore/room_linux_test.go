@@ -118,7 +118,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("the write that found no room: %v", err)
 		}
 		t.Logf("%d writes before the disk was full: %v", len(texts)-before, err)
-		if err := s.Trouble(); !errors.Is(err, syscall.ENOSPC) {
+		if err := s.WriteError(); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("trouble is %v", err)
 		}
 		until(t, "it leads no more", []*Store{s}, func() bool { return !s.IsLeader() })
@@ -126,7 +126,7 @@ func TestDiskFull(t *testing.T) {
 
 		remount(t, dir, 0, fmt.Sprintf("size=%dm", 2*size))
 		awaitWrite(t, s, "after", "1")
-		if err := s.Trouble(); err != nil {
+		if err := s.WriteError(); err != nil {
 			t.Errorf("trouble after it: %v", err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("it shows no records: %v", err)
 	}
 	checkTexts(t, s, texts)
-	if why := s.Trouble(); why == nil || s.IsLeader() {
+	if why := s.WriteError(); why == nil || s.IsLeader() {
 		t.Errorf("it can write: trouble %v, leads: %t", why, s.IsLeader())
 	}
 	if err := s.raft.Snapshot().Error(); err == nil {
@@ -208,7 +208,7 @@ func diskFullFollower(t *testing.T, small string) {
 		texts[name] = noise(20_000)
 		put(t, leader, name, texts[name])
 	}
-	if err := all["a"].Trouble(); err == nil || all["a"].failure() != nil {
+	if err := all["a"].WriteError(); err == nil || all["a"].failure() != nil {
 		t.Errorf("trouble is %v, failure %v", err, all["a"].failure())
 	}
 	if n := textOf(t, all["a"], resource.Eventual, "later99"); n != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // Saved is the state at one moment. It keeps that state in memory, as long as it is referred to.
-type Saved struct {
+type Snapshot struct {
 	// Index is the store index of the last change in it, Term that of the leader.
 	Index, Term uint64
 	snapshot    *memory.Snapshot
@@ -20,13 +20,13 @@ type Saved struct {
 
 // Save returns the present state, with all that was acknowledged before the call. It blocks for a round trip to a majority.
 // Only the leader can: resource.ErrNotLeader.
-func (s *Store) Save(ctx context.Context) (*Saved, error) {
+func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := s.fresh(ctx, resource.Strong); err != nil {
 		return nil, fmt.Errorf("save snapshot: %w", err)
 	}
 	term, snapshot := s.raft.CurrentTerm(), s.state.Snapshot()
-	return &Saved{Index: snapshot.Index(), Term: term, snapshot: snapshot}, nil
+	return &Snapshot{Index: snapshot.Index(), Term: term, snapshot: snapshot}, nil
 }
 
 // WriteTo streams the data of a snapshot file.
-func (s *Saved) WriteTo(w io.Writer) (int64, error) { return s.snapshot.WriteTo(w) }
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.snapshot.WriteTo(w) }

@@ -116,7 +116,7 @@ func (h *handler) agentServiceRegister(r *http.Request, q query) (answer, error)
 	if err != nil {
 		return answer{}, badRequest{err}
 	}
-	if e.OnlyTheseChecks, err = q.flag("replace-existing-checks"); err != nil {
+	if e.ReplaceChecks, err = q.flag("replace-existing-checks"); err != nil {
 		return answer{}, err
 	}
 	return h.agentRegister(r, e)
@@ -162,7 +162,7 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (answer, error) {
 
 // agentRegister registers at this server's node, which is registered with its first service.
 func (h *handler) agentRegister(r *http.Request, e catalog.Entry) (answer, error) {
-	e.Agent = true
+	e.FromAgent = true
 	e.Node = &pb.Node{Node: h.node, Address: h.address, Datacenter: h.dc, TaggedAddresses: map[string]string{catalog.TagLAN: h.address}}
 	err := held(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, e) })
 	return answer{body: encoded{}}, registerError(err)
@@ -211,7 +211,7 @@ func unknownCheck(id string) string {
 // agentReport answers /v1/agent/check/pass, warn and fail: the note is the output.
 func (h *handler) agentReport(status string) endpoint {
 	return func(r *http.Request, q query) (answer, error) {
-		return h.reportCheck(r, catalog.Report{Status: status, Output: q.values.Get("note")})
+		return h.reportCheck(r, catalog.CheckUpdate{Status: status, Output: q.values.Get("note")})
 	}
 }
 
@@ -220,10 +220,10 @@ func (h *handler) agentCheckUpdate(r *http.Request, q query) (answer, error) {
 	if err := decodeBody(q.body, &body); err != nil {
 		return answer{}, err
 	}
-	return h.reportCheck(r, catalog.Report{Status: strings.ToLower(body.Status), Output: body.Output})
+	return h.reportCheck(r, catalog.CheckUpdate{Status: strings.ToLower(body.Status), Output: body.Output})
 }
 
-func (h *handler) reportCheck(r *http.Request, rep catalog.Report) (answer, error) {
+func (h *handler) reportCheck(r *http.Request, rep catalog.CheckUpdate) (answer, error) {
 	rep.Node, rep.CheckID = h.node, r.PathValue("id")
 	err := h.resources.Allow(r.Context(), resource.VerbWrite, catalog.CheckType)
 	if err == nil {

@@ -57,13 +57,13 @@ func serviceOf(s *catalog.Service) api.Service {
 }
 
 func (h *handler) catalogServiceOf(s *catalog.Service) api.CatalogService {
-	return api.FromCatalogService(s.On.Node, s.Service, h.dc, indexesOf(s.Resource))
+	return api.FromCatalogService(s.OnNode.Node, s.Service, h.dc, indexesOf(s.Resource))
 }
 
 func checkOf(c *catalog.Check) api.Check {
 	var tags []string
-	if c.Of != nil {
-		tags = c.Of.Tags
+	if c.Service != nil {
+		tags = c.Service.Tags
 	}
 	return api.FromCheck(c.Check, tags, indexesOf(c.Resource))
 }
@@ -195,7 +195,7 @@ func (h *handler) healthService(r *http.Request, q query) (answer, error) {
 	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.ServiceEntry{}
 		for _, v := range f.instances(s, name) {
-			out = append(out, api.ServiceEntry{Node: h.nodeOf(v.On), Service: serviceOf(v), Checks: checksOf(v.AllChecks())})
+			out = append(out, api.ServiceEntry{Node: h.nodeOf(v.OnNode), Service: serviceOf(v), Checks: checksOf(v.AllChecks())})
 		}
 		return only(f.expr, out)
 	})

@@ -39,7 +39,7 @@ type Config struct {
 	// Node and Address are this server's name and IP address: the node of services that register here. Report has the leader take
 	// what is said of a check; it fails with resource.ErrNotLeader while there is none. Required with Resources.
 	Node, Address string
-	Report        func(ctx context.Context, r catalog.Report) error
+	Report        func(ctx context.Context, r catalog.CheckUpdate) error
 	// API answers what is under /api/. It finds the peer in the context. nil: there is none (404).
 	API http.Handler
 	// Names are DNS names by which clients may ask, besides localhost and IP addresses; the names of the HTTP listener's
@@ -81,7 +81,7 @@ type handler struct {
 	view          *catalog.View
 	writer        *catalog.Writer
 	node, address string
-	report        func(ctx context.Context, r catalog.Report) error
+	report        func(ctx context.Context, r catalog.CheckUpdate) error
 }
 
 // New makes the handler of all endpoints. It starts nothing.

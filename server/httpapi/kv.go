@@ -214,7 +214,7 @@ func tooLarge(n int) error {
 }
 
 // kvWrite reads what the parameters of a write say: the key, its flags, and the condition.
-func kvWrite(r *http.Request, q query) (e kv.Entry, only kv.Only, err error) {
+func kvWrite(r *http.Request, q query) (e kv.Entry, only kv.Precondition, err error) {
 	e.Key = r.URL.Path[len(kvPath):]
 	if err := q.unknown("ns", "partition"); err != nil {
 		return e, only, err
@@ -234,7 +234,7 @@ func kvWrite(r *http.Request, q query) (e kv.Entry, only kv.Only, err error) {
 		if err != nil {
 			return e, only, badRequest{fmt.Errorf("bad cas %q: must be the ModifyIndex of the key, or 0 for a new one", q.values.Get("cas"))}
 		}
-		only = kv.If(index)
+		only = kv.IfIndex(index)
 	}
 	return e, only, nil
 }
@@ -248,7 +248,7 @@ func (h *handler) kvDelete(r *http.Request, q query) (answer, error) {
 	switch {
 	case err != nil:
 		return answer{}, err
-	case recurse && only.Given:
+	case recurse && only.Required:
 		return answer{}, badRequest{errors.New("conflicting flags: recurse, cas")}
 	case e.Key == "" && !recurse:
 		return answer{}, errNoKey

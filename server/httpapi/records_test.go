@@ -56,7 +56,7 @@ func newRecords(t testing.TB) recordsRig {
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}, nil
 		},
-		Report: func(context.Context, catalog.Report) error { return catalog.ErrNoCheck },
+		Report: func(context.Context, catalog.CheckUpdate) error { return catalog.ErrNoCheck },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func (h *handler) txn(r *http.Request, q query) (answer, error) {
 	if failed != nil {
 		a := txnAnswer{}
 		for _, f := range failed {
-			a.Errors = append(a.Errors, txnError{f.Op, f.Why})
+			a.Errors = append(a.Errors, txnError{f.Op, f.Reason})
 		}
 		return answer{status: http.StatusConflict, body: a}, nil
 	}

@@ -92,13 +92,13 @@ func (w *world) start(s *site) {
 		})
 	}
 	s.beats.Go(func() {
-		tick := time.NewTicker(catalog.Interval)
+		tick := time.NewTicker(catalog.HeartbeatInterval)
 		defer tick.Stop()
 		for {
 			s.gateway.mu.Lock()
 			wan := s.gateway.wan
 			s.gateway.mu.Unlock()
-			err := s.gateways.Register(ctx, catalog.Registration{Node: "gw1", LAN: s.gateway.lan, WAN: wan})
+			err := s.gateways.Register(ctx, catalog.GatewayRegistration{Node: "gw1", LAN: s.gateway.lan, WAN: wan})
 			if err != nil && ctx.Err() == nil && !errors.Is(err, resource.ErrNotLeader) {
 				w.t.Error(err)
 			}
