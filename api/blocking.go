@@ -13,13 +13,13 @@ const (
 )
 
 // Wait is the wait that counts for the one asked for: 0 means DefaultWait.
-func Wait(asked time.Duration) time.Duration {
+func EffectiveWait(asked time.Duration) time.Duration {
 	if asked <= 0 {
 		return DefaultWait
 	}
 	return min(asked, MaxWait)
 }
 
-// MaxBlock is the longest time that a server blocks when asked to wait: it adds up to a sixteenth at random, so that
+// MaxBlockTime is the longest time that a server blocks when asked to wait: it adds up to a sixteenth at random, so that
 // queries made together do not come back together.
-func MaxBlock(wait time.Duration) time.Duration { return wait + wait/16 }
+func MaxBlockTime(wait time.Duration) time.Duration { return wait + wait/16 }

@@ -34,7 +34,7 @@ type ClientConfig struct {
 	Timeout time.Duration
 }
 
-// Client asks one server's HTTP API. Its methods may be called from any goroutine. Their errors are *NoAnswerError when
+// Client asks one server's HTTP API. Its methods may be called from any goroutine. Their errors are *UnreachableError when
 // nothing answers, *StatusError when the server refuses, and ErrNotFound where said.
 type Client struct {
 	base    string // URL without a trailing slash
@@ -133,7 +133,7 @@ func (q QueryOptions) values() url.Values {
 	}
 	if q.Index > 0 {
 		v.Set("index", strconv.FormatUint(q.Index, 10))
-		v.Set("wait", Wait(q.Wait).String())
+		v.Set("wait", EffectiveWait(q.Wait).String())
 	}
 	return v
 }
@@ -142,7 +142,7 @@ func (q QueryOptions) values() url.Values {
 func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url.Values, out any) (QueryMeta, error) {
 	timeout := c.timeout
 	if q.Index > 0 {
-		timeout += MaxBlock(Wait(q.Wait))
+		timeout += MaxBlockTime(EffectiveWait(q.Wait))
 	}
 	rctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -135,7 +135,7 @@ func TestClientReads(t *testing.T) {
 	peers, err := c.Peers(ctx, QueryOptions{})
 	check("peers", []string{"10.1.0.11:8300"}, peers, err)
 	status, err := c.Status(ctx, QueryOptions{})
-	check("status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: Seconds(2 * time.Second)}}}, status, err)
+	check("status", Status{Datacenter: "dc1", Datacenters: []DatacenterStatus{{Name: "dc1", RecordAge: SecondsPtr(2 * time.Second)}}}, status, err)
 }
 
 func TestClientErrors(t *testing.T) {
@@ -196,7 +196,7 @@ func TestNoAnswer(t *testing.T) {
 	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, ok := errors.AsType[*NoAnswerError](err); !ok {
+	if _, ok := errors.AsType[*UnreachableError](err); !ok {
 		t.Errorf("not a NoAnswerError: %#v", err)
 	}
 
@@ -227,7 +227,7 @@ func TestTimeout(t *testing.T) {
 	}{
 		{QueryOptions{}, 15 * time.Second},
 		{QueryOptions{Index: 1, Wait: 16 * time.Second}, 32 * time.Second},
-		{QueryOptions{Index: 1, Wait: time.Hour}, 15*time.Second + MaxBlock(MaxWait)},
+		{QueryOptions{Index: 1, Wait: time.Hour}, 15*time.Second + MaxBlockTime(MaxWait)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := clientOf(t, ClientConfig{})

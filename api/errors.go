@@ -18,16 +18,16 @@ import (
 // ErrNotFound says that a datacenter has no federation state where it was asked for.
 var ErrNotFound = errors.New("no federation state")
 
-// NoAnswerError says that no HTTP answer came from Addr.
-type NoAnswerError struct {
+// UnreachableError says that no HTTP answer came from Addr.
+type UnreachableError struct {
 	Addr string // URL
 	Err  error
 }
 
-func (e *NoAnswerError) Error() string {
+func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("no server answers at %s: %v", e.Addr, shortCause(e.Err))
 }
-func (e *NoAnswerError) Unwrap() error { return e.Err }
+func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // StatusError is an answer other than 200.
 type StatusError struct {
@@ -58,7 +58,7 @@ func (c *Client) noAnswer(ctx, rctx context.Context, timeout time.Duration, err 
 	case rctx.Err() != nil:
 		err = fmt.Errorf("nothing came within %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
-	return &NoAnswerError{Addr: c.base, Err: err}
+	return &UnreachableError{Addr: c.base, Err: err}
 }
 
 // maxMessage bounds what of a refusal's body goes into an error, in bytes.

@@ -20,8 +20,8 @@ type FederationState struct {
 	ModifyIndex        uint64
 }
 
-// FederationStateAnswer is the body of /v1/internal/federation-state/{dc}.
-type FederationStateAnswer struct {
+// FederationStateResponse is the body of /v1/internal/federation-state/{dc}.
+type FederationStateResponse struct {
 	State *FederationState
 	Index uint64
 	// LastContact is how long ago the answering server heard from its leader, in nanoseconds.

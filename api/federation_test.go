@@ -244,7 +244,7 @@ func TestStatusLeavesOutWhatIsUnknown(t *testing.T) {
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Error(d)
 	}
-	got, err = json.Marshal(DatacenterStatus{RecordAge: Seconds(0), ReplicationLag: Seconds(1500 * time.Millisecond)})
+	got, err = json.Marshal(DatacenterStatus{RecordAge: SecondsPtr(0), ReplicationLag: SecondsPtr(1500 * time.Millisecond)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,22 +18,22 @@ import (
 // MaxMessageSize bounds a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
-// ReadBuffer is what a gRPC connection holds to read into, in bytes, at either end. gRPC's own 32 KiB, and as much to write, are
+// ReadBufferSize is what a gRPC connection holds to read into, in bytes, at either end. gRPC's own 32 KiB, and as much to write, are
 // for connections that are used: a server has two for each other datacenter, mostly idle, and TLS buffers what it reads.
-const ReadBuffer = 4 << 10
+const ReadBufferSize = 4 << 10
 
 // Window is how much of a stream, and of a connection, may be under way before it is read, in bytes: what 400 Mbit/s need at 80 ms. It is
 // fixed, at either end, since gRPC measures what the network holds by a ping for every message that is answered at once: two more
 // records each way, for a call that has two.
-const Window = 4 << 20
+const InitialWindowSize = 4 << 20
 
 // Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn, or tell its
 // ConnectionState as one does, with the handshake done and the peer verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
 // closes it. Options are added to, and may replace, those it has.
-func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
+func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
-		grpc.WithTransportCredentials(Handshaken()),
+		grpc.WithTransportCredentials(EstablishedTLS()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
@@ -41,13 +41,13 @@ func Connect(dial func(ctx context.Context) (net.Conn, error), options ...grpc.D
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithReadBufferSize(ReadBuffer),
-		grpc.WithStaticStreamWindowSize(Window), grpc.WithStaticConnWindowSize(Window),
+		grpc.WithReadBufferSize(ReadBufferSize),
+		grpc.WithStaticStreamWindowSize(InitialWindowSize), grpc.WithStaticConnWindowSize(InitialWindowSize),
 	}, options...)...)
 }
 
 // Handshaken is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.
-func Handshaken() credentials.TransportCredentials { return handshaken{} }
+func EstablishedTLS() credentials.TransportCredentials { return handshaken{} }
 
 type handshaken struct{}
 

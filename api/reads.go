@@ -19,7 +19,7 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 
 // FederationState returns that of datacenter dc, or ErrNotFound. It may block; the index is that of all states together.
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
-	var out FederationStateAnswer
+	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
 	// An empty body is the API's own 404; another one is from something that does not know the path.
 	if s, ok := errors.AsType[*StatusError](err); ok && s.Code == http.StatusNotFound && s.Message == "" {

@@ -85,9 +85,9 @@ func (c *Client) WriteResource(ctx context.Context, r Resource, o ResourceOption
 	return c.put(ctx, r, o, nil)
 }
 
-// TryResource returns what WriteResource would write, or refuses what it would refuse, without writing. The stored resource is
+// DryRunResource returns what WriteResource would write, or refuses what it would refuse, without writing. The stored resource is
 // not looked at.
-func (c *Client) TryResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
+func (c *Client) DryRunResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, url.Values{"dry-run": {"1"}})
 }
 

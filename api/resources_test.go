@@ -71,7 +71,7 @@ func TestResourceRequests(t *testing.T) {
 	body := `{"id":{"uid":"u","name":"a/b ?","type":{"group":"catalog","group_version":"v1","kind":"Node"},"tenancy":{"partition":"p","namespace":"n"}},"data":{"x":2}}`
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{Version: "7"})
 	check(err, "PUT", path+"?namespace=n&partition=p&version=7", body)
-	_, err = c.TryResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{})
+	_, err = c.DryRunResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{})
 	check(err, "PUT", path+"?dry-run=1&namespace=n&partition=p", body)
 	_, err = c.WriteResourceStatus(t.Context(), id, "ctl", ResourceStatus{ObservedGeneration: "g"}, ResourceOptions{})
 	check(err, "PUT", path+"?namespace=n&partition=p&status=ctl&uid=u", `{"observed_generation":"g"}`)
@@ -187,7 +187,7 @@ func TestQuietWatch(t *testing.T) {
 		c.http.Transport = mute{}
 		began := time.Now()
 		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
-			if _, ok := errors.AsType[*NoAnswerError](err); !ok || !strings.Contains(err.Error(), "nothing came within 40s") {
+			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "nothing came within 40s") {
 				t.Error(err)
 			}
 		}

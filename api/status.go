@@ -125,7 +125,7 @@ func (d DatacenterStatus) Health() Health {
 }
 
 // Seconds is d as the Status types carry it.
-func Seconds(d time.Duration) *float64 { return new(d.Seconds()) }
+func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is one part of the server: "raft", "wan pool", "replication", ...
 type ComponentStatus struct {

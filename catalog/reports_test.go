@@ -38,7 +38,9 @@ func newWriter(t *testing.T, b resource.Backend, who *tlsutil.Peer) (*Writer, *V
 
 const ttl = 20 * time.Second
 
-func operator() *tlsutil.Peer { return &tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"} }
+func operator() *tlsutil.Peer {
+	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
+}
 
 // reporting runs f while a Reports runs, in fake time, on a catalog with service web of node n1, which has a check with a TTL of
 // ttl and goes after two minutes.

@@ -52,7 +52,7 @@ func Register(r *resource.Registry) error {
 // localOnly: everyone with a certificate of this datacenter may read (the server checks the datacenter); operators and
 // servers may write. A gateway registers through its own service, never by writing records.
 func localOnly(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
-	if verb == resource.VerbRead || verb == resource.VerbList || p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleCLI {
+	if verb == resource.VerbRead || verb == resource.VerbList || p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
 		return nil
 	}
 	return fmt.Errorf("%v may not write catalog records", p)

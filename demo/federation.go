@@ -62,7 +62,7 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 		for j := range cfg.Servers {
 			dc.nodes = append(dc.nodes, fmt.Sprintf("srv%d", j+1))
 		}
-		if dc.operator, err = f.pki.Issue(tlsutil.RoleCLI, dc.name, operatorNode); err != nil {
+		if dc.operator, err = f.pki.Issue(tlsutil.RoleOperator, dc.name, operatorNode); err != nil {
 			return nil, err
 		}
 		f.dcs = append(f.dcs, dc)

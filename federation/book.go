@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// AddressBookConfig configures an AddressBook.
-type AddressBookConfig struct {
+// AddressBookUpdaterConfig configures an AddressBookUpdater.
+type AddressBookUpdaterConfig struct {
 	DC, PrimaryDC string
 	Domain        string
 	// PrimaryGateways are the configured addresses. The primary does not use them.
@@ -34,16 +34,16 @@ type AddressBookConfig struct {
 	Ready <-chan struct{}
 	// File keeps the addresses that were ever known, for the next start. Required.
 	File string
-	// Book is written by this AddressBook alone.
+	// Book is written by this AddressBookUpdater alone.
 	Book *wanfed.SharedAddressBook
 	// Paths tells what dials and probes found out: an address that worked is not forgotten for newer ones. May be nil.
 	Paths  func() []wanfed.PathStatus
 	Logger *slog.Logger
 }
 
-// AddressBook computes how every datacenter is reached and publishes it.
-type AddressBook struct {
-	cfg AddressBookConfig
+// AddressBookUpdater computes how every datacenter is reached and publishes it.
+type AddressBookUpdater struct {
+	cfg AddressBookUpdaterConfig
 	// Only read, publish and remember use these, which are called by one goroutine at a time.
 	old     remembered
 	unsaved bool      // old differs from the file
@@ -65,13 +65,13 @@ type decoded struct {
 	told *told
 }
 
-// NewAddressBook checks cfg, reads the file, and publishes what is known before anything runs: the configured addresses, and
+// NewAddressBookUpdater checks cfg, reads the file, and publishes what is known before anything runs: the configured addresses, and
 // those of earlier runs.
-func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
+func NewAddressBookUpdater(cfg AddressBookUpdaterConfig) (*AddressBookUpdater, error) {
 	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil || cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, File, Book and Logger are required")
 	}
-	a := &AddressBook{cfg: cfg, stale: true, decoded: map[string]decoded{}, changed: make(chan struct{})}
+	a := &AddressBookUpdater{cfg: cfg, stale: true, decoded: map[string]decoded{}, changed: make(chan struct{})}
 	var err error
 	if a.old, err = loadRemembered(cfg.File); err != nil {
 		cfg.Logger.Warn("addresses of earlier runs are not used", "err", err)
@@ -82,7 +82,7 @@ func NewAddressBook(cfg AddressBookConfig) (*AddressBook, error) {
 
 // Run keeps the book true until ctx ends. It waits for changes and looks at everything anew after each; several changes at
 // once cost one look.
-func (a *AddressBook) Run(ctx context.Context) error {
+func (a *AddressBookUpdater) Run(ctx context.Context) error {
 	states, wake := make(chan struct{}, 1), make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -143,7 +143,7 @@ func pauseOf(datacenters int) time.Duration {
 	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
 }
 
-func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
+func (a *AddressBookUpdater) read(ctx context.Context) (f facts, err error) {
 	if f.states, err = a.readStates(ctx); err != nil {
 		return f, err
 	}
@@ -161,7 +161,7 @@ func (a *AddressBook) read(ctx context.Context) (f facts, err error) {
 }
 
 // readStates reads the federation states that have changed since the last call.
-func (a *AddressBook) readStates(ctx context.Context) ([]*told, error) {
+func (a *AddressBookUpdater) readStates(ctx context.Context) ([]*told, error) {
 	if !a.stale {
 		return a.states, nil
 	}
@@ -194,7 +194,7 @@ func (a *AddressBook) readStates(ctx context.Context) ([]*told, error) {
 }
 
 // publish stores what follows from f; for gateways too when it is whole.
-func (a *AddressBook) publish(f facts, whole bool) {
+func (a *AddressBookUpdater) publish(f facts, whole bool) {
 	f.old = a.old
 	c := compute(a.cfg, f, a.entries)
 	a.mu.Lock()
@@ -239,7 +239,7 @@ func saveEvery(datacenters int) time.Duration {
 }
 
 // remember notes which addresses are known and which of them worked, for the next start.
-func (a *AddressBook) remember() {
+func (a *AddressBookUpdater) remember() {
 	now := time.Now()
 	a.unsaved = a.old.note(a.entries, worked(a.cfg), now) || a.unsaved
 	if now.Sub(a.saved) >= saveEvery(len(a.old)) {
@@ -248,7 +248,7 @@ func (a *AddressBook) remember() {
 }
 
 // save writes the file, if it is to be.
-func (a *AddressBook) save() {
+func (a *AddressBookUpdater) save() {
 	if !a.unsaved {
 		return
 	}
@@ -260,7 +260,7 @@ func (a *AddressBook) save() {
 
 // worked tells, by datacenter, which addresses of its gateways this server has dialed with success, and when last. Of a DNS
 // name that is also the address behind it, so that a datacenter is found when the name cannot be resolved.
-func worked(cfg AddressBookConfig) map[string]map[string]time.Time {
+func worked(cfg AddressBookUpdaterConfig) map[string]map[string]time.Time {
 	if cfg.Paths == nil {
 		return nil
 	}
@@ -282,7 +282,7 @@ func worked(cfg AddressBookConfig) map[string]map[string]time.Time {
 }
 
 // Origins tells of the hops to dc where they are known from, by address.
-func (a *AddressBook) Origins(dc string) map[string]Origin {
+func (a *AddressBookUpdater) Origins(dc string) map[string]Origin {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.entries[dc].origins()
@@ -290,7 +290,7 @@ func (a *AddressBook) Origins(dc string) map[string]Origin {
 
 // Snapshot returns what gateways must know, nil as long as this server does not know it itself, and a channel that is closed
 // when there is a newer one.
-func (a *AddressBook) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
+func (a *AddressBookUpdater) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.snapshot, a.changed

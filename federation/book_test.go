@@ -36,7 +36,7 @@ func statesOf(all ...*pb.FederationState) (out []*told) {
 }
 
 func TestComputeOfASecondary(t *testing.T) {
-	cfg := AddressBookConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}
+	cfg := AddressBookUpdaterConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"}}
 	dc1 := &pb.FederationState{Datacenter: "dc1", MeshGateways: []*pb.MeshGateway{
 		meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical),
 		meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
@@ -136,14 +136,14 @@ func TestComputeOfASecondary(t *testing.T) {
 }
 
 func TestComputeOfThePrimaryHasNoConfiguredHop(t *testing.T) {
-	cfg := AddressBookConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}
+	cfg := AddressBookUpdaterConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}
 	if c := compute(cfg, facts{}, nil); len(c.routes(nil).Paths) != 0 || len(c.snapshot(cfg, nil).Datacenters) != 0 {
 		t.Errorf("a lone primary knows %v", c.entries)
 	}
 }
 
 func TestOrigins(t *testing.T) {
-	cfg := AddressBookConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"}}
+	cfg := AddressBookUpdaterConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"}}
 	written := time.Unix(500, 0).UTC()
 	c := compute(cfg, facts{
 		own: []*pb.MeshGateway{
@@ -186,15 +186,15 @@ func TestOrigins(t *testing.T) {
 
 // What a server reached a datacenter by, it knows at its next start, without the resolver too.
 func TestAddressBookRemembersWhatWorked(t *testing.T) {
-	cfg := AddressBookConfig{
+	cfg := AddressBookUpdaterConfig{
 		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},
 		Backend: mem.New(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
 		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
 	}
-	hops := func(paths ...wanfed.PathStatus) (*AddressBook, []wanfed.Path) {
+	hops := func(paths ...wanfed.PathStatus) (*AddressBookUpdater, []wanfed.Path) {
 		t.Helper()
 		cfg.Book, cfg.Paths = &wanfed.SharedAddressBook{}, func() []wanfed.PathStatus { return paths }
-		a, err := NewAddressBook(cfg)
+		a, err := NewAddressBookUpdater(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestAddressBookRemembersWhatWorked(t *testing.T) {
 // TestComputeAgain: what has not changed is taken over as it is, and a book that was computed step by step is the one that all facts
 // at once make.
 func TestComputeAgain(t *testing.T) {
-	cfg := AddressBookConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"}}
+	cfg := AddressBookUpdaterConfig{DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"}}
 	dc3 := &pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{meshGateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusPassing)}}
 	dc4 := &pb.FederationState{Datacenter: "dc4", MeshGateways: []*pb.MeshGateway{meshGateway("dc4", "gw-a", "10.0.0.9", "198.51.100.4", catalog.StatusPassing)}}
 	own := []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}

@@ -11,29 +11,29 @@ import (
 )
 
 // Contact tells how dialing any server of a datacenter goes.
-type Contact struct {
+type Reachability struct {
 	// Lost says that the last dial failed, Regained how often a dial worked after one that did not.
-	Lost     bool
-	Regained int
+	Unreachable bool
+	Recoveries  int
 }
 
-// CatchUp brings what was gossiped while a datacenter could not be reached, such as new addresses of gateways (TagGateways):
+// RunResync brings what was gossiped while a datacenter could not be reached, such as new addresses of gateways (TagGateways):
 // gossip does not repeat itself, and the pool by itself compares notes once a minute. When a datacenter can be reached again,
 // the WAN pool's state is exchanged with it. While the primary cannot be reached, it is exchanged with every other datacenter,
 // once, as soon as that can be: one of them may know how. It runs until ctx ends; contacts also gives a channel that is
 // closed when its answer has changed.
-func (j *Joiner) CatchUp(ctx context.Context, primary string, contacts func() (map[string]Contact, <-chan struct{})) error {
+func (j *Joiner) RunResync(ctx context.Context, primary string, contacts func() (map[string]Reachability, <-chan struct{})) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	was := map[string]Contact{}
+	was := map[string]Reachability{}
 	for {
 		now, changed := contacts()
 		for dc, c := range now {
-			if c.Regained > was[dc].Regained {
+			if c.Recoveries > was[dc].Recoveries {
 				wg.Go(func() { j.exchange(ctx, dc) })
 			}
 		}
-		if now[primary].Lost && (!was[primary].Lost || now[primary].Regained > was[primary].Regained) {
+		if now[primary].Unreachable && (!was[primary].Unreachable || now[primary].Recoveries > was[primary].Recoveries) {
 			wg.Go(func() { j.search(ctx, primary, contacts) })
 		}
 		was = now
@@ -46,7 +46,7 @@ func (j *Joiner) CatchUp(ctx context.Context, primary string, contacts func() (m
 }
 
 // search exchanges state with the other datacenters until the primary can be reached, or ctx ends.
-func (j *Joiner) search(ctx context.Context, primary string, contacts func() (map[string]Contact, <-chan struct{})) {
+func (j *Joiner) search(ctx context.Context, primary string, contacts func() (map[string]Reachability, <-chan struct{})) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -54,7 +54,7 @@ func (j *Joiner) search(ctx context.Context, primary string, contacts func() (ma
 	asked := map[string]bool{}
 	for {
 		now, changed := contacts()
-		if !now[primary].Lost {
+		if !now[primary].Unreachable {
 			return
 		}
 		book := j.cfg.Book.Changed()

@@ -14,13 +14,13 @@ import (
 )
 
 // Dispute is that a server of another datacenter names another primary than this one.
-type Dispute struct {
+type PrimaryConflict struct {
 	DC, Node, Primary string
-	Heard             time.Time // last
+	LastSeen          time.Time // last
 }
 
 // Own says whether it names its own datacenter: that is to be a primary, or is one already.
-func (d Dispute) Own() bool { return d.Primary == d.DC }
+func (d PrimaryConflict) ClaimsItself() bool { return d.Primary == d.DC }
 
 const (
 	// disputeFor is how long a dispute is believed without being heard of. Who is not let into the pool tries every few seconds.
@@ -31,9 +31,9 @@ const (
 	disputeNews = 10 * time.Second
 )
 
-// Disputes remembers which datacenters name another primary. Its zero value cannot be used: see NewDisputes. Its methods may be
+// Disputes remembers which datacenters name another primary. Its zero value cannot be used: see NewPrimaryConflicts. Its methods may be
 // called from any goroutine.
-type Disputes struct {
+type PrimaryConflicts struct {
 	dc, primary string
 	log         *slog.Logger
 
@@ -43,26 +43,26 @@ type Disputes struct {
 
 // noted is a dispute with what was logged of it last.
 type noted struct {
-	Dispute
+	PrimaryConflict
 	told string // its primary
 	at   time.Time
 }
 
-// NewDisputes is for a server of dc that is configured with primary.
-func NewDisputes(dc, primary string, log *slog.Logger) *Disputes {
-	return &Disputes{dc: dc, primary: primary, log: log, all: map[string]noted{}}
+// NewPrimaryConflicts is for a server of dc that is configured with primary.
+func NewPrimaryConflicts(dc, primary string, log *slog.Logger) *PrimaryConflicts {
+	return &PrimaryConflicts{dc: dc, primary: primary, log: log, all: map[string]noted{}}
 }
 
 // Note is for Admit. It logs what is new; own servers are seen in the LAN pool.
-func (d *Disputes) Note(node, dc, primary string) {
-	if dc == d.dc || tlsutil.CheckLabel(primary) != nil || !d.news(Dispute{DC: dc, Node: node, Primary: primary, Heard: time.Now()}) {
+func (d *PrimaryConflicts) Record(node, dc, primary string) {
+	if dc == d.dc || tlsutil.CheckLabel(primary) != nil || !d.news(PrimaryConflict{DC: dc, Node: node, Primary: primary, LastSeen: time.Now()}) {
 		return
 	}
 	d.log.Warn("another datacenter names another primary", "datacenter", dc, "peer", WANName(node, dc), "its primary", primary, "primary", d.primary)
 }
 
 // news remembers x, if there is room, and says whether it is to be logged.
-func (d *Disputes) news(x Dispute) bool {
+func (d *PrimaryConflicts) news(x PrimaryConflict) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was, known := d.all[x.DC]
@@ -73,28 +73,28 @@ func (d *Disputes) news(x Dispute) bool {
 		return false
 	}
 	now := noted{x, was.told, was.at}
-	news := !known || x.Heard.Sub(was.Heard) >= disputeFor || x.Primary != was.told && x.Heard.Sub(was.at) >= disputeNews
+	news := !known || x.LastSeen.Sub(was.LastSeen) >= disputeFor || x.Primary != was.told && x.LastSeen.Sub(was.at) >= disputeNews
 	if news {
-		now.told, now.at = x.Primary, x.Heard
+		now.told, now.at = x.Primary, x.LastSeen
 	}
 	d.all[x.DC] = now
 	return news
 }
 
 // sweepLocked forgets disputes that do not last.
-func (d *Disputes) sweepLocked() {
-	maps.DeleteFunc(d.all, func(_ string, x noted) bool { return time.Since(x.Heard) >= disputeFor })
+func (d *PrimaryConflicts) sweepLocked() {
+	maps.DeleteFunc(d.all, func(_ string, x noted) bool { return time.Since(x.LastSeen) >= disputeFor })
 }
 
 // Now lists the disputes that last, by datacenter.
-func (d *Disputes) Now() []Dispute {
+func (d *PrimaryConflicts) List() []PrimaryConflict {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sweepLocked()
-	var out []Dispute
+	var out []PrimaryConflict
 	for _, x := range d.all {
-		out = append(out, x.Dispute)
+		out = append(out, x.PrimaryConflict)
 	}
-	slices.SortFunc(out, func(a, b Dispute) int { return cmp.Compare(a.DC, b.DC) })
+	slices.SortFunc(out, func(a, b PrimaryConflict) int { return cmp.Compare(a.DC, b.DC) })
 	return out
 }

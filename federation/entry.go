@@ -32,7 +32,7 @@ type computed struct {
 }
 
 // compute turns facts into what is known of each datacenter, and takes from before what has not changed. It is pure.
-func compute(cfg AddressBookConfig, f facts, before map[string]*entry) computed {
+func compute(cfg AddressBookUpdaterConfig, f facts, before map[string]*entry) computed {
 	c := computed{entries: make(map[string]*entry, len(before)), same: true}
 	own := placesOf(f.own, catalog.TagLAN, fromHeartbeat, time.Time{})
 	add := func(dc string, t *told) {
@@ -59,7 +59,7 @@ func compute(cfg AddressBookConfig, f facts, before map[string]*entry) computed 
 	return c
 }
 
-func newEntry(cfg AddressBookConfig, dc string, t *told, f facts, own places) *entry {
+func newEntry(cfg AddressBookUpdaterConfig, dc string, t *told, f facts, own places) *entry {
 	e := &entry{told: t, hints: f.hints[dc], own: own}
 	for _, addr := range e.hints { // as fresh as gossip is: the record may be older, and stays behind
 		e.far = e.far.add(addr, false, fromGossip, time.Time{})
@@ -141,7 +141,7 @@ func (c computed) routes(servers map[string]string) *wanfed.AddressBook {
 	return r
 }
 
-func (c computed) snapshot(cfg AddressBookConfig, servers map[string]string) *pb.GatewaySnapshot {
+func (c computed) snapshot(cfg AddressBookUpdaterConfig, servers map[string]string) *pb.GatewaySnapshot {
 	s := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
 	for _, dc := range slices.Sorted(maps.Keys(c.entries)) {
 		if e := c.entries[dc]; e.snap != nil {

@@ -103,8 +103,8 @@ func (h *hinted) collect(members []gossip.Member, ownDC, primary string, stated 
 	return h.out
 }
 
-// HinterConfig configures a Hinter.
-type HinterConfig struct {
+// GatewayTaggerConfig configures a Hinter.
+type GatewayTaggerConfig struct {
 	Backend resource.Backend
 	WAN     *gossip.Pool
 	// Tags are this server's other tags.
@@ -113,19 +113,19 @@ type HinterConfig struct {
 }
 
 // Hinter keeps this server's TagGateways true.
-type Hinter struct{ cfg HinterConfig }
+type GatewayTagger struct{ cfg GatewayTaggerConfig }
 
-// NewHinter checks cfg.
-func NewHinter(cfg HinterConfig) (*Hinter, error) {
+// NewGatewayTagger checks cfg.
+func NewGatewayTagger(cfg GatewayTaggerConfig) (*GatewayTagger, error) {
 	if cfg.Backend == nil || cfg.WAN == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: Backend, WAN and Logger are required")
 	}
-	return &Hinter{cfg: cfg}, nil
+	return &GatewayTagger{cfg: cfg}, nil
 }
 
 // Run sets the tag after every change of the own gateways, until ctx ends. Without a healthy gateway the last value stays:
 // an old address is better than none.
-func (h *Hinter) Run(ctx context.Context) error {
+func (h *GatewayTagger) Run(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -24,8 +24,8 @@ type JoinerConfig struct {
 	Book     *wanfed.SharedAddressBook
 	// Reach returns nil when any server of a datacenter answers; it waits for that until ctx ends. Joins are one after
 	// another: only a datacenter that answers may take its turn, so that a dead one does not hold up the others.
-	Reach  func(ctx context.Context, dc string) error
-	Logger *slog.Logger
+	WaitReachable func(ctx context.Context, dc string) error
+	Logger        *slog.Logger
 }
 
 // Joiner keeps this server in the WAN pool.
@@ -66,7 +66,7 @@ const (
 
 // NewJoiner checks cfg.
 func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
-	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.Reach == nil || cfg.Logger == nil {
+	if cfg.DC == "" || cfg.Node == "" || cfg.LAN == nil || cfg.WAN == nil || cfg.Book == nil || cfg.WaitReachable == nil || cfg.Logger == nil {
 		return nil, errors.New("federation: every field of JoinerConfig is required")
 	}
 	return &Joiner{cfg: cfg, turn: make(chan struct{}, 1), attempts: map[string]*attempt{}}, nil
@@ -246,7 +246,7 @@ func (j *Joiner) reach(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	return j.cfg.Reach(ctx, dc)
+	return j.cfg.WaitReachable(ctx, dc)
 }
 
 // joinBackoff doubles from minJoinBackoff to maxJoinBackoff and adds up to a quarter of jitter.

@@ -107,7 +107,7 @@ func TestRememberedKeepsWhatWorked(t *testing.T) {
 
 func TestWorked(t *testing.T) {
 	at := time.Unix(9, 0)
-	got := worked(AddressBookConfig{DC: "dc2", Paths: func() []wanfed.PathStatus {
+	got := worked(AddressBookUpdaterConfig{DC: "dc2", Paths: func() []wanfed.PathStatus {
 		return []wanfed.PathStatus{
 			{DC: "dc1", Addr: "gw.dc1.example:8443", Remote: "198.51.100.1:8443", LastSuccess: at},
 			{DC: "dc1", Addr: "198.51.100.1:8443", Remote: "198.51.100.1:8443", LastSuccess: at.Add(-1)},
@@ -120,7 +120,7 @@ func TestWorked(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if got := worked(AddressBookConfig{}); got != nil {
+	if got := worked(AddressBookUpdaterConfig{}); got != nil {
 		t.Error(got)
 	}
 }

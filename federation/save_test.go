@@ -24,11 +24,11 @@ func TestFileFollows(t *testing.T) {
 		store, ready := mem.New(), make(chan struct{})
 		defer store.Close()
 		close(ready)
-		cfg := AddressBookConfig{
+		cfg := AddressBookUpdaterConfig{
 			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: ready,
 			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{}, Logger: slog.New(slog.DiscardHandler),
 		}
-		a, err := NewAddressBook(cfg)
+		a, err := NewAddressBookUpdater(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,7 @@ func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest
 	}
 	switch req.Op {
 	case pb.ApplyFederationStateRequest_OP_UPSERT:
-		if err := MayWrite(peer, dc); err != nil {
+		if err := CheckWriteAccess(peer, dc); err != nil {
 			return nil, status.Error(codes.PermissionDenied, err.Error())
 		}
 		return s.upsert(ctx, req.State)
@@ -92,7 +92,7 @@ func (s *Service) writable() error {
 }
 
 func mayDelete(p tlsutil.Peer, primary string) error {
-	if p.Role == tlsutil.RoleCLI || (p.Role == tlsutil.RoleServer && p.DC == primary) {
+	if p.Role == tlsutil.RoleOperator || (p.Role == tlsutil.RoleServer && p.DC == primary) {
 		return nil
 	}
 	return fmt.Errorf("%v may not delete federation states: make an operator's certificate with: wanfed tls cert create --cli --dc %s", p, p.DC)
@@ -116,11 +116,11 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 // rights checked: for the primary's own anti-entropy.
 func Upsert(ctx context.Context, b resource.Backend, want *pb.FederationState) (stored *pb.FederationState, changed bool, err error) {
 	for {
-		have, r, err := State(ctx, b, want.Datacenter)
+		have, r, err := ReadState(ctx, b, want.Datacenter)
 		if err != nil {
 			return nil, false, err
 		}
-		if have != nil && Same(have, want) {
+		if have != nil && SameContent(have, want) {
 			return have, false, nil
 		}
 		data := proto.Clone(want).(*pb.FederationState)
@@ -154,7 +154,7 @@ func (s *Service) remove(ctx context.Context, dc string, force bool, by tlsutil.
 		return nil, status.Errorf(codes.FailedPrecondition,
 			"%s is alive in the WAN pool and would write its federation state again; stop its servers first, or delete it all the same with --force", dc)
 	}
-	have, _, err := State(ctx, s.cfg.Backend, dc)
+	have, _, err := ReadState(ctx, s.cfg.Backend, dc)
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
@@ -249,7 +249,7 @@ func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.Federatio
 			return nil, 0, status.FromContextError(ctx.Err()).Err()
 		}
 	}
-	states, index, err := States(ctx, s.cfg.Backend)
+	states, index, err := ListStates(ctx, s.cfg.Backend)
 	if err != nil {
 		return nil, 0, resource.StatusError(err)
 	}

@@ -33,13 +33,13 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	if verb == resource.VerbRead || verb == resource.VerbList {
 		return nil
 	}
-	return MayWrite(p, r.GetId().GetName())
+	return CheckWriteAccess(p, r.GetId().GetName())
 }
 
-// MayWrite says whether peer p may write the federation state of dc; the error is for people.
-func MayWrite(p tlsutil.Peer, dc string) error {
+// CheckWriteAccess says whether peer p may write the federation state of dc; the error is for people.
+func CheckWriteAccess(p tlsutil.Peer, dc string) error {
 	switch {
-	case p.Role == tlsutil.RoleCLI:
+	case p.Role == tlsutil.RoleOperator:
 		return nil
 	case p.Role != tlsutil.RoleServer:
 		return fmt.Errorf("%v may not write federation states: only servers may, each that of its own datacenter", p)
@@ -96,7 +96,7 @@ func ValidateState(s *pb.FederationState) error {
 }
 
 // Same says whether two states agree in all but UpdatedAt and the indexes. The order of gateways does not matter.
-func Same(a, b *pb.FederationState) bool {
+func SameContent(a, b *pb.FederationState) bool {
 	return proto.Equal(content(a), content(b))
 }
 
@@ -123,7 +123,7 @@ func FromResource(r *pb.Resource) (*pb.FederationState, error) {
 }
 
 // States returns all federation states by datacenter, and their index.
-func States(ctx context.Context, b resource.Backend) ([]*pb.FederationState, uint64, error) {
+func ListStates(ctx context.Context, b resource.Backend) ([]*pb.FederationState, uint64, error) {
 	rs, index, err := b.List(ctx, resource.Eventual, resource.Query{Type: StateType})
 	if err != nil {
 		return nil, 0, err
@@ -140,7 +140,7 @@ func States(ctx context.Context, b resource.Backend) ([]*pb.FederationState, uin
 }
 
 // State returns the state of one datacenter, or nil, and the resource that holds it.
-func State(ctx context.Context, b resource.Backend, dc string) (*pb.FederationState, *pb.Resource, error) {
+func ReadState(ctx context.Context, b resource.Backend, dc string) (*pb.FederationState, *pb.Resource, error) {
 	r, err := b.Read(ctx, resource.Eventual, resource.ID(StateType, dc))
 	if errors.Is(err, resource.ErrNotFound) {
 		return nil, nil, nil

@@ -43,7 +43,7 @@ func TestSame(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := base()
 			tt.change(b)
-			if Same(base(), b) != tt.same || Same(b, base()) != tt.same {
+			if SameContent(base(), b) != tt.same || SameContent(b, base()) != tt.same {
 				t.Errorf("Same is not %v", tt.same)
 			}
 		})
@@ -60,9 +60,9 @@ func TestMayWrite(t *testing.T) {
 		{tlsutil.Peer{Role: tlsutil.RoleServer, DC: "dc1", Node: "srv1"}, false},
 		{tlsutil.Peer{Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"}, false},
 		{tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc2", Node: "client"}, false},
-		{tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "cli"}, true},
+		{tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"}, true},
 	} {
-		if err := MayWrite(tt.peer, "dc2"); (err == nil) != tt.ok {
+		if err := CheckWriteAccess(tt.peer, "dc2"); (err == nil) != tt.ok {
 			t.Errorf("%v writes dc2's state: %v", tt.peer, err)
 		}
 	}

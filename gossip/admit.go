@@ -27,7 +27,7 @@ type admit struct {
 }
 
 func newAdmit(p *Pool, adv netip.AddrPort) *admit {
-	return &admit{p: p, adv: adv, admitted: map[string]uint64{}, places: places{group: p.cfg.Group, members: p.Members}}
+	return &admit{p: p, adv: adv, admitted: map[string]uint64{}, places: places{group: p.cfg.GroupOf, members: p.Members}}
 }
 
 // maxAdmitted bounds what is known of admitted members: what comes beyond is asked about anew.

@@ -52,9 +52,9 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 		// most copies go to where they cannot arrive, and its other servers are to hear it too.
 		ml.RetransmitMult = 8
 	}
-	if p.cfg.Keys != nil {
-		ml.Keyring = p.cfg.Keys.live
-		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlain, !p.cfg.SendPlain
+	if p.cfg.Keyring != nil {
+		ml.Keyring = p.cfg.Keyring.live
+		ml.GossipVerifyIncoming, ml.GossipVerifyOutgoing = !p.cfg.AcceptPlaintext, !p.cfg.SendPlaintext
 	}
 	ml.Transport = lent{p.cfg.Transport, adv}
 	// Nothing listens here: the transport brings what arrives. memberlist only looks at these to advertise.

@@ -19,7 +19,7 @@
 // # Keys
 //
 // With a Keyring, gossip is encrypted inside the connections that carry it. One ring, kept on disk, serves both pools of a
-// server: their members are the same servers. A Ring is a value with a version; Seal and Open move it between servers that
+// server: their members are the same servers. A Keyring is a value with a version; Seal and Open move it between servers that
 // have a key in common. Who changes it, and in what order, is for package server to say. An enciphered packet or stream is
 // to the transport like any other.
 //

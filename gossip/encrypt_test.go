@@ -12,11 +12,11 @@ func keyed(t *testing.T, acceptPlain, sendPlain bool, keys ...Key) func(*Config)
 	t.Helper()
 	ring := openKeyring(t, filepath.Join(t.TempDir(), "keyring.json"), &keys[0])
 	for _, k := range keys[1:] {
-		if _, err := ring.Update(func(r Ring) (Ring, error) { return r.With(k) }); err != nil {
+		if _, err := ring.Update(func(r Keyring) (Keyring, error) { return r.Add(k) }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return func(c *Config) { c.Keys, c.AcceptPlain, c.SendPlain = ring, acceptPlain, sendPlain }
+	return func(c *Config) { c.Keyring, c.AcceptPlaintext, c.SendPlaintext = ring, acceptPlain, sendPlain }
 }
 
 // TestWhoUnderstandsWhom pairs members with and without keys. Two that are one step apart on the way from plain to encrypted

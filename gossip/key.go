@@ -47,8 +47,8 @@ func ParseKey(s string) (k Key, err error) {
 // maxKeyFile bounds a key's file, in bytes.
 const maxKeyFile = 4096
 
-// ReadKey reads the one key that a file holds. A file that others may read is logged, if logger is not nil.
-func ReadKey(path string, logger *slog.Logger) (Key, error) {
+// ReadKeyFile reads the one key that a file holds. A file that others may read is logged, if logger is not nil.
+func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {

@@ -16,43 +16,43 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// KeyringConfig configures a Keyring.
-type KeyringConfig struct {
+// KeyringStoreConfig configures a Keyring.
+type KeyringStoreConfig struct {
 	// Path of the file that keeps the ring. Required; its folder must exist.
 	Path string
 	// First is the key to begin with when there is no file; nil: then gossip is not encrypted.
-	First *Key
+	InitialKey *Key
 	// Logger. Required.
 	Logger *slog.Logger
 }
 
 // Keyring is the ring of gossip keys of one server: kept on disk, and used by all of its pools. All methods may be called
 // from any goroutine.
-type Keyring struct {
-	cfg  KeyringConfig
+type KeyringStore struct {
+	cfg  KeyringStoreConfig
 	live *memberlist.Keyring // what pools use
 
 	set     sync.Mutex // one change at a time; held while the file is written
 	mu      sync.Mutex
-	ring    Ring
+	ring    Keyring
 	changed chan struct{} // closed and replaced after ring changed
 }
 
-// OpenKeyring reads the ring from disk, or begins one with the configured key and writes it. What is on disk wins: it has
+// OpenKeyringStore reads the ring from disk, or begins one with the configured key and writes it. What is on disk wins: it has
 // the changes that operators made since. It returns nil when there is neither: gossip is not encrypted. A damaged file is
 // an error that says what to do. There is nothing to close.
-func OpenKeyring(cfg KeyringConfig) (*Keyring, error) {
+func OpenKeyringStore(cfg KeyringStoreConfig) (*KeyringStore, error) {
 	if cfg.Path == "" || cfg.Logger == nil {
 		return nil, errors.New("gossip: Path and Logger of KeyringConfig are required")
 	}
-	k := &Keyring{cfg: cfg, live: &memberlist.Keyring{}, changed: make(chan struct{})}
+	k := &KeyringStore{cfg: cfg, live: &memberlist.Keyring{}, changed: make(chan struct{})}
 	b, err := os.ReadFile(cfg.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if cfg.First == nil {
+		if cfg.InitialKey == nil {
 			return nil, nil
 		}
-		k.ring = Ring{Keys: []Key{*cfg.First}}
+		k.ring = Keyring{Keys: []Key{*cfg.InitialKey}}
 		if err := k.save(k.ring); err != nil {
 			return nil, err
 		}
@@ -64,9 +64,9 @@ func OpenKeyring(cfg KeyringConfig) (*Keyring, error) {
 				"which names a file with a key that the other servers have", cfg.Path, err)
 		}
 		warnMode(cfg.Path, cfg.Logger)
-		if cfg.First != nil && k.ring.Primary() != *cfg.First {
+		if cfg.InitialKey != nil && k.ring.Primary() != *cfg.InitialKey {
 			cfg.Logger.Info("the key of encrypt_file is not the primary: the keyring in the data dir is used, which has the changes "+
-				"made since", "configured", cfg.First.Fingerprint(), "primary", k.ring.Primary().Fingerprint())
+				"made since", "configured", cfg.InitialKey.Fingerprint(), "primary", k.ring.Primary().Fingerprint())
 		}
 	}
 	k.apply(k.ring)
@@ -74,15 +74,15 @@ func OpenKeyring(cfg KeyringConfig) (*Keyring, error) {
 	return k, nil
 }
 
-// Ring returns the present ring.
-func (k *Keyring) Ring() Ring {
+// Keyring returns the present ring.
+func (k *KeyringStore) Current() Keyring {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ring
 }
 
-// Changed returns a channel that is closed at the next change of Ring. Take it before Ring.
-func (k *Keyring) Changed() <-chan struct{} {
+// Changed returns a channel that is closed at the next change of Keyring. Take it before Keyring.
+func (k *KeyringStore) Changed() <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.changed
@@ -90,10 +90,10 @@ func (k *Keyring) Changed() <-chan struct{} {
 
 // Update replaces the ring by what f makes of it: on disk first, then in all pools, at once. It returns the new ring; f's
 // error, or that of the disk, leaves everything as it was. A ring that f returns as it was is not written.
-func (k *Keyring) Update(f func(Ring) (Ring, error)) (Ring, error) {
+func (k *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error) {
 	k.set.Lock()
 	defer k.set.Unlock()
-	old := k.Ring()
+	old := k.Current()
 	r, err := f(old)
 	if err != nil || r.Version == old.Version && slices.Equal(r.Keys, old.Keys) {
 		return old, err
@@ -113,10 +113,10 @@ func (k *Keyring) Update(f func(Ring) (Ring, error)) (Ring, error) {
 
 // Offer takes the ring that sealed holds if it is newer. changed says whether it was. The error is ErrNoSharedKey when it
 // cannot be opened.
-func (k *Keyring) Offer(sealed []Sealed) (changed bool, err error) {
-	_, err = k.Update(func(r Ring) (Ring, error) {
-		got, err := r.Open(sealed)
-		if err != nil || !got.Newer(r) {
+func (k *KeyringStore) AcceptNewer(sealed []EncryptedKeyring) (changed bool, err error) {
+	_, err = k.Update(func(r Keyring) (Keyring, error) {
+		got, err := r.Decrypt(sealed)
+		if err != nil || !got.Supersedes(r) {
 			return r, err
 		}
 		changed = true
@@ -127,10 +127,10 @@ func (k *Keyring) Offer(sealed []Sealed) (changed bool, err error) {
 
 // Restore puts the pools' keys right if somebody else changed them: serf obeys queries about keys, which no server of ours
 // sends. It says whether it had to.
-func (k *Keyring) Restore() bool {
+func (k *KeyringStore) Reconcile() bool {
 	k.set.Lock()
 	defer k.set.Unlock()
-	r := k.Ring()
+	r := k.Current()
 	live := k.live.GetKeys()
 	same := len(live) == len(r.Keys) && bytes.Equal(live[0], r.Keys[0].b[:])
 	for _, key := range r.Keys {
@@ -147,7 +147,7 @@ func (k *Keyring) Restore() bool {
 // apply makes the pools use r. memberlist reads the list of keys without a lock, and RemoveKey moves what stands behind the
 // key in place; only the last one can be removed safely. So all keys from the first that goes are removed, last first, and
 // those that stay come back at once: for some microseconds gossip under one of them is dropped, as a lost packet is.
-func (k *Keyring) apply(r Ring) {
+func (k *KeyringStore) apply(r Keyring) {
 	for _, key := range r.Keys {
 		_ = k.live.AddKey(bytes.Clone(key.b[:])) // its only error is a wrong size
 	}
@@ -164,7 +164,7 @@ func (k *Keyring) apply(r Ring) {
 }
 
 // save replaces the file in one step, with mode 0600.
-func (k *Keyring) save(r Ring) error {
+func (k *KeyringStore) save(r Keyring) error {
 	b, err := r.encode()
 	if err == nil {
 		err = replaceFile(k.cfg.Path, b)

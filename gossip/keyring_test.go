@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-func openKeyring(t testing.TB, path string, first *Key) *Keyring {
+func openKeyring(t testing.TB, path string, first *Key) *KeyringStore {
 	t.Helper()
-	k, err := OpenKeyring(KeyringConfig{Path: path, First: first, Logger: slog.New(slog.DiscardHandler)})
+	k, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: first, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func openKeyring(t testing.TB, path string, first *Key) *Keyring {
 }
 
 // liveIs checks what memberlist uses.
-func liveIs(t *testing.T, k *Keyring, want ...Key) {
+func liveIs(t *testing.T, k *KeyringStore, want ...Key) {
 	t.Helper()
 	live := k.live.GetKeys()
 	if len(live) != len(want) || !bytes.Equal(live[0], want[0].b[:]) {
@@ -46,11 +46,11 @@ func TestKeyringOnDisk(t *testing.T) {
 	a, b, c := NewKey(), NewKey(), NewKey()
 	k := openKeyring(t, path, &a)
 	changed := k.Changed()
-	for _, f := range []func(Ring) (Ring, error){
-		func(r Ring) (Ring, error) { return r.With(b) },
-		func(r Ring) (Ring, error) { return r.With(c) },
-		func(r Ring) (Ring, error) { return r.Use(c) },
-		func(r Ring) (Ring, error) { return r.Without(a) }, // not the last in the list
+	for _, f := range []func(Keyring) (Keyring, error){
+		func(r Keyring) (Keyring, error) { return r.Add(b) },
+		func(r Keyring) (Keyring, error) { return r.Add(c) },
+		func(r Keyring) (Keyring, error) { return r.Use(c) },
+		func(r Keyring) (Keyring, error) { return r.Remove(a) }, // not the last in the list
 	} {
 		if _, err := k.Update(f); err != nil {
 			t.Fatal(err)
@@ -64,12 +64,12 @@ func TestKeyringOnDisk(t *testing.T) {
 
 	// The next start has what was, whatever is configured, and says so.
 	var log strings.Builder
-	again, err := OpenKeyring(KeyringConfig{Path: path, First: &a, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	again, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: &a, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	liveIs(t, again, c, b)
-	if r := again.Ring(); r.Version != 4 || r.Primary() != c {
+	if r := again.Current(); r.Version != 4 || r.Primary() != c {
 		t.Errorf("after a restart: %v", r)
 	}
 	if !strings.Contains(log.String(), "is not the primary") || !strings.Contains(log.String(), "configured="+a.Fingerprint()) ||
@@ -91,11 +91,11 @@ func TestKeyringRefusesWhatItCannotKeep(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.Update(func(r Ring) (Ring, error) { return r.With(b) }); err == nil || !strings.Contains(err.Error(), "write keyring") {
+	if _, err := k.Update(func(r Keyring) (Keyring, error) { return r.Add(b) }); err == nil || !strings.Contains(err.Error(), "write keyring") {
 		t.Errorf("Update without a disk: %v", err)
 	}
 	liveIs(t, k, a)
-	if n := len(k.Ring().Keys); n != 1 {
+	if n := len(k.Current().Keys); n != 1 {
 		t.Errorf("%d keys in the ring", n)
 	}
 }
@@ -103,7 +103,7 @@ func TestKeyringRefusesWhatItCannotKeep(t *testing.T) {
 func TestKeyringDamaged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keyring.json")
 	key := NewKey()
-	whole, err := Ring{1, []Key{key}}.encode()
+	whole, err := Keyring{1, []Key{key}}.encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestKeyringDamaged(t *testing.T) {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := OpenKeyring(KeyringConfig{Path: path, First: &key, Logger: slog.New(slog.DiscardHandler)})
+		_, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: &key, Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), path+" is damaged") || !strings.Contains(err.Error(), "--encrypt-file") ||
 			strings.Contains(err.Error(), key.Base64()) {
 			t.Errorf("%q: %v", content, err)
@@ -123,25 +123,25 @@ func TestKeyringOffer(t *testing.T) {
 	dir := t.TempDir()
 	a, b := NewKey(), NewKey()
 	k := openKeyring(t, filepath.Join(dir, "keyring.json"), &a)
-	offer := func(r Ring) (bool, error) {
+	offer := func(r Keyring) (bool, error) {
 		t.Helper()
-		sealed, err := r.Seal(nil)
+		sealed, err := r.Encrypt(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k.Offer(sealed)
+		return k.AcceptNewer(sealed)
 	}
-	if changed, err := offer(Ring{0, []Key{a, b}}); changed || err != nil {
+	if changed, err := offer(Keyring{0, []Key{a, b}}); changed || err != nil {
 		t.Errorf("a ring that nobody made: %v, %v", changed, err)
 	}
-	if changed, err := offer(Ring{2, []Key{b, a}}); !changed || err != nil {
+	if changed, err := offer(Keyring{2, []Key{b, a}}); !changed || err != nil {
 		t.Errorf("a newer ring: %v, %v", changed, err)
 	}
 	liveIs(t, k, b, a)
-	if changed, err := offer(Ring{1, []Key{a, b}}); changed || err != nil {
+	if changed, err := offer(Keyring{1, []Key{a, b}}); changed || err != nil {
 		t.Errorf("an older ring: %v, %v", changed, err)
 	}
-	if changed, err := offer(Ring{9, []Key{NewKey()}}); changed || !errors.Is(err, ErrNoSharedKey) {
+	if changed, err := offer(Keyring{9, []Key{NewKey()}}); changed || !errors.Is(err, ErrNoSharedKey) {
 		t.Errorf("a stranger's ring: %v, %v", changed, err)
 	}
 	liveIs(t, k, b, a)
@@ -151,10 +151,10 @@ func TestKeyringOffer(t *testing.T) {
 func TestKeyringRestore(t *testing.T) {
 	a, b, c := NewKey(), NewKey(), NewKey()
 	k := openKeyring(t, filepath.Join(t.TempDir(), "keyring.json"), &a)
-	if _, err := k.Update(func(r Ring) (Ring, error) { return r.With(b) }); err != nil {
+	if _, err := k.Update(func(r Keyring) (Keyring, error) { return r.Add(b) }); err != nil {
 		t.Fatal(err)
 	}
-	if k.Restore() {
+	if k.Reconcile() {
 		t.Error("restored what was right")
 	}
 	for what, meddle := range map[string]func() error{
@@ -165,7 +165,7 @@ func TestKeyringRestore(t *testing.T) {
 		if err := meddle(); err != nil {
 			t.Fatal(err)
 		}
-		if !k.Restore() {
+		if !k.Reconcile() {
 			t.Errorf("%s: not noticed", what)
 		}
 		liveIs(t, k, a, b)
@@ -192,10 +192,10 @@ func TestKeyringChangesWhileInUse(t *testing.T) {
 	})
 	for range 20 {
 		next := NewKey()
-		for i, f := range []func(Ring) (Ring, error){
-			func(r Ring) (Ring, error) { return r.With(next) },
-			func(r Ring) (Ring, error) { return r.Use(next) },
-			func(r Ring) (Ring, error) { return r.Without(r.Keys[1]) },
+		for i, f := range []func(Keyring) (Keyring, error){
+			func(r Keyring) (Keyring, error) { return r.Add(next) },
+			func(r Keyring) (Keyring, error) { return r.Use(next) },
+			func(r Keyring) (Keyring, error) { return r.Remove(r.Keys[1]) },
 		} {
 			if _, err := k.Update(f); err != nil {
 				t.Fatal(fmt.Errorf("step %d: %w", i, err))
@@ -214,7 +214,7 @@ func TestReadKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	if got, err := ReadKey(path, slog.New(slog.NewTextHandler(&log, nil))); err != nil || got != key {
+	if got, err := ReadKeyFile(path, slog.New(slog.NewTextHandler(&log, nil))); err != nil || got != key {
 		t.Errorf("ReadKey: %v, %v", got, err)
 	}
 	if !strings.Contains(log.String(), "make it 0600") {
@@ -224,11 +224,11 @@ func TestReadKey(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadKey(path, nil); err == nil || !strings.HasPrefix(err.Error(), "encrypt_file "+path+":") && !strings.HasPrefix(err.Error(), "encrypt_file "+path+" has") {
+		if _, err := ReadKeyFile(path, nil); err == nil || !strings.HasPrefix(err.Error(), "encrypt_file "+path+":") && !strings.HasPrefix(err.Error(), "encrypt_file "+path+" has") {
 			t.Errorf("%.20q: %v", content, err)
 		}
 	}
-	if _, err := ReadKey(filepath.Join(dir, "none"), nil); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ReadKeyFile(filepath.Join(dir, "none"), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
 }

@@ -55,7 +55,7 @@ func TestPlaces(t *testing.T) {
 
 // Made-up members are refused one by one: an exchange with a server that has taken others in goes on.
 func TestPlacesAreForTheAlive(t *testing.T) {
-	p := &Pool{cfg: Config{Name: "me", Group: func(string) string { return "all" }}, former: make(chan netip.AddrPort, 1)}
+	p := &Pool{cfg: Config{Name: "me", GroupOf: func(string) string { return "all" }}, former: make(chan netip.AddrPort, 1)}
 	a := newAdmit(p, netip.MustParseAddrPort("127.0.0.1:1"))
 	var many []*memberlist.Node
 	refused := 0

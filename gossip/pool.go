@@ -43,12 +43,12 @@ type Config struct {
 	Admit func(Member) error
 	// Group says to what a member belongs, by its name: of one group at most 128 members are taken in, and 16,384 in all. Whoever is in
 	// the pool may speak of others, so this is what one that was broken into cannot go beyond. nil: there is no bound.
-	Group func(name string) string
+	GroupOf func(name string) string
 	// Keys encrypt gossip; nil: it is not encrypted. Changes of the ring take effect at once.
-	Keys *Keyring
-	// AcceptPlain and SendPlain are for a pool that is becoming encrypted, member by member: with Keys, gossip that is not
+	Keyring *KeyringStore
+	// AcceptPlaintext and SendPlaintext are for a pool that is becoming encrypted, member by member: with Keys, gossip that is not
 	// encrypted is accepted too, and what is sent is not encrypted yet.
-	AcceptPlain, SendPlain bool
+	AcceptPlaintext, SendPlaintext bool
 	// Logger. Required.
 	Logger *slog.Logger
 }

@@ -27,7 +27,7 @@ func TestParseKey(t *testing.T) {
 // TestKeyDoesNotShow: whatever prints a key, or what holds it, prints its fingerprint.
 func TestKeyDoesNotShow(t *testing.T) {
 	k := NewKey()
-	ring := Ring{Version: 1, Keys: []Key{k}}
+	ring := Keyring{Version: 1, Keys: []Key{k}}
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("key", "key", k, "ring", ring)
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("key", "key", k, "ring", ring)
@@ -46,55 +46,55 @@ func TestKeyDoesNotShow(t *testing.T) {
 
 func TestRing(t *testing.T) {
 	a, b, c := NewKey(), NewKey(), NewKey()
-	r := Ring{Keys: []Key{a}}
-	step := func(what string, next Ring, err error, version uint64, want ...Key) {
+	r := Keyring{Keys: []Key{a}}
+	step := func(what string, next Keyring, err error, version uint64, want ...Key) {
 		t.Helper()
 		if err != nil || next.Version != version || !slices.Equal(next.Keys, want) {
 			t.Fatalf("%s: %v, %v; want version %d and %v", what, next, err, version, want)
 		}
-		if version > r.Version && (!next.Newer(r) || r.Newer(next)) {
+		if version > r.Version && (!next.Supersedes(r) || r.Supersedes(next)) {
 			t.Errorf("%s: which is newer?", what)
 		}
 		r = next
 	}
-	next, err := r.With(b)
+	next, err := r.Add(b)
 	step("install", next, err, 1, a, b)
-	next, err = r.With(b)
+	next, err = r.Add(b)
 	step("install again", next, err, 1, a, b)
 	next, err = r.Use(b)
 	step("use", next, err, 2, b, a)
 	next, err = r.Use(b)
 	step("use again", next, err, 2, b, a)
-	if _, err := r.Without(b); err == nil || !strings.Contains(err.Error(), "is the primary") {
+	if _, err := r.Remove(b); err == nil || !strings.Contains(err.Error(), "is the primary") {
 		t.Errorf("removing the primary: %v", err)
 	}
-	next, err = r.Without(c)
+	next, err = r.Remove(c)
 	step("remove what is not there", next, err, 2, b, a)
-	next, err = r.Without(a)
+	next, err = r.Remove(a)
 	step("remove", next, err, 3, b)
-	if _, err := r.Use(c); !errors.Is(err, ErrNoSuchKey) {
+	if _, err := r.Use(c); !errors.Is(err, ErrKeyNotFound) {
 		t.Errorf("using a key that is not there: %v", err)
 	}
 	for range MaxKeys - 1 {
-		if r, err = r.With(NewKey()); err != nil {
+		if r, err = r.Add(NewKey()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.With(NewKey()); err == nil {
+	if _, err := r.Add(NewKey()); err == nil {
 		t.Errorf("%d keys were taken", MaxKeys+1)
 	}
 }
 
 func TestRingFind(t *testing.T) {
 	a, b := NewKey(), NewKey()
-	r := Ring{Keys: []Key{a}}
+	r := Keyring{Keys: []Key{a}}
 	for _, s := range []string{a.Base64(), a.Fingerprint()} {
 		if k, err := r.Find(s); err != nil || k != a {
 			t.Errorf("Find: %v, %v", k, err)
 		}
 	}
 	for _, s := range []string{b.Base64(), b.Fingerprint()} {
-		if _, err := r.Find(s); !errors.Is(err, ErrNoSuchKey) || strings.Contains(err.Error(), b.Base64()) || !strings.Contains(err.Error(), b.Fingerprint()) {
+		if _, err := r.Find(s); !errors.Is(err, ErrKeyNotFound) || strings.Contains(err.Error(), b.Base64()) || !strings.Contains(err.Error(), b.Fingerprint()) {
 			t.Errorf("Find of a key that is not there: %v", err)
 		}
 	}
@@ -106,40 +106,40 @@ func TestRingFind(t *testing.T) {
 // TestNewer: of two different rings that were changed in the federation, exactly one is newer, whoever asks.
 func TestNewer(t *testing.T) {
 	a, b := NewKey(), NewKey()
-	rings := []Ring{{1, []Key{a}}, {1, []Key{b}}, {1, []Key{a, b}}, {2, []Key{a}}, {2, []Key{b, a}}}
+	rings := []Keyring{{1, []Key{a}}, {1, []Key{b}}, {1, []Key{a, b}}, {2, []Key{a}}, {2, []Key{b, a}}}
 	for i, x := range rings {
 		for j, y := range rings {
-			if (i != j) != (x.Newer(y) != y.Newer(x)) || i == j && x.Newer(y) {
+			if (i != j) != (x.Supersedes(y) != y.Supersedes(x)) || i == j && x.Supersedes(y) {
 				t.Errorf("%v and %v", x, y)
 			}
 		}
 	}
-	own := Ring{Keys: []Key{a}}
-	if other := (Ring{Keys: []Key{b}}); own.Newer(other) || other.Newer(own) {
+	own := Keyring{Keys: []Key{a}}
+	if other := (Keyring{Keys: []Key{b}}); own.Supersedes(other) || other.Supersedes(own) {
 		t.Error("a ring that nobody made in the federation is newer than another")
 	}
 }
 
 func TestSeal(t *testing.T) {
 	old, now, other := NewKey(), NewKey(), NewKey()
-	ring := Ring{5, []Key{now, old}}
-	sealed, err := ring.Seal(nil)
+	ring := Keyring{5, []Key{now, old}}
+	sealed, err := ring.Encrypt(nil)
 	if err != nil || len(sealed) != 2 {
 		t.Fatalf("sealed %d times: %v", len(sealed), err)
 	}
 	for _, k := range ring.Keys {
-		if got, err := (Ring{Keys: []Key{other, k}}).Open(sealed); err != nil || !slices.Equal(got.Keys, ring.Keys) || got.Version != 5 {
+		if got, err := (Keyring{Keys: []Key{other, k}}).Decrypt(sealed); err != nil || !slices.Equal(got.Keys, ring.Keys) || got.Version != 5 {
 			t.Errorf("opened with %s: %v, %v", k, got, err)
 		}
 	}
-	if _, err := (Ring{Keys: []Key{other}}).Open(sealed); !errors.Is(err, ErrNoSharedKey) {
+	if _, err := (Keyring{Keys: []Key{other}}).Decrypt(sealed); !errors.Is(err, ErrNoSharedKey) {
 		t.Errorf("opened without a key: %v", err)
 	}
-	forged := Sealed{other.Fingerprint(), sealed[0].Box}
-	if _, err := (Ring{Keys: []Key{other}}).Open([]Sealed{forged}); err == nil {
+	forged := EncryptedKeyring{other.Fingerprint(), sealed[0].Ciphertext}
+	if _, err := (Keyring{Keys: []Key{other}}).Decrypt([]EncryptedKeyring{forged}); err == nil {
 		t.Error("a box that says it is under another key was opened")
 	}
-	some, err := ring.Seal([]string{other.Fingerprint(), old.Fingerprint()})
+	some, err := ring.Encrypt([]string{other.Fingerprint(), old.Fingerprint()})
 	if err != nil || len(some) != 1 || some[0].Fingerprint != old.Fingerprint() {
 		t.Errorf("sealed for those who have the old key: %v, %v", some, err)
 	}
@@ -147,22 +147,22 @@ func TestSeal(t *testing.T) {
 
 func FuzzOpen(f *testing.F) {
 	k := NewKey()
-	sealed, err := Ring{3, []Key{k, NewKey()}}.Seal([]string{k.Fingerprint()})
+	sealed, err := Keyring{3, []Key{k, NewKey()}}.Encrypt([]string{k.Fingerprint()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(sealed[0].Box)
+	f.Add(sealed[0].Ciphertext)
 	f.Add([]byte{})
 	f.Add(make([]byte, 12))
 	f.Fuzz(func(t *testing.T, box []byte) {
-		if r, err := (Ring{Keys: []Key{k}}).Open([]Sealed{{k.Fingerprint(), box}}); err == nil && len(r.Keys) != 2 {
+		if r, err := (Keyring{Keys: []Key{k}}).Decrypt([]EncryptedKeyring{{k.Fingerprint(), box}}); err == nil && len(r.Keys) != 2 {
 			t.Errorf("opened %v", r)
 		}
 	})
 }
 
 func FuzzDecodeRing(f *testing.F) {
-	b, err := Ring{3, []Key{NewKey(), NewKey()}}.encode()
+	b, err := Keyring{3, []Key{NewKey(), NewKey()}}.encode()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 // alone is not enough, else keys would add nothing to certificates.
 
 // Sealed is a ring that only who has a certain key can read.
-type Sealed struct {
+type EncryptedKeyring struct {
 	Fingerprint string // of the key
-	Box         []byte // nonce, then AES-256-GCM of the ring
+	Ciphertext  []byte // nonce, then AES-256-GCM of the ring
 }
 
 // maxBox bounds a Box, in bytes: a ring of MaxKeys is below 600.
@@ -31,12 +31,12 @@ var sealAAD = []byte("wanfed keyring 1")
 
 // Seal seals r for those who have one of the keys that fingerprints name and r has, once for each; for all of its keys when
 // fingerprints is nil.
-func (r Ring) Seal(fingerprints []string) ([]Sealed, error) {
+func (r Keyring) Encrypt(fingerprints []string) ([]EncryptedKeyring, error) {
 	plain, err := r.encode()
 	if err != nil {
 		return nil, err
 	}
-	var out []Sealed
+	var out []EncryptedKeyring
 	for _, k := range r.Keys {
 		if fingerprints != nil && !slices.Contains(fingerprints, k.Fingerprint()) {
 			continue
@@ -47,7 +47,7 @@ func (r Ring) Seal(fingerprints []string) ([]Sealed, error) {
 		}
 		nonce := make([]byte, aead.NonceSize())
 		rand.Read(nonce)
-		out = append(out, Sealed{k.Fingerprint(), aead.Seal(nonce, nonce, plain, sealAAD)})
+		out = append(out, EncryptedKeyring{k.Fingerprint(), aead.Seal(nonce, nonce, plain, sealAAD)})
 	}
 	return out, nil
 }
@@ -56,33 +56,33 @@ func (r Ring) Seal(fingerprints []string) ([]Sealed, error) {
 var ErrNoSharedKey = errors.New("no gossip key is known to both")
 
 // Open reads the first of sealed for which r has the key. The error is ErrNoSharedKey when it has none.
-func (r Ring) Open(sealed []Sealed) (Ring, error) {
+func (r Keyring) Decrypt(sealed []EncryptedKeyring) (Keyring, error) {
 	for _, s := range sealed {
 		for _, k := range r.Keys {
 			if k.Fingerprint() != s.Fingerprint {
 				continue
 			}
-			return k.open(s.Box)
+			return k.open(s.Ciphertext)
 		}
 	}
-	return Ring{}, ErrNoSharedKey
+	return Keyring{}, ErrNoSharedKey
 }
 
-func (k Key) open(box []byte) (Ring, error) {
+func (k Key) open(box []byte) (Keyring, error) {
 	aead, err := k.aead()
 	if err != nil {
-		return Ring{}, err
+		return Keyring{}, err
 	}
 	if len(box) < aead.NonceSize() || len(box) > maxBox {
-		return Ring{}, fmt.Errorf("sealed keyring of %d bytes: not 12 to %d", len(box), maxBox)
+		return Keyring{}, fmt.Errorf("sealed keyring of %d bytes: not 12 to %d", len(box), maxBox)
 	}
 	plain, err := aead.Open(nil, box[:aead.NonceSize()], box[aead.NonceSize():], sealAAD)
 	if err != nil {
-		return Ring{}, fmt.Errorf("sealed keyring was not sealed with key %s", k)
+		return Keyring{}, fmt.Errorf("sealed keyring was not sealed with key %s", k)
 	}
 	r, err := decodeRing(plain)
 	if err != nil {
-		return Ring{}, fmt.Errorf("sealed keyring: %w", err)
+		return Keyring{}, fmt.Errorf("sealed keyring: %w", err)
 	}
 	return r, nil
 }

@@ -41,7 +41,9 @@ func newStore(t testing.TB, b resource.Backend, who *tlsutil.Peer) *Store {
 	return s
 }
 
-func operator() *tlsutil.Peer { return &tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"} }
+func operator() *tlsutil.Peer {
+	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
+}
 
 func memoryStore(t testing.TB) *Store {
 	t.Helper()

@@ -39,13 +39,13 @@ func validate(r *pb.Resource) error {
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	reads := verb == resource.VerbRead || verb == resource.VerbList
 	switch p.Role {
-	case tlsutil.RoleServer, tlsutil.RoleCLI:
+	case tlsutil.RoleServer, tlsutil.RoleOperator:
 		return nil
 	case tlsutil.RoleClient:
 		if reads {
 			return nil
 		}
-		return fmt.Errorf("%s certificates read keys; only %s and %s certificates write them", p.Role, tlsutil.RoleServer, tlsutil.RoleCLI)
+		return fmt.Errorf("%s certificates read keys; only %s and %s certificates write them", p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
 	}
 	return fmt.Errorf("%s certificates have nothing to do with keys", p.Role)
 }

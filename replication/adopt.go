@@ -16,7 +16,7 @@ import (
 // adopt makes copies this datacenter's own records: with the same uid, generation and data, a new version, and finalizers and owners
 // that count. It returns how many there were. What a deleted owner had left when the former primary was lost is deleted. Nobody else
 // writes federated records meanwhile; done twice, or in parts, it is the same.
-func (p *Primacy) adopt(ctx context.Context) (n int, err error) {
+func (p *PrimaryManager) adopt(ctx context.Context) (n int, err error) {
 	order, _ := kindsOf(p.cfg.Registry)
 	federated := map[kind]bool{}
 	for _, k := range order {
@@ -50,7 +50,7 @@ func (p *Primacy) adopt(ctx context.Context) (n int, err error) {
 }
 
 // dropOrphans deletes those whose owner is not there. An owner of a type that is not federated was never here, and lives.
-func (p *Primacy) dropOrphans(ctx context.Context, owned []*pb.Resource) error {
+func (p *PrimaryManager) dropOrphans(ctx context.Context, owned []*pb.Resource) error {
 	batch := ops{commit: p.cfg.Backend.Commit}
 	for _, r := range owned {
 		o := r.GetOwner()

@@ -25,8 +25,8 @@ type AntiEntropyConfig struct {
 	// Apply has a state written in the primary. It obeys ctx; AntiEntropy gives it applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
 	// Ways returns a channel that is closed when the way to the primary may have changed.
-	Ways   func() <-chan struct{}
-	Logger *slog.Logger
+	PathsChanged func() <-chan struct{}
+	Logger       *slog.Logger
 }
 
 const (
@@ -39,11 +39,11 @@ type AntiEntropy struct {
 	cfg AntiEntropyConfig
 
 	mu     sync.Mutex
-	status UpwardStatus
+	status AntiEntropyStatus
 }
 
-// UpwardStatus tells how anti-entropy goes.
-type UpwardStatus struct {
+// AntiEntropyStatus tells how anti-entropy goes.
+type AntiEntropyStatus struct {
 	// InSync says that the local copy agrees with the gateways there are.
 	InSync      bool
 	LastApplied time.Time
@@ -53,14 +53,14 @@ type UpwardStatus struct {
 
 // NewAntiEntropy checks cfg.
 func NewAntiEntropy(cfg AntiEntropyConfig) (*AntiEntropy, error) {
-	if cfg.DC == "" || cfg.Backend == nil || cfg.Apply == nil || cfg.Ways == nil || cfg.Logger == nil {
+	if cfg.DC == "" || cfg.Backend == nil || cfg.Apply == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of AntiEntropyConfig is required")
 	}
 	return &AntiEntropy{cfg: cfg}, nil
 }
 
 // Status returns how it goes. LastError is nil after a success.
-func (a *AntiEntropy) Status() UpwardStatus {
+func (a *AntiEntropy) Status() AntiEntropyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status
@@ -88,7 +88,7 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 	var retry backoff
 	failing := false
 	for {
-		ways, began := a.cfg.Ways(), time.Now()
+		ways, began := a.cfg.PathsChanged(), time.Now()
 		var next time.Duration
 		err := a.round(ctx, &last)
 		a.note(err)
@@ -142,14 +142,14 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 		return nil // never had a gateway: nothing to say
 	}
 	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, UpdatedAt: timestamppb.New(time.Now())}
-	inSync := have != nil && federation.Same(have, want)
+	inSync := have != nil && federation.SameContent(have, want)
 	a.mu.Lock()
 	a.status.InSync = inSync
 	a.mu.Unlock()
 	if inSync {
 		return nil
 	}
-	if last.state != nil && last.index == index && federation.Same(last.state, want) {
+	if last.state != nil && last.index == index && federation.SameContent(last.state, want) {
 		return nil // applied already; the copy is on its way
 	}
 	actx, cancel := context.WithTimeout(ctx, applyTimeout)

@@ -28,7 +28,7 @@ func TestAntiEntropy(t *testing.T) {
 	applied := make(chan *pb.FederationState, 100)
 	w := &ways{}
 	ae, err := NewAntiEntropy(AntiEntropyConfig{
-		DC: "dc2", Backend: store, Ways: w.Changed, Logger: quiet,
+		DC: "dc2", Backend: store, PathsChanged: w.Changed, Logger: quiet,
 		Apply: func(ctx context.Context, s *pb.FederationState) error {
 			mu.Lock()
 			defer mu.Unlock()

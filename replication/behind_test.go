@@ -42,7 +42,7 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: cutOff{behind}, Registry: reg, Primary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: cutOff{behind}, Registry: reg, AlwaysPrimary: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

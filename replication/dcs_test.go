@@ -36,7 +36,7 @@ type dc struct {
 	store resource.Backend
 
 	mu      sync.Mutex
-	primacy *Primacy
+	primacy *PrimaryManager
 	source  *Source
 	cc      *grpc.ClientConn
 	named   map[string]string // of servers besides
@@ -66,9 +66,9 @@ func (x *dc) start(primary string) {
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPrimacy(PrimacyConfig{
-		DC: x.name, Configured: primary, Backend: x.store, Registry: reg, Ways: (&ways{}).Changed, Logger: quiet,
-		Named: func() (map[string]string, []string) {
+	p, err := NewPrimaryManager(PrimaryManagerConfig{
+		DC: x.name, ConfiguredPrimary: primary, Backend: x.store, Registry: reg, PathsChanged: (&ways{}).Changed, Logger: quiet,
+		ServerSettings: func() (map[string]string, []string) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			named := maps.Clone(x.named)
@@ -78,7 +78,7 @@ func (x *dc) start(primary string) {
 			named["srv1"] = primary
 			return named, nil
 		},
-		NamedChanged: func() <-chan struct{} { x.mu.Lock(); defer x.mu.Unlock(); return x.changed },
+		SettingsChanged: func() <-chan struct{} { x.mu.Lock(); defer x.mu.Unlock(); return x.changed },
 		Connect: func(name string) (pb.ReplicationServiceClient, error) {
 			to := x.in.get(name)
 			if to == nil {
@@ -100,18 +100,18 @@ func (x *dc) start(primary string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, Primacy: p, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, PrimaryManager: p, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := grpc.NewServer()
 	pb.RegisterReplicationServiceServer(srv, src)
 	ln, stopServing := serve(t, srv)
-	stopSource, stopLeading := run(t, src.Run), run(t, p.Lead)
+	stopSource, stopLeading := run(t, src.Run), run(t, p.RunLeader)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.primacy, x.source, x.cc = p, src, connect(t, ln)
-	x.relead = func() { stopLeading(); stopLeading = run(t, p.Lead) }
+	x.relead = func() { stopLeading(); stopLeading = run(t, p.RunLeader) }
 	x.stop = func() {
 		x.mu.Lock()
 		x.cc = nil
@@ -137,7 +137,7 @@ func (x *dc) until(what string, done func() bool) {
 	x.in.t.Helper()
 	until(x.in.t, x.store, func() error {
 		if !done() {
-			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.mark(), x.primacy.Waits())
+			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.mark(), x.primacy.PendingReason())
 		}
 		return nil
 	})

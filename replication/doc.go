@@ -42,8 +42,8 @@
 //
 // # Which datacenter is the primary
 //
-// Primacy says. It is a record of each datacenter's own store, whose federated records it has, and not what one server is
-// configured with: its leader changes it (Primacy.Lead) when all living servers of the datacenter are configured with another primary.
+// PrimaryManager says. It is a record of each datacenter's own store, whose federated records it has, and not what one server is
+// configured with: its leader changes it (PrimaryManager.Lead) when all living servers of the datacenter are configured with another primary.
 // The old primary hands over, and writes nothing from then on; the new one follows it until it has the last of its records, or until
 // it has not answered for 20 s, and makes the copies its own; others follow the old one until the new one can be followed. Only who owns
 // its records can be followed, so that no two follow each other. Indexes of two primaries have nothing to do with each other: the first
@@ -56,6 +56,6 @@
 //
 // # Goroutines
 //
-// AntiEntropy.Run and Primacy.Lead, which runs the Follower, belong under leadership and join all they start. Source.Run belongs to every server;
+// AntiEntropy.Run and PrimaryManager.Lead, which runs the Follower, belong under leadership and join all they start. Source.Run belongs to every server;
 // Source.Follow runs in its call.
 package replication

@@ -54,7 +54,7 @@ func TestFollow(t *testing.T) {
 	if _, err := secondary.Read(t.Context(), resource.Eventual, resource.ID(localType, "a")); !errors.Is(err, resource.ErrNotFound) {
 		t.Errorf("the primary's local record came: %v", err)
 	}
-	types, err := f.Types(t.Context())
+	types, err := f.TypeStatuses(t.Context())
 	if err != nil || len(types) != 3 || types[0].Type != "test/v1/Doc" || types[0].Records != 1501 || types[0].Primary != 1500 || !types[0].Known || types[0].Bytes == 0 {
 		t.Errorf("types: %+v, %v", types, err)
 	}
@@ -137,7 +137,7 @@ func TestGroupVersions(t *testing.T) {
 	f = p.follower(t, old, doc2Type, siteType)
 	run(t, f.Run)
 	until(t, old, func() error {
-		types, err := f.Types(t.Context())
+		types, err := f.TypeStatuses(t.Context())
 		if err != nil || len(types) != 3 || types[1].Unknown != 1 || types[1].Primary != 2 || types[1].Records != 1 ||
 			types[0].Type != "test/Site" || types[0].Known || types[0].Unknown != 1 {
 			return fmt.Errorf("types: %+v, %v", types, err)
@@ -234,7 +234,7 @@ func TestFollowRecoversWhenTheWayChanges(t *testing.T) {
 	w := &ways{}
 	reachable, tries := make(chan struct{}), make(chan struct{}, 100)
 	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t), Ways: w.Changed, Logger: quiet,
+		Backend: secondary, Registry: registry(t), PathsChanged: w.Changed, Logger: quiet,
 		Connect: func() (pb.ReplicationServiceClient, error) {
 			var client pb.ReplicationServiceClient
 			err := errors.New("no way")

@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// FollowerConfig configures a Follower. All is required but Primacy.
+// FollowerConfig configures a Follower. All is required but PrimaryManager.
 type FollowerConfig struct {
 	Backend resource.Backend
 	// Registry has the types: the federated ones, as they are when the Follower is made, are followed.
@@ -26,10 +26,10 @@ type FollowerConfig struct {
 	// Connect returns a client of any server of the primary.
 	Connect func() (pb.ReplicationServiceClient, error)
 	// Ways returns a channel that is closed when the way to the primary may have changed.
-	Ways   func() <-chan struct{}
-	Logger *slog.Logger
-	// Primacy says whether the copies here may be of another primary, and is told when they are not. Nil: they never are.
-	Primacy *Primacy
+	PathsChanged func() <-chan struct{}
+	Logger       *slog.Logger
+	// PrimaryManager says whether the copies here may be of another primary, and is told when they are not. Nil: they never are.
+	PrimaryManager *PrimaryManager
 }
 
 // Follower keeps copies of the primary's federated records.
@@ -42,7 +42,7 @@ type Follower struct {
 	position *pb.FollowPosition // what is stored; Run's alone. Nil: not known
 
 	mu     sync.Mutex
-	status DownwardStatus
+	status FollowerStatus
 	kinds  map[kind]*kindStatus
 	anew   bool      // status.Index is of before a comparison
 	level  time.Time // when the copies last were level with the primary
@@ -55,7 +55,7 @@ const silence = 2*SourceHeartbeat + SourceHeartbeat/2
 
 // NewFollower checks cfg.
 func NewFollower(cfg FollowerConfig) (*Follower, error) {
-	if cfg.Backend == nil || cfg.Registry == nil || cfg.Connect == nil || cfg.Ways == nil || cfg.Logger == nil {
+	if cfg.Backend == nil || cfg.Registry == nil || cfg.Connect == nil || cfg.PathsChanged == nil || cfg.Logger == nil {
 		return nil, errors.New("replication: every field of FollowerConfig is required")
 	}
 	f := &Follower{cfg: cfg, known: map[string]bool{}, kinds: map[kind]*kindStatus{}}
@@ -75,7 +75,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	var retry backoff
 	failing := false
 	for {
-		ways := f.cfg.Ways()
+		ways := f.cfg.PathsChanged()
 		began := time.Now()
 		err := f.follow(ctx)
 		f.note(err)
@@ -124,7 +124,7 @@ func (f *Follower) follow(ctx context.Context) error {
 		return err
 	}
 	t := &talk{f: f, stream: stream, alive: func() { watchdog.Reset(silence) }}
-	if f.cfg.Primacy != nil && f.cfg.Primacy.fresh() {
+	if f.cfg.PrimaryManager != nil && f.cfg.PrimaryManager.fresh() {
 		t.fresh, f.position = true, nil
 	}
 	if err := t.hello(ctx); err != nil {

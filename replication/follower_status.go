@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// DownwardStatus tells how following goes.
-type DownwardStatus struct {
+// FollowerStatus tells how following goes.
+type FollowerStatus struct {
 	Connected bool
 	// LastContact is when the primary last said anything: its stream carries a sign of life every SourceHeartbeat.
 	LastContact time.Time
@@ -58,7 +58,7 @@ type kindStatus struct {
 func (k kind) String() string { return k.group + "/" + k.name }
 
 // Status returns how it goes. LastError is nil after a success.
-func (f *Follower) Status() DownwardStatus {
+func (f *Follower) Status() FollowerStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status
@@ -66,7 +66,7 @@ func (f *Follower) Status() DownwardStatus {
 
 // Types returns how it goes with each type, ordered by name: those that are federated here, and those that the primary has
 // besides. It counts the copies.
-func (f *Follower) Types(ctx context.Context) ([]TypeStatus, error) {
+func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
 	records, highest := map[kind]uint64{}, map[kind]uint64{}
 	for _, k := range f.order {
 		all, _, err := f.cfg.Backend.List(ctx, resource.Eventual, k.everywhere())
@@ -97,7 +97,7 @@ func (f *Follower) Types(ctx context.Context) ([]TypeStatus, error) {
 
 // Highest is the highest index of the primary that a copy here has: how far they are, also when the primary was not heard of since
 // the start. 0 also when the store is closed. It reads all copies.
-func (f *Follower) Highest() (index uint64) {
+func (f *Follower) HighestIndex() (index uint64) {
 	for _, k := range f.order {
 		all, _, err := f.cfg.Backend.List(context.Background(), resource.Eventual, k.everywhere()) // of the own memory
 		if err != nil {

@@ -43,10 +43,10 @@ func newFollowing(s *Source, stream grpc.BidiStreamingServer[pb.FollowRequest, p
 func (f *following) run(hello *pb.FollowHello) error {
 	next, resumed := f.s.log.find(hello.GetPosition())
 	begin := &pb.FollowBegin{Resumed: resumed}
-	if f.s.cfg.Primacy != nil {
-		begin.HandedTo = f.s.cfg.Primacy.handedTo()
+	if f.s.cfg.PrimaryManager != nil {
+		begin.HandedTo = f.s.cfg.PrimaryManager.handedTo()
 	}
-	if len(hello.GetTypes()) == 0 { // a question: whether there is something to follow (Primacy.ask)
+	if len(hello.GetTypes()) == 0 { // a question: whether there is something to follow (PrimaryManager.ask)
 		return f.send(&pb.FollowResponse{Begin: begin})
 	}
 	for _, k := range f.s.kinds {

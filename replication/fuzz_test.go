@@ -70,7 +70,7 @@ func FuzzSource(f *testing.F) {
 	f.Add(script(hello, last, details))
 	store := memory.New()
 	fill(f, store, 50)
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), Primary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), AlwaysPrimary: true, Logger: quiet})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func FuzzFollower(f *testing.F) {
 		if now, err := secondary.Read(t.Context(), resource.Eventual, local.Id); err != nil || now.Version != local.Version {
 			t.Errorf("the local record: %v, %v", now, err)
 		}
-		if _, err := fl.Types(t.Context()); err != nil {
+		if _, err := fl.TypeStatuses(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -16,13 +16,13 @@ import (
 // Guard is b, of the same store, for those who write federated records here as a primary does: what Writable says is true when such a
 // commit is applied, and not only when it is asked, however long it takes between. Else it fails, with resource.ErrFederated, and
 // nothing was written. Without it, what has been acknowledged late would be unknown to the primary after this one.
-func (p *Primacy) Guard(b resource.Backend) resource.Backend {
+func (p *PrimaryManager) Fenced(b resource.Backend) resource.Backend {
 	return guard{Backend: b, primacy: p}
 }
 
 type guard struct {
 	resource.Backend
-	primacy *Primacy
+	primacy *PrimaryManager
 }
 
 // Commit implements resource.Backend.
@@ -57,7 +57,7 @@ func (g guard) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 }
 
 // writes says whether ops have federated records of this datacenter's own.
-func (p *Primacy) writes(ops []*pb.Op) bool {
+func (p *PrimaryManager) writes(ops []*pb.Op) bool {
 	for _, op := range ops {
 		var id *pb.ID
 		switch o := op.GetOp().(type) {

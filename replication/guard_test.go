@@ -33,7 +33,7 @@ func TestGuard(t *testing.T) {
 	one := d.add("dc1", "dc1")
 	one.is("dc1")
 	write := func(store resource.Backend, name string) error {
-		stored, err := one.primacy.Guard(store).Commit(t.Context(), resource.PutOp(record(t, docType, name, "1"), ""))
+		stored, err := one.primacy.Fenced(store).Commit(t.Context(), resource.PutOp(record(t, docType, name, "1"), ""))
 		if err == nil && (len(stored) != 1 || stored[0].GetId().GetName() != name) {
 			t.Errorf("stored %v", stored)
 		}

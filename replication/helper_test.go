@@ -103,7 +103,7 @@ type primary struct {
 
 func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *primary {
 	t.Helper()
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), Primary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), AlwaysPrimary: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func connect(t testing.TB, ln *bufconn.Listener) *grpc.ClientConn {
 func follower(t testing.TB, secondary resource.Backend, to func() *grpc.ClientConn, without ...*pb.Type) *Follower {
 	t.Helper()
 	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t, without...), Ways: (&ways{}).Changed, Logger: quiet,
+		Backend: secondary, Registry: registry(t, without...), PathsChanged: (&ways{}).Changed, Logger: quiet,
 		Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(to()), nil },
 	})
 	if err != nil {

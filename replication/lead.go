@@ -29,7 +29,7 @@ const (
 //   - A secondary that is to be the primary follows the one before it until that has handed over, and it has all of it; or until it
 //     has not been heard of for takeOverAfter. Then the records become its own.
 //   - Any other follows the primary that it has until the new one is one.
-func (p *Primacy) Lead(ctx context.Context) error {
+func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 	began := time.Now()
 	for ctx.Err() == nil {
 		want := p.wanted(began)
@@ -48,21 +48,21 @@ func (p *Primacy) Lead(ctx context.Context) error {
 }
 
 // agreed is the primary that all living servers of this datacenter are configured with; empty: they differ.
-func (p *Primacy) agreed(began time.Time) string {
-	named, unknown := p.cfg.Named()
+func (p *PrimaryManager) agreed(began time.Time) string {
+	named, unknown := p.cfg.ServerSettings()
 	if len(unknown) > 0 && time.Since(began) < unknownFor {
 		return ""
 	}
 	for _, dc := range named {
-		if dc != p.cfg.Configured {
+		if dc != p.cfg.ConfiguredPrimary {
 			return ""
 		}
 	}
-	return p.cfg.Configured
+	return p.cfg.ConfiguredPrimary
 }
 
 // wanted is agreed. While the servers differ a secondary goes on as it is; nobody can say whether a primary is to stay one.
-func (p *Primacy) wanted(began time.Time) string {
+func (p *PrimaryManager) wanted(began time.Time) string {
 	want := p.agreed(began)
 	if of := p.mark().GetDatacenter(); want == "" && of != p.cfg.DC {
 		return of
@@ -71,14 +71,14 @@ func (p *Primacy) wanted(began time.Time) string {
 }
 
 // while runs f with a context that ends when holds does not any more, and joins it.
-func (p *Primacy) while(ctx context.Context, holds func() bool, f func(context.Context) error) error {
+func (p *PrimaryManager) while(ctx context.Context, holds func() bool, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
 		defer cancel()
-		for changed := p.cfg.NamedChanged(); holds(); changed = p.cfg.NamedChanged() {
+		for changed := p.cfg.SettingsChanged(); holds(); changed = p.cfg.SettingsChanged() {
 			if !p.pause(ctx, changed) {
 				return
 			}
@@ -91,7 +91,7 @@ func (p *Primacy) while(ctx context.Context, holds func() bool, f func(context.C
 }
 
 // pause waits for a change, or lookEvery. It says whether ctx lasts.
-func (p *Primacy) pause(ctx context.Context, changed <-chan struct{}) bool {
+func (p *PrimaryManager) pause(ctx context.Context, changed <-chan struct{}) bool {
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
 	select {
@@ -103,14 +103,14 @@ func (p *Primacy) pause(ctx context.Context, changed <-chan struct{}) bool {
 }
 
 // be does what is to be done as long as the primary is to be want; "" if nobody can say.
-func (p *Primacy) be(ctx context.Context, want string) error {
+func (p *PrimaryManager) be(ctx context.Context, want string) error {
 	m := p.mark()
 	switch of := m.GetDatacenter(); {
 	case want == "":
 		<-ctx.Done()
 		return nil
 	case want == of && of != p.cfg.DC:
-		if p.cfg.Configured != p.cfg.DC && m.GetUnanswered() != nil { // it is not to take over any more
+		if p.cfg.ConfiguredPrimary != p.cfg.DC && m.GetUnanswered() != nil { // it is not to take over any more
 			if err := p.note(ctx, 0); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func (p *Primacy) be(ctx context.Context, want string) error {
 }
 
 // follow follows a primary until ctx ends.
-func (p *Primacy) follow(ctx context.Context, dc string) error {
+func (p *PrimaryManager) follow(ctx context.Context, dc string) error {
 	p.mu.Lock()
 	p.target = dc
 	p.mu.Unlock()
@@ -145,7 +145,7 @@ func (p *Primacy) follow(ctx context.Context, dc string) error {
 }
 
 // behind follows dc beside what its caller does, until stop is called.
-func (p *Primacy) behind(ctx context.Context, dc string) (stop func()) {
+func (p *PrimaryManager) behind(ctx context.Context, dc string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = p.follow(ctx, dc) }) // it only ends with ctx
@@ -153,7 +153,7 @@ func (p *Primacy) behind(ctx context.Context, dc string) (stop func()) {
 }
 
 // change follows another primary than before, once that is one.
-func (p *Primacy) change(ctx context.Context, m *pb.Primary, want string) error {
+func (p *PrimaryManager) change(ctx context.Context, m *pb.Primary, want string) error {
 	of, stop := m.GetDatacenter(), func() {}
 	defer func() { stop() }()
 	if of == p.cfg.DC {
@@ -167,7 +167,7 @@ func (p *Primacy) change(ctx context.Context, m *pb.Primary, want string) error 
 		stop = p.behind(ctx, of)
 	}
 	for {
-		ways := p.cfg.Ways()
+		ways := p.cfg.PathsChanged()
 		_, err := p.ask(ctx, want)
 		if err == nil {
 			break
@@ -183,7 +183,7 @@ func (p *Primacy) change(ctx context.Context, m *pb.Primary, want string) error 
 }
 
 // ask asks any server of a datacenter whether it can be followed, and to whom it has handed over.
-func (p *Primacy) ask(ctx context.Context, dc string) (handedTo string, err error) {
+func (p *PrimaryManager) ask(ctx context.Context, dc string) (handedTo string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	client, err := p.cfg.Connect(dc)
@@ -205,8 +205,8 @@ func (p *Primacy) ask(ctx context.Context, dc string) (handedTo string, err erro
 	return got.GetBegin().GetHandedTo(), err
 }
 
-// IsPrimary asks any server of a datacenter whether that is a primary.
-func (p *Primacy) IsPrimary(ctx context.Context, dc string) bool {
+// ProbePrimary asks any server of a datacenter whether that is a primary.
+func (p *PrimaryManager) ProbePrimary(ctx context.Context, dc string) bool {
 	_, err := p.ask(ctx, dc)
 	return err == nil
 }

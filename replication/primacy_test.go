@@ -36,7 +36,7 @@ func TestPrimacyMoves(t *testing.T) {
 				x := map[rune]*dc{'1': one, '2': two, '3': three}[which]
 				x.restart("dc2")
 				if x == two && order[0] == '2' {
-					two.until("waiting", func() bool { return strings.Contains(two.primacy.Waits(), "dc1 still is") })
+					two.until("waiting", func() bool { return strings.Contains(two.primacy.PendingReason(), "dc1 still is") })
 					if err := two.primacy.Writable(); err == nil || one.primacy.Writable() != nil {
 						t.Errorf("before dc1 has handed over: dc2 %v, dc1 %v", err, one.primacy.Writable())
 					}
@@ -83,7 +83,7 @@ func TestPrimacyLost(t *testing.T) {
 	put(t, two.store, docType, "new", "1")
 
 	one.start("dc1")
-	one.until("known for a primary", func() bool { return two.primacy.IsPrimary(t.Context(), "dc1") })
+	one.until("known for a primary", func() bool { return two.primacy.ProbePrimary(t.Context(), "dc1") })
 	if one.primacy.Writable() != nil || two.primacy.Writable() != nil {
 		t.Error("two primaries, of which one does not write")
 	}
@@ -93,7 +93,7 @@ func TestPrimacyLost(t *testing.T) {
 	if _, err := one.store.Read(t.Context(), resource.Eventual, record(t, docType, "alone", "").Id); !errors.Is(err, resource.ErrNotFound) {
 		t.Errorf("what only the old primary had: %v", err)
 	}
-	if two.primacy.IsPrimary(t.Context(), "dc1") {
+	if two.primacy.ProbePrimary(t.Context(), "dc1") {
 		t.Error("a secondary can be followed")
 	}
 }
@@ -154,8 +154,8 @@ func TestServersDiffer(t *testing.T) {
 	two.others(map[string]string{"srv2": "dc2"})
 	put(t, one.store, docType, "a", "2")
 	untilSame(t, one.store, two.store)
-	if one.primacy.Of() != "dc1" || two.primacy.Of() != "dc1" {
-		t.Errorf("the primary is %s and %s", one.primacy.Of(), two.primacy.Of())
+	if one.primacy.PrimaryDC() != "dc1" || two.primacy.PrimaryDC() != "dc1" {
+		t.Errorf("the primary is %s and %s", one.primacy.PrimaryDC(), two.primacy.PrimaryDC())
 	}
 	one.others(map[string]string{"srv2": "dc2"})
 	one.until("handed over", func() bool { return one.primacy.mark().GetHandedTo() == "dc2" })
@@ -239,7 +239,7 @@ func TestAdopt(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	store := memory.New()
 	ask := func(configured string, m *pb.Primary) error {
-		p := &Primacy{cfg: PrimacyConfig{DC: "dc2", Configured: configured, Backend: store}}
+		p := &PrimaryManager{cfg: PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: configured, Backend: store}}
 		if m != nil {
 			if err := p.set(context.Background(), m); err != nil {
 				t.Fatal(err)

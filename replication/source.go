@@ -31,9 +31,9 @@ type SourceConfig struct {
 	// Backend is where the records are; its strong reads see what other servers of this datacenter have acknowledged.
 	Backend  resource.Backend
 	Registry *resource.Registry
-	// Primacy says whether the records are this datacenter's own: only then they may be followed. Nil: Primary does, for good.
-	Primacy *Primacy
-	Primary bool
+	// PrimaryManager says whether the records are this datacenter's own: only then they may be followed. Nil: Primary does, for good.
+	PrimaryManager *PrimaryManager
+	AlwaysPrimary  bool
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 }
@@ -80,18 +80,18 @@ func (s *Source) Status() SourceStatus {
 
 // owns says whether the records are this datacenter's own.
 func (s *Source) owns() bool {
-	if s.cfg.Primacy != nil {
-		return s.cfg.Primacy.Owns()
+	if s.cfg.PrimaryManager != nil {
+		return s.cfg.PrimaryManager.IsPrimary()
 	}
-	return s.cfg.Primary
+	return s.cfg.AlwaysPrimary
 }
 
 // untilOwns returns when owns becomes what is said, or ctx ends.
 func (s *Source) untilOwns(ctx context.Context, owns bool) error {
-	if s.cfg.Primacy != nil {
-		return s.cfg.Primacy.until(ctx, func() bool { return s.owns() == owns })
+	if s.cfg.PrimaryManager != nil {
+		return s.cfg.PrimaryManager.until(ctx, func() bool { return s.owns() == owns })
 	}
-	if s.cfg.Primary != owns {
+	if s.cfg.AlwaysPrimary != owns {
 		<-ctx.Done()
 	}
 	return ctx.Err()
@@ -139,10 +139,10 @@ func (s *Source) refuses() error {
 	switch {
 	case s.owns():
 		return nil
-	case s.cfg.Primacy == nil:
+	case s.cfg.PrimaryManager == nil:
 		return status.Error(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here")
 	}
-	return s.cfg.Primacy.refuses()
+	return s.cfg.PrimaryManager.refuses()
 }
 
 // Follow implements pb.ReplicationServiceServer. It ends when the follower goes, or with ABORTED when that is too far behind or

@@ -21,7 +21,7 @@ const (
 )
 
 // takeOver makes this datacenter the primary in the place of the one in m.
-func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
+func (p *PrimaryManager) takeOver(ctx context.Context, m *pb.Primary) error {
 	old := m.GetDatacenter()
 	p.cfg.Logger.Info("this datacenter is to be the primary", "was", old)
 	stop := func() {}
@@ -29,7 +29,7 @@ func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
 	noted, follows := p.unanswered(m), false
 	heard := time.Now().Add(-noted)
 	for {
-		ways := p.cfg.Ways()
+		ways := p.cfg.PathsChanged()
 		to, err := p.ask(ctx, old)
 		if err == nil {
 			heard = time.Now()
@@ -45,7 +45,7 @@ func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
 			stop()
 			stop = func() {}
 			p.cfg.Logger.Warn("the former primary does not answer: what it acknowledged and nobody has copied here is not in the records", "was", old,
-				"index", p.follower.Highest(), "err", err)
+				"index", p.follower.HighestIndex(), "err", err)
 			return p.become(ctx, m)
 		case err != nil:
 			p.waitsFor("takes over from %s, which does not answer, in %v: %v", old, takeOverAfter-time.Since(heard).Round(time.Second), err)
@@ -69,12 +69,12 @@ func (p *Primacy) takeOver(ctx context.Context, m *pb.Primary) error {
 
 // unanswered is for how long the primary in m has not answered leaders before this one, of the time that this process has been there: after
 // a start of everything its gateways have as long as ever, whatever was noted before it.
-func (p *Primacy) unanswered(m *pb.Primary) time.Duration {
+func (p *PrimaryManager) unanswered(m *pb.Primary) time.Duration {
 	return min(m.GetUnanswered().AsDuration(), time.Since(p.started))
 }
 
 // note notes for how long the former primary has not answered.
-func (p *Primacy) note(ctx context.Context, unanswered time.Duration) error {
+func (p *PrimaryManager) note(ctx context.Context, unanswered time.Duration) error {
 	m := p.mark()
 	if m == nil {
 		return nil
@@ -86,7 +86,7 @@ func (p *Primacy) note(ctx context.Context, unanswered time.Duration) error {
 }
 
 // last gets all that the former primary has, which is all that there will be of it, and says whether it has.
-func (p *Primacy) last(ctx context.Context, old string) bool {
+func (p *PrimaryManager) last(ctx context.Context, old string) bool {
 	p.waitsFor("takes over from %s: copies the last of its records", old)
 	began := time.Now()
 	stop := p.behind(ctx, old)
@@ -104,7 +104,7 @@ func (p *Primacy) last(ctx context.Context, old string) bool {
 }
 
 // become makes the records here this datacenter's own, and says so.
-func (p *Primacy) become(ctx context.Context, m *pb.Primary) error {
+func (p *PrimaryManager) become(ctx context.Context, m *pb.Primary) error {
 	n, err := p.adopt(ctx)
 	if err != nil {
 		return err

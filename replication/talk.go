@@ -51,7 +51,7 @@ func (t *talk) send(m *pb.FollowRequest) error {
 func (t *talk) hello(ctx context.Context) error {
 	hello := &pb.FollowHello{Position: t.f.position}
 	if !t.fresh {
-		hello.Reached = max(t.f.Status().Index, t.f.Highest())
+		hello.Reached = max(t.f.Status().Index, t.f.HighestIndex())
 	}
 	for _, k := range t.f.order {
 		hello.Types = append(hello.Types, t.f.types[k]...)
@@ -116,7 +116,7 @@ func (t *talk) take(ctx context.Context, ms []*pb.FollowResponse) error {
 			t.f.met(begin.GetKinds())
 			t.f.began(begin)
 			if t.fresh {
-				if err := t.f.cfg.Primacy.accepted(ctx); err != nil {
+				if err := t.f.cfg.PrimaryManager.accepted(ctx); err != nil {
 					return err
 				}
 			}
@@ -144,7 +144,7 @@ func (t *talk) take(ctx context.Context, ms []*pb.FollowResponse) error {
 		t.f.cfg.Logger.Warn("written here while this datacenter was the primary, and not what the primary has: deleted, or replaced by the primary's",
 			"deleted", len(t.lost), "names", firstOf(t.lost), "replaced", len(t.replaced), "of", firstOf(t.replaced))
 	}
-	return t.f.cfg.Primacy.level(ctx)
+	return t.f.cfg.PrimaryManager.level(ctx)
 }
 
 // maxNamed bounds the names in one line of the log.

@@ -31,8 +31,8 @@ func newPair(t *testing.T) *pair {
 		cfg.PrimaryClient = func() (pb.ResourceServiceClient, error) { return p.via() }
 	})
 	p.primary.Store(false)
-	p.as(tlsutil.RoleCLI, "dc2")
-	p.there.as(tlsutil.RoleCLI, "dc2")
+	p.as(tlsutil.RoleOperator, "dc2")
+	p.there.as(tlsutil.RoleOperator, "dc2")
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })

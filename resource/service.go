@@ -109,7 +109,7 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 	own, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
 	switch {
-	case p.Role == tlsutil.RoleCLI, own && server, reads && (own || server):
+	case p.Role == tlsutil.RoleOperator, own && server, reads && (own || server):
 		return nil
 	case reads:
 		return fmt.Errorf("only servers and cli certificates may from outside datacenter %s", s.cfg.DC)

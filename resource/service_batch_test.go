@@ -41,7 +41,7 @@ func bare(t *testing.T, name, address string) *pb.Resource {
 func TestWriteAll(t *testing.T) {
 	b := memory.New()
 	defer b.Close()
-	who := &tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}
+	who := &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 	svc, ctx := newService(t, b, who), t.Context()
 
 	child := bare(t, "b", "192.0.2.2")
@@ -81,7 +81,7 @@ func TestWriteAll(t *testing.T) {
 	if err := svc.Allow(ctx, resource.VerbRead, nodeType); !errors.Is(err, resource.ErrDenied) {
 		t.Errorf("another datacenter's client's read: %v", err)
 	}
-	*who = tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}
+	*who = tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 	if all, _, err := b.List(ctx, resource.Strong, resource.Query{Type: nodeType}); err != nil || len(all) != 2 {
 		t.Errorf("after what failed there are %d nodes, %v", len(all), err)
 	}

@@ -141,12 +141,12 @@ func TestForwardRefusals(t *testing.T) {
 	p.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
 	p.as(tlsutil.RoleClient, "dc2")
 	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "only cli certificates, and servers of datacenter dc2, may")
-	p.as(tlsutil.RoleCLI, "dc2")
+	p.as(tlsutil.RoleOperator, "dc2")
 	p.there.as(tlsutil.RoleServer, "dc2")
 	p.fails(fed(t, "dc7", "gw1"), codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
 	_, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")})
 	p.check(err, codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
-	p.there.as(tlsutil.RoleCLI, "dc2")
+	p.there.as(tlsutil.RoleOperator, "dc2")
 	if dry, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")}); err != nil || dry.Resource == nil {
 		t.Errorf("a dry run: %v, %v", dry, err)
 	}

@@ -27,9 +27,9 @@ func TestServicePeers(t *testing.T) {
 		dc          string
 		read, write bool
 	}{
-		{tlsutil.RoleServer, "dc1", true, true}, {tlsutil.RoleCLI, "dc1", true, true},
+		{tlsutil.RoleServer, "dc1", true, true}, {tlsutil.RoleOperator, "dc1", true, true},
 		{tlsutil.RoleGateway, "dc1", true, false}, {tlsutil.RoleClient, "dc1", true, false},
-		{tlsutil.RoleServer, "dc2", true, false}, {tlsutil.RoleCLI, "dc2", true, true},
+		{tlsutil.RoleServer, "dc2", true, false}, {tlsutil.RoleOperator, "dc2", true, true},
 		{tlsutil.RoleGateway, "dc2", false, false}, {tlsutil.RoleClient, "dc2", false, false},
 	} {
 		g.as(tc.role, tc.dc)

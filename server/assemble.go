@@ -53,18 +53,18 @@ type parts struct {
 	resources *resource.Service
 
 	// the upper group
-	keys        *gossip.Keyring // nil: gossip is not encrypted
+	keys        *gossip.KeyringStore // nil: gossip is not encrypted
 	lan, wan    *gossip.Pool
 	keyring     *keyring
-	addressBook *federation.AddressBook
+	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
-	hinter      *federation.Hinter
+	hinter      *federation.GatewayTagger
 	group       *group
 	gateways    *catalog.Gateways
 	reports     *catalog.TTLMonitor
 	antiEntropy *replication.AntiEntropy
-	primacy     *replication.Primacy
-	disputes    *federation.Disputes
+	primacy     *replication.PrimaryManager
+	disputes    *federation.PrimaryConflicts
 	rivals      rivals
 	followed    *replication.Source // of use in the primary
 	grpc        *grpc.Server

@@ -53,26 +53,26 @@ func (p *parts) buildPools() (err error) {
 			}
 			return nil
 		},
-		Keys: p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
+		Keyring: p.keys, AcceptPlaintext: p.cfg.GossipAcceptPlain, SendPlaintext: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "lan"),
 	})
 	if err != nil {
 		return err
 	}
-	p.disputes = federation.NewDisputes(p.cfg.DC, p.cfg.PrimaryDC, p.logger)
+	p.disputes = federation.NewPrimaryConflicts(p.cfg.DC, p.cfg.PrimaryDC, p.logger)
 	wanTags := p.tags()
 	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
 	p.wan, err = gossip.New(gossip.Config{
 		Kind: gossip.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
-		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Note), Group: federation.DatacenterOf,
-		Keys: p.keys, AcceptPlain: p.cfg.GossipAcceptPlain, SendPlain: p.cfg.GossipSendPlain,
+		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Record), GroupOf: federation.DatacenterOf,
+		Keyring: p.keys, AcceptPlaintext: p.cfg.GossipAcceptPlain, SendPlaintext: p.cfg.GossipSendPlain,
 		Logger: p.logger.With("pool", "wan"),
 	})
 	if err != nil {
 		return err
 	}
-	p.hinter, err = federation.NewHinter(federation.HinterConfig{Backend: p.store, WAN: p.wan, Tags: wanTags, Logger: p.logger})
+	p.hinter, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: p.store, WAN: p.wan, Tags: wanTags, Logger: p.logger})
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (p *parts) tags() map[string]string {
 
 func (p *parts) buildRecords() (err error) {
 	p.caughtUp = make(chan struct{})
-	p.addressBook, err = federation.NewAddressBook(federation.AddressBookConfig{
+	p.addressBook, err = federation.NewAddressBookUpdater(federation.AddressBookUpdaterConfig{
 		DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Domain: p.cfg.Domain, PrimaryGateways: p.cfg.PrimaryGateways,
 		Backend: p.store, LAN: p.lan, WAN: p.wan, Ready: p.caughtUp, File: filepath.Join(p.cfg.DataDir, "addresses.json"),
 		Book: p.book, Paths: p.dialer.Paths, Logger: p.logger,
@@ -104,7 +104,7 @@ func (p *parts) buildRecords() (err error) {
 		return err
 	}
 	p.joiner, err = federation.NewJoiner(federation.JoinerConfig{
-		DC: p.cfg.DC, Node: p.cfg.Node, LAN: p.lan, WAN: p.wan, Book: p.book, Reach: p.reach, Logger: p.logger,
+		DC: p.cfg.DC, Node: p.cfg.Node, LAN: p.lan, WAN: p.wan, Book: p.book, WaitReachable: p.reach, Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -113,9 +113,9 @@ func (p *parts) buildRecords() (err error) {
 	if err != nil {
 		return err
 	}
-	p.primacy, err = replication.NewPrimacy(replication.PrimacyConfig{
-		DC: p.cfg.DC, Configured: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
-		Named: p.primaries, NamedChanged: p.lan.Changed, Ways: p.book.Changed, Logger: p.logger,
+	p.primacy, err = replication.NewPrimaryManager(replication.PrimaryManagerConfig{
+		DC: p.cfg.DC, ConfiguredPrimary: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
+		ServerSettings: p.primaries, SettingsChanged: p.lan.Changed, PathsChanged: p.book.Changed, Logger: p.logger,
 		Connect: func(dc string) (pb.ReplicationServiceClient, error) {
 			return pb.NewReplicationServiceClient(p.conns.far(dc)), nil
 		},
@@ -124,7 +124,7 @@ func (p *parts) buildRecords() (err error) {
 		return err
 	}
 	p.antiEntropy, err = replication.NewAntiEntropy(replication.AntiEntropyConfig{
-		DC: p.cfg.DC, Backend: p.store, Apply: p.apply, Ways: p.book.Changed, Logger: p.logger,
+		DC: p.cfg.DC, Backend: p.store, Apply: p.apply, PathsChanged: p.book.Changed, Logger: p.logger,
 	})
 	return err
 }
@@ -142,14 +142,14 @@ func (p *parts) reach(ctx context.Context, dc string) error {
 
 // apply has the own federation state written in the primary.
 func (p *parts) apply(ctx context.Context, s *pb.FederationState) error {
-	if p.primacy.Of() == p.cfg.DC {
+	if p.primacy.PrimaryDC() == p.cfg.DC {
 		if err := p.primacy.Writable(); err != nil {
 			return err
 		}
-		_, _, err := federation.Upsert(ctx, p.primacy.Guard(p.store), s)
+		_, _, err := federation.Upsert(ctx, p.primacy.Fenced(p.store), s)
 		return err
 	}
-	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.Of())).Apply(ctx, &pb.ApplyFederationStateRequest{
+	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.PrimaryDC())).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
 	}, grpc.WaitForReady(true))
 	return err
@@ -164,7 +164,7 @@ func (p *parts) buildGRPC() error {
 		turns: &turns{dc: p.cfg.DC},
 	}
 	fed, err := federation.NewService(federation.ServiceConfig{
-		Backend: p.primacy.Guard(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
+		Backend: p.primacy.Fenced(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
 		Alive: p.datacenterAlive,
 		Ask: func(dc string) (pb.FederationServiceClient, error) {
 			if _, known := p.book.Load().Paths[dc]; !known {
@@ -187,7 +187,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.resources, err = resource.NewService(resource.ServiceConfig{
-		Backend: p.primacy.Guard(p.routed), Registry: p.registry, Peer: peerFrom,
+		Backend: p.primacy.Fenced(p.routed), Registry: p.registry, Peer: peerFrom,
 		Primary: func() bool { return p.primacy.Writable() == nil },
 		DC:      p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Logger: p.logger,
 		PrimaryClient: p.recordsOfPrimary,
@@ -196,14 +196,14 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.followed, err = replication.NewSource(replication.SourceConfig{
-		Backend: p.routed, Registry: p.registry, Primacy: p.primacy, Logger: p.logger,
+		Backend: p.routed, Registry: p.registry, PrimaryManager: p.primacy, Logger: p.logger,
 	})
 	if err != nil {
 		return err
 	}
 	p.grpc = grpc.NewServer(
-		grpc.Creds(api.Handshaken()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(unsentCodec{resource.Codec()}),
-		grpc.ReadBufferSize(api.ReadBuffer), grpc.StaticStreamWindowSize(api.Window), grpc.StaticConnWindowSize(api.Window),
+		grpc.Creds(api.EstablishedTLS()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(unsentCodec{resource.Codec()}),
+		grpc.ReadBufferSize(api.ReadBufferSize), grpc.StaticStreamWindowSize(api.InitialWindowSize), grpc.StaticConnWindowSize(api.InitialWindowSize),
 		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
 		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls), grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),

@@ -101,7 +101,7 @@ func leaderAt(t testing.TB, url string) string {
 func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
 	id := ca.Identity(t, role, node, dc)
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
 	})
 	if err != nil {
@@ -148,7 +148,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 	if err := apply(connect(t, follower, tlsutil.RoleServer, "srv1", "dc3"), upsert, "dc3", "server/dc2/srv1"); err != nil {
 		t.Errorf("a server of dc3 writes its own state at a follower: %v", err)
 	}
-	if err := apply(connect(t, follower, tlsutil.RoleCLI, "cli", "dc2"), del, "dc3", ""); err != nil {
+	if err := apply(connect(t, follower, tlsutil.RoleOperator, "cli", "dc2"), del, "dc3", ""); err != nil {
 		t.Errorf("an operator deletes a state at a follower: %v", err)
 	}
 
@@ -158,7 +158,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 		&pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := pb.NewResourceServiceClient(connect(t, addrs[leader], tlsutil.RoleCLI, "cli", "dc1")).List(ctx,
+	list, err := pb.NewResourceServiceClient(connect(t, addrs[leader], tlsutil.RoleOperator, "cli", "dc1")).List(ctx,
 		&pb.ListRequest{Type: &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}})
 	if err != nil || len(list.Resources) != 1 || list.Resources[0].Id.Name != "gw7" {
 		t.Errorf("registered: %v, %v", list.GetResources(), err)

@@ -46,7 +46,7 @@ func (r *callRoom) most(p tlsutil.Peer) int {
 	switch {
 	case p.Role == tlsutil.RoleServer && p.DC == r.dc:
 		return math.MaxInt
-	case p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleCLI:
+	case p.Role == tlsutil.RoleServer, p.Role == tlsutil.RoleOperator:
 		return maxManyCalls
 	}
 	return maxPeerCalls
@@ -63,7 +63,7 @@ func (r *callRoom) tap(ctx context.Context, info *tap.Info) (context.Context, er
 	if len(tls.State.PeerCertificates) == 0 {
 		return ctx, nil
 	}
-	p, err := tlsutil.PeerOf(tls.State.PeerCertificates[0], r.domain)
+	p, err := tlsutil.PeerFromCert(tls.State.PeerCertificates[0], r.domain)
 	if err != nil {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
 	}

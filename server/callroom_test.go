@@ -42,11 +42,11 @@ func until(t testing.TB, ok func() bool) {
 func TestMostCalls(t *testing.T) {
 	r := newCallRoom("dc1", tlsutil.DefaultDomain, nil)
 	for p, want := range map[tlsutil.Peer]int{
-		{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}: math.MaxInt,
-		{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}: maxManyCalls,
-		{Role: tlsutil.RoleCLI, Node: "joe", DC: "dc1"}:     maxManyCalls,
-		{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}: maxPeerCalls,
-		{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}: maxPeerCalls,
+		{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}:  math.MaxInt,
+		{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}:  maxManyCalls,
+		{Role: tlsutil.RoleOperator, Node: "joe", DC: "dc1"}: maxManyCalls,
+		{Role: tlsutil.RoleClient, Node: "web1", DC: "dc1"}:  maxPeerCalls,
+		{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}:  maxPeerCalls,
 	} {
 		if got := r.most(p); got != want {
 			t.Errorf("%v: %d calls, want %d", p, got, want)
@@ -60,7 +60,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)
 	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", wanfed.ProtoGRPC)}).DialContext(ctx, "tcp", g.addrs.Server)
 	})
 	if err != nil {
@@ -98,7 +98,7 @@ func TestCallsOfOnePeerAreBounded(t *testing.T) {
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)
 	connect := func(id *tlsutil.Identity) *grpc.ClientConn {
-		cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", wanfed.ProtoGRPC)}).DialContext(ctx, "tcp", g.addrs.Server)
 		})
 		if err != nil {

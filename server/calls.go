@@ -59,7 +59,7 @@ type calls struct {
 
 // peerFrom returns who calls: the effective peer that the interceptors found.
 func peerFrom(ctx context.Context) (tlsutil.Peer, error) {
-	if p, ok := tlsutil.PeerFrom(ctx); ok {
+	if p, ok := tlsutil.PeerFromContext(ctx); ok {
 		return p, nil
 	}
 	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
@@ -76,7 +76,7 @@ func (c *calls) identify(ctx context.Context, r rule) (p tlsutil.Peer, forwarded
 	if !ok || len(info.State.PeerCertificates) == 0 {
 		return p, false, status.Error(codes.Unauthenticated, "call without a verified certificate")
 	}
-	p, err = tlsutil.PeerOf(info.State.PeerCertificates[0], c.domain)
+	p, err = tlsutil.PeerFromCert(info.State.PeerCertificates[0], c.domain)
 	if err != nil {
 		return p, false, status.Error(codes.Unauthenticated, err.Error())
 	}

@@ -30,7 +30,7 @@ type Config struct {
 	GossipAcceptPlain, GossipSendPlain bool
 
 	// PrimaryDC owns the federated records. Default: DC, that is, this datacenter is the primary. When all living servers of a datacenter
-	// name another one than before, their leader sees to the change: see replication.Primacy.
+	// name another one than before, their leader sees to the change: see replication.PrimaryManager.
 	PrimaryDC        string
 	primaryByDefault bool // it was left empty
 	// PrimaryGateways are WAN addresses (host:port; IPv4, [IPv6] or DNS name) of the primary's gateways. A secondary needs

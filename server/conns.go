@@ -90,7 +90,7 @@ func (c *conns) addLocked(key connKey) (*conn, error) {
 		idle = 0 // never
 	}
 	var err error
-	cc.ClientConn, err = api.Connect(func(ctx context.Context) (nc net.Conn, err error) {
+	cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (nc net.Conn, err error) {
 		err = c.redial.do(ctx, key, func(ctx context.Context) (err error) {
 			nc, err = c.dial(ctx, cc)
 			return err

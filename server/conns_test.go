@@ -42,7 +42,7 @@ func TestLostDatacenters(t *testing.T) {
 		t.Errorf("dc2 is back: %v", got)
 	}
 	<-news
-	if now, _ := c.contacts(); now["dc2"].Lost || now["dc2"].Regained != 1 || !now["dc3"].Lost {
+	if now, _ := c.contacts(); now["dc2"].Unreachable || now["dc2"].Recoveries != 1 || !now["dc3"].Unreachable {
 		t.Errorf("contacts: %+v", now)
 	}
 	// A dial that fails says the same, whatever ways are thought to work.
@@ -58,7 +58,7 @@ func TestGivenUpWhileDialed(t *testing.T) {
 		c, cc := &conns{}, &conn{}
 		cc.life, cc.end = context.WithCancel(t.Context())
 		var err error
-		cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
+		cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			<-ctx.Done() // into a black hole
 			return nil, ctx.Err()
 		})

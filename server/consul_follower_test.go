@@ -19,7 +19,7 @@ import (
 func TestConsulClientAtFollowers(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	_, urls, leader := startThreeHTTP(t, ca)
-	joe := ca.Files(t, tlsutil.RoleCLI, "joe", "dc1")
+	joe := ca.Files(t, tlsutil.RoleOperator, "joe", "dc1")
 	var clients []*consul.Client
 	for _, url := range urls {
 		clients = append(clients, consulClient(t, &consul.Config{Address: strings.TrimPrefix(url, "http://"), Scheme: "https", TLSConfig: consul.TLSConfig{

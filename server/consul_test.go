@@ -53,7 +53,7 @@ func newConsulLab(t *testing.T) *consulLab {
 	gateway("dc2", a2)
 	untilFederated(t, a1.HTTP, a2.HTTP)
 
-	joe, addr := issue(tlsutil.RoleCLI, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
+	joe, addr := issue(tlsutil.RoleOperator, "dc1", "joe"), strings.TrimPrefix(a1.HTTP, "http://")
 	return &consulLab{
 		writer: consulClient(t, &consul.Config{Address: addr, Scheme: "https", TLSConfig: consul.TLSConfig{
 			CAFile: joe.CA, CertFile: joe.Cert, KeyFile: joe.Key,

@@ -76,7 +76,7 @@ func TestEager(t *testing.T) {
 	}})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(shyListener{ln}) }()
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "tcp", ln.Addr().String())
 		if err != nil {

@@ -131,7 +131,7 @@ func (g *target) alive(ctx context.Context) error {
 	if leader, err := c.Leader(ctx, api.QueryOptions{}); err != nil || leader != g.addrs.Server {
 		return fmt.Errorf("leader is %q, %v", leader, err)
 	}
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, wanfed.ProtoGRPC) })
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, wanfed.ProtoGRPC) })
 	if err != nil {
 		return err
 	}

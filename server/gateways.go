@@ -21,7 +21,7 @@ import (
 type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
-	book     *federation.AddressBook
+	book     *federation.AddressBookUpdater
 }
 
 func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {

@@ -31,10 +31,10 @@ func hopsStatus(paths []wanfed.PathStatus, origins map[string]federation.Origin,
 			Sources: origins[p.Addr].Sources,
 		}
 		if p.SmoothedRTT > 0 {
-			h.RTT = api.Seconds(p.SmoothedRTT)
+			h.RTT = api.SecondsPtr(p.SmoothedRTT)
 		}
 		if at := origins[p.Addr].At; !at.IsZero() {
-			h.KnowledgeAge = api.Seconds(now.Sub(at))
+			h.KnowledgeAge = api.SecondsPtr(now.Sub(at))
 		}
 		out = append(out, h)
 	}

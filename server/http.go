@@ -21,5 +21,5 @@ func (p *parts) httpPeer(r *http.Request) (tlsutil.Peer, error) {
 	if r.TLS == nil {
 		return tlsutil.Peer{Role: tlsutil.RoleClient, Node: loopback, DC: p.cfg.DC}, nil
 	}
-	return tlsutil.PeerOf(r.TLS.PeerCertificates[0], p.cfg.Domain) // the mux demands one
+	return tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], p.cfg.Domain) // the mux demands one
 }

@@ -29,7 +29,7 @@ import (
 type keyring struct {
 	pb.UnimplementedKeyringServiceServer
 	cfg    Config
-	keys   *gossip.Keyring // nil: gossip is not encrypted
+	keys   *gossip.KeyringStore // nil: gossip is not encrypted
 	lan    *gossip.Pool
 	wan    *gossip.Pool
 	peers  func() ([]string, error) // Raft's
@@ -66,7 +66,7 @@ func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	servers := k.ask(ctx) // and have the newest ring thereafter
-	before := k.keys.Ring()
+	before := k.keys.Current()
 	next, key, err := changed(before, req)
 	if err != nil {
 		return nil, status.Error(codes.FailedPrecondition, err.Error())
@@ -74,7 +74,7 @@ func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	if behind := leftBehind(req.Op, key, before, servers); len(behind) > 0 && !req.Force {
 		return k.report(servers, before, refusal(req.Op, key, behind, len(servers))), nil
 	}
-	now, err := k.keys.Update(func(r gossip.Ring) (gossip.Ring, error) {
+	now, err := k.keys.Update(func(r gossip.Keyring) (gossip.Keyring, error) {
 		if r.Version != before.Version {
 			return r, errors.New("the keyring was changed meanwhile, at another server; try again")
 		}
@@ -94,11 +94,11 @@ func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 }
 
 // changed makes the ring that req asks for.
-func changed(r gossip.Ring, req *pb.ChangeKeyringRequest) (next gossip.Ring, key gossip.Key, err error) {
+func changed(r gossip.Keyring, req *pb.ChangeKeyringRequest) (next gossip.Keyring, key gossip.Key, err error) {
 	switch req.Op {
 	case pb.ChangeKeyringRequest_OP_INSTALL:
 		if key, err = gossip.ParseKey(req.Key); err == nil {
-			next, err = r.With(key)
+			next, err = r.Add(key)
 		}
 	case pb.ChangeKeyringRequest_OP_USE:
 		if key, err = r.Find(req.Key); err == nil {
@@ -106,7 +106,7 @@ func changed(r gossip.Ring, req *pb.ChangeKeyringRequest) (next gossip.Ring, key
 		}
 	case pb.ChangeKeyringRequest_OP_REMOVE:
 		if key, err = r.Find(req.Key); err == nil {
-			next, err = r.Without(key)
+			next, err = r.Remove(key)
 		}
 	default:
 		err = fmt.Errorf("op is %v: not install, not use, not remove", req.Op)
@@ -121,7 +121,7 @@ func verbOf(op pb.ChangeKeyringRequest_Op) string {
 // leftBehind lists the servers that a change would cut off. To use a key, every server that is alive must have it. To remove
 // one, every server that is known, alive or not, must use the primary: one that has missed the change of the primary
 // still shares the old key with the others, and is taught by it when it comes back. Later it would share none.
-func leftBehind(op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Ring, servers []*pb.ServerKeyring) (behind []*pb.ServerKeyring) {
+func leftBehind(op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Keyring, servers []*pb.ServerKeyring) (behind []*pb.ServerKeyring) {
 	for _, s := range servers {
 		bad := false
 		switch op {
@@ -161,7 +161,7 @@ func (k *keyring) List(ctx context.Context, req *pb.ListKeyringRequest) (*pb.Key
 	if k.keys == nil {
 		return &pb.KeyringReport{Servers: servers}, nil
 	}
-	r := k.keys.Ring()
+	r := k.keys.Current()
 	out := k.report(servers, r, "")
 	if req.ShowKeys {
 		for _, key := range r.Keys {
@@ -171,7 +171,7 @@ func (k *keyring) List(ctx context.Context, req *pb.ListKeyringRequest) (*pb.Key
 	return out, nil
 }
 
-func (k *keyring) report(servers []*pb.ServerKeyring, r gossip.Ring, refused string) *pb.KeyringReport {
+func (k *keyring) report(servers []*pb.ServerKeyring, r gossip.Keyring, refused string) *pb.KeyringReport {
 	return &pb.KeyringReport{Servers: servers, Version: r.Version, Fingerprints: r.Fingerprints(), Refused: refused}
 }
 
@@ -189,11 +189,11 @@ func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	_, err = k.keys.Update(func(r gossip.Ring) (gossip.Ring, error) {
+	_, err = k.keys.Update(func(r gossip.Keyring) (gossip.Keyring, error) {
 		if r.Has(key) {
 			return r, nil
 		}
-		next, err := r.With(key)
+		next, err := r.Add(key)
 		next.Version = 0
 		return next, err
 	})
@@ -213,10 +213,10 @@ func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) 
 	resp := &pb.ExchangeKeyringResponse{}
 	if k.keys != nil {
 		k.take(req.Sealed)
-		if r := k.keys.Ring(); gossip.Later(r.Version, r.Fingerprints(), req.Version, req.Fingerprints) {
-			sealed, err := r.Seal(req.Fingerprints)
+		if r := k.keys.Current(); gossip.KeyringSupersedes(r.Version, r.Fingerprints(), req.Version, req.Fingerprints) {
+			sealed, err := r.Encrypt(req.Fingerprints)
 			if err == nil && len(req.Fingerprints) > 0 && len(sealed) > 0 {
-				resp.Sealed = &pb.SealedKeyring{Fingerprint: sealed[0].Fingerprint, Box: sealed[0].Box}
+				resp.Sealed = &pb.SealedKeyring{Fingerprint: sealed[0].Fingerprint, Box: sealed[0].Ciphertext}
 			}
 		}
 	}
@@ -236,11 +236,11 @@ func (k *keyring) take(sealed []*pb.SealedKeyring) {
 	if k.keys == nil || len(sealed) == 0 || len(sealed) > 2*gossip.MaxKeys {
 		return
 	}
-	boxes := make([]gossip.Sealed, len(sealed))
+	boxes := make([]gossip.EncryptedKeyring, len(sealed))
 	for i, s := range sealed {
-		boxes[i] = gossip.Sealed{Fingerprint: s.GetFingerprint(), Box: s.GetBox()}
+		boxes[i] = gossip.EncryptedKeyring{Fingerprint: s.GetFingerprint(), Ciphertext: s.GetBox()}
 	}
-	if _, err := k.keys.Offer(boxes); err != nil && !errors.Is(err, gossip.ErrNoSharedKey) {
+	if _, err := k.keys.AcceptNewer(boxes); err != nil && !errors.Is(err, gossip.ErrNoSharedKey) {
 		k.logger.Warn("taking a newer gossip keyring", "err", err)
 	}
 }
@@ -251,7 +251,7 @@ func (k *keyring) name() string { return federation.WANName(k.cfg.Node, k.cfg.DC
 func (k *keyring) self() *pb.ServerKeyring {
 	out := &pb.ServerKeyring{Datacenter: k.cfg.DC, Node: k.cfg.Node, AcceptsPlain: true, SendsPlain: true}
 	if k.keys != nil {
-		r := k.keys.Ring()
+		r := k.keys.Current()
 		out.Version, out.Fingerprints = r.Version, r.Fingerprints()
 		out.AcceptsPlain, out.SendsPlain = k.cfg.GossipAcceptPlain, k.cfg.GossipSendPlain
 	}

@@ -186,7 +186,7 @@ func (k *keyring) askServer(ctx context.Context, node, addr string, pass []*pb.S
 // over makes a gRPC client of one connection.
 func over(c *tls.Conn) (*grpc.ClientConn, error) {
 	var taken atomic.Bool
-	cc, err := api.Connect(func(context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(context.Context) (net.Conn, error) {
 		if taken.Swap(true) {
 			return nil, errors.New("connection was lost")
 		}
@@ -203,15 +203,15 @@ func (k *keyring) exchange(ctx context.Context, cc grpc.ClientConnInterface, req
 	own := k.self()
 	req.AcceptsPlain, req.SendsPlain = own.AcceptsPlain, own.SendsPlain
 	if k.keys != nil {
-		r := k.keys.Ring()
+		r := k.keys.Current()
 		req.Version, req.Fingerprints = r.Version, r.Fingerprints()
 		if r.Version > 0 {
-			sealed, err := r.Seal(nil)
+			sealed, err := r.Encrypt(nil)
 			if err != nil {
 				return nil, err
 			}
 			for _, s := range sealed {
-				req.Sealed = append(req.Sealed, &pb.SealedKeyring{Fingerprint: s.Fingerprint, Box: s.Box})
+				req.Sealed = append(req.Sealed, &pb.SealedKeyring{Fingerprint: s.Fingerprint, Box: s.Ciphertext})
 			}
 		}
 	}

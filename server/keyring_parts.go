@@ -47,13 +47,13 @@ func (k *keyring) detail() string {
 func (p *parts) buildKeys() (err error) {
 	var first *gossip.Key
 	if p.cfg.EncryptFile != "" {
-		key, err := gossip.ReadKey(p.cfg.EncryptFile, p.logger)
+		key, err := gossip.ReadKeyFile(p.cfg.EncryptFile, p.logger)
 		if err != nil {
 			return err
 		}
 		first = &key
 	}
-	p.keys, err = gossip.OpenKeyring(gossip.KeyringConfig{Path: filepath.Join(p.cfg.DataDir, "keyring.json"), First: first, Logger: p.logger})
+	p.keys, err = gossip.OpenKeyringStore(gossip.KeyringStoreConfig{Path: filepath.Join(p.cfg.DataDir, "keyring.json"), InitialKey: first, Logger: p.logger})
 	return err
 }
 

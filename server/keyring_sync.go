@@ -52,14 +52,14 @@ func (k *keyring) Run(ctx context.Context) error {
 	var ring <-chan struct{}
 	for {
 		if k.keys != nil {
-			k.keys.Restore()
+			k.keys.Reconcile()
 			ring = k.keys.Changed()
 		}
 		lan, book := k.lan.Changed(), k.book.Changed()
 		contacts, turned := k.conns.contacts()
 		regained := map[string]int{}
 		for dc, c := range contacts {
-			regained[dc] = c.Regained
+			regained[dc] = c.Recoveries
 		}
 		noteTargets(states, k.targets(), regained, time.Now())
 		begun, wait := due(states, time.Now())

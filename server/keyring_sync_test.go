@@ -88,9 +88,9 @@ func TestBoundedExchanges(t *testing.T) {
 
 func TestLeftBehind(t *testing.T) {
 	old, now := gossip.NewKey(), gossip.NewKey()
-	r := gossip.Ring{Version: 2, Keys: []gossip.Key{now, old}}
+	r := gossip.Keyring{Version: 2, Keys: []gossip.Key{now, old}}
 	server := func(node, member, err string, keys ...gossip.Key) *pb.ServerKeyring {
-		return &pb.ServerKeyring{Node: node, Member: member, Error: err, Fingerprints: gossip.Ring{Keys: keys}.Fingerprints()}
+		return &pb.ServerKeyring{Node: node, Member: member, Error: err, Fingerprints: gossip.Keyring{Keys: keys}.Fingerprints()}
 	}
 	servers := []*pb.ServerKeyring{
 		server("uses", "alive", "", now, old),

@@ -42,7 +42,7 @@ func keyFile(t testing.TB, k gossip.Key) string {
 func keyringAt(t testing.TB, ca *tlstest.CA, addr string, role tlsutil.Role, dc string) pb.KeyringServiceClient {
 	t.Helper()
 	id := ca.Identity(t, role, "op", dc)
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		return (&tls.Dialer{Config: id.ClientConfig(tlsutil.ServerName("", dc, "wanfed"), "h2")}).DialContext(ctx, "tcp", addr)
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func untilRings(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.K
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
-	want := gossip.Ring{Keys: keys}.Fingerprints()
+	want := gossip.Keyring{Keys: keys}.Fingerprints()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -166,7 +166,7 @@ func rotateKeys(t *testing.T) {
 	for _, who := range []string{"dc=dc1 node=srv1.*peer=srv1.dc2", "dc=dc2 node=srv1.*peer=srv1.dc1"} {
 		f.untilLog("no gossip with a server that has none of the keys of this one.*wanfed keyring install --only", who)
 	}
-	if _, err := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleCLI, "dc2").Give(t.Context(), &pb.GiveKeyRequest{Key: k3.Base64()}); err != nil {
+	if _, err := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2").Give(t.Context(), &pb.GiveKeyRequest{Key: k3.Base64()}); err != nil {
 		t.Fatal(err)
 	}
 	untilRings(t, f.operator, 2, k3)
@@ -207,7 +207,7 @@ func TestKeysOfServersThatWereDown(t *testing.T) {
 	for _, node := range []string{"srv1", "srv2", "srv3"} {
 		begin(node)
 	}
-	operator := keyringAt(t, ca, addrs["srv2"].Server, tlsutil.RoleCLI, "dc1")
+	operator := keyringAt(t, ca, addrs["srv2"].Server, tlsutil.RoleOperator, "dc1")
 	untilRings(t, operator, 3, k1)
 
 	parts["srv3"].end(t)

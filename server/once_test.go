@@ -85,7 +85,7 @@ func TestWriteOverAConnectionGivenUp(t *testing.T) {
 				cc := &conn{key: connKey{dc: "dc2"}}
 				cc.life, cc.end = context.WithCancel(t.Context())
 				var err error
-				cc.ClientConn, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
+				cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 					nc, err := ln.DialContext(ctx)
 					return vouched{slowConn{nc, tt.perSecond}}, err
 				})

@@ -31,7 +31,7 @@ import (
 func callAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
 	id := ca.Identity(t, role, node, dc)
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestOperators(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
 	defer cancel()
 	at := func(i int) pb.OperatorServiceClient {
-		return pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+i)%3], tlsutil.RoleCLI, "cli", "dc1"))
+		return pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+i)%3], tlsutil.RoleOperator, "cli", "dc1"))
 	}
 	follower, other := at(1), at(2)
 	name := func(i int) string { return fmt.Sprintf("srv%d", (leader+i)%3+1) }
@@ -158,7 +158,7 @@ func TestOperators(t *testing.T) {
 
 	// Snapshots, through a follower both ways.
 	states := func() string {
-		resp, err := pb.NewFederationServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleCLI, "cli", "dc1")).List(ctx, &pb.ListFederationStatesRequest{})
+		resp, err := pb.NewFederationServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleOperator, "cli", "dc1")).List(ctx, &pb.ListFederationStatesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,11 +49,11 @@ func (p *parts) primaries() (named map[string]string, unknown []string) {
 
 // recordsOfPrimary is where writes of federated records go that are not made here.
 func (p *parts) recordsOfPrimary() (pb.ResourceServiceClient, error) {
-	if p.primacy.Of() == p.cfg.DC {
+	if p.primacy.PrimaryDC() == p.cfg.DC {
 		return p.resources.Client(), p.primacy.Writable()
 	}
-	c, err := p.recordsOf(p.primacy.Of())
-	if err != nil || time.Since(p.primacy.GaveUp()) > gaveUpFor {
+	c, err := p.recordsOf(p.primacy.PrimaryDC())
+	if err != nil || time.Since(p.primacy.DemotedAt()) > gaveUpFor {
 		return c, err
 	}
 	return onlyOwn{c, p}, nil
@@ -71,7 +71,7 @@ type onlyOwn struct {
 
 func (o onlyOwn) check(ctx context.Context) error {
 	if who, err := peerFrom(ctx); err == nil && who.DC != o.p.cfg.DC {
-		return fmt.Errorf("%s is not the primary, %s is: ask again in a moment, or see: wanfed status", o.p.cfg.DC, o.p.primacy.Of())
+		return fmt.Errorf("%s is not the primary, %s is: ask again in a moment, or see: wanfed status", o.p.cfg.DC, o.p.primacy.PrimaryDC())
 	}
 	return nil
 }
@@ -134,8 +134,8 @@ func (p *parts) watchRivals(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		var now []string
-		for _, d := range p.disputes.Now() {
-			if d.Own() && d.DC != p.primacy.Of() && p.primacy.IsPrimary(ctx, d.DC) {
+		for _, d := range p.disputes.List() {
+			if d.ClaimsItself() && d.DC != p.primacy.PrimaryDC() && p.primacy.ProbePrimary(ctx, d.DC) {
 				now = append(now, d.DC)
 			}
 		}
@@ -146,7 +146,7 @@ func (p *parts) watchRivals(ctx context.Context) error {
 		for _, dc := range now {
 			if !slices.Contains(was, dc) {
 				p.logger.Error("two primaries: what is written in the one that is given up is lost; decide, and set the same primary_datacenter on all servers",
-					"datacenter", dc, "primary", p.primacy.Of())
+					"datacenter", dc, "primary", p.primacy.PrimaryDC())
 			}
 		}
 		select {
@@ -162,8 +162,8 @@ func (p *parts) watchRivals(ctx context.Context) error {
 
 // disputed says what to do about a datacenter that names another primary.
 func (s source) disputed(dc string) string {
-	own, of := s.p.cfg.DC, s.p.primacy.Of()
-	for _, d := range s.p.disputes.Now() {
+	own, of := s.p.cfg.DC, s.p.primacy.PrimaryDC()
+	for _, d := range s.p.disputes.List() {
 		switch {
 		case d.DC != dc:
 		case slices.Contains(s.p.rivals.list(), dc):
@@ -177,20 +177,20 @@ func (s source) disputed(dc string) string {
 
 // primaryComponent tells which datacenter is the primary, and what stands in the way.
 func (s source) primaryComponent() api.ComponentStatus {
-	of := s.p.primacy.Of()
+	of := s.p.primacy.PrimaryDC()
 	c := api.ComponentStatus{Name: "primary", State: "ok", Detail: of}
 	if of == s.p.cfg.DC {
 		c.Detail += ", this datacenter"
 	}
-	disputes, rivals := s.p.disputes.Now(), s.p.rivals.list()
+	disputes, rivals := s.p.disputes.List(), s.p.rivals.list()
 	switch differ, _ := s.differ(); {
 	case len(rivals) > 0 && s.disputed(rivals[0]) != "":
 		c.State, c.Detail = "two primaries", s.disputed(rivals[0])
 	case differ != "":
 		c.State = "servers differ"
 		c.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", c.Detail, differ)
-	case s.p.primacy.Waits() != "":
-		c.State, c.Detail = "changing", resource.ErrorText(s.p.primacy.Waits())
+	case s.p.primacy.PendingReason() != "":
+		c.State, c.Detail = "changing", resource.ErrorText(s.p.primacy.PendingReason())
 	case of != s.p.cfg.PrimaryDC:
 		c.State, c.Detail = "changing", fmt.Sprintf("%s still, not yet %s; the leader knows why", of, s.p.cfg.PrimaryDC)
 	case len(disputes) > 0:
@@ -201,9 +201,9 @@ func (s source) primaryComponent() api.ComponentStatus {
 
 // primary reports which datacenter is the primary and who sees that otherwise.
 func (c collector) primary(gauge func(*prometheus.Desc, float64, ...string)) {
-	gauge(descPrimary, 1, c.p.primacy.Of())
+	gauge(descPrimary, 1, c.p.primacy.PrimaryDC())
 	gauge(descRivals, float64(1+len(c.p.rivals.list())))
-	for _, d := range c.p.disputes.Now() {
+	for _, d := range c.p.disputes.List() {
 		gauge(descDisputed, 1, d.DC, d.Primary)
 	}
 	_, others := source(c).differ()

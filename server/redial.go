@@ -27,7 +27,7 @@ type redial struct {
 	mu     sync.Mutex
 	failed map[connKey]failure
 	news   map[string]chan struct{} // by datacenter; closed and removed
-	touch  map[string]federation.Contact
+	touch  map[string]federation.Reachability
 	turned chan struct{} // closed and replaced when touch changes
 }
 
@@ -54,7 +54,7 @@ var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 func newRedial(own string, b *wanfed.SharedAddressBook) *redial {
 	return &redial{
 		own: own, book: b, failed: map[connKey]failure{}, news: map[string]chan struct{}{},
-		touch: map[string]federation.Contact{}, turned: make(chan struct{}),
+		touch: map[string]federation.Reachability{}, turned: make(chan struct{}),
 	}
 }
 
@@ -173,7 +173,7 @@ func (r *redial) pause(ctx context.Context, key connKey) (woken bool, err error)
 func (r *redial) isLost(dc string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.touch[dc].Lost
+	return r.touch[dc].Unreachable
 }
 
 // reached notes whether any way to a datacenter works.
@@ -186,11 +186,11 @@ func (r *redial) reached(dc string, yes bool) {
 // touchLocked notes whether any server of dc can be reached.
 func (r *redial) touchLocked(dc string, lost bool) {
 	c := r.touch[dc]
-	if c.Lost == lost {
+	if c.Unreachable == lost {
 		return
 	}
-	if c.Lost = lost; !lost {
-		c.Regained++
+	if c.Unreachable = lost; !lost {
+		c.Recoveries++
 	}
 	r.touch[dc] = c
 	close(r.turned)
@@ -220,7 +220,7 @@ func (r *redial) heardOf(dc string) {
 }
 
 // contacts tells which datacenters can be reached, and gives a channel that is closed when that has changed.
-func (r *redial) contacts() (map[string]federation.Contact, <-chan struct{}) {
+func (r *redial) contacts() (map[string]federation.Reachability, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.touch), r.turned

@@ -114,12 +114,12 @@ func TestRedialContacts(t *testing.T) {
 	}
 	_ = r.do(t.Context(), connKey{dc: "dc2"}, fails)
 	<-changed
-	if now, _ := r.contacts(); !now["dc2"].Lost || now["dc2"].Regained != 0 {
+	if now, _ := r.contacts(); !now["dc2"].Unreachable || now["dc2"].Recoveries != 0 {
 		t.Errorf("after a failure: %+v", now)
 	}
 	_ = r.do(t.Context(), connKey{dc: "dc2"}, works)
 	_ = r.do(t.Context(), connKey{dc: "dc2", node: "srv1"}, fails) // a certain server: says nothing of the datacenter
-	if now, _ := r.contacts(); now["dc2"].Lost || now["dc2"].Regained != 1 {
+	if now, _ := r.contacts(); now["dc2"].Unreachable || now["dc2"].Recoveries != 1 {
 		t.Errorf("after a success: %+v", now)
 	}
 }

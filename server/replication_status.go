@@ -28,7 +28,7 @@ var (
 
 // replication reports what is copied: at the leader of a secondary, and at every server of the primary.
 func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
-	if c.p.primacy.Owns() {
+	if c.p.primacy.IsPrimary() {
 		st := c.p.followed.Status()
 		gauge(descFollowers, float64(st.Followers))
 		count(descRepSent, st.SentBytes)
@@ -47,7 +47,7 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 	count(descRepBegun, st.Resumed, "resumed")
 	count(descRepBegun, st.Compared, "compared")
 	count(descRepRefuse, st.Refused)
-	types, err := c.p.primacy.Follower().Types(context.Background()) // of the own memory: it does not wait
+	types, err := c.p.primacy.Follower().TypeStatuses(context.Background()) // of the own memory: it does not wait
 	if err != nil {
 		return // the store is closed
 	}
@@ -65,10 +65,10 @@ func (c collector) replication(gauge func(*prometheus.Desc, float64, ...string),
 
 // replicated lists what is copied, at the leader of a secondary.
 func (s source) replicated(ctx context.Context) ([]api.ReplicatedType, error) {
-	if s.p.primacy.Owns() || !s.p.store.IsLeader() {
+	if s.p.primacy.IsPrimary() || !s.p.store.IsLeader() {
 		return nil, nil
 	}
-	types, err := s.p.primacy.Follower().Types(ctx)
+	types, err := s.p.primacy.Follower().TypeStatuses(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s source) replicated(ctx context.Context) ([]api.ReplicatedType, error) {
 			PrimaryIndex: t.Index, Changes: t.Changes, ReceivedBytes: t.Bytes,
 		}
 		if !st.LastContact.IsZero() {
-			r.Lag = api.Seconds(lag(st.Connected, st.LastContact))
+			r.Lag = api.SecondsPtr(lag(st.Connected, st.LastContact))
 		}
 		if !t.Changed.IsZero() {
 			r.LastChange = t.Changed
@@ -94,7 +94,7 @@ func (s source) replicated(ctx context.Context) ([]api.ReplicatedType, error) {
 func (s source) replicationComponent() api.ComponentStatus {
 	c := api.ComponentStatus{Name: "replication", State: "ok"}
 	switch {
-	case s.p.primacy.Owns():
+	case s.p.primacy.IsPrimary():
 		st := s.p.followed.Status()
 		c.Detail = fmt.Sprintf("%d secondaries follow this server", st.Followers)
 		if st.Followers == 1 {
@@ -110,7 +110,7 @@ func (s source) replicationComponent() api.ComponentStatus {
 		if c.Detail = detailOf(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
 			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
 		} else {
-			has := fmt.Sprintf("copies have the primary's index %d", max(st.Index, s.p.primacy.Follower().Highest()))
+			has := fmt.Sprintf("copies have the primary's index %d", max(st.Index, s.p.primacy.Follower().HighestIndex()))
 			c.Detail = strings.TrimSuffix(has+"; "+c.Detail, "; ")
 		}
 		if st.Refused > 0 {

@@ -36,7 +36,7 @@ func call[Resp any](ctx context.Context, cc *grpc.ClientConn, method string, req
 func TestResourcesAtFollower(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
-	cc := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleCLI, "cli", "dc1")
+	cc := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleOperator, "cli", "dc1")
 	first := pb.NewResourceServiceClient(cc)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
 	defer cancel()

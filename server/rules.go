@@ -32,11 +32,11 @@ type rule struct {
 }
 
 var (
-	operators = []tlsutil.Role{tlsutil.RoleCLI}
+	operators = []tlsutil.Role{tlsutil.RoleOperator}
 	servers   = []tlsutil.Role{tlsutil.RoleServer}
-	trusted   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleCLI}
+	trusted   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
 	everyone  = tlsutil.Roles
-	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleCLI} // a gateway reads its snapshot, and federation states
+	readers   = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator} // a gateway reads its snapshot, and federation states
 
 	readHere     = rule{anywhere: trusted, here: readers, vouched: true, waits: true, large: true} // a server of another datacenter reads for who asks it
 	readAnywhere = rule{anywhere: trusted, here: everyone}
@@ -107,7 +107,7 @@ func (r rule) allow(p tlsutil.Peer, method, dc string) error {
 		return fmt.Errorf("%v may not call %s in %s: only a %s of %s may", p, method, dc, p.Role, dc)
 	}
 	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
-	if slices.Contains(r.here, tlsutil.RoleCLI) || slices.Contains(r.anywhere, tlsutil.RoleCLI) {
+	if slices.Contains(r.here, tlsutil.RoleOperator) || slices.Contains(r.anywhere, tlsutil.RoleOperator) {
 		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --cli --dc %s", err, dc)
 	}
 	return err

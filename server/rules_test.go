@@ -21,8 +21,8 @@ func TestRules(t *testing.T) {
 		"gateway far":     {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
 		"client here":     {Role: tlsutil.RoleClient, DC: "dc1", Node: "client"},
 		"client far":      {Role: tlsutil.RoleClient, DC: "dc2", Node: "client"},
-		"operator here":   {Role: tlsutil.RoleCLI, DC: "dc1", Node: "cli"},
-		"operator far":    {Role: tlsutil.RoleCLI, DC: "dc2", Node: "cli"},
+		"operator here":   {Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"},
+		"operator far":    {Role: tlsutil.RoleOperator, DC: "dc2", Node: "cli"},
 		"unknown to wire": {Role: "root", DC: "dc1", Node: "x"},
 	}
 	tests := []struct {

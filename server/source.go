@@ -31,7 +31,7 @@ var _ httpapi.Cluster = source{}
 
 // FederationStates implements httpapi.Cluster.
 func (s source) FederationStates(ctx context.Context) ([]*pb.FederationState, uint64, error) {
-	return federation.States(ctx, s.p.store)
+	return federation.ListStates(ctx, s.p.store)
 }
 
 // WaitFederationStates implements httpapi.Cluster.

@@ -30,7 +30,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	}
 	leader, _, _ := s.Leader()
 	out := api.Status{
-		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.primacy.Of(),
+		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.primacy.PrimaryDC(),
 		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
@@ -45,7 +45,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 }
 
 func (s source) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
-	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.primacy.Of()}
+	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.primacy.PrimaryDC()}
 	for _, m := range s.p.wan.Members() {
 		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == gossip.StatusLeft {
 			continue
@@ -63,11 +63,11 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 	}
 	if state != nil {
 		d.UpdatedAt = state.UpdatedAt.AsTime()
-		d.RecordAge = api.Seconds(time.Since(d.UpdatedAt))
+		d.RecordAge = api.SecondsPtr(time.Since(d.UpdatedAt))
 	}
-	if !s.p.primacy.Owns() && !d.Own {
+	if !s.p.primacy.IsPrimary() && !d.Own {
 		if st := s.p.primacy.Follower().Status(); !st.LastContact.IsZero() {
-			d.ReplicationLag = api.Seconds(lag(st.Connected, st.LastContact))
+			d.ReplicationLag = api.SecondsPtr(lag(st.Connected, st.LastContact))
 		}
 	}
 	var paths []wanfed.PathStatus

@@ -33,7 +33,7 @@ func (t *turns) of(ctx context.Context) httpapi.Turns {
 		return nil
 	}
 	p, _ := peerFrom(ctx)
-	if p.Role == tlsutil.RoleCLI && p.DC != t.dc {
+	if p.Role == tlsutil.RoleOperator && p.DC != t.dc {
 		p.Node = "" // a server of there may have said so, and could say any
 	}
 	t.mu.Lock()

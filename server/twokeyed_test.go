@@ -73,7 +73,7 @@ func newTwoKeyed(t *testing.T, first gossip.Key) *twoKeyed {
 	f.server("dc2", first)
 	f.gateway("dc2")
 	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
-	f.operator = keyringAt(t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleCLI, "dc1")
+	f.operator = keyringAt(t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleOperator, "dc1")
 	return f
 }
 
@@ -167,7 +167,7 @@ func (f *twoKeyed) watchAlive() (stop func()) {
 // refusesNonsense checks who and what is refused. The ring has only now.
 func (f *twoKeyed) refusesNonsense(gone, now gossip.Key) {
 	f.t.Helper()
-	far := keyringAt(f.t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleCLI, "dc2")
+	far := keyringAt(f.t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2")
 	for _, tt := range []struct {
 		c    pb.KeyringServiceClient
 		op   pb.ChangeKeyringRequest_Op

@@ -30,8 +30,8 @@ func TestUnreadAnswersTakeTurns(t *testing.T) {
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)
 	connect := func(node string) *grpc.ClientConn {
-		id := ca.Identity(t, tlsutil.RoleCLI, node, "dc1")
-		cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		id := ca.Identity(t, tlsutil.RoleOperator, node, "dc1")
+		cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", wanfed.ProtoGRPC)}).DialContext(ctx, "tcp", g.addrs.Server)
 		}, grpc.WithStaticStreamWindowSize(64<<10)) // much less than the answer
 		if err != nil {

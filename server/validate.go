@@ -88,7 +88,7 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 func (c Config) files() (*tlsutil.Identity, error) {
 	errs := []error{CheckFolder("data_dir", c.DataDir)}
 	if c.EncryptFile != "" {
-		_, err := gossip.ReadKey(c.EncryptFile, nil)
+		_, err := gossip.ReadKeyFile(c.EncryptFile, nil)
 		errs = append(errs, err)
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" ||
@@ -117,7 +117,7 @@ func (c Config) identity() (*tlsutil.Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	return id, id.CheckHolder(tlsutil.RoleServer, c.Node, c.DC)
+	return id, id.VerifySubject(tlsutil.RoleServer, c.Node, c.DC)
 }
 
 // check finds faults that need no file.

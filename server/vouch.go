@@ -29,7 +29,7 @@ const anyDatacenter = "*"
 
 // vouched returns who calls through server p of another datacenter, which says that it is who.
 func (c *calls) vouched(p, who tlsutil.Peer, r rule) (tlsutil.Peer, error) {
-	if !r.vouched || who.Role != tlsutil.RoleCLI || who.DC != p.DC {
+	if !r.vouched || who.Role != tlsutil.RoleOperator || who.DC != p.DC {
 		return p, nil // it speaks for itself
 	}
 	if !slices.Contains(c.remoteWrites, p.DC) && !slices.Contains(c.remoteWrites, anyDatacenter) {
@@ -47,7 +47,7 @@ func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 		return nil, err
 	}
 	switch {
-	case who.Role != tlsutil.RoleCLI:
+	case who.Role != tlsutil.RoleOperator:
 		return nil, fmt.Errorf("%w: %v may not write: make an operator's certificate with: wanfed tls cert create --cli --dc %s",
 			resource.ErrDenied, who, p.cfg.DC)
 	case who.DC != p.cfg.DC:

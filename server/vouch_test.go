@@ -16,7 +16,7 @@ import (
 // A server of another datacenter speaks for its own operators alone, where it is believed, in what is theirs to do.
 func TestVouched(t *testing.T) {
 	dc2 := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}
-	joe := tlsutil.Peer{Role: tlsutil.RoleCLI, Node: "joe", DC: "dc2"}
+	joe := tlsutil.Peer{Role: tlsutil.RoleOperator, Node: "joe", DC: "dc2"}
 	write, query := pb.ResourceService_Write_FullMethodName, pb.ServerService_Query_FullMethodName
 	for _, tt := range []struct {
 		name, method string
@@ -28,7 +28,7 @@ func TestVouched(t *testing.T) {
 		{"its operator, everybody believed", query, joe, joe, []string{"*"}, codes.OK},
 		{"not believed", write, joe, dc2, []string{"dc3"}, codes.PermissionDenied},
 		{"nobody believed", query, joe, dc2, nil, codes.PermissionDenied},
-		{"another's operator", write, tlsutil.Peer{Role: tlsutil.RoleCLI, Node: "joe", DC: "dc1"}, dc2, []string{"*"}, codes.OK},
+		{"another's operator", write, tlsutil.Peer{Role: tlsutil.RoleOperator, Node: "joe", DC: "dc1"}, dc2, []string{"*"}, codes.OK},
 		{"a server", write, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc2"}, dc2, []string{"*"}, codes.OK},
 		{"keys", pb.KeyringService_Change_FullMethodName, joe, dc2, []string{"*"}, codes.OK},
 		{"federation states", pb.FederationService_Apply_FullMethodName, joe, dc2, []string{"*"}, codes.OK},

@@ -105,7 +105,7 @@ func TestCascade(t *testing.T) {
 	d.start()
 	d.awaitPut("a leader")
 	connect := func(e *estate) {
-		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "op", "dc1"))
+		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "op", "dc1"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

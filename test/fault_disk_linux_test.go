@@ -50,7 +50,7 @@ func (l *loopback) disked(t *testing.T, node string, change func(*proc.ServerCon
 	if change != nil {
 		change(&d.config)
 	}
-	d.client = &http.Client{Transport: &http.Transport{TLSClientConfig: l.client(t, tlsutil.RoleCLI, "op", "dc1", "server.dc1.wanfed")}}
+	d.client = &http.Client{Transport: &http.Transport{TLSClientConfig: l.client(t, tlsutil.RoleOperator, "op", "dc1", "server.dc1.wanfed")}}
 	return d
 }
 

@@ -41,7 +41,7 @@ func TestFullDiskOfOne(t *testing.T) {
 	}
 	full, other := all[0], all[1]
 	full.awaitPut("a leader")
-	op := l.ca.Files(t, tlsutil.RoleCLI, "op", "dc1")
+	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
 	lab.Eventually(t, patience, "leadership of srv1", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--dc", "dc1", "--server", full.server.Addr,
 			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()

@@ -39,7 +39,7 @@ func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
 // identity is that of an operator of a server's datacenter.
 func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
 	f.t.Helper()
-	files, err := f.l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "cli-"+s.Name)
+	files, err := f.l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "cli-"+s.Name)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func TestGatewayChanges(t *testing.T) {
 
 // gatewayOf returns a gateway of a datacenter as a server shows it.
 func gatewayOf(ctx context.Context, s *lab.Node, dc, node string) (g api.MeshGateway, ok bool, err error) {
-	var a api.FederationStateAnswer
+	var a api.FederationStateResponse
 	if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {
 		return g, false, err
 	}

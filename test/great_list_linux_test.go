@@ -32,8 +32,8 @@ func TestGreatList(t *testing.T) {
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
 	l.federated(s)
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
-		return dial(ctx, s.server.Addr, l.client(t, tlsutil.RoleCLI, "joe", "dc1", "server.dc1.wanfed", "h2"))
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
+		return dial(ctx, s.server.Addr, l.client(t, tlsutil.RoleOperator, "joe", "dc1", "server.dc1.wanfed", "h2"))
 	})
 	if err != nil {
 		t.Fatal(err)

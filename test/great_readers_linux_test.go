@@ -32,7 +32,7 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	client := func() pb.ResourceServiceClient {
-		return pb.NewResourceServiceClient(l.call(t, s.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "joe", "dc1"))
+		return pb.NewResourceServiceClient(l.call(t, s.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "joe", "dc1"))
 	}
 	reader := client()
 	before := rssOf(t, s)

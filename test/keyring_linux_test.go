@@ -46,7 +46,7 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 // keyring runs "wanfed keyring" as an operator, with what is on stdin, and returns what it prints.
 func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
-	op := l.ca.Files(l.t, tlsutil.RoleCLI, "cli", "dc1")
+	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
 	cmd := exec.Command(l.bin, append(append([]string{"keyring"}, args...),
 		"--dc", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key)...)
 	cmd.Stdin = strings.NewReader(stdin)

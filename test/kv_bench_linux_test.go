@@ -183,7 +183,7 @@ func transferLeader(ctx context.Context, b testing.TB, l *loopback, addr, node s
 // operatorOf is an HTTP client with an operator's certificate.
 func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	b.Helper()
-	files, roots := l.ca.Files(b, tlsutil.RoleCLI, "joe", dc), x509.NewCertPool()
+	files, roots := l.ca.Files(b, tlsutil.RoleOperator, "joe", dc), x509.NewCertPool()
 	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
 		b.Fatal(err)

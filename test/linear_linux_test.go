@@ -55,7 +55,7 @@ func linearize(t *testing.T, seed uint64) {
 	l := lab.New(t)
 	dc := l.Add(3, 0)
 	dc.Start()
-	files, err := l.PKI.Issue(tlsutil.RoleCLI, dc.Name, "cli")
+	files, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "cli")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func linearize(t *testing.T, seed uint64) {
 func operatorAt(t *testing.T, n *lab.Node, id *tlsutil.Identity) *grpc.ClientConn {
 	t.Helper()
 	dial := lab.DialIn(n.NS)
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		raw, err := dial(ctx, "tcp", n.ServerAddr())
 		if err != nil {
 			return nil, err

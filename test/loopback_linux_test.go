@@ -215,7 +215,7 @@ func (l *loopback) signed(t testing.TB, cert x509.Certificate, sni string, alpn 
 }
 
 // with replaces the certificate that is sent.
-func with(t testing.TB, cfg *tls.Config, p tlsutil.Pair) *tls.Config {
+func with(t testing.TB, cfg *tls.Config, p tlsutil.KeyPair) *tls.Config {
 	t.Helper()
 	pair, err := tls.X509KeyPair(p.Cert, p.Key)
 	if err != nil {
@@ -263,7 +263,7 @@ func drained(t testing.TB, c net.Conn, send []byte) ([]byte, error) {
 func (l *loopback) call(t testing.TB, addr, sni string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
 	cfg := l.client(t, role, node, dc, sni, "h2")
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		c, err := dial(ctx, addr, cfg)
 		if err != nil {
 			return nil, err // a typed nil would not be nil

@@ -19,7 +19,7 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("needs the openssl command (Debian package openssl)")
 	}
-	files := l.ca.Files(t, tlsutil.RoleCLI, "cli", "dc2")
+	files := l.ca.Files(t, tlsutil.RoleOperator, "cli", "dc2")
 	for _, test := range []struct {
 		file     string
 		gateway  *site

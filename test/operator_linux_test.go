@@ -21,7 +21,7 @@ import (
 // operate runs a command of an operator at a server, with its datacenter's operator's certificate.
 func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, error) {
 	t.Helper()
-	f, err := l.PKI.Issue(tlsutil.RoleCLI, s.DC().Name, "operator")
+	f, err := l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "operator")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func steady(t *testing.T, a, b *lab.Node) {
 // deleteState runs "wanfed federation delete" on the server of dc, which reaches the primary through dc's gateway.
 func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, args ...string) (string, error) {
 	t.Helper()
-	id, err := l.PKI.Issue(tlsutil.RoleCLI, dc.Name, "operator")
+	id, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "operator")
 	if err != nil {
 		t.Fatal(err)
 	}

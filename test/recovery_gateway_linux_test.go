@@ -90,7 +90,7 @@ func TestGatewayRoutesFromDisk(t *testing.T) {
 // returns how long that took.
 func throughGateway(t *testing.T, l *lab.Lab, dc *lab.Datacenter, srv *lab.Node, proto string) time.Duration {
 	t.Helper()
-	files, err := l.PKI.Issue(tlsutil.RoleCLI, dc.Name, "operator")
+	files, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "operator")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -235,7 +235,7 @@ type records map[string]*pb.Resource
 func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	t.Helper()
 	dc := s.DC().Name
-	cc := connect(t, l, tlsutil.RoleCLI, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
+	cc := connect(t, l, tlsutil.RoleOperator, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
 	defer cc.Close()
 	out := records{}
 	lab.Eventually(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {

@@ -187,7 +187,7 @@ func refuseProtocols(t *testing.T, l *loopback, s *site) {
 	}
 	for _, peer := range []tlsutil.Peer{
 		{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}, {Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc2"},
-		{Role: tlsutil.RoleClient, Node: "client", DC: "dc1"}, {Role: tlsutil.RoleCLI, Node: "cli", DC: "dc1"},
+		{Role: tlsutil.RoleClient, Node: "client", DC: "dc1"}, {Role: tlsutil.RoleOperator, Node: "cli", DC: "dc1"},
 	} {
 		for _, alpn := range serversOnly {
 			t.Run(fmt.Sprintf("%v on %s", peer, strings.ReplaceAll(alpn, "/", " ")), func(t *testing.T) {

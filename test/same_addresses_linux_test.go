@@ -173,7 +173,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 		t.Helper()
 		lab.Eventually(t, 20*time.Second, fmt.Sprintf("number %d of %s", least, dc), func(ctx context.Context) error {
 			for _, s := range who {
-				var a api.FederationStateAnswer
+				var a api.FederationStateResponse
 				if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {
 					return fmt.Errorf("%s: %w", s.Name, err)
 				}
@@ -215,7 +215,7 @@ func connect(t *testing.T, l *lab.Lab, role tlsutil.Role, dc, node, ns, addr, sn
 	if err != nil {
 		t.Fatal(err)
 	}
-	cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 		raw, err := lab.DialIn(ns)(ctx, "tcp", addr)
 		if err != nil {
 			return nil, err

@@ -115,7 +115,7 @@ func (k *mortal) killStarting() {
 }
 
 func (k *mortal) client(t testing.TB) pb.ResourceServiceClient {
-	return pb.NewResourceServiceClient(k.call(t, k.server.Addr, "server.dc1.wanfed", tlsutil.RoleCLI, "op", "dc1"))
+	return pb.NewResourceServiceClient(k.call(t, k.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "op", "dc1"))
 }
 
 // writeUntilKilled has writers create, change and delete, each names of its own, and kills the server in the midst of it.

@@ -27,7 +27,7 @@ const (
 const backdate = 5 * time.Minute
 
 // Pair is a certificate and its private key, PEM.
-type Pair struct{ Cert, Key []byte }
+type KeyPair struct{ Cert, Key []byte }
 
 // CARequest says what CA to make.
 type CARequest struct {
@@ -60,14 +60,14 @@ func (r CARequest) Validate() error {
 }
 
 // CreateCA makes a CA: an ECDSA P-256 key and a self-signed certificate, whose certificates can sign no others.
-func CreateCA(r CARequest) (Pair, error) {
+func CreateCA(r CARequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	r = r.withDefaults()
 	serial, err := newSerial()
 	if err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	now := timeOf(r.Now)
 	t := &x509.Certificate{
@@ -89,23 +89,23 @@ func CreateCA(r CARequest) (Pair, error) {
 }
 
 // sign makes a key and t's certificate, signed by parent's key; by its own when that is nil.
-func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (Pair, error) {
+func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("make a key: %w", err)
+		return KeyPair{}, fmt.Errorf("make a key: %w", err)
 	}
 	if parentKey == nil {
 		parentKey = key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, key.Public(), parentKey)
 	if err != nil {
-		return Pair{}, fmt.Errorf("sign the certificate: %w", err)
+		return KeyPair{}, fmt.Errorf("sign the certificate: %w", err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return Pair{}, fmt.Errorf("encode the key: %w", err)
+		return KeyPair{}, fmt.Errorf("encode the key: %w", err)
 	}
-	return Pair{
+	return KeyPair{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
 	}, nil

@@ -28,7 +28,7 @@ type CertRequest struct {
 	DNSNames []string
 	IPs      []net.IP
 	// CA signs. Its Cert may hold several certificates: the one that belongs to Key signs. Required.
-	CA Pair
+	CA KeyPair
 	// Now is the time of making. Zero means the clock's.
 	Now time.Time
 }
@@ -36,23 +36,23 @@ type CertRequest struct {
 // CreateCert makes an ECDSA P-256 key and its certificate. Servers and gateways get <node>.<role>.<dc>.<domain>,
 // <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1, for dialing and accepting; clients and operators the same names, for
 // dialing only. The certificate is verified against the CA, name constraints included, before it is given out.
-func CreateCert(r CertRequest) (Pair, error) {
+func CreateCert(r CertRequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	r = r.withDefaults()
 	ca, caKey, err := r.signer()
 	if err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	now := timeOf(r.Now)
 	end, err := r.end(now, ca)
 	if err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	serial, err := newSerial()
 	if err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	t := &x509.Certificate{
 		SerialNumber:          serial,
@@ -70,13 +70,13 @@ func CreateCert(r CertRequest) (Pair, error) {
 	}
 	p, err := sign(t, ca, caKey)
 	if err != nil {
-		return Pair{}, err
+		return KeyPair{}, err
 	}
 	return p, r.check(p, ca, now)
 }
 
 func (r CertRequest) withDefaults() CertRequest {
-	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleCLI) {
+	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleOperator) {
 		r.Node = string(r.Role)
 	}
 	if r.Domain == "" {
@@ -228,7 +228,7 @@ func (r CertRequest) ips() []net.IP {
 }
 
 // check verifies what was made as its users will.
-func (r CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
+func (r CertRequest) check(p KeyPair, ca *x509.Certificate, now time.Time) error {
 	chain, err := ParseCerts(p.Cert)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (r CertRequest) check(p Pair, ca *x509.Certificate, now time.Time) error {
 	if _, err := verify(chain, cas, r.Role, now); err != nil {
 		return fmt.Errorf("this CA cannot make that certificate: %w", err)
 	}
-	if _, err := PeerOf(chain[0], r.Domain); err != nil {
+	if _, err := PeerFromCert(chain[0], r.Domain); err != nil {
 		return err
 	}
 	return nil

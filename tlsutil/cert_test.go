@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func newCA(tb testing.TB, r CARequest) Pair {
+func newCA(tb testing.TB, r CARequest) KeyPair {
 	tb.Helper()
 	p, err := CreateCA(r)
 	if err != nil {
@@ -22,7 +22,7 @@ func newCA(tb testing.TB, r CARequest) Pair {
 	return p
 }
 
-func newCert(tb testing.TB, r CertRequest) Pair {
+func newCert(tb testing.TB, r CertRequest) KeyPair {
 	tb.Helper()
 	p, err := CreateCert(r)
 	if err != nil {
@@ -31,7 +31,7 @@ func newCert(tb testing.TB, r CertRequest) Pair {
 	return p
 }
 
-func leafOf(tb testing.TB, p Pair) *x509.Certificate {
+func leafOf(tb testing.TB, p KeyPair) *x509.Certificate {
 	tb.Helper()
 	certs, err := ParseCerts(p.Cert)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestCreateCert(t *testing.T) {
 			"gw1.gateway.dc1.corp.example gateway.dc1.corp.example localhost", "127.0.0.1 ::1", both},
 		{CertRequest{Role: RoleClient, DC: "dc1"},
 			"client.client.dc1.wanfed client.dc1.wanfed localhost", "127.0.0.1 ::1", client},
-		{CertRequest{Role: RoleCLI, DC: "dc1", Node: "ann"},
+		{CertRequest{Role: RoleOperator, DC: "dc1", Node: "ann"},
 			"ann.cli.dc1.wanfed cli.dc1.wanfed localhost", "127.0.0.1 ::1", client},
 		{CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1",
 			DNSNames: []string{"API.example.net", "*.example.org", "server.dc1.wanfed", "localhost"},
@@ -193,7 +193,7 @@ func TestCreateCertRefuses(t *testing.T) {
 // A certificate ends with its CA when nobody asks for longer, and the first of several CAs that has the key signs.
 func TestCreateCertAndItsCA(t *testing.T) {
 	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{NameConstraint: true})
-	bundle := Pair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
+	bundle := KeyPair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
 	if !c.NotAfter.Equal(leafOf(t, short).NotAfter) || c.NotBefore.Before(leafOf(t, short).NotBefore) {
 		t.Errorf("valid %v to %v, outside its CA's time", c.NotBefore, c.NotAfter)

@@ -22,7 +22,7 @@ func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		m := i.current.Load()
 		if sni := hello.ServerName; sni != "" && m.cert.Leaf.VerifyHostname(sni) != nil {
-			return nil, &NameError{SNI: sni, Own: m.cert.Leaf.DNSNames}
+			return nil, &NameError{SNI: sni, CertNames: m.cert.Leaf.DNSNames}
 		}
 		cfg := m.serverConfig(i.domain, alpn)
 		m.resumable(cfg, hello.ServerName)
@@ -43,7 +43,7 @@ func (m *material) serverConfig(domain string, alpn []string) *tls.Config {
 			if err := m.verifyResumed(cs, x509.ExtKeyUsageClientAuth); err != nil {
 				return err
 			}
-			_, err := PeerOf(cs.PeerCertificates[0], domain)
+			_, err := PeerFromCert(cs.PeerCertificates[0], domain)
 			return err
 		},
 	}
@@ -113,7 +113,7 @@ func (m *material) verifyResumed(cs tls.ConnectionState, use x509.ExtKeyUsage) e
 // checkCalled says whether leaf, valid for serverName, is a peer, and the one that serverName means. The second catches a
 // wildcard that covers the names of others.
 func checkCalled(leaf *x509.Certificate, serverName, domain string) error {
-	p, err := PeerOf(leaf, domain)
+	p, err := PeerFromCert(leaf, domain)
 	if err != nil {
 		return err
 	}
@@ -126,10 +126,10 @@ func checkCalled(leaf *x509.Certificate, serverName, domain string) error {
 
 // NameError says that a caller asked for a name that the own certificate does not have.
 type NameError struct {
-	SNI string
-	Own []string
+	SNI       string
+	CertNames []string
 }
 
 func (e *NameError) Error() string {
-	return fmt.Sprintf("SNI %.253q is none of this certificate's names (%s)", e.SNI, strings.Join(e.Own, ", "))
+	return fmt.Sprintf("SNI %.253q is none of this certificate's names (%s)", e.SNI, strings.Join(e.CertNames, ", "))
 }

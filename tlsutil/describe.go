@@ -63,7 +63,7 @@ func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	if domain == "" {
 		domain = suggestedDomain(c)
 	}
-	p, err := PeerOf(c, domain)
+	p, err := PeerFromCert(c, domain)
 	switch {
 	case err == nil:
 		d.Role, d.DC, d.Node, d.Domain = p.Role, p.DC, p.Node, domain
@@ -126,7 +126,7 @@ func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error 
 	if domain == "" {
 		domain = suggestedDomain(chain[0])
 	}
-	p, err := PeerOf(chain[0], domain)
+	p, err := PeerFromCert(chain[0], domain)
 	if err == nil {
 		_, err = verify(chain, pool, p.Role, now)
 	} else {

@@ -61,8 +61,8 @@ func TestDescribe(t *testing.T) {
 func TestVerify(t *testing.T) {
 	now := time.Now()
 	ca, other := newCA(t, CARequest{}), newCA(t, CARequest{})
-	one := func(p Pair) []*x509.Certificate { return []*x509.Certificate{leafOf(t, p)} }
-	cli := newCert(t, CertRequest{Role: RoleCLI, DC: "dc1", CA: ca})
+	one := func(p KeyPair) []*x509.Certificate { return []*x509.Certificate{leafOf(t, p)} }
+	cli := newCert(t, CertRequest{Role: RoleOperator, DC: "dc1", CA: ca})
 	for _, tt := range []struct {
 		chain, cas []*x509.Certificate
 		at         time.Time

@@ -18,7 +18,7 @@ import (
 // read: "certificate of srv1.server.dc2.wanfed expired ...". An error it does not know is given as it is; nil is "".
 //
 // With TLS 1.3 the dialer learns only at its first read that its own certificate was refused.
-func Explain(err error) string {
+func DescribeError(err error) string {
 	if err == nil {
 		return ""
 	}

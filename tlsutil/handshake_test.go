@@ -78,7 +78,7 @@ func speak(ctx context.Context, c net.Conn, cfg *tls.Config, as func(net.Conn, *
 }
 
 // stranger is a certificate that Load would refuse, or no certificate, with the CAs that it trusts.
-func stranger(t *testing.T, trust *tlstest.CA, name string, pairs ...tlsutil.Pair) *tls.Config {
+func stranger(t *testing.T, trust *tlstest.CA, name string, pairs ...tlsutil.KeyPair) *tls.Config {
 	t.Helper()
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(trust.Pair.Cert)
@@ -130,7 +130,7 @@ func TestHandshake(t *testing.T) {
 	}{
 		{"srv1.server.dc1.wanfed", ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), []string{"b", "a"}, "a"},
 		{"server.dc1.wanfed", ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1"), []string{"b"}, "b"},
-		{"localhost", ca.Identity(t, tlsutil.RoleCLI, "cli", "dc1"), []string{"a"}, "a"},
+		{"localhost", ca.Identity(t, tlsutil.RoleOperator, "cli", "dc1"), []string{"a"}, "a"},
 		{"127.0.0.1", ca.Identity(t, tlsutil.RoleClient, "client", "dc1"), nil, ""}, // no SNI for an address
 	} {
 		o := handshake(t, srv.ServerConfig("a", "b"), tt.client.ClientConfig(tt.name, tt.alpn...))
@@ -138,11 +138,11 @@ func TestHandshake(t *testing.T) {
 			t.Errorf("%s: server %v, client %v", tt.name, o.server, o.client)
 			continue
 		}
-		p, err := tlsutil.PeerOf(o.serverSaw.PeerCertificates[0], srv.Domain())
+		p, err := tlsutil.PeerFromCert(o.serverSaw.PeerCertificates[0], srv.Domain())
 		if err != nil || p != tt.client.Peer() {
 			t.Errorf("%s: server saw %v, %v, want %v", tt.name, p, err, tt.client.Peer())
 		}
-		p, err = tlsutil.PeerOf(o.clientSaw.PeerCertificates[0], srv.Domain())
+		p, err = tlsutil.PeerFromCert(o.clientSaw.PeerCertificates[0], srv.Domain())
 		if err != nil || p != srv.Peer() {
 			t.Errorf("%s: client saw %v, %v", tt.name, p, err)
 		}
@@ -170,7 +170,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	tls12 := stranger(t, ca, target, ca.Issue(t, good))
 	tls12.MinVersion, tls12.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	server, client := srv.ServerConfig("a"), func() *tls.Config { return cli.ClientConfig(target, "a") }
-	identity := func(ca *tlstest.CA, p tlsutil.Pair, target string) *tls.Config { return stranger(t, ca, target, p) }
+	identity := func(ca *tlstest.CA, p tlsutil.KeyPair, target string) *tls.Config { return stranger(t, ca, target, p) }
 
 	for _, tt := range []struct {
 		what               string
@@ -198,7 +198,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		{"client that is two", server, two, "certificate names two peers", ""},
 		{"wildcard that covers another's name", wild, client(), "", "srv1.server.dc1.wanfed is answered by server/dc9/srv9"},
 		{"SNI of nobody", server, cli.ClientConfig("www.example.com", "a"), `SNI "www.example.com" is none`, ""},
-		{"client certificate that serves", identity(ca, ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleCLI, Node: "srv1", DC: "dc1"}), ""),
+		{"client certificate that serves", identity(ca, ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleOperator, Node: "srv1", DC: "dc1"}), ""),
 			cli.ClientConfig("srv1.cli.dc1.wanfed"), "", "extended key usage"},
 		{"no common protocol", server, cli.ClientConfig(target, "b"), "unsupported application protocols", "no common protocol (ALPN)"},
 		{"TLS 1.2 client", server, tls12, "unsupported versions", "both sides need TLS 1.3"},
@@ -207,11 +207,11 @@ func TestHandshakeRefuses(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			o := handshake(t, tt.server, tt.client)
-			if o.server == nil && tt.wantServer != "" || !strings.Contains(tlsutil.Explain(o.server), tt.wantServer) {
-				t.Errorf("server: %q (%v), want %q", tlsutil.Explain(o.server), o.server, tt.wantServer)
+			if o.server == nil && tt.wantServer != "" || !strings.Contains(tlsutil.DescribeError(o.server), tt.wantServer) {
+				t.Errorf("server: %q (%v), want %q", tlsutil.DescribeError(o.server), o.server, tt.wantServer)
 			}
-			if o.client == nil && tt.client != nil || !strings.Contains(tlsutil.Explain(o.client), tt.wantCl) {
-				t.Errorf("client: %q (%v), want %q", tlsutil.Explain(o.client), o.client, tt.wantCl)
+			if o.client == nil && tt.client != nil || !strings.Contains(tlsutil.DescribeError(o.client), tt.wantCl) {
+				t.Errorf("client: %q (%v), want %q", tlsutil.DescribeError(o.client), o.client, tt.wantCl)
 			}
 			if strings.HasPrefix(tt.wantServer, "SNI") {
 				var ne *tlsutil.NameError
@@ -259,7 +259,7 @@ func TestHandshakeAfterReload(t *testing.T) {
 	if err := srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if o := handshake(t, cfg, stranger(t, ca2, "server.dc1.wanfed", ca1.Issue(t, req))); !strings.Contains(tlsutil.Explain(o.server), "another CA") {
+	if o := handshake(t, cfg, stranger(t, ca2, "server.dc1.wanfed", ca1.Issue(t, req))); !strings.Contains(tlsutil.DescribeError(o.server), "another CA") {
 		t.Errorf("the old CA's client: %v", o.server)
 	}
 }

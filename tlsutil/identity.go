@@ -63,9 +63,9 @@ func (i *Identity) Leaf() *x509.Certificate { return i.current.Load().cert.Leaf 
 // Domain is the domain of names on the wire, in lower case.
 func (i *Identity) Domain() string { return i.domain }
 
-// CheckHolder returns an error, with the command that makes the right certificate, when the certificate is not that of
+// VerifySubject returns an error, with the command that makes the right certificate, when the certificate is not that of
 // role, node and dc, or lacks the name of any server (gateway) of dc.
-func (i *Identity) CheckHolder(role Role, node, dc string) error {
+func (i *Identity) VerifySubject(role Role, node, dc string) error {
 	return i.current.Load().checkHolder(filepath.Base(i.files.Cert), Peer{Role: role, Node: node, DC: dc}, i.domain)
 }
 

@@ -31,7 +31,7 @@ func TestLoad(t *testing.T) {
 		if want := "n1." + string(role) + ".dc1.corp.example"; i.Leaf().DNSNames[0] != want {
 			t.Errorf("leaf of %s, want %s", i.Leaf().DNSNames[0], want)
 		}
-		if err := i.CheckHolder(role, "n1", "dc1"); err != nil {
+		if err := i.VerifySubject(role, "n1", "dc1"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -41,7 +41,7 @@ func TestLoadRefuses(t *testing.T) {
 	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
 	req := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	old := tlstest.NewCAFrom(t, tlsutil.CARequest{Now: time.Now().AddDate(0, 0, -30)})
-	pair := func(change func(*tlsutil.CertRequest)) tlsutil.Pair {
+	pair := func(change func(*tlsutil.CertRequest)) tlsutil.KeyPair {
 		r := req
 		change(&r)
 		return ca.Issue(t, r)
@@ -52,7 +52,7 @@ func TestLoadRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		what   string
 		ca     []byte
-		p      tlsutil.Pair
+		p      tlsutil.KeyPair
 		change func(f *tlsutil.Files)
 		want   string
 	}{
@@ -64,9 +64,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"folder", nil, good, func(f *tlsutil.Files) { f.Cert = filepath.Dir(f.Cert) }, "is a directory"},
 		{"CA no PEM", []byte("hello"), good, nil, "CA ca.pem: is not PEM"},
 		{"CA broken", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, nil, "CA ca.pem: certificate 1: "},
-		{"cert is key", ca.Pair.Cert, tlsutil.Pair{Cert: good.Key, Key: good.Key}, nil, "cert cert.pem: is a private key, not a certificate; keep it secret"},
-		{"key is cert", ca.Pair.Cert, tlsutil.Pair{Cert: good.Cert, Key: good.Cert}, nil, `key key.pem: has no private key but a PEM block "CERTIFICATE"`},
-		{"key of another", ca.Pair.Cert, tlsutil.Pair{Cert: good.Cert, Key: ca.Issue(t, req).Key}, nil, "key key.pem does not belong to cert cert.pem"},
+		{"cert is key", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Key, Key: good.Key}, nil, "cert cert.pem: is a private key, not a certificate; keep it secret"},
+		{"key is cert", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: good.Cert}, nil, `key key.pem: has no private key but a PEM block "CERTIFICATE"`},
+		{"key of another", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Cert, Key: ca.Issue(t, req).Key}, nil, "key key.pem does not belong to cert cert.pem"},
 		{"other CA", other.Pair.Cert, good, nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed is signed by another CA (CN=wanfed agent CA"},
 		{"expired", old.Pair.Cert, old.Issue(t, expired), nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed expired at 20"},
 		{"future", ca.Pair.Cert, pair(func(r *tlsutil.CertRequest) { r.Now = time.Now().Add(time.Hour) }), nil, "is not valid before 20"},
@@ -99,9 +99,9 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 // pairOf is a certificate with just these names.
-func pairOf(t *testing.T, ca *tlstest.CA, names ...string) tlsutil.Pair {
+func pairOf(t *testing.T, ca *tlstest.CA, names ...string) tlsutil.KeyPair {
 	c := signed(t, ca, names...)
-	return tlsutil.Pair{
+	return tlsutil.KeyPair{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8(t, c.PrivateKey)}),
 	}
@@ -150,7 +150,7 @@ func TestCheckHolder(t *testing.T) {
 		{tlsutil.RoleGateway, "srv1", "dc2", `cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (it is a server's: server/dc2/srv1); ` +
 			`make one with: wanfed tls cert create --gateway --dc dc2 --node srv1`},
 	} {
-		err := i.CheckHolder(tt.role, tt.node, tt.dc)
+		err := i.VerifySubject(tt.role, tt.node, tt.dc)
 		if (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
 			t.Errorf("CheckHolder(%s, %s, %s) = %v, want %s", tt.role, tt.node, tt.dc, err, tt.want)
 		}
@@ -162,7 +162,7 @@ func TestCheckHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server --dc dc2 --node srv1`
-	if err := i.CheckHolder(tlsutil.RoleServer, "srv1", "dc2"); err == nil || err.Error() != want {
+	if err := i.VerifySubject(tlsutil.RoleServer, "srv1", "dc2"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -178,14 +178,14 @@ func TestReloadRefuses(t *testing.T) {
 	first := i.Leaf()
 	for _, tt := range []struct {
 		what string
-		p    tlsutil.Pair
+		p    tlsutil.KeyPair
 		want string
 	}{
 		{"another node", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}), "is now that of server/dc1/srv2, not of server/dc1/srv1"},
 		{"another role", ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleGateway, Node: "srv1", DC: "dc1"}), "is now that of gateway/dc1/srv1"},
 		{"lost any-server name", pairOf(t, ca, "srv1.server.dc1.wanfed"), `has no SAN "server.dc1.wanfed"`},
-		{"half of a pair", tlsutil.Pair{Cert: ca.Issue(t, req).Cert, Key: ca.Issue(t, req).Key}, "does not belong"},
-		{"empty", tlsutil.Pair{}, "is not PEM"},
+		{"half of a pair", tlsutil.KeyPair{Cert: ca.Issue(t, req).Cert, Key: ca.Issue(t, req).Key}, "does not belong"},
+		{"empty", tlsutil.KeyPair{}, "is not PEM"},
 	} {
 		tlstest.Write(t, f, ca.Pair.Cert, tt.p)
 		if err := i.Reload(); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -113,7 +113,7 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 	for _, c := range chain {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
 	}
-	if m.peer, err = PeerOf(chain[0], i.domain); err != nil {
+	if m.peer, err = PeerFromCert(chain[0], i.domain); err != nil {
 		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server (or --gateway) --dc DC --node NODE%s",
 			certName, err, domainFlag(i.domain))
 	}

@@ -19,14 +19,14 @@ type Role string
 // The roles. A server may do everything inside its own datacenter and gossip with all; a gateway may read what gateways
 // need; a client may read; a cli certificate is an operator's.
 const (
-	RoleServer  Role = "server"
-	RoleGateway Role = "gateway"
-	RoleClient  Role = "client"
-	RoleCLI     Role = "cli"
+	RoleServer   Role = "server"
+	RoleGateway  Role = "gateway"
+	RoleClient   Role = "client"
+	RoleOperator Role = "cli"
 )
 
 // Roles lists every role, in the order of their power over a datacenter's data path.
-var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleCLI}
+var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
 
 // accepts says whether holders of the role accept connections; the others only dial.
 func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }
@@ -55,12 +55,12 @@ func name(role Role, node, dc, domain string) string {
 // ErrNoPeerName says that a certificate has no name of the form <node>.<role>.<dc>.<domain>.
 var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli>.<dc>.<domain>")
 
-// ErrTwoPeers says that a certificate has the names of two peers.
-var ErrTwoPeers = errors.New("certificate names two peers")
+// ErrAmbiguousPeer says that a certificate has the names of two peers.
+var ErrAmbiguousPeer = errors.New("certificate names two peers")
 
-// PeerOf reads role, node and datacenter from the names of a certificate that was already verified. A certificate with
+// PeerFromCert reads role, node and datacenter from the names of a certificate that was already verified. A certificate with
 // names of two different peers is refused: it would be both.
-func PeerOf(leaf *x509.Certificate, domain string) (Peer, error) {
+func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	var found Peer
 	for _, san := range leaf.DNSNames {
 		p, ok := ParseName(san, domain)
@@ -68,7 +68,7 @@ func PeerOf(leaf *x509.Certificate, domain string) (Peer, error) {
 			continue
 		}
 		if found != (Peer{}) && found != p {
-			return Peer{}, fmt.Errorf("%w, %v and %v", ErrTwoPeers, found, p)
+			return Peer{}, fmt.Errorf("%w, %v and %v", ErrAmbiguousPeer, found, p)
 		}
 		found = p
 	}
@@ -102,7 +102,7 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 		return Peer{}, false
 	}
 	switch p.Role {
-	case RoleServer, RoleGateway, RoleClient, RoleCLI:
+	case RoleServer, RoleGateway, RoleClient, RoleOperator:
 	default:
 		return Peer{}, false
 	}

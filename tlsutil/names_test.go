@@ -20,7 +20,7 @@ func TestParseName(t *testing.T) {
 		{"server.dc1.wanfed", "wanfed", Peer{RoleServer, "", "dc1"}, true},
 		{"gw-1.gateway.dc1.wanfed", "wanfed", Peer{RoleGateway, "gw-1", "dc1"}, true},
 		{"c.client.dc1.wanfed", "wanfed", Peer{RoleClient, "c", "dc1"}, true},
-		{"cli.cli.dc1.wanfed", "wanfed", Peer{RoleCLI, "cli", "dc1"}, true},
+		{"cli.cli.dc1.wanfed", "wanfed", Peer{RoleOperator, "cli", "dc1"}, true},
 		{"server.server.server.wanfed", "wanfed", Peer{RoleServer, "server", "server"}, true},
 		{"SRV1.Server.DC1.WanFed.", "wanfed", Peer{RoleServer, "srv1", "dc1"}, true},
 		{"srv1.server.dc1.corp.example", "Corp.example", Peer{RoleServer, "srv1", "dc1"}, true},
@@ -71,7 +71,7 @@ func TestPeerOf(t *testing.T) {
 		{"srv1.server.dc1.wanfed srv1.gateway.dc1.wanfed", Peer{}, "two peers"},
 		{"srv1.server.dc1.wanfed srv1.server.dc2.wanfed", Peer{}, "two peers"},
 	} {
-		got, err := PeerOf(&x509.Certificate{DNSNames: strings.Fields(tt.names)}, "wanfed")
+		got, err := PeerFromCert(&x509.Certificate{DNSNames: strings.Fields(tt.names)}, "wanfed")
 		if got != tt.want || !matches(err, tt.err) {
 			t.Errorf("PeerOf(%s) = %v, %v; want %v, %q", tt.names, got, err, tt.want, tt.err)
 		}
@@ -142,7 +142,7 @@ func FuzzParseName(f *testing.F) {
 			t.Errorf("ParseName(%q) = %+v, false", s, p)
 		}
 		leaf := &x509.Certificate{DNSNames: strings.Split(s, "\n")}
-		p, err := PeerOf(leaf, domain)
+		p, err := PeerFromCert(leaf, domain)
 		if err != nil {
 			return
 		}
@@ -162,7 +162,7 @@ func checkParsed(t *testing.T, p Peer) {
 		t.Errorf("not labels: %+v", p)
 	}
 	switch p.Role {
-	case RoleServer, RoleGateway, RoleClient, RoleCLI:
+	case RoleServer, RoleGateway, RoleClient, RoleOperator:
 	default:
 		t.Errorf("no role: %+v", p)
 	}

@@ -44,7 +44,7 @@ func TestOpenSSL(t *testing.T) {
 			{Role: RoleGateway, DC: "dc1", Node: "gw1"},
 			{Role: RoleGateway, DC: long, Node: long},
 			{Role: RoleClient, DC: "dc1"},
-			{Role: RoleCLI, DC: "dc1"},
+			{Role: RoleOperator, DC: "dc1"},
 		} {
 			r.CA = ca
 			t.Run(fmt.Sprintf("constrained=%v/%s", constrained, r.Role), func(t *testing.T) {

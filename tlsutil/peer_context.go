@@ -12,8 +12,8 @@ func WithPeer(ctx context.Context, p Peer) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// PeerFrom returns what WithPeer put into ctx; ok is false if nobody did.
-func PeerFrom(ctx context.Context) (p Peer, ok bool) {
+// PeerFromContext returns what WithPeer put into ctx; ok is false if nobody did.
+func PeerFromContext(ctx context.Context) (p Peer, ok bool) {
 	p, ok = ctx.Value(peerKey{}).(Peer)
 	return p, ok
 }

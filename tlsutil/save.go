@@ -13,7 +13,7 @@ import (
 // Save writes the pair to two new files: the certificate with mode 0644, the key with 0600. Each appears whole or not at
 // all. Neither ever replaces a file: when one of them exists, an error that is fs.ErrExist is returned and nothing is
 // left behind.
-func (p Pair) Save(certPath, keyPath string) error {
+func (p KeyPair) Save(certPath, keyPath string) error {
 	for _, path := range []string{keyPath, certPath} {
 		if _, err := os.Lstat(path); err == nil {
 			return &existsError{path}
@@ -33,7 +33,7 @@ const maxNumber = 100_000
 
 // SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, with the first i from 0 for which neither file
 // exists, and returns the two paths. Several processes may do so at once.
-func (p Pair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
+func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
 	for i := range maxNumber {
 		certPath, keyPath = fmt.Sprintf("%s-%d.pem", prefix, i), fmt.Sprintf("%s-%d-key.pem", prefix, i)
 		err = p.Save(certPath, keyPath)

@@ -15,13 +15,13 @@ import (
 func TestSave(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
-	p := Pair{Cert: []byte("cert"), Key: []byte("key")}
+	p := KeyPair{Cert: []byte("cert"), Key: []byte("key")}
 	if err := p.Save(cert, key); err != nil {
 		t.Fatal(err)
 	}
 	checkFile(t, cert, "cert", 0o644)
 	checkFile(t, key, "key", 0o600)
-	if err := (Pair{Cert: []byte("x"), Key: []byte("x")}).Save(cert, key); !errors.Is(err, fs.ErrExist) {
+	if err := (KeyPair{Cert: []byte("x"), Key: []byte("x")}).Save(cert, key); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("second save: %v", err)
 	}
 	// One of the two is enough to refuse, and the other is not left behind.
@@ -69,7 +69,7 @@ func TestSaveNumberedAtOnce(t *testing.T) {
 	for i := range n {
 		wg.Go(func() {
 			b := fmt.Append(nil, i)
-			cert, key, err := Pair{Cert: b, Key: b}.SaveNumbered(filepath.Join(dir, "p"))
+			cert, key, err := KeyPair{Cert: b, Key: b}.SaveNumbered(filepath.Join(dir, "p"))
 			if err != nil {
 				t.Error(err)
 				return

@@ -72,7 +72,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("SNI %q, version %x", o.serverSaw.ServerName, o.serverSaw.Version)
 		}
 		for end, seen := range map[*tlsutil.Identity]tls.ConnectionState{p.cli: o.serverSaw, p.srv: o.clientSaw} {
-			if who, err := tlsutil.PeerOf(seen.PeerCertificates[0], "wanfed"); err != nil || who != end.Peer() {
+			if who, err := tlsutil.PeerFromCert(seen.PeerCertificates[0], "wanfed"); err != nil || who != end.Peer() {
 				t.Errorf("peer %v, %v; want %v", who, err, end.Peer())
 			}
 		}
@@ -113,7 +113,7 @@ func TestReloadEndsSessions(t *testing.T) {
 	p := newPair(t)
 	srv := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	cli := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}
-	pairs := map[*tlsutil.Identity]tlsutil.Pair{p.srv: p.ca.Issue(t, srv), p.cli: p.ca.Issue(t, cli)}
+	pairs := map[*tlsutil.Identity]tlsutil.KeyPair{p.srv: p.ca.Issue(t, srv), p.cli: p.ca.Issue(t, cli)}
 	other := tlstest.NewCA(t)
 	both := append(append([]byte{}, p.ca.Pair.Cert...), other.Pair.Cert...)
 	reload := func(id *tlsutil.Identity, f tlsutil.Files, ca []byte) {
@@ -146,7 +146,7 @@ func TestReloadEndsSessions(t *testing.T) {
 	pairs[p.srv] = other.Issue(t, srv)
 	reload(p.srv, p.srvFiles, other.Pair.Cert)
 	o := handshake(t, p.srv.ServerConfig("a"), p.cli.ResumingClientConfig(called, "a"))
-	if !strings.Contains(tlsutil.Explain(o.server), "another CA") || o.client == nil {
+	if !strings.Contains(tlsutil.DescribeError(o.server), "another CA") || o.client == nil {
 		t.Errorf("client %v, server %v", o.client, o.server)
 	}
 }
@@ -182,13 +182,13 @@ func TestTicketIsNoCertificate(t *testing.T) {
 	prepare()
 	foreign := tlstest.NewCA(t).Identity(t, tlsutil.RoleServer, "srv1", "dc1")
 	o := handshake(t, foreign.ServerConfig("a"), p.cli.ResumingClientConfig(called, "a"))
-	if !strings.Contains(tlsutil.Explain(o.client), "another CA") {
+	if !strings.Contains(tlsutil.DescribeError(o.client), "another CA") {
 		t.Errorf("server of another CA: %v", o.client)
 	}
 	prepare()
 	dc3 := stranger(t, p.ca, "", p.ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc3"}))
 	o = handshake(t, dc3, p.cli.ResumingClientConfig(called, "a"))
-	if !strings.Contains(tlsutil.Explain(o.client), "is not valid for "+called) {
+	if !strings.Contains(tlsutil.DescribeError(o.client), "is not valid for "+called) {
 		t.Errorf("server of another datacenter: %v", o.client)
 	}
 	prepare()

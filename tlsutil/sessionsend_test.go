@@ -54,10 +54,10 @@ func TestSessionsEnd(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				if tt.client != "" {
 					o := call()
-					if s := tlsutil.Explain(o.client); o.client == nil || !strings.Contains(s, tt.client) {
+					if s := tlsutil.DescribeError(o.client); o.client == nil || !strings.Contains(s, tt.client) {
 						t.Errorf("client: %q, want %q", s, tt.client)
 					}
-					if s := tlsutil.Explain(o.server); o.server == nil || !strings.Contains(s, tt.server) {
+					if s := tlsutil.DescribeError(o.server); o.server == nil || !strings.Contains(s, tt.server) {
 						t.Errorf("server: %q, want %q", s, tt.server)
 					}
 					return
@@ -88,7 +88,7 @@ func TestResumedPeerIsVerified(t *testing.T) {
 	ended := x509.Certificate{DNSNames: []string{called}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute)}
 	for _, tt := range []struct {
 		what     string
-		cert     tlsutil.Pair
+		cert     tlsutil.KeyPair
 		srv, cli string // error of each; "": none
 	}{
 		{"good", p.ca.Issue(t, req(tlsutil.RoleServer, "dc1")), "", ""},
@@ -96,7 +96,7 @@ func TestResumedPeerIsVerified(t *testing.T) {
 		{"expired", p.ca.Sign(t, ended), "expired at", "expired at"},
 		{"other datacenter", p.ca.Issue(t, req(tlsutil.RoleServer, "dc3")), "", "answered by server/dc3/srv1"},
 		{"other role", p.ca.Issue(t, req(tlsutil.RoleGateway, "dc1")), "", "answered by gateway/dc1/srv1"},
-		{"cannot accept", p.ca.Issue(t, req(tlsutil.RoleCLI, "dc1")), "", "extended key usage"},
+		{"cannot accept", p.ca.Issue(t, req(tlsutil.RoleOperator, "dc1")), "", "extended key usage"},
 		{"nobody", p.ca.Sign(t, x509.Certificate{DNSNames: []string{"www.example.com"}}), "no SAN of the form", "no SAN of the form"},
 	} {
 		certs, err := tlsutil.ParseCerts(tt.cert.Cert)
@@ -105,7 +105,7 @@ func TestResumedPeerIsVerified(t *testing.T) {
 		}
 		cs := tls.ConnectionState{DidResume: true, PeerCertificates: certs}
 		for want, err := range map[*string]error{&tt.srv: server.VerifyConnection(cs), &tt.cli: client.VerifyConnection(cs)} {
-			if (err == nil) != (*want == "") || !strings.Contains(tlsutil.Explain(err), *want) {
+			if (err == nil) != (*want == "") || !strings.Contains(tlsutil.DescribeError(err), *want) {
 				t.Errorf("%s: %v, want %q", tt.what, err, *want)
 			}
 		}

@@ -29,7 +29,7 @@ func filesIn(dir string) Files {
 }
 
 // put writes the files in place.
-func put(t *testing.T, f Files, ca []byte, p Pair) {
+func put(t *testing.T, f Files, ca []byte, p KeyPair) {
 	t.Helper()
 	for path, b := range map[string][]byte{f.CA: ca, f.Cert: p.Cert, f.Key: p.Key} {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -57,13 +57,13 @@ func loadLogged(t *testing.T, f Files) (*Identity, *lines) {
 
 var srv1 = CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1"}
 
-func issueFrom(t *testing.T, ca Pair, r CertRequest) Pair {
+func issueFrom(t *testing.T, ca KeyPair, r CertRequest) KeyPair {
 	t.Helper()
 	r.CA = ca
 	return newCert(t, r)
 }
 
-func serialOf(t *testing.T, p Pair) string { return "serial=" + leafOf(t, p).SerialNumber.Text(16) }
+func serialOf(t *testing.T, p KeyPair) string { return "serial=" + leafOf(t, p).SerialNumber.Text(16) }
 
 func TestRunReloads(t *testing.T) {
 	ca := newCA(t, CARequest{})
@@ -124,7 +124,7 @@ func TestRunReloads(t *testing.T) {
 func TestRunFollowsKubernetesLinks(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	dir := t.TempDir()
-	version := func(name string) Pair {
+	version := func(name string) KeyPair {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,7 @@ func (e *stageError) Error() string {
 	case isTimeout(e.err):
 		text = fmt.Sprintf("no answer within %v", e.after.Round(time.Millisecond))
 	case e.stage == stageHandshake:
-		text = tlsutil.Explain(e.err)
+		text = tlsutil.DescribeError(e.err)
 	case e.stage == stageConnect && errors.As(e.err, &errno):
 		text = errno.Error() // what package net puts around it is named already
 	}
@@ -173,13 +173,13 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// explain is tlsutil.Explain for errors that may be Dial's, which explain themselves.
+// explain is tlsutil.DescribeError for errors that may be Dial's, which explain themselves.
 func explain(err error) string {
 	var de *DialError
 	if errors.As(err, &de) {
 		return oneLine(err)
 	}
-	return tlsutil.Explain(err)
+	return tlsutil.DescribeError(err)
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ", ") }

@@ -80,7 +80,7 @@ func Example() {
 }
 
 // identity makes a node's certificate, as wanfed tls cert create does, and loads it.
-func identity(ca tlsutil.Pair, dir, node, dc string) *tlsutil.Identity {
+func identity(ca tlsutil.KeyPair, dir, node, dc string) *tlsutil.Identity {
 	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: node, DC: dc, CA: ca})
 	exitOn(err)
 	files := tlsutil.Files{

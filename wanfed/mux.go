@@ -279,7 +279,7 @@ func (m *Mux) admit(c *tls.Conn, h *hello) (*muxRoute, tlsutil.Peer, bool) {
 		return nil, tlsutil.Peer{}, false
 	}
 	r := m.routes[i]
-	p, err := tlsutil.PeerOf(cs.PeerCertificates[0], m.cfg.Identity.Domain())
+	p, err := tlsutil.PeerFromCert(cs.PeerCertificates[0], m.cfg.Identity.Domain())
 	switch {
 	case err != nil:
 		m.refuse.note(certNoPeer, remote, err)

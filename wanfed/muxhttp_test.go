@@ -48,7 +48,7 @@ func TestMuxHTTP(t *testing.T) {
 		b, err := io.ReadAll(resp.Body)
 		return fmt.Sprint(resp.StatusCode, " ", string(b)), err
 	}
-	client := func() *tls.Config { return a.identity(tlsutil.RoleCLI, "joe", "dc1").ClientConfig("") }
+	client := func() *tls.Config { return a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("") }
 	http1 := func(p *http.Protocols) { p.SetHTTP1(true) }
 	url := "https://" + ln.Addr().String()
 	for want, protos := range map[string]func(*http.Protocols){

@@ -48,7 +48,7 @@ func TestMuxPlainHTTP(t *testing.T) {
 	if got := get("http://"+ln.Addr().String()+"/plain", &http.Transport{}); got != "false GET /plain" {
 		t.Errorf("plain: %q", got)
 	}
-	cfg := a.identity(tlsutil.RoleCLI, "joe", "dc1").ClientConfig("")
+	cfg := a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("")
 	if got := get("https://"+ln.Addr().String()+"/tls", &http.Transport{TLSClientConfig: cfg}); got != "true GET /tls" {
 		t.Errorf("TLS: %q", got)
 	}

@@ -57,7 +57,7 @@ func NewNode(cfg NodeConfig) (*Node, error) {
 	}
 	n := &Node{AddressBook: &SharedAddressBook{}, own: cfg.Identity.Peer()}
 	n.AddressBook.Store(&AddressBook{Servers: map[string]string{}, Paths: map[string][]Path{}})
-	errs := []error{cfg.Identity.CheckHolder(tlsutil.RoleServer, n.own.Node, n.own.DC)}
+	errs := []error{cfg.Identity.VerifySubject(tlsutil.RoleServer, n.own.Node, n.own.DC)}
 	for _, dc := range slices.Sorted(maps.Keys(cfg.Gateways)) {
 		errs = append(errs, n.SetGateways(dc, cfg.Gateways[dc]...))
 	}

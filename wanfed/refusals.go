@@ -137,7 +137,7 @@ func (r *refusals) note(why refusal, remote net.Addr, err error, attrs ...any) {
 		attrs = append(attrs, "unlogged", quiet)
 	}
 	if err != nil {
-		attrs = append(attrs, "err", tlsutil.Explain(err))
+		attrs = append(attrs, "err", tlsutil.DescribeError(err))
 	}
 	r.log.Log(context.Background(), level, refusalText[why], append(attrs, "reason", string(why))...)
 }
@@ -239,7 +239,7 @@ func whyRefused(h *hello, err error) refusal {
 		return plainText
 	case errors.As(err, &name):
 		return unknownSNI
-	case errors.Is(err, tlsutil.ErrNoPeerName), errors.Is(err, tlsutil.ErrTwoPeers):
+	case errors.Is(err, tlsutil.ErrNoPeerName), errors.Is(err, tlsutil.ErrAmbiguousPeer):
 		return certNoPeer
 	case errors.As(err, &unknown):
 		return certForeign

@@ -89,7 +89,7 @@ func TestOnlyServersGossip(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	tr := n.tun.Transport(PoolWAN)
-	for _, role := range []tlsutil.Role{tlsutil.RoleGateway, tlsutil.RoleClient, tlsutil.RoleCLI} {
+	for _, role := range []tlsutil.Role{tlsutil.RoleGateway, tlsutil.RoleClient, tlsutil.RoleOperator} {
 		for _, alpn := range []string{ProtoGossip, ProtoStream, ProtoConsulPacket, ProtoConsulStream} {
 			c := rawConn(t, n, a.identity(role, "x", "dc1"), alpn)
 			c.Write(appendFrame(nil, PoolWAN, "", []byte("x")))

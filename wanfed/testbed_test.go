@@ -19,7 +19,7 @@ import (
 // authority makes certificates.
 type authority struct {
 	t  testing.TB
-	ca tlsutil.Pair
+	ca tlsutil.KeyPair
 }
 
 func newAuthority(t testing.TB) *authority {

@@ -104,7 +104,7 @@ func adviseHTTP(err error) error {
 	if s, ok := errors.AsType[*api.StatusError](err); ok && s.Code == http.StatusUnsupportedMediaType {
 		return fmt.Errorf("%w; %s", err, port) // gRPC says so to whoever speaks plain HTTP
 	}
-	e, ok := errors.AsType[*api.NoAnswerError](err)
+	e, ok := errors.AsType[*api.UnreachableError](err)
 	if !ok {
 		return err
 	}
@@ -112,9 +112,9 @@ func adviseHTTP(err error) error {
 		return fmt.Errorf("%w; %s", err, port)
 	}
 	if _, foreign := errors.AsType[x509.UnknownAuthorityError](e.Err); foreign {
-		return fmt.Errorf("no server of your CA at %s: %s; give --ca-file (WANFED_CA_FILE) the CA of its certificate", e.Addr, tlsutil.Explain(e.Err))
+		return fmt.Errorf("no server of your CA at %s: %s; give --ca-file (WANFED_CA_FILE) the CA of its certificate", e.Addr, tlsutil.DescribeError(e.Err))
 	}
-	if clear := tlsutil.Explain(e.Err); strings.HasPrefix(e.Addr, "https://") && clear != e.Err.Error() {
+	if clear := tlsutil.DescribeError(e.Err); strings.HasPrefix(e.Addr, "https://") && clear != e.Err.Error() {
 		return fmt.Errorf("no server answers at %s: %s", e.Addr, clear)
 	}
 	return fmt.Errorf("%w; is wanfed server running there? set --http-addr or WANFED_HTTP_ADDR", err)

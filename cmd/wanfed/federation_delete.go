@@ -93,7 +93,7 @@ func deleteState(ctx context.Context, id *tlsutil.Identity, addr, primary, dc st
 		return false, err
 	}
 	var taken atomic.Bool
-	cc, err := api.Connect(func(context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(context.Context) (net.Conn, error) {
 		if taken.Swap(true) {
 			return nil, fmt.Errorf("connection to %s was lost", addr)
 		}
@@ -135,7 +135,7 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 		if _, other := errors.AsType[x509.HostnameError](err); other || op != nil && op.Op == "remote error" {
 			hint = fmt.Sprintf("; --server must be a server of %s, or a gateway", dc)
 		}
-		return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.Explain(err), hint)
+		return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.DescribeError(err), hint)
 	}
 	return conn, nil
 }

@@ -31,7 +31,7 @@ import (
 // pki is a CA with certificates of dc1.
 type pki struct {
 	dir string
-	ca  tlsutil.Pair
+	ca  tlsutil.KeyPair
 }
 
 func newPKI(t testing.TB) pki {
@@ -91,7 +91,7 @@ func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory
 		Ask:   func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
 			p, _ := peer.FromContext(ctx)
-			return tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+			return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
 		},
 	})
 	if err != nil {
@@ -119,9 +119,9 @@ func TestFederationDelete(t *testing.T) {
 	startAPI(t, nil) // clears the environment
 	p := newPKI(t)
 	addr, store := startServer(t, p.identity(t, tlsutil.RoleServer, "srv1"))
-	cli := fileFlags(p.files(t, tlsutil.RoleCLI, "cli"))
+	cli := fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))
 	gateway := fileFlags(p.files(t, tlsutil.RoleGateway, "gw1"))
-	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleCLI, "cli"))
+	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestFederationDelete(t *testing.T) {
 		})
 	}
 	for _, dc := range []string{"dc2", "dc3"} {
-		if s, _, err := federation.State(t.Context(), store, dc); err != nil || s != nil {
+		if s, _, err := federation.ReadState(t.Context(), store, dc); err != nil || s != nil {
 			t.Errorf("%s afterwards: %v, %v", dc, s, err)
 		}
 	}
@@ -183,7 +183,7 @@ func TestFederationDeleteIsInterrupted(t *testing.T) {
 		io.Copy(io.Discard, c)
 	}()
 	t.Cleanup(func() { ln.Close(); <-done })
-	_, err = deleteState(ctx, p.identity(t, tlsutil.RoleCLI, "cli"), ln.Addr().String(), "dc1", "dc3", false)
+	_, err = deleteState(ctx, p.identity(t, tlsutil.RoleOperator, "cli"), ln.Addr().String(), "dc1", "dc3", false)
 	if err == nil || !strings.Contains(err.Error(), "it may be deleted or not: see wanfed federation list") {
 		t.Error(err)
 	}
@@ -194,7 +194,7 @@ func TestReadOverTLS(t *testing.T) {
 	p := newPKI(t)
 	id := p.identity(t, tlsutil.RoleServer, "srv1")
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller, err := tlsutil.PeerOf(r.TLS.PeerCertificates[0], tlsutil.DefaultDomain)
+		caller, err := tlsutil.PeerFromCert(r.TLS.PeerCertificates[0], tlsutil.DefaultDomain)
 		if err != nil {
 			t.Error(err)
 		}
@@ -206,7 +206,7 @@ func TestReadOverTLS(t *testing.T) {
 	srv.Start()
 	t.Cleanup(srv.Close)
 	url := "https://" + srv.Listener.Addr().String()
-	cli := p.files(t, tlsutil.RoleCLI, "cli")
+	cli := p.files(t, tlsutil.RoleOperator, "cli")
 	t.Setenv("WANFED_CA_FILE", cli.CA)
 	t.Setenv("WANFED_CERT_FILE", cli.Cert)
 	t.Setenv("WANFED_KEY_FILE", cli.Key)
@@ -219,7 +219,7 @@ func TestReadOverTLS(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no server answers at " + url + ": peer failed, or has no certificate for the name we asked for": {"--tls-server-name", "server.dc9.wanfed"},
-		"give --ca-file (WANFED_CA_FILE) the CA of its certificate":                                      fileFlags(newPKI(t).files(t, tlsutil.RoleCLI, "cli")),
+		"give --ca-file (WANFED_CA_FILE) the CA of its certificate":                                      fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
 	} {
 		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -177,7 +177,7 @@ func (s gatewaySettings) files(logger *slog.Logger) (*tlsutil.Identity, error) {
 	folder := server.CheckFolder("data_dir", s.DataDir)
 	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
 	if err == nil {
-		err = id.CheckHolder(tlsutil.RoleGateway, s.Node, s.DC)
+		err = id.VerifySubject(tlsutil.RoleGateway, s.Node, s.DC)
 	}
 	return id, faults(folder, err)
 }

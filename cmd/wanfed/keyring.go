@@ -119,7 +119,7 @@ func (k *keyringCall) do(cmd *cobra.Command, call func(ctx context.Context, c pb
 	}
 	defer conn.Close() // if gRPC never took it
 	var taken atomic.Bool
-	cc, err := api.Connect(func(context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(context.Context) (net.Conn, error) {
 		if taken.Swap(true) {
 			return nil, fmt.Errorf("connection to %s was lost", k.server)
 		}

@@ -44,7 +44,7 @@ func (o *operatorCall) dial(ctx context.Context, id *tlsutil.Identity) (c pb.Ope
 		return nil, nil, err
 	}
 	var taken atomic.Bool
-	cc, err := api.Connect(func(context.Context) (net.Conn, error) {
+	cc, err := api.NewGRPCClient(func(context.Context) (net.Conn, error) {
 		if taken.Swap(true) {
 			return nil, fmt.Errorf("connection to %s was lost", o.server)
 		}

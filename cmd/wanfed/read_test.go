@@ -185,7 +185,7 @@ func TestJSON(t *testing.T) {
 	for args, want := range map[string]any{
 		"members --wan":                answers["/v1/agent/members?wan=1"],
 		"federation list":              answers["/v1/internal/federation-states"],
-		"federation read dc2":          answers["/v1/internal/federation-state/dc2"].(api.FederationStateAnswer).State,
+		"federation read dc2":          answers["/v1/internal/federation-state/dc2"].(api.FederationStateResponse).State,
 		"federation gateways":          answers["/v1/internal/federation-states/mesh-gateways"],
 		"federation gateways --dc dc2": map[string]any{"dc2": answers["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)["dc2"]},
 		"status":                       answers["/v1/agent/federation-status"],
@@ -309,8 +309,8 @@ func TestEveryReadHasExamples(t *testing.T) {
 
 func TestAge(t *testing.T) {
 	for want, in := range map[string]*float64{
-		"-": nil, "0s": api.Seconds(-time.Second), "1.2s": api.Seconds(1234 * time.Millisecond), "1h2m3s": api.Seconds(3723400 * time.Millisecond),
-		"1d0h": api.Seconds(24 * time.Hour), "11574074d1h": new(1e12),
+		"-": nil, "0s": api.SecondsPtr(-time.Second), "1.2s": api.SecondsPtr(1234 * time.Millisecond), "1h2m3s": api.SecondsPtr(3723400 * time.Millisecond),
+		"1d0h": api.SecondsPtr(24 * time.Hour), "11574074d1h": new(1e12),
 	} {
 		if got := age(in); got != want {
 			t.Errorf("%v: %s, want %s", in, got, want)

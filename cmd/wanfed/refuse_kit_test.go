@@ -44,7 +44,7 @@ func newPEMFiles(t testing.TB) pemFiles {
 		"dc2-gw1":   {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
 		"gw-srv1":   {Role: tlsutil.RoleGateway, DC: "dc1", Node: "srv1"}, // of the right name and the wrong role
 		"srv-gw1":   {Role: tlsutil.RoleServer, DC: "dc1", Node: "gw1"},
-		"cli":       {Role: tlsutil.RoleCLI, DC: "dc1"},
+		"cli":       {Role: tlsutil.RoleOperator, DC: "dc1"},
 		"long-srv1": {Role: tlsutil.RoleServer, DC: "dc1", Node: strings.Repeat("n", 63)},
 	} {
 		c.pair(t, name, c.ca.Issue(t, r))
@@ -75,7 +75,7 @@ func (c pemFiles) write(t testing.TB, name string, b []byte) {
 	}
 }
 
-func (c pemFiles) pair(t testing.TB, name string, p tlsutil.Pair) {
+func (c pemFiles) pair(t testing.TB, name string, p tlsutil.KeyPair) {
 	t.Helper()
 	c.write(t, name+".pem", p.Cert)
 	c.write(t, name+"-key.pem", p.Key)

@@ -189,7 +189,7 @@ func (a *applying) options() api.ResourceOptions {
 
 // check has the server check p, and finds out what there is to do.
 func (a *applying) check(ctx context.Context, p *planned) (err error) {
-	if p.tried, err = a.TryResource(ctx, p.given, a.options()); err != nil {
+	if p.tried, err = a.DryRunResource(ctx, p.given, a.options()); err != nil {
 		return p.refused(err)
 	}
 	p.given.ID.Type = p.tried.ID.Type // in its own spelling

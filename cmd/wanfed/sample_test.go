@@ -90,16 +90,16 @@ func sampleAnswers() map[string]any {
 		"/v1/agent/members?dc=dc2":                     members[1:],
 		"/v1/agent/members?dc=dc9":                     "No path to datacenter",
 		"/v1/internal/federation-states":               []api.FederationState{dc1, dc2, {Datacenter: "dc3", ModifyIndex: 17}},
-		"/v1/internal/federation-state/dc2":            api.FederationStateAnswer{State: &dc2, Index: 22},
-		"/v1/internal/federation-state/dc3":            api.FederationStateAnswer{State: &api.FederationState{Datacenter: "dc3"}, Index: 22},
+		"/v1/internal/federation-state/dc2":            api.FederationStateResponse{State: &dc2, Index: 22},
+		"/v1/internal/federation-state/dc3":            api.FederationStateResponse{State: &api.FederationState{Datacenter: "dc3"}, Index: 22},
 		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways},
 		"/v1/catalog/datacenters":                      []string{"dc1", "dc2", "dc3"},
 		"/v1/agent/federation-status": api.Status{
 			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0", MeshGatewayMode: "local",
 			Datacenters: []api.DatacenterStatus{
-				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.Seconds(93 * time.Second)},
+				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.SecondsPtr(93 * time.Second)},
 				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
-					RecordAge: api.Seconds(26 * time.Hour), ReplicationLag: api.Seconds(234 * time.Millisecond),
+					RecordAge: api.SecondsPtr(26 * time.Hour), ReplicationLag: api.SecondsPtr(234 * time.Millisecond),
 					Hops: []api.HopStatus{
 						{Address: "10.2.0.101:8443", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04123), Sources: []string{"heartbeat"}},
 						{Address: "gw.dc1.example:8443", Via: "configured address", Health: "untested",
@@ -110,7 +110,7 @@ func sampleAnswers() map[string]any {
 			},
 			Components: []api.ComponentStatus{{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"}, {Name: "replication", State: "not connected"}},
 			Replicated: []api.ReplicatedType{
-				{Type: "config/v1/Document", Known: true, Records: 12, PrimaryIndex: 40, Changes: 14, ReceivedBytes: 2300, Lag: api.Seconds(234 * time.Millisecond)},
+				{Type: "config/v1/Document", Known: true, Records: 12, PrimaryIndex: 40, Changes: 14, ReceivedBytes: 2300, Lag: api.SecondsPtr(234 * time.Millisecond)},
 				{Type: "config/Later", UnknownRecords: 3},
 			},
 		},

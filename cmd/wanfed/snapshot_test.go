@@ -62,7 +62,7 @@ func callBad(t *testing.T, b *badServer) (*operatorCall, pb.OperatorServiceClien
 		<-done
 	})
 	o := &operatorCall{keyringCall{dc: "dc1", server: ln.Addr().String()}}
-	c, end, err := o.dial(t.Context(), p.identity(t, tlsutil.RoleCLI, "cli"))
+	c, end, err := o.dial(t.Context(), p.identity(t, tlsutil.RoleOperator, "cli"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func since(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return age(api.Seconds(now.Sub(t))) + " ago"
+	return age(api.SecondsPtr(now.Sub(t))) + " ago"
 }
 
 // writeTrouble says what failed last for a datacenter and what to do.

@@ -78,7 +78,7 @@ func checkTLSFlags(cmd *cobra.Command, domain string, days int) error {
 }
 
 // printSaved says what was saved, and until when it is valid.
-func printSaved(w io.Writer, p tlsutil.Pair, cert, key, note string) error {
+func printSaved(w io.Writer, p tlsutil.KeyPair, cert, key, note string) error {
 	certs, err := tlsutil.ParseCerts(p.Cert)
 	if err != nil {
 		return err

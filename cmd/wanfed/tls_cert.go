@@ -80,14 +80,14 @@ func (f *certFlags) create(cmd *cobra.Command) error {
 
 // whose returns what people call a role.
 func whose(r tlsutil.Role) string {
-	if r == tlsutil.RoleCLI {
+	if r == tlsutil.RoleOperator {
 		return "operator"
 	}
 	return string(r)
 }
 
 // noteEnd says when the certificate got less than the usual time because its CA expires.
-func (f *certFlags) noteEnd(w io.Writer, p tlsutil.Pair) error {
+func (f *certFlags) noteEnd(w io.Writer, p tlsutil.KeyPair) error {
 	certs, err := tlsutil.ParseCerts(p.Cert)
 	if err != nil {
 		return err

@@ -127,7 +127,7 @@ func (c *Client) SkipDeregister() { c.keep.Store(true) }
 
 // Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
-	cc, err := api.Connect(c.dial, redial)
+	cc, err := api.NewGRPCClient(c.dial, redial)
 	if err != nil {
 		return err
 	}

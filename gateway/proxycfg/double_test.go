@@ -52,7 +52,7 @@ func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *do
 		t.Fatal(err)
 	}
 	d := &double{addr: ln.Addr().String(), events: make(chan string, 1000), snap: snap, changed: make(chan struct{})}
-	srv := grpc.NewServer(grpc.Creds(api.Handshaken()))
+	srv := grpc.NewServer(grpc.Creds(api.EstablishedTLS()))
 	pb.RegisterGatewayServiceServer(srv, d)
 	done := make(chan struct{})
 	go func() {
@@ -89,7 +89,7 @@ func (l handshakes) Accept() (net.Conn, error) {
 
 func caller(ctx context.Context) string {
 	p, _ := peer.FromContext(ctx)
-	who, err := tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], "wanfed")
+	who, err := tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], "wanfed")
 	if err != nil {
 		return err.Error()
 	}

@@ -92,7 +92,7 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *gateway.Dialer {
 
 // plain leaves out of a failed dial what the dialer says too: the address.
 func plain(err error) error {
-	text := tlsutil.Explain(err)
+	text := tlsutil.DescribeError(err)
 	if op, ok := errors.AsType[*net.OpError](err); ok && text == err.Error() {
 		return op.Err
 	}

@@ -14,7 +14,7 @@ import (
 // PKI is a CA for one demo or test, and the folder of its certificates. It holds nothing open.
 type PKI struct {
 	dir, domain string
-	ca          tlsutil.Pair
+	ca          tlsutil.KeyPair
 }
 
 // NewPKI makes a CA for domain (default tlsutil.DefaultDomain) in dir, which it creates.

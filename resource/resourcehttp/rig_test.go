@@ -32,7 +32,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	g := &rig{T: t, store: memory.New(), registry: resource.NewRegistry(), peer: tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}}
+	g := &rig{T: t, store: memory.New(), registry: resource.NewRegistry(), peer: tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}}
 	t.Cleanup(func() { g.store.Close() })
 	for _, r := range []resource.Registration{
 		{Type: nodeType, Message: &pb.Node{}, Validate: func(r *pb.Resource) error {
@@ -53,7 +53,7 @@ func newRig(t *testing.T) *rig {
 	g.svc, err = resource.NewService(resource.ServiceConfig{
 		Backend: g.store, Registry: g.registry, DC: "dc1", Primary: func() bool { return true },
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
-			p, ok := tlsutil.PeerFrom(ctx)
+			p, ok := tlsutil.PeerFromContext(ctx)
 			if !ok {
 				return p, errors.New("no certificate")
 			}

@@ -96,7 +96,7 @@ func blocking[T any](ctx context.Context, q query,
 	if err != nil || !q.blocks() || index != q.index {
 		return got, index, err
 	}
-	wctx, cancel := context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlock(q.wait)-q.wait+1))
+	wctx, cancel := context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
 	defer cancel()
 	for {
 		err := resting(ctx, func() error { return wait(wctx, index) })

@@ -33,7 +33,7 @@ func (h *handler) federationState(r *http.Request, q query) (answer, error) {
 		state := api.FromFederationState(s)
 		_, lastContact, known := h.src.Leader()
 		return answer{
-			body:  api.FederationStateAnswer{State: &state, Index: index, LastContact: lastContact, KnownLeader: known},
+			body:  api.FederationStateResponse{State: &state, Index: index, LastContact: lastContact, KnownLeader: known},
 			index: index,
 		}, nil
 	}
@@ -48,7 +48,7 @@ func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, u
 	wctx := ctx
 	if q.blocks() {
 		var cancel context.CancelFunc
-		wctx, cancel = context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlock(q.wait)-q.wait+1))
+		wctx, cancel = context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
 		defer cancel()
 	}
 	for {

@@ -29,7 +29,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if !reads(r.Method) {
 		req.Method = r.Method
 	}
-	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlock(q.wait)+forwardMargin)
+	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardMargin)
 	switch {
 	case err == nil:
 		end, err := h.large.begin(r.Context(), len(resp.GetBody()))

@@ -147,7 +147,7 @@ func TestForwardDeadline(t *testing.T) {
 	for target, want := range map[string]time.Duration{
 		"/v1/status/leader?dc=dc2":                                 forwardMargin,
 		"/v1/internal/federation-states?dc=dc2&index=1&wait=16s":   17*time.Second + forwardMargin,
-		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlock(api.MaxWait) + forwardMargin,
+		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlockTime(api.MaxWait) + forwardMargin,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			src := newFakeSource()

@@ -173,7 +173,7 @@ func (h *handler) serve(e endpoint) http.Handler {
 			return
 		}
 		if q.blocks() || q.body != nil { // else bounded has just set the same
-			setDeadline(w, api.MaxBlock(q.wait)+afterWait)
+			setDeadline(w, api.MaxBlockTime(q.wait)+afterWait)
 		}
 		if q.dc != "" && q.dc != h.dc {
 			h.forward(w, r, q)

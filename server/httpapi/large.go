@@ -32,7 +32,7 @@ func (l *large) begin(ctx context.Context, size int) (end func(), err error) {
 	if size <= largeAnswer || isForwarded(ctx) { // what is handed back over there is bounded by Turns
 		return func() {}, nil
 	}
-	p, _ := tlsutil.PeerFrom(ctx)
+	p, _ := tlsutil.PeerFromContext(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sent[p] >= maxLarge {

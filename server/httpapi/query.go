@@ -44,7 +44,7 @@ func parseQuery(raw string) (query, error) {
 		}
 	}
 	if q.blocks() {
-		q.wait = api.Wait(wait)
+		q.wait = api.EffectiveWait(wait)
 	}
 	return q, nil
 }

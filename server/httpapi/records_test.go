@@ -41,7 +41,7 @@ func newRecords(t testing.TB) recordsRig {
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return true },
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
-			p, ok := tlsutil.PeerFrom(ctx)
+			p, ok := tlsutil.PeerFromContext(ctx)
 			if !ok {
 				return p, errors.New("nobody")
 			}
@@ -54,7 +54,7 @@ func newRecords(t testing.TB) recordsRig {
 	h, err := New(Config{
 		DC: "dc1", Cluster: newFakeSource(), Logger: slog.New(slog.DiscardHandler), Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
-			return tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc1", Node: "joe"}, nil
+			return tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}, nil
 		},
 		Report: func(context.Context, catalog.CheckUpdate) error { return catalog.ErrNoCheck },
 	})
@@ -191,7 +191,7 @@ func TestServersOfOthersDoNotWrite(t *testing.T) {
 		role   tlsutil.Role
 		method string
 		want   int32
-	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleCLI, "PUT", 200}, {tlsutil.RoleServer, "GET", 200}} {
+	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleOperator, "PUT", 200}, {tlsutil.RoleServer, "GET", 200}} {
 		if got := ask(test.role, test.method); got != test.want {
 			t.Errorf("%s by a %s of dc2: %d, want %d", test.method, test.role, got, test.want)
 		}

@@ -13,7 +13,7 @@ import (
 func (h *handler) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
-		if _, ok := tlsutil.PeerFrom(ctx); !ok && h.peer != nil {
+		if _, ok := tlsutil.PeerFromContext(ctx); !ok && h.peer != nil {
 			p, err := h.peer(r)
 			if err != nil {
 				fail(w, http.StatusForbidden, err.Error())
@@ -32,8 +32,8 @@ func (h *handler) guarded(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		switch p, _ := tlsutil.PeerFrom(r.Context()); {
-		case p.Role == tlsutil.RoleCLI || p.Role == tlsutil.RoleServer && p.DC == h.dc:
+		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
+		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.dc:
 			next.ServeHTTP(w, r)
 		case p.Role == tlsutil.RoleServer: // it may read for anybody, and write for its operators alone
 			fail(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))

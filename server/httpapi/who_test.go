@@ -31,7 +31,7 @@ func echoing(t testing.TB, src Cluster) http.Handler {
 			return tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: "n"}, nil
 		},
 		API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			p, _ := tlsutil.PeerFrom(r.Context())
+			p, _ := tlsutil.PeerFromContext(r.Context())
 			b, _ := io.ReadAll(r.Body)
 			io.WriteString(w, r.Method+" "+p.String()+" "+string(b))
 		}),
@@ -75,7 +75,7 @@ func TestWhoMayWrite(t *testing.T) {
 // What another datacenter hands on is its caller's: who serves it does not look for a certificate.
 func TestServeKeepsThePeer(t *testing.T) {
 	h := echoing(t, newFakeSource())
-	ctx := tlsutil.WithPeer(context.Background(), tlsutil.Peer{Role: tlsutil.RoleCLI, DC: "dc2", Node: "joe"})
+	ctx := tlsutil.WithPeer(context.Background(), tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc2", Node: "joe"})
 	for method, status := range map[string]int32{"PUT": 405, "PATCH": 400, "": 200} { // 405: it was let in, and there is no such write
 		resp, err := Serve(ctx, h, &pb.QueryRequest{Path: "/v1/status/leader", Method: method, Body: []byte("x")})
 		if err != nil || resp.Status != status {

@@ -48,7 +48,7 @@ func TestKeptConnections(t *testing.T) {
 // keep opens connections as package server does, until the test ends.
 func keep(t *testing.T, v *server, dc string, connections int) {
 	for range connections {
-		cc, err := api.Connect(func(ctx context.Context) (net.Conn, error) {
+		cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			return v.dialer.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)
 		})
 		if err != nil {

@@ -39,9 +39,9 @@ type server struct {
 	tunnel   *wanfed.Tunnel
 	lan, wan *gossip.Pool
 
-	addressBook *federation.AddressBook
+	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
-	hinter      *federation.Hinter
+	hinter      *federation.GatewayTagger
 
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
@@ -106,23 +106,23 @@ func (v *server) buildRecords(w *world) (err error) {
 	s := v.site
 	ready := make(chan struct{})
 	close(ready)
-	cfg := federation.AddressBookConfig{
+	cfg := federation.AddressBookUpdaterConfig{
 		DC: s.dc, PrimaryDC: primary, Domain: tlsutil.DefaultDomain, Backend: s.store, LAN: v.lan, WAN: v.wan, Ready: ready,
 		File: filepath.Join(w.dir, fmt.Sprintf("%s-%s.json", v.name, s.dc)), Book: v.book, Logger: silent,
 	}
 	if s.dc != primary {
 		cfg.PrimaryGateways = []string{w.sites[0].gateway.wan}
 	}
-	if v.addressBook, err = federation.NewAddressBook(cfg); err != nil {
+	if v.addressBook, err = federation.NewAddressBookUpdater(cfg); err != nil {
 		return err
 	}
 	v.joiner, err = federation.NewJoiner(federation.JoinerConfig{
-		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, Reach: v.reach, Logger: silent,
+		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, WaitReachable: v.reach, Logger: silent,
 	})
 	if err != nil {
 		return err
 	}
-	v.hinter, err = federation.NewHinter(federation.HinterConfig{Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: silent})
+	v.hinter, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: silent})
 	if err != nil {
 		return err
 	}
@@ -135,11 +135,11 @@ func (v *server) buildReplication(w *world) (err error) {
 		_, _, err := federation.Upsert(ctx, s.store, st)
 		return err
 	}
-	v.grpc = grpc.NewServer(grpc.Creds(api.Handshaken()), grpc.ReadBufferSize(api.ReadBuffer),
+	v.grpc = grpc.NewServer(grpc.Creds(api.EstablishedTLS()), grpc.ReadBufferSize(api.ReadBufferSize),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: true, Logger: silent})
+		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, AlwaysPrimary: true, Logger: silent})
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		}
 		pb.RegisterFederationServiceServer(v.grpc, fed)
 	} else {
-		v.toPrimary, err = api.Connect(func(ctx context.Context) (net.Conn, error) {
+		v.toPrimary, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			return v.dialer.Dial(ctx, wanfed.Target{DC: primary}, wanfed.ProtoGRPC)
 		})
 		if err != nil {
@@ -168,7 +168,7 @@ func (v *server) buildReplication(w *world) (err error) {
 			return err
 		}
 		follower, err := replication.NewFollower(replication.FollowerConfig{
-			Backend: s.store, Registry: w.registry, Ways: v.book.Changed, Logger: silent,
+			Backend: s.store, Registry: w.registry, PathsChanged: v.book.Changed, Logger: silent,
 			Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(v.toPrimary), nil },
 		})
 		if err != nil {
@@ -177,7 +177,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		v.leading = append(v.leading, follower.Run)
 	}
 	up, err := replication.NewAntiEntropy(replication.AntiEntropyConfig{
-		DC: s.dc, Backend: s.store, Apply: apply, Ways: v.book.Changed, Logger: silent,
+		DC: s.dc, Backend: s.store, Apply: apply, PathsChanged: v.book.Changed, Logger: silent,
 	})
 	if err != nil {
 		return err

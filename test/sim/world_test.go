@@ -148,5 +148,5 @@ func peerOf(ctx context.Context) (tlsutil.Peer, error) {
 	if !ok {
 		return tlsutil.Peer{}, errors.New("no peer")
 	}
-	return tlsutil.PeerOf(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+	return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
 }

@@ -114,7 +114,7 @@ func (s settings) start(ctx context.Context, dir string) (all []*contender, err 
 	if err != nil {
 		return nil, err
 	}
-	files, err := pki.Issue(tlsutil.RoleCLI, "dc1", "cli")
+	files, err := pki.Issue(tlsutil.RoleOperator, "dc1", "cli")
 	if err != nil {
 		return nil, err
 	}

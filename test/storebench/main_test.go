@@ -80,7 +80,7 @@ func TestFloor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := pki.Issue(tlsutil.RoleCLI, "dc1", "cli")
+	files, err := pki.Issue(tlsutil.RoleOperator, "dc1", "cli")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 // Sign makes a certificate that no CertRequest makes. Of t it takes DNSNames, NotBefore, NotAfter and ExtKeyUsage; by default
 // it is valid for the next hour, for dialing and accepting.
-func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.Pair {
+func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.KeyPair {
 	tb.Helper()
 	cas, err := tlsutil.ParseCerts(c.Pair.Cert)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.Pair {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return tlsutil.Pair{
+	return tlsutil.KeyPair{
 		Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		Key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
 	}

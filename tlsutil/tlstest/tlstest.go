@@ -14,7 +14,7 @@ import (
 // CA signs the certificates of one test.
 type CA struct {
 	Domain string
-	Pair   tlsutil.Pair
+	Pair   tlsutil.KeyPair
 }
 
 // NewCA makes a CA of the default domain.
@@ -37,7 +37,7 @@ func NewCAFrom(tb testing.TB, r tlsutil.CARequest) *CA {
 }
 
 // Issue makes the certificate that r asks for; its CA and Domain are filled in.
-func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.Pair {
+func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.KeyPair {
 	tb.Helper()
 	r.CA, r.Domain = c.Pair, c.Domain
 	p, err := tlsutil.CreateCert(r)
@@ -57,7 +57,7 @@ func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Fi
 }
 
 // Write puts a CA's certificate and a pair in the files, each by a rename, as careful operators do.
-func Write(tb testing.TB, f tlsutil.Files, ca []byte, p tlsutil.Pair) {
+func Write(tb testing.TB, f tlsutil.Files, ca []byte, p tlsutil.KeyPair) {
 	tb.Helper()
 	for _, w := range []struct {
 		path string
