@@ -43,11 +43,11 @@ func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 }
 
 // NewConnClient returns a gRPC client over c alone. c must meet the conditions
-// of Connect. Calls fail with Unavailable once c is lost. The client owns c,
+// of NewGRPCClient. Calls fail with Unavailable once c is lost. The client owns c,
 // also after an error. The caller calls closeAll at the end.
 func NewConnClient(c net.Conn) (cc *grpc.ClientConn, closeAll func(), err error) {
 	var used atomic.Bool
-	cc, err = Connect(func(context.Context) (net.Conn, error) {
+	cc, err = NewGRPCClient(func(context.Context) (net.Conn, error) {
 		if used.Swap(true) {
 			return nil, fmt.Errorf("connection to %v was lost", c.RemoteAddr())
 		}
@@ -81,5 +81,5 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 	if wrongName || op != nil && op.Op == "remote error" {
 		remedy = fmt.Sprintf("; --server must be a server of %s, or a gateway", dc)
 	}
-	return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.Explain(err), remedy)
+	return nil, fmt.Errorf("reach %s through %s: %s%s", sni, addr, tlsutil.DescribeError(err), remedy)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package api is how programs talk to wanfed: the JSON types of the HTTP API, a thin client of it, and the gRPC
-// connection over TLS links that exist already (Connect, Handshaken). The gRPC messages are in api/pb.
+// connection over TLS links that exist already (NewGRPCClient, EstablishedTLS). The gRPC messages are in api/pb.
 //
 // It knows no server parts. The handlers are in server/httpapi; who may connect is decided by tlsutil.
 //

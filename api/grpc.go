@@ -27,7 +27,7 @@ const ReadBufferSize = 4 << 10
 // records each way, for a call that has two.
 const InitialWindowSize = 4 << 20
 
-// Connect makes a gRPC client over connections that dial brings. Each must be a *tls.Conn, or tell its
+// NewGRPCClient makes a gRPC client over connections that dial brings. Each must be a *tls.Conn, or tell its
 // ConnectionState as one does, with the handshake done and the peer verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
 // closes it. Options are added to, and may replace, those it has.
 func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
@@ -46,7 +46,7 @@ func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...
 	}, options...)...)
 }
 
-// Handshaken is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.
+// EstablishedTLS is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.
 func EstablishedTLS() credentials.TransportCredentials { return handshaken{} }
 
 type handshaken struct{}

@@ -2,7 +2,7 @@
 
 // Package resourcehttp is the HTTP API of resources of every registered type, and the OpenAPI document that describes it. No type has
 // code here: what a type demands comes from the registry, and what is done is done by a resource service, this datacenter's or
-// another's. It leaves to others the listener, who may connect and who asks (tlsutil.PeerFrom of the request's context).
+// another's. It leaves to others the listener, who may connect and who asks (tlsutil.PeerFromContext of the request's context).
 //
 // # Requests
 //
