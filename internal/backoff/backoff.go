@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff doubles a pause from Min to Max. The zero value with both fields set
+// is ready for use. It is not safe for concurrent use.
+type Backoff struct {
+	Min time.Duration // first pause; must be positive
+	Max time.Duration // longest pause before jitter; at least Min
+
+	last time.Duration // previous pause without jitter; 0 after Reset
+}
+
+// Next returns the next pause: twice the previous one, at most Max, plus up to
+// a quarter of jitter.
+func (b *Backoff) Next() time.Duration {
+	b.last = min(max(2*b.last, b.Min), b.Max)
+	return Jitter(b.last)
+}
+
+// Reset makes Next return Min again. Call it after a success.
+func (b *Backoff) Reset() { b.last = 0 }
+
+// Delay returns the pause after the given number of consecutive failures, for
+// a caller that keeps the count itself: lowest after one failure, doubled with
+// each further one, at most highest, plus up to a quarter of jitter. It returns
+// 0 without a failure.
+func Delay(failures int, lowest, highest time.Duration) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
+	d := lowest
+	for range failures - 1 {
+		if d >= highest {
+			break
+		}
+		d *= 2
+	}
+	return Jitter(min(d, highest))
+}
+
+// Jitter adds a random time of up to a quarter of d to d.
+func Jitter(d time.Duration) time.Duration {
+	if d < 4 {
+		return d
+	}
+	return d + rand.N(d/4)
+}
+
+// Sleep blocks for d, until ctx ends, or until a receive from wake succeeds,
+// whichever comes first. It reports whether wake ended it. A nil wake never
+// does.
+func Sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-wake:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package netaddr
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// maxName is the longest DNS name without its final dot (RFC 1035, section
+// 2.3.4).
+const maxName = 253
+
+// CheckHostPort returns an error unless addr is an address to dial:
+// "192.0.2.1:8443", "[2001:db8::1]:8443" or "host.example:8443". The port is 1
+// to 65535. The unspecified addresses 0.0.0.0 and [::] are refused: no machine
+// has them.
+func CheckHostPort(addr string) error {
+	i := strings.LastIndexByte(addr, ':')
+	if i < 0 {
+		return fmt.Errorf("address %q has no port: write host:port", addr)
+	}
+	host, port := addr[:i], addr[i+1:]
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("address %q: port %q is not a number from 1 to 65535", addr, port)
+	}
+	inner, bracketed := strings.CutPrefix(host, "[")
+	if bracketed {
+		inner, bracketed = strings.CutSuffix(inner, "]")
+	}
+	ip, err := netip.ParseAddr(inner)
+	switch {
+	case err == nil && ip.IsUnspecified():
+		return fmt.Errorf("address %q cannot be dialed: write the IP address or DNS name of one machine", addr)
+	case err == nil && ip.Is6() == bracketed:
+		return nil
+	case err == nil || strings.Contains(host, ":"):
+		return fmt.Errorf("address %q: write IPv6 as [address]:port, and nothing else in brackets", addr)
+	}
+	if err := CheckDNSName(strings.ToLower(strings.TrimSuffix(host, "."))); err != nil {
+		return fmt.Errorf("address %q: %w", addr, err)
+	}
+	return nil
+}
+
+// CheckDNSName returns an error unless name is a DNS name in lower case without
+// a final dot. Underscores are allowed, because names of services have them.
+func CheckDNSName(name string) error {
+	if name == "" || len(name) > maxName {
+		return fmt.Errorf("a name has 1 to %d characters", maxName)
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.IndexFunc(label, notInLabel) >= 0 {
+			return fmt.Errorf("%q is not a DNS label: 1 to 63 of a-z, 0-9, \"-\" and \"_\", with no \"-\" at its ends", label)
+		}
+	}
+	return nil
+}
+
+func notInLabel(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
+}
+
+// Overlap reports whether one machine cannot listen on both addresses
+// (host:port): the ports are equal, and the hosts are equal or one of them is
+// unspecified. It returns false for host names other than localhost, which it
+// does not resolve, and for port 0, which the system chooses.
+func Overlap(a, b string) bool {
+	x, xPort, ok1 := listenAddr(a)
+	y, yPort, ok2 := listenAddr(b)
+	return ok1 && ok2 && xPort == yPort && xPort != 0 && (x == y || x.IsUnspecified() || y.IsUnspecified())
+}
+
+// listenAddr returns the IP address and port that net.Listen binds for addr.
+func listenAddr(addr string) (ip netip.Addr, port uint64, ok bool) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ip, 0, false
+	}
+	port, err = strconv.ParseUint(text, 10, 16)
+	switch host {
+	case "":
+		return netip.IPv6Unspecified(), port, err == nil
+	case "localhost":
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), port, err == nil
+	}
+	if err == nil {
+		ip, err = netip.ParseAddr(host)
+	}
+	return ip.Unmap(), port, err == nil
+}

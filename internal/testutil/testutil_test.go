@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package testutil
+
+import (
+	"testing"
+	"time"
+)
+
+func TestEventually_ReturnsOnceTrue(t *testing.T) {
+	calls := 0
+	Eventually(t, time.Minute, func() bool { calls++; return calls == 3 }, "three calls")
+	if calls != 3 {
+		t.Errorf("calls = %d, want 3", calls)
+	}
+}
