@@ -20,15 +20,11 @@ var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
 	{"server/httpapi"},
-	{"automation"},
-	{"ui"},
 	{"replication"},
 	{"federation"},
-	{"gateway/xds"},
 	{"gateway/proxycfg"},
 	{"gateway"},
 	{"catalog", "document", "kv"},
-	{"controller"},
 	{"resource/raftstore"},
 	{"resource/memory"},
 	{"gossip"},
@@ -41,7 +37,7 @@ var layers = [][]string{
 }
 
 // kits help tests. They import what they like; only tests and each other import them.
-var kits = []string{"test", "test/lab", "test/lab/wan", "test/sim", "test/gatewaybench", "test/gatewaybench/load", "test/storebench", "resource/resourcetest", "tlsutil/tlstest"}
+var kits = []string{"test", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest"}
 
 // internal is the folder of packages that every other may import. They import only each other and what is said here.
 const internal = "internal/"

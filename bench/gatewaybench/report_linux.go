@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 // report is the result of a bench.

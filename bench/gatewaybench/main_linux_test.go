@@ -43,7 +43,9 @@ func TestMain(m *testing.M) {
 	}
 	built = sync.OnceValues(func() (string, error) {
 		program := filepath.Join(dir, "wanfed")
-		out, err := exec.Command("go", "build", "-o", program, "../../cmd/wanfed").CombinedOutput()
+		build := exec.Command("go", "build", "-o", program, "./cmd/wanfed")
+		build.Dir = "../.." // the module of wanfed
+		out, err := build.CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("build wanfed: %w\n%s", err, out)
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 // ran is a bench of three rounds with known figures.

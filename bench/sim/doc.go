@@ -28,9 +28,9 @@
 // after it; 300 take ten minutes in all, and 7 GiB. 1,000 take 50 minutes of two cores and 20 GB, if they start over 15 s and what
 // they tell after that is cut short (-sim.hush; docs/benchmarks.md).
 //
-//	go test ./test/sim                                                   # ten datacenters
-//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim    # the table of docs/benchmarks.md
-//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./test/sim -sim.sizes 60x1,20x3
-//	WANFED_BENCH=1 GOMEMLIMIT=7GiB go test -v -timeout 60m -run TestGrowth ./test/sim -sim.sizes 300x1 -sim.settle 2m
-//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./test/sim -sim.sizes 1000x1 -sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
+//	go test ./sim                                                   # ten datacenters
+//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim    # the table of docs/benchmarks.md
+//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 60x1,20x3
+//	WANFED_BENCH=1 GOMEMLIMIT=7GiB go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 300x1 -sim.settle 2m
+//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./sim -sim.sizes 1000x1 -sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
 package sim

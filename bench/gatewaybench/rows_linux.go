@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 // row is one thing that is measured of each contender.

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 // bench runs rows with contenders.

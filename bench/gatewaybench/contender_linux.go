@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 // helloTimeout is how long each proxy gives a client for its hello. It is the gateway's default, which the others are set to.

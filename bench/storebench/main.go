@@ -45,7 +45,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	var s settings
 	fs := flag.NewFlagSet("storebench", flag.ContinueOnError)
 	fs.SetOutput(usage)
-	fs.StringVar(&s.wanfed, "wanfed", "bin/wanfed", "program whose store is measured")
+	fs.StringVar(&s.wanfed, "wanfed", "../bin/wanfed", "program whose store is measured")
 	fs.StringVar(&s.etcd, "etcd", "etcd", "program to compare with (Debian: etcd-server); empty: none")
 	fs.StringVar(&s.rows, "rows", "", "only these rows, or all of these groups, separated by commas; for example write,fanout/1000")
 	fs.StringVar(&s.dir, "dir", "", "folder on the disk to measure; default: that of temporary files")

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wanfed/wanfed/test/gatewaybench/load"
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
 func main() {
@@ -66,7 +66,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	var s settings
 	fs := flag.NewFlagSet("gatewaybench", flag.ContinueOnError)
 	fs.SetOutput(usage)
-	fs.StringVar(&s.program, "wanfed", "bin/wanfed", "program whose gateway is measured; empty: none")
+	fs.StringVar(&s.program, "wanfed", "../bin/wanfed", "program whose gateway is measured; empty: none")
 	fs.StringVar(&s.rows, "rows", "", "only rows whose names begin with one of these, separated by commas; for example bulk/raw,idle")
 	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx", "proxies to compare with")
 	fs.Func("proxy", "another proxy to measure, name=command or name=ip:port of a running one; may be given again. Words of the command "+

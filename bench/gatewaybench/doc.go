@@ -34,5 +34,5 @@
 //
 //	make bench-gateway
 //	make bench-gateway BENCHFLAGS='--rows bulk/raw,idle --rounds 3'
-//	go run ./test/gatewaybench --peers nginx --proxy 'new=/tmp/new/wanfed gateway --listen {listen} --routes {routes} --max-conns-per-source=-1'
+//	go run ./gatewaybench --peers nginx --proxy 'new=/tmp/new/wanfed gateway --listen {listen} --routes {routes} --max-conns-per-source=-1'
 package main
