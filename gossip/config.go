@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
 
-	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/internal/slogadapter"
 )
 
 // create starts a serf that tells others the address adv. Its transport outlives it.
@@ -65,8 +65,8 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	ml.RequireNodeNames = p.cfg.Kind == WAN
 	ml.DeadNodeReclaimTime = time.Millisecond // a dead member may come back elsewhere: names are in certificates
 	// What they call Info is our Debug: membership changes are logged here, once.
-	logger := slog.New(inTLS{hclogs.Demote(p.cfg.Logger.Handler())})
-	ml.Logger = hclogs.Std(logger, "memberlist")
+	logger := slog.New(inTLS{slogadapter.Demote(p.cfg.Logger.Handler())})
+	ml.Logger = slogadapter.Std(logger, "memberlist")
 	gate := newAdmit(p, adv)
 	ml.Merge, ml.Alive = gate, gate // serf leaves them alone as long as it has no merge delegate itself
 
@@ -75,7 +75,7 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	c.NodeName = p.cfg.Name
 	c.Tags = p.currentTags()
 	c.MemberlistConfig = ml
-	c.Logger = hclogs.Std(logger, "serf")
+	c.Logger = slogadapter.Std(logger, "serf")
 	c.EventCh = events
 	c.EnableNameConflictResolution = false // names are in certificates
 	// How long Leave waits for all copies of the last farewell, and SetTags for those of the tags. All of them take 0.4 s in the LAN

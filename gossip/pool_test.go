@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/internal/slogadapter"
 )
 
 // node is a pool on a network in memory.
@@ -165,7 +165,7 @@ func TestAdmit(t *testing.T) {
 // been shut down; all else is told.
 func TestInTLS(t *testing.T) {
 	var b strings.Builder
-	log := hclogs.Std(slog.New(inTLS{slog.NewTextHandler(&b, nil)}), "memberlist")
+	log := slogadapter.Std(slog.New(inTLS{slog.NewTextHandler(&b, nil)}), "memberlist")
 	log.Print("[WARN] memberlist: Binding to public address without encryption!")
 	log.Printf("[ERR] memberlist: Failed to send gossip to 10.0.0.5:8300: %s", net.ErrClosed)
 	log.Print("[WARN] memberlist: another")

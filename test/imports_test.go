@@ -42,7 +42,7 @@ var kits = []string{"test", "test/lab", "test/lab/wan", "resource/resourcetest",
 // internal is the folder of packages that every other may import. They import only each other and what is said here.
 const internal = "internal/"
 
-var internalMay = map[string][]string{"internal/proc": {"tlsutil"}}
+var internalMay = map[string][]string{"internal/subprocess": {"tlsutil"}}
 
 // alone are packages that other programs import, or that must stay small: none of these may come with them, directly or not.
 var (
@@ -134,9 +134,9 @@ func TestImportFault(t *testing.T) {
 		{"federation", "server", false},
 		{"resource/memory", "resource/raftstore", false},
 		{"demo", "server", false},
-		{"wanfed", "internal/hclogs", true},
-		{"internal/proc", "tlsutil", true},
-		{"internal/proc", "server", false},
+		{"wanfed", "internal/slogadapter", true},
+		{"internal/subprocess", "tlsutil", true},
+		{"internal/subprocess", "server", false},
 		{"server", "test/lab", false},
 		{"test/lab", "server", true},
 	} {

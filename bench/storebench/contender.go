@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -28,7 +28,7 @@ import (
 // contender is a store under test, running.
 type contender struct {
 	name string
-	*proc.Process
+	*subprocess.Process
 	addr string
 	tls  *tls.Config
 
@@ -55,14 +55,14 @@ const (
 
 var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
-func startWanfed(ctx context.Context, program, dir string, pki *proc.PKI, client *tls.Config) (*contender, error) {
+func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
 	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "srv1")
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	s, err := proc.StartServer(ctx, proc.ServerConfig{
+	s, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{program}, Dir: filepath.Join(dir, "wanfed"), DC: "dc1", Node: "srv1", TLS: files, LogLevel: "warn",
 	})
 	if err != nil {
@@ -143,7 +143,7 @@ func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int))
 	return errors.Join(err, <-sent)
 }
 
-func startEtcd(ctx context.Context, program, dir string, pki *proc.PKI, client *tls.Config) (*contender, error) {
+func startEtcd(ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
 	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "etcd")
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func startEtcd(ctx context.Context, program, dir string, pki *proc.PKI, client *
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	p, err := proc.Start(ctx, proc.Config{
+	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: "etcd", LogPath: filepath.Join(data, "log"),
 		Command: []string{
 			program, "--name", "a", "--data-dir", filepath.Join(data, "data"), "--logger", "zap", "--log-outputs", "stdout",

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -36,7 +36,7 @@ type floor struct {
 }
 
 // startFloor runs this program as the floor.
-func startFloor(ctx context.Context, dir string, pki *proc.PKI, client *tls.Config) (*contender, error) {
+func startFloor(ctx context.Context, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
 	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "floor")
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func startFloor(ctx context.Context, dir string, pki *proc.PKI, client *tls.Conf
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	p, err := proc.Start(ctx, proc.Config{
+	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: "floor", LogPath: filepath.Join(data, "log"),
 		Command: []string{self, floorArg, filepath.Join(data, "file"), files.CA, files.Cert, files.Key},
 		Ready:   func(line string) bool { return strings.HasPrefix(line, "127.0.0.1:") },

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -110,7 +110,7 @@ func (s settings) selected() []row {
 
 // start runs the contenders. What it returns is to be killed, also with an error.
 func (s settings) start(ctx context.Context, dir string) (all []*contender, err error) {
-	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), domain)
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)
 	if err != nil {
 		return nil, err
 	}

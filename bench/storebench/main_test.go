@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -76,7 +76,7 @@ func TestSelected(t *testing.T) {
 // TestFloor has a real server of the floor's, and the bench's own row of a watcher.
 func TestFloor(t *testing.T) {
 	dir := t.TempDir()
-	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), domain)
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)
 	if err != nil {
 		t.Fatal(err)
 	}
