@@ -14,8 +14,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"google.golang.org/grpc"
-
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
@@ -23,6 +21,7 @@ import (
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -67,11 +66,9 @@ type parts struct {
 	disputes    *federation.PrimaryConflicts
 	rivals      rivals
 	followed    *replication.Source // of use in the primary
-	grpc        *grpc.Server
+	edge        *rpc.Edge
 	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
 	callsLn     net.Listener // of other datacenters' servers
-	stopCalls   context.CancelFunc
-	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
 	httpMux     *wanfed.Mux  // on httpLn
@@ -82,7 +79,6 @@ type parts struct {
 // The ports come first: a server that cannot have them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 	p := &parts{cfg: cfg, identity: id, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
-	p.refused = newRefusedCalls(p.logger)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -107,9 +103,6 @@ func (p *parts) close() error {
 				errs = append(errs, err)
 			}
 		}
-	}
-	if p.stopCalls != nil {
-		p.stopCalls()
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
@@ -205,7 +198,7 @@ func (p *parts) buildStore() (err error) {
 		Node: p.cfg.Node,
 		Dir:  filepath.Join(p.cfg.DataDir, "raft"),
 		Stream: raftStream{
-			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
+			Listener: p.mux.Listener(wanfed.ProtoRaft, []tlsutil.Role{tlsutil.RoleServer}, true),
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
 		OpsVersion: p.understood,

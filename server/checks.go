@@ -7,9 +7,11 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 func (p *parts) buildChecks() (err error) {
@@ -26,7 +28,7 @@ func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if !ok || node == p.cfg.Node {
 		return resource.ErrNotLeader
 	}
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,7 +36,7 @@ func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if err != nil {
 		return err
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String())
+	ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, who.String())
 	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
 		Node: rep.Node, CheckId: rep.CheckID, Status: rep.Status, Output: rep.Output,
 	})

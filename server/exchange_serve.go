@@ -15,7 +15,9 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 const (
@@ -29,7 +31,7 @@ const (
 // sent yet; more wait in the connection. So one who asks and does not read costs no more than that.
 func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	a := &answers{ctx: ctx, end: cancel, query: s.ask, turns: s.turns.of(stream.Context()), leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
+	a := &answers{ctx: ctx, end: cancel, query: s.ask, responses: s.responses, caller: callerOf(stream.Context()), leader: s.leader, to: stream, batches: make(chan *batch), slots: make(chan struct{}, maxAsked)}
 	defer a.close()
 	ended := make(chan error, 1)
 	go func() { ended <- a.receive(stream) }() // it ends with the stream, which the end of this function ends
@@ -49,7 +51,7 @@ func (a *answers) close() {
 	a.mu.Unlock()
 	a.workers.Wait()
 	for answer := range a.large {
-		a.large[answer].End()
+		a.large[answer].Release()
 	}
 }
 
@@ -75,21 +77,22 @@ func (a *answers) receive(stream pb.ServerService_ExchangeServer) error {
 
 // answers are those of one stream.
 type answers struct {
-	ctx     context.Context
-	end     context.CancelFunc // of ctx
-	query   func(ctx context.Context, turn *httpapi.Turn, req *pb.QueryRequest) (*pb.QueryResponse, error)
-	turns   httpapi.Turns
-	leader  func() string
-	to      pb.ServerService_ExchangeServer
-	workers sync.WaitGroup
-	batches chan *batch   // to workers that wait
-	slots   chan struct{} // one for each question until its answer was sent: size maxAsked
+	ctx       context.Context
+	end       context.CancelFunc // of ctx
+	query     func(ctx context.Context, turn *limit.Slot, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	responses *limit.PerPeer
+	caller    tlsutil.Peer
+	leader    func() string
+	to        pb.ServerService_ExchangeServer
+	workers   sync.WaitGroup
+	batches   chan *batch   // to workers that wait
+	slots     chan struct{} // one for each question until its answer was sent: size maxAsked
 
 	mu      sync.Mutex
 	queue   []*pb.Answer
-	large   map[*pb.Answer]*httpapi.Turn // of those in the queue, or being sent
-	sending bool                         // a worker is: it sends what comes meanwhile, too
-	closed  bool                         // no more workers
+	large   map[*pb.Answer]*limit.Slot // of those in the queue, or being sent
+	sending bool                       // a worker is: it sends what comes meanwhile, too
+	closed  bool                       // no more workers
 }
 
 // batch is questions that came together. One goroutine answers them in turn, since handing each to one of its own costs more than most
@@ -180,34 +183,37 @@ func (a *answers) one(b *batch, q *pb.Question) error {
 	}
 	resp, err := a.query(b.ctx, turn, q.GetQuery())
 	if err != nil { // that of the context
-		turn.End()
+		turn.Release()
 		return err
 	}
 	answer := &pb.Answer{Id: q.GetId(), Answer: resp}
 	a.mu.Lock()
 	a.queue = append(a.queue, answer)
-	if len(resp.GetBody()) > smallAnswer {
+	if len(resp.GetBody()) > 8<<10 {
 		if a.large == nil {
-			a.large = map[*pb.Answer]*httpapi.Turn{}
+			a.large = map[*pb.Answer]*limit.Slot{}
 		}
 		a.large[answer], turn = turn, nil
 	}
 	a.mu.Unlock()
 	if turn != nil {
-		turn.End()
+		turn.Release()
 	}
 	return nil
 }
 
 // turn waits for one. What is queued is sent first: it may be what has them all.
-func (a *answers) turn() (*httpapi.Turn, error) {
-	if turn := a.turns.TryBegin(); turn != nil {
+func (a *answers) turn() (*limit.Slot, error) {
+	if a.responses == nil {
+		return nil, nil
+	}
+	if turn := a.responses.TryAcquire(a.caller); turn != nil {
 		return turn, nil
 	}
 	if err := a.send(); err != nil {
 		return nil, err
 	}
-	return a.turns.Begin(a.ctx)
+	return a.responses.Acquire(a.ctx, a.caller)
 }
 
 // sent ends the turns of answers that were sent.
@@ -216,7 +222,7 @@ func (a *answers) sent(all []*pb.Answer) {
 	defer a.mu.Unlock()
 	for _, answer := range all {
 		if turn := a.large[answer]; turn != nil {
-			turn.End()
+			turn.Release()
 			delete(a.large, answer)
 		}
 	}
@@ -274,4 +280,14 @@ func (a *answers) take() []*pb.Answer {
 	all := a.queue[:n:n]
 	a.queue = a.queue[n:]
 	return all
+}
+
+func callerOf(ctx context.Context) tlsutil.Peer {
+	p, _ := rpc.Peer(ctx)
+	return p
+}
+
+// ask answers a query in its turn, which the caller ends.
+func (s *serverService) ask(ctx context.Context, turn *limit.Slot, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return s.query(limit.NewContext(ctx, turn), req)
 }

@@ -302,3 +302,10 @@ func TestAnswersTogether(t *testing.T) {
 		t.Error("nobody would send the next one")
 	}
 }
+
+type streamWith struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamWith) Context() context.Context { return s.ctx }

@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -48,7 +49,7 @@ const notEncrypted = "gossip is not encrypted at %s: to begin, start every serve
 
 // Change implements pb.KeyringServiceServer.
 func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb.KeyringReport, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +179,7 @@ func (k *keyring) report(servers []*pb.ServerKeyring, r gossip.Keyring, refused 
 // Give implements pb.KeyringServiceServer. The ring counts as never changed by the federation thereafter, so that any that
 // was, and has the key too, takes its place.
 func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerKeyring, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 
 // Exchange implements pb.KeyringServiceServer.
 func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}

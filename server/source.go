@@ -22,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/server/limit"
 )
 
 // source answers the HTTP API from this server's parts.
@@ -164,7 +165,12 @@ func (p *parts) otherLeader() string {
 // serverService is what other servers ask.
 type serverService struct {
 	pb.UnimplementedServerServiceServer
-	query  func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
-	leader func() string // see parts.otherLeader
-	turns  *turns        // nil: there is no bound
+	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
+	leader    func() string // see parts.otherLeader
+	responses *limit.PerPeer
+}
+
+// Query implements pb.ServerServiceServer.
+func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	return s.query(ctx, req)
 }

@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,7 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -24,25 +25,10 @@ import (
 // decides whose servers it believes (Config.RemoteWritesFrom), and never more than that they speak for their own operators,
 // in the methods whose rule is vouched.
 
-// anyDatacenter in Config.RemoteWritesFrom stands for every datacenter.
-const anyDatacenter = "*"
-
-// vouched returns who calls through server p of another datacenter, which says that it is who.
-func (c *calls) vouched(p, who tlsutil.Peer, r rule) (tlsutil.Peer, error) {
-	if !r.vouched || who.Role != tlsutil.RoleOperator || who.DC != p.DC {
-		return p, nil // it speaks for itself
-	}
-	if !slices.Contains(c.remoteWrites, p.DC) && !slices.Contains(c.remoteWrites, anyDatacenter) {
-		return p, resource.StatusError(fmt.Errorf("%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+
-			"remote_writes_from = [%q]", resource.ErrDenied, c.dc, p.DC, c.dc, p.DC))
-	}
-	return who, nil
-}
-
 // forCaller returns a context for calls to another datacenter that says for which operator they are made. It fails for callers
 // that this server may not speak for: resource.ErrDenied.
 func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +40,7 @@ func (p *parts) forCaller(ctx context.Context) (context.Context, error) {
 		return nil, fmt.Errorf("%w: servers of %s hand on writes of operators of %s only, and %v is another's: "+
 			"write at a server of the datacenter itself", resource.ErrDenied, p.cfg.DC, p.cfg.DC, who)
 	}
-	return metadata.AppendToOutgoingContext(ctx, onBehalfKey, who.String()), nil
+	return metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, who.String()), nil
 }
 
 // slowPath is how many bytes per second a path takes at least: 1 Mbit/s.

@@ -19,7 +19,9 @@ const module = "github.com/wanfed/wanfed"
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
-	{"server/httpapi"},
+	{"server/httpapi", "server/keyring", "server/operator"},
+	{"server/rpc"},
+	{"server/limit"},
 	{"replication"},
 	{"federation"},
 	{"gateway/proxycfg"},

@@ -126,7 +126,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, as string) error {
 		ctx := ctx
 		if as != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, onBehalfKey, as)
+			ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, as)
 		}
 		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{Op: op, State: &pb.FederationState{Datacenter: dc}})
 		return err
@@ -154,7 +154,7 @@ func TestForwardedCallsKeepTheirCaller(t *testing.T) {
 
 	// A gateway is registered under its certificate's name, also where that is not the caller of the leader.
 	gw := connect(t, follower, tlsutil.RoleGateway, "gw7", "dc1")
-	if _, err := pb.NewGatewayServiceClient(gw).Register(metadata.AppendToOutgoingContext(ctx, onBehalfKey, "gateway/dc1/gw8"),
+	if _, err := pb.NewGatewayServiceClient(gw).Register(metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "gateway/dc1/gw8"),
 		&pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"}); err != nil {
 		t.Fatal(err)
 	}
