@@ -40,7 +40,7 @@ func (p *parts) buildPools() (err error) {
 		lanTags[tagRaft] = "1"
 	}
 	p.lan, err = gossip.New(gossip.Config{
-		Kind: gossip.LAN, Name: p.cfg.Node, Tags: lanTags,
+		Kind: wanfed.PoolLAN, Name: p.cfg.Node, Tags: lanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolLAN), Advertise: p.adv,
 		Admit: func(m gossip.Member) error {
 			if dc := m.Tags[federation.TagDC]; dc != p.cfg.DC {
@@ -58,7 +58,7 @@ func (p *parts) buildPools() (err error) {
 	wanTags := p.tags()
 	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
 	p.wan, err = gossip.New(gossip.Config{
-		Kind: gossip.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
+		Kind: wanfed.PoolWAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
 		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Record), GroupOf: federation.DatacenterOf,
 		Keyring: p.keys, AcceptPlaintext: p.cfg.GossipAcceptPlain, SendPlaintext: p.cfg.GossipSendPlain,

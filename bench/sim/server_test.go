@@ -80,13 +80,13 @@ func (v *server) buildPools() (err error) {
 	tags := v.tags()
 	adv := netip.MustParseAddrPort(v.host.addr.String())
 	v.lan, err = gossip.New(gossip.Config{
-		Kind: gossip.LAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: silent,
+		Kind: wanfed.PoolLAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: silent,
 	})
 	if err != nil {
 		return err
 	}
 	v.wan, err = gossip.New(gossip.Config{
-		Kind: gossip.WAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
+		Kind: wanfed.PoolWAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
 		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: silent,
 	})
 	return err
