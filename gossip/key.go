@@ -20,20 +20,19 @@ import (
 // KeySize is the length of a gossip key in bytes: AES-256.
 const KeySize = 32
 
-// Key encrypts gossip. Printing, logging or marshalling a Key shows only its
-// fingerprint. Base64 alone returns the key.
+// Key encrypts gossip. However it is printed, logged or marshalled, only its fingerprint shows; Base64 alone gives it away.
 type Key struct{ b [KeySize]byte }
 
-// NewKey returns a random key.
+// NewKey makes a random key.
 func NewKey() (k Key) {
 	rand.Read(k.b[:])
 	return k
 }
 
-// ParseKey parses the standard base64 of 32 bytes, as printed by "wanfed keyring
-// generate" and "consul keygen". The error never quotes s.
+// ParseKey reads a key as Base64 writes it: standard base64 of 32 bytes, as "wanfed keyring generate" and Consul's keygen make
+// it. The error never quotes s.
 func ParseKey(s string) (k Key, err error) {
-	const remedy = "create one with: wanfed keyring generate"
+	const remedy = "make one with: wanfed keyring generate"
 	b, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(s))
 	switch {
 	case err != nil:
@@ -45,11 +44,10 @@ func ParseKey(s string) (k Key, err error) {
 	return k, nil
 }
 
-// maxKeyFile limits the size of a key file in bytes.
+// maxKeyFile bounds a key's file, in bytes.
 const maxKeyFile = 4096
 
-// ReadKeyFile reads a file with one key. If logger is not nil, a file that group
-// or others can read is logged.
+// ReadKeyFile reads the one key that a file holds. A file that others may read is logged, if logger is not nil.
 func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,14 +69,13 @@ func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 		return k, fmt.Errorf("encrypt_file %s: %w", path, err)
 	}
 	if logger != nil {
-		warnFileMode(path, logger)
+		warnMode(path, logger)
 	}
 	return k, nil
 }
 
-// warnFileMode logs a file of keys that group or others can read. Windows has no
-// such modes.
-func warnFileMode(path string, logger *slog.Logger) {
+// warnMode logs a file with keys that others may read. Windows has no such modes.
+func warnMode(path string, logger *slog.Logger) {
 	if runtime.GOOS == "windows" {
 		return
 	}
@@ -88,20 +85,20 @@ func warnFileMode(path string, logger *slog.Logger) {
 	}
 }
 
-// Base64 returns the key itself.
+// Base64 is the key itself.
 func (k Key) Base64() string { return base64.StdEncoding.EncodeToString(k.b[:]) }
 
-// Fingerprint identifies the key without revealing it: 16 hex digits of a hash.
+// Fingerprint names a key without telling it: 16 hex digits of a hash.
 func (k Key) Fingerprint() string {
 	sum := sha256.Sum256(append([]byte("wanfed gossip key\n"), k.b[:]...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// String returns the fingerprint.
+// String is the fingerprint.
 func (k Key) String() string { return k.Fingerprint() }
 
-// Format implements fmt.Formatter. No verb shows the key.
+// Format implements fmt.Formatter, so that no verb shows the key.
 func (k Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.Fingerprint()) }
 
-// MarshalText implements encoding.TextMarshaler. It returns the fingerprint.
+// MarshalText implements encoding.TextMarshaler by the fingerprint.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.Fingerprint()), nil }

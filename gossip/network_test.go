@@ -11,16 +11,15 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// network replaces the tunnel, because these tests are about serf and not about
-// transports. Unlike memberlist's mock network, it never waits for a member that
-// has ended, and members may be added at any time. The zero value is ready.
+// network stands for the tunnel: these tests are about serf and not about transports. Like the tunnel, and unlike memberlist's own
+// fake, it never waits for a member that has ended, and members may come while others are running. The zero value is ready.
 type network struct {
 	mu     sync.RWMutex
-	byName map[string]*wire // the newest one of each name
+	byName map[string]*wire // the last one of the name
 	byAddr map[string]*wire
 }
 
-// wire is the transport of one member.
+// wire is one member's transport.
 type wire struct {
 	net     *network
 	addr    memberlist.Address
@@ -28,8 +27,8 @@ type wire struct {
 	streams chan net.Conn
 }
 
-// queueSize limits the unread packets of a member. Further packets are dropped.
-const queueSize = 256
+// room is how much a member may leave unread; what comes then is lost.
+const room = 256
 
 func (n *network) transport(name string) *wire {
 	n.mu.Lock()
@@ -39,7 +38,7 @@ func (n *network) transport(name string) *wire {
 	}
 	w := &wire{
 		net: n, addr: memberlist.Address{Name: name, Addr: fmt.Sprintf("127.0.0.1:%d", len(n.byAddr)+1)},
-		packets: make(chan *memberlist.Packet, queueSize), streams: make(chan net.Conn, queueSize),
+		packets: make(chan *memberlist.Packet, room), streams: make(chan net.Conn, room),
 	}
 	n.byName[name], n.byAddr[w.addr.Addr] = w, w
 	return w
@@ -53,7 +52,7 @@ func (w *wire) peer(a memberlist.Address) (*wire, error) {
 		to = w.net.byAddr[a.Addr]
 	}
 	if to == nil {
-		return nil, fmt.Errorf("no member %v", a)
+		return nil, fmt.Errorf("nobody is called %v", a)
 	}
 	return to, nil
 }
@@ -81,7 +80,7 @@ func (w *wire) DialAddressTimeout(a memberlist.Address, _ time.Duration) (net.Co
 	case to.streams <- far:
 		return near, nil
 	default:
-		return nil, fmt.Errorf("stream queue of %v is full", a)
+		return nil, fmt.Errorf("%v takes no streams", a)
 	}
 }
 
@@ -105,13 +104,11 @@ func (w *wire) PacketCh() <-chan *memberlist.Packet { return w.packets }
 func (w *wire) StreamCh() <-chan net.Conn           { return w.streams }
 func (w *wire) Shutdown() error                     { return nil }
 
-// IngestPacket is never called: there is no transport below this one.
-func (w *wire) IngestPacket(net.Conn, net.Addr, time.Time, bool) error { return errNoLowerTransport }
+// Ingest methods are for transports below this one, which there are not.
+func (w *wire) IngestPacket(net.Conn, net.Addr, time.Time, bool) error { return errNothingBelow }
+func (w *wire) IngestStream(net.Conn) error                            { return errNothingBelow }
 
-// IngestStream is never called either.
-func (w *wire) IngestStream(net.Conn) error { return errNoLowerTransport }
-
-var errNoLowerTransport = fmt.Errorf("no lower transport")
+var errNothingBelow = fmt.Errorf("nothing is below this transport")
 
 type wireAddr string
 

@@ -14,14 +14,15 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/wanfed/wanfed/api/pb"
+	"google.golang.org/grpc"
+
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
-	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -35,16 +36,15 @@ type parts struct {
 	adv    netip.AddrPort // what others dial
 
 	// the lower group
-	serverLn  net.Listener
-	identity  *tlsutil.Identity
-	book      *wanfed.SharedAddressBook
-	dialer    *wanfed.Dialer
-	prober    *wanfed.Prober
-	mux       *wanfed.Mux
-	tunnel    *wanfed.Tunnel
-	conns     *conns
-	exchanges *exchanges
-	caughtUp  chan struct{} // closed when the store is level with its datacenter
+	serverLn net.Listener
+	identity *tlsutil.Identity
+	book     *wanfed.SharedAddressBook
+	dialer   *wanfed.Dialer
+	prober   *wanfed.Prober
+	mux      *wanfed.Mux
+	tunnel   *wanfed.Tunnel
+	calls    *dcrpc.Client
+	caughtUp chan struct{} // closed when the store is level with its datacenter
 
 	store     *raftstore.Store
 	routed    *resource.ForwardingBackend // store, with what the leader alone can do
@@ -66,9 +66,11 @@ type parts struct {
 	disputes    *federation.PrimaryConflicts
 	rivals      rivals
 	followed    *replication.Source // of use in the primary
-	edge        *rpc.Edge
+	grpc        *grpc.Server
 	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
 	callsLn     net.Listener // of other datacenters' servers
+	stopCalls   context.CancelFunc
+	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
 	httpMux     *wanfed.Mux  // on httpLn
@@ -79,6 +81,7 @@ type parts struct {
 // The ports come first: a server that cannot have them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 	p := &parts{cfg: cfg, identity: id, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
+	p.refused = newRefusedCalls(p.logger)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -103,6 +106,9 @@ func (p *parts) close() error {
 				errs = append(errs, err)
 			}
 		}
+	}
+	if p.stopCalls != nil {
+		p.stopCalls()
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
@@ -171,13 +177,7 @@ func (p *parts) buildTunnel() (err error) {
 	if err != nil {
 		return err
 	}
-	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
-	p.exchanges = newExchanges(exchangeConfig{
-		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
-			return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
-		},
-		due: p.conns.due, test: p.conns.test, moveTo: p.conns.moveTo,
-	})
+	p.calls = dcrpc.New(dcrpc.Config{DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Tunnel: p.tunnel, Dialer: p.dialer, Book: p.book})
 	p.callsLn = p.tunnel.GRPCListener()
 	return nil
 }
@@ -186,7 +186,7 @@ func (p *parts) buildTunnel() (err error) {
 // leads back too.
 func (p *parts) heard(peer tlsutil.Peer) {
 	if peer.Role == tlsutil.RoleServer {
-		p.conns.heardOf(peer.DC)
+		p.calls.PeerConnected(peer.DC)
 	}
 }
 
@@ -198,7 +198,7 @@ func (p *parts) buildStore() (err error) {
 		Node: p.cfg.Node,
 		Dir:  filepath.Join(p.cfg.DataDir, "raft"),
 		Stream: raftStream{
-			Listener: p.mux.Listener(wanfed.ProtoRaft, []tlsutil.Role{tlsutil.RoleServer}, true),
+			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
 		OpsVersion: p.understood,

@@ -5,13 +5,10 @@ package server
 import (
 	"context"
 
-	"google.golang.org/grpc/metadata"
-
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/server/rpc"
 )
 
 func (p *parts) buildChecks() (err error) {
@@ -28,15 +25,15 @@ func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if !ok || node == p.cfg.Node {
 		return resource.ErrNotLeader
 	}
-	who, err := rpc.Peer(ctx)
+	who, err := peerFrom(ctx)
 	if err != nil {
 		return err
 	}
-	cc, err := p.conns.to(p.cfg.DC, node)
+	cc, err := p.calls.Server(node)
 	if err != nil {
 		return err
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, who.String())
+	ctx = dcrpc.OnBehalf(ctx, who)
 	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
 		Node: rep.Node, CheckId: rep.CheckID, Status: rep.Status, Output: rep.Output,
 	})

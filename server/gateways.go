@@ -15,7 +15,6 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/server/rpc"
 )
 
 // gatewayService answers the gateways of this datacenter. A gateway's name is its certificate's.
@@ -26,7 +25,7 @@ type gatewayService struct {
 }
 
 func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
-	p, err := rpc.Peer(ctx)
+	p, err := peerFrom(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +39,7 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 }
 
 func (s *gatewayService) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
-	p, err := rpc.Peer(ctx)
+	p, err := peerFrom(ctx)
 	if err != nil {
 		return nil, err
 	}

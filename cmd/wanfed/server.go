@@ -7,14 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-metrics"
-	"github.com/hashicorp/go-metrics/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/wanfed/wanfed/internal/sdnotify"
-	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/handover"
+	"github.com/wanfed/wanfed/internal/heap"
+	"github.com/wanfed/wanfed/internal/libmetrics"
+	"github.com/wanfed/wanfed/internal/proc"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -97,14 +100,18 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	cfg := s.config()
 	cfg.Logger = logger
 	cfg.Started = func(a server.Addrs) { // the system may have chosen the ports: tell whoever started this process
-		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
-		sdnotify.Send(logger, sdnotify.Ready)
+		fmt.Fprintln(cmd.OutOrStdout(), proc.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+		tellManager(logger, handover.StateReady)
 	}
 	if err := collectMetrics(); err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	defer context.AfterFunc(ctx, func() { sdnotify.Send(logger, sdnotify.Stopping) })()
+	ctx, cancel := context.WithCancel(cmd.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { heap.Run(ctx) })
+	defer context.AfterFunc(ctx, func() { tellManager(logger, handover.StateStopping) })()
 	return faults(server.Run(ctx, cfg))
 }
 
@@ -151,7 +158,7 @@ func (s serverSettings) config() server.Config {
 // collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count
 // into one place per process, so this is called once, by the command.
 func collectMetrics() error {
-	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
+	sink, err := libmetrics.NewSink(prometheus.DefaultRegisterer)
 	if err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}
