@@ -65,8 +65,8 @@ func counted(t *testing.T, log *logFile, base, series, reason, want string, try 
 		t.Errorf("line: %s\nwant: %s", line, want)
 	}
 	name, _, _ := strings.Cut(series, "{")
-	if doc := readDoc(t, "how-it-works.md"); !strings.Contains(doc, "`"+name+"`") || !strings.Contains(doc, "`"+reason+"`") {
-		t.Errorf("how-it-works.md does not name %s with %s", name, reason)
+	if doc := readDoc(t, "limits.md"); !strings.Contains(doc, "`"+name+"`") || !strings.Contains(doc, "`"+reason+"`") {
+		t.Errorf("limits.md does not name %s with %s", name, reason)
 	}
 }
 
