@@ -1,43 +1,49 @@
 GO ?= go
 # Staticcheck 2026.2.2. Errors may begin with the name of a field of a Config (ST1005).
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -checks inherit,-ST1005
-# A test that fails is run once more, alone, and is named at the end: the tests run clusters on clocks, and a machine that stands still
-# for seconds can cost one its leader at any time. What fails twice has failed.
+# The packages that have cluster tests: those run on the wall clock, or in network namespaces.
+CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil.Cluster(' . | xargs -n1 dirname | sort -u)
+# Runs one test at a time. A test that fails runs once more, alone, and is listed at the end: a machine that stalls for
+# seconds can cost any cluster its leader. A test that fails twice has failed.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
-	--rerun-fails-max-failures=10 --packages=./... --
+	--rerun-fails-max-failures=10 --packages="$(CLUSTER)" --
 RULES = $(GO) test -count=1 -run '^(TestImport|TestWhatStandsAlone|TestEveryPackageHasDoc|TestFiles)' ./test
 # Without a C compiler go has cgo off, and the race detector needs cgo.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s
 PROTOC = PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_opt=module=github.com/wanfed/wanfed --go-grpc_opt=module=github.com/wanfed/wanfed
 
-.PHONY: build demo test race chaos lint bench bench-gateway bench-store fuzz check gen plugins
+.PHONY: build demo test test-cluster chaos lint bench bench-gateway bench-store fuzz check gen plugins
 build:
 	$(GO) build -trimpath -o bin/wanfed ./cmd/wanfed
 demo: build
 	bin/wanfed demo
-test:
+test: # everything deterministic
 	@[ -n "$(RACE)" ] || echo "no C compiler: tests run without the race detector"
-	$(GOTESTSUM) $(RACE) -timeout 20m
-race:
-	$(GO) test -race -count=1 -timeout 20m ./...
+	$(GO) test $(RACE) -short -timeout 10m ./...
+	cd bench && $(GO) test -short -timeout 10m ./...
+test-cluster: # the rest, one after the other
+	$(GOTESTSUM) $(RACE) -p 1 -parallel 1 -timeout 40m
 chaos: ; WANFED_CHAOS=1 $(GO) test -count=1 -timeout 90m -v ./test
 lint:
 	$(STATICCHECK) ./...
+	cd bench && $(STATICCHECK) ./...
 	$(RULES)
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
-bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h tells what can be chosen
-	$(GO) run ./test/gatewaybench $(BENCHFLAGS)
+bench-gateway: build # against haproxy and nginx; BENCHFLAGS=-h lists the options
+	cd bench && $(GO) run ./gatewaybench $(BENCHFLAGS)
 bench-store: build # the store against etcd (Debian: etcd-server)
-	$(GO) run ./test/storebench $(BENCHFLAGS)
+	cd bench && $(GO) run ./storebench $(BENCHFLAGS)
 fuzz:
 	@grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | sed -E 's|/[^/]*:func | |' | while read -r dir f; do \
 		$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$dir" || exit 1; done
 check: lint
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "not gofmt'd:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
+	cd bench && $(GO) vet ./...
 	$(GO) mod tidy -diff
+	cd bench && $(GO) mod tidy -diff
 	@if ! command -v protoc >/dev/null; then echo "no protoc: generated code not compared"; else \
 		$(MAKE) --no-print-directory plugins && tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
 		$(PROTOC) --go_out="$$tmp" --go-grpc_out="$$tmp" api/pb/*.proto && \

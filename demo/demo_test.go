@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // childEnv makes this test binary a program that is no wanfed: it refuses its arguments and ends.
@@ -149,8 +149,8 @@ func testFederation() *federation {
 	for _, name := range []string{"dc1", "dc2"} {
 		f.dcs = append(f.dcs, &datacenter{
 			name: name, nodes: []string{"srv1"},
-			servers: []*proc.Server{{ServerReady: proc.ServerReady{DC: name, Node: "srv1", Addr: name + ":8300", HTTP: "http://" + name}}},
-			gateway: &proc.Gateway{GatewayReady: proc.GatewayReady{DC: name, Node: "gw1", LAN: name + ":1", WAN: name + ":2"}},
+			servers: []*subprocess.Server{{ServerReady: subprocess.ServerReady{DC: name, Node: "srv1", Addr: name + ":8300", HTTP: "http://" + name}}},
+			gateway: &subprocess.Gateway{GatewayReady: subprocess.GatewayReady{DC: name, Node: "gw1", LAN: name + ":1", WAN: name + ":2"}},
 		})
 	}
 	return f

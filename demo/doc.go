@@ -3,7 +3,7 @@
 // Package demo runs a whole federation on one machine, proves that it works, and shows it. Everything is real: servers and
 // gateways are processes of the wanfed binary, with certificates of a CA of their own, and each cross-datacenter byte goes
 // through two gateways, on loopback addresses. It needs no root, no other program and no file but its own. How processes are
-// started and stopped is left to package internal/proc; what they do, to package server and the gateway.
+// started and stopped is left to package internal/subprocess; what they do, to package server and the gateway.
 //
 // # Flow
 //

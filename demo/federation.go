@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -23,7 +23,7 @@ import (
 type federation struct {
 	cfg  Config
 	dir  string
-	pki  *proc.PKI
+	pki  *subprocess.PKI
 	dcs  []*datacenter // the primary first; fixed
 	prog progress
 
@@ -38,8 +38,8 @@ type datacenter struct {
 	operator tlsutil.Files // fixed
 
 	mu      sync.Mutex
-	servers []*proc.Server // by node name
-	gateway *proc.Gateway  // nil: not started yet
+	servers []*subprocess.Server // by node name
+	gateway *subprocess.Gateway  // nil: not started yet
 }
 
 // gatewayNode is the name of each datacenter's one gateway, operatorNode that of its operator's certificate.
@@ -54,7 +54,7 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 		f.prog.w = cfg.Out
 	}
 	var err error
-	if f.pki, err = proc.NewPKI(filepath.Join(dir, "tls"), ""); err != nil {
+	if f.pki, err = subprocess.NewPKI(filepath.Join(dir, "tls"), ""); err != nil {
 		return nil, err
 	}
 	for i := range cfg.Datacenters {
@@ -92,7 +92,7 @@ func (f *federation) start(ctx context.Context) error {
 }
 
 // startDatacenter starts servers, then the gateway, which it returns. Each server is watched in g as soon as it listens.
-func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*proc.Gateway, error) {
+func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*subprocess.Gateway, error) {
 	ports := make([]int, len(dc.nodes)) // 0: the system chooses
 	if len(dc.nodes) > 1 {              // servers must know of each other before they start
 		var err error
@@ -103,7 +103,7 @@ func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc 
 	servers, startCtx := errgroup.WithContext(ctx)
 	for i, node := range dc.nodes {
 		servers.Go(func() error {
-			s, err := f.startServer(startCtx, dc, node, proc.ServerConfig{
+			s, err := f.startServer(startCtx, dc, node, subprocess.ServerConfig{
 				Port: ports[i], RetryJoin: others(ports, i), BootstrapExpect: len(dc.nodes),
 				PrimaryDC: f.dcs[0].name, PrimaryGateways: primaryGateways,
 			})
@@ -129,39 +129,39 @@ func others(ports []int, own int) (addrs []string) {
 	return addrs
 }
 
-func (f *federation) startServer(ctx context.Context, dc *datacenter, node string, cfg proc.ServerConfig) (*proc.Server, error) {
+func (f *federation) startServer(ctx context.Context, dc *datacenter, node string, cfg subprocess.ServerConfig) (*subprocess.Server, error) {
 	cert, err := f.pki.Issue(tlsutil.RoleServer, dc.name, node)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.folderOf(dc, node), dc.name, node, cert
 	cfg.Args = []string{"--remote-writes-from", "*"} // so that each operator can write in every datacenter
-	s, err := proc.StartServer(ctx, cfg)
+	s, err := subprocess.StartServer(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	dc.mu.Lock()
 	dc.servers = append(dc.servers, s)
-	slices.SortFunc(dc.servers, func(a, b *proc.Server) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(dc.servers, func(a, b *subprocess.Server) int { return strings.Compare(a.Node, b.Node) })
 	dc.mu.Unlock()
 	f.prog.say("%s listens: servers %s, %s (pid %d)", s.Name(), s.Addr, s.HTTP, s.Pid())
 	f.prog.reach(stepServers, f.serverCount())
 	return s, nil
 }
 
-func (f *federation) startGateway(ctx context.Context, dc *datacenter) (*proc.Gateway, error) {
+func (f *federation) startGateway(ctx context.Context, dc *datacenter) (*subprocess.Gateway, error) {
 	cert, err := f.pki.Issue(tlsutil.RoleGateway, dc.name, gatewayNode)
 	if err != nil {
 		return nil, err
 	}
-	cfg := proc.GatewayConfig{
+	cfg := subprocess.GatewayConfig{
 		Program: []string{f.cfg.Program}, Dir: f.folderOf(dc, gatewayNode), DC: dc.name, Node: gatewayNode, TLS: cert,
 	}
 	servers, _ := dc.running()
 	for _, s := range servers {
 		cfg.Servers = append(cfg.Servers, s.Addr)
 	}
-	gw, err := proc.StartGateway(ctx, cfg)
+	gw, err := subprocess.StartGateway(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -180,15 +180,15 @@ func (f *federation) folderOf(dc *datacenter, node string) string {
 func (f *federation) serverCount() int { return len(f.dcs) * f.cfg.Servers }
 
 // running returns the servers started so far, and the gateway or nil.
-func (d *datacenter) running() ([]*proc.Server, *proc.Gateway) {
+func (d *datacenter) running() ([]*subprocess.Server, *subprocess.Gateway) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.servers), d.gateway
 }
 
 // processes returns all that was started.
-func (f *federation) processes() []*proc.Process {
-	var all []*proc.Process
+func (f *federation) processes() []*subprocess.Process {
+	var all []*subprocess.Process
 	for _, dc := range f.dcs {
 		servers, gateway := dc.running()
 		for _, s := range servers {
@@ -214,7 +214,7 @@ func (f *federation) ended() error {
 }
 
 // endOf says how a process ended.
-func endOf(p *proc.Process) string {
+func endOf(p *subprocess.Process) string {
 	if err := p.Err(); err != nil {
 		return err.Error()
 	}
@@ -249,6 +249,6 @@ func (f *federation) stop() error {
 }
 
 // client asks s. The caller closes it.
-func client(s *proc.Server) (*api.Client, error) {
+func client(s *subprocess.Server) (*api.Client, error) {
 	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
 }

@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // Report is the JSON that a demo prints.
@@ -194,11 +194,11 @@ func (f *federation) follow(ctx context.Context) {
 }
 
 // commandOf is how a user starts the process again from a shell.
-func commandOf(p *proc.Process) string {
+func commandOf(p *subprocess.Process) string {
 	var words []string
 	for _, w := range p.Command() {
 		switch {
-		case w == "--"+proc.StopOnEOF: // for processes with a parent that holds their stdin
+		case w == "--"+subprocess.StopOnEOF: // for processes with a parent that holds their stdin
 			continue
 		case strings.ContainsAny(w, " \t\"'\\$*?;&|<>()[]{}#~"):
 			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"

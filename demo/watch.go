@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 )
 
 // watch asks one server until it has proved, step by step, that the federation works as seen from there.
-func (f *federation) watch(ctx context.Context, dc *datacenter, s *proc.Server) error {
+func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Server) error {
 	c, err := client(s)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (f *federation) checkAnswers(ctx context.Context, c *api.Client, dc *datace
 		return err
 	}
 	servers, _ := dc.running()
-	if !slices.ContainsFunc(servers, func(s *proc.Server) bool { return s.Addr == leader }) {
+	if !slices.ContainsFunc(servers, func(s *subprocess.Server) bool { return s.Addr == leader }) {
 		return fmt.Errorf("leader is %q, none of its servers", leader)
 	}
 	members, err := c.Members(ctx, false, there)

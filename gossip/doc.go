@@ -1,38 +1,63 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package gossip runs one serf gossip pool as a part of a server: the LAN pool (servers of one datacenter) or the WAN pool
-// (servers of all datacenters). It turns serf's callbacks into a member list that changes atomically and a channel that
-// says so, and serf's life into one Run.
+// Package gossip runs one serf gossip pool as a component of a server: the LAN
+// pool (servers of one datacenter) or the WAN pool (servers of all
+// datacenters). It turns serf's callbacks into a member list that changes
+// atomically, and serf's lifecycle into one Run.
 //
-// It leaves to others: how packets and streams travel (package wanfed brings the transport), who joins whom (package
-// federation for the WAN pool, package server for the LAN pool), and what a member's tags mean.
+//	pool, err := gossip.New(gossip.Config{
+//		Kind: wanfed.PoolWAN, Name: "srv1.dc1", Transport: transport,
+//		Advertise: addr, Logger: logger,
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	go pool.Run(ctx)
+//	err = pool.Join(ctx, "srv1.dc2/10.0.0.1:8300")
+//	changed := pool.Changed()
+//	members := pool.Members()
+//	<-changed // the list has changed since
+//
+// The transport is provided by package wanfed. Package federation decides whom
+// the WAN pool joins, package server whom the LAN pool joins. The meaning of a
+// member's tags is also defined there.
 //
 // # Flow
 //
-// New checks the configuration. Run creates serf over the given transport, then copies every membership event into the
-// member list until its context ends, then leaves the pool (so that others see "left" at once, not "failed" later) and shuts
-// serf down. Join may be called from Run's start on; before, it waits.
+// New checks the configuration. Run creates serf over the given transport and
+// copies every membership event into the member list. When its context ends,
+// Run leaves the pool, so that other members see "left" at once instead of
+// "failed" later, and shuts serf down. Join waits until Run has created serf.
 //
-// A server that was killed and is back at another address is alive in the others' lists at its old one. The pool finds out
-// when one of them tells it, leaves under the old address and comes back under its own (move.go).
+// A server that was killed may restart at another address while the other
+// members still list it as alive at the old one. The pool detects this when a
+// member reports the old address. It leaves under the old address and rejoins
+// under its own (rejoin.go).
 //
 // # Keys
 //
-// With a Keyring, gossip is encrypted inside the connections that carry it. One ring, kept on disk, serves both pools of a
-// server: their members are the same servers. A Keyring is a value with a version; Seal and Open move it between servers that
-// have a key in common. Who changes it, and in what order, is for package server to say. An enciphered packet or stream is
-// to the transport like any other.
+// With a KeyringStore, gossip is encrypted inside the connections that carry
+// it. One keyring, stored on disk, serves both pools of a server, since their
+// members are the same servers. A Keyring is a value with a version. Encrypt and
+// Decrypt transfer it between servers that share a key. Another package decides
+// who changes the keyring and in which order. Encrypted packets and streams look
+// like any others to the transport.
 //
-// # Promises
+// # Guarantees
 //
-// Members never blocks on the network. Changed is closed after the new list is visible. Changes that come one after the other are
-// shown together: at least 250 µs for each member, and at most 250 ms, lie between two lists. Identity comes before gossip: only
-// verified servers can reach the transport at all, and Admit may refuse members for what they say (two primaries named
-// differently, say); a refused member stays out of the list, and the reason is logged. The tags of who was admitted are not decoded again until they
-// change, though news of it comes to everybody some thirty times.
+//   - Members never blocks on the network. The channel of Changed is closed
+//     after the new list is visible.
+//   - Successive changes are published together. Two lists are at least 250 µs
+//     per member apart, and at most 250 ms.
+//   - Only authenticated servers can use the transport. Config.Admit may reject
+//     a member, for example one that names another primary. A rejected member
+//     stays out of the list, and the reason is logged.
+//   - The tags of an admitted member are decoded again only after they change,
+//     although each update of a member arrives about thirty times.
 //
 // # Goroutines
 //
-// Run joins its own. The libraries start theirs and end them at Shutdown without a join; they hold no connection of ours
-// after it, because the transport's owner closes those.
+// Run joins its own goroutines. Serf and memberlist stop theirs at Shutdown
+// without joining them. Those goroutines hold no connection of wanfed, because
+// the owner of the transport closes all connections.
 package gossip

@@ -20,19 +20,20 @@ import (
 // KeySize is the length of a gossip key in bytes: AES-256.
 const KeySize = 32
 
-// Key encrypts gossip. However it is printed, logged or marshalled, only its fingerprint shows; Base64 alone gives it away.
+// Key encrypts gossip. Printing, logging or marshalling a Key shows only its
+// fingerprint. Base64 alone returns the key.
 type Key struct{ b [KeySize]byte }
 
-// NewKey makes a random key.
+// NewKey returns a random key.
 func NewKey() (k Key) {
 	rand.Read(k.b[:])
 	return k
 }
 
-// ParseKey reads a key as Base64 writes it: standard base64 of 32 bytes, as "wanfed keyring generate" and Consul's keygen make
-// it. The error never quotes s.
+// ParseKey parses the standard base64 of 32 bytes, as printed by "wanfed keyring
+// generate" and "consul keygen". The error never quotes s.
 func ParseKey(s string) (k Key, err error) {
-	const remedy = "make one with: wanfed keyring generate"
+	const remedy = "create one with: wanfed keyring generate"
 	b, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(s))
 	switch {
 	case err != nil:
@@ -44,10 +45,11 @@ func ParseKey(s string) (k Key, err error) {
 	return k, nil
 }
 
-// maxKeyFile bounds a key's file, in bytes.
+// maxKeyFile limits the size of a key file in bytes.
 const maxKeyFile = 4096
 
-// ReadKeyFile reads the one key that a file holds. A file that others may read is logged, if logger is not nil.
+// ReadKeyFile reads a file with one key. If logger is not nil, a file that group
+// or others can read is logged.
 func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -69,13 +71,14 @@ func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 		return k, fmt.Errorf("encrypt_file %s: %w", path, err)
 	}
 	if logger != nil {
-		warnMode(path, logger)
+		warnFileMode(path, logger)
 	}
 	return k, nil
 }
 
-// warnMode logs a file with keys that others may read. Windows has no such modes.
-func warnMode(path string, logger *slog.Logger) {
+// warnFileMode logs a file of keys that group or others can read. Windows has no
+// such modes.
+func warnFileMode(path string, logger *slog.Logger) {
 	if runtime.GOOS == "windows" {
 		return
 	}
@@ -85,20 +88,20 @@ func warnMode(path string, logger *slog.Logger) {
 	}
 }
 
-// Base64 is the key itself.
+// Base64 returns the key itself.
 func (k Key) Base64() string { return base64.StdEncoding.EncodeToString(k.b[:]) }
 
-// Fingerprint names a key without telling it: 16 hex digits of a hash.
+// Fingerprint identifies the key without revealing it: 16 hex digits of a hash.
 func (k Key) Fingerprint() string {
 	sum := sha256.Sum256(append([]byte("wanfed gossip key\n"), k.b[:]...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// String is the fingerprint.
+// String returns the fingerprint.
 func (k Key) String() string { return k.Fingerprint() }
 
-// Format implements fmt.Formatter, so that no verb shows the key.
+// Format implements fmt.Formatter. No verb shows the key.
 func (k Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, k.Fingerprint()) }
 
-// MarshalText implements encoding.TextMarshaler by the fingerprint.
+// MarshalText implements encoding.TextMarshaler. It returns the fingerprint.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.Fingerprint()), nil }

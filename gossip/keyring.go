@@ -4,198 +4,266 @@ package gossip
 
 import (
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
-	"sync"
-
-	"github.com/hashicorp/memberlist"
 )
 
-// KeyringStoreConfig configures a Keyring.
-type KeyringStoreConfig struct {
-	// Path of the file that keeps the ring. Required; its folder must exist.
-	Path string
-	// First is the key to begin with when there is no file; nil: then gossip is not encrypted.
-	InitialKey *Key
-	// Logger. Required.
-	Logger *slog.Logger
+// MaxKeys limits the keys of a keyring. A rotation needs two.
+const MaxKeys = 8
+
+// Keyring is a set of gossip keys. It is an immutable value: its methods return
+// changed copies.
+type Keyring struct {
+	// Version counts the changes made by operators. Between servers the higher
+	// version wins. 0 marks a keyring that comes from this server's own
+	// configuration. It is never sent to other servers.
+	Version uint64
+	// Keys decrypt gossip. The first one is the primary key, which encrypts all
+	// outgoing gossip. Keys is never empty.
+	Keys []Key
 }
 
-// Keyring is the ring of gossip keys of one server: kept on disk, and used by all of its pools. All methods may be called
-// from any goroutine.
-type KeyringStore struct {
-	cfg  KeyringStoreConfig
-	live *memberlist.Keyring // what pools use
+// Primary returns the key that encrypts gossip.
+func (r Keyring) Primary() Key { return r.Keys[0] }
 
-	set     sync.Mutex // one change at a time; held while the file is written
-	mu      sync.Mutex
-	ring    Keyring
-	changed chan struct{} // closed and replaced after ring changed
-}
+// Has reports whether k is in the keyring.
+func (r Keyring) Has(k Key) bool { return slices.Contains(r.Keys, k) }
 
-// OpenKeyringStore reads the ring from disk, or begins one with the configured key and writes it. What is on disk wins: it has
-// the changes that operators made since. It returns nil when there is neither: gossip is not encrypted. A damaged file is
-// an error that says what to do. There is nothing to close.
-func OpenKeyringStore(cfg KeyringStoreConfig) (*KeyringStore, error) {
-	if cfg.Path == "" || cfg.Logger == nil {
-		return nil, errors.New("gossip: Path and Logger of KeyringConfig are required")
+// Fingerprints returns the fingerprints of the keys, the primary first.
+func (r Keyring) Fingerprints() []string {
+	out := make([]string, len(r.Keys))
+	for i, k := range r.Keys {
+		out[i] = k.Fingerprint()
 	}
-	k := &KeyringStore{cfg: cfg, live: &memberlist.Keyring{}, changed: make(chan struct{})}
-	b, err := os.ReadFile(cfg.Path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if cfg.InitialKey == nil {
-			return nil, nil
-		}
-		k.ring = Keyring{Keys: []Key{*cfg.InitialKey}}
-		if err := k.save(k.ring); err != nil {
-			return nil, err
-		}
-	case err != nil:
-		return nil, fmt.Errorf("read keyring: %w", err)
-	default:
-		if k.ring, err = decodeRing(b); err != nil {
-			return nil, fmt.Errorf("keyring file %s is damaged: %w; put back a copy of it, or remove it and start with --encrypt-file, "+
-				"which names a file with a key that the other servers have", cfg.Path, err)
-		}
-		warnMode(cfg.Path, cfg.Logger)
-		if cfg.InitialKey != nil && k.ring.Primary() != *cfg.InitialKey {
-			cfg.Logger.Info("the key of encrypt_file is not the primary: the keyring in the data dir is used, which has the changes "+
-				"made since", "configured", cfg.InitialKey.Fingerprint(), "primary", k.ring.Primary().Fingerprint())
+	return out
+}
+
+// ErrKeyNotFound reports that a key is not in a keyring.
+var ErrKeyNotFound = errors.New("key is not in the keyring")
+
+// Find returns the key with the fingerprint s or the base64 form s. The error,
+// ErrKeyNotFound or a fault of s, does not quote a key.
+func (r Keyring) Find(s string) (Key, error) {
+	for _, k := range r.Keys {
+		if k.Fingerprint() == s || k.Base64() == s {
+			return k, nil
 		}
 	}
-	k.apply(k.ring)
-	cfg.Logger.Info("gossip is encrypted", "primary", k.ring.Primary().Fingerprint(), "keys", len(k.ring.Keys), "version", k.ring.Version)
-	return k, nil
-}
-
-// Keyring returns the present ring.
-func (k *KeyringStore) Current() Keyring {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.ring
-}
-
-// Changed returns a channel that is closed at the next change of Keyring. Take it before Keyring.
-func (k *KeyringStore) Changed() <-chan struct{} {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.changed
-}
-
-// Update replaces the ring by what f makes of it: on disk first, then in all pools, at once. It returns the new ring; f's
-// error, or that of the disk, leaves everything as it was. A ring that f returns as it was is not written.
-func (k *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error) {
-	k.set.Lock()
-	defer k.set.Unlock()
-	old := k.Current()
-	r, err := f(old)
-	if err != nil || r.Version == old.Version && slices.Equal(r.Keys, old.Keys) {
-		return old, err
+	if isFingerprint(s) {
+		return Key{}, fmt.Errorf("key %s: %w", s, ErrKeyNotFound)
 	}
-	if err := k.save(r); err != nil {
-		return old, err
+	k, err := ParseKey(s)
+	if err != nil {
+		return k, err
 	}
-	k.apply(r)
-	k.mu.Lock()
-	k.ring = r
-	close(k.changed)
-	k.changed = make(chan struct{})
-	k.mu.Unlock()
-	k.cfg.Logger.Info("gossip keyring changed", "primary", r.Primary().Fingerprint(), "keys", len(r.Keys), "version", r.Version)
-	return r, nil
+	return k, fmt.Errorf("key %s: %w", k.Fingerprint(), ErrKeyNotFound)
 }
 
-// Offer takes the ring that sealed holds if it is newer. changed says whether it was. The error is ErrNoSharedKey when it
-// cannot be opened.
-func (k *KeyringStore) AcceptNewer(sealed []EncryptedKeyring) (changed bool, err error) {
-	_, err = k.Update(func(r Keyring) (Keyring, error) {
-		got, err := r.Decrypt(sealed)
-		if err != nil || !got.Supersedes(r) {
-			return r, err
-		}
-		changed = true
-		return got, nil
-	})
-	return changed && err == nil, err
-}
-
-// Restore puts the pools' keys right if somebody else changed them: serf obeys queries about keys, which no server of ours
-// sends. It says whether it had to.
-func (k *KeyringStore) Reconcile() bool {
-	k.set.Lock()
-	defer k.set.Unlock()
-	r := k.Current()
-	live := k.live.GetKeys()
-	same := len(live) == len(r.Keys) && bytes.Equal(live[0], r.Keys[0].b[:])
-	for _, key := range r.Keys {
-		same = same && slices.ContainsFunc(live, func(b []byte) bool { return bytes.Equal(b, key.b[:]) })
-	}
-	if same {
+// isFingerprint reports whether s has the form of a fingerprint. No key has it,
+// so an error may quote s.
+func isFingerprint(s string) bool {
+	if len(s) != 16 {
 		return false
 	}
-	k.apply(r)
-	k.cfg.Logger.Warn("gossip keys were changed by a member of the pool, not by wanfed keyring: put back")
+	for _, c := range s {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
 	return true
 }
 
-// apply makes the pools use r. memberlist reads the list of keys without a lock, and RemoveKey moves what stands behind the
-// key in place; only the last one can be removed safely. So all keys from the first that goes are removed, last first, and
-// those that stay come back at once: for some microseconds gossip under one of them is dropped, as a lost packet is.
-func (k *KeyringStore) apply(r Keyring) {
-	for _, key := range r.Keys {
-		_ = k.live.AddKey(bytes.Clone(key.b[:])) // its only error is a wrong size
+// Add returns the keyring with k appended, or unchanged if it has k.
+func (r Keyring) Add(k Key) (Keyring, error) {
+	if r.Has(k) {
+		return r, nil
 	}
-	_ = k.live.UseKey(bytes.Clone(r.Keys[0].b[:])) // it was just added
-	gone := func(b []byte) bool {
-		return !slices.ContainsFunc(r.Keys, func(key Key) bool { return bytes.Equal(key.b[:], b) })
+	if len(r.Keys) >= MaxKeys {
+		return r, fmt.Errorf("the keyring has %d keys, the maximum; remove unused keys: wanfed keyring remove", MaxKeys)
 	}
-	for live := k.live.GetKeys(); slices.ContainsFunc(live, gone); live = k.live.GetKeys() {
-		_ = k.live.RemoveKey(live[len(live)-1]) // never the primary, which is first and stays
-	}
-	for _, key := range r.Keys {
-		_ = k.live.AddKey(bytes.Clone(key.b[:]))
-	}
+	return Keyring{r.Version + 1, append(slices.Clone(r.Keys), k)}, nil
 }
 
-// save replaces the file in one step, with mode 0600.
-func (k *KeyringStore) save(r Keyring) error {
-	b, err := r.encode()
-	if err == nil {
-		err = replaceFile(k.cfg.Path, b)
+// Use returns the keyring with k as its primary key, or unchanged if it is.
+func (r Keyring) Use(k Key) (Keyring, error) {
+	switch {
+	case !r.Has(k):
+		return r, fmt.Errorf("key %s: %w; install it first: wanfed keyring install", k, ErrKeyNotFound)
+	case r.Primary() == k:
+		return r, nil
 	}
-	if err != nil {
-		return fmt.Errorf("write keyring: %w", err)
+	keys := []Key{k}
+	for _, other := range r.Keys {
+		if other != k {
+			keys = append(keys, other)
+		}
 	}
-	return nil
+	return Keyring{r.Version + 1, keys}, nil
 }
 
-// replaceFile writes to another name first. That one is always the same, so that a crash leaves no more than one copy of keys.
-func replaceFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+// Remove returns the keyring without k, or unchanged if it has no k. The primary
+// key cannot be removed.
+func (r Keyring) Remove(k Key) (Keyring, error) {
+	switch {
+	case r.Primary() == k:
+		return r, fmt.Errorf("key %s is the primary: gossip is encrypted with it; "+
+			"make another key the primary first: wanfed keyring use", k)
+	case !r.Has(k):
+		return r, nil
+	}
+	keys := slices.DeleteFunc(slices.Clone(r.Keys), func(other Key) bool { return other == k })
+	return Keyring{r.Version + 1, keys}, nil
+}
+
+// Supersedes reports whether r replaces old. Operators can create two different
+// keyrings of one version only while servers are partitioned. Their keys then
+// decide, with the same result on all servers.
+func (r Keyring) Supersedes(old Keyring) bool {
+	return KeyringSupersedes(r.Version, r.Fingerprints(), old.Version, old.Fingerprints())
+}
+
+// KeyringSupersedes is Supersedes for keyrings of which only the versions and
+// fingerprints are known.
+func KeyringSupersedes(
+	version uint64, fingerprints []string, oldVersion uint64, oldFingerprints []string,
+) bool {
+	if version != oldVersion {
+		return version > oldVersion
+	}
+	return version > 0 && slices.Compare(fingerprints, oldFingerprints) > 0
+}
+
+// keyringJSON is the stored form of a Keyring, and the plaintext of an
+// EncryptedKeyring.
+type keyringJSON struct {
+	Version uint64   `json:"version"`
+	Keys    []string `json:"keys"` // base64, primary first
+}
+
+func (r Keyring) encode() ([]byte, error) {
+	f := keyringJSON{Version: r.Version}
+	for _, k := range r.Keys {
+		f.Keys = append(f.Keys, k.Base64())
+	}
+	b, err := json.MarshalIndent(f, "", "  ")
+	return append(b, '\n'), err
+}
+
+// decodeKeyring decodes the result of encode. Its errors quote nothing of b.
+func decodeKeyring(b []byte) (r Keyring, err error) {
+	var f keyringJSON
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&f); err != nil || dec.More() {
+		return r, errors.New("not the JSON of a keyring")
+	}
+	if len(f.Keys) == 0 || len(f.Keys) > MaxKeys {
+		return r, fmt.Errorf("keyring has %d keys, not 1 to %d", len(f.Keys), MaxKeys)
+	}
+	r.Version = f.Version
+	for i, s := range f.Keys {
+		k, err := ParseKey(s)
+		if err != nil {
+			return Keyring{}, fmt.Errorf("key %d: %w", i+1, err)
+		}
+		if r.Has(k) {
+			return Keyring{}, fmt.Errorf("key %d is a duplicate", i+1)
+		}
+		r.Keys = append(r.Keys, k)
+	}
+	return r, nil
+}
+
+// EncryptedKeyring is a keyring that only servers with a certain gossip key can
+// decrypt. Servers exchange keyrings in this form: a certificate alone must not
+// suffice to read or change the keyring, otherwise keys would add nothing to
+// certificates.
+type EncryptedKeyring struct {
+	Fingerprint string // of the key
+	Ciphertext  []byte // nonce, then AES-256-GCM of the keyring
+}
+
+// maxCiphertext limits a Ciphertext in bytes. A keyring of MaxKeys has under 600.
+const maxCiphertext = 4096
+
+// cipherAAD binds a ciphertext to its purpose and format.
+var cipherAAD = []byte("wanfed keyring 1")
+
+// Encrypt encrypts r once with each of its keys, or with those of its keys that
+// fingerprints lists if fingerprints is not nil.
+func (r Keyring) Encrypt(fingerprints []string) ([]EncryptedKeyring, error) {
+	plain, err := r.encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
+	var out []EncryptedKeyring
+	for _, k := range r.Keys {
+		if fingerprints != nil && !slices.Contains(fingerprints, k.Fingerprint()) {
+			continue
+		}
+		aead, err := k.aead()
+		if err != nil {
+			return nil, err
+		}
+		nonce := make([]byte, aead.NonceSize())
+		rand.Read(nonce)
+		out = append(out, EncryptedKeyring{k.Fingerprint(), aead.Seal(nonce, nonce, plain, cipherAAD)})
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(tmp, path)
+	return out, nil
+}
+
+// ErrNoSharedKey reports that a keyring is encrypted with unknown keys.
+var ErrNoSharedKey = errors.New("servers share no gossip key")
+
+// Decrypt decrypts the first of encrypted for which r has the key. It returns
+// ErrNoSharedKey if r has no such key.
+func (r Keyring) Decrypt(encrypted []EncryptedKeyring) (Keyring, error) {
+	for _, e := range encrypted {
+		for _, k := range r.Keys {
+			if k.Fingerprint() == e.Fingerprint {
+				return k.decrypt(e.Ciphertext)
+			}
+		}
 	}
+	return Keyring{}, ErrNoSharedKey
+}
+
+func (k Key) decrypt(b []byte) (Keyring, error) {
+	aead, err := k.aead()
 	if err != nil {
-		return errors.Join(err, os.Remove(tmp))
+		return Keyring{}, err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	if len(b) < aead.NonceSize() || len(b) > maxCiphertext {
+		return Keyring{}, fmt.Errorf("encrypted keyring has %d bytes, not %d to %d", len(b), aead.NonceSize(), maxCiphertext)
+	}
+	plain, err := aead.Open(nil, b[:aead.NonceSize()], b[aead.NonceSize():], cipherAAD)
 	if err != nil {
-		return err
+		return Keyring{}, fmt.Errorf("encrypted keyring was not encrypted with key %s", k)
 	}
-	_ = dir.Sync() // not every system can sync a folder; the file itself is safe
-	return dir.Close()
+	r, err := decodeKeyring(plain)
+	if err != nil {
+		return Keyring{}, fmt.Errorf("encrypted keyring: %w", err)
+	}
+	return r, nil
+}
+
+// aead returns a cipher with a derived key: the gossip key itself encrypts
+// gossip only.
+func (k Key) aead() (cipher.AEAD, error) {
+	derived, err := hkdf.Key(sha256.New, k.b[:], nil, "wanfed keyring seal", KeySize)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(derived)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
 }

@@ -3,232 +3,192 @@
 package gossip
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
-func openKeyring(t testing.TB, path string, first *Key) *KeyringStore {
-	t.Helper()
-	k, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: first, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
+func TestParseKey(t *testing.T) {
+	k := NewKey()
+	if got, err := ParseKey(" " + k.Base64() + "\n"); err != nil || got != k {
+		t.Errorf("ParseKey(Base64()) = %v, %v, want %v", got, err, k)
 	}
-	return k
-}
-
-// liveIs checks what memberlist uses.
-func liveIs(t *testing.T, k *KeyringStore, want ...Key) {
-	t.Helper()
-	live := k.live.GetKeys()
-	if len(live) != len(want) || !bytes.Equal(live[0], want[0].b[:]) {
-		t.Fatalf("pools use %d keys, want %d, the first being the primary", len(live), len(want))
-	}
-	for _, key := range want {
-		if !slices.ContainsFunc(live, func(b []byte) bool { return bytes.Equal(b, key.b[:]) }) {
-			t.Fatalf("pools do not use key %s", key)
+	for _, s := range []string{"", "no base64!", "MTIzNDU2Nzg5MDEyMzQ1Ng==", k.Base64() + "AAAA", k.Base64()[:43]} {
+		if _, err := ParseKey(s); err == nil || s != "" && strings.Contains(err.Error(), s) {
+			t.Errorf("ParseKey(%q) = %v, want an error that does not quote it", s, err)
 		}
 	}
 }
 
-func TestKeyringOnDisk(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "keyring.json")
-	if k := openKeyring(t, path, nil); k != nil {
-		t.Fatal("a keyring out of nothing")
-	}
-	a, b, c := NewKey(), NewKey(), NewKey()
-	k := openKeyring(t, path, &a)
-	changed := k.Changed()
-	for _, f := range []func(Keyring) (Keyring, error){
-		func(r Keyring) (Keyring, error) { return r.Add(b) },
-		func(r Keyring) (Keyring, error) { return r.Add(c) },
-		func(r Keyring) (Keyring, error) { return r.Use(c) },
-		func(r Keyring) (Keyring, error) { return r.Remove(a) }, // not the last in the list
-	} {
-		if _, err := k.Update(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-changed
-	liveIs(t, k, c, b)
-	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("mode of the file: %v, %v", st.Mode(), err)
-	}
-
-	// The next start has what was, whatever is configured, and says so.
+// Printing, logging or marshalling a key shows its fingerprint only.
+func TestKey_IsNeverShown(t *testing.T) {
+	k := NewKey()
+	r := Keyring{Version: 1, Keys: []Key{k}}
 	var log strings.Builder
-	again, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: &a, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	slog.New(slog.NewTextHandler(&log, nil)).Info("key", "key", k, "keyring", r)
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("key", "key", k, "keyring", r)
+	js, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	liveIs(t, again, c, b)
-	if r := again.Current(); r.Version != 4 || r.Primary() != c {
-		t.Errorf("after a restart: %v", r)
+	all := log.String() + string(js) + fmt.Sprintf("%v %+v %#v %x %s %q %d %v %+v", k, k, k, k, k, k, k, r, &r)
+	for _, form := range []string{k.Base64(), fmt.Sprintf("%x", k.b), fmt.Sprint(k.b[:3])[1:]} {
+		if strings.Contains(all, form) {
+			t.Errorf("the output contains the key: %s", all)
+		}
 	}
-	if !strings.Contains(log.String(), "is not the primary") || !strings.Contains(log.String(), "configured="+a.Fingerprint()) ||
-		strings.Contains(log.String(), a.Base64()) {
-		t.Errorf("log: %s", log.String())
-	}
-	if k := openKeyring(t, path, nil); k == nil {
-		t.Error("without a configured key the ring on disk is not used")
+	if n := strings.Count(all, k.Fingerprint()); n < 10 {
+		t.Errorf("the output contains the fingerprint %d times, want at least 10: %s", n, all)
 	}
 }
 
-func TestKeyringRefusesWhatItCannotKeep(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
+func TestKeyring(t *testing.T) {
+	a, b, c := NewKey(), NewKey(), NewKey()
+	r := Keyring{Keys: []Key{a}}
+	step := func(what string, next Keyring, err error, version uint64, want ...Key) {
+		t.Helper()
+		if err != nil || next.Version != version || !slices.Equal(next.Keys, want) {
+			t.Fatalf("%s = %v, %v, want version %d and %v", what, next, err, version, want)
+		}
+		if version > r.Version && (!next.Supersedes(r) || r.Supersedes(next)) {
+			t.Errorf("%s: want the result to supersede the keyring before", what)
+		}
+		r = next
 	}
-	a, b := NewKey(), NewKey()
-	k := openKeyring(t, filepath.Join(dir, "keyring.json"), &a)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
+	next, err := r.Add(b)
+	step("Add(b)", next, err, 1, a, b)
+	next, err = r.Add(b)
+	step("second Add(b)", next, err, 1, a, b)
+	next, err = r.Use(b)
+	step("Use(b)", next, err, 2, b, a)
+	next, err = r.Use(b)
+	step("second Use(b)", next, err, 2, b, a)
+	if _, err := r.Remove(b); err == nil || !strings.Contains(err.Error(), "is the primary") {
+		t.Errorf("Remove(primary) = %v, want an error", err)
 	}
-	if _, err := k.Update(func(r Keyring) (Keyring, error) { return r.Add(b) }); err == nil || !strings.Contains(err.Error(), "write keyring") {
-		t.Errorf("Update without a disk: %v", err)
+	next, err = r.Remove(c)
+	step("Remove(unknown)", next, err, 2, b, a)
+	next, err = r.Remove(a)
+	step("Remove(a)", next, err, 3, b)
+	if _, err := r.Use(c); !errors.Is(err, ErrKeyNotFound) {
+		t.Errorf("Use(unknown) = %v, want ErrKeyNotFound", err)
 	}
-	liveIs(t, k, a)
-	if n := len(k.Current().Keys); n != 1 {
-		t.Errorf("%d keys in the ring", n)
-	}
-}
-
-func TestKeyringDamaged(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "keyring.json")
-	key := NewKey()
-	whole, err := Keyring{1, []Key{key}}.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, content := range [][]byte{nil, whole[:len(whole)-8], []byte("{}"), []byte(`{"version":1,"keys":["short"]}`), append(whole, whole...)} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
+	for range MaxKeys - 1 {
+		if r, err = r.Add(NewKey()); err != nil {
 			t.Fatal(err)
 		}
-		_, err := OpenKeyringStore(KeyringStoreConfig{Path: path, InitialKey: &key, Logger: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), path+" is damaged") || !strings.Contains(err.Error(), "--encrypt-file") ||
-			strings.Contains(err.Error(), key.Base64()) {
-			t.Errorf("%q: %v", content, err)
-		}
+	}
+	if _, err := r.Add(NewKey()); err == nil {
+		t.Errorf("Add() of key %d = nil, want an error", MaxKeys+1)
 	}
 }
 
-func TestKeyringOffer(t *testing.T) {
-	dir := t.TempDir()
+func TestKeyring_Find(t *testing.T) {
 	a, b := NewKey(), NewKey()
-	k := openKeyring(t, filepath.Join(dir, "keyring.json"), &a)
-	offer := func(r Keyring) (bool, error) {
-		t.Helper()
-		sealed, err := r.Encrypt(nil)
+	r := Keyring{Keys: []Key{a}}
+	for _, s := range []string{a.Base64(), a.Fingerprint()} {
+		if k, err := r.Find(s); err != nil || k != a {
+			t.Errorf("Find(%q) = %v, %v, want %v", s, k, err, a)
+		}
+	}
+	for _, s := range []string{b.Base64(), b.Fingerprint()} {
+		_, err := r.Find(s)
+		if !errors.Is(err, ErrKeyNotFound) || strings.Contains(err.Error(), b.Base64()) ||
+			!strings.Contains(err.Error(), b.Fingerprint()) {
+			t.Errorf("Find(unknown) = %v, want ErrKeyNotFound with the fingerprint", err)
+		}
+	}
+	part := a.Base64()[:16]
+	if _, err := r.Find(part); err == nil || strings.Contains(err.Error(), part) {
+		t.Errorf("Find(part of a key) = %v, want an error that does not quote it", err)
+	}
+}
+
+// Of two different keyrings with a version, exactly one supersedes the other.
+func TestKeyring_SupersedesIsTotalOrder(t *testing.T) {
+	a, b := NewKey(), NewKey()
+	keyrings := []Keyring{{1, []Key{a}}, {1, []Key{b}}, {1, []Key{a, b}}, {2, []Key{a}}, {2, []Key{b, a}}}
+	for i, x := range keyrings {
+		for j, y := range keyrings {
+			if (i != j) != (x.Supersedes(y) != y.Supersedes(x)) || i == j && x.Supersedes(y) {
+				t.Errorf("%v and %v: Supersedes() = %v and %v", x, y, x.Supersedes(y), y.Supersedes(x))
+			}
+		}
+	}
+	x, y := Keyring{Keys: []Key{a}}, Keyring{Keys: []Key{b}}
+	if x.Supersedes(y) || y.Supersedes(x) {
+		t.Error("Supersedes() = true for keyrings of version 0, want false")
+	}
+}
+
+func TestKeyring_Encrypt(t *testing.T) {
+	first, second, other := NewKey(), NewKey(), NewKey()
+	r := Keyring{5, []Key{second, first}}
+	encrypted, err := r.Encrypt(nil)
+	if err != nil || len(encrypted) != 2 {
+		t.Fatalf("Encrypt(nil) = %d keyrings, %v, want 2", len(encrypted), err)
+	}
+	for _, k := range r.Keys {
+		got, err := (Keyring{Keys: []Key{other, k}}).Decrypt(encrypted)
+		if err != nil || !slices.Equal(got.Keys, r.Keys) || got.Version != 5 {
+			t.Errorf("Decrypt() with key %s = %v, %v, want %v", k, got, err, r)
+		}
+	}
+	if _, err := (Keyring{Keys: []Key{other}}).Decrypt(encrypted); !errors.Is(err, ErrNoSharedKey) {
+		t.Errorf("Decrypt() without a shared key = %v, want ErrNoSharedKey", err)
+	}
+	forged := EncryptedKeyring{other.Fingerprint(), encrypted[0].Ciphertext}
+	if _, err := (Keyring{Keys: []Key{other}}).Decrypt([]EncryptedKeyring{forged}); err == nil {
+		t.Error("Decrypt() with a false fingerprint = nil, want an error")
+	}
+	some, err := r.Encrypt([]string{other.Fingerprint(), first.Fingerprint()})
+	if err != nil || len(some) != 1 || some[0].Fingerprint != first.Fingerprint() {
+		t.Errorf("Encrypt() for two fingerprints = %v, %v, want one keyring for %s", some, err, first)
+	}
+}
+
+func FuzzDecrypt(f *testing.F) {
+	k := NewKey()
+	encrypted, err := Keyring{3, []Key{k, NewKey()}}.Encrypt([]string{k.Fingerprint()})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(encrypted[0].Ciphertext)
+	f.Add([]byte{})
+	f.Add(make([]byte, 12))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := (Keyring{Keys: []Key{k}}).Decrypt([]EncryptedKeyring{{k.Fingerprint(), b}})
+		if err == nil && len(r.Keys) != 2 {
+			t.Errorf("Decrypt() = %v, want an error or the keyring of the corpus", r)
+		}
+	})
+}
+
+func FuzzDecodeKeyring(f *testing.F) {
+	b, err := Keyring{3, []Key{NewKey(), NewKey()}}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)/2])
+	f.Add([]byte(`{"version":1,"keys":[]}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decodeKeyring(b)
+		if err != nil {
+			return
+		}
+		encoded, err := r.encode()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k.AcceptNewer(sealed)
-	}
-	if changed, err := offer(Keyring{0, []Key{a, b}}); changed || err != nil {
-		t.Errorf("a ring that nobody made: %v, %v", changed, err)
-	}
-	if changed, err := offer(Keyring{2, []Key{b, a}}); !changed || err != nil {
-		t.Errorf("a newer ring: %v, %v", changed, err)
-	}
-	liveIs(t, k, b, a)
-	if changed, err := offer(Keyring{1, []Key{a, b}}); changed || err != nil {
-		t.Errorf("an older ring: %v, %v", changed, err)
-	}
-	if changed, err := offer(Keyring{9, []Key{NewKey()}}); changed || !errors.Is(err, ErrNoSharedKey) {
-		t.Errorf("a stranger's ring: %v, %v", changed, err)
-	}
-	liveIs(t, k, b, a)
-}
-
-// TestKeyringRestore: serf's own queries about keys, sent by some member, do not last.
-func TestKeyringRestore(t *testing.T) {
-	a, b, c := NewKey(), NewKey(), NewKey()
-	k := openKeyring(t, filepath.Join(t.TempDir(), "keyring.json"), &a)
-	if _, err := k.Update(func(r Keyring) (Keyring, error) { return r.Add(b) }); err != nil {
-		t.Fatal(err)
-	}
-	if k.Reconcile() {
-		t.Error("restored what was right")
-	}
-	for what, meddle := range map[string]func() error{
-		"install": func() error { return k.live.AddKey(c.b[:]) },
-		"use":     func() error { return k.live.UseKey(b.b[:]) },
-		"remove":  func() error { return k.live.RemoveKey(k.live.GetKeys()[1]) },
-	} {
-		if err := meddle(); err != nil {
-			t.Fatal(err)
-		}
-		if !k.Reconcile() {
-			t.Errorf("%s: not noticed", what)
-		}
-		liveIs(t, k, a, b)
-	}
-}
-
-// TestKeyringChangesWhileInUse is for the race detector: memberlist reads keys while they change.
-func TestKeyringChangesWhileInUse(t *testing.T) {
-	a := NewKey()
-	k := openKeyring(t, filepath.Join(t.TempDir(), "keyring.json"), &a)
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	wg.Go(func() {
-		for n := 0; ; n++ {
-			for _, key := range k.live.GetKeys() {
-				n += len(key)
-			}
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		again, err := decodeKeyring(encoded)
+		if err != nil || again.Version != r.Version || !slices.Equal(again.Keys, r.Keys) {
+			t.Errorf("decodeKeyring(encode()) = %v, %v, want %v", again, err, r)
 		}
 	})
-	for range 20 {
-		next := NewKey()
-		for i, f := range []func(Keyring) (Keyring, error){
-			func(r Keyring) (Keyring, error) { return r.Add(next) },
-			func(r Keyring) (Keyring, error) { return r.Use(next) },
-			func(r Keyring) (Keyring, error) { return r.Remove(r.Keys[1]) },
-		} {
-			if _, err := k.Update(f); err != nil {
-				t.Fatal(fmt.Errorf("step %d: %w", i, err))
-			}
-		}
-	}
-	close(stop)
-	wg.Wait()
-}
-
-func TestReadKey(t *testing.T) {
-	dir := t.TempDir()
-	key := NewKey()
-	path := filepath.Join(dir, "gossip.key")
-	if err := os.WriteFile(path, []byte(key.Base64()+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	var log strings.Builder
-	if got, err := ReadKeyFile(path, slog.New(slog.NewTextHandler(&log, nil))); err != nil || got != key {
-		t.Errorf("ReadKey: %v, %v", got, err)
-	}
-	if !strings.Contains(log.String(), "make it 0600") {
-		t.Errorf("nothing is said of a file that others can read: %s", log.String())
-	}
-	for _, content := range []string{"", "x", strings.Repeat("A", maxKeyFile+1), key.Base64() + key.Base64()} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ReadKeyFile(path, nil); err == nil || !strings.HasPrefix(err.Error(), "encrypt_file "+path+":") && !strings.HasPrefix(err.Error(), "encrypt_file "+path+" has") {
-			t.Errorf("%.20q: %v", content, err)
-		}
-	}
-	if _, err := ReadKeyFile(filepath.Join(dir, "none"), nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no file: %v", err)
-	}
 }

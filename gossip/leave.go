@@ -13,29 +13,27 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// A member that leaves says so twice: by serf's farewell, which has the others expect its end, and then by memberlist's, which is the
-// end; who hears the second alone calls the member failed. By gossip the first takes as long as all its copies: two seconds and more
-// between datacenters. So it is told at once, to everybody, and the second goes out with the next round of gossip.
+// A member leaves with two messages. Serf's leave message announces the end, and
+// memberlist's message is the end. A member that receives only the second one
+// considers the leaving member failed. Gossip needs two seconds and more to send
+// all copies of the first message between datacenters. So the first message is
+// sent to all members at once, and the second follows in the next gossip round.
 
 const (
-	// propagate is how long this member still answers after its farewells.
-	propagate = 300 * time.Millisecond
-	// maxTold bounds the members that are told at once. In a larger pool these, chosen by chance, tell it on.
-	maxTold = 32
-	// look is how often to look whether serf has its farewell ready: it does not say.
-	look = 5 * time.Millisecond
+	// leavePropagateDelay is how long this member answers after its messages.
+	leavePropagateDelay = 300 * time.Millisecond
+	// maxLeaveTargets limits the direct recipients of a leave message. In a
+	// larger pool, randomly chosen members forward it.
+	maxLeaveTargets = 32
+	// queuePollInterval is the interval at which the queue of serf is read,
+	// because serf does not report when its leave message is in the queue.
+	queuePollInterval = 5 * time.Millisecond
 )
 
-// body is one serf of a pool, with the Config that it reads.
-type body struct {
-	*serf.Serf
-	cfg *serf.Config
-}
-
-// leave ends the pool's life.
-func (p *Pool) leave(s body) error {
-	if err := s.farewell(); err != nil {
-		p.cfg.Logger.Warn("leaving the gossip pool", "err", err)
+// stop leaves the pool and shuts down s and the transport.
+func (p *Pool) stop(s instance) error {
+	if err := s.leave(); err != nil {
+		p.cfg.Logger.Warn("cannot leave gossip pool", "err", err)
 	}
 	if err := errors.Join(p.cfg.Transport.Shutdown(), s.Shutdown()); err != nil {
 		return fmt.Errorf("stop gossip pool of %s: %w", p.cfg.Name, err)
@@ -43,24 +41,24 @@ func (p *Pool) leave(s body) error {
 	return nil
 }
 
-// farewell tells the others that this member leaves, and returns once that is out, which takes less than a second and a half; at
-// once, if there is nobody to tell.
-func (s body) farewell() error {
-	others := s.others()
-	if len(others) == 0 {
-		s.cfg.LeavePropagateDelay = 0 // Leave alone reads it
+// leave announces that this member leaves. It returns when the messages are
+// sent: within a second and a half, or at once if no other member is alive.
+func (s instance) leave() error {
+	targets := s.leaveTargets()
+	if len(targets) == 0 {
+		s.cfg.LeavePropagateDelay = 0 // only Leave reads it
 		return s.Leave()
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(done)
-	wg.Go(func() { s.tell(others, done) })
+	wg.Go(func() { s.sendQueued(targets, done) })
 	return s.Leave()
 }
 
-// others are the addresses of alive members, as many as may be told at once.
-func (s body) others() []memberlist.Address {
+// leaveTargets returns the addresses of up to maxLeaveTargets alive members.
+func (s instance) leaveTargets() []memberlist.Address {
 	var out []memberlist.Address
 	for _, m := range s.Members() {
 		if m.Status == serf.StatusAlive && m.Name != s.cfg.NodeName {
@@ -68,24 +66,27 @@ func (s body) others() []memberlist.Address {
 		}
 	}
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out[:min(len(out), maxTold)]
+	return out[:min(len(out), maxLeaveTargets)]
 }
 
-// tell takes serf's news out of its queue, as rounds of gossip do, and tells it to all others, once, until done. For serf it is out
-// when it was taken as often as it would have been for gossip: then Leave goes on.
-func (s body) tell(others []memberlist.Address, done <-chan struct{}) {
+// sendQueued takes messages out of serf's queue, as gossip rounds do, and sends
+// each once to all targets, until done is closed. Serf considers a message sent
+// when it was taken as often as gossip would take it. Then Leave continues.
+func (s instance) sendQueued(targets []memberlist.Address, done <-chan struct{}) {
+	const messageOverhead, packetOverhead = 3, 100 // bytes
 	ml := s.cfg.MemberlistConfig
-	told := map[string]bool{}
-	tick := time.NewTicker(look)
+	sent := map[string]bool{}
+	tick := time.NewTicker(queuePollInterval)
 	defer tick.Stop()
 	for {
-		for _, msg := range ml.Delegate.GetBroadcasts(perMessage, ml.UDPBufferSize-perPacket) {
-			if told[string(msg)] {
+		for _, msg := range ml.Delegate.GetBroadcasts(messageOverhead, ml.UDPBufferSize-packetOverhead) {
+			if sent[string(msg)] {
 				continue
 			}
-			told[string(msg)] = true
-			for _, to := range others {
-				_ = s.Memberlist().SendToAddress(to, msg) // who cannot be told hears it from others
+			sent[string(msg)] = true
+			for _, to := range targets {
+				// A member that this misses receives the message from others.
+				_ = s.Memberlist().SendToAddress(to, msg)
 			}
 		}
 		select {
@@ -95,9 +96,3 @@ func (s body) tell(others []memberlist.Address, done <-chan struct{}) {
 		}
 	}
 }
-
-// What a packet needs beside messages, in bytes: for each of them, and in all.
-const (
-	perMessage = 3
-	perPacket  = 100
-)

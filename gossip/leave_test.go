@@ -10,23 +10,28 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestFarewell: who leaves is soon gone, and nobody calls it failed, not even for a moment.
-func TestFarewell(t *testing.T) {
-	for kind, limit := range map[Kind]time.Duration{LAN: 1200 * time.Millisecond, WAN: time.Second} {
+// A leaving member is soon listed as left, and at no time as failed.
+func TestLeave(t *testing.T) {
+	for kind, limit := range map[wanfed.Pool]time.Duration{
+		wanfed.PoolLAN: 1200 * time.Millisecond,
+		wanfed.PoolWAN: time.Second,
+	} {
 		for _, size := range []int{1, 3, 12} {
-			t.Run(fmt.Sprintf("kind %d, %d members", kind, size), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { farewell(t, kind, size, limit) })
+			t.Run(fmt.Sprintf("%v pool of %d", kind, size), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testLeave(t, kind, size, limit) })
 			})
 		}
 	}
 }
 
-func farewell(t *testing.T, kind Kind, size int, limit time.Duration) {
+func testLeave(t *testing.T, kind wanfed.Pool, size int, limit time.Duration) {
 	var net network
 	var nodes []*node
-	logs := make([]bytes.Buffer, size) // a handler guards its own
+	logs := make([]bytes.Buffer, size) // each slog handler locks its own
 	for i := range size {
 		n := newNode(t, &net, fmt.Sprintf("n%d", i), nil, func(c *Config) {
 			c.Kind, c.Logger = kind, slog.New(slog.NewTextHandler(&logs[i], nil))
@@ -38,25 +43,25 @@ func farewell(t *testing.T, kind Kind, size int, limit time.Duration) {
 			}
 		}
 	}
-	time.Sleep(15 * time.Second) // in the bubble: they come to know each other
+	time.Sleep(15 * time.Second) // gossip spreads, in the time of synctest
 	last := nodes[size-1]
-	began := time.Now()
+	start := time.Now()
 	last.stop()
-	took := time.Since(began)
+	took := time.Since(start)
 	if size == 1 && took > 0 || took > limit {
-		t.Errorf("the stop took %v", took)
+		t.Errorf("Run() took %v to leave, want at most %v, and no time for a single member", took, limit)
 	}
 	time.Sleep(15 * time.Second)
 	for i, n := range nodes[:size-1] {
 		if err := has(last.cfg.Name, last.cfg.Advertise.String(), StatusLeft)(n.Members()); err != nil {
-			t.Errorf("%s: %v", n.cfg.Name, err)
+			t.Errorf("members of %s: %v", n.cfg.Name, err)
 		}
 		n.stop()
-		if said := logs[i].String(); strings.Contains(said, "member failed") || strings.Contains(said, "level=WARN") {
-			t.Errorf("%s: %s", n.cfg.Name, said)
+		if text := logs[i].String(); strings.Contains(text, "member failed") || strings.Contains(text, "level=WARN") {
+			t.Errorf("log of %s has a failed member or a warning: %s", n.cfg.Name, text)
 		}
 	}
-	if said := logs[size-1].String(); strings.Contains(said, "level=WARN") {
-		t.Errorf("%s: %s", last.cfg.Name, said)
+	if text := logs[size-1].String(); strings.Contains(text, "level=WARN") {
+		t.Errorf("log of %s has a warning: %s", last.cfg.Name, text)
 	}
 }

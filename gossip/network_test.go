@@ -11,15 +11,16 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// network stands for the tunnel: these tests are about serf and not about transports. Like the tunnel, and unlike memberlist's own
-// fake, it never waits for a member that has ended, and members may come while others are running. The zero value is ready.
+// network replaces the tunnel, because these tests are about serf and not about
+// transports. Unlike memberlist's mock network, it never waits for a member that
+// has ended, and members may be added at any time. The zero value is ready.
 type network struct {
 	mu     sync.RWMutex
-	byName map[string]*wire // the last one of the name
+	byName map[string]*wire // the newest one of each name
 	byAddr map[string]*wire
 }
 
-// wire is one member's transport.
+// wire is the transport of one member.
 type wire struct {
 	net     *network
 	addr    memberlist.Address
@@ -27,8 +28,8 @@ type wire struct {
 	streams chan net.Conn
 }
 
-// room is how much a member may leave unread; what comes then is lost.
-const room = 256
+// queueSize limits the unread packets of a member. Further packets are dropped.
+const queueSize = 256
 
 func (n *network) transport(name string) *wire {
 	n.mu.Lock()
@@ -38,7 +39,7 @@ func (n *network) transport(name string) *wire {
 	}
 	w := &wire{
 		net: n, addr: memberlist.Address{Name: name, Addr: fmt.Sprintf("127.0.0.1:%d", len(n.byAddr)+1)},
-		packets: make(chan *memberlist.Packet, room), streams: make(chan net.Conn, room),
+		packets: make(chan *memberlist.Packet, queueSize), streams: make(chan net.Conn, queueSize),
 	}
 	n.byName[name], n.byAddr[w.addr.Addr] = w, w
 	return w
@@ -52,7 +53,7 @@ func (w *wire) peer(a memberlist.Address) (*wire, error) {
 		to = w.net.byAddr[a.Addr]
 	}
 	if to == nil {
-		return nil, fmt.Errorf("nobody is called %v", a)
+		return nil, fmt.Errorf("no member %v", a)
 	}
 	return to, nil
 }
@@ -80,7 +81,7 @@ func (w *wire) DialAddressTimeout(a memberlist.Address, _ time.Duration) (net.Co
 	case to.streams <- far:
 		return near, nil
 	default:
-		return nil, fmt.Errorf("%v takes no streams", a)
+		return nil, fmt.Errorf("stream queue of %v is full", a)
 	}
 }
 
@@ -104,11 +105,13 @@ func (w *wire) PacketCh() <-chan *memberlist.Packet { return w.packets }
 func (w *wire) StreamCh() <-chan net.Conn           { return w.streams }
 func (w *wire) Shutdown() error                     { return nil }
 
-// Ingest methods are for transports below this one, which there are not.
-func (w *wire) IngestPacket(net.Conn, net.Addr, time.Time, bool) error { return errNothingBelow }
-func (w *wire) IngestStream(net.Conn) error                            { return errNothingBelow }
+// IngestPacket is never called: there is no transport below this one.
+func (w *wire) IngestPacket(net.Conn, net.Addr, time.Time, bool) error { return errNoLowerTransport }
 
-var errNothingBelow = fmt.Errorf("nothing is below this transport")
+// IngestStream is never called either.
+func (w *wire) IngestStream(net.Conn) error { return errNoLowerTransport }
+
+var errNoLowerTransport = fmt.Errorf("no lower transport")
 
 type wireAddr string
 

@@ -16,63 +16,69 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/hashicorp/serf/serf"
+
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Kind chooses the timings of a pool.
-type Kind int
-
-const (
-	// LAN has short probe intervals: 1 s, 500 ms to answer.
-	LAN Kind = iota
-	// WAN has longer ones: 5 s, 3 s to answer.
-	WAN
-)
-
-// Config of a Pool.
+// Config configures a Pool.
 type Config struct {
-	Kind Kind
-	// Name of this member. Required.
+	// Kind selects the timings of the LAN or the WAN pool. Default: LAN.
+	Kind wanfed.Pool
+	// Name of this member: <node> in a LAN pool, <node>.<dc> in the WAN pool.
+	// Required.
 	Name string
-	// Tags that other members see; at most 512 bytes encoded.
+	// Tags are visible to all members. Encoded they have at most 512 bytes.
 	Tags map[string]string
-	// Transport carries packets and streams. Required; it outlives the pool.
+	// Transport carries packets and streams. Required. It must work until Run
+	// shuts it down.
 	Transport memberlist.NodeAwareTransport
-	// Advertise is the address that others see. Required.
+	// Advertise is the address that other members see. Required.
 	Advertise netip.AddrPort
-	// Admit, if not nil, may refuse a member by an error. It must not block and is called from serf's goroutines.
+	// Admit may reject a member with an error. It is called from serf's
+	// goroutines and must not block. Default: admit all members.
 	Admit func(Member) error
-	// Group says to what a member belongs, by its name: of one group at most 128 members are taken in, and 16,384 in all. Whoever is in
-	// the pool may speak of others, so this is what one that was broken into cannot go beyond. nil: there is no bound.
+	// GroupOf returns the group of a member by its name. A group may have 128
+	// members, all groups together 16,384. This limits how many members a
+	// compromised server can invent. Default: no limit.
 	GroupOf func(name string) string
-	// Keys encrypt gossip; nil: it is not encrypted. Changes of the ring take effect at once.
+	// Keyring encrypts gossip. Its changes take effect at once. Default: gossip
+	// is not encrypted.
 	Keyring *KeyringStore
-	// AcceptPlaintext and SendPlaintext are for a pool that is becoming encrypted, member by member: with Keys, gossip that is not
-	// encrypted is accepted too, and what is sent is not encrypted yet.
-	AcceptPlaintext, SendPlaintext bool
-	// Logger. Required.
+	// AcceptPlaintext accepts unencrypted gossip in spite of Keyring, for a pool
+	// whose members become encrypted one by one.
+	AcceptPlaintext bool
+	// SendPlaintext sends unencrypted gossip in spite of Keyring, for the first
+	// step of the same procedure.
+	SendPlaintext bool
+	// Logger is required.
 	Logger *slog.Logger
 }
 
-// Pool is one gossip pool seen from one server.
+// Pool is one gossip pool as seen by one server.
 type Pool struct {
 	cfg   Config
-	ready chan struct{} // closed once serf is set
+	ready chan struct{} // closed when serf is set
 
-	serf atomic.Pointer[serf.Serf] // set before ready is closed; replaced when the member has moved
-	feed *feed                     // of serf; guarded by list
+	// serf is the current instance. It is set before ready is closed, and
+	// replaced when the member rejoins under its own address.
+	serf     atomic.Pointer[serf.Serf]
+	rejoined time.Time // time of the last rejoin; used by Run alone
+	// staleAddr receives an address that is not this member's own but under
+	// which other members list it as alive. Its capacity is 1.
+	staleAddr chan netip.AddrPort
 
-	moved time.Time // when move was last done; Run's
+	members atomic.Pointer[[]Member] // immutable
+	changed broadcast.Broadcast
 
-	former  chan netip.AddrPort // a wake-up: the address at which others have this member alive, not its own
-	members atomic.Pointer[[]Member]
+	updating sync.Mutex        // held from reading members to replacing them
+	events   <-chan serf.Event // events of serf; guarded by updating
 
-	list    sync.Mutex // held from reading members to publishing what takes their place
-	mu      sync.Mutex
-	tags    map[string]string
-	changed chan struct{} // closed and replaced after members changed
+	mu   sync.Mutex
+	tags map[string]string
 }
 
-// ErrNotRunning says that the pool is not, or no longer, running.
+// ErrNotRunning reports that the pool does not run any more.
 var ErrNotRunning = errors.New("gossip pool is not running")
 
 // New checks cfg. It starts nothing.
@@ -81,73 +87,50 @@ func New(cfg Config) (*Pool, error) {
 		return nil, errors.New("gossip: Name, Transport, Advertise and Logger are required")
 	}
 	return &Pool{
-		cfg:     cfg,
-		ready:   make(chan struct{}),
-		former:  make(chan netip.AddrPort, 1),
-		tags:    maps.Clone(cfg.Tags),
-		changed: make(chan struct{}),
+		cfg:       cfg,
+		ready:     make(chan struct{}),
+		staleAddr: make(chan netip.AddrPort, 1),
+		tags:      maps.Clone(cfg.Tags),
 	}, nil
 }
 
-// Run is the pool's life: it blocks until ctx ends, leaves the pool, and returns nil; or returns why it could not start.
-// It may be called once. Leaving takes a second, and no time where nobody else is alive.
+// Run runs the pool until ctx ends, then leaves the pool and returns nil. It
+// returns an error if the pool cannot start or stops by itself. Run may be
+// called once. Leaving takes up to a second, and no time if no other member is
+// alive.
 func (p *Pool) Run(ctx context.Context) error {
-	f := newFeed()
-	s, err := p.create(p.cfg.Advertise, f.events)
+	events := newEvents()
+	s, err := p.create(p.cfg.Advertise, events)
 	if err != nil {
 		return err
 	}
 	p.serf.Store(s.Serf)
-	p.begin(f)
+	p.setEvents(events)
 	close(p.ready)
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	stopped := make(chan struct{})
 	defer close(stopped)
-	follow := func(f *feed) { wg.Go(func() { p.follow(f, stopped) }) }
-	follow(f)
+	follow := func(events <-chan serf.Event) { wg.Go(func() { p.follow(events, stopped) }) }
+	follow(events)
 
 	for {
 		select {
 		case <-ctx.Done():
-			return p.leave(s)
+			return p.stop(s)
 		case <-s.ShutdownCh():
 			return fmt.Errorf("gossip pool of %s stopped by itself", p.cfg.Name)
-		case addr := <-p.former:
-			if s, err = p.move(ctx, s, addr, follow); err != nil {
+		case addr := <-p.staleAddr:
+			if s, err = p.rejoin(ctx, s, addr, follow); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func verb(t serf.EventType) string {
-	switch t {
-	case serf.EventMemberJoin:
-		return "alive"
-	case serf.EventMemberLeave:
-		return "left"
-	case serf.EventMemberFailed:
-		return "failed"
-	case serf.EventMemberReap:
-		return "reaped"
-	default:
-		return "updated"
-	}
-}
-
-// publish, with p.list held, replaces the member list, which nobody changes from then on.
-func (p *Pool) publish(members []Member) {
-	p.members.Store(&members)
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// Members returns all members by name, this one included; empty before Run. The caller must not change the slice.
+// Members returns all members, including this one, ordered by name. The list is
+// empty before Run. The caller must not change it.
 func (p *Pool) Members() []Member {
 	if ms := p.members.Load(); ms != nil {
 		return *ms
@@ -155,16 +138,15 @@ func (p *Pool) Members() []Member {
 	return nil
 }
 
-// Changed returns a channel that is closed at the next change of Members. Take it before Members.
-func (p *Pool) Changed() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.changed
-}
+// Changed returns a channel that is closed at the next change of Members. Call
+// it before Members.
+func (p *Pool) Changed() <-chan struct{} { return p.changed.Wait() }
 
-// Join contacts the given members ("name/host:port", or "host:port" where the transport allows it) and exchanges state
-// with them. It returns nil when at least one answered. It blocks for as long as the transport's dials do (bounded by its
-// timeouts), even when ctx has ended meanwhile: serf offers no way to interrupt it but the transport's end.
+// Join contacts the given members and exchanges state with them. An address is
+// "name/host:port", or "host:port" where the transport allows it. Join returns
+// nil if at least one member answered. It blocks as long as the transport dials,
+// even after ctx has ended: serf cannot be interrupted except by the end of the
+// transport.
 func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	select {
 	case <-p.ready:
@@ -179,8 +161,9 @@ func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	return oneLine(err, addrs)
 }
 
-// oneLine makes an error of memberlist, which has a list in several lines, one that people read. The address of a member
-// with a name is left out: it may mean nothing.
+// oneLine returns the errors of memberlist, which prints each on a line of its
+// own, as one line. It leaves out the address of a named member, because that
+// address may have no meaning in this datacenter.
 func oneLine(err error, addrs []string) error {
 	list, ok := err.(interface{ WrappedErrors() []error })
 	if !ok {
@@ -199,7 +182,7 @@ func oneLine(err error, addrs []string) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// SetTags replaces this member's tags and tells the others.
+// SetTags replaces this member's tags and broadcasts them.
 func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	select {
 	case <-p.ready:
@@ -212,7 +195,14 @@ func (p *Pool) SetTags(ctx context.Context, tags map[string]string) error {
 	return p.serf.Load().SetTags(tags)
 }
 
-// RTT estimates the round-trip time to another member from network coordinates (Vivaldi). ok is false when it is not known.
+func (p *Pool) currentTags() map[string]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.tags)
+}
+
+// RTT estimates the round-trip time to another member from network coordinates
+// (Vivaldi). ok is false if there is no estimate.
 func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 	select {
 	case <-p.ready:
@@ -220,13 +210,13 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 		return 0, false
 	}
 	s := p.serf.Load()
-	own, err := s.GetCoordinate()
+	local, err := s.GetCoordinate()
 	if err != nil {
 		return 0, false
 	}
-	other, ok := s.GetCachedCoordinate(name)
+	remote, ok := s.GetCachedCoordinate(name)
 	if !ok {
 		return 0, false
 	}
-	return own.DistanceTo(other), true
+	return local.DistanceTo(remote), true
 }

@@ -7,24 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/wanfed/wanfed/internal/hclogs"
 )
 
-// node is a pool on a network in memory.
+// node is a pool on an in-memory network.
 type node struct {
 	*Pool
 	cancel context.CancelFunc
 	done   chan error
 }
 
-// newNode runs a pool at an address of its own, whose Config the last argument may change.
+// newNode runs a pool at an address of its own. The functions in more change its
+// Config.
 func newNode(t *testing.T, n *network, name string, admit func(Member) error, more ...func(*Config)) *node {
 	t.Helper()
 	tr := n.transport(name)
@@ -49,7 +46,7 @@ func newNode(t *testing.T, n *network, name string, admit func(Member) error, mo
 	go func() { out.done <- p.Run(ctx) }()
 	t.Cleanup(out.stop)
 	select {
-	case <-p.ready: // before, it would tell who joins it of no member at all
+	case <-p.ready: // before, its member list is empty
 	case err := <-out.done:
 		t.Fatal(err)
 	}
@@ -58,10 +55,10 @@ func newNode(t *testing.T, n *network, name string, admit func(Member) error, mo
 
 func (n *node) stop() {
 	n.cancel()
-	n.done <- <-n.done // it stays readable
+	n.done <- <-n.done // the result stays readable
 }
 
-// kill ends the node so that nobody is told.
+// kill ends the node without a leave message.
 func (n *node) kill(t *testing.T) {
 	t.Helper()
 	<-n.ready
@@ -72,10 +69,10 @@ func (n *node) kill(t *testing.T) {
 
 func (n *node) addr() string { return n.cfg.Name + "/" + n.cfg.Advertise.String() }
 
-// await waits until check is nil for the members that n sees.
-func (n *node) await(t *testing.T, what string, check func([]Member) error) {
+// await waits until check accepts the members that n sees.
+func (n *node) await(t *testing.T, check func([]Member) error) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	timeout := time.After(20 * time.Second)
 	for {
 		changed := n.Changed()
 		err := check(n.Members())
@@ -84,17 +81,19 @@ func (n *node) await(t *testing.T, what string, check func([]Member) error) {
 		}
 		select {
 		case <-changed:
-		case <-limit:
-			t.Fatalf("%s sees %v: %s: %v", n.cfg.Name, n.Members(), what, err)
+		case <-timeout:
+			t.Fatalf("members of %s = %v: %v", n.cfg.Name, n.Members(), err)
 		}
 	}
 }
 
+// has returns a check that the members include one with this name, address and
+// status.
 func has(name, addr string, s Status) func([]Member) error {
 	return func(ms []Member) error {
 		i := slices.IndexFunc(ms, func(m Member) bool { return m.Name == name })
 		if i < 0 || ms[i].Status != s || ms[i].Addr != addr || ms[i].Tags["of"] != name {
-			return fmt.Errorf("%s is not %s at %s", name, s, addr)
+			return fmt.Errorf("want %s %s at %s", name, s, addr)
 		}
 		return nil
 	}
@@ -107,17 +106,17 @@ func TestJoinAndLeave(t *testing.T) {
 	if err := a.Join(t.Context(), b.addr()); err != nil {
 		t.Fatal(err)
 	}
-	a.await(t, "joined", has("b", b.cfg.Advertise.String(), StatusAlive))
-	b.await(t, "joined", has("a", a.cfg.Advertise.String(), StatusAlive))
+	a.await(t, has("b", b.cfg.Advertise.String(), StatusAlive))
+	b.await(t, has("a", a.cfg.Advertise.String(), StatusAlive))
 	b.stop()
-	a.await(t, "left", has("b", b.cfg.Advertise.String(), StatusLeft))
+	a.await(t, has("b", b.cfg.Advertise.String(), StatusLeft))
 	if err := b.Join(t.Context(), a.addr()); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("Join() after Run = %v, want ErrNotRunning", err)
 	}
 }
 
-// A member that was killed comes back under another address before anybody noticed.
-func TestMemberMoves(t *testing.T) {
+// A killed member restarts at another address before the others detect its end.
+func TestRejoin_AfterAddressChange(t *testing.T) {
 	t.Parallel()
 	var net network
 	a, c := newNode(t, &net, "a", nil), newNode(t, &net, "c", nil)
@@ -126,50 +125,60 @@ func TestMemberMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, n := range []*node{a, c} {
-		n.await(t, "joined", has("b", b.cfg.Advertise.String(), StatusAlive))
+		n.await(t, has("b", b.cfg.Advertise.String(), StatusAlive))
 	}
 	b.kill(t)
 
 	moved := newNode(t, &net, "b", nil)
 	if moved.cfg.Advertise == b.cfg.Advertise {
-		t.Fatal("the network gave it the same address: nothing is tested")
+		t.Fatal("the network assigned the same address; want another one")
 	}
 	if err := moved.Join(t.Context(), a.addr()); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []*node{a, c, moved} {
-		n.await(t, "moved", has("b", moved.cfg.Advertise.String(), StatusAlive))
+		n.await(t, has("b", moved.cfg.Advertise.String(), StatusAlive))
 	}
-	moved.await(t, "knows the others", has("c", c.cfg.Advertise.String(), StatusAlive))
+	moved.await(t, has("c", c.cfg.Advertise.String(), StatusAlive))
 }
 
-func TestAdmit(t *testing.T) {
+func TestAdmit_RejectsMember(t *testing.T) {
 	t.Parallel()
 	var net network
 	a := newNode(t, &net, "a", func(m Member) error {
-		if m.Tags["of"] == "stranger" {
-			return errors.New("strangers stay outside")
+		if m.Tags["of"] == "unwanted" {
+			return errors.New("not admitted")
 		}
 		return nil
 	})
-	s := newNode(t, &net, "stranger", nil)
-	if err := a.Join(t.Context(), s.addr()); err == nil {
-		t.Error("the stranger was joined")
+	unwanted := newNode(t, &net, "unwanted", nil)
+	if err := a.Join(t.Context(), unwanted.addr()); err == nil {
+		t.Error("Join() = nil, want an error")
 	}
 	if n := len(a.Members()); n != 1 {
-		t.Errorf("%d members, want one", n)
+		t.Errorf("%d members, want 1", n)
 	}
 }
 
-// TestInTLS: a public address without gossip keys is no reason to warn, since gossip travels in TLS, nor is that the pool's own transport has
-// been shut down; all else is told.
-func TestInTLS(t *testing.T) {
-	var b strings.Builder
-	log := hclogs.Std(slog.New(inTLS{slog.NewTextHandler(&b, nil)}), "memberlist")
-	log.Print("[WARN] memberlist: Binding to public address without encryption!")
-	log.Printf("[ERR] memberlist: Failed to send gossip to 10.0.0.5:8300: %s", net.ErrClosed)
-	log.Print("[WARN] memberlist: another")
-	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "another") {
-		t.Error(got)
+// errorList is an error with the methods of memberlist's errors.
+type errorList []error
+
+func (l errorList) Error() string {
+	return fmt.Sprintf("%d errors occurred:\n\t%v\n", len(l), []error(l))
+}
+func (l errorList) WrappedErrors() []error { return l }
+
+func TestOneLine(t *testing.T) {
+	list := errorList{
+		errors.New("failed to join 192.0.2.1:8300: no"), errors.New("failed to join 10.0.0.1:8300: refused"),
+	}
+	got := oneLine(list, []string{"*.dc2/192.0.2.1:8300", "10.0.0.1:8300"})
+	if want := "no; failed to join 10.0.0.1:8300: refused"; got.Error() != want {
+		t.Errorf("oneLine(%v) = %q, want %q", list, got, want)
+	}
+	for _, err := range []error{errors.New("plain"), nil} {
+		if got := oneLine(err, nil); got != err {
+			t.Errorf("oneLine(%v) = %v, want it unchanged", err, got)
+		}
 	}
 }

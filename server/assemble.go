@@ -14,15 +14,14 @@ import (
 	"strconv"
 	"syscall"
 
-	"google.golang.org/grpc"
-
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -36,15 +35,16 @@ type parts struct {
 	adv    netip.AddrPort // what others dial
 
 	// the lower group
-	serverLn net.Listener
-	identity *tlsutil.Identity
-	book     *wanfed.SharedAddressBook
-	dialer   *wanfed.Dialer
-	prober   *wanfed.Prober
-	mux      *wanfed.Mux
-	tunnel   *wanfed.Tunnel
-	calls    *dcrpc.Client
-	caughtUp chan struct{} // closed when the store is level with its datacenter
+	serverLn  net.Listener
+	identity  *tlsutil.Identity
+	book      *wanfed.SharedAddressBook
+	dialer    *wanfed.Dialer
+	prober    *wanfed.Prober
+	mux       *wanfed.Mux
+	tunnel    *wanfed.Tunnel
+	conns     *conns
+	exchanges *exchanges
+	caughtUp  chan struct{} // closed when the store is level with its datacenter
 
 	store     *raftstore.Store
 	routed    *resource.ForwardingBackend // store, with what the leader alone can do
@@ -66,11 +66,9 @@ type parts struct {
 	disputes    *federation.PrimaryConflicts
 	rivals      rivals
 	followed    *replication.Source // of use in the primary
-	grpc        *grpc.Server
+	edge        *rpc.Edge
 	grpcLn      net.Listener // connections of this datacenter, and of gateways, clients and operators
 	callsLn     net.Listener // of other datacenters' servers
-	stopCalls   context.CancelFunc
-	refused     *refusedCalls
 	http        *http.Server
 	httpLn      net.Listener
 	httpMux     *wanfed.Mux  // on httpLn
@@ -81,7 +79,6 @@ type parts struct {
 // The ports come first: a server that cannot have them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *parts, err error) {
 	p := &parts{cfg: cfg, identity: id, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node)}
-	p.refused = newRefusedCalls(p.logger)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -106,9 +103,6 @@ func (p *parts) close() error {
 				errs = append(errs, err)
 			}
 		}
-	}
-	if p.stopCalls != nil {
-		p.stopCalls()
 	}
 	if p.store != nil {
 		errs = append(errs, p.store.Close())
@@ -177,7 +171,13 @@ func (p *parts) buildTunnel() (err error) {
 	if err != nil {
 		return err
 	}
-	p.calls = dcrpc.New(dcrpc.Config{DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Tunnel: p.tunnel, Dialer: p.dialer, Book: p.book})
+	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
+	p.exchanges = newExchanges(exchangeConfig{
+		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
+			return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
+		},
+		due: p.conns.due, test: p.conns.test, moveTo: p.conns.moveTo,
+	})
 	p.callsLn = p.tunnel.GRPCListener()
 	return nil
 }
@@ -186,7 +186,7 @@ func (p *parts) buildTunnel() (err error) {
 // leads back too.
 func (p *parts) heard(peer tlsutil.Peer) {
 	if peer.Role == tlsutil.RoleServer {
-		p.calls.PeerConnected(peer.DC)
+		p.conns.heardOf(peer.DC)
 	}
 }
 
@@ -198,7 +198,7 @@ func (p *parts) buildStore() (err error) {
 		Node: p.cfg.Node,
 		Dir:  filepath.Join(p.cfg.DataDir, "raft"),
 		Stream: raftStream{
-			Listener: p.mux.Listener(wanfed.ProtoRaft, servers, true),
+			Listener: p.mux.Listener(wanfed.ProtoRaft, []tlsutil.Role{tlsutil.RoleServer}, true),
 			dc:       p.cfg.DC, dialer: p.dialer,
 		},
 		OpsVersion: p.understood,

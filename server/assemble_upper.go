@@ -14,15 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
-	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionoldpb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
@@ -32,6 +26,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -45,7 +40,7 @@ func (p *parts) buildPools() (err error) {
 		lanTags[tagRaft] = "1"
 	}
 	p.lan, err = gossip.New(gossip.Config{
-		Kind: gossip.LAN, Name: p.cfg.Node, Tags: lanTags,
+		Kind: wanfed.PoolLAN, Name: p.cfg.Node, Tags: lanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolLAN), Advertise: p.adv,
 		Admit: func(m gossip.Member) error {
 			if dc := m.Tags[federation.TagDC]; dc != p.cfg.DC {
@@ -63,7 +58,7 @@ func (p *parts) buildPools() (err error) {
 	wanTags := p.tags()
 	wanTags[federation.TagPrimary] = p.cfg.PrimaryDC
 	p.wan, err = gossip.New(gossip.Config{
-		Kind: gossip.WAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
+		Kind: wanfed.PoolWAN, Name: federation.WANName(p.cfg.Node, p.cfg.DC), Tags: wanTags,
 		Transport: p.tunnel.Transport(wanfed.PoolWAN), Advertise: p.adv,
 		Admit: federation.Admit(p.cfg.DC, p.cfg.PrimaryDC, p.disputes.Record), GroupOf: federation.DatacenterOf,
 		Keyring: p.keys, AcceptPlaintext: p.cfg.GossipAcceptPlain, SendPlaintext: p.cfg.GossipSendPlain,
@@ -117,7 +112,7 @@ func (p *parts) buildRecords() (err error) {
 		DC: p.cfg.DC, ConfiguredPrimary: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
 		ServerSettings: p.primaries, SettingsChanged: p.lan.Changed, PathsChanged: p.book.Changed, Logger: p.logger,
 		Connect: func(dc string) (pb.ReplicationServiceClient, error) {
-			return pb.NewReplicationServiceClient(p.calls.Reader(dc)), nil
+			return pb.NewReplicationServiceClient(p.conns.far(dc)), nil
 		},
 	})
 	if err != nil {
@@ -132,7 +127,12 @@ func (p *parts) buildRecords() (err error) {
 // reach asks any server of a datacenter whether it is there, over the connection that other calls use too. It waits until
 // there is one, or ctx ends.
 func (p *parts) reach(ctx context.Context, dc string) error {
-	return p.calls.Ping(ctx, dc)
+	cc, err := p.conns.to(dc, "")
+	if err != nil {
+		return err
+	}
+	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	return err
 }
 
 // apply has the own federation state written in the primary.
@@ -144,35 +144,28 @@ func (p *parts) apply(ctx context.Context, s *pb.FederationState) error {
 		_, _, err := federation.Upsert(ctx, p.primacy.Fenced(p.store), s)
 		return err
 	}
-	_, err := pb.NewFederationServiceClient(p.calls.Reader(p.primacy.PrimaryDC())).Apply(ctx, &pb.ApplyFederationStateRequest{
+	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.PrimaryDC())).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
 	}, grpc.WaitForReady(true))
 	return err
 }
 
 func (p *parts) buildGRPC() error {
-	stopping, stop := context.WithCancel(context.Background())
-	p.stopCalls = stop
-	c := &calls{
-		dc: p.cfg.DC, node: p.cfg.Node, domain: p.cfg.Domain,
-		leader: p.store, conns: p.calls, stopping: stopping, refused: p.refused, remoteWrites: p.cfg.RemoteWritesFrom,
-		turns: &turns{dc: p.cfg.DC},
-	}
 	fed, err := federation.NewService(federation.ServiceConfig{
-		Backend: p.primacy.Fenced(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: peerFrom, Logger: p.logger,
+		Backend: p.primacy.Fenced(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: rpc.Peer, Logger: p.logger,
 		Alive: p.datacenterAlive,
 		Ask: func(dc string) (pb.FederationServiceClient, error) {
 			if _, known := p.book.Load().Paths[dc]; !known {
 				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
 			}
-			return pb.NewFederationServiceClient(p.calls.Reader(dc)), nil
+			return pb.NewFederationServiceClient(p.conns.far(dc)), nil
 		},
 	})
 	if err != nil {
 		return err
 	}
 	p.routed, err = resource.NewForwardingBackend(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
-		cc, err := p.calls.Server(node)
+		cc, err := p.conns.to(p.cfg.DC, node)
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +175,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.resources, err = resource.NewService(resource.ServiceConfig{
-		Backend: p.primacy.Fenced(p.routed), Registry: p.registry, Peer: peerFrom,
+		Backend: p.primacy.Fenced(p.routed), Registry: p.registry, Peer: rpc.Peer,
 		Primary: func() bool { return p.primacy.Writable() == nil },
 		DC:      p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Logger: p.logger,
 		PrimaryClient: p.recordsOfPrimary,
@@ -196,54 +189,42 @@ func (p *parts) buildGRPC() error {
 	if err != nil {
 		return err
 	}
-	p.grpc = grpc.NewServer(
-		grpc.Creds(api.EstablishedTLS()), grpc.ConnectionTimeout(callPreface), grpc.ForceServerCodecV2(unsentCodec{resource.Codec()}),
-		grpc.ReadBufferSize(api.ReadBufferSize), grpc.StaticStreamWindowSize(api.InitialWindowSize), grpc.StaticConnWindowSize(api.InitialWindowSize),
-		grpc.UnaryInterceptor(c.unary), grpc.StreamInterceptor(c.stream),
-		grpc.InTapHandle(newCallRoom(p.cfg.DC, p.cfg.Domain, p.refused).tap), grpc.MaxConcurrentStreams(maxConnCalls), grpc.MaxHeaderListSize(maxHeaders),
-		grpc.MaxRecvMsgSize(api.MaxMessageSize), grpc.MaxSendMsgSize(api.MaxMessageSize),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	)
-	pb.RegisterFederationServiceServer(p.grpc, fed)
-	resource.RegisterService(p.grpc, p.resources)
-	pb.RegisterStoreServiceServer(p.grpc, resource.NewStoreService(p.store))
-	pb.RegisterReplicationServiceServer(p.grpc, p.followed)
-	pb.RegisterKeyringServiceServer(p.grpc, p.keyring)
-	pb.RegisterGatewayServiceServer(p.grpc, &gatewayService{gateways: p.gateways, book: p.addressBook})
-	pb.RegisterCheckServiceServer(p.grpc, &checkService{resources: p.resources, reports: p.reports})
-	pb.RegisterOperatorServiceServer(p.grpc, &operatorService{
+	p.edge, err = rpc.New(rpc.Config{
+		DC: p.cfg.DC, Node: p.cfg.Node, Domain: p.cfg.Domain, Leader: p.store, WriteError: p.store.WriteError,
+		Connect: func(node string) (grpc.ClientConnInterface, error) {
+			cc, err := p.conns.to(p.cfg.DC, node)
+			if err != nil {
+				return nil, err
+			}
+			return cc, nil
+		},
+		RemoteWritesFrom: p.cfg.RemoteWritesFrom, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	pb.RegisterFederationServiceServer(p.edge, fed)
+	resource.RegisterService(p.edge, p.resources)
+	pb.RegisterStoreServiceServer(p.edge, resource.NewStoreService(p.store))
+	pb.RegisterReplicationServiceServer(p.edge, p.followed)
+	pb.RegisterKeyringServiceServer(p.edge, p.keyring)
+	pb.RegisterGatewayServiceServer(p.edge, &gatewayService{gateways: p.gateways, book: p.addressBook})
+	pb.RegisterCheckServiceServer(p.edge, &checkService{resources: p.resources, reports: p.reports})
+	pb.RegisterOperatorServiceServer(p.edge, &operatorService{
 		dc: p.cfg.DC, node: p.cfg.Node, store: p.store, members: p.lan.Members, holds: &p.group.holds,
 		saves: make(chan struct{}, maxSaves), logger: p.logger,
 	})
-	pb.RegisterServerServiceServer(p.grpc, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	pb.RegisterServerServiceServer(p.edge, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		resp, err := httpapi.Serve(ctx, p.http.Handler, req)
 		if err != nil {
 			return nil, status.FromContextError(err).Err()
 		}
 		return resp, nil
-	}, turns: c.turns})
-	if err := describe(p.grpc); err != nil {
+	}, leader: p.otherLeader, responses: p.edge.Responses()})
+	if err := p.edge.RegisterIntrospection(); err != nil {
 		return err
 	}
-	p.grpcLn = p.mux.Listener(wanfed.ProtoGRPC, everyone, false)
-	return nil
-}
-
-// describe adds what tells strangers about a gRPC server and its services: health and reflection.
-func describe(s *grpc.Server) error {
-	descriptors, err := resource.NewDescriptors()
-	if err != nil {
-		return err
-	}
-	states := health.NewServer()
-	for name := range s.GetServiceInfo() {
-		states.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-	}
-	healthpb.RegisterHealthServer(s, states)
-	options := reflection.ServerOptions{Services: s, DescriptorResolver: descriptors}
-	reflectionpb.RegisterServerReflectionServer(s, reflection.NewServerV1(options))
-	reflectionoldpb.RegisterServerReflectionServer(s, reflection.NewServer(options))
+	p.grpcLn = p.mux.Listener(wanfed.ProtoGRPC, tlsutil.Roles, false)
 	return nil
 }
 
@@ -275,7 +256,7 @@ func (p *parts) buildHTTP() error {
 		return err
 	}
 	p.http = &http.Server{
-		Handler: h, MaxHeaderBytes: maxHeaders, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		Handler: h, MaxHeaderBytes: rpc.MaxHeaders, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(p.logger.With("component", "http").Handler(), slog.LevelWarn),
 	}
 	p.httpMux, err = wanfed.NewMux(wanfed.MuxConfig{

@@ -5,10 +5,13 @@ package server
 import (
 	"context"
 
+	"google.golang.org/grpc/metadata"
+
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 func (p *parts) buildChecks() (err error) {
@@ -25,15 +28,15 @@ func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if !ok || node == p.cfg.Node {
 		return resource.ErrNotLeader
 	}
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return err
 	}
-	cc, err := p.calls.Server(node)
+	cc, err := p.conns.to(p.cfg.DC, node)
 	if err != nil {
 		return err
 	}
-	ctx = dcrpc.OnBehalf(ctx, who)
+	ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, who.String())
 	_, err = pb.NewCheckServiceClient(cc).Report(ctx, &pb.CheckReportRequest{
 		Node: rep.Node, CheckId: rep.CheckID, Status: rep.Status, Output: rep.Output,
 	})

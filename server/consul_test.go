@@ -9,7 +9,7 @@ import (
 
 	consul "github.com/hashicorp/consul/api"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -23,7 +23,7 @@ type consulLab struct {
 func newConsulLab(t *testing.T) *consulLab {
 	t.Helper()
 	dir := t.TempDir()
-	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), "")
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,13 +3,13 @@
 package server
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // buildData makes the data dir, or makes sure that it is this datacenter's: one that came with the image of a machine of
@@ -26,19 +26,10 @@ func (p *parts) buildData() error {
 	if dc != p.cfg.DC {
 		return fmt.Errorf("data dir %s belongs to datacenter %q, not %q; give another --data-dir, or empty this one", dir, dc, p.cfg.DC)
 	}
-	if p.nodeID, err = lineOf(filepath.Join(dir, "node-id"), newNodeID); err != nil {
+	if p.nodeID, err = lineOf(filepath.Join(dir, "node-id"), uuid.NewString); err != nil {
 		return err
 	}
 	return p.buildKeys()
-}
-
-// newNodeID is a random UUID (RFC 9562 section 5.4).
-func newNodeID() string {
-	var u [16]byte
-	rand.Read(u[:])
-	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
-	h := hex.EncodeToString(u[:])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
 // lineOf returns the line that a file holds. Where there is no file, it gets the line that first makes, whole or not at all.

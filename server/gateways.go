@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 // gatewayService answers the gateways of this datacenter. A gateway's name is its certificate's.
@@ -25,7 +26,7 @@ type gatewayService struct {
 }
 
 func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRequest) (*pb.RegisterGatewayResponse, error) {
-	p, err := peerFrom(ctx)
+	p, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func (s *gatewayService) Register(ctx context.Context, req *pb.RegisterGatewayRe
 }
 
 func (s *gatewayService) Deregister(ctx context.Context, _ *pb.DeregisterGatewayRequest) (*pb.DeregisterGatewayResponse, error) {
-	p, err := peerFrom(ctx)
+	p, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}

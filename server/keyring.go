@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -36,7 +36,7 @@ type keyring struct {
 	peers  func() ([]string, error) // Raft's
 	book   *wanfed.SharedAddressBook
 	dialer *wanfed.Dialer
-	conns  *dcrpc.Client
+	conns  *conns
 	logger *slog.Logger
 	turn   chan struct{} // holds one token: whoever has it makes a new ring
 
@@ -49,7 +49,7 @@ const notEncrypted = "gossip is not encrypted at %s: to begin, start every serve
 
 // Change implements pb.KeyringServiceServer.
 func (k *keyring) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb.KeyringReport, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (k *keyring) report(servers []*pb.ServerKeyring, r gossip.Keyring, refused 
 // Give implements pb.KeyringServiceServer. The ring counts as never changed by the federation thereafter, so that any that
 // was, and has the key too, takes its place.
 func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerKeyring, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (k *keyring) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 
 // Exchange implements pb.KeyringServiceServer.
 func (k *keyring) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
-	who, err := peerFrom(ctx)
+	who, err := rpc.Peer(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -82,8 +82,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range port.Protocols {
 		count(descProtocol, p.Total, p.ALPN)
 	}
-	for kind, v := range c.p.refused.counts() {
-		count(descCalls, v, kind.method, string(kind.role))
+	for kind, v := range c.p.edge.Denied() {
+		count(descCalls, v, kind.Method, string(kind.Role))
 	}
 	c.tunnel(gauge, count)
 	for _, p := range c.p.dialer.Paths() {

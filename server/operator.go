@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 // successorTimeout bounds how long TransferLeader waits to learn who leads.
@@ -164,7 +165,7 @@ func (o *operatorService) TransferLeader(ctx context.Context, req *pb.TransferLe
 
 // caller is the operator, for the log.
 func caller(ctx context.Context) string {
-	p, err := peerFrom(ctx)
+	p, err := rpc.Peer(ctx)
 	if err != nil {
 		return "unknown"
 	}

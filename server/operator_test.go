@@ -23,7 +23,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -138,7 +138,7 @@ func TestOperators(t *testing.T) {
 	}
 
 	// What is forwarded to a server that does not lead comes back at once, undone: who forwards is behind, and asks again.
-	behind := metadata.AppendToOutgoingContext(ctx, dcrpc.OnBehalfKey, "cli/dc1/cli")
+	behind := metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "cli/dc1/cli")
 	stale := pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleServer, name(2), "dc1"))
 	for what, forward := range map[string]func() error{
 		"a call": func() error {
@@ -152,7 +152,7 @@ func TestOperators(t *testing.T) {
 	} {
 		began := time.Now()
 		err := forward()
-		if took := time.Since(began); !notDone(err) || !strings.Contains(err.Error(), name(0)+" is") || took >= leaderHold {
+		if took := time.Since(began); !errors.Is(resource.FromStatus(err), resource.ErrNotLeader) || !strings.Contains(err.Error(), name(0)+" is") || took >= 7*time.Second {
 			t.Errorf("%s forwarded to a follower: %v, after %v", what, err, took)
 		}
 	}

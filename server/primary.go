@@ -19,6 +19,7 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 var (
@@ -70,7 +71,7 @@ type onlyOwn struct {
 }
 
 func (o onlyOwn) check(ctx context.Context) error {
-	if who, err := peerFrom(ctx); err == nil && who.DC != o.p.cfg.DC {
+	if who, err := rpc.Peer(ctx); err == nil && who.DC != o.p.cfg.DC {
 		return fmt.Errorf("%s is not the primary, %s is: ask again in a moment, or see: wanfed status", o.p.cfg.DC, o.p.primacy.PrimaryDC())
 	}
 	return nil

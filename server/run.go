@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/resource"
 )
@@ -42,7 +41,7 @@ func (p *parts) run(ctx context.Context) error {
 	lower.Go(func() error { return p.mux.Run(lctx, p.serverLn) })
 	lower.Go(func() error { return p.tunnel.Run(lctx) })
 	lower.Go(func() error { return p.identity.Run(lctx) })
-	lower.Go(func() error { return p.calls.Run(lctx) })
+	lower.Go(func() error { return p.conns.Run(lctx) })
 
 	uctx, stopUpper := context.WithCancel(ctx)
 	defer stopUpper()
@@ -55,14 +54,15 @@ func (p *parts) run(ctx context.Context) error {
 	upper.Go(func() error { return p.joiner.Run(uctx) })
 	upper.Go(func() error { return p.hinter.Run(uctx) })
 	upper.Go(func() error { return p.keyring.Run(uctx) })
-	upper.Go(func() error { return p.joiner.RunResync(uctx, p.cfg.PrimaryDC, p.calls.Reachability) })
+	upper.Go(func() error { return p.joiner.RunResync(uctx, p.cfg.PrimaryDC, p.conns.contacts) })
 	upper.Go(func() error { return p.group.runJoin(uctx) })
 	upper.Go(func() error { return p.group.runBootstrap(uctx) })
 	upper.Go(func() error { return p.store.RunWhileLeader(uctx, p.lead) })
 	upper.Go(func() error { return p.watchStore(uctx) })
 	upper.Go(func() error { return p.catchUp(uctx) })
 	upper.Go(func() error { return p.followed.Run(uctx) })
-	upper.Go(func() error { return p.serveGRPC(uctx) })
+	upper.Go(func() error { return p.exchanges.Run(uctx) })
+	upper.Go(func() error { return p.edge.Serve(uctx, p.grpcLn, p.callsLn) })
 	upper.Go(func() error { return p.serveHTTP(uctx) })
 
 	p.logger.Info("server started", "addr", p.addrs.Server, "http", p.addrs.HTTP, "primary", p.cfg.PrimaryDC)
@@ -142,27 +142,6 @@ func (p *parts) lead(ctx context.Context) error {
 		return nil // leadership was lost, or the server stops: what failed meanwhile failed of that
 	}
 	return err
-}
-
-// serveGRPC answers gRPC until ctx ends. Streams end with ctx (calls.stopping); calls under way get stopTimeout.
-func (p *parts) serveGRPC(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, p.stopCalls)
-	defer stop()
-	served, sctx := errgroup.WithContext(ctx)
-	for _, ln := range []net.Listener{p.grpcLn, p.callsLn} {
-		served.Go(func() error {
-			if err := p.grpc.Serve(closings{ln}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-				return err
-			}
-			return nil
-		})
-	}
-	<-sctx.Done() // or one failed
-	p.stopCalls()
-	timer := time.AfterFunc(stopTimeout, p.grpc.Stop)
-	p.grpc.GracefulStop()
-	timer.Stop()
-	return served.Wait()
 }
 
 // serveHTTP answers HTTP until ctx ends. Blocked queries end with ctx; others get stopTimeout.

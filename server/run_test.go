@@ -22,7 +22,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -138,7 +138,7 @@ func TestLifecycle(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "tmp"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), "")
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // Large answers to a peer that does not read are not made without bound, over however many streams and calls, and all come when it reads.
@@ -32,7 +34,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	pb.RegisterServerServiceServer(srv, &serverService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		made.Add(1)
 		return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
-	}, turns: &turns{}})
+	}, leader: func() string { return "" }, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Stop(); <-served }()
@@ -61,7 +63,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	for last := int64(-1); last != made.Load() || last == 0; time.Sleep(300 * time.Millisecond) {
 		last = made.Load()
 	}
-	if n := made.Load(); n > maxTurns+2*streams { // of each stream one is being sent, and one has been
+	if n := made.Load(); n > maxUnreadResponses+2*streams { // of each stream one is being sent, and one has been
 		t.Errorf("%d answers were made, and none was read", n)
 	}
 	var readers sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -185,8 +186,8 @@ func (c Config) checkFederation() (errs []error) {
 		}
 	}
 	for _, dc := range c.RemoteWritesFrom {
-		if err := tlsutil.CheckLabel(dc); err != nil && dc != anyDatacenter {
-			errs = append(errs, fmt.Errorf("remote_writes_from: %w; name datacenters, or write %q for every one", err, anyDatacenter))
+		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
+			errs = append(errs, fmt.Errorf("remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter))
 		}
 	}
 	for _, addr := range c.RetryJoin {

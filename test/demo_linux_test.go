@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/demo"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -113,7 +113,7 @@ func TestDemoEnds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
 			defer cancel()
 			dir := t.TempDir()
-			p, err := proc.Start(ctx, proc.Config{
+			p, err := subprocess.Start(ctx, subprocess.Config{
 				Name:    "demo",
 				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--format", "json", "--keep", filepath.Join(dir, "kept")},
 				LogPath: filepath.Join(dir, "log"),

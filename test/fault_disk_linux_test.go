@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -27,8 +27,8 @@ import (
 // disked is a server, or one of three, and what was acknowledged of what was written through it.
 type disked struct {
 	*loopback
-	config proc.ServerConfig
-	server *proc.Server
+	config subprocess.ServerConfig
+	server *subprocess.Server
 	client *http.Client
 	random *rand.ChaCha8
 	values map[string][]byte
@@ -40,10 +40,10 @@ const valueSize = 500 << 10
 // soon bounds how long a write may take on a disk that is full: far less than the 7 s that one waits for a leader.
 const soon = 5 * time.Second
 
-func (l *loopback) disked(t *testing.T, node string, change func(*proc.ServerConfig)) *disked {
+func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *disked {
 	t.Helper()
 	d := &disked{loopback: l, random: rand.NewChaCha8([32]byte{1}), values: map[string][]byte{}}
-	d.config = proc.ServerConfig{
+	d.config = subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, node), DC: "dc1", Node: node,
 		TLS: l.ca.Files(t, tlsutil.RoleServer, node, "dc1"), LogLevel: "info",
 	}
@@ -62,7 +62,7 @@ func (d *disked) start() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
-	if d.server, err = proc.StartServer(ctx, d.config); err != nil {
+	if d.server, err = subprocess.StartServer(ctx, d.config); err != nil {
 		d.t.Fatal(err)
 	}
 	d.keep(d.server.Process)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -27,7 +27,7 @@ func TestFullDiskOfOne(t *testing.T) {
 	var all []*disked
 	first := unusedPort(t)
 	for _, node := range []string{"srv1", "srv2", "srv3"} {
-		d := l.disked(t, node, func(c *proc.ServerConfig) {
+		d := l.disked(t, node, func(c *subprocess.ServerConfig) {
 			c.BootstrapExpect, c.RetryJoin = 3, []string{fmt.Sprintf("127.0.0.1:%d", first)}
 			if len(all) == 0 {
 				c.Port = first
@@ -118,7 +118,7 @@ func (d *disked) wantNoStart(why string) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := proc.StartServer(ctx, d.config)
+	s, err := subprocess.StartServer(ctx, d.config)
 	if err == nil {
 		s.Kill()
 		d.t.Fatalf("it starts, and its directory cannot be written: %s", why)

@@ -20,7 +20,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
@@ -163,11 +163,11 @@ func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, server
 	admin.Close()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
 	defer cancel()
-	p, err := proc.Start(ctx, proc.Config{
+	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: dc + "'s gateway", LogPath: filepath.Join(dir, "gateway.log"),
 		Command: []string{
 			lab.Binary(c.t), "gateway", "--listen", ln.Addr().String(), "--routes", routes,
-			"--admin-addr", admin.Addr().String(), "--" + proc.StopOnEOF,
+			"--admin-addr", admin.Addr().String(), "--" + subprocess.StopOnEOF,
 		},
 		Ready: func(line string) bool { return strings.Contains(line, "listening on") },
 	})

@@ -19,17 +19,14 @@ const module = "github.com/wanfed/wanfed"
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
-	{"server/httpapi"},
-	{"automation"},
-	{"ui"},
+	{"server/httpapi", "server/keyring", "server/operator"},
+	{"server/rpc"},
+	{"server/limit"},
 	{"replication"},
 	{"federation"},
-	{"dcrpc"},
-	{"gateway/xds"},
 	{"gateway/proxycfg"},
 	{"gateway"},
 	{"catalog", "document", "kv"},
-	{"controller"},
 	{"resource/raftstore"},
 	{"resource/memory"},
 	{"gossip"},
@@ -42,12 +39,12 @@ var layers = [][]string{
 }
 
 // kits help tests. They import what they like; only tests and each other import them.
-var kits = []string{"test", "test/lab", "test/lab/wan", "test/sim", "test/gatewaybench", "test/gatewaybench/load", "test/storebench", "resource/resourcetest", "tlsutil/tlstest"}
+var kits = []string{"test", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest"}
 
 // internal is the folder of packages that every other may import. They import only each other and what is said here.
 const internal = "internal/"
 
-var internalMay = map[string][]string{"internal/proc": {"tlsutil"}}
+var internalMay = map[string][]string{"internal/subprocess": {"tlsutil"}}
 
 // alone are packages that other programs import, or that must stay small: none of these may come with them, directly or not.
 var (
@@ -139,9 +136,9 @@ func TestImportFault(t *testing.T) {
 		{"federation", "server", false},
 		{"resource/memory", "resource/raftstore", false},
 		{"demo", "server", false},
-		{"wanfed", "internal/hclogs", true},
-		{"internal/proc", "tlsutil", true},
-		{"internal/proc", "server", false},
+		{"wanfed", "internal/slogadapter", true},
+		{"internal/subprocess", "tlsutil", true},
+		{"internal/subprocess", "server", false},
 		{"server", "test/lab", false},
 		{"test/lab", "server", true},
 	} {

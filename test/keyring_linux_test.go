@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -30,14 +30,14 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	cfg := proc.ServerConfig{
+	cfg := subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, s.dc+"-srv1"), DC: s.dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", s.dc),
 		PrimaryDC: primary.dc, Port: n, LogLevel: "debug", Args: args,
 	}
 	if s != primary {
 		cfg.PrimaryGateways = []string{primary.gateway.WAN}
 	}
-	if s.server, err = proc.StartServer(ctx, cfg); err != nil {
+	if s.server, err = subprocess.StartServer(ctx, cfg); err != nil {
 		l.t.Fatal(err)
 	}
 	l.keep(s.server.Process)

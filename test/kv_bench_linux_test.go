@@ -23,7 +23,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -46,7 +46,7 @@ type kvBench struct {
 	answering string // node of dc2 that answers dc1
 	lab       *loopback
 	servers   map[string]string // of dc2: host:port by node
-	all       []*proc.Process
+	all       []*subprocess.Process
 }
 
 func newKVBench(b testing.TB, leads bool) (out kvBench) {
@@ -54,13 +54,13 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	l := newLoopback(b)
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
-	server := func(dc, node string, change func(*proc.ServerConfig)) *proc.Server {
-		cfg := proc.ServerConfig{
+	server := func(dc, node string, change func(*subprocess.ServerConfig)) *subprocess.Server {
+		cfg := subprocess.ServerConfig{
 			Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-"+node), DC: dc, Node: node,
 			TLS: l.ca.Files(b, tlsutil.RoleServer, node, dc), PrimaryDC: "dc1",
 		}
 		change(&cfg)
-		s, err := proc.StartServer(ctx, cfg)
+		s, err := subprocess.StartServer(ctx, cfg)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		return s
 	}
 	gateway := func(dc string, servers ...string) string {
-		g, err := proc.StartGateway(ctx, proc.GatewayConfig{
+		g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 			Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-gw1"), DC: dc, Node: "gw1",
 			TLS: l.ca.Files(b, tlsutil.RoleGateway, "gw1", dc), Servers: servers,
 		})
@@ -80,12 +80,12 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		out.all = append(out.all, g.Process)
 		return g.WAN
 	}
-	far := server("dc1", "srv1", func(*proc.ServerConfig) {})
+	far := server("dc1", "srv1", func(*subprocess.ServerConfig) {})
 	wan := gateway("dc1", far.Addr)
-	var near []*proc.Server
+	var near []*subprocess.Server
 	first := unusedPort(b)
 	for i := range 3 {
-		near = append(near, server("dc2", fmt.Sprintf("srv%d", i+1), func(c *proc.ServerConfig) {
+		near = append(near, server("dc2", fmt.Sprintf("srv%d", i+1), func(c *subprocess.ServerConfig) {
 			c.PrimaryGateways, c.BootstrapExpect, c.RetryJoin = []string{wan}, 3, []string{fmt.Sprintf("127.0.0.1:%d", first)}
 			if i == 0 {
 				c.Port = first
@@ -124,7 +124,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 
 // place finds out who leads dc2 and which of its servers answers dc1, and moves leadership if that server leads and should not, or
 // should and does not.
-func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*proc.Server, leads bool) error {
+func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*subprocess.Server, leads bool) error {
 	st, err := k.status(ctx)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
@@ -37,8 +37,8 @@ const patience = 20 * time.Second
 // that every refusal has its line.
 type site struct {
 	dc      string
-	server  *proc.Server
-	gateway *proc.Gateway
+	server  *subprocess.Server
+	gateway *subprocess.Gateway
 	admin   string // URL of the gateway's admin address
 }
 
@@ -62,7 +62,7 @@ func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 	defer cancel()
 	s := &site{dc: dc}
 	var err error
-	s.server, err = proc.StartServer(ctx, proc.ServerConfig{
+	s.server, err = subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-srv1"), DC: dc, Node: "srv1", TLS: l.ca.Files(l.t, tlsutil.RoleServer, "srv1", dc),
 		PrimaryDC: primary, PrimaryGateways: primaryGateways, LogLevel: "debug",
 	})
@@ -70,7 +70,7 @@ func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 		l.t.Fatal(err)
 	}
 	l.keep(s.server.Process)
-	s.gateway, err = proc.StartGateway(ctx, proc.GatewayConfig{
+	s.gateway, err = subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, dc+"-gw1"), DC: dc, Node: "gw1", TLS: l.ca.Files(l.t, tlsutil.RoleGateway, "gw1", dc),
 		Servers: []string{s.server.Addr}, LogLevel: "debug", Args: []string{"--admin-addr", "127.0.0.1:0"},
 	})
@@ -83,7 +83,7 @@ func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 }
 
 // keep ends the process with the test, and shows the end of its log if that failed.
-func (l *loopback) keep(p *proc.Process) {
+func (l *loopback) keep(p *subprocess.Process) {
 	l.t.Cleanup(func() {
 		p.Kill()
 		if l.t.Failed() {
@@ -159,7 +159,7 @@ type logFile struct {
 }
 
 // logOf begins at the beginning; mark moves on to the end.
-func logOf(p *proc.Process) *logFile { return &logFile{path: p.LogPath()} }
+func logOf(p *subprocess.Process) *logFile { return &logFile{path: p.LogPath()} }
 
 func (f *logFile) mark(t testing.TB) *logFile {
 	t.Helper()

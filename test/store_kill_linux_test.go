@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -33,7 +33,7 @@ import (
 type mortal struct {
 	*loopback
 	files  tlsutil.Files
-	server *proc.Server
+	server *subprocess.Server
 
 	mu       sync.Mutex
 	last     map[string]*pb.Resource // acknowledged, by name; nil: its deletion
@@ -89,8 +89,8 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-func (k *mortal) config() proc.ServerConfig {
-	return proc.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: k.files, LogLevel: "warn"}
+func (k *mortal) config() subprocess.ServerConfig {
+	return subprocess.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: k.files, LogLevel: "warn"}
 }
 
 func (k *mortal) start() {
@@ -98,7 +98,7 @@ func (k *mortal) start() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
-	if k.server, err = proc.StartServer(ctx, k.config()); err != nil {
+	if k.server, err = subprocess.StartServer(ctx, k.config()); err != nil {
 		k.t.Fatal(err)
 	}
 }
@@ -107,7 +107,7 @@ func (k *mortal) start() {
 func (k *mortal) killStarting() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(300))*time.Millisecond)
 	defer cancel()
-	if s, err := proc.StartServer(ctx, k.config()); err == nil {
+	if s, err := subprocess.StartServer(ctx, k.config()); err == nil {
 		s.Kill()
 	} else if ctx.Err() == nil {
 		k.t.Fatal(err)

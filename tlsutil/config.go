@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // ServerConfig is for accepting. It demands TLS 1.3 and a client certificate of the CA that names a peer. The SNI must be
@@ -16,7 +15,7 @@ import (
 //
 // A client that offers no ALPN at all is let in, with an empty NegotiatedProtocol: the listener decides.
 //
-// Clients that ask for it can resume their sessions, as ResumingClientConfig has it. ALPN is negotiated anew all the same.
+// There are no session tickets: each connection has a full handshake.
 func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	base := i.current.Load().serverConfig(i.domain, alpn)
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -24,9 +23,7 @@ func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 		if sni := hello.ServerName; sni != "" && m.cert.Leaf.VerifyHostname(sni) != nil {
 			return nil, &NameError{SNI: sni, CertNames: m.cert.Leaf.DNSNames}
 		}
-		cfg := m.serverConfig(i.domain, alpn)
-		m.resumable(cfg, hello.ServerName)
-		return cfg, nil
+		return m.serverConfig(i.domain, alpn), nil
 	}
 	return base
 }
@@ -38,11 +35,8 @@ func (m *material) serverConfig(domain string, alpn []string) *tls.Config {
 		ClientAuth:             tls.RequireAndVerifyClientCert,
 		ClientCAs:              m.cas,
 		NextProtos:             alpn,
-		SessionTicketsDisabled: true, // unless resumable
+		SessionTicketsDisabled: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			if err := m.verifyResumed(cs, x509.ExtKeyUsageClientAuth); err != nil {
-				return err
-			}
 			_, err := PeerFromCert(cs.PeerCertificates[0], domain)
 			return err
 		},
@@ -57,29 +51,6 @@ func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
 	return i.current.Load().clientConfig(serverName, i.domain, alpn)
 }
 
-// ResumingClientConfig is ClientConfig for who calls the same names again and again: when the peer still has the session of
-// the last connection to serverName, the handshake resumes it, without certificates and signatures on the wire. All that a
-// full handshake checks is checked then, too, with the CA and the time of now, and a Reload that changes anything on either
-// side, or an hour, ends all sessions. A peer that has it no more, or another that has the same name, does a full
-// handshake. Make one for each dial.
-//
-// The peer sends a ticket for the next connection after the handshake. So the caller must read from the connection until it
-// ends: if it is closed while bytes of the peer lie unread, the kernel resets it, and what was written last may be lost.
-func (i *Identity) ResumingClientConfig(serverName string, alpn ...string) *tls.Config {
-	m := i.current.Load()
-	cfg, sessions := m.clientConfig(serverName, i.domain, alpn), &dialSessions{kept: &m.kept}
-	verify := cfg.VerifyConnection
-	cfg.ClientSessionCache = sessions
-	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
-		if err := verify(cs); err != nil {
-			return err
-		}
-		sessions.verified(cs)
-		return nil
-	}
-	return cfg
-}
-
 func (m *material) clientConfig(serverName, domain string, alpn []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -90,24 +61,9 @@ func (m *material) clientConfig(serverName, domain string, alpn []string) *tls.C
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
 		NextProtos:           alpn,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			if err := m.verifyResumed(cs, x509.ExtKeyUsageServerAuth); err != nil {
-				return err
-			}
 			return checkCalled(cs.PeerCertificates[0], serverName, domain)
 		},
 	}
-}
-
-// verifyResumed verifies the peer of a resumed session, from its certificate up to the CA, as it is now: crypto/tls does
-// that in full handshakes only.
-func (m *material) verifyResumed(cs tls.ConnectionState, use x509.ExtKeyUsage) error {
-	if !cs.DidResume {
-		return nil
-	}
-	if _, err := verifyFor(cs.PeerCertificates, m.cas, use, time.Now()); err != nil {
-		return &tls.CertificateVerificationError{UnverifiedCertificates: cs.PeerCertificates, Err: err}
-	}
-	return nil
 }
 
 // checkCalled says whether leaf, valid for serverName, is a peer, and the one that serverName means. The second catches a

@@ -25,12 +25,8 @@
 // SNI that is none of its own names, a dialer a certificate that is not valid for, or not of, the one it called. Nothing
 // here sets deadlines: give each handshake a context that has one.
 //
-// Sessions can be resumed: who dials with ResumingClientConfig saves a quarter of a handshake's work and bytes when it comes
-// back to the same process within an hour. A session belongs to the certificate, key and CAs of both ends that it was made
-// with: a reload that changes any of them forgets all, and so does a restart. Each side verifies the other's certificate anew,
-// up to the CA, as it does in full handshakes. A ticket is a random number that is good for one connection; nothing is sent
-// before the handshake is done (no 0-RTT). It is for connections that are made again and again and read until their end:
-// wanfed's dialer uses it between servers. What dials once, or holds on to one connection, gains nothing by it.
+// TLS sessions are not resumed: each connection verifies the certificates of
+// both ends in a full handshake.
 //
 // Run follows the files while ctx lasts, in the caller's goroutine and one of fsnotify's, which ends with it. Handshakes
 // never wait for a reload: they read a value from an atomic pointer. Connections that exist are not closed when

@@ -20,16 +20,13 @@ import (
 	"time"
 )
 
-// material is one loaded state of an identity. It is immutable, but for its sessions, which nobody can resume under another.
+// material is one loaded state of an identity. It is immutable.
 type material struct {
 	cert tls.Certificate // with Leaf
 	cas  *x509.CertPool
 	peer Peer
 	ends *x509.Certificate // of the chain to the CA, the one that expires first
 	sum  [sha256.Size]byte // of the files
-
-	served shelf[servedSession]
-	kept   shelf[keptSession]
 }
 
 // rawFiles has the contents of an identity's files.

@@ -165,7 +165,7 @@ func (a *attempt) address(ctx context.Context, hop Path, addr string) (*tls.Conn
 	if err != nil {
 		return nil, fail(stageConnect, err)
 	}
-	cfg := clientConfig(a.d.cfg.Identity, a.sni, a.alpn)
+	cfg := a.d.cfg.Identity.ClientConfig(a.sni, a.alpn...)
 	cfg.DynamicRecordSizingDisabled = true // a packet, and the few queued behind it, in one record
 	path := &pathConn{Conn: raw, dc: a.dc, hop: hop, addr: addr}
 	conn := tls.Client(path, cfg)

@@ -23,7 +23,7 @@
 // and those of yamux; Prober.Run has one per probe, at most four. They join them when their ctx ends; Node.Run is all three. New
 // functions start none. A Dialer has goroutines only while a call of Dial lasts.
 //
-// Handshakes: the Dialer resumes TLS sessions where connections are made again and again, by tlsutil's rules. A Mux with more
+// Handshakes: TLS sessions are not resumed. A Mux with more
 // handshakes than it may do ends those of strangers who say nothing, within a quarter of a second.
 //
 // Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/gateway/proxycfg"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -155,7 +155,7 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, p *gatewayProce
 	if p.adminLn, err = p.listeners.listenAdmin(s.AdminAddr, p.log); err != nil {
 		return err
 	}
-	ready := proc.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0])}
+	ready := subprocess.GatewayReady{DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0])}
 	p.client, err = proxycfg.New(proxycfg.Config{
 		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
 		Upstream:    proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.TellServers},

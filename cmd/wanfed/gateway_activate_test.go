@@ -80,7 +80,7 @@ func TestGatewaySocketActivation(t *testing.T) {
 	open(next)
 
 	_, stderr := runGateway(t, activate(socket), "--listen", "127.0.0.1:0", "--routes", routes)
-	if want := "the service manager opened " + addr + ", and no setting says to listen there"; !strings.Contains(stderr, want) {
+	if want := "the service manager opened " + addr + ", but no setting has this address"; !strings.Contains(stderr, want) {
 		t.Errorf("%q does not say %q", stderr, want)
 	}
 }

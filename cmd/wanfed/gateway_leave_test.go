@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -21,7 +21,7 @@ import (
 // datacenters see a healthy gateway as long as there is one, and none as soon as it stops, while it still takes connections.
 func TestGatewayLeaves(t *testing.T) {
 	dir := t.TempDir()
-	pki, err := proc.NewPKI(filepath.Join(dir, "pki"), "")
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	srv, err := proc.StartServer(ctx, proc.ServerConfig{
+	srv, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{linkWanfed(t)}, Dir: filepath.Join(dir, "srv1"), DC: "dc1", Node: "srv1",
 		TLS: issue(tlsutil.RoleServer, "srv1"), Args: []string{"--primary-datacenter", "dc1"},
 	})

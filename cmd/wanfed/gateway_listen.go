@@ -9,15 +9,15 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/wanfed/wanfed/internal/handover"
+	"github.com/wanfed/wanfed/internal/hotrestart"
 )
 
 // listeners closes what was opened, if whoever serves it has not done so, and keeps a duplicate of each socket for a new process
 // to take over.
 type listeners struct {
-	inherited *handover.Inherited
+	inherited *hotrestart.Inherited
 	open      []net.Listener
-	sockets   []handover.Socket
+	sockets   []hotrestart.Socket
 }
 
 // listen takes over the socket that an old process had for this setting, or that the service manager opened for its address, or
@@ -48,7 +48,7 @@ func (l *listeners) listen(setting, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: listen on %s: %w", setting, addr, err)
 	}
 	l.open = append(l.open, ln)
-	s, err := handover.Duplicate(name, ln)
+	s, err := hotrestart.Duplicate(name, ln)
 	if err != nil {
 		return nil, err
 	}

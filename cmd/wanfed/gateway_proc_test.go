@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // gatewayProc is a gateway as a process, and those that take over from it: their lines go to one log.
@@ -53,7 +53,7 @@ func startGatewayProcBy(t testing.TB, change func(*exec.Cmd), args ...string) *g
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(link, append([]string{"gateway", "--admin-addr", "127.0.0.1:0", "--" + proc.StopOnEOF}, args...)...)
+	cmd := exec.Command(link, append([]string{"gateway", "--admin-addr", "127.0.0.1:0", "--" + subprocess.StopOnEOF}, args...)...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, out, out
 	change(cmd)

@@ -18,7 +18,8 @@ import (
 
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
-	"github.com/wanfed/wanfed/internal/handover"
+	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/sdnotify"
 )
 
 // gatewayProcess is what both kinds of gateway, of a datacenter and on a route file, have in common: how the process comes to
@@ -59,7 +60,7 @@ func newGatewayProcess(s gatewaySettings, load func() (gatewaySettings, error), 
 	if err := errors.Join(s.checkOpenFiles(), p.access.reopen(s.AccessLog)); err != nil {
 		return nil, err
 	}
-	if p.listeners.inherited, err = handover.Take(); err != nil {
+	if p.listeners.inherited, err = hotrestart.Inherit(); err != nil {
 		return nil, errors.Join(err, p.access.close())
 	}
 	signal.Notify(p.hup, syscall.SIGHUP)
@@ -193,7 +194,7 @@ func (p *gatewayProcess) announce(ctx context.Context) {
 	if ctx.Err() != nil {
 		p.log.Info("stopping", "grace", p.settings.DrainGrace, "drain", p.settings.DrainTime, "connections", p.active())
 	}
-	tellManager(p.log, handover.StateStopping)
+	sdnotify.Send(p.log, sdnotify.Stopping)
 }
 
 // leaveTo leaves everything but open connections to the new process.

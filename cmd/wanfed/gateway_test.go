@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gateway"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -235,7 +235,7 @@ func TestGatewayWithoutServers(t *testing.T) {
 	gw := startCommand(t, "gateway", "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(t.TempDir(), "data"),
 		"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key, "--server", "127.0.0.1:1",
 		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0")
-	ready, ok := proc.ParseGatewayReady(gw.line)
+	ready, ok := subprocess.ParseGatewayReady(gw.line)
 	if !ok || ready.DC != "dc1" || ready.Node != "gw1" || strings.HasSuffix(ready.LAN, ":0") || strings.HasSuffix(ready.WAN, ":0") || ready.LAN == ready.WAN {
 		t.Fatalf("first line: %s", gw.line)
 	}

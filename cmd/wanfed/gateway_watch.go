@@ -9,7 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/handover"
+	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/sdnotify"
 )
 
 // watch is what a gateway that serves waits for.
@@ -26,8 +27,8 @@ const reloadRest = 50 * time.Millisecond
 func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err error) {
 	routed := p.routed()
 	hup, rested := p.hup, (<-chan time.Time)(nil)
-	if !p.listeners.inherited.From() {
-		tellManager(p.log, handover.StateReady) // a gateway whose servers are down has started too
+	if !p.listeners.inherited.HasParent() {
+		sdnotify.Send(p.log, sdnotify.Ready) // a gateway whose servers are down has started too
 	}
 	for {
 		select {
@@ -42,9 +43,9 @@ func (p *gatewayProcess) watch(ctx context.Context, w *watch) (took bool, err er
 			routed = nil
 			p.takeOver()
 		case <-hup:
-			tellManager(p.log, handover.StateReloading())
+			sdnotify.Send(p.log, sdnotify.Reloading())
 			p.reload()
-			tellManager(p.log, handover.StateReady)
+			sdnotify.Send(p.log, sdnotify.Ready)
 			hup, rested = nil, time.After(reloadRest)
 		case <-rested:
 			hup, rested = p.hup, nil // it keeps a signal that came meanwhile
@@ -68,7 +69,7 @@ func (p *gatewayProcess) routed() <-chan struct{} {
 
 // takeOver tells the old process, if there is one, that this one serves.
 func (p *gatewayProcess) takeOver() {
-	if !p.listeners.inherited.From() {
+	if !p.listeners.inherited.HasParent() {
 		return
 	}
 	if err := p.listeners.inherited.Ready(); err != nil {
@@ -76,17 +77,17 @@ func (p *gatewayProcess) takeOver() {
 		p.log.Warn("the old process does not hear that this one serves", "err", err)
 	}
 	p.log.Info("took over from the old process", "pid", os.Getpid())
-	tellManager(p.log, handover.StateReady)
+	sdnotify.Send(p.log, sdnotify.Ready)
 }
 
 // handOver starts a new process on this one's sockets. It returns false if that failed: then this one goes on.
 func (p *gatewayProcess) handOver(ctx context.Context) bool {
-	program, err := handover.Program()
+	program, err := hotrestart.Program()
 	if err == nil {
 		p.log.Info("starting a new process to take over", "program", program)
 		var pid int
-		if pid, err = handover.Start(ctx, handover.Config{Program: program, Args: os.Args[1:], Sockets: p.listeners.sockets}); err == nil {
-			tellManager(p.log, handover.StateMain(pid))
+		if pid, err = hotrestart.Start(ctx, hotrestart.Config{Program: program, Args: os.Args[1:], Sockets: p.listeners.sockets}); err == nil {
+			sdnotify.Send(p.log, sdnotify.MainPID(pid))
 			p.log.Info("a new process has taken over; this one ends with its connections",
 				"pid", pid, "connections", p.active(), "drain", p.settings.HandoverDrainTime)
 			return true

@@ -21,17 +21,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // startServerProcess runs the server dc1/node as a process, with its data in dir/data, until the test ends.
-func startServerProcess(t testing.TB, dir, node string, files tlsutil.Files, cfg proc.ServerConfig) *proc.Server {
+func startServerProcess(t testing.TB, dir, node string, files tlsutil.Files, cfg subprocess.ServerConfig) *subprocess.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), refuseLimit)
 	defer cancel()
 	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{wanfedPath(t)}, dir, "dc1", node, files
-	s, err := proc.StartServer(ctx, cfg)
+	s, err := subprocess.StartServer(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func wanfedPath(t testing.TB) string {
 	return path
 }
 
-func stopProcess(t testing.TB, p *proc.Process) {
+func stopProcess(t testing.TB, p *subprocess.Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), refuseLimit)
 	defer cancel()
@@ -78,7 +78,7 @@ func TestDataDirIsOneNodes(t *testing.T) {
 	t.Parallel()
 	c := newPEMFiles(t)
 	dir := t.TempDir()
-	s := startServerProcess(t, dir, "srv1", c.files("srv1"), proc.ServerConfig{})
+	s := startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{})
 	data := filepath.Join(dir, "data")
 	before := tree(t, data)
 	base := append([]string{"server", "--dc", "dc1", "--bind", "127.0.0.1", "--port", "0", "--http-addr", "127.0.0.1:0",
@@ -100,7 +100,7 @@ func TestDataDirIsOneNodes(t *testing.T) {
 	if after := tree(t, data); strings.Join(after, "\n") != strings.Join(before, "\n") {
 		t.Errorf("files before: %q, after: %q", before, after)
 	}
-	stopProcess(t, startServerProcess(t, dir, "srv1", c.files("srv1"), proc.ServerConfig{}).Process)
+	stopProcess(t, startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{}).Process)
 }
 
 // TestOpenKeyIsWarnedAbout: a key that others may read is no fault, but one line of the log.
@@ -117,10 +117,10 @@ func TestOpenKeyIsWarnedAbout(t *testing.T) {
 	}
 	warning := regexp.MustCompile(`level=WARN msg="private key file can be read by group or others; make it 0600".* file=\S+-key\.pem mode=0644\n`)
 	dir := t.TempDir()
-	s := startServerProcess(t, dir, "srv1", c.files("srv1"), proc.ServerConfig{})
+	s := startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{})
 	ctx, cancel := context.WithTimeout(t.Context(), refuseLimit)
 	defer cancel()
-	g, err := proc.StartGateway(ctx, proc.GatewayConfig{
+	g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: []string{wanfedPath(t)}, Dir: t.TempDir(), DC: "dc1", Node: "gw1", TLS: c.files("gw1"), Servers: []string{s.Addr},
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func TestOpenKeyIsWarnedAbout(t *testing.T) {
 		!strings.Contains(r.stderr, "private key file can be read by group or others; make it 0600") {
 		t.Errorf("validate: %+v", r)
 	}
-	for _, p := range []*proc.Process{g.Process, s.Process} {
+	for _, p := range []*subprocess.Process{g.Process, s.Process} {
 		stopProcess(t, p)
 		b, err := os.ReadFile(p.LogPath())
 		if err != nil {
@@ -198,7 +198,7 @@ func TestPortOfRoot(t *testing.T) {
 func TestHTTPSDemandsACertificate(t *testing.T) {
 	t.Parallel()
 	c := newPEMFiles(t)
-	s := startServerProcess(t, t.TempDir(), "srv1", c.files("srv1"), proc.ServerConfig{HTTPAddr: "https://0.0.0.0:0"})
+	s := startServerProcess(t, t.TempDir(), "srv1", c.files("srv1"), subprocess.ServerConfig{HTTPAddr: "https://0.0.0.0:0"})
 	port := s.HTTP[strings.LastIndexByte(s.HTTP, ':')+1:]
 	url := "https://127.0.0.1:" + port + "/v1/catalog/datacenters"
 

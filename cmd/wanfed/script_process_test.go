@@ -12,7 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // scriptLimit is how long a script waits for one thing, on a busy machine.
@@ -35,9 +35,9 @@ var processes = map[string]func(*testscript.TestScript, bool, []string){
 type processKey struct{}
 
 // running has the processes of one script. Only the script's goroutine uses it.
-type running map[string]*proc.Process
+type running map[string]*subprocess.Process
 
-func (r running) get(ts *testscript.TestScript, neg bool, args []string) *proc.Process {
+func (r running) get(ts *testscript.TestScript, neg bool, args []string) *subprocess.Process {
 	if neg || len(args) != 1 || r[args[0]] == nil {
 		ts.Fatalf("usage: halt|die NAME, of what was started")
 	}
@@ -71,20 +71,20 @@ func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.MkdirAll(filepath.Dir(link), 0o700))
 		ts.Check(os.Symlink(exe, link))
 	}
-	p, err := proc.Start(ctx, proc.Config{
+	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name:    name,
-		Command: append([]string{"env", "-C", ts.MkAbs("."), link}, append(args[1:], "--"+proc.StopOnEOF)...),
+		Command: append([]string{"env", "-C", ts.MkAbs("."), link}, append(args[1:], "--"+subprocess.StopOnEOF)...),
 		Env:     []string{"GORACE=atexit_sleep_ms=0"},
 		LogPath: ts.MkAbs(name + ".log"),
 		Ready:   func(line string) bool { return strings.HasPrefix(line, "wanfed ") },
 	})
 	ts.Check(err)
 	runningOf(ts)[name] = p
-	if s, ok := proc.ParseServerReady(p.Line()); ok {
+	if s, ok := subprocess.ParseServerReady(p.Line()); ok {
 		ts.Setenv(name, s.Addr)
 		ts.Setenv(name+"_http", s.HTTP)
 		ts.Setenv(name+"_https", "https://"+strings.TrimPrefix(s.HTTP, "http://"))
-	} else if g, ok := proc.ParseGatewayReady(p.Line()); ok {
+	} else if g, ok := subprocess.ParseGatewayReady(p.Line()); ok {
 		ts.Setenv(name+"_lan", g.LAN)
 		ts.Setenv(name+"_wan", g.WAN)
 	}

@@ -7,17 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-metrics"
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/hashicorp/go-metrics/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/wanfed/wanfed/internal/handover"
-	"github.com/wanfed/wanfed/internal/heap"
-	"github.com/wanfed/wanfed/internal/libmetrics"
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/sdnotify"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -100,18 +97,14 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	cfg := s.config()
 	cfg.Logger = logger
 	cfg.Started = func(a server.Addrs) { // the system may have chosen the ports: tell whoever started this process
-		fmt.Fprintln(cmd.OutOrStdout(), proc.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
-		tellManager(logger, handover.StateReady)
+		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
+		sdnotify.Send(logger, sdnotify.Ready)
 	}
 	if err := collectMetrics(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(cmd.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { heap.Run(ctx) })
-	defer context.AfterFunc(ctx, func() { tellManager(logger, handover.StateStopping) })()
+	ctx := cmd.Context()
+	defer context.AfterFunc(ctx, func() { sdnotify.Send(logger, sdnotify.Stopping) })()
 	return faults(server.Run(ctx, cfg))
 }
 
@@ -158,7 +151,7 @@ func (s serverSettings) config() server.Config {
 // collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count
 // into one place per process, so this is called once, by the command.
 func collectMetrics() error {
-	sink, err := libmetrics.NewSink(prometheus.DefaultRegisterer)
+	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
 	if err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}

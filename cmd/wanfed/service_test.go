@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // serviceManager is what processes that the test starts from now on tell their states. The function it returns waits for some, in any
@@ -43,7 +43,7 @@ func serviceManager(t *testing.T) (told func(want ...string)) {
 func TestServerTellsTheServiceManager(t *testing.T) {
 	told := serviceManager(t)
 	c := newPEMFiles(t)
-	s := startServerProcess(t, t.TempDir(), "srv1", c.files("srv1"), proc.ServerConfig{})
+	s := startServerProcess(t, t.TempDir(), "srv1", c.files("srv1"), subprocess.ServerConfig{})
 	told("READY=1")
 	stopProcess(t, s.Process)
 	told("STOPPING=1")

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // certLines makes a certificate for node in dc2 and returns the three lines of settings that name it.
 func certLines(t testing.TB, role tlsutil.Role, node string) string {
 	t.Helper()
-	pki, err := proc.NewPKI(t.TempDir(), "")
+	pki, err := subprocess.NewPKI(t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/internal/slogadapter"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -119,7 +119,7 @@ func (c *Config) validate() error {
 func (c *Config) raftConfig() *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
-	rc.Logger = hclogs.New(slog.New(hclogs.Demote(c.Logger.Handler())), "raft")
+	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + nudge
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4 // it knows that it leads no more before another does; a stall costs no election

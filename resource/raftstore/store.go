@@ -19,7 +19,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 
-	"github.com/wanfed/wanfed/internal/hclogs"
+	"github.com/wanfed/wanfed/internal/slogadapter"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 )
@@ -143,7 +143,7 @@ func (s *Store) openLog() error {
 			wal.WithSegmentFiler(segment.NewFiler(dir, room)),
 			wal.WithSegmentSize(s.cfg.SegmentSize),
 			wal.WithMetricsCollector(walMetrics{}),
-			wal.WithLogger(hclogs.New(slog.New(hclogs.Demote(s.log.Handler())), "wal")))
+			wal.WithLogger(slogadapter.New(slog.New(slogadapter.Demote(s.log.Handler())), "wal")))
 		s.disk = &disk{wal: s.wal, room: room, log: s.log, fail: s.failLog, told: make(chan struct{}, 1)}
 		return err
 	})

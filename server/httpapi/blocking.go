@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/limit"
 )
 
 const (
@@ -56,7 +57,7 @@ func held(ctx context.Context, f func(ctx context.Context) error) error {
 		if time.Now().After(deadline) {
 			return noLeader
 		}
-		if err := resting(ctx, func() error {
+		if err := limit.Pause(ctx, func() error {
 			select {
 			case <-time.After(leaderPause):
 				return nil
@@ -99,7 +100,7 @@ func blocking[T any](ctx context.Context, q query,
 	wctx, cancel := context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
 	defer cancel()
 	for {
-		err := resting(ctx, func() error { return wait(wctx, index) })
+		err := limit.Pause(ctx, func() error { return wait(wctx, index) })
 		switch {
 		case ctx.Err() != nil:
 			return got, index, ctx.Err()

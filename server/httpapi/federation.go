@@ -9,6 +9,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/server/limit"
 )
 
 func (h *handler) federationStates(r *http.Request, q query) (answer, error) {
@@ -60,7 +61,7 @@ func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, u
 		if !q.blocks() || index != q.index {
 			return states, index, nil
 		}
-		err = resting(ctx, func() error { return h.src.WaitFederationStates(wctx, index) })
+		err = limit.Pause(ctx, func() error { return h.src.WaitFederationStates(wctx, index) })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err()

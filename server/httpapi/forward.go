@@ -32,7 +32,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardMargin)
 	switch {
 	case err == nil:
-		end, err := h.large.begin(r.Context(), len(resp.GetBody()))
+		end, err := h.sendLarge(r.Context(), len(resp.GetBody()))
 		if err != nil {
 			h.failed(w, r, err)
 			return

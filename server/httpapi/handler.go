@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/kv"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -73,7 +74,7 @@ type handler struct {
 	src    Cluster
 	peer   func(r *http.Request) (tlsutil.Peer, error)
 	logger *slog.Logger
-	large  large
+	large  *limit.PerPeer // large responses that are being sent
 
 	// Of Config.Resources; all nil without.
 	resources     *resource.Service
@@ -89,7 +90,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("HTTP API: %w", err)
 	}
-	h := &handler{dc: cfg.DC, src: cfg.Cluster, peer: cfg.Peer, logger: cfg.Logger}
+	h := &handler{dc: cfg.DC, src: cfg.Cluster, peer: cfg.Peer, logger: cfg.Logger, large: limit.New(func(tlsutil.Peer) int64 { return maxLarge })}
 	mux := http.NewServeMux()
 	for pattern, e := range map[string]endpoint{ // GET is HEAD too
 		"GET /v1/internal/federation-states":               h.federationStates,
@@ -213,7 +214,7 @@ func (h *handler) write(w http.ResponseWriter, r *http.Request, a answer, pretty
 	if pretty && e.contentType == typeJSON {
 		e.body = indent(e.body)
 	}
-	end, err := h.large.begin(r.Context(), len(e.body))
+	end, err := h.sendLarge(r.Context(), len(e.body))
 	if err != nil {
 		h.failed(w, r, err)
 		return

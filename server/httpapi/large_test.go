@@ -29,11 +29,11 @@ func (s stuck) Write(b []byte) (int, error) {
 // Who does not read large answers is refused more of them, here and of another datacenter, and gets small ones; others get all.
 func TestLargeAnswersAreBounded(t *testing.T) {
 	src := newFakeSource()
-	for range 2 * largeAnswer / 20 {
+	for range 2 * largeResponse / 20 {
 		src.datacenters = append(src.datacenters, "dc-of-some-length")
 	}
 	src.query = func(context.Context, string, *pb.QueryRequest) (*pb.QueryResponse, error) {
-		return &pb.QueryResponse{Status: 200, Body: make([]byte, 2*largeAnswer)}, nil
+		return &pb.QueryResponse{Status: 200, Body: make([]byte, 2*largeResponse)}, nil
 	}
 	h := newHandler(t, src)
 	const large = "/v1/catalog/datacenters"

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -27,7 +27,7 @@ const (
 type Lab struct {
 	t   testing.TB
 	Net *Network
-	PKI *proc.PKI
+	PKI *subprocess.PKI
 	WAN string // namespace of the WAN's switch; empty if the WAN is emulated
 	// PrimaryGateways (host:port) is what servers of secondaries are told at their start. Default: all gateways of dc1.
 	PrimaryGateways []string
@@ -100,7 +100,7 @@ func newLab(t testing.TB) *Lab {
 			t.Fatal(err)
 		}
 	}
-	if l.PKI, err = proc.NewPKI(filepath.Join(l.dir, "pki"), ""); err != nil {
+	if l.PKI, err = subprocess.NewPKI(filepath.Join(l.dir, "pki"), ""); err != nil {
 		t.Fatal(err)
 	}
 	return l

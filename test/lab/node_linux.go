@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/proc"
+	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -26,7 +26,7 @@ type Node struct {
 	LAN     string // IP
 	WAN     string // IP; empty for a server
 	TLS     tlsutil.Files
-	Process *proc.Process
+	Process *subprocess.Process
 	client  *http.Client
 }
 
@@ -77,7 +77,7 @@ func (n *Node) folder() string {
 // StartServer starts, or starts again, a server on its data.
 func (n *Node) StartServer(args ...string) {
 	n.dc.lab.t.Helper()
-	cfg := proc.ServerConfig{
+	cfg := subprocess.ServerConfig{
 		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS,
 		Bind: n.LAN, Port: ServerPort, HTTPAddr: "127.0.0.1:8500", PrimaryDC: "dc1", Args: args,
 	}
@@ -97,7 +97,7 @@ func (n *Node) StartServer(args ...string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	s, err := proc.StartServer(ctx, cfg)
+	s, err := subprocess.StartServer(ctx, cfg)
 	if err != nil {
 		n.dc.lab.t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (n *Node) StartGateway(args ...string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	g, err := proc.StartGateway(ctx, proc.GatewayConfig{
+	g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
 		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
 		LAN: n.LANAddr(), WAN: n.WANAddr(), Args: args,
 	})

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+// bench runs rows with contenders.
+type bench struct {
+	self       string // this program
+	contenders []contender
+	rows       []row
+	rounds     int
+	// noisy is how many cores other processes may use during a run. A run begins when they use less, or after patience; one
+	// in which they use more is repeated up to retries times, and the quietest counts.
+	noisy    float64
+	patience time.Duration
+	retries  int
+	// rawServer and tlsServer are where the servers listen.
+	rawServer, tlsServer string
+	proxyCore, endsCore  int
+	dir                  string    // for files of all runs; removed by the caller
+	progress             io.Writer // a line for each run
+}
+
+// run is one measurement of one contender.
+type run struct {
+	row, contender string
+	round          int
+	figures        load.Figures
+	err            error
+}
+
+// measure does everything, interleaved: in each round, each row has all contenders one after another, in another order each
+// time, each freshly started. It ends early only with ctx. A run that fails is among the results.
+func (b bench) measure(ctx context.Context) ([]run, error) {
+	certs := filepath.Join(b.dir, "certs")
+	if err := os.Mkdir(certs, 0o700); err != nil {
+		return nil, err
+	}
+	if err := load.MakeCert(certs); err != nil {
+		return nil, err
+	}
+	var runs []run
+	for round := range b.rounds {
+		for _, r := range b.rows {
+			order := slices.Clone(b.contenders)
+			rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+			for _, c := range order {
+				if !r.fits(c) {
+					continue
+				}
+				one := b.quietest(ctx, r, c, certs)
+				if ctx.Err() != nil {
+					return runs, ctx.Err()
+				}
+				one.round = round
+				runs = append(runs, one)
+				fmt.Fprintln(b.progress, one)
+			}
+		}
+	}
+	return runs, nil
+}
+
+func (r run) String() string {
+	s := fmt.Sprintf("%s round %d  %-16s %-15s", time.Now().Format(time.TimeOnly), r.round+1, r.row, r.contender)
+	for _, name := range []string{load.MBPerS, load.CPUPerGB, load.ConnPerS, load.CPUPerConn, load.CPUPerMsg, load.P50, load.P99, load.P99Ratio, load.Lost,
+		load.RSSPerConn, load.Held, load.UserPart, load.Others} {
+		if v, ok := r.figures[name]; ok {
+			s += fmt.Sprintf(" %s %s,", name, number(v))
+		}
+	}
+	if r.err != nil {
+		s += " failed: " + r.err.Error()
+	}
+	return s
+}
+
+// quietest repeats a run that others have disturbed.
+func (b bench) quietest(ctx context.Context, r row, c contender, certs string) run {
+	var chosen run
+	for try := 0; ; try++ {
+		load.AwaitQuiet(ctx, b.noisy, b.patience)
+		f, err := b.one(ctx, r, c, certs)
+		if try == 0 || err == nil && (chosen.err != nil || f[load.Others] < chosen.figures[load.Others]) {
+			chosen = run{row: r.name, contender: c.name, figures: f, err: err}
+		}
+		if try >= b.retries || ctx.Err() != nil || chosen.err == nil && chosen.figures[load.Others] <= b.noisy {
+			return chosen
+		}
+	}
+}
+
+// one starts servers and the contender, and measures.
+func (b bench) one(ctx context.Context, r row, c contender, certs string) (_ load.Figures, err error) {
+	at := places{}
+	if at.dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(at.dir)
+	servers, err := startServers(b.self, certs, b.endsCore, b.rawServer, b.tlsServer, &at)
+	if err != nil {
+		return nil, err
+	}
+	defer servers.stop()
+	s := r.spec
+	s.CertDir, s.ServerPIDs = certs, []int{servers.pid()}
+	switch {
+	case c.addr != "":
+		s.Addr = c.addr
+	case c.role == direct && s.TLS:
+		s.Addr = at.tls
+	case c.role == direct:
+		s.Addr = at.raw
+	default:
+		proxy, err := b.startProxy(ctx, r, c, &at)
+		if err != nil {
+			return nil, err
+		}
+		defer proxy.stop()
+		s.Addr = at.listen
+		s.Routes = at.routeFile(r, proxy.pid())
+		if s.PIDs, err = load.Family(proxy.pid()); err != nil {
+			return nil, err
+		}
+		if !r.ends() {
+			defer func() { err = errors.Join(err, proxy.ended()) }()
+		}
+	}
+	f, err := runLoad(ctx, b.self, b.endsCore, s, at.dir)
+	if err == nil && s.Kind == load.Update {
+		f[updatesFigure], err = at.updates(s)
+	}
+	return f, err
+}
+
+// ended says that the process is not there any more, which then is an error.
+func (p *process) ended() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s ended meanwhile (%v): %s", p.name, p.err, p.said())
+	default:
+		return nil
+	}
+}
+
+func (p places) routeFile(r row, pid int) load.RouteFile {
+	f := load.RouteFile{Path: p.routes(), PID: pid, Raw: p.raw, TLS: p.tls, PerSecond: updatePerSecond}
+	if r.spec.Kind == load.Update {
+		f.More = updateRoutes
+	}
+	return f
+}
+
+// updates returns how many changes of routes a second the proxy has logged.
+func (p places) updates(s load.Spec) (float64, error) {
+	b, err := os.ReadFile(p.proxyLog())
+	return float64(bytes.Count(b, []byte("routes changed"))) / s.For.Seconds(), err
+}
+
+func (p places) proxyLog() string { return filepath.Join(p.dir, "proxy.log") }
+
+// startProxy starts a contender and waits until it listens.
+func (b bench) startProxy(ctx context.Context, r row, c contender, at *places) (*process, error) {
+	var err error
+	if at.listen, err = freeAddr(); err != nil {
+		return nil, err
+	}
+	for name, text := range c.files {
+		if err := os.WriteFile(filepath.Join(at.dir, name), []byte(at.fill(text)), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	if err := at.routeFile(r, 0).Write(false); err != nil {
+		return nil, err
+	}
+	var words []string
+	for _, w := range c.command {
+		words = append(words, at.fill(w))
+	}
+	p, err := startPinned(c.name, b.proxyCore, exec.Command(words[0], words[1:]...), at.proxyLog())
+	if err != nil {
+		return nil, err
+	}
+	if err := p.awaitPort(ctx, at.listen); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+// helloTimeout is how long each proxy gives a client for its hello. It is the gateway's default, which the others are set to.
+const helloTimeout = "5s"
+
+// contender is what is measured: a proxy, or nothing between client and server.
+type contender struct {
+	name string
+	role role
+	addr string // of a proxy that runs already; else it is started for each run
+	// command is the proxy's, with places for the addresses of a run: see place.
+	command []string
+	// files are written before the command runs, by name, with places too.
+	files map[string]string
+}
+
+type role int
+
+const (
+	subject role = iota // whose figures are judged
+	peer                // whom they are compared with
+	direct              // no proxy: the limit of the ends
+)
+
+// updatable says whether the proxy reads a route file again on SIGHUP.
+func (c contender) updatable() bool {
+	return slices.ContainsFunc(c.command, func(w string) bool { return strings.Contains(w, "{routes}") })
+}
+
+// places are what stands in for the names in braces.
+type places struct {
+	dir, listen, raw, tls string
+}
+
+func (p places) fill(s string) string {
+	return strings.NewReplacer(
+		"{dir}", p.dir, "{routes}", p.routes(), "{listen}", p.listen, "{raw}", p.raw, "{tls}", p.tls,
+		"{rawname}", load.RawName, "{tlsroute}", load.TLSRoute, "{tlssuffix}", strings.TrimPrefix(load.TLSRoute, "*"),
+		"{hello}", helloTimeout,
+	).Replace(s)
+}
+
+func (p places) routes() string { return filepath.Join(p.dir, "routes.hcl") }
+
+func wanfed(program string) contender {
+	// All load has one source.
+	return contender{name: "wanfed", role: subject, command: []string{program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1"}}
+}
+
+// parseProxy reads name=ip:port or name=command; words of the command are separated by spaces.
+func parseProxy(s string) (contender, error) {
+	name, what, ok := strings.Cut(s, "=")
+	words := strings.Fields(what)
+	if !ok || name == "" || len(words) == 0 {
+		return contender{}, fmt.Errorf("proxy %q is neither name=ip:port nor name=command", s)
+	}
+	if _, err := netip.ParseAddrPort(words[0]); err == nil && len(words) == 1 {
+		return contender{name: name, role: subject, addr: words[0]}, nil
+	}
+	if !strings.Contains(what, "{listen}") {
+		return contender{}, fmt.Errorf("the command of proxy %s does not say {listen}, where the address to listen on goes", name)
+	}
+	return contender{name: name, role: subject, command: words}, nil
+}
+
+// haproxy is HAProxy with further global and default settings. maxconn and maxpipes fit into 20,000 files: two sockets for
+// each connection, and two ends of each pipe.
+func haproxy(name, global, defaults string) contender {
+	return contender{name: name, role: peer, command: []string{"haproxy", "-db", "-f", "{dir}/haproxy.cfg"}, files: map[string]string{
+		"haproxy.cfg": `global
+    nbthread 1
+    maxconn 9700
+    maxpipes 256
+` + global + `defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 10m
+    timeout server 10m
+` + defaults + `frontend front
+    bind {listen}
+    tcp-request inspect-delay {hello}
+    tcp-request content accept if { req.ssl_hello_type 1 }
+    tcp-request content reject
+    use_backend raw if { req.ssl_sni -i {rawname} }
+    use_backend tls if { req.ssl_sni -m end {tlssuffix} }
+backend raw
+    server s {raw}
+backend tls
+    server s {tls}
+`}}
+}
+
+// nginxModule is where Debian puts what routes streams, which others build in.
+const nginxModule = "/usr/lib/nginx/modules/ngx_stream_module.so"
+
+func nginx() contender {
+	var module string
+	if _, err := os.Stat(nginxModule); err == nil {
+		module = "load_module " + nginxModule + ";\n"
+	}
+	return contender{name: "nginx", role: peer, command: []string{"nginx", "-c", "{dir}/nginx.conf"}, files: map[string]string{
+		"nginx.conf": module + `daemon off;
+worker_processes 1;
+worker_rlimit_nofile 20000;
+pid {dir}/nginx.pid;
+error_log {dir}/nginx.err crit;
+events { worker_connections 19900; }
+stream {
+    map $ssl_preread_server_name $upstream {
+        hostnames;
+        {rawname} {raw};
+        {tlsroute} {tls};
+    }
+    server {
+        listen {listen} backlog=4096;
+        ssl_preread on;
+        preread_timeout {hello};
+        proxy_timeout 10m;
+        proxy_connect_timeout 5s;
+        proxy_pass $upstream;
+    }
+}
+`}}
+}
+
+// peers are whom a gateway is compared with.
+func peers() []contender {
+	return []contender{
+		haproxy("haproxy", "", ""),
+		haproxy("haproxy-splice", "", "    option splice-auto\n"),
+		haproxy("haproxy-tuned", "    tune.pipesize 1048576\n", "    option splice-request\n    option splice-response\n"),
+		nginx(),
+	}
+}
+
+// packages are what a Debian machine needs for the peers.
+const packages = "haproxy nginx libnginx-mod-stream"
+
+// checkTools says in one line which programs are missing and how to get them.
+func checkTools(cs []contender) error {
+	var missing []string
+	for _, c := range cs {
+		if len(c.command) == 0 {
+			continue
+		}
+		if _, err := exec.LookPath(c.command[0]); err != nil && !slices.Contains(missing, c.command[0]) {
+			missing = append(missing, c.command[0])
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("missing: %s; get them with: apt-get install %s, or choose others with --peers (empty: none)", strings.Join(missing, ", "), packages)
+}

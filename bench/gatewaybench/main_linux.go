@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+func main() {
+	runtime.LockOSThread() // children are bound to it
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := dispatch(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "gatewaybench:", err)
+		os.Exit(1)
+	}
+}
+
+func dispatch(ctx context.Context, args []string, out, progress io.Writer) error {
+	if isRole(args) {
+		return runRole(ctx, args, out)
+	}
+	s, err := parseFlags(args, progress)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, out, progress)
+}
+
+func isRole(args []string) bool {
+	return len(args) > 0 && (args[0] == roleServers || args[0] == roleLoad)
+}
+
+// settings are what the flags say.
+type settings struct {
+	program, rows, peers, format string
+	servers                      string
+	proxies                      []contender
+	rounds, retries              int
+	noisy                        float64
+	patience                     time.Duration
+	timing                       timing
+	direct, quiet                bool
+}
+
+const directName = "direct"
+
+func parseFlags(args []string, usage io.Writer) (settings, error) {
+	var s settings
+	fs := flag.NewFlagSet("gatewaybench", flag.ContinueOnError)
+	fs.SetOutput(usage)
+	fs.StringVar(&s.program, "wanfed", "../bin/wanfed", "program whose gateway is measured; empty: none")
+	fs.StringVar(&s.rows, "rows", "", "only rows whose names begin with one of these, separated by commas; for example bulk/raw,idle")
+	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx", "proxies to compare with")
+	fs.Func("proxy", "another proxy to measure, name=command or name=ip:port of a running one; may be given again. Words of the command "+
+		"may have {listen}, where it is to listen; {routes}, a route file of wanfed gateway; {raw} and {tls}, the servers", func(v string) error {
+		c, err := parseProxy(v)
+		s.proxies = append(s.proxies, c)
+		return err
+	})
+	fs.StringVar(&s.servers, "servers", "127.0.0.1:0,127.0.0.1:0", "where the plain and the TLS server listen, for a proxy that is running")
+	fs.StringVar(&s.format, "format", "table", "table (which is Markdown too) or json")
+	fs.IntVar(&s.rounds, "rounds", 5, "rounds")
+	fs.DurationVar(&s.timing.measure, "for", 2*time.Second, "measured time of a run")
+	fs.DurationVar(&s.timing.warm, "warm", 500*time.Millisecond, "time of a run before that")
+	fs.DurationVar(&s.timing.settle, "settle", 2*time.Second, "time after which the memory of idle connections is read")
+	fs.IntVar(&s.timing.idle, "idle", 9500, "idle connections")
+	fs.IntVar(&s.timing.stalls, "stalls", 5000, "stalled hellos")
+	fs.IntVar(&s.timing.handed, "handed", 10000, "connections while the process is replaced")
+	fs.Float64Var(&s.noisy, "noisy", 0.2, "how many cores other processes may use during a run")
+	fs.DurationVar(&s.patience, "patience", 10*time.Second, "how long to wait until they do not use more")
+	fs.IntVar(&s.retries, "retries", 1, "how often to repeat a run during which they did")
+	fs.BoolVar(&s.direct, "direct", true, "measure without a proxy, too")
+	fs.BoolVar(&s.quiet, "quiet", false, "no progress on stderr")
+	if err := fs.Parse(args); err != nil {
+		return s, err
+	}
+	var errs []error
+	if fs.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unknown argument %q", fs.Arg(0)))
+	}
+	if s.format != "table" && s.format != "json" {
+		errs = append(errs, fmt.Errorf("format %q is neither table nor json", s.format))
+	}
+	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 || s.timing.handed < 1 {
+		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive"))
+	}
+	return s, errors.Join(errs...)
+}
+
+// contenders are subjects first, then peers, then direct.
+func (s settings) contenders() ([]contender, error) {
+	var all []contender
+	if s.program != "" {
+		all = append(all, wanfed(s.program))
+	}
+	all = append(all, s.proxies...)
+	if len(all) == 0 {
+		return nil, errors.New("nothing to measure: give --wanfed or --proxy")
+	}
+	names := strings.FieldsFunc(s.peers, func(r rune) bool { return r == ',' })
+	for _, p := range peers() {
+		if i := slices.Index(names, p.name); i >= 0 {
+			names = slices.Delete(names, i, i+1)
+			all = append(all, p)
+		}
+	}
+	if len(names) > 0 {
+		return nil, fmt.Errorf("no peer is called %s", strings.Join(names, ", "))
+	}
+	if s.direct {
+		all = append(all, contender{name: directName, role: direct})
+	}
+	return all, checkTools(all)
+}
+
+func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) {
+	b := bench{rounds: s.rounds, noisy: s.noisy, patience: s.patience, retries: s.retries, progress: progress}
+	if s.quiet {
+		b.progress = io.Discard
+	}
+	if b.contenders, err = s.contenders(); err != nil {
+		return err
+	}
+	if b.rows, err = choose(rows(s.timing), s.rows); err != nil {
+		return err
+	}
+	var ok bool
+	if b.rawServer, b.tlsServer, ok = strings.Cut(s.servers, ","); !ok {
+		return fmt.Errorf("servers %q are not two addresses, separated by a comma", s.servers)
+	}
+	if b.self, err = os.Executable(); err != nil {
+		return err
+	}
+	if b.proxyCore, b.endsCore, err = cores(); err != nil {
+		return err
+	}
+	if _, err := load.RaiseFileLimit(); err != nil {
+		return err
+	}
+	if b.dir, err = os.MkdirTemp("", "gatewaybench"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	runs, err := b.measure(ctx)
+	if len(runs) == 0 {
+		return err
+	}
+	rep := newReport(machine(), b, runs) // also of a bench that was ended early
+	if s.format == "json" {
+		return errors.Join(err, rep.writeJSON(out))
+	}
+	return errors.Join(err, rep.writeTable(out))
+}
+
+// machine describes where this runs.
+func machine() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err.Error()
+	}
+	text := func(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
+	return fmt.Sprintf("%d cores, %s %s, %s", runtime.NumCPU(), text(u.Sysname[:]), text(u.Release[:]), runtime.Version())
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// built is the program wanfed, for all tests.
+var built func() (path string, err error)
+
+// TestMain is also the children's main function, as main is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && isRole(os.Args[1:]) {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		if err := runRole(ctx, os.Args[1:], os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // else each child takes a second to end
+	dir, err := os.MkdirTemp("", "gatewaybench-test")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built = sync.OnceValues(func() (string, error) {
+		program := filepath.Join(dir, "wanfed")
+		build := exec.Command("go", "build", "-o", program, "./cmd/wanfed")
+		build.Dir = "../.." // the module of wanfed
+		out, err := build.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("build wanfed: %w\n%s", err, out)
+		}
+		return program, err
+	})
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// measured runs the program with flags and returns its report.
+func measured(t *testing.T, flags ...string) report {
+	t.Helper()
+	t.Parallel()
+	runtime.LockOSThread() // the thread ends with the test
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var out, progress strings.Builder
+	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "500ms", "--warm", "50ms",
+		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--handed", "300", "--patience", "0", "--noisy", "9", "--retries", "2"}, flags...)
+	err = dispatch(ctx, flags, &out, &progress)
+	t.Log(progress.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep report
+	if err := json.Unmarshal([]byte(out.String()), &rep); err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Failed) > 0 {
+		t.Errorf("failed: %s", strings.Join(rep.Failed, "\n"))
+	}
+	return rep
+}
+
+// check says what is wrong with the figures that are told of rows whose names begin with prefix. How good they are is none of
+// a test's business.
+func (r report) check(t *testing.T, prefix, contender string, lowest map[string]float64) {
+	t.Helper()
+	found := map[string]int{}
+	for _, l := range r.Lines {
+		least, asked := lowest[l.Figure]
+		v, ok := l.Of[contender]
+		if !asked || !ok || !strings.HasPrefix(l.Row, prefix) {
+			continue
+		}
+		found[l.Figure]++
+		if v.Median < least || v.Median > 1e9 {
+			t.Errorf("%s of %s, %s: %v, want at least %v", l.Figure, contender, l.Row, v.Median, least)
+		}
+	}
+	for name := range lowest {
+		if found[name] == 0 {
+			t.Errorf("no %s of %s in rows %s", name, contender, prefix)
+		}
+	}
+}
+
+func TestRowsWithGatewayAlone(t *testing.T) {
+	rep := measured(t, "--rows", "bulk/raw/8,bulk/tls/1,connect/raw/16,connect/tls/16,ping/closed/1,ping/paced/64,idle")
+	rep.check(t, "bulk", "wanfed", map[string]float64{"MB/s": 1})
+	rep.check(t, "bulk", "direct", map[string]float64{"MB/s": 1})
+	rep.check(t, "connect", "wanfed", map[string]float64{"conn/s": 1, "p50 µs": 10, "p99 µs": 10})
+	rep.check(t, "ping", "wanfed", map[string]float64{"p50 µs": 1, "p99 µs": 1})
+	rep.check(t, "idle", "wanfed", map[string]float64{"held": 40, "files/conn": 2})
+}
+
+func TestStalledHellosAndUpdates(t *testing.T) {
+	rep := measured(t, "--rows", "stall,update,handover,drain")
+	rep.check(t, "stall", "wanfed", map[string]float64{"held": 1, "gone after s": 1, "p99 µs": 1})
+	rep.check(t, "update", "wanfed", map[string]float64{"p99 µs": 1, "sent": 50, "updates/s": 1})
+	rep.check(t, "handover", "wanfed", map[string]float64{"p99 µs": 1, "sent": 250, "handovers": 2})
+	rep.check(t, "drain", "wanfed", map[string]float64{"sent": 50, "gone after s": 1})
+	for _, l := range rep.Lines {
+		if name := l.Figure; (name == "lost" || name == "left") && l.Of["wanfed"].Median != 0 {
+			t.Errorf("%s: %s %v", l.Row, name, l.Of["wanfed"].Median)
+		}
+	}
+}
+
+func TestStrangeProxy(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread()
+	var out, progress strings.Builder
+	err := dispatch(t.Context(), []string{"--wanfed=", "--peers=", "--rows", "ping/closed/1", "--rounds", "1", "--for", "50ms", "--direct=false",
+		"--retries", "0", "--patience", "0", "--proxy", "gone=false {listen}"}, &out, &progress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "gone ended at once"; !strings.Contains(out.String(), want) {
+		t.Errorf("the table does not say %q:\n%s", want, out.String())
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for _, test := range []struct {
+		flags []string
+		want  string
+	}{
+		{[]string{"--proxy", "x"}, "neither name=ip:port nor name=command"},
+		{[]string{"--proxy", "x=run me"}, "does not say {listen}"},
+		{[]string{"--rows", "nothing", "--peers="}, "no row begins with nothing"},
+		{[]string{"--peers", "apache"}, "no peer is called apache"},
+		{[]string{"--wanfed="}, "nothing to measure"},
+		{[]string{"--format", "xml"}, "neither table nor json"},
+		{[]string{"--rounds", "0"}, "must be positive"},
+		{[]string{"--wanfed", "no-such-program", "--peers="}, "missing: no-such-program; get them with: apt-get install haproxy"},
+	} {
+		var out strings.Builder
+		err := dispatch(t.Context(), append([]string{"--wanfed", "true"}, test.flags...), &out, &out)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: %v, want %q", test.flags, err, test.want)
+		}
+	}
+}
+
+func TestEndsWithContext(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out strings.Builder
+	if err := dispatch(ctx, []string{"--wanfed=", "--peers=", "--proxy", "sleep=sleep 60 {listen}"}, &out, &out); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}

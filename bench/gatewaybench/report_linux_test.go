@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+// ran is a bench of three rounds with known figures.
+func ran() (bench, []run) {
+	b := bench{rounds: 3, rows: []row{{name: "r", figures: []figure{
+		{name: load.MBPerS, more: true, goal: level}, {name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.Lost, plain: true, goal: goal{itself, 0}},
+	}}}, contenders: []contender{{name: "ours"}, {name: "haproxy", role: peer}, {name: "haproxy-x", role: peer}, {name: "other", role: peer}}}
+	of := map[string][3]load.Figures{
+		"ours":      {{"MB/s": 90, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 300, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 95, "RSS KB/conn": 1, "lost": 0}},
+		"haproxy":   {{"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}},
+		"haproxy-x": {{"MB/s": 50, "RSS KB/conn": 4}, {"MB/s": 900, "RSS KB/conn": 4}, {"MB/s": 40, "RSS KB/conn": 4}},
+		"other":     {{"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}},
+	}
+	var runs []run
+	for name, rounds := range of {
+		for i, f := range rounds {
+			runs = append(runs, run{row: "r", contender: name, round: i, figures: f})
+		}
+	}
+	return b, append(runs, run{row: "r", contender: "other", round: 1, err: errors.New("it fell over")})
+}
+
+func TestReport(t *testing.T) {
+	b, runs := ran()
+	rep := newReport("here", b, runs[:len(runs)-1])
+	for i, want := range []struct {
+		median float64
+		best   string
+		ratio  float64
+		met    bool
+	}{
+		{95, "haproxy", 0.95, false}, // the best peer by its median
+		{1, "haproxy", 1.0 / 3, false},
+		{0, "", 0, true},
+	} {
+		l := rep.Lines[i]
+		v := l.Verdicts["ours"]
+		if l.Of["ours"].Median != want.median || v.Best != want.best || v.Ratio != want.ratio || v.Met == nil || *v.Met != want.met {
+			t.Errorf("%s: %+v, %+v; want %+v", l.Figure, l.Of["ours"], v, want)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	b, runs := ran()
+	var out strings.Builder
+	if err := newReport("here", b, runs).writeTable(&out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `here; medians of 3 rounds
+
+| row | figure      | goal           | ours |  by best |    best | haproxy | haproxy-x | other | others |
+|-----|-------------|----------------|-----:|---------:|--------:|--------:|----------:|------:|-------:|
+| r   | MB/s        | ≥ 1.0x best    |   95 | 0.95x NO | haproxy |     100 |        50 |    10 |      0 |
+|     | RSS KB/conn | ≤ 0.2x haproxy |    1 | 0.33x NO | haproxy |       3 |         4 |   0.1 |      0 |
+|     | lost        | ≤ 0            |    0 |      yes |         |       - |         - |     - |      0 |
+
+failed: r other round 2: it fell over
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	p := places{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3"}
+	for _, c := range peers() {
+		for name, text := range c.files {
+			filled := p.fill(text)
+			for _, want := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", load.RawName, helloTimeout} {
+				if !strings.Contains(filled, want) {
+					t.Errorf("%s of %s has no %s", name, c.name, want)
+				}
+			}
+			if strings.Contains(filled, "{raw") || strings.Contains(filled, "{tls") || strings.Contains(filled, "{listen") {
+				t.Errorf("%s of %s has places left:\n%s", name, c.name, filled)
+			}
+		}
+	}
+}
+
+func TestQuietRoundsCount(t *testing.T) {
+	b := byRound{}
+	for round, others := range []float64{0.1, 1, 0.5, 0.4, 0.2} {
+		b[round] = load.Figures{load.Others: others, load.P50: float64(round)}
+	}
+	for _, test := range []struct {
+		noisy float64
+		want  string
+	}{
+		{0, "[0 3 4]"}, // the quieter half at least
+		{0.5, "[0 2 3 4]"},
+		{1, "[0 1 2 3 4]"},
+	} {
+		if got := fmt.Sprint(b.quiet(test.noisy).series(load.P50)); got != test.want {
+			t.Errorf("noisy %v: rounds %s, want %s", test.noisy, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+// The ends are processes of their own, of this very program, so that they can be pinned and their CPU told apart. The first
+// argument is one of these.
+const (
+	roleServers = "servers" // arguments: folder of the certificate, plain address, TLS address
+	roleLoad    = "load"    // argument: a load.Spec
+)
+
+// outcome is what the load's process says.
+type outcome struct {
+	Figures load.Figures
+	Error   string
+}
+
+// runRole is the whole of a child of this program.
+func runRole(ctx context.Context, args []string, out io.Writer) error {
+	switch {
+	case args[0] == roleServers && len(args) == 4:
+		s, err := load.Listen(args[1], args[2], args[3])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, s.RawAddr, s.TLSAddr)
+		return s.Serve(ctx)
+	case args[0] == roleLoad && len(args) == 2:
+		var s load.Spec
+		if err := json.Unmarshal([]byte(args[1]), &s); err != nil {
+			return err
+		}
+		var o outcome
+		f, err := load.Run(ctx, s)
+		if o.Figures = f; err != nil {
+			o.Error = err.Error()
+		}
+		return json.NewEncoder(out).Encode(o)
+	}
+	return fmt.Errorf("%q has other arguments", args[0])
+}
+
+// startServers starts the servers and sets their addresses in at.
+func startServers(self, certs string, core int, raw, tls string, at *places) (*process, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command(self, roleServers, certs, raw, tls)
+	cmd.Stdout = w
+	p, err := startPinned("servers", core, cmd, filepath.Join(at.dir, "servers.log"))
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	if err = r.SetReadDeadline(time.Now().Add(startTime)); err == nil {
+		var line string
+		if line, err = bufio.NewReader(r).ReadString('\n'); err == nil {
+			_, err = fmt.Sscan(line, &at.raw, &at.tls)
+		}
+	}
+	if err != nil {
+		p.stop()
+		return nil, fmt.Errorf("start servers: %w: %s", err, p.said())
+	}
+	return p, nil
+}
+
+// loadTime bounds the life of a load process.
+func loadTime(s load.Spec) time.Duration {
+	return time.Minute + s.Warm + 4*s.For + s.Settle + 2*s.DrainTime
+}
+
+// runLoad runs one measurement in a child.
+func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string) (load.Figures, error) {
+	spec, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	cmd := exec.Command(self, roleLoad, string(spec))
+	cmd.Stdout = &out
+	p, err := startPinned("load", core, cmd, filepath.Join(dir, "load.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer p.stop()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(loadTime(s)):
+		return nil, fmt.Errorf("the load did not end within %v", loadTime(s))
+	}
+	var o outcome
+	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
+		return nil, fmt.Errorf("load: %w (%v): %s", err, p.err, p.said())
+	}
+	if o.Error != "" {
+		err = errors.New(o.Error)
+	}
+	return o.Figures, err
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/wanfed/wanfed/bench/gatewaybench/load"
+)
+
+// row is one thing that is measured of each contender.
+type row struct {
+	name    string
+	spec    load.Spec
+	figures []figure
+}
+
+// figure is one number of a row.
+type figure struct {
+	name  string
+	goal  goal
+	more  bool // more is better
+	plain bool // told, and not compared
+}
+
+// goal is what a subject's figure must be: at least, or at most, bound times that of the best of those whom of names; or bound
+// alone, where of is itself.
+type goal struct {
+	of    string // empty: no goal
+	bound float64
+}
+
+const (
+	best   = "best"    // of all peers
+	hap    = "haproxy" // the best of the peers whose names begin so
+	itself = "itself"
+)
+
+func (f figure) goalText() string {
+	sign := "≤"
+	if f.more {
+		sign = "≥"
+	}
+	switch f.goal.of {
+	case "":
+		return ""
+	case itself:
+		return sign + " " + number(f.goal.bound)
+	}
+	return fmt.Sprintf("%s %.1fx %s", sign, f.goal.bound, f.goal.of)
+}
+
+var level = goal{best, 1} // with the best
+
+// updateRoutes is how many routes the file has that changes, and how often it changes.
+const (
+	updateRoutes    = 100
+	updatePerSecond = 100
+	updatesFigure   = "updates/s"
+	drainTime       = 2 * time.Second // the gateway's default
+	addedP50        = "added p50 µs"
+)
+
+// timing is how long runs take.
+type timing struct {
+	warm, measure, settle time.Duration
+	idle, stalls, handed  int // connections
+}
+
+// rows returns everything that can be measured.
+func rows(t timing) []row {
+	spec := func(kind load.Kind, conns int) load.Spec {
+		return load.Spec{Kind: kind, Conns: conns, Warm: t.warm, For: t.measure, Settle: t.settle, HelloTimeout: hello()}
+	}
+	var all []row
+	for _, tls := range []bool{false, true} {
+		for _, n := range []int{1, 8, 64} {
+			s := spec(load.Bulk, n)
+			s.TLS = tls
+			all = append(all, row{fmt.Sprintf("bulk/%s/%d", ends(tls), n), s, []figure{
+				{name: load.MBPerS, more: true, goal: level}, {name: load.CPUPerGB, goal: level},
+			}})
+		}
+	}
+	for _, tls := range []bool{false, true} {
+		for _, n := range []int{16, 128} {
+			s := spec(load.Connect, n)
+			s.TLS = tls
+			all = append(all, row{fmt.Sprintf("connect/%s/%d", ends(tls), n), s, []figure{
+				{name: load.ConnPerS, more: true, goal: level}, {name: load.CPUPerConn, goal: level},
+				{name: load.P50}, {name: load.P99, goal: level},
+			}})
+		}
+	}
+	for _, p := range []struct {
+		name     string
+		conns    int
+		interval time.Duration
+	}{{"closed", 1, 0}, {"closed", 64, 0}, {"paced", 1, 2 * time.Millisecond}, {"paced", 64, 20 * time.Millisecond}} {
+		s := spec(load.Ping, p.conns)
+		s.Interval = p.interval
+		all = append(all, row{fmt.Sprintf("ping/%s/%d", p.name, p.conns), s, []figure{
+			{name: load.P50, goal: level}, {name: load.P99, goal: level}, {name: addedP50}, {name: load.CPUPerMsg},
+		}})
+	}
+	return append(all, t.crowds(spec)...)
+}
+
+// crowds are the rows with many connections, and with changes.
+func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
+	stall := spec(load.Stall, t.stalls)
+	stall.Rate, stall.For = 500, 2*t.measure // for a p99 of enough connections
+	update := spec(load.Update, 64)
+	update.Rate, update.For, update.Interval = 500, 2*t.measure, 20*time.Millisecond
+	handover := update
+	handover.Kind, handover.Rate = load.Handover, max(1, int(float64(t.handed)/handover.For.Seconds()))
+	drain := update
+	drain.Kind, drain.For, drain.DrainTime = load.Drain, t.measure, drainTime
+	return []row{
+		{fmt.Sprintf("idle/%d", t.idle), spec(load.Idle, t.idle), []figure{
+			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn},
+			{name: load.Held, more: true, plain: true, goal: goal{itself, float64(t.idle)}},
+		}},
+		{fmt.Sprintf("stall/%d", t.stalls), stall, []figure{
+			{name: load.RSSPerConn, goal: goal{hap, 0.1}}, {name: load.P99},
+			{name: load.P99Ratio, plain: true, goal: goal{itself, 1.2}}, {name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Held, more: true, plain: true},
+			{name: load.GoneAfter, plain: true}, {name: load.Left, goal: goal{itself, 0}, plain: true},
+		}},
+		{"update/100", update, []figure{
+			{name: load.P99Ratio, plain: true, goal: goal{itself, 1.1}}, {name: load.P99, plain: true}, {name: load.Lost, goal: goal{itself, 0}, plain: true},
+			{name: load.Sent, plain: true}, {name: updatesFigure, plain: true},
+		}},
+		{fmt.Sprintf("handover/%d", t.handed), handover, []figure{
+			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Handovers, plain: true},
+			{name: load.P99, plain: true}, {name: load.P99Ratio, plain: true},
+		}},
+		{"drain/500", drain, []figure{
+			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Refused, plain: true},
+			{name: load.GoneAfter, plain: true}, {name: load.Left, goal: goal{itself, 0}, plain: true},
+		}},
+	}
+}
+
+func ends(tls bool) string {
+	if tls {
+		return "tls"
+	}
+	return "raw"
+}
+
+func hello() time.Duration {
+	d, err := time.ParseDuration(helloTimeout)
+	if err != nil {
+		panic(err) // a constant
+	}
+	return d
+}
+
+// choose returns the rows whose names begin with one of prefixes, separated by commas; all for none.
+func choose(all []row, prefixes string) ([]row, error) {
+	if prefixes == "" {
+		return all, nil
+	}
+	var chosen []row
+	list := strings.Split(prefixes, ",")
+	for _, r := range all {
+		if slices.ContainsFunc(list, func(p string) bool { return strings.HasPrefix(r.name, p) }) {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(chosen) == 0 {
+		names := make([]string, len(all))
+		for i, r := range all {
+			names[i] = r.name
+		}
+		return nil, fmt.Errorf("no row begins with %s; there are: %s", prefixes, strings.Join(names, " "))
+	}
+	return chosen, nil
+}
+
+// ends says whether the proxy's process ends by itself while it is measured.
+func (r row) ends() bool { return r.spec.Kind == load.Handover || r.spec.Kind == load.Drain }
+
+// fits says whether a contender can be measured by a row.
+func (r row) fits(c contender) bool {
+	switch r.spec.Kind {
+	case load.Update, load.Handover, load.Drain:
+		return c.updatable()
+	case load.Idle, load.Stall:
+		return c.role != direct && c.addr == ""
+	}
+	return true
+}

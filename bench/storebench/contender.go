@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// contender is a store under test, running.
+type contender struct {
+	name string
+	*subprocess.Process
+	addr string
+	tls  *tls.Config
+
+	// put is a write's path and message, get one call (nil: it has no reads). follow starts watches of one key on a connection: ready is called when each has begun,
+	// event for each watch and change; it returns when the connection ends.
+	put    func(key string, value []byte) (path string, message []byte)
+	get    func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
+	follow func(w *watcher, key string, watches int, ready, event func(n int)) error
+}
+
+func (c *contender) dial() (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+c.addr, grpc.WithTransportCredentials(credentials.NewTLS(c.tls)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})), grpc.WithReadBufferSize(64<<10))
+}
+
+const (
+	domain    = "wanfed"
+	startTime = 20 * time.Second
+	writePath = "/wanfed.v1.ResourceService/Write"
+	readPath  = "/wanfed.v1.ResourceService/Read"
+	watchPath = "/wanfed.v1.ResourceService/WatchList"
+	entryURL  = "type.googleapis.com/wanfed.v1.KVEntry"
+)
+
+var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
+
+func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
+	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "srv1")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	s, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
+		Program: []string{program}, Dir: filepath.Join(dir, "wanfed"), DC: "dc1", Node: "srv1", TLS: files, LogLevel: "warn",
+	})
+	if err != nil {
+		return nil, err
+	}
+	config := client.Clone()
+	config.ServerName = "server.dc1." + domain
+	c := &contender{name: "wanfed", Process: s.Process, addr: s.Addr, tls: config, put: wanfedPut, get: wanfedGet, follow: wanfedFollow}
+	return c, c.awaitWrites(ctx)
+}
+
+// awaitWrites returns when the contender takes writes.
+func (c *contender) awaitWrites(ctx context.Context) error {
+	cc, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer cc.Close()
+	for {
+		err := c.write(ctx, cc, "ready", []byte("x"))
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// write makes a put's call.
+func (c *contender) write(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
+	path, message := c.put(key, value)
+	return cc.Invoke(ctx, path, &message, dropped{})
+}
+
+func wanfedPut(key string, value []byte) (path string, message []byte) {
+	return writePath, encoded(&pb.WriteRequest{Resource: &pb.Resource{
+		Id: &pb.ID{Type: entryType, Name: key}, Data: &anypb.Any{TypeUrl: entryURL, Value: encoded(&pb.KVEntry{Value: value})},
+	}})
+}
+
+// encoded panics if a message has text that is not UTF-8, which none here has.
+func encoded(m proto.Message) []byte {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func wanfedGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error {
+	req := encoded(&pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: key}})
+	if strong {
+		ctx = metadata.AppendToOutgoingContext(ctx, resource.ConsistencyKey, "consistent")
+	}
+	return cc.Invoke(ctx, readPath, &req, dropped{})
+}
+
+func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
+	req := encoded(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
+	sent := make(chan error, 1)
+	go func() {
+		for range watches {
+			if _, err := w.open(watchPath, req, true); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	live := make(map[uint32]bool, watches)
+	err := w.read(func(stream uint32, message []byte) {
+		if live[stream] {
+			event(1)
+		} else if _, end := countFields(message, 1, 3); end {
+			live[stream] = true
+			ready(1)
+		}
+	})
+	return errors.Join(err, <-sent)
+}
+
+func startEtcd(ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
+	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "etcd")
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	self, peer := "https://"+ports[0], "http://"+ports[1]
+	data := filepath.Join(dir, "etcd")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	p, err := subprocess.Start(ctx, subprocess.Config{
+		Name: "etcd", LogPath: filepath.Join(data, "log"),
+		Command: []string{
+			program, "--name", "a", "--data-dir", filepath.Join(data, "data"), "--logger", "zap", "--log-outputs", "stdout",
+			"--listen-client-urls", self, "--advertise-client-urls", self, "--listen-peer-urls", peer,
+			"--initial-advertise-peer-urls", peer, "--initial-cluster", "a=" + peer, "--quota-backend-bytes", "8589934592",
+			"--cert-file", files.Cert, "--key-file", files.Key, "--trusted-ca-file", files.CA, "--client-cert-auth",
+		},
+		Ready: func(line string) bool { return strings.Contains(line, "serving client") },
+	})
+	if err != nil {
+		return nil, err
+	}
+	config := client.Clone()
+	config.ServerName = "localhost"
+	c := &contender{name: "etcd", Process: p, addr: ports[0], tls: config, put: etcdPut, get: etcdGet, follow: etcdFollow}
+	return c, c.awaitWrites(ctx)
+}
+
+func freePorts(n int) ([]string, error) {
+	var all []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close()
+		all = append(all, l.Addr().String())
+	}
+	return all, nil
+}
+
+// The messages of etcd's API (rpc.proto) that are needed, by their field numbers.
+
+func etcdPut(key string, value []byte) (path string, message []byte) {
+	return "/etcdserverpb.KV/Put", bytesField(bytesField(nil, 1, []byte(key)), 2, value)
+}
+
+func etcdGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error {
+	req := bytesField(nil, 1, []byte(key))
+	if !strong {
+		req = varintField(req, 7, 1) // serializable
+	}
+	return cc.Invoke(ctx, "/etcdserverpb.KV/Range", &req, dropped{})
+}
+
+func etcdFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
+	create := bytesField(nil, 1, bytesField(nil, 1, []byte(key)))
+	stream, err := w.open("/etcdserverpb.Watch/Watch", create, false)
+	if err != nil {
+		return err
+	}
+	sent := make(chan error, 1)
+	go func() {
+		for range watches - 1 {
+			if err := w.send(stream, create); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	err = w.read(func(_ uint32, message []byte) {
+		events, created := countFields(message, 11, 3)
+		if created {
+			ready(1)
+		}
+		if events > 0 {
+			event(events)
+		}
+	})
+	return errors.Join(err, <-sent)
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// floorArg is the first argument with which the bench runs itself as the floor; path, CA, certificate and key follow.
+const floorArg = "-be-the-floor"
+
+// floorRoom is what is set aside on the disk for the floor's file, which begins anew when it is full.
+const floorRoom = 64 << 20
+
+// floor is a server that does what no store can do without, and nothing else: it takes a write by gRPC over TLS, puts it into a
+// file, syncs that, sends it to who watches, and answers. It keeps, checks and replicates nothing, and syncs each write for itself,
+// so that it is a bound for one client alone.
+type floor struct {
+	mu       sync.Mutex
+	file     *os.File
+	end      int64
+	watchers map[chan<- []byte]bool
+}
+
+// startFloor runs this program as the floor.
+func startFloor(ctx context.Context, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
+	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "floor")
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	data := filepath.Join(dir, "floor")
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	p, err := subprocess.Start(ctx, subprocess.Config{
+		Name: "floor", LogPath: filepath.Join(data, "log"),
+		Command: []string{self, floorArg, filepath.Join(data, "file"), files.CA, files.Cert, files.Key},
+		Ready:   func(line string) bool { return strings.HasPrefix(line, "127.0.0.1:") },
+	})
+	if err != nil {
+		return nil, err
+	}
+	config := client.Clone()
+	config.ServerName = "server.dc1." + domain
+	c := &contender{name: "floor", Process: p, addr: p.Line(), tls: config, put: wanfedPut, follow: wanfedFollow}
+	return c, c.awaitWrites(ctx)
+}
+
+// beFloorIfTold makes this process the floor if its arguments say so, and does not return then.
+func beFloorIfTold() {
+	if len(os.Args) != 6 || os.Args[1] != floorArg {
+		return
+	}
+	err := beFloor(os.Args[2], tlsutil.Files{CA: os.Args[3], Cert: os.Args[4], Key: os.Args[5]})
+	fmt.Fprintln(os.Stderr, "floor:", err)
+	os.Exit(1)
+}
+
+// beFloor serves until the process is killed.
+func beFloor(path string, files tlsutil.Files) error {
+	conf, err := clientTLS(files)
+	if err != nil {
+		return err
+	}
+	conf.ClientCAs, conf.ClientAuth = conf.RootCAs, tls.RequireAndVerifyClientCert
+	f := &floor{watchers: make(map[chan<- []byte]bool)}
+	if f.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := setAside(f.file, floorRoom); err != nil {
+		return fmt.Errorf("set aside %d bytes in %s: %w", floorRoom, path, err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := f.server(conf)
+	fmt.Println(ln.Addr())
+	return s.Serve(ln)
+}
+
+// server has the two calls of wanfed's that the floor takes, under their names.
+func (f *floor) server(conf *tls.Config) *grpc.Server {
+	s := grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.Creds(credentials.NewTLS(conf)))
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "wanfed.v1.ResourceService", HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Write", Handler: f.write}},
+		Streams: []grpc.StreamDesc{{StreamName: "WatchList", Handler: f.watch, ServerStreams: true}},
+	}, f)
+	return s
+}
+
+func (f *floor) write(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	var b []byte
+	if err := decode(&b); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.end+int64(len(b)) > floorRoom {
+		f.end = 0
+	}
+	if _, err := f.file.WriteAt(b, f.end); err != nil {
+		return nil, err
+	}
+	f.end += int64(len(b))
+	if err := syncData(f.file); err != nil {
+		return nil, err
+	}
+	for c := range f.watchers {
+		c <- b
+	}
+	return &b, nil
+}
+
+func (f *floor) watch(_ any, stream grpc.ServerStream) error {
+	c := make(chan []byte, 1)
+	f.mu.Lock()
+	f.watchers[c] = true
+	f.mu.Unlock()
+	defer func() {
+		ended := make(chan struct{})
+		go func() { // a write may be sending
+			defer close(ended)
+			for range c {
+			}
+		}()
+		f.mu.Lock()
+		delete(f.watchers, c)
+		f.mu.Unlock()
+		close(c)
+		<-ended
+	}()
+	end := bytesField(nil, 3, nil) // of the snapshot
+	if err := stream.SendMsg(&end); err != nil {
+		return err
+	}
+	for {
+		select {
+		case b := <-c:
+			if err := stream.SendMsg(&b); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+func main() {
+	beFloorIfTold()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s, err := parseFlags(os.Args[1:], os.Stderr)
+	if err != nil {
+		os.Exit(2)
+	}
+	if err := s.run(ctx, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "storebench:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are what the flags say.
+type settings struct {
+	wanfed, etcd, rows, dir string
+	rounds, changes         int
+	measure, warm           time.Duration
+}
+
+func parseFlags(args []string, usage io.Writer) (settings, error) {
+	var s settings
+	fs := flag.NewFlagSet("storebench", flag.ContinueOnError)
+	fs.SetOutput(usage)
+	fs.StringVar(&s.wanfed, "wanfed", "../bin/wanfed", "program whose store is measured")
+	fs.StringVar(&s.etcd, "etcd", "etcd", "program to compare with (Debian: etcd-server); empty: none")
+	fs.StringVar(&s.rows, "rows", "", "only these rows, or all of these groups, separated by commas; for example write,fanout/1000")
+	fs.StringVar(&s.dir, "dir", "", "folder on the disk to measure; default: that of temporary files")
+	fs.IntVar(&s.rounds, "rounds", 3, "rounds")
+	fs.IntVar(&s.changes, "changes", 50, "writes that watchers are measured with, at least")
+	fs.DurationVar(&s.measure, "for", 3*time.Second, "measured time of a run")
+	fs.DurationVar(&s.warm, "warm", time.Second, "time of a run before that")
+	if err := fs.Parse(args); err != nil {
+		return s, err
+	}
+	if fs.NArg() > 0 || s.rounds < 1 || s.changes < 1 || s.measure <= 0 || s.warm < 0 {
+		err := errors.New("rounds, changes and for must be positive, and there are no arguments but flags")
+		fmt.Fprintln(usage, err)
+		return s, err
+	}
+	return s, nil
+}
+
+func (s settings) run(ctx context.Context, out, progress io.Writer) error {
+	dir, err := os.MkdirTemp(s.dir, "storebench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	all, err := s.start(ctx, dir)
+	defer func() {
+		for _, c := range all {
+			c.Kill()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	t := table{}
+	for round := range s.rounds {
+		for _, r := range s.selected() {
+			for i := range all {
+				c := all[(i+round)%len(all)]
+				if c.get == nil && !r.floor {
+					continue
+				}
+				figures, err := r.run(ctx, c, s)
+				if err != nil {
+					return fmt.Errorf("%s of %s: %w", r.name, c.name, err)
+				}
+				t.add(r.name, c.name, figures)
+				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name, line(figures))
+			}
+		}
+	}
+	t.print(out, s.selected())
+	return nil
+}
+
+func (s settings) selected() []row {
+	return slices.DeleteFunc(allRows(), func(r row) bool {
+		return s.rows != "" && !slices.ContainsFunc(strings.Split(s.rows, ","), func(p string) bool {
+			return r.name == p || strings.HasPrefix(r.name, p+"/")
+		})
+	})
+}
+
+// start runs the contenders. What it returns is to be killed, also with an error.
+func (s settings) start(ctx context.Context, dir string) (all []*contender, err error) {
+	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)
+	if err != nil {
+		return nil, err
+	}
+	files, err := pki.Issue(tlsutil.RoleOperator, "dc1", "cli")
+	if err != nil {
+		return nil, err
+	}
+	client, err := clientTLS(files)
+	if err != nil {
+		return nil, err
+	}
+	c, err := startWanfed(ctx, s.wanfed, dir, pki, client)
+	if c != nil {
+		all = append(all, c)
+	}
+	if err != nil {
+		return all, err
+	}
+	if c, err = startFloor(ctx, dir, pki, client); c != nil {
+		all = append(all, c)
+	}
+	if err != nil || s.etcd == "" {
+		return all, err
+	}
+	c, err = startEtcd(ctx, s.etcd, dir, pki, client)
+	if c != nil {
+		all = append(all, c)
+	}
+	return all, err
+}

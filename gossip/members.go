@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gossip
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/serf/serf"
+)
+
+// Status is the state of a member. The numbers are those of serf and appear in
+// the HTTP API.
+type Status int
+
+// The states.
+const (
+	StatusNone Status = iota
+	StatusAlive
+	StatusLeaving
+	StatusLeft
+	StatusFailed
+)
+
+// String returns the word that tables show.
+func (s Status) String() string { return serf.MemberStatus(s).String() }
+
+// Member is one server of a pool.
+type Member struct {
+	// Name is <node> in a LAN pool and <node>.<dc> in the WAN pool.
+	Name string
+	// Addr is the advertised ip:port. An address in the WAN pool is valid only
+	// inside the member's own datacenter.
+	Addr string
+	Host string
+	Port uint16
+	// Tags must not be changed.
+	Tags   map[string]string
+	Status Status
+
+	ProtocolMin, ProtocolMax, ProtocolCur uint8
+	DelegateMin, DelegateMax, DelegateCur uint8
+}
+
+// Alive reports whether the member is considered up.
+func (m Member) Alive() bool { return m.Status == StatusAlive }
+
+func byName(a, b Member) int { return strings.Compare(a.Name, b.Name) }
+
+// fromSerf converts m. Both share the tags: serf replaces the map and never
+// changes it.
+//
+// A leaving member counts as alive until an event reports its end. Serf sets the
+// status "leaving" without an event. A late leave message of an earlier process
+// may also set it on a member that is back, and serf clears it without an event.
+func fromSerf(m serf.Member) Member {
+	status := Status(m.Status)
+	if status == StatusLeaving {
+		status = StatusAlive
+	}
+	return Member{
+		Name: m.Name, Addr: addrOf(m), Host: m.Addr.String(), Port: m.Port,
+		Tags: m.Tags, Status: status,
+		ProtocolMin: m.ProtocolMin, ProtocolMax: m.ProtocolMax, ProtocolCur: m.ProtocolCur,
+		DelegateMin: m.DelegateMin, DelegateMax: m.DelegateMax, DelegateCur: m.DelegateCur,
+	}
+}
+
+func addrOf(m serf.Member) string {
+	return net.JoinHostPort(m.Addr.String(), fmt.Sprint(m.Port))
+}
+
+// newEvents returns a channel for the events of one serf instance. Serf blocks
+// when it is full. Its reader, follow, only copies.
+func newEvents() chan serf.Event { return make(chan serf.Event, 256) }
+
+// setEvents publishes the members of the current serf instance and accepts its
+// events from then on.
+func (p *Pool) setEvents(events <-chan serf.Event) {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	p.events = events
+	ms := p.serf.Load().Members()
+	out := make([]Member, 0, len(ms))
+	for _, m := range ms {
+		out = append(out, fromSerf(m))
+	}
+	slices.SortFunc(out, byName)
+	p.publish(out)
+}
+
+// publish replaces the member list, which is immutable from then on. The caller
+// holds p.updating.
+func (p *Pool) publish(members []Member) {
+	p.members.Store(&members)
+	p.changed.Notify()
+}
+
+// updateInterval returns the minimum time between two member lists of a pool
+// with so many members. The cost of a list is proportional to its members, and
+// so is the number of events when many members start at once.
+func updateInterval(members int) time.Duration {
+	return min(time.Duration(members)*250*time.Microsecond, 250*time.Millisecond)
+}
+
+var eventMessages = map[serf.EventType]string{
+	serf.EventMemberJoin:   "member alive",
+	serf.EventMemberLeave:  "member left",
+	serf.EventMemberFailed: "member failed",
+	serf.EventMemberReap:   "member reaped",
+	serf.EventMemberUpdate: "member updated",
+}
+
+// follow copies events into the member list while they are those of the current
+// serf instance. It reads until stopped is closed, so that serf never blocks.
+func (p *Pool) follow(events <-chan serf.Event, stopped <-chan struct{}) {
+	var pending []serf.MemberEvent
+	var pause <-chan time.Time // nil: no pause
+	for {
+		select {
+		case <-stopped:
+			return
+		case e := <-events:
+			me, ok := e.(serf.MemberEvent)
+			if !ok {
+				continue
+			}
+			for _, m := range me.Members {
+				p.cfg.Logger.Info(eventMessages[me.Type], "peer", m.Name, "addr", addrOf(m))
+			}
+			pending = append(pending, me)
+			if pause != nil {
+				continue
+			}
+		case <-pause:
+			pause = nil
+		}
+		if len(pending) > 0 {
+			pause = time.After(updateInterval(p.update(events, pending)))
+			pending = nil
+		}
+	}
+}
+
+// update applies changes to the member list and returns its length. It ignores
+// changes of a former serf instance: setEvents has published the result.
+func (p *Pool) update(events <-chan serf.Event, changes []serf.MemberEvent) int {
+	p.updating.Lock()
+	defer p.updating.Unlock()
+	if p.events != events {
+		return len(p.Members())
+	}
+	out := slices.Clone(p.Members())
+	for _, change := range changes {
+		for _, m := range change.Members {
+			i, found := slices.BinarySearchFunc(out, Member{Name: m.Name}, byName)
+			switch {
+			case change.Type == serf.EventMemberReap && found:
+				out = slices.Delete(out, i, i+1)
+			case change.Type == serf.EventMemberReap:
+			case found:
+				out[i] = fromSerf(m)
+			default:
+				out = slices.Insert(out, i, fromSerf(m))
+			}
+		}
+	}
+	p.publish(out)
+	return len(out)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gossip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/slogadapter"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// memberlist counts the messages that travel with a ping in one byte. The peer
+// drops a ping whose count overflowed. So a ping must have no space for more
+// than 254 of the shortest messages.
+func TestPacketSize_PingCannotOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n network
+		var log lockedLog
+		wan := func(c *Config) { c.Kind, c.Logger = wanfed.PoolWAN, slog.New(slog.NewTextHandler(&log, nil)) }
+		a, b := newNode(t, &n, "a.x", nil, wan), newNode(t, &n, "b.x", nil, wan)
+		if err := a.Join(t.Context(), b.addr()); err != nil {
+			t.Fatal(err)
+		}
+		count := 0
+		for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			var intents [][]byte
+			for range 200 { // as if so many servers join at the same moment
+				count++
+				name := []byte{'!' + byte(count/8100%90), '!' + byte(count/90%90), '!' + byte(count%90), '.', 'x'}
+				intents = append(intents, joinIntent(string(name)))
+			}
+			n.byName["a.x"].packets <- &memberlist.Packet{Buf: compound(intents), From: wireAddr("b"), Timestamp: time.Now()}
+		}
+		if text := log.String(); strings.Contains(text, "level=ERROR") || !strings.Contains(text, "Intent queue depth") {
+			t.Errorf("want a long intent queue and no error; log:\n%.2000s", text)
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
+// joinIntent is serf's shortest message, a join, in memberlist's framing.
+func joinIntent(name string) []byte {
+	const userMsg, joinType = 8, 1
+	b := append([]byte{userMsg, joinType, 0x82, 0xa5}, "LTime\x01\xa4Node"...)
+	return append(append(b, 0xa0|byte(len(name))), name...)
+}
+
+// compound joins messages to one compound message of memberlist.
+func compound(messages [][]byte) []byte {
+	const compoundMsg = 7
+	b := []byte{compoundMsg, byte(len(messages))}
+	for _, m := range messages {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
+	}
+	return append(b, bytes.Join(messages, nil)...)
+}
+
+type lockedLog struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestLogFilter(t *testing.T) {
+	var b strings.Builder
+	log := slogadapter.Std(slog.New(logFilter{slog.NewTextHandler(&b, nil)}), "memberlist")
+	log.Print("[WARN] memberlist: Binding to public address without encryption!")
+	log.Printf("[ERR] memberlist: Failed to send gossip to 10.0.0.5:8300: %s", net.ErrClosed)
+	log.Print("[WARN] memberlist: another")
+	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "another") {
+		t.Errorf("log = %q, want the third message alone", got)
+	}
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package hotrestart
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is a listening socket and the name by which the new process finds it.
+type Socket struct {
+	Name string
+	File *os.File // a duplicate; the caller keeps and closes it
+}
+
+// Duplicate returns a Socket for a listener on TCP or on a Unix socket. The
+// caller closes its File.
+func Duplicate(name string, ln net.Listener) (Socket, error) {
+	l, ok := ln.(syscall.Conn)
+	if !ok {
+		return Socket{}, fmt.Errorf("%s: a %T has no socket to duplicate", name, ln)
+	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return Socket{}, fmt.Errorf("%s: %w", name, err)
+	}
+	// Not ln.File: a child that inherits that file sets the socket to blocking
+	// mode, for ln as well.
+	var fd int
+	var dup error
+	err = raw.Control(func(of uintptr) { fd, dup = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := cmp.Or(err, dup); err != nil {
+		return Socket{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return Socket{name, os.NewFile(uintptr(fd), name)}, nil
+}
+
+// Config describes the new process.
+type Config struct {
+	// Program is the path of the program. Required.
+	Program string
+	// Args are its arguments, without the program name.
+	Args []string
+	// Sockets are the sockets that it inherits.
+	Sockets []Socket
+	// Timeout is the maximum time until the new process is ready. Default 30 s.
+	Timeout time.Duration
+}
+
+// Program returns the path by which this process was started. A symbolic link is
+// followed again by Start: it may point to a newer version by then.
+func Program() (string, error) {
+	path, err := exec.LookPath(os.Args[0])
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return "", fmt.Errorf("find the program to start: %w", err)
+	}
+	return path, nil
+}
+
+const (
+	defaultTimeout = 30 * time.Second
+	// exitTimeout is the time that a failed new process has to exit by itself.
+	exitTimeout = time.Second
+)
+
+// Start starts the new process, waits until it is ready and returns its process
+// id. If Start returns an error, the new process has ended. The error names the
+// reason; the standard error of the new process has the details.
+func Start(ctx context.Context, cfg Config) (pid int, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	cmd := exec.Command(cfg.Program, cfg.Args...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{w}
+	var m message
+	for _, s := range cfg.Sockets {
+		m.Sockets = append(m.Sockets, s.Name)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, s.File)
+	}
+	value, err := json.Marshal(m)
+	if err == nil {
+		cmd.Env = append(os.Environ(), environ+"="+string(value))
+		err = cmd.Start()
+	}
+	w.Close()
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", cfg.Program, err)
+	}
+	timeout := cmp.Or(cfg.Timeout, defaultTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready within %v", timeout))
+	defer cancel()
+	if err := awaitReady(ctx, r); err != nil {
+		return 0, fmt.Errorf("new process %s: %w", cfg.Program, end(cmd, err))
+	}
+	pid = cmd.Process.Pid
+	return pid, cmd.Process.Release()
+}
+
+// end kills a process that failed with err, and waits for it. A process that
+// closed the pipe may exit by itself first.
+func end(cmd *exec.Cmd, err error) error {
+	exited := errors.Is(err, errExited)
+	delay := time.Duration(0)
+	if exited {
+		delay = exitTimeout
+	}
+	kill := time.AfterFunc(delay, func() { cmd.Process.Kill() })
+	state := cmd.Wait()
+	kill.Stop()
+	if exited {
+		return fmt.Errorf("%w (%v)", err, state)
+	}
+	return err
+}
+
+var errExited = errors.New("exited, or closed its pipe, before it was ready; its last lines on stderr have the reason")
+
+// awaitReady waits for the ready word on the pipe until ctx ends.
+func awaitReady(ctx context.Context, r *os.File) error {
+	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) })
+	defer stop()
+	b := make([]byte, len(readyWord))
+	_, err := io.ReadFull(r, b)
+	switch {
+	case err == nil && string(b) == readyWord:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return errExited
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sdnotify
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// States of a process.
+const (
+	Ready    = daemon.SdNotifyReady
+	Stopping = daemon.SdNotifyStopping
+)
+
+// Reloading is the state while the settings are read again, until Ready. systemd
+// needs the time as well (Type=notify-reload).
+func Reloading() string {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return daemon.SdNotifyReloading
+	}
+	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000)
+}
+
+// MainPID makes another process the main process of the service.
+func MainPID(pid int) string { return fmt.Sprintf("MAINPID=%d", pid) }
+
+// Send reports a state to the service manager.
+func Send(logger *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		logger.Warn("cannot notify the service manager", "err", err)
+	}
+}

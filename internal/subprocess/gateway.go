@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package subprocess
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// GatewayConfig says what gateway to start.
+type GatewayConfig struct {
+	// Program is the wanfed binary, with what comes before it, such as "ip netns exec <name>". Required.
+	Program []string
+	// Dir is the gateway's own folder: its last snapshot and its log go there. Made if absent. Required.
+	Dir string
+	// DC, Node and TLS are who it is. Required.
+	DC, Node string
+	TLS      tlsutil.Files
+	// Servers are addresses (host:port) of servers of the same datacenter. Required.
+	Servers []string
+	// LAN and WAN are the addresses to listen on. Default "127.0.0.1:0": the system chooses the port.
+	LAN, WAN string
+	// LogLevel. Default "info".
+	LogLevel string
+	// Args are further flags.
+	Args []string
+}
+
+// GatewayReady is the line by which a gateway says where it listens.
+type GatewayReady struct {
+	DC, Node string
+	LAN, WAN string // host:port
+}
+
+func (r GatewayReady) String() string {
+	return fmt.Sprintf("wanfed gateway %s/%s: lan %s, wan %s", r.DC, r.Node, r.LAN, r.WAN)
+}
+
+var gatewayReady = regexp.MustCompile(`^wanfed gateway ([^/\s]+)/([^/\s:]+): lan ([^\s,]+), wan ([^\s,]+)$`)
+
+// ParseGatewayReady reads what GatewayReady.String gives.
+func ParseGatewayReady(line string) (GatewayReady, bool) {
+	m := gatewayReady.FindStringSubmatch(line)
+	if m == nil {
+		return GatewayReady{}, false
+	}
+	return GatewayReady{DC: m[1], Node: m[2], LAN: m[3], WAN: m[4]}, true
+}
+
+// Gateway is a running gateway process.
+type Gateway struct {
+	*Process
+	GatewayReady
+}
+
+// StartGateway starts a gateway and waits until it listens; ctx bounds the wait. Listening is not yet having routes.
+func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
+	pc, err := config(cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args())
+	if err != nil {
+		return nil, err
+	}
+	pc.Ready = func(line string) bool { _, ok := ParseGatewayReady(line); return ok }
+	p, err := Start(ctx, pc)
+	if err != nil {
+		return nil, err
+	}
+	ready, _ := ParseGatewayReady(p.Line())
+	return &Gateway{Process: p, GatewayReady: ready}, nil
+}
+
+func (c GatewayConfig) args() []string {
+	args := []string{"gateway",
+		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
+		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
+		"--lan", or(c.LAN, "127.0.0.1:0"), "--wan", or(c.WAN, "127.0.0.1:0"),
+	}
+	for _, addr := range c.Servers {
+		args = append(args, "--server", addr)
+	}
+	if c.LogLevel != "" {
+		args = append(args, "--log-level", c.LogLevel)
+	}
+	return append(args, c.Args...)
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !unix
+
+package subprocess
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+func ownGroup() *syscall.SysProcAttr { return nil }
+
+func terminate(*os.Process) error { return errors.ErrUnsupported }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package subprocess
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of times in /proc.
+const tick = 10 * time.Millisecond
+
+// CPUTime is what the process has used of all cores: how long a call keeps one busy does not depend on how busy the others are. Linux
+// only; its steps are of 10 ms.
+func (p *Process) CPUTime() (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
+	if err != nil {
+		return 0, fmt.Errorf("processor time of %s: %w", p.cfg.Name, err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("processor time of %s: its stat is short", p.cfg.Name)
+	}
+	user, uerr := strconv.ParseInt(fields[11], 10, 64)
+	system, serr := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * tick, errors.Join(uerr, serr)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
+	"github.com/wanfed/wanfed/kv"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/tlsutil/tlstest"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// Limits of one peer, from the documentation of package rpc.
+const (
+	maxGatewayCalls    = 1024
+	maxUnreadResponses = 32
+)
+
+// until polls ok until it returns true.
+func until(t testing.TB, ok func() bool) {
+	t.Helper()
+	testutil.Eventually(t, starting, ok, "the condition to become true")
+}
+
+// connectTo returns a gRPC client of g with the certificate of id.
+func (g *target) connectTo(t *testing.T, id *tlsutil.Identity, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
+		d := tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", wanfed.ProtoGRPC)}
+		return d.DialContext(ctx, "tcp", g.addrs.Server)
+	}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+func checkHealth(ctx context.Context, cc *grpc.ClientConn) error {
+	_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	return err
+}
+
+func TestLimits_HeadersOfCallsAndRequests(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	g := newTargetOf(t, ca)
+	defer g.part.end(t)
+	defer http.DefaultClient.CloseIdleConnections()
+	cc := g.connectTo(t, ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1"))
+	for size, want := range map[int]bool{rpc.MaxHeaders / 2: true, 2 * rpc.MaxHeaders: false} {
+		ctx, cancel := context.WithTimeout(t.Context(), starting)
+		defer cancel()
+		long := strings.Repeat("x", size)
+		err := checkHealth(metadata.AppendToOutgoingContext(ctx, "long", long), cc)
+		if (err == nil) != want {
+			t.Errorf("a call with headers of %d bytes = %v, want success = %v", size, err, want)
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.addrs.HTTP+"/v1/status/leader?x="+long, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if (resp.StatusCode == http.StatusOK) != want {
+			t.Errorf("a request with headers of %d bytes = %s, want success = %v", size, resp.Status, want)
+		}
+	}
+}
+
+// A peer that opens calls and never sends a request is limited, whichever
+// methods it may call, and over all its connections. Other peers are answered.
+// Once the peer disconnects, it has its whole limit again.
+func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	g := newTargetOf(t, ca)
+	defer g.part.end(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
+	defer cancel()
+	id := ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1")
+	one, two := g.connectTo(t, id), g.connectTo(t, id)
+	if err := checkHealth(ctx, two); err != nil {
+		t.Fatal(err)
+	}
+	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	open := func(n int) {
+		t.Helper()
+		for range n {
+			if _, err := one.NewStream(ctx, both, pb.OperatorService_RemovePeer_FullMethodName); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	open(maxGatewayCalls + 16)
+	until(t, func() bool {
+		if err := checkHealth(ctx, two); status.Code(err) == codes.ResourceExhausted {
+			return true
+		}
+		// One call was refused because an answered call was still counted as open.
+		open(1)
+		return false
+	})
+	if err := checkHealth(ctx, g.connectTo(t, ca.Identity(t, tlsutil.RoleGateway, "gw2", "dc1"))); err != nil {
+		t.Errorf("a call of another peer = %v, want nil", err)
+	}
+	one.Close()
+	until(t, func() bool { return checkHealth(ctx, two) == nil })
+}
+
+// A peer that makes calls with large responses and reads nothing has only its
+// limit of responses computed. Other peers are answered. The slots are released
+// when the calls are cancelled, and when their connection is closed.
+func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
+	ca := tlstest.NewCA(t)
+	g := newTargetOf(t, ca)
+	defer g.part.end(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	connect := func(node string) *grpc.ClientConn {
+		id := ca.Identity(t, tlsutil.RoleOperator, node, "dc1")
+		return g.connectTo(t, id, grpc.WithStaticStreamWindowSize(64<<10)) // much less than the response
+	}
+	request := &pb.ListRequest{Type: kv.EntryType}
+	list := func(cc *grpc.ClientConn, timeout time.Duration) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		got, err := pb.NewResourceServiceClient(cc).List(ctx, request, grpc.WaitForReady(true))
+		if err == nil && len(got.GetResources()) != 1 {
+			err = fmt.Errorf("%d entries, want 1", len(got.GetResources()))
+		}
+		return err
+	}
+	other := connect("other")
+	r, err := resource.New(kv.EntryType, "large", &pb.KVEntry{Value: make([]byte, kv.MaxValue)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Id.Uid = ""
+	write := &pb.WriteRequest{Resource: r}
+	if _, err := pb.NewResourceServiceClient(other).Write(ctx, write, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		end  func(cc *grpc.ClientConn, cancel context.CancelFunc)
+	}{
+		{"calls cancelled", func(_ *grpc.ClientConn, cancel context.CancelFunc) { cancel() }},
+		{"connection closed", func(cc *grpc.ClientConn, _ context.CancelFunc) { cc.Close() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			silent, sameCert := connect("silent"), connect("silent")
+			calls, cancel := context.WithCancel(ctx)
+			defer cancel()
+			for range 2 * maxUnreadResponses {
+				s, err := silent.NewStream(calls, &grpc.StreamDesc{ServerStreams: true}, pb.ResourceService_List_FullMethodName)
+				if err == nil {
+					err = s.SendMsg(request)
+				}
+				if err == nil {
+					err = s.CloseSend()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 3 {
+				until(t, func() bool { return list(sameCert, 300*time.Millisecond) != nil })
+			}
+			if err := list(other, starting); err != nil {
+				t.Errorf("a call of another peer = %v, want nil", err)
+			}
+			tt.end(silent, cancel)
+			until(t, func() bool { return list(sameCert, time.Second) == nil })
+		})
+	}
+}

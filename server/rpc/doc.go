@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package rpc is the gRPC edge of one server. It authorizes each call, routes
+// it to the leader of the datacenter where that is required, and bounds what
+// one peer may use. Services see only calls that passed these checks.
+//
+// # Flow
+//
+//  1. The caller is identified by the certificate of its connection. A server
+//     may name the caller whose request it forwards: any caller if the server
+//     is of this datacenter, else an operator of its own datacenter, where
+//     [Config.RemoteWritesFrom] allows it.
+//  2. The rule of the method decides whether the caller may call it. [Rules]
+//     lists all rules. A method without a rule does not exist.
+//  3. A call that the leader must answer is forwarded to it, with the identity
+//     of the caller. While the datacenter has no leader, the call waits up to
+//     7 seconds.
+//  4. The service answers. What a caller may do to one record is decided by the
+//     type of that record.
+//
+// # Example
+//
+//	edge, err := rpc.New(rpc.Config{DC: "dc1", Node: "srv1", Leader: store, ...})
+//	pb.RegisterOperatorServiceServer(edge, operators)
+//	if err := edge.RegisterIntrospection(); err != nil {
+//		return err
+//	}
+//	return edge.Serve(ctx, listener)
+//
+// # Limits
+//
+// These limits hold for each peer, over all its connections. Servers of this
+// datacenter are exempt: they form one store with this server.
+//
+//   - Open calls: 16,384 for operators and for servers of other datacenters,
+//     1,024 for gateways and clients. A call beyond the limit fails with
+//     ResourceExhausted. An open call costs about 12 KiB.
+//   - Responses that may be large: 32 that are computed, or computed and not
+//     sent yet. A further call waits. Each response has at most
+//     [api.MaxMessageSize] bytes. A call that waits for a change is not counted.
+//   - One connection: 32,768 calls, 64 KiB of headers for each call.
+//
+// # Goroutines
+//
+// [Edge.Serve] starts the goroutines of gRPC and joins them. When its context
+// ends, streams end at once, and unary calls get 2 seconds.
+package rpc

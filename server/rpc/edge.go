@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const (
+	// prefaceTimeout is how long a peer may take, after the TLS handshake, to
+	// begin to speak HTTP/2.
+	prefaceTimeout = 10 * time.Second
+	// stopTimeout is how long unary calls may take once Serve's context ended.
+	stopTimeout = 2 * time.Second
+)
+
+// Leadership is what an Edge needs to know about the Raft group.
+type Leadership interface {
+	// IsLeader reports whether this server leads its datacenter.
+	IsLeader() bool
+	// Leader returns the node that leads the datacenter, if one is known.
+	Leader() (node string, ok bool)
+	// LeaderChanged returns a channel that is closed at the next change.
+	LeaderChanged() <-chan struct{}
+}
+
+// Config configures an Edge.
+type Config struct {
+	// DC and Node name this server. Domain is the domain of names on the wire.
+	// All are required.
+	DC, Node, Domain string
+	// Leader reports which server leads. Required.
+	Leader Leadership
+	// WriteError returns why this server cannot write its log, or nil. The error
+	// of a call that found no leader includes it. Required.
+	WriteError func() error
+	// Connect returns a connection to another server of this datacenter.
+	// Required.
+	Connect func(node string) (grpc.ClientConnInterface, error)
+	// RemoteWritesFrom lists the datacenters whose servers may forward calls of
+	// their operators. "*" stands for every datacenter. Default: none.
+	RemoteWritesFrom []string
+	// Logger is required.
+	Logger *slog.Logger
+}
+
+func (c Config) validate() error {
+	if c.DC == "" || c.Node == "" || c.Domain == "" {
+		return errors.New("DC, Node or Domain is empty")
+	}
+	if c.Leader == nil || c.WriteError == nil || c.Connect == nil || c.Logger == nil {
+		return errors.New("Leader, WriteError, Connect or Logger is nil")
+	}
+	return nil
+}
+
+// Edge is the gRPC server of one datacenter server. It implements
+// grpc.ServiceRegistrar: services are registered before Serve.
+type Edge struct {
+	cfg    Config
+	denied *denials
+	grpc   *grpc.Server
+
+	open      *limit.PerPeer // open calls
+	responses *limit.PerPeer // responses that may be large, until they are sent
+
+	stopping context.Context // ends when Serve's context does: streams end then
+	stop     context.CancelFunc
+}
+
+var _ grpc.ServiceRegistrar = (*Edge)(nil)
+
+// New returns an Edge that serves nothing yet.
+func New(cfg Config) (*Edge, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("gRPC edge: %w", err)
+	}
+	e := &Edge{
+		cfg: cfg, denied: newDenials(cfg.Logger),
+		open:      limit.New(func(p tlsutil.Peer) int64 { return maxOpenCalls(p.Role) }),
+		responses: limit.New(func(tlsutil.Peer) int64 { return maxResponses }),
+	}
+	e.stopping, e.stop = context.WithCancel(context.Background())
+	e.grpc = grpc.NewServer(
+		grpc.Creds(connCredentials{api.EstablishedTLS()}),
+		grpc.ConnectionTimeout(prefaceTimeout),
+		grpc.ForceServerCodecV2(responseCodec{resource.Codec()}),
+		grpc.ReadBufferSize(api.ReadBufferSize),
+		grpc.StaticStreamWindowSize(api.InitialWindowSize),
+		grpc.StaticConnWindowSize(api.InitialWindowSize),
+		grpc.UnaryInterceptor(e.unary),
+		grpc.StreamInterceptor(e.stream),
+		grpc.InTapHandle(e.countCall),
+		grpc.MaxConcurrentStreams(maxConnCalls),
+		grpc.MaxHeaderListSize(MaxHeaders),
+		grpc.MaxRecvMsgSize(api.MaxMessageSize),
+		grpc.MaxSendMsgSize(api.MaxMessageSize),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	)
+	return e, nil
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (e *Edge) RegisterService(desc *grpc.ServiceDesc, impl any) { e.grpc.RegisterService(desc, impl) }
+
+// RegisterIntrospection registers the health and reflection services, for all
+// services that were registered before.
+func (e *Edge) RegisterIntrospection() error {
+	descriptors, err := resource.NewDescriptors()
+	if err != nil {
+		return err
+	}
+	states := health.NewServer()
+	for name := range e.grpc.GetServiceInfo() {
+		states.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	healthpb.RegisterHealthServer(e.grpc, states)
+	options := reflection.ServerOptions{Services: e.grpc, DescriptorResolver: descriptors}
+	reflectionpb.RegisterServerReflectionServer(e.grpc, reflection.NewServerV1(options))
+	reflectionalphapb.RegisterServerReflectionServer(e.grpc, reflection.NewServer(options))
+	return nil
+}
+
+// Serve answers calls on all listeners until ctx ends. Connections must be TLS
+// with the handshake done and the peer verified. It may be called once.
+func (e *Edge) Serve(ctx context.Context, listeners ...net.Listener) error {
+	served, sctx := errgroup.WithContext(ctx)
+	for _, ln := range listeners {
+		served.Go(func() error {
+			if err := e.grpc.Serve(ln); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return err
+			}
+			return nil
+		})
+	}
+	<-sctx.Done() // ctx ended, or a listener failed
+	e.stop()
+	timer := time.AfterFunc(stopTimeout, e.grpc.Stop)
+	e.grpc.GracefulStop()
+	timer.Stop()
+	return served.Wait()
+}
+
+// Denied returns how many calls were denied, by method and role of the caller.
+func (e *Edge) Denied() map[DeniedCall]uint64 { return e.denied.counts() }
+
+// Responses bounds the responses that may be large.
+func (e *Edge) Responses() *limit.PerPeer { return e.responses }
+
+// call is an authorized call.
+type call struct {
+	rule      Rule
+	caller    tlsutil.Peer
+	forwarded bool // by a server of this datacenter
+}
+
+// admit identifies the caller and applies the rule of the method. The returned
+// context carries the caller: see Peer.
+func (e *Edge) admit(ctx context.Context, method string) (context.Context, call, error) {
+	r, known := rules[resource.CanonicalMethod(method)]
+	p, forwarded, err := e.identify(ctx, r)
+	if err != nil {
+		return ctx, call{}, err
+	}
+	if !known {
+		return ctx, call{}, status.Errorf(codes.Unimplemented, "no such method: %s", method)
+	}
+	if err := r.allow(p, method, e.cfg.DC); err != nil {
+		err = status.Error(codes.PermissionDenied, err.Error())
+		e.denied.note(p, method, err)
+		return ctx, call{}, err
+	}
+	return tlsutil.WithPeer(ctx, p), call{r, p, forwarded}, nil
+}
+
+// unary is the interceptor of calls with one request and one response.
+func (e *Edge) unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (resp any, err error) {
+	ctx, c, err := e.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	serve := func() (err error) {
+		resp, err = e.serve(ctx, c, req, info.FullMethod, next)
+		return err
+	}
+	switch {
+	case c.rule.WaitsForLeader:
+		err = e.retryUntilLeader(ctx, serve)
+	case c.rule.Leader:
+		err = e.atLeader(ctx, c.forwarded, serve, func(node string) (retry bool, err error) {
+			resp, err = e.forward(ctx, c, node, info.FullMethod, req)
+			if notDone(err) || c.rule.Idempotent && status.Code(err) == codes.Unavailable {
+				return true, err
+			}
+			return false, e.unknownOutcome(node, err)
+		})
+	default:
+		err = serve()
+	}
+	return resp, err
+}
+
+// serve calls the service.
+func (e *Edge) serve(ctx context.Context, c call, req any, method string, next grpc.UnaryHandler) (any, error) {
+	slot, err := e.responseSlot(ctx, c)
+	if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	ctx = resource.WithListLimit(ctx, api.MaxMessageSize)
+	if slot != nil {
+		ctx = limit.NewContext(ctx, slot)
+	}
+	resp, err := next(ctx, req)
+	if err == nil {
+		err = resource.CheckListSize(resp, api.MaxMessageSize)
+	}
+	e.denied.note(c.caller, method, err)
+	switch {
+	case slot == nil:
+		return resp, err
+	case err != nil:
+		slot.Release()
+		return nil, err
+	}
+	return newLimitedResponse(ctx, resp, slot), nil
+}
+
+// stream is the interceptor of streams. They end when the server stops.
+func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, c, err := e.admit(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.stopping, cancel)()
+	serve := func() error { return next(srv, streamWithContext{ss, ctx}) }
+	if c.rule.Leader {
+		err = e.streamAtLeader(ctx, c, info, ss, serve)
+	} else {
+		err = serve()
+	}
+	e.denied.note(c.caller, info.FullMethod, err)
+	if e.stopping.Err() != nil {
+		return status.Error(codes.Unavailable, "server is stopping")
+	}
+	return err
+}
+
+// streamWithContext is a stream with another context. The context is that of
+// the stream, so it is stored.
+type streamWithContext struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s streamWithContext) Context() context.Context { return s.ctx }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// AnyDatacenter, in Config.RemoteWritesFrom, stands for every datacenter.
+const AnyDatacenter = "*"
+
+// Peer returns the caller of the request that ctx belongs to: the holder of the
+// certificate, or the caller for whom a server forwards the request.
+func Peer(ctx context.Context) (tlsutil.Peer, error) {
+	if p, ok := tlsutil.PeerFromContext(ctx); ok {
+		return p, nil
+	}
+	return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
+}
+
+// holder returns the holder of the certificate of the connection.
+func (e *Edge) holder(ctx context.Context) (tlsutil.Peer, error) {
+	gp, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a connection")
+	}
+	var state tls.ConnectionState
+	if info, ok := gp.AuthInfo.(connInfo); ok {
+		state = info.State
+	}
+	if len(state.PeerCertificates) == 0 {
+		return tlsutil.Peer{}, status.Error(codes.Unauthenticated, "call without a verified certificate")
+	}
+	p, err := tlsutil.PeerFromCert(state.PeerCertificates[0], e.cfg.Domain)
+	if err != nil {
+		return p, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return p, nil
+}
+
+// identify returns the caller of a method with rule r. That is the holder of
+// the certificate, unless the holder is a server that names another caller.
+// forwarded reports whether a server of this datacenter did so.
+func (e *Edge) identify(ctx context.Context, r Rule) (p tlsutil.Peer, forwarded bool, err error) {
+	p, err = e.holder(ctx)
+	if err != nil || p.Role != tlsutil.RoleServer {
+		return p, false, err
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	behalf := md.Get(api.OnBehalfKey)
+	if len(behalf) == 0 {
+		return p, false, nil
+	}
+	role, rest, _ := strings.Cut(behalf[0], "/")
+	dc, node, ok := strings.Cut(rest, "/")
+	caller := tlsutil.Peer{Role: tlsutil.Role(role), DC: dc, Node: node}
+	switch {
+	case p.DC != e.cfg.DC:
+		p, err = e.delegated(p, caller, r)
+		return p, false, err
+	case !ok:
+		return p, false, status.Errorf(codes.InvalidArgument, "metadata %s is not role/dc/node", api.OnBehalfKey)
+	}
+	return caller, true, nil
+}
+
+// delegated returns the effective caller of a request that server p of another
+// datacenter makes on behalf of caller.
+//
+// An operator may write to another datacenter through a server of its own
+// datacenter. That other datacenter cannot verify the operator's certificate,
+// only that of the server. A compromised server could name anyone, so each
+// datacenter decides which datacenters' servers it trusts, and trusts them only
+// for their own operators, and only in methods whose rule is Delegable.
+func (e *Edge) delegated(p, caller tlsutil.Peer, r Rule) (tlsutil.Peer, error) {
+	if !r.Delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
+		return p, nil // the server itself is the caller
+	}
+	from := e.cfg.RemoteWritesFrom
+	if !slices.Contains(from, p.DC) && !slices.Contains(from, AnyDatacenter) {
+		return p, resource.StatusError(fmt.Errorf(
+			"%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+
+				"remote_writes_from = [%q]", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
+	}
+	return caller, nil
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package rpc
+
+import (
+	"context"
+	"net"
+	"runtime"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// A slot of Edge.responses is held while a response is computed, and until gRPC
+// has sent it. For gRPC a unary call has ended when its response is queued, even
+// if the peer never reads: without the slot, a peer that makes calls and reads
+// nothing could fill the memory.
+//
+// gRPC reports that a response was sent by freeing its buffer. There are two
+// cases in which gRPC never frees it. The connection was closed: then connInfo
+// ends the slot. The stream ended just before: then the garbage collector does.
+
+// responseSlot waits for the slot of a call whose response may be large. It
+// returns nil if the call needs none.
+func (e *Edge) responseSlot(ctx context.Context, c call) (*limit.Slot, error) {
+	p := c.caller
+	if !c.rule.Large || e.exempt(p) {
+		return nil, nil
+	}
+	if p.Role == tlsutil.RoleOperator && p.DC != e.cfg.DC {
+		p.Node = "" // a server of p.DC may have claimed it, and could claim any
+	}
+	return e.responses.Acquire(ctx, p)
+}
+
+// limitedResponse is a response that holds a slot until it is sent. As a
+// mem.BufferPool it learns when gRPC frees the encoded response.
+type limitedResponse struct {
+	message any
+	encoded mem.Buffer
+	hold    hold
+}
+
+// hold releases a slot once its connection is closed, until done is called.
+type hold struct {
+	closed context.Context // ends with the connection
+	slot   *limit.Slot
+	detach func() bool // from closed
+}
+
+func (h *hold) attach() { h.detach = context.AfterFunc(h.closed, h.slot.Release) }
+
+func (h hold) done() {
+	h.detach()
+	h.slot.Release()
+}
+
+func newLimitedResponse(ctx context.Context, message any, slot *limit.Slot) *limitedResponse {
+	closed := context.Background()
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connInfo); ok {
+			closed = info.closed
+		}
+	}
+	return &limitedResponse{message: message, hold: hold{closed: closed, slot: slot}}
+}
+
+// Get implements mem.BufferPool. It is not used.
+func (r *limitedResponse) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+
+// Put implements mem.BufferPool. gRPC calls it once the response is sent.
+func (r *limitedResponse) Put(*[]byte) {
+	r.hold.done()
+	r.encoded.Free()
+}
+
+// responseCodec encodes responses, and releases the slots of small ones.
+type responseCodec struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c responseCodec) Marshal(v any) (mem.BufferSlice, error) {
+	r, ok := v.(*limitedResponse)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	all, err := c.CodecV2.Marshal(r.message)
+	if err != nil || all.Len() <= smallResponse {
+		r.hold.slot.Release()
+		return all, err
+	}
+	r.encoded = all.MaterializeToBuffer(mem.DefaultBufferPool())
+	all.Free()
+	r.message = nil
+	r.hold.attach()
+	runtime.AddCleanup(r, hold.done, r.hold)
+	data := r.encoded.ReadOnlyData()
+	return mem.BufferSlice{mem.NewBuffer(&data, r)}, nil
+}
+
+// connCredentials are the credentials of connections whose TLS handshake is
+// done. They add to each connection a context that ends when it is closed.
+type connCredentials struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c connCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	closed, end := context.WithCancel(context.Background())
+	return closingConn{conn, end}, connInfo{info.(credentials.TLSInfo), closed}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (c connCredentials) Clone() credentials.TransportCredentials {
+	return connCredentials{c.TransportCredentials.Clone()}
+}
+
+// connInfo is what calls know about their connection. The context is that of
+// the connection, so it is stored.
+type connInfo struct {
+	credentials.TLSInfo
+	closed context.Context
+}
+
+type closingConn struct {
+	net.Conn
+	end context.CancelFunc // of connInfo.closed
+}
+
+// Close implements net.Conn.
+func (c closingConn) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
