@@ -137,12 +137,3 @@ type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
 }
-
-// PushedWatch is a Watch that sends its events itself, with goroutines that many watches share.
-type PushedWatch interface {
-	Watch
-	// Push is instead of Next. It calls send with each event, in order and one at a time, from any goroutine, and blocks until
-	// send fails, the watch ends or ctx does; it returns why, when send is called no more. An event that others get too is encoded
-	// once for all: it says the same in fields that are unknown to it. While send blocks, only this watch waits.
-	Push(ctx context.Context, send func(*pb.WatchEvent) error) error
-}

@@ -3,6 +3,8 @@
 package resource
 
 import (
+	"sync/atomic"
+
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers "proto"
 	"google.golang.org/grpc/mem"
@@ -10,18 +12,41 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Codec is gRPC's for protobuf, for a server with a Service: an event of a PushedWatch goes out as it is, neither measured nor copied,
-// to however many who watch.
-func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
+// Codec returns gRPC's codec for protobuf, for a server with a Service. It
+// encodes an event once for all watches to which the Backend sends the same
+// message, as long as the event is among the latest.
+func Codec() encoding.CodecV2 { return &codec{CodecV2: encoding.GetCodecV2("proto")} }
 
-type codec struct{ encoding.CodecV2 }
+type codec struct {
+	encoding.CodecV2
+	events [64]atomic.Pointer[encodedEvent] // by index, modulo their number
+}
+
+// maxCachedEvent bounds the events that the codec caches, in bytes.
+const maxCachedEvent = 64 << 10
+
+type encodedEvent struct {
+	event *pb.WatchEvent // immutable
+	data  mem.SliceBuffer
+}
 
 // Marshal implements encoding.CodecV2.
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if ev, ok := v.(*pb.WatchEvent); ok && ev.Event == nil {
-		if b := ev.ProtoReflect().GetUnknown(); len(b) > 0 {
-			return mem.BufferSlice{mem.SliceBuffer(b)}, nil
-		}
+func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
+	ev, ok := v.(*pb.WatchEvent)
+	if !ok {
+		return c.CodecV2.Marshal(v)
 	}
-	return c.CodecV2.Marshal(v)
+	index := max(ev.GetUpsert().GetResource().GetModifyIndex(), ev.GetDelete().GetResource().GetModifyIndex())
+	slot := &c.events[index%uint64(len(c.events))]
+	if e := slot.Load(); e != nil && e.event == ev {
+		return mem.BufferSlice{e.data}, nil
+	}
+	out, err := c.CodecV2.Marshal(v)
+	if err != nil || out.Len() > maxCachedEvent {
+		return out, err
+	}
+	e := &encodedEvent{event: ev, data: out.Materialize()}
+	out.Free()
+	slot.Store(e)
+	return mem.BufferSlice{e.data}, nil
 }

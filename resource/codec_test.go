@@ -3,6 +3,7 @@
 package resource
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -10,37 +11,52 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// What Codec makes of a message is what protobuf makes of it; bytes that are there already are not copied.
-func TestCodec(t *testing.T) {
-	ev := &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: &pb.Resource{Version: "7"}}}}
-	raw, err := proto.Marshal(ev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, both := new(pb.WatchEvent), proto.CloneOf(ev)
-	encoded.ProtoReflect().SetUnknown(raw)
-	both.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1}) // of a later version
+func upsert(index uint64, version string) *pb.WatchEvent {
+	r := &pb.Resource{Version: version, ModifyIndex: index}
+	return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
+}
+
+// TestCodec_EncodesAsProtobuf checks that the codec encodes as protobuf does,
+// also when events share a slot of its cache.
+func TestCodec_EncodesAsProtobuf(t *testing.T) {
+	c := Codec()
+	later := upsert(7, "7")
+	later.ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1}) // of a later version of wanfed
 	for name, m := range map[string]proto.Message{
-		"event": ev, "encoded event": encoded, "event with more": both, "empty event": new(pb.WatchEvent), "another": &pb.ReadRequest{Id: &pb.ID{Name: "x"}},
+		"event": upsert(7, "7"), "event in the same slot": upsert(7+64, "71"), "event with unknown fields": later,
+		"large event": upsert(7, strings.Repeat("x", maxCachedEvent)), "empty event": new(pb.WatchEvent),
+		"deletion":        &pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: &pb.Resource{ModifyIndex: 7}}}},
+		"another message": &pb.ReadRequest{Id: &pb.ID{Name: "x"}},
 	} {
 		want, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := Codec().Marshal(m)
-		if err != nil || string(data.Materialize()) != string(want) {
-			t.Errorf("%s: %x (%v), want %x", name, data.Materialize(), err, want)
-		}
-		back := m.ProtoReflect().New().Interface()
-		if err := Codec().Unmarshal(data, back); err != nil {
-			t.Errorf("%s: %v", name, err)
+		for range 2 {
+			data, err := c.Marshal(m)
+			if err != nil || string(data.Materialize()) != string(want) {
+				t.Errorf("Marshal(%s) = %x, %v, want %x", name, data.Materialize(), err, want)
+			}
+			back := m.ProtoReflect().New().Interface()
+			if err := c.Unmarshal(data, back); err != nil || !proto.Equal(back, m) {
+				t.Errorf("Unmarshal(%s) = %v, %v, want %v", name, back, err, m)
+			}
 		}
 	}
-	data, err := Codec().Marshal(encoded)
-	if err != nil || len(data) != 1 || &data[0].ReadOnlyData()[0] != &raw[0] {
-		t.Error("an encoded event was copied")
+}
+
+// TestCodec_EncodesEventOnce checks that watches share the encoding of an event.
+func TestCodec_EncodesEventOnce(t *testing.T) {
+	c, ev := Codec(), upsert(7, "7")
+	first, err := c.Marshal(ev)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() { _, _ = Codec().Marshal(encoded) }); n > 3 {
-		t.Errorf("%v allocations", n)
+	second, err := c.Marshal(ev)
+	if err != nil || &first[0].ReadOnlyData()[0] != &second[0].ReadOnlyData()[0] {
+		t.Errorf("second Marshal() has its own copy of the encoding, %v", err)
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = c.Marshal(ev) }); n > 3 {
+		t.Errorf("Marshal() of an encoded event makes %v allocations, want at most 3", n)
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/oklog/ulid/v2"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -61,31 +63,31 @@ func TestIDStringIsSafe(t *testing.T) {
 	}
 }
 
-func TestUID(t *testing.T) {
-	at := time.UnixMilli(1469918176385)
-	if got := newULID(at); len(got) != 26 || !strings.HasPrefix(got, "01ARYZ6S41") { // the example of the ULID specification
-		t.Errorf("ULID of %v: %s", at.UnixMilli(), got)
-	}
-	last := time.UnixMilli(1<<48 - 1)
-	if got := newULID(last); !strings.HasPrefix(got, "7ZZZZZZZZZ") {
-		t.Errorf("ULID of the last millisecond: %s", got)
-	}
-	if a, b := newULID(at), newULID(at.Add(time.Millisecond)); a >= b {
-		t.Errorf("%s and, a millisecond later, %s", a, b)
-	}
-	if got := TimeOf(newULID(at)); !got.Equal(at) {
-		t.Errorf("time of a ULID: %v, want %v", got, at)
+func TestNewUID(t *testing.T) {
+	const example = "01ARYZ6S41TSV4RRFFQ69G5FAV" // of the ULID specification
+	if got, want := TimeOf(example), time.UnixMilli(1469918176385); !got.Equal(want) {
+		t.Errorf("TimeOf(%s) = %v, want %v", example, got, want)
 	}
 	for _, bad := range []string{"", "mine", strings.Repeat("!", 26)} {
 		if got := TimeOf(bad); !got.IsZero() {
-			t.Errorf("time of %q: %v", bad, got)
+			t.Errorf("TimeOf(%q) = %v, want the zero time", bad, got)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) {
+		first := NewUID()
+		if got, want := TimeOf(first), time.Now(); !got.Equal(want) {
+			t.Errorf("TimeOf(NewUID()) = %v, want %v", got, want)
+		}
+		time.Sleep(time.Millisecond)
+		if second := NewUID(); len(first) != 26 || first >= second {
+			t.Errorf("uids = %s and, a millisecond later, %s, want 26 characters in order", first, second)
+		}
+	})
 	seen := make(map[string]bool)
 	for range 1000 {
 		uid := NewUID()
-		if seen[uid] || strings.Trim(uid, crockford) != "" {
-			t.Fatalf("uid %s again, or of foreign digits", uid)
+		if seen[uid] || strings.Trim(uid, ulid.Encoding) != "" {
+			t.Fatalf("NewUID() = %s, want a new uid in the ULID alphabet", uid)
 		}
 		seen[uid] = true
 	}

@@ -166,13 +166,14 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 	if err != nil {
 		return StatusError(err)
 	}
+	// Many watches may wait at once. Next waits on fewer channels without ctx.
+	defer context.AfterFunc(ctx, w.Close)()
 	defer w.Close()
-	_, here := stream.(sender) // who receives in this process gets the event itself, on its own goroutine
-	if p, ok := w.(PushedWatch); ok && !here {
-		return push(ctx, p, stream)
-	}
 	for {
-		ev, err := w.Next(ctx)
+		ev, err := w.Next(context.Background())
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		if err != nil {
 			return StatusError(err)
 		}
@@ -180,16 +181,4 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 			return err
 		}
 	}
-}
-
-func push(ctx context.Context, w PushedWatch, stream grpc.ServerStreamingServer[pb.WatchEvent]) error {
-	var failed error
-	err := w.Push(ctx, func(ev *pb.WatchEvent) error {
-		failed = stream.Send(ev)
-		return failed
-	})
-	if failed != nil {
-		return failed
-	}
-	return StatusError(err)
 }

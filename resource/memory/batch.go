@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,23 +16,22 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Entry is one batch of ops, and what became of it.
+// Entry is one batch of ops with its result.
 type Entry struct {
 	Index uint64
 	Ops   []*pb.Op
-	// Resources has the stored resource of each op, as resource.Backend's Commit says, unless Err is set.
+	// Resources holds the stored resource of each op, as Commit of
+	// resource.Backend defines it. It is nil if Err is set.
 	Resources []*pb.Resource
 	Err       error
 }
 
-// batch is some entries that are applied together.
+// batch applies several entries to the writer's tables.
 type batch struct {
-	db      db
-	owner   *owner
-	commons commons
-	index   uint64           // of the entry under way
-	events  []*pb.WatchEvent // what changed; each resource in it has the index of its entry
-	cascade int              // how many resources may still go with their owners
+	tables  *tables
+	index   uint64           // of the current entry
+	events  []*pb.WatchEvent // the changes; each resource has the index of its entry
+	cascade int              // how many more resources the current entry may delete with their owners
 }
 
 // apply does all ops of an entry, or nothing.
@@ -40,15 +40,19 @@ func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
 		return nil, err
 	}
 	b.index, b.cascade = e.Index, resource.MaxCascade
-	was, events := b.db, len(b.events)
+	var before *tables // nil: a single op that fails has changed nothing
 	if len(e.Ops) > 1 || len(e.Ops) == 1 && e.Ops[0].GetPut().GetResource().GetOwner() != nil {
-		b.owner = new(owner) // so that was stays what it is; other ops alone fail before they change anything
+		before = b.tables.copy()
 	}
+	events := len(b.events)
 	out := make([]*pb.Resource, len(e.Ops))
 	for i, op := range e.Ops {
 		r, err := b.do(op)
 		if err != nil {
-			b.db, b.events = was, b.events[:events]
+			if before != nil {
+				*b.tables = *before
+			}
+			b.events = b.events[:events]
 			return nil, err
 		}
 		out[i] = r
@@ -75,10 +79,10 @@ func (b *batch) do(op *pb.Op) (*pb.Resource, error) {
 
 func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 	r := p.GetResource()
-	old := b.db.find(r.Id)
-	err := expectPut(old, r, p.GetExpectVersion())
+	old := b.tables.find(r.Id)
+	err := checkExpected(old, r, p.GetExpectVersion())
 	if err == nil {
-		err = allowPut(old, r)
+		err = checkDeletion(old, r)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", resource.IDString(r.Id), err)
@@ -88,36 +92,40 @@ func (b *batch) put(p *pb.Put) (*pb.Resource, error) {
 		old = nil
 	}
 	if old == nil && r.Owner != nil {
-		if o := b.db.find(r.Owner); o == nil || o.Id.Uid != r.Owner.Uid {
-			return nil, fmt.Errorf("write %s: its owner %s with uid %s: %w", resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
+		if o := b.tables.find(r.Owner); o == nil || o.Id.Uid != r.Owner.Uid {
+			return nil, fmt.Errorf("write %s: its owner %s with uid %s: %w",
+				resource.IDString(r.Id), resource.IDString(r.Owner), r.Owner.Uid, resource.ErrNotFound)
 		}
 	}
-	if since, marked := resource.Terminating(r); marked && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
+	if since, ok := resource.Terminating(r); ok && !isReplica(r) && len(resource.Finalizers(r)) == 0 {
 		return b.delete(old, since), nil
 	}
 	return b.store(r, old), nil
 }
 
-// overwrite is a put of what o's resource becomes over the one that is there.
+// overwrite puts o's resource, with the identity of the resource that is stored
+// under the same name.
 func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 	r := o.GetResource()
-	if old := b.db.find(r.Id); old != nil {
+	if old := b.tables.find(r.Id); old != nil {
 		r.Id.Uid, r.Owner, r.Status = old.Id.Uid, old.Owner, old.Status
 		if o.GetKeepMetadata() {
 			r.Metadata = old.Metadata
 		}
-		// Not as messages: servers of several versions may know them differently, and must agree.
-		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() && bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
+		// The data is compared as bytes. Servers of different versions may
+		// know different fields of a message, and must decide alike.
+		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() &&
+			bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation
-			if _, marked := resource.Terminating(old); o.GetKeepMetadata() && !marked {
-				return old, nil // all would be as it is
+			if _, terminating := resource.Terminating(old); o.GetKeepMetadata() && !terminating {
+				return old, nil // nothing would change
 			}
 		}
 	}
 	return b.put(&pb.Put{Resource: r, ExpectVersion: resource.AnyVersion})
 }
 
-func expectPut(old, r *pb.Resource, expect string) error {
+func checkExpected(old, r *pb.Resource, expect string) error {
 	switch {
 	case expect == resource.AnyVersion:
 		return nil
@@ -126,7 +134,7 @@ func expectPut(old, r *pb.Resource, expect string) error {
 	case expect == "":
 		return nil
 	case old == nil:
-		return fmt.Errorf("%w: there is none, but version %s was expected", resource.ErrConflict, expect)
+		return fmt.Errorf("%w: it does not exist, but version %s was expected", resource.ErrConflict, expect)
 	case old.Id.Uid != r.Id.Uid:
 		return fmt.Errorf("%w: %s, not %s", resource.ErrUIDMismatch, old.Id.Uid, r.Id.Uid)
 	case old.Version != expect:
@@ -135,26 +143,28 @@ func expectPut(old, r *pb.Resource, expect string) error {
 	return nil
 }
 
-// allowPut refuses what finalizers and marks forbid. old is nil if there is none.
-func allowPut(old, r *pb.Resource) error {
-	since, marked := r.GetMetadata()[resource.DeletionKey]
-	was, wasMarked := old.GetMetadata()[resource.DeletionKey]
+// checkDeletion refuses writes that finalizers or a deletion timestamp forbid.
+// Old is nil if nothing is stored.
+func checkDeletion(old, r *pb.Resource) error {
+	since, terminating := r.GetMetadata()[resource.DeletionKey]
+	oldSince, oldTerminating := old.GetMetadata()[resource.DeletionKey]
 	switch replaces := old != nil && old.Id.Uid != r.Id.Uid; {
-	case replaces && held(old):
+	case replaces && hasFinalizers(old):
 		return fmt.Errorf("%w: %s, which has finalizers, not %s", resource.ErrUIDMismatch, old.Id.Uid, r.Id.Uid)
-	case marked && (old == nil || replaces || !wasMarked):
+	case terminating && (old == nil || replaces || !oldTerminating):
 		return fmt.Errorf("%w metadata %s %q: only a deletion sets it", resource.ErrInvalid, resource.DeletionKey, since)
-	case wasMarked && !replaces && (since != was || !isReplica(r) && !onlyReleases(old, r)):
-		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrTerminating, was)
+	case oldTerminating && !replaces && (since != oldSince || !isReplica(r) && !onlyRemovesFinalizers(old, r)):
+		return fmt.Errorf("%w since %s: only its finalizers may be removed", resource.ErrTerminating, oldSince)
 	}
 	return nil
 }
 
-// onlyReleases says whether r is old but for status and finalizers that it no longer has.
-func onlyReleases(old, r *pb.Resource) bool {
-	left := resource.Finalizers(old)
+// onlyRemovesFinalizers reports whether r differs from old in nothing but its
+// status and in finalizers that it no longer has.
+func onlyRemovesFinalizers(old, r *pb.Resource) bool {
+	known := resource.Finalizers(old)
 	for _, f := range resource.Finalizers(r) {
-		if !slices.Contains(left, f) {
+		if !slices.Contains(known, f) {
 			return false
 		}
 	}
@@ -163,50 +173,53 @@ func onlyReleases(old, r *pb.Resource) bool {
 		delete(m, resource.FinalizersKey)
 		return m
 	}
-	return r.Generation == old.Generation && r.Id.Type.GroupVersion == old.Id.Type.GroupVersion &&
+	return r.Generation == old.Generation && sameVersion(r.Id, old.Id) &&
 		maps.Equal(rest(r), rest(old)) && proto.Equal(r.Owner, old.Owner) && proto.Equal(r.Data, old.Data)
 }
 
 func (b *batch) remove(rm *pb.Remove) error {
-	old := b.db.find(rm.GetId())
+	old := b.tables.find(rm.GetId())
 	if old == nil || rm.Id.Uid != "" && rm.Id.Uid != old.Id.Uid {
-		return nil // what is meant is not there
+		return nil // already deleted
 	}
 	if rm.Id.Uid == "" && !sameVersion(rm.Id, old.Id) {
 		return fmt.Errorf("delete: %w", &resource.GroupVersionError{Requested: rm.Id.Type, Stored: old})
 	}
 	if e := rm.GetExpectVersion(); e != "" && e != resource.AnyVersion && e != old.Version {
-		return fmt.Errorf("delete %s: %w: its version is %s, not %s", resource.IDString(rm.Id), resource.ErrConflict, old.Version, e)
+		return fmt.Errorf("delete %s: %w: its version is %s, not %s",
+			resource.IDString(rm.Id), resource.ErrConflict, old.Version, e)
 	}
 	at := rm.GetAt().AsTime()
-	if held(old) && !rm.GetReplica() {
-		b.mark(old, at)
+	if hasFinalizers(old) && !rm.GetReplica() {
+		b.markTerminating(old, at)
 		return nil
 	}
 	b.delete(old, at)
 	return nil
 }
 
-// expect looks at one resource more than there should be, at most.
+// expect reads at most one resource more than the expected number.
 func (b *batch) expect(x *pb.Expect) error {
 	key := idKey(x.GetId())
 	if x.GetPrefix() {
-		key = spaceKey(x.GetId()) + x.GetId().GetName()
+		key = tenancyKey(x.GetId()) + x.GetId().GetName()
 	}
 	count, latest := uint64(0), uint64(0)
-	c := b.db.resources.from(key)
-	for w, ok := c.next(); ok && count <= x.GetCount(); w, ok = c.next() {
-		count, latest = count+1, max(latest, w.modifyIndex())
+	for r := range withPrefix(b.tables.resources, key) {
+		count, latest = count+1, max(latest, r.ModifyIndex)
+		if count > x.GetCount() {
+			break
+		}
 	}
 	if count != x.GetCount() || latest != x.GetLatestIndex() {
-		return fmt.Errorf("%w: what is at %s is not what was read", resource.ErrConflict, resource.IDString(x.GetId()))
+		return fmt.Errorf("%w: %s is not as it was read", resource.ErrConflict, resource.IDString(x.GetId()))
 	}
 	return nil
 }
 
-// replica stores what is the primary's of r, and keeps what is this store's own.
+// replica stores the primary's resource r, but keeps the local status.
 func (b *batch) replica(r *pb.Resource) (*pb.Resource, error) {
-	old := b.db.find(r.Id)
+	old := b.tables.find(r.Id)
 	r.Status = nil
 	if old != nil && old.Id.Uid != r.Id.Uid {
 		b.delete(old, resource.TimeOf(r.Id.Uid))
@@ -234,6 +247,13 @@ func sameVersion(a, b *pb.ID) bool {
 	return a.GetType().GetGroupVersion() == b.GetType().GetGroupVersion()
 }
 
+// isReplica reports whether r is a replica of the primary's resource.
+func isReplica(r *pb.Resource) bool { return r.GetPrimaryModifyIndex() != 0 }
+
+// hasFinalizers reports whether finalizers prevent the deletion of r. Those of a
+// replica concern the primary alone.
+func hasFinalizers(r *pb.Resource) bool { return !isReplica(r) && len(resource.Finalizers(r)) > 0 }
+
 // store writes r in place of old, which has the same uid or is nil.
 func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	if r.Id.Tenancy == nil {
@@ -244,21 +264,108 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	if old != nil {
 		r.CreateIndex = old.CreateIndex
 		if !sameVersion(old.Id, r.Id) {
-			b.gone(old)
+			b.deleted(old)
 		}
 	} else {
-		b.exhume(r.Id)
+		b.tables.removeDeletion(idKey(r.Id))
 	}
-	b.db.put(b.owner, newRow(b.commons, r), r, old)
+	b.tables.put(r, old)
 	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
 	return r
 }
 
-// gone tells watches that r is no longer there as it was, and returns what they are shown.
-func (b *batch) gone(r *pb.Resource) *pb.Resource {
-	last := withIndex(r, b.index)
+// deleted adds the delete event of r and returns the resource in it.
+func (b *batch) deleted(r *pb.Resource) *pb.Resource {
+	last := proto.CloneOf(r)
+	last.ModifyIndex = b.index
 	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Delete_{Delete: &pb.WatchEvent_Delete{Resource: last}}})
 	return last
 }
 
 func (b *batch) event(ev *pb.WatchEvent) { b.events = append(b.events, ev) }
+
+// markTerminating sets the deletion timestamp of r, unless it has one.
+func (b *batch) markTerminating(r *pb.Resource, at time.Time) {
+	if _, ok := resource.Terminating(r); !ok {
+		b.store(resource.MarkTerminating(r, at), r)
+	}
+}
+
+// deleteOne deletes r alone, and returns the resource in its delete event.
+func (b *batch) deleteOne(r *pb.Resource) *pb.Resource {
+	b.tables.remove(r)
+	b.tables.putDeletion(&deletion{id: r.Id, index: b.index})
+	return b.deleted(r)
+}
+
+// delete deletes r and the resources that it owns, directly or indirectly. When
+// the entry has deleted as many as it may, a tombstone is left for each owner
+// that has more. It returns the resource in r's delete event.
+func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
+	last := b.deleteOne(r)
+	for owners := []*pb.ID{r.Id}; len(owners) > 0; owners = owners[1:] {
+		for _, child := range b.deletable(owners[0].Uid, b.cascade+1) {
+			if b.cascade == 0 {
+				b.putTombstone(owners[0])
+				break
+			}
+			b.cascade--
+			if hasFinalizers(child) {
+				b.markTerminating(child, at)
+				continue
+			}
+			b.deleteOne(child)
+			owners = append(owners, child.Id)
+		}
+	}
+	return last
+}
+
+// deletable returns at most limit resources that the resource with that uid
+// owns. It leaves out resources that already wait for their finalizers. It also
+// leaves out replicas: the primary deletes them, because finalizers there may
+// prevent that.
+func (b *batch) deletable(uid string, limit int) []*pb.Resource {
+	var all []*pb.Resource
+	for r := range b.tables.ownedBy(uid) {
+		if len(all) == limit {
+			break
+		}
+		if _, terminating := resource.Terminating(r); !isReplica(r) && (!terminating || !hasFinalizers(r)) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (b *batch) putTombstone(owner *pb.ID) {
+	t, err := resource.NewTombstone(proto.CloneOf(owner))
+	if err != nil {
+		panic(err) // the id was decoded, so it can be encoded
+	}
+	b.store(t, b.tables.find(t.Id))
+}
+
+// When there are more than maxDeletions, the oldest are dropped until
+// keptDeletions remain. A dropped deletion counts as a write to its whole type,
+// which wakes all blocking queries of that type. So many are dropped at once,
+// and seldom. Both numbers are part of the meaning of a log and must not change.
+const (
+	maxDeletions  = 8192
+	keptDeletions = 4096
+)
+
+// dropDeletions enforces maxDeletions.
+func (b *batch) dropDeletions() {
+	n := b.tables.deletions.Len()
+	if n <= maxDeletions {
+		return
+	}
+	for ; n > keptDeletions; n-- {
+		_, d, _ := b.tables.oldest.Min()
+		b.tables.removeDeletion(idKey(d.id))
+		info := *b.tables.typeInfo(typeKey(d.id.GetType()))
+		info.floor = max(info.floor, d.index)
+		b.tables.putType(&info)
+	}
+}

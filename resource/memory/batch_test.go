@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -76,21 +77,16 @@ func TestApplyAll(t *testing.T) {
 
 func same(t *testing.T, a, b *restored) {
 	t.Helper()
-	if a.index != b.index || a.db.resources.size != b.db.resources.size || a.db.owned.size != b.db.owned.size || a.db.graves.size != b.db.graves.size {
-		t.Fatalf("index %d, %d resources, %d owned, %d graves; want %d, %d, %d, %d", b.index, b.db.resources.size, b.db.owned.size, b.db.graves.size,
-			a.index, a.db.resources.size, a.db.owned.size, a.db.graves.size)
+	if a.index != b.index || a.tables.owned.Len() != b.tables.owned.Len() {
+		t.Fatalf("index %d, %d owned resources; want %d, %d", b.index, b.tables.owned.Len(), a.index, a.tables.owned.Len())
 	}
-	ca, cb := a.db.resources.from(""), b.db.resources.from("")
-	for r, ok := ca.next(); ok; r, ok = ca.next() {
-		if other, _ := cb.next(); !proto.Equal(r.resource(), other.resource()) {
-			t.Errorf("%v, want %v", other.resource(), r.resource())
-		}
+	equal := func(a, b *pb.Resource) bool { return proto.Equal(a, b) }
+	if got, want := b.tables.resources.Values(), a.tables.resources.Values(); !slices.EqualFunc(got, want, equal) {
+		t.Errorf("resources = %v, want %v", got, want)
 	}
-	ga, gb := a.db.ages.from(""), b.db.ages.from("")
-	for g, ok := ga.next(); ok; g, ok = ga.next() {
-		if other, _ := gb.next(); g.index != other.index || !proto.Equal(g.id, other.id) {
-			t.Errorf("grave %v, want %v", other, g)
-		}
+	sameDeletion := func(a, b *deletion) bool { return a.index == b.index && proto.Equal(a.id, b.id) }
+	if got, want := b.tables.oldest.Values(), a.tables.oldest.Values(); !slices.EqualFunc(got, want, sameDeletion) {
+		t.Errorf("deletions = %v, want %v", got, want)
 	}
 }
 

@@ -3,7 +3,6 @@
 package memory
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 	"slices"
@@ -35,14 +34,14 @@ func TestScan(t *testing.T) {
 
 	// The same resource twice: Restore would have one, though the end says two.
 	var twice bytes.Buffer
-	e := &recordWriter{w: bufio.NewWriter(&twice)}
-	e.raw([]byte(snapshotMagic))
-	e.record(recordIndex, []byte{9})
+	e := newRecordWriter(&twice)
+	e.number(recordIndex, 9)
 	r := &pb.Resource{Id: &pb.ID{Type: testType, Name: "a", Uid: "u"}}
-	e.message(recordResource, nil, r)
-	e.message(recordResource, nil, r)
-	e.record(recordEnd, []byte{2})
-	e.w.Flush()
+	e.resource(r)
+	e.resource(r)
+	if _, err := e.end(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("a resource that is there twice: %v", err)
 	}

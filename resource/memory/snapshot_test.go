@@ -3,16 +3,16 @@
 package memory
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 	"strconv"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -151,26 +151,73 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestRestoreMessages: snapshots have resources as protobuf's own encoding makes them, which is what earlier versions wrote.
-func TestRestoreMessages(t *testing.T) {
+// stored returns resources of all forms that a snapshot may contain, by name.
+func stored(t testing.TB) map[string]*pb.Resource {
+	t.Helper()
+	plain := func() *pb.Resource {
+		r := thing(t, "plain")
+		r.Id.Uid, r.Generation, r.Version, r.CreateIndex, r.ModifyIndex = resource.NewUID(), resource.NewGeneration(), "7", 5, 7
+		return r
+	}
+	all := map[string]*pb.Resource{"plain": plain()}
+	with := func(name string, change func(r *pb.Resource)) {
+		r := plain()
+		change(r)
+		all[name] = r
+	}
+	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 999, protowire.VarintType), 1)
+	with("no data", func(r *pb.Resource) { r.Data = nil })
+	with("empty data", func(r *pb.Resource) { r.Data = &anypb.Any{} })
+	with("data without a value", func(r *pb.Resource) { r.Data.Value = nil })
+	with("tenancy", func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Partition: "p", Namespace: "n"} })
+	with("half a tenancy", func(r *pb.Resource) { r.Id.Tenancy = &pb.Tenancy{Namespace: "n"} })
+	with("no tenancy", func(r *pb.Resource) { r.Id.Tenancy = nil })
+	with("own words", func(r *pb.Resource) { r.Id.Uid, r.Generation, r.Version = "u", "g", "v1" })
+	with("nothing optional", func(r *pb.Resource) { r.Generation, r.Version = "", "" })
+	with("small letters", func(r *pb.Resource) { r.Id.Uid = strings.ToLower(r.Id.Uid) })
+	with("above 128 bits", func(r *pb.Resource) { r.Id.Uid = "8" + r.Id.Uid[1:] })
+	with("zero uid", func(r *pb.Resource) { r.Id.Uid, r.Generation = strings.Repeat("0", 26), "7"+strings.Repeat("Z", 25) })
+	with("replica", func(r *pb.Resource) { r.PrimaryModifyIndex = 1 << 60 })
+	with("highest", func(r *pb.Resource) { r.ModifyIndex, r.CreateIndex = 1<<64-1, 1<<64-1 })
+	with("owner", func(r *pb.Resource) { r.Owner = &pb.ID{Type: testType, Name: "o", Uid: "o1"} })
+	with("metadata", func(r *pb.Resource) { r.Metadata = map[string]string{"a": "b", "": ""} })
+	with("status", func(r *pb.Resource) {
+		r.Status = map[string]*pb.Status{"x": {ObservedGeneration: "g", Conditions: []*pb.Condition{{Type: "c"}}}}
+	})
+	with("unknown", func(r *pb.Resource) { r.ProtoReflect().SetUnknown(unknown) })
+	with("unknown in id", func(r *pb.Resource) { r.Id.ProtoReflect().SetUnknown(unknown) })
+	with("unknown in type", func(r *pb.Resource) { r.Id.Type.ProtoReflect().SetUnknown(unknown) })
+	with("unknown in tenancy", func(r *pb.Resource) {
+		r.Id.Tenancy = &pb.Tenancy{Partition: "p", Namespace: "n"}
+		r.Id.Tenancy.ProtoReflect().SetUnknown(unknown)
+	})
+	with("unknown in data", func(r *pb.Resource) { r.Data.ProtoReflect().SetUnknown(unknown) })
+	with("unknown in owner", func(r *pb.Resource) {
+		r.Owner = &pb.ID{Type: testType, Name: "o", Uid: "o1"}
+		r.Owner.ProtoReflect().SetUnknown(unknown)
+	})
+	return all
+}
+
+// TestRestore_AllForms restores resources in protobuf's own encoding, which all
+// versions of wanfed write.
+func TestRestore_AllForms(t *testing.T) {
 	all := stored(t)
 	var in bytes.Buffer
-	e := &recordWriter{w: bufio.NewWriter(&in)}
-	e.raw([]byte(snapshotMagic))
-	e.record(recordIndex, binary.AppendUvarint(nil, 1<<64-1))
-	e.message(recordType, binary.AppendUvarint(nil, 7), testType)
+	e := newRecordWriter(&in)
+	e.number(recordIndex, 1<<64-1)
+	e.message(recordType, 7, testType)
 	n := 0
 	for name, r := range all {
 		r.Id.Name = name
-		e.message(recordResource, nil, r)
+		e.resource(r)
 		n++
-		if n%2 == 0 { // what is there twice counts the second time
-			e.message(recordResource, nil, r)
+		if n%2 == 0 { // the second of two records counts
+			e.resource(r)
 			n++
 		}
 	}
-	e.record(recordEnd, binary.AppendUvarint(nil, uint64(n)))
-	if err := errors.Join(e.err, e.w.Flush()); err != nil {
+	if _, err := e.end(); err != nil {
 		t.Fatal(err)
 	}
 	s := New()

@@ -4,7 +4,9 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,61 +16,65 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// State is the state machine: resources, type indexes and watches. Its methods may be called from any goroutine; Apply and
-// Restore run one at a time.
+// State is the state machine: resources, type indexes and watches. All methods
+// may be called from any goroutine. Apply, ApplyAll and Restore run one at a
+// time.
 type State struct {
-	writeMu sync.Mutex // held by Apply and Restore throughout; taken before mu
-	commons commons    // guarded by writeMu
+	writeMu sync.Mutex // held during Apply and Restore; taken before mu
+	own     *tables    // the writer's; guarded by writeMu
 
-	db     atomic.Pointer[db] // replaced with mu held
-	closed atomic.Bool        // set with mu held
-	epoch  atomic.Uint64      // counts restores; changed with mu held
-	kept   atomic.Int64       // bytes that topics keep for who lags
-	limits limits
+	published atomic.Pointer[tables] // replaced with mu held
+	closed    atomic.Bool            // set with mu held
+	epoch     atomic.Uint64          // number of restores; changed with mu held
+	retained  atomic.Int64           // bytes of events that topics retain for slow watches
+	limits    limits
 
-	snapshots snapshots
-
-	mu    sync.Mutex // held shortly: makes a commit and its events one step
+	mu    sync.Mutex // makes a commit and its events one step; held briefly
 	index uint64     // of the last commit that changed something
-	kinds map[string]*kind
-	moved wakeup // at the next commit, restore or close
+	types map[string]*watchedType
+	moved chan struct{} // closed at the next commit, restore or Close; nil: not waited for
 }
 
 // NewState returns an empty state with index 1.
 func NewState() *State {
-	s := &State{index: 1, kinds: make(map[string]*kind), commons: make(commons), limits: limits{keepEvents, keepBytes, keepTotal}}
-	s.db.Store(new(db))
+	s := &State{
+		own: newTables(), index: 1, types: make(map[string]*watchedType),
+		limits: limits{maxTopicEvents, maxTopicBytes, maxRetained},
+	}
+	s.published.Store(s.own.copy())
 	return s
 }
 
-// Index is the store index of the last Apply that changed something, or of the snapshot restored since.
+// Index is the index of the last Apply that changed something, or of the
+// snapshot that was restored since.
 func (s *State) Index() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index
 }
 
-// Close ends watches and waits with resource.ErrClosed, and makes Apply fail with it. It is idempotent.
+// Close ends watches and waits with resource.ErrClosed, and makes later calls
+// fail with it. It is idempotent.
 func (s *State) Close() {
 	s.mu.Lock()
 	s.closed.Store(true)
-	s.moved.wakeLocked()
-	woken := s.endLocked()
+	s.notifyIndexLocked()
+	ended := s.endTopicsLocked()
 	s.mu.Unlock()
-	wakeAll(woken)
+	wakeAll(ended)
 }
 
-// Read is resource.Backend's eventual Read.
+// Read implements an eventual Read of resource.Backend.
 func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	r := s.db.Load().find(id)
+	r := s.published.Load().find(id)
 	if r == nil {
 		return nil, fmt.Errorf("%s: %w", resource.IDString(id), resource.ErrNotFound)
 	}
-	if uid := id.GetUid(); uid != "" && uid != r.GetId().GetUid() {
-		return nil, fmt.Errorf("%s: %w: it has uid %s, not %s", resource.IDString(id), resource.ErrNotFound, r.GetId().GetUid(), uid)
+	if uid := id.GetUid(); uid != "" && uid != r.Id.Uid {
+		return nil, fmt.Errorf("%s: %w: it has uid %s, not %s", resource.IDString(id), resource.ErrNotFound, r.Id.Uid, uid)
 	}
 	if !sameVersion(id, r.Id) {
 		return nil, &resource.GroupVersionError{Requested: id.GetType(), Stored: r}
@@ -76,7 +82,7 @@ func (s *State) Read(ctx context.Context, id *pb.ID) (*pb.Resource, error) {
 	return r, nil
 }
 
-// List is resource.Backend's eventual List.
+// List implements an eventual List of resource.Backend.
 func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uint64, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, 0, err
@@ -85,15 +91,10 @@ func (s *State) List(ctx context.Context, q resource.Query) ([]*pb.Resource, uin
 	if err != nil {
 		return nil, 0, err
 	}
-	d := s.db.Load()
-	if q.MaxBytes > 0 && sel.exceeds(d, q.MaxBytes) {
-		return nil, 0, resource.TooLargeError(q.MaxBytes)
-	}
-	all, index := sel.list(d)
-	return all, index, nil
+	return sel.list(s.published.Load(), q.MaxBytes)
 }
 
-// ListByOwner is resource.Backend's. The owner's id must have a uid.
+// ListByOwner implements resource.Backend. The owner's id must have a uid.
 func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, err
@@ -101,23 +102,24 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	if owner.GetUid() == "" {
 		return nil, fmt.Errorf("%w owner %s: it has no uid", resource.ErrInvalid, resource.IDString(owner))
 	}
-	return s.db.Load().ownedBy(owner.GetUid()), nil
+	return slices.Collect(s.published.Load().ownedBy(owner.GetUid())), nil
 }
 
-// Apply does all ops, in order, as the write with that store index, which must be above all before. If one fails it does
-// none, returns its error, and the state is as it was. It keeps the resources in ops; the caller must not touch them again.
+// Apply does all ops in order, as the write with that index, which must be above
+// all indexes before it. If an op fails, Apply returns its error and changes
+// nothing. Apply keeps the resources in ops; the caller must not use them again.
 func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 	e := Entry{Index: index, Ops: ops}
 	s.ApplyAll([]*Entry{&e})
 	return e.Resources, e.Err
 }
 
-// ApplyAll does the same for each entry, in order of their indexes, as if it were alone, and sets its result. Readers and watches
-// see all of them at once.
+// ApplyAll applies each entry as Apply does, in order of their indexes, and sets
+// its result. Readers and watches see the effect of all entries at once.
 func (s *State) ApplyAll(entries []*Entry) {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
-	s.applyAll(entries, s.Index())
+	s.applyAllLocked(entries, s.Index())
 }
 
 // applyNext is Apply with the next index.
@@ -126,16 +128,16 @@ func (s *State) applyNext(ops []*pb.Op) ([]*pb.Resource, error) {
 	defer s.writeMu.Unlock()
 	last := s.Index()
 	e := Entry{Index: last + 1, Ops: ops}
-	s.applyAll([]*Entry{&e}, last)
+	s.applyAllLocked([]*Entry{&e}, last)
 	return e.Resources, e.Err
 }
 
-// applyAll needs writeMu. last is the state's index.
-func (s *State) applyAll(entries []*Entry, last uint64) {
-	b := batch{db: *s.db.Load(), owner: new(owner), commons: s.commons}
+// applyAllLocked needs writeMu. Last is the state's index.
+func (s *State) applyAllLocked(entries []*Entry, last uint64) {
+	b := batch{tables: s.own}
 	for _, e := range entries {
 		if e.Index <= last {
-			e.Err = fmt.Errorf("apply with index %d: the state is at %d already", e.Index, last)
+			e.Err = fmt.Errorf("apply entry %d: the state already has index %d", e.Index, last)
 			continue
 		}
 		n := len(b.events)
@@ -145,7 +147,6 @@ func (s *State) applyAll(entries []*Entry, last uint64) {
 	}
 	woken, err := s.commit(&b, last)
 	wakeAll(woken)
-	s.snapshots.changed(len(b.events), s.limits.events)
 	if err != nil {
 		for _, e := range entries {
 			e.Resources, e.Err = nil, err
@@ -153,16 +154,23 @@ func (s *State) applyAll(entries []*Entry, last uint64) {
 	}
 }
 
-// commit makes the batch visible, publishes its events, and returns the items to wake, in one step.
+// commit publishes the batch and its events in one step. It returns the items
+// whose followers are to be woken.
 func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	for _, ev := range b.events {
 		r := resourceOf(ev)
-		x := b.db.typeRow(typeKey(r.Id.Type))
-		if x.index != r.ModifyIndex {
-			b.db.putType(b.owner, &typeIndex{typ: r.Id.Type, index: r.ModifyIndex, floor: x.floor})
+		info := b.tables.typeInfo(typeKey(r.Id.Type))
+		if info.index == r.ModifyIndex {
+			continue
 		}
+		next := *info
+		next.index = r.ModifyIndex
+		if !proto.Equal(next.typ, r.Id.Type) {
+			next.typ = r.Id.Type
+		}
+		b.tables.putType(&next)
 	}
-	b.forget()
+	b.dropDeletions()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
@@ -171,9 +179,9 @@ func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	if len(b.events) == 0 {
 		return nil, nil
 	}
-	s.db.Store(&b.db)
+	s.published.Store(b.tables.copy())
 	s.index = index
-	s.moved.wakeLocked()
+	s.notifyIndexLocked()
 	return s.publishLocked(b.events), nil
 }
 
@@ -187,9 +195,86 @@ func (s *State) usable(ctx context.Context) error {
 	return nil
 }
 
-// withIndex returns a copy of r, which is shared, that has index as ModifyIndex.
-func withIndex(r *pb.Resource, index uint64) *pb.Resource {
-	c := proto.CloneOf(r)
-	c.ModifyIndex = index
-	return c
+// Wait implements resource.Backend.
+func (s *State) Wait(ctx context.Context, q resource.Query, after uint64) error {
+	sel, err := newSelection(q)
+	if err != nil {
+		return err
+	}
+	sel.version = "" // an index covers all versions
+	for {
+		err := s.waitOnce(ctx, sel, after)
+		switch {
+		case errors.Is(err, resource.ErrWatchReset): // the change may be in the restored state
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("wait for %s above index %d: %w", resource.TypeString(q.Type), after, err)
+		default:
+			return err
+		}
+	}
+}
+
+func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error {
+	w, view, err := s.follow(sel)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if view.index > after && sel.changed(view.tables, after) {
+		return nil
+	}
+	for {
+		ev, at, err := w.take()
+		switch {
+		case err != nil:
+			return err
+		case ev != nil && resourceOf(ev).ModifyIndex > after:
+			return nil
+		case ev == nil:
+			if err := w.sleep(ctx, at); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// WaitIndex returns when the state's index is at least index. If ctx ends
+// before, it returns the context's error.
+func (s *State) WaitIndex(ctx context.Context, index uint64) error {
+	for {
+		at, moved, err := s.indexChange(index)
+		if err != nil || moved == nil {
+			return err
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for index %d, at %d: %w", index, at, ctx.Err())
+		}
+	}
+}
+
+// indexChange returns the present index and, if that is below want, a channel
+// that is closed when the index changes.
+func (s *State) indexChange(want uint64) (index uint64, moved <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return s.index, nil, resource.ErrClosed
+	}
+	if s.index >= want {
+		return s.index, nil, nil
+	}
+	if s.moved == nil {
+		s.moved = make(chan struct{})
+	}
+	return s.index, s.moved, nil
+}
+
+// notifyIndexLocked wakes the calls of WaitIndex.
+func (s *State) notifyIndexLocked() {
+	if s.moved != nil {
+		close(s.moved)
+		s.moved = nil
+	}
 }

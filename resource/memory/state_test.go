@@ -3,11 +3,14 @@
 package memory
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -89,5 +92,96 @@ func BenchmarkCommit(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestState_MemoryPerResource bounds the memory of a resource with 256 bytes of
+// data, with its place in the tables.
+func TestState_MemoryPerResource(t *testing.T) {
+	const count, limit = 50_000, 900
+	var s *Store
+	total := allocated(func() {
+		s = New()
+		for i := range count {
+			data := &anypb.Any{TypeUrl: "type.googleapis.com/wanfed.v1.KVEntry", Value: bytes.Repeat([]byte{1}, 259)}
+			r := &pb.Resource{
+				Id:         &pb.ID{Uid: resource.NewUID(), Type: testType, Name: fmt.Sprintf("m01234567/%08d", i)},
+				Generation: resource.NewGeneration(), Data: data,
+			}
+			if _, err := s.Commit(t.Context(), resource.PutOp(r, "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	defer s.Close()
+	if each := total / count; each > limit {
+		t.Errorf("memory of a resource = %d bytes, want at most %d", each, limit)
+	} else {
+		t.Logf("memory of a resource = %d bytes", each)
+	}
+}
+
+// TestList_SharesResources checks that lists share the resources that did not
+// change between them.
+func TestList_SharesResources(t *testing.T) {
+	s := New()
+	defer s.Close()
+	put(t, s, "a", "b")
+	list := func() []*pb.Resource {
+		all, _, err := s.List(t.Context(), resource.Eventual, resource.Query{Type: testType})
+		if err != nil || len(all) != 2 {
+			t.Fatalf("List() = %v, %v, want 2 resources", all, err)
+		}
+		return all
+	}
+	before := list()
+	put(t, s, "b")
+	after := list()
+	if before[0] != after[0] {
+		t.Error("two lists have different copies of an unchanged resource")
+	}
+	if after[1].ModifyIndex <= before[1].ModifyIndex {
+		t.Errorf("index after a write = %d, want more than %d", after[1].ModifyIndex, before[1].ModifyIndex)
+	}
+}
+
+// allocated is what f leaves in memory, in bytes.
+func allocated(f func()) uint64 {
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := live()
+	f()
+	return live() - before
+}
+
+func BenchmarkRead(b *testing.B) {
+	s := New()
+	defer s.Close()
+	put(b, s, "a")
+	id := resource.ID(testType, "a")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Read(b.Context(), resource.Eventual, id); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkList(b *testing.B) {
+	s := New()
+	defer s.Close()
+	for i := range 10000 {
+		put(b, s, fmt.Sprint("n", i))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if all, _, err := s.List(b.Context(), resource.Eventual, resource.Query{Type: testType}); err != nil || len(all) != 10000 {
+			b.Fatal(len(all), err)
+		}
 	}
 }

@@ -11,132 +11,142 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Limits of what is kept for watches that lag, beside the latest commit. A watch that would exceed one is cut off.
+// Limits of the events that are retained for slow watches. The latest commit
+// does not count. A watch that would exceed a limit is cut off.
 const (
-	keepEvents = 8192      // of one topic
-	keepBytes  = 16 << 20  // of one topic
-	keepTotal  = 256 << 20 // of all topics of a state
+	maxTopicEvents = 8192
+	maxTopicBytes  = 16 << 20
+	maxRetained    = 256 << 20 // bytes of all topics of a state
 )
 
-// limits of a state; tests make them small.
+// limits of a state; tests lower them.
 type limits struct{ events, bytes, total int }
 
-// kind is what all versions of a type share. State.mu guards it.
-type kind struct {
+// watchedType is what the topics of all versions of one type have in common.
+// State.mu guards it.
+type watchedType struct {
 	index   uint64            // of the last write, at least 1
-	topics  map[string]*topic // by their key, which is a selection's reads
+	topics  map[string]*topic // by selection.key
 	lengths map[int]int       // how many topics have a key of that length
 }
 
-// topic is the changes to all resources whose keys begin with one key, for those who watch exactly these. It is there only as
-// long as somebody does.
+// topic is the list of changes to all resources whose keys begin with one key.
+// It exists only while a watch or Wait follows it.
 //
-// It is a list that only grows: who follows it stands on an item, sleeps until that has a next one, and steps on. Followers
-// share the items and lock nothing. The topic itself remembers the last item, where new followers begin, and the oldest that a
-// follower stands on; what is between is there for the slowest, and bounded.
+// The list only grows at its end. A follower stands on an item. It sleeps until
+// that item has a successor, and then steps on. Followers share the items and
+// step without a lock. The topic refers to the last item, where new followers
+// begin, and to the oldest item that has a follower. The items between the two
+// are retained for the slowest follower, and limited.
 type topic struct {
 	s     *State
 	key   string
 	users int // guarded by State.mu
 
-	mu            sync.Mutex // taken after State.mu; guards what follows
+	mu            sync.Mutex // taken after State.mu; guards the fields below
 	tail          *item
 	oldest        atomic.Pointer[item] // changed with mu held
 	events, bytes int                  // of the items after oldest
 }
 
-// item is one commit's events in a topic. All but next, readers and asleep is immutable.
+// item holds the events of one commit in a topic. All fields but next and
+// followers are immutable.
 type item struct {
-	events  []*published // in order; none in a topic's first item
-	bytes   int          // about what the events keep alive
-	next    atomic.Pointer[item]
-	ready   chan struct{} // closed when next is set
-	readers atomic.Int64  // who stands here
-	asleep  sleepers      // who of them has others send, and all that there is
+	events    []*pb.WatchEvent // in order; empty in a topic's first item
+	bytes     int              // approximate memory of the events
+	next      atomic.Pointer[item]
+	ready     chan struct{} // closed when next is set
+	followers atomic.Int64
 }
 
-// lost is the next item of a follower that was cut off.
-var lost = new(item)
+// cutOff is the successor of an item whose followers were cut off.
+var cutOff = new(item)
+
+func newItem() *item { return &item{ready: make(chan struct{})} }
 
 func newTopic(s *State, key string) *topic {
-	t := &topic{s: s, key: key, tail: &item{ready: make(chan struct{})}}
+	t := &topic{s: s, key: key, tail: newItem()}
 	t.oldest.Store(t.tail)
 	return t
 }
 
-// join returns the item after which a new follower begins. It needs State.mu, so that the place is that of a state.
+// join returns the item on which a new follower begins. It needs State.mu, so
+// that the item belongs to the present state.
 func (t *topic) join() *item {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.tail.readers.Add(1)
+	t.tail.followers.Add(1)
 	return t.tail
 }
 
 // publish appends a commit and returns the item whose followers are to be woken.
-func (t *topic) publish(it *item) (was *item) {
+func (t *topic) publish(it *item) (previous *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was = t.tail
-	was.next.Store(it)
+	previous = t.tail
+	previous.next.Store(it)
 	t.tail = it
 	t.count(it, 1)
 	t.trimLocked()
-	return was
+	return previous
 }
 
-// end cuts off all followers, and returns the item whose followers are to be woken.
-func (t *topic) end() (was *item) {
+// end cuts off all followers and returns the item whose followers are to be
+// woken.
+func (t *topic) end() (last *item) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.oldest.Load() != t.tail {
-		o := t.oldest.Load()
-		next := o.next.Swap(lost)
+	for o := t.oldest.Load(); o != t.tail; o = t.oldest.Load() {
+		next := o.next.Swap(cutOff)
 		t.count(next, -1)
 		t.oldest.Store(next)
 	}
-	t.tail.next.Store(lost)
+	t.tail.next.Store(cutOff)
 	return t.tail
 }
 
 func (t *topic) count(it *item, n int) {
 	t.events += n * len(it.events)
 	t.bytes += n * it.bytes
-	t.s.kept.Add(int64(n * it.bytes))
+	t.s.retained.Add(int64(n * it.bytes))
 }
 
-// trimLocked lets go of what nobody will read, and cuts off the slowest followers while too much is kept.
+// trimLocked releases the items that have no follower before them. While a limit
+// is exceeded, it also cuts off the slowest followers.
 func (t *topic) trimLocked() {
 	for o := t.oldest.Load(); o != t.tail; o = t.oldest.Load() {
 		next := o.next.Load()
-		if o.readers.Load() > 0 {
-			if next == t.tail || !t.over() {
+		if o.followers.Load() > 0 {
+			if next == t.tail || !t.exceedsLimit() {
 				return
 			}
-			o.next.Store(lost) // before oldest moves: see step
+			o.next.Store(cutOff) // before oldest changes: see step
 		}
 		t.count(next, -1)
 		t.oldest.Store(next)
 	}
 }
 
-func (t *topic) over() bool {
+func (t *topic) exceedsLimit() bool {
 	l := &t.s.limits
-	return t.events > l.events || t.bytes > l.bytes || t.s.kept.Load() > int64(l.total)
+	return t.events > l.events || t.bytes > l.bytes || t.s.retained.Load() > int64(l.total)
 }
 
-// step moves a follower to the next item: nil if there is none yet, lost if it was cut off. In the latter case it
-// stands nowhere.
+// step moves a follower to the next item. It returns nil if there is none yet.
+// It returns cutOff if the follower was cut off; the follower then stands on no
+// item.
 func (t *topic) step(at *item) *item {
 	next := at.next.Load()
 	if next == nil {
 		return nil
 	}
-	if next != lost {
-		next.readers.Add(1)
-		// Cut off between the two, it would stand on an item that the topic may have let go of, and keep all after it.
-		if at.next.Load() == lost {
-			next.readers.Add(-1)
-			next = lost
+	if next != cutOff {
+		next.followers.Add(1)
+		// A follower that was cut off between the two loads must not stay on
+		// next: the topic may have released that item.
+		if at.next.Load() == cutOff {
+			next.followers.Add(-1)
+			next = cutOff
 		}
 	}
 	t.stepOff(at)
@@ -145,60 +155,30 @@ func (t *topic) step(at *item) *item {
 
 // stepOff takes a follower off its item.
 func (t *topic) stepOff(at *item) {
-	if at.readers.Add(-1) == 0 && t.oldest.Load() == at {
+	if at.followers.Add(-1) == 0 && t.oldest.Load() == at {
 		t.mu.Lock()
 		t.trimLocked()
 		t.mu.Unlock()
 	}
 }
 
-// published is one event that watches share.
-type published struct {
-	*pb.WatchEvent
-	shared  bool
-	encoded atomic.Pointer[pb.WatchEvent]
+// maxInlineWakes is how many followers the writer wakes itself. Waking many
+// takes milliseconds, so another goroutine does it.
+const maxInlineWakes = 16
+
+func wakeAll(items []*item) {
+	for _, it := range items {
+		if it.followers.Load() > maxInlineWakes {
+			go close(it.ready)
+		} else {
+			close(it.ready)
+		}
+	}
 }
 
-// raw returns what is encoded as the event is, if there is a point: all of it is in unknown fields, which are only copied.
-func (p *published) raw() *pb.WatchEvent {
-	if !p.shared {
-		return p.WatchEvent
-	}
-	if ev := p.encoded.Load(); ev != nil {
-		return ev
-	}
-	b, err := proto.Marshal(p.WatchEvent)
-	if err != nil {
-		return p.WatchEvent // for the sender to fail with
-	}
-	ev := new(pb.WatchEvent)
-	ev.ProtoReflect().SetUnknown(b)
-	if !p.encoded.CompareAndSwap(nil, ev) {
-		return p.encoded.Load() // another's, made at the same time: one is kept
-	}
-	return ev
-}
-
-// wakeInline is how many sleepers a writer wakes itself.
-const wakeInline = 16
-
-// wake wakes those who sleep at an item that has a next one. It takes the writer no longer if they are many.
-func (it *item) wake() {
-	if it.readers.Load() > wakeInline {
-		go it.rouse()
-		return
-	}
-	it.rouse()
-}
-
-func (it *item) rouse() {
-	close(it.ready)
-	it.deliver()
-}
-
-// topicLocked returns the topic of a key, which it makes if need be, with one more user.
-func (s *State) topicLocked(typ, key string) *topic {
-	k := s.kindLocked(typ)
+// joinTopicLocked returns the topic with that key, with one more user.
+func (s *State) joinTopicLocked(typ, key string) *topic {
+	k := s.watchedTypeLocked(typ)
 	t := k.topics[key]
 	if t == nil {
 		if k.topics == nil {
@@ -212,10 +192,10 @@ func (s *State) topicLocked(typ, key string) *topic {
 	return t
 }
 
-// leaveLocked undoes topicLocked.
-func (s *State) leaveLocked(typ string, t *topic) {
+// leaveTopicLocked undoes joinTopicLocked.
+func (s *State) leaveTopicLocked(typ string, t *topic) {
 	t.users--
-	if k := s.kindLocked(typ); t.users == 0 && k.topics[t.key] == t {
+	if k := s.watchedTypeLocked(typ); t.users == 0 && k.topics[t.key] == t {
 		delete(k.topics, t.key)
 		if k.lengths[len(t.key)]--; k.lengths[len(t.key)] == 0 {
 			delete(k.lengths, len(t.key))
@@ -223,43 +203,41 @@ func (s *State) leaveLocked(typ string, t *topic) {
 	}
 }
 
-func (s *State) kindLocked(typ string) *kind {
-	k := s.kinds[typ]
+func (s *State) watchedTypeLocked(typ string) *watchedType {
+	k := s.types[typ]
 	if k == nil {
-		k = &kind{index: 1}
-		s.kinds[typ] = k
+		k = &watchedType{index: 1}
+		s.types[typ] = k
 	}
 	return k
 }
 
-// publishLocked hands events to the topics that they are in, and returns the items to wake.
+// publishLocked appends events to their topics and returns the items whose
+// followers are to be woken.
 func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	items := make(map[*topic]*item, 1)
 	for _, ev := range events {
 		r := resourceOf(ev)
-		k := s.kindLocked(typeKey(r.Id.Type))
+		k := s.watchedTypeLocked(typeKey(r.Id.Type))
 		k.index = r.ModifyIndex
 		if len(k.topics) == 0 {
 			continue
 		}
-		key, size, p := idKey(r.Id), 0, &published{WatchEvent: ev, shared: true}
+		key, size := idKey(r.Id), 0
 		for n := range k.lengths {
-			if n > len(key) {
+			if n > len(key) || k.topics[key[:n]] == nil {
 				continue
 			}
 			t := k.topics[key[:n]]
-			if t == nil {
-				continue
-			}
 			it := items[t]
 			if it == nil {
-				it = &item{ready: make(chan struct{})}
+				it = newItem()
 				items[t] = it
 			}
 			if size == 0 {
-				size = 2*proto.Size(ev) + overhead
+				size = 2*proto.Size(ev) + eventOverhead
 			}
-			it.events = append(it.events, p)
+			it.events = append(it.events, ev)
 			it.bytes += size
 		}
 	}
@@ -269,12 +247,14 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	return woken
 }
 
-// overhead is about what an event and its resource take in memory beside twice what they take encoded.
-const overhead = 512
+// eventOverhead is about what an event takes in memory in addition to twice its
+// encoded size.
+const eventOverhead = 512
 
-// endLocked cuts off every follower, and returns the items to wake.
-func (s *State) endLocked() (woken []*item) {
-	for _, k := range s.kinds {
+// endTopicsLocked cuts off all followers and returns the items whose followers
+// are to be woken.
+func (s *State) endTopicsLocked() (woken []*item) {
+	for _, k := range s.types {
 		for _, t := range k.topics {
 			woken = append(woken, t.end())
 		}
@@ -283,13 +263,8 @@ func (s *State) endLocked() (woken []*item) {
 	return woken
 }
 
-func wakeAll(items []*item) {
-	for _, it := range items {
-		it.wake()
-	}
-}
-
-// resourceOf is what an event tells of, with the index of the write that it tells of.
+// resourceOf returns the resource of an event, with the index of the change as
+// ModifyIndex.
 func resourceOf(ev *pb.WatchEvent) *pb.Resource {
 	if d := ev.GetDelete(); d != nil {
 		return d.GetResource()

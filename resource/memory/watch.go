@@ -4,60 +4,80 @@ package memory
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/tidwall/btree"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// watch is one subscription: a snapshot that is read as it is asked for, and a follower of a topic.
+// A watch keeps the tables of its snapshot alive until it has read the snapshot
+// to the end. It is cut off if it reads nothing for stallTimeout and the state's
+// index has grown by more than maxTopicEvents since its last read. While little
+// changes, the old tables cost little memory.
+const stallTimeout = 10 * time.Second
+
+// watch is one subscription: a snapshot, which is read on demand, and then the
+// changes of a topic.
 type watch struct {
 	s     *State
-	t     *topic
+	topic *topic
 	sel   selection
 	epoch uint64 // of the state
 
-	mu   sync.Mutex // never held while it waits
-	rest *cursor[row]
-	read int   // resources of rest
-	at   *item // where it stands
-	pos  int   // of the next event of at
-	err  error // what Next returns from now on; it stands nowhere then
+	mu       sync.Mutex      // never held while waiting
+	snapshot *snapshotReader // nil: read to the end
+	at       *item           // where the watch stands in the topic
+	pos      int             // of the next event of at
+	err      error           // if set, Next returns it and the watch stands on no item
 
-	seen   int       // what read was
-	seenAt time.Time // at the last look that found that it had changed
-
-	donec  chan struct{} // closed by Close
-	pushed *push         // what Push works with
+	donec chan struct{} // closed by Close
 }
 
-var _ resource.PushedWatch = (*watch)(nil)
+// snapshotReader reads the resources of a watch's snapshot. watch.mu guards it.
+type snapshotReader struct {
+	next  btree.MapIter[string, *pb.Resource] // at the next resource
+	more  bool                                // next is at a resource
+	reads int
 
-var endOfSnapshot = &pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}}
+	timer        *time.Timer // runs checkStalled
+	progress     int         // the value of reads when it last had changed
+	progressedAt uint64      // the index of the state then
+}
 
-// Watch is resource.Backend's.
-func (s *State) Watch(q resource.Query) (resource.PushedWatch, error) {
+var endOfSnapshot = &pb.WatchEvent{
+	Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}},
+}
+
+// Watch implements resource.Backend.
+func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 	sel, err := newSelection(q)
 	if err != nil {
 		return nil, err
 	}
-	w, v, err := s.follow(sel)
+	w, view, err := s.follow(sel)
 	if err != nil {
 		return nil, err
 	}
-	w.rest = sel.rows(v.db)
-	s.snapshots.add(w)
+	r := &snapshotReader{next: view.tables.resources.Iter(), progressedAt: s.Index()}
+	r.more = r.next.Seek(sel.key)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.snapshot = r
+	r.timer = time.AfterFunc(stallTimeout, w.checkStalled)
 	return w, nil
 }
 
-// view is the state at the moment a watch began.
+// view is the state at the moment when a watch began.
 type view struct {
-	db    *db
-	index uint64 // of the type
+	tables *tables
+	index  uint64 // of the type
 }
 
-// follow begins a watch without its snapshot.
+// follow begins a watch without a snapshot.
 func (s *State) follow(sel selection) (*watch, view, error) {
 	w := &watch{s: s, sel: sel, donec: make(chan struct{})}
 	s.mu.Lock()
@@ -65,21 +85,18 @@ func (s *State) follow(sel selection) (*watch, view, error) {
 	if s.closed.Load() {
 		return nil, view{}, resource.ErrClosed
 	}
-	w.t, w.epoch = s.topicLocked(sel.typ, sel.reads), s.epoch.Load()
-	w.at = w.t.join()
+	w.topic, w.epoch = s.joinTopicLocked(sel.typ, sel.key), s.epoch.Load()
+	w.at = w.topic.join()
 	w.pos = len(w.at.events)
-	return w, view{s.db.Load(), s.kinds[sel.typ].index}, nil
+	return w, view{s.published.Load(), s.types[sel.typ].index}, nil
 }
 
-// Next is resource.Watch's.
+// Next implements resource.Watch.
 func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	for {
-		p, at, err := w.take()
-		switch {
-		case err != nil:
-			return nil, err
-		case p != nil:
-			return p.WatchEvent, nil
+		ev, at, err := w.take()
+		if ev != nil || err != nil {
+			return ev, err
 		}
 		if err := w.sleep(ctx, at); err != nil {
 			return nil, err
@@ -87,6 +104,7 @@ func (w *watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	}
 }
 
+// sleep returns when at has a successor, or when the watch or ctx has ended.
 func (w *watch) sleep(ctx context.Context, at *item) error {
 	select {
 	case <-at.ready:
@@ -97,8 +115,9 @@ func (w *watch) sleep(ctx context.Context, at *item) error {
 	return nil
 }
 
-// take returns the next event, or the item after which there will be one.
-func (w *watch) take() (p *published, at *item, err error) {
+// take returns the next event. If there is none, it returns the item whose
+// successor will have it.
+func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -106,24 +125,24 @@ func (w *watch) take() (p *published, at *item, err error) {
 		return nil, nil, w.err
 	case w.s.closed.Load():
 		return nil, nil, w.failLocked(resource.ErrClosed)
-	case w.epoch != w.s.epoch.Load(), w.at.next.Load() == lost:
+	case w.epoch != w.s.epoch.Load(), w.at.next.Load() == cutOff:
 		return nil, nil, w.failLocked(resource.ErrWatchReset)
 	}
-	if w.rest != nil {
-		return w.snapshotLocked(), nil, nil
+	if w.snapshot != nil {
+		return w.takeSnapshotLocked(), nil, nil
 	}
 	for {
 		for w.pos < len(w.at.events) {
-			p := w.at.events[w.pos]
+			ev := w.at.events[w.pos]
 			w.pos++
-			if w.sel.matches(resourceOf(p.WatchEvent).GetId()) {
-				return p, nil, nil
+			if w.sel.matches(resourceOf(ev).Id) {
+				return ev, nil, nil
 			}
 		}
-		switch next := w.t.step(w.at); next {
+		switch next := w.topic.step(w.at); next {
 		case nil:
 			return nil, w.at, nil
-		case lost:
+		case cutOff:
 			w.at = nil
 			return nil, nil, w.failLocked(resource.ErrWatchReset)
 		default:
@@ -132,54 +151,77 @@ func (w *watch) take() (p *published, at *item, err error) {
 	}
 }
 
-// snapshotLocked returns what comes next of the snapshot, and at last its end.
-func (w *watch) snapshotLocked() *published {
-	for stored, ok := w.rest.next(); ok; stored, ok = w.rest.next() {
-		if w.sel.ofVersion(stored.c.typ) && w.sel.coversRow(stored) {
-			w.read++
-			return &published{WatchEvent: &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: stored.resource()}}}}
+// takeSnapshotLocked returns the next event of the snapshot. The last one is
+// endOfSnapshot.
+func (w *watch) takeSnapshotLocked() *pb.WatchEvent {
+	s := w.snapshot
+	for s.more && strings.HasPrefix(s.next.Key(), w.sel.key) {
+		r := s.next.Value()
+		s.more = s.next.Next()
+		if w.sel.matches(r.Id) {
+			s.reads++
+			return &pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}}
 		}
 	}
-	w.rest = nil
-	w.s.snapshots.remove(w)
-	return &published{WatchEvent: endOfSnapshot}
+	w.endSnapshotLocked()
+	return endOfSnapshot
 }
 
-// failLocked ends the watch, and lets go of all that it keeps alive.
+// endSnapshotLocked releases the tables of the snapshot.
+func (w *watch) endSnapshotLocked() {
+	if w.snapshot != nil {
+		w.snapshot.timer.Stop()
+		w.snapshot = nil
+	}
+}
+
+// checkStalled enforces stallTimeout. It also releases the snapshot of a watch
+// that its topic has cut off.
+func (w *watch) checkStalled() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.snapshot
+	if s == nil {
+		return
+	}
+	index := w.s.Index()
+	if s.reads != s.progress {
+		s.progress, s.progressedAt = s.reads, index
+	}
+	if w.at.next.Load() == cutOff || index > s.progressedAt+uint64(w.s.limits.events) {
+		_ = w.failLocked(resource.ErrWatchReset) // the next call of Next returns it
+		return
+	}
+	s.timer.Reset(stallTimeout)
+}
+
+// failLocked ends the watch and releases everything that it keeps alive.
 func (w *watch) failLocked(err error) error {
 	if w.err != nil {
 		return w.err
 	}
-	w.err, w.rest = err, nil
-	w.s.snapshots.remove(w)
+	w.err = err
+	w.endSnapshotLocked()
 	if w.at != nil {
-		w.t.stepOff(w.at)
+		w.topic.stepOff(w.at)
 		w.at = nil
 	}
 	w.s.mu.Lock()
-	w.s.leaveLocked(w.sel.typ, w.t)
+	w.s.leaveTopicLocked(w.sel.typ, w.topic)
 	w.s.mu.Unlock()
 	return err
 }
 
-// Close may be called while Next or Push waits.
+// Close implements resource.Watch. It ends a call of Next that waits.
 func (w *watch) Close() {
-	if p := w.close(); p != nil {
-		p.end()
-	}
-}
-
-// close returns what sleeps perhaps, and is to end.
-func (w *watch) close() *push {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
 	case <-w.donec:
-		return nil
+		return
 	default:
 		close(w.donec)
 	}
-	w.failLocked(resource.ErrClosed)
+	_ = w.failLocked(resource.ErrClosed)
 	w.err = resource.ErrClosed
-	return w.pushed
 }

@@ -72,7 +72,7 @@ func TestSlowWatch(t *testing.T) {
 		if _, err := drain(t, quick); err != nil {
 			t.Fatalf("the watch that keeps up: %v", err)
 		}
-		if n := slow.t.events; n > 10 {
+		if n := slow.topic.events; n > 10 {
 			t.Fatalf("%d events are kept", n)
 		}
 	}
@@ -115,14 +115,14 @@ func TestNothingKept(t *testing.T) {
 	if n, err := drain(t, a); n != 2 || err != nil {
 		t.Errorf("%d events, %v", n, err)
 	}
-	if a.t != b.t || a.t.events != 2 || s.state.kept.Load() == 0 {
-		t.Errorf("%d events of %d bytes kept for the watch that lags, want 2", a.t.events, s.state.kept.Load())
+	if a.topic != b.topic || a.topic.events != 2 || s.state.retained.Load() == 0 {
+		t.Errorf("%d events of %d bytes kept for the watch that lags, want 2", a.topic.events, s.state.retained.Load())
 	}
 	a.Close()
 	a.Close()
 	b.Close()
-	if k := s.state.kinds[a.sel.typ]; b.t.events != 0 || b.t.bytes != 0 || s.state.kept.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
-		t.Errorf("without watches %d events of %d bytes are kept, and the type has %+v", b.t.events, s.state.kept.Load(), k)
+	if k := s.state.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.state.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
+		t.Errorf("without watches %d events of %d bytes are kept, and the type has %+v", b.topic.events, s.state.retained.Load(), k)
 	}
 	put(t, s, "z")
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
@@ -150,14 +150,14 @@ func TestKeptBytes(t *testing.T) {
 				if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
 					t.Fatal(err)
 				}
-				if n := s.state.kept.Load(); n > 40_000+11_000 {
+				if n := s.state.retained.Load(); n > 40_000+11_000 {
 					t.Fatalf("%d bytes kept after %d writes", n, i+1)
 				}
 			}
 			if _, err := drain(t, slow); !errors.Is(err, resource.ErrWatchReset) {
 				t.Errorf("the slow watch: %v, want ErrWatchReset", err)
 			}
-			if n := s.state.kept.Load(); n != 0 {
+			if n := s.state.retained.Load(); n != 0 {
 				t.Errorf("%d bytes kept for nobody", n)
 			}
 		})
@@ -215,7 +215,7 @@ func TestFollowersRace(t *testing.T) {
 				}
 				last, begun := uint64(0), false
 				for {
-					p, at, err := w.(*watch).take()
+					ev, at, err := w.(*watch).take()
 					if errors.Is(err, resource.ErrWatchReset) {
 						resets++
 						break
@@ -223,10 +223,6 @@ func TestFollowersRace(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 						return
-					}
-					var ev *pb.WatchEvent
-					if p != nil {
-						ev = p.WatchEvent
 					}
 					if ev == endOfSnapshot {
 						begun = true
@@ -263,7 +259,7 @@ func TestFollowersRace(t *testing.T) {
 	writers.Wait()
 	close(stop)
 	followers.Wait()
-	if n := s.state.kept.Load(); n != 0 {
+	if n := s.state.retained.Load(); n != 0 {
 		t.Errorf("%d bytes kept for nobody", n)
 	}
 }

@@ -92,7 +92,7 @@ func TestArchive(t *testing.T) {
 		{"longer", append(bytes.Clone(whole), 'x'), "something follows"},
 		{"data damaged", change(whole, len(whole)-1, whole[len(whole)-1]^1), "it is damaged: the data's SHA-256"},
 		{"data damaged within", change(whole, HeaderSize+40, whole[HeaderSize+40]^1), "it is damaged: the data's SHA-256"},
-		{"garbage with a sum", append(mustHeader(t, manifestOf(3, 1, garbage)), garbage...), "no snapshot, or one of a newer version"},
+		{"garbage with a sum", append(mustHeader(t, manifestOf(3, 1, garbage)), garbage...), "it is not a snapshot, or a newer version of wanfed wrote it"},
 		{"another index", append(mustHeader(t, other), data...), "not " + fmt.Sprint(other.Index) + " as its manifest says"},
 	} {
 		_, _, err := ReadArchive(bytes.NewReader(tt.file))

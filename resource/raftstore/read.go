@@ -47,18 +47,13 @@ func (s *Store) Watch(q resource.Query) (resource.Watch, error) {
 }
 
 type watch struct {
-	resource.PushedWatch
+	resource.Watch
 	s *Store
 }
 
 func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
-	ev, err := w.PushedWatch.Next(ctx)
+	ev, err := w.Watch.Next(ctx)
 	return ev, w.s.because(err)
-}
-
-// Push is resource.PushedWatch's.
-func (w watch) Push(ctx context.Context, send func(*pb.WatchEvent) error) error {
-	return w.s.because(w.PushedWatch.Push(ctx, send))
 }
 
 // Wait is resource.Backend's: for what this server has applied.

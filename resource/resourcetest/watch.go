@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"sync"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
@@ -146,13 +144,9 @@ func testWatchConcurrent(e *env) {
 			}
 		})
 	}
-	for n := range watches {
-		follow := e.countUp
-		if n%2 == 1 {
-			follow = e.countUpPushed
-		}
+	for range watches {
 		wg.Go(func() {
-			if err := follow(writers, each); err != nil {
+			if err := e.countUp(writers, each); err != nil {
 				e.Error(err)
 			}
 		})
@@ -177,40 +171,6 @@ func (e *env) countUp(writers, last int) error {
 			return err
 		}
 	}
-}
-
-// countUpPushed is countUp with Push, where there is one.
-func (e *env) countUpPushed(writers, last int) error {
-	w, err := e.b.Watch(resource.Query{Type: e.typ})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	p, ok := w.(resource.PushedWatch)
-	if !ok {
-		return nil
-	}
-	c := counter{e: e, writers: writers, last: last, at: map[string]int{}}
-	counted := errors.New("counted")
-	err = p.Push(e.ctx, func(ev *pb.WatchEvent) error {
-		b, err := proto.Marshal(ev)
-		if err != nil {
-			return err
-		}
-		got := new(pb.WatchEvent) // what who receives it would see
-		if err := proto.Unmarshal(b, got); err != nil {
-			return err
-		}
-		done, err := c.count(got)
-		if done {
-			return counted
-		}
-		return err
-	})
-	if errors.Is(err, counted) {
-		return nil
-	}
-	return err
 }
 
 // counter checks the events of one watch.

@@ -42,7 +42,7 @@ func TestForget(t *testing.T) {
 		t.Fatalf("deleted at %d, which is not after %d", first, kept)
 	}
 	moved, last := 0, kept
-	for n := 0; n < maxGraves+1024; n += 512 {
+	for n := 0; n < maxDeletions+1024; n += 512 {
 		var names []string
 		for i := range 512 {
 			names = append(names, fmt.Sprintf("n%d", n+i))
@@ -57,8 +57,8 @@ func TestForget(t *testing.T) {
 	if moved != 1 {
 		t.Errorf("the index of what did not change moved %d times, want 1", moved)
 	}
-	if d := s.state.db.Load(); d.graves.size > maxGraves || d.ages.size != d.graves.size {
-		t.Errorf("%d graves, %d by age", d.graves.size, d.ages.size)
+	if d := s.state.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
+		t.Errorf("%d deletions, %d by age, want the same and at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
 	}
 	if now := s.indexOf(t, resource.Query{Name: "first"}); now < first || now != last {
 		t.Errorf("the index of what is forgotten is %d, after %d; the type's least is %d", now, first, last)
@@ -70,7 +70,7 @@ func TestForget(t *testing.T) {
 	if err := restored.Restore(bytes.NewReader(snapshotOf(t, s))); err != nil {
 		t.Fatal(err)
 	}
-	for _, q := range []resource.Query{{Name: "kept"}, {Name: "first"}, {Prefix: "n1"}, {Name: fmt.Sprintf("n%d", maxGraves)}} {
+	for _, q := range []resource.Query{{Name: "kept"}, {Name: "first"}, {Prefix: "n1"}, {Name: fmt.Sprintf("n%d", maxDeletions)}} {
 		want := s.indexOf(t, q)
 		q.Type = testType
 		if _, got, err := restored.List(t.Context(), q); err != nil || got != want {

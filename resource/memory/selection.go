@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// selection is a resource.Query in terms of keys.
+type selection struct {
+	typ     string      // typeKey
+	version string      // group version; empty: any
+	tenancy *pb.Tenancy // complete; its parts may be wildcards
+	name    string      // empty: any
+	prefix  string      // of the name
+	key     string      // the longest common prefix of the selected keys
+}
+
+func newSelection(q resource.Query) (selection, error) {
+	for _, part := range []string{q.Type.GetGroup(), q.Type.GetKind()} {
+		if part == "" || strings.IndexByte(part, 0) >= 0 {
+			return selection{}, fmt.Errorf("%w type %q: group and kind are required and must not contain NUL",
+				resource.ErrInvalid, resource.TypeString(q.Type))
+		}
+	}
+	if q.Name != "" && q.Prefix != "" {
+		return selection{}, fmt.Errorf("%w query: it has both a name and a name prefix; remove one", resource.ErrInvalid)
+	}
+	s := selection{
+		typ: typeKey(q.Type), version: q.Type.GetGroupVersion(), tenancy: resource.FillTenancy(q.Tenancy),
+		name: q.Name, prefix: q.Prefix,
+	}
+	s.key = s.typ
+	if s.tenancy.Partition != resource.Wildcard {
+		s.key += endKey(s.tenancy.Partition)
+		if s.tenancy.Namespace != resource.Wildcard {
+			s.key += endKey(s.tenancy.Namespace) + endKey(q.Name) + q.Prefix
+		}
+	}
+	return s, nil
+}
+
+// matches reports whether a resource of the selection's type is selected.
+func (s selection) matches(id *pb.ID) bool { return s.matchesVersion(id) && s.covers(id) }
+
+func (s selection) matchesVersion(id *pb.ID) bool {
+	return s.version == "" || s.version == id.GetType().GetGroupVersion()
+}
+
+// covers is matches without the group version.
+func (s selection) covers(id *pb.ID) bool {
+	t := resource.FillTenancy(id.GetTenancy())
+	return (s.tenancy.Partition == resource.Wildcard || s.tenancy.Partition == t.Partition) &&
+		(s.tenancy.Namespace == resource.Wildcard || s.tenancy.Namespace == t.Namespace) &&
+		(s.name == "" || s.name == id.GetName()) && strings.HasPrefix(id.GetName(), s.prefix)
+}
+
+// coversType reports whether every resource of the type is selected, apart from
+// the group version.
+func (s selection) coversType() bool {
+	return s.tenancy.Partition == resource.Wildcard && s.tenancy.Namespace == resource.Wildcard &&
+		s.name == "" && s.prefix == ""
+}
+
+// covered returns the resources that covers accepts, in order of tenancy and
+// name.
+func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
+	return func(yield func(*pb.Resource) bool) {
+		for r := range withPrefix(t.resources, s.key) {
+			if s.covers(r.Id) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// list returns the selected resources, in order of tenancy and name, and the
+// index of the query. If maxBytes is not 0, it fails with resource.ErrTooLarge
+// for resources that have more bytes in encoded form.
+func (s selection) list(t *tables, maxBytes int) ([]*pb.Resource, uint64, error) {
+	var all []*pb.Resource
+	index, size := s.leastIndex(t), 0
+	for r := range s.covered(t) {
+		index = max(index, r.ModifyIndex)
+		if !s.matchesVersion(r.Id) {
+			continue
+		}
+		if maxBytes > 0 {
+			if size += proto.Size(r); size > maxBytes {
+				return nil, 0, resource.TooLargeError(maxBytes)
+			}
+		}
+		all = append(all, r)
+	}
+	return all, index, nil
+}
+
+// changed reports whether the index of the query is above after.
+func (s selection) changed(t *tables, after uint64) bool {
+	if s.leastIndex(t) > after {
+		return true
+	}
+	for r := range s.covered(t) {
+		if r.ModifyIndex > after {
+			return true
+		}
+	}
+	return false
+}
+
+// leastIndex is the index that the query would have if it selected nothing: that
+// of the last deletion.
+func (s selection) leastIndex(t *tables) uint64 {
+	info := t.typeInfo(s.typ)
+	if s.coversType() {
+		return info.index
+	}
+	index := info.floor
+	for d := range withPrefix(t.deletions, s.key) {
+		if d.index > index && s.covers(d.id) {
+			index = d.index
+		}
+	}
+	return index
+}

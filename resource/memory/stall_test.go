@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"errors"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+var otherType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Other"}
+
+// changeOther makes n commits that no watch of testType follows.
+func changeOther(t *testing.T, s *Store, n int) {
+	t.Helper()
+	r, err := resource.New(otherType, "x", &pb.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		if _, err := s.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func next(t *testing.T, w *watch) {
+	t.Helper()
+	if _, err := w.Next(t.Context()); err != nil {
+		t.Errorf("Next() = %v, want an event", err)
+	}
+}
+
+func hasSnapshot(w *watch) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.snapshot != nil
+}
+
+// newStallStore returns a store of 100 resources in which a watch may miss
+// limit changes while it reads its snapshot.
+func newStallStore(t *testing.T, limit int) *Store {
+	t.Helper()
+	s := New()
+	t.Cleanup(func() { s.Close() })
+	s.state.limits.events = limit
+	for n := range 100 {
+		put(t, s, "n"+strconv.Itoa(n))
+	}
+	return s
+}
+
+// TestWatch_StalledSnapshot checks that a watch that stops reading its snapshot
+// is cut off when much has changed. It then keeps nothing alive, even if Next is
+// not called again. A watch that reads on is not cut off.
+func TestWatch_StalledSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 20
+		s := newStallStore(t, limit)
+		replaced, err := s.Read(t.Context(), resource.Eventual, resource.ID(testType, "n50"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := weak.Make(replaced)
+		replaced = nil
+		stalled, reading := open(t, s), open(t, s)
+		put(t, s, "n50") // only the snapshots have the old resource now
+		next(t, stalled)
+		next(t, reading)
+		changeOther(t, s, limit)
+		time.Sleep(stallTimeout + time.Second)
+		if !hasSnapshot(stalled) || !hasSnapshot(reading) {
+			t.Error("a watch was cut off within stallTimeout of its last read")
+		}
+		next(t, reading)
+		changeOther(t, s, limit+1)
+		time.Sleep(stallTimeout)
+		if hasSnapshot(stalled) || !hasSnapshot(reading) {
+			t.Errorf("stalled watch has a snapshot: %t, reading watch: %t; want false, true", hasSnapshot(stalled), hasSnapshot(reading))
+		}
+		if _, err := stalled.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
+			t.Errorf("Next() of the stalled watch = %v, want ErrWatchReset", err)
+		}
+		if n, err := drain(t, reading); n != 98+1+2 || err != nil {
+			t.Errorf("the reading watch has %d more events, %v; want 101", n, err)
+		}
+		runtime.GC()
+		if old.Value() != nil {
+			t.Error("the replaced resource is still in memory")
+		}
+		runtime.KeepAlive(stalled)
+	})
+}
+
+// TestWatch_StalledWithoutChanges checks that time alone does not cut off a watch.
+func TestWatch_StalledWithoutChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 20
+		s := newStallStore(t, limit)
+		w := open(t, s)
+		time.Sleep(time.Hour)
+		changeOther(t, s, limit)
+		time.Sleep(time.Hour)
+		if n, err := drain(t, w); n != 101 || err != nil {
+			t.Errorf("watch has %d events, %v; want 101", n, err)
+		}
+	})
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package memory
+
+import (
+	"encoding/binary"
+	"iter"
+	"strings"
+
+	"github.com/tidwall/btree"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// table is an ordered map from keys to values. A copy takes constant time and
+// shares its nodes with the original until one of them is changed.
+type table[V any] = btree.Map[string, V]
+
+// tables hold everything that is stored. The writer changes one set of tables
+// and publishes a copy of it after each commit. A published set never changes.
+// The messages in all tables are immutable.
+type tables struct {
+	resources *table[*pb.Resource] // by idKey
+	owned     *table[*pb.Resource] // by the owner's uid and idKey
+	types     *table[*typeInfo]    // by typeKey
+	deletions *table[*deletion]    // by idKey
+	oldest    *table[*deletion]    // the same deletions by ageKey
+}
+
+// typeInfo describes all versions of one type. It is immutable.
+type typeInfo struct {
+	typ   *pb.Type // the version that was written last
+	url   string   // of the data that was written last
+	index uint64   // of the last write or deletion
+	floor uint64   // the least index that any query of the type has
+}
+
+// deletion is the record of a deleted resource. It keeps the index of a query
+// for that name from falling.
+type deletion struct {
+	id    *pb.ID
+	index uint64
+}
+
+func newTables() *tables {
+	return &tables{
+		resources: new(table[*pb.Resource]), owned: new(table[*pb.Resource]),
+		types: new(table[*typeInfo]), deletions: new(table[*deletion]), oldest: new(table[*deletion]),
+	}
+}
+
+// copy returns a set of tables with the same content. Only the owner of t may
+// call it, because it marks t's nodes as shared.
+func (t *tables) copy() *tables {
+	return &tables{t.resources.Copy(), t.owned.Copy(), t.types.Copy(), t.deletions.Copy(), t.oldest.Copy()}
+}
+
+// withPrefix returns the values whose keys begin with prefix, in key order.
+func withPrefix[V any](t *table[V], prefix string) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		t.Ascend(prefix, func(key string, v V) bool { return strings.HasPrefix(key, prefix) && yield(v) })
+	}
+}
+
+// put stores r in place of old. Old has the same key, or is nil.
+func (t *tables) put(r, old *pb.Resource) {
+	t.intern(r)
+	key := idKey(r.Id)
+	t.resources.Set(key, r)
+	uid, oldUID := r.GetOwner().GetUid(), old.GetOwner().GetUid()
+	if oldUID != "" && oldUID != uid {
+		t.owned.Delete(endKey(oldUID) + key)
+	}
+	if uid != "" {
+		t.owned.Set(endKey(uid)+key, r)
+	}
+}
+
+// remove deletes r, which is stored.
+func (t *tables) remove(r *pb.Resource) {
+	key := idKey(r.Id)
+	t.resources.Delete(key)
+	if uid := r.GetOwner().GetUid(); uid != "" {
+		t.owned.Delete(endKey(uid) + key)
+	}
+}
+
+// intern replaces the parts of r that most resources of its type have in
+// common by one shared value. This halves the memory of a small resource.
+func (t *tables) intern(r *pb.Resource) {
+	t.internID(r.Id)
+	if r.Owner != nil {
+		t.internID(r.Owner)
+	}
+	if r.Data == nil {
+		return
+	}
+	if info := t.typeInfo(typeKey(r.Id.Type)); info.url == r.Data.TypeUrl {
+		r.Data.TypeUrl = info.url
+	} else if info.typ != nil {
+		next := *info
+		next.url = r.Data.TypeUrl
+		t.putType(&next)
+	}
+}
+
+func (t *tables) internID(id *pb.ID) {
+	if info := t.typeInfo(typeKey(id.Type)); proto.Equal(info.typ, id.Type) {
+		id.Type = info.typ
+	}
+	for _, common := range commonTenancies {
+		if proto.Equal(common, id.Tenancy) {
+			id.Tenancy = common
+		}
+	}
+}
+
+// commonTenancies are the tenancy of cluster-scoped types and the default one.
+var commonTenancies = []*pb.Tenancy{{}, resource.FillTenancy(nil)}
+
+func (t *tables) putType(info *typeInfo) { t.types.Set(typeKey(info.typ), info) }
+
+// typeInfo returns what is known of the type with that key. Both indexes of an
+// unknown type are 1.
+func (t *tables) typeInfo(key string) *typeInfo {
+	if info, ok := t.types.Get(key); ok {
+		return info
+	}
+	return &typeInfo{index: 1, floor: 1}
+}
+
+func (t *tables) putDeletion(d *deletion) {
+	key := idKey(d.id)
+	t.removeDeletion(key)
+	t.deletions.Set(key, d)
+	t.oldest.Set(ageKey(d, key), d)
+}
+
+func (t *tables) removeDeletion(key string) {
+	if d, ok := t.deletions.Delete(key); ok {
+		t.oldest.Delete(ageKey(d, key))
+	}
+}
+
+// find returns the stored resource with the id's group, kind, tenancy and name,
+// or nil.
+func (t *tables) find(id *pb.ID) *pb.Resource {
+	r, _ := t.resources.Get(idKey(id))
+	return r
+}
+
+// ownedBy returns the resources whose owner has that uid, in order of type,
+// tenancy and name.
+func (t *tables) ownedBy(uid string) iter.Seq[*pb.Resource] { return withPrefix(t.owned, endKey(uid)) }
+
+// endKey ends a part of a key with a NUL, which no part contains. The order of
+// keys is then the order of their parts, and no key is a prefix of another.
+func endKey(part string) string {
+	if part == "" {
+		return ""
+	}
+	return part + "\x00"
+}
+
+// typeKey is the same for all versions of a type.
+func typeKey(t *pb.Type) string { return endKey(t.GetGroup()) + endKey(t.GetKind()) }
+
+func idKey(id *pb.ID) string { return tenancyKey(id) + endKey(id.GetName()) }
+
+// tenancyKey is the common prefix of the keys of all resources with the id's
+// group, kind and tenancy.
+func tenancyKey(id *pb.ID) string {
+	t := resource.FillTenancy(id.GetTenancy())
+	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace)
+}
+
+// ageKey orders deletions by index.
+func ageKey(d *deletion, key string) string {
+	return string(binary.BigEndian.AppendUint64(nil, d.index)) + key
+}
