@@ -7,25 +7,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
-
-// Contact tells how dialing any server of a datacenter goes.
-type Reachability struct {
-	// Lost says that the last dial failed, Regained how often a dial worked after one that did not.
-	Unreachable bool
-	Recoveries  int
-}
 
 // RunResync brings what was gossiped while a datacenter could not be reached, such as new addresses of gateways (TagGateways):
 // gossip does not repeat itself, and the pool by itself compares notes once a minute. When a datacenter can be reached again,
 // the WAN pool's state is exchanged with it. While the primary cannot be reached, it is exchanged with every other datacenter,
 // once, as soon as that can be: one of them may know how. It runs until ctx ends; contacts also gives a channel that is
 // closed when its answer has changed.
-func (j *Joiner) RunResync(ctx context.Context, primary string, contacts func() (map[string]Reachability, <-chan struct{})) error {
+func (j *Joiner) RunResync(ctx context.Context, primary string, contacts func() (map[string]dcrpc.Reachability, <-chan struct{})) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	was := map[string]Reachability{}
+	was := map[string]dcrpc.Reachability{}
 	for {
 		now, changed := contacts()
 		for dc, c := range now {
@@ -46,7 +40,7 @@ func (j *Joiner) RunResync(ctx context.Context, primary string, contacts func() 
 }
 
 // search exchanges state with the other datacenters until the primary can be reached, or ctx ends.
-func (j *Joiner) search(ctx context.Context, primary string, contacts func() (map[string]Reachability, <-chan struct{})) {
+func (j *Joiner) search(ctx context.Context, primary string, contacts func() (map[string]dcrpc.Reachability, <-chan struct{})) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -3,7 +3,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,8 +13,8 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/replication"
@@ -35,16 +34,15 @@ type parts struct {
 	adv    netip.AddrPort // what others dial
 
 	// the lower group
-	serverLn  net.Listener
-	identity  *tlsutil.Identity
-	book      *wanfed.SharedAddressBook
-	dialer    *wanfed.Dialer
-	prober    *wanfed.Prober
-	mux       *wanfed.Mux
-	tunnel    *wanfed.Tunnel
-	conns     *conns
-	exchanges *exchanges
-	caughtUp  chan struct{} // closed when the store is level with its datacenter
+	serverLn net.Listener
+	identity *tlsutil.Identity
+	book     *wanfed.SharedAddressBook
+	dialer   *wanfed.Dialer
+	prober   *wanfed.Prober
+	mux      *wanfed.Mux
+	tunnel   *wanfed.Tunnel
+	calls    *dcrpc.Client
+	caughtUp chan struct{} // closed when the store is level with its datacenter
 
 	store     *raftstore.Store
 	routed    *resource.ForwardingBackend // store, with what the leader alone can do
@@ -171,13 +169,7 @@ func (p *parts) buildTunnel() (err error) {
 	if err != nil {
 		return err
 	}
-	p.conns = newConns(p.cfg.DC, p.cfg.PrimaryDC, p.tunnel, p.dialer, p.book)
-	p.exchanges = newExchanges(exchangeConfig{
-		open: func(ctx context.Context, dc string) (pb.ServerService_ExchangeClient, error) {
-			return pb.NewServerServiceClient(p.conns.far(dc)).Exchange(ctx)
-		},
-		due: p.conns.due, test: p.conns.test, moveTo: p.conns.moveTo,
-	})
+	p.calls = dcrpc.New(dcrpc.Config{DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Tunnel: p.tunnel, Dialer: p.dialer, Book: p.book})
 	p.callsLn = p.tunnel.GRPCListener()
 	return nil
 }
@@ -186,7 +178,7 @@ func (p *parts) buildTunnel() (err error) {
 // leads back too.
 func (p *parts) heard(peer tlsutil.Peer) {
 	if peer.Role == tlsutil.RoleServer {
-		p.conns.heardOf(peer.DC)
+		p.calls.PeerConnected(peer.DC)
 	}
 }
 

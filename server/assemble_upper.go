@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -112,7 +111,7 @@ func (p *parts) buildRecords() (err error) {
 		DC: p.cfg.DC, ConfiguredPrimary: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
 		ServerSettings: p.primaries, SettingsChanged: p.lan.Changed, PathsChanged: p.book.Changed, Logger: p.logger,
 		Connect: func(dc string) (pb.ReplicationServiceClient, error) {
-			return pb.NewReplicationServiceClient(p.conns.far(dc)), nil
+			return pb.NewReplicationServiceClient(p.calls.Reader(dc)), nil
 		},
 	})
 	if err != nil {
@@ -127,12 +126,7 @@ func (p *parts) buildRecords() (err error) {
 // reach asks any server of a datacenter whether it is there, over the connection that other calls use too. It waits until
 // there is one, or ctx ends.
 func (p *parts) reach(ctx context.Context, dc string) error {
-	cc, err := p.conns.to(dc, "")
-	if err != nil {
-		return err
-	}
-	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
-	return err
+	return p.calls.Ping(ctx, dc)
 }
 
 // apply has the own federation state written in the primary.
@@ -144,7 +138,7 @@ func (p *parts) apply(ctx context.Context, s *pb.FederationState) error {
 		_, _, err := federation.Upsert(ctx, p.primacy.Fenced(p.store), s)
 		return err
 	}
-	_, err := pb.NewFederationServiceClient(p.conns.far(p.primacy.PrimaryDC())).Apply(ctx, &pb.ApplyFederationStateRequest{
+	_, err := pb.NewFederationServiceClient(p.calls.Reader(p.primacy.PrimaryDC())).Apply(ctx, &pb.ApplyFederationStateRequest{
 		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: s,
 	}, grpc.WaitForReady(true))
 	return err
@@ -158,14 +152,14 @@ func (p *parts) buildGRPC() error {
 			if _, known := p.book.Load().Paths[dc]; !known {
 				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
 			}
-			return pb.NewFederationServiceClient(p.conns.far(dc)), nil
+			return pb.NewFederationServiceClient(p.calls.Reader(dc)), nil
 		},
 	})
 	if err != nil {
 		return err
 	}
 	p.routed, err = resource.NewForwardingBackend(p.cfg.Node, p.store, func(node string) (pb.StoreServiceClient, error) {
-		cc, err := p.conns.to(p.cfg.DC, node)
+		cc, err := p.calls.Server(node)
 		if err != nil {
 			return nil, err
 		}
@@ -191,13 +185,7 @@ func (p *parts) buildGRPC() error {
 	}
 	p.edge, err = rpc.New(rpc.Config{
 		DC: p.cfg.DC, Node: p.cfg.Node, Domain: p.cfg.Domain, Leader: p.store, WriteError: p.store.WriteError,
-		Connect: func(node string) (grpc.ClientConnInterface, error) {
-			cc, err := p.conns.to(p.cfg.DC, node)
-			if err != nil {
-				return nil, err
-			}
-			return cc, nil
-		},
+		Connect:          p.calls.Server,
 		RemoteWritesFrom: p.cfg.RemoteWritesFrom, Logger: p.logger,
 	})
 	if err != nil {
@@ -220,7 +208,7 @@ func (p *parts) buildGRPC() error {
 			return nil, status.FromContextError(err).Err()
 		}
 		return resp, nil
-	}, leader: p.otherLeader, responses: p.edge.Responses()})
+	}, responses: p.edge.Responses()})
 	if err := p.edge.RegisterIntrospection(); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (p *parts) report(ctx context.Context, rep catalog.CheckUpdate) error {
 	if err != nil {
 		return err
 	}
-	cc, err := p.conns.to(p.cfg.DC, node)
+	cc, err := p.calls.Server(node)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/server/rpc"
@@ -36,7 +37,7 @@ type keyring struct {
 	peers  func() ([]string, error) // Raft's
 	book   *wanfed.SharedAddressBook
 	dialer *wanfed.Dialer
-	conns  *conns
+	conns  *dcrpc.Client
 	logger *slog.Logger
 	turn   chan struct{} // holds one token: whoever has it makes a new ring
 

@@ -118,7 +118,7 @@ func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err
 func (k *keyring) askFar(ctx context.Context, dc string) ([]*pb.ServerKeyring, error) {
 	ctx, cancel := context.WithTimeout(ctx, askDatacenterTimeout)
 	defer cancel()
-	return k.exchange(ctx, k.conns.far(dc), &pb.ExchangeKeyringRequest{Datacenter: true})
+	return k.exchange(ctx, k.conns.Reader(dc), &pb.ExchangeKeyringRequest{Datacenter: true})
 }
 
 // askHere exchanges rings with every server of this datacenter, and begins with what this one has. pass are boxes that

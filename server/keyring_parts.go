@@ -59,7 +59,7 @@ func (p *parts) buildKeys() (err error) {
 
 func (p *parts) buildKeyring() error {
 	p.keyring = &keyring{
-		cfg: p.cfg, keys: p.keys, lan: p.lan, wan: p.wan, peers: p.store.Peers, book: p.book, dialer: p.dialer, conns: p.conns, logger: p.logger,
+		cfg: p.cfg, keys: p.keys, lan: p.lan, wan: p.wan, peers: p.store.Peers, book: p.book, dialer: p.dialer, conns: p.calls, logger: p.logger,
 		turn: make(chan struct{}, 1), told: map[string]string{},
 	}
 	return nil

@@ -56,7 +56,7 @@ func (k *keyring) Run(ctx context.Context) error {
 			ring = k.keys.Changed()
 		}
 		lan, book := k.lan.Changed(), k.book.Changed()
-		contacts, turned := k.conns.contacts()
+		contacts, turned := k.conns.Reachability()
 		regained := map[string]int{}
 		for dc, c := range contacts {
 			regained[dc] = c.Recoveries
@@ -121,7 +121,7 @@ func (k *keyring) sync(ctx context.Context, t syncTarget) (ok bool) {
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, askDatacenterTimeout)
 		defer cancel()
-		got, err = k.exchange(ctx, k.conns.far(t.dc), &pb.ExchangeKeyringRequest{})
+		got, err = k.exchange(ctx, k.conns.Reader(t.dc), &pb.ExchangeKeyringRequest{})
 	}
 	if err != nil {
 		k.logger.Debug("comparing gossip keys", "peer", t.dc+"/"+t.node, "addr", t.addr, "err", err)

@@ -23,7 +23,7 @@ func (p *parts) recordsOf(dc string) (pb.ResourceServiceClient, error) {
 	if _, known := p.book.Load().Paths[dc]; !known {
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", resourcehttp.ErrNoDatacenter, p.cfg.DC, dc)
 	}
-	return pb.NewResourceServiceClient(forCallers{p, p.conns.far(dc), p.conns.once(dc)}), nil
+	return pb.NewResourceServiceClient(forCallers{p, p.calls.Reader(dc), p.calls.Writer(dc)}), nil
 }
 
 // writing are the methods that change something, or ask whether it would be allowed.

@@ -5,7 +5,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,11 +17,13 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/dcrpc"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/server/rpc"
 )
 
 // source answers the HTTP API from this server's parts.
@@ -120,23 +121,7 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limi
 		return nil, fmt.Errorf("%w: %s knows no datacenter %q; see: wanfed federation list", httpapi.ErrNoPath, s.p.cfg.DC, dc)
 	}
 	deadline := time.Now().Add(limit)
-	if req.Method == "" && !waits(req) {
-		resp, err := s.p.exchanges.ask(ctx, dc, req, deadline)
-		if !errors.Is(err, errNotAsked) {
-			return resp, err
-		}
-	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	ask, via := ctx, s.p.conns.far(dc)
-	if req.Method != "" && req.Method != http.MethodGet {
-		var err error
-		if ask, err = s.p.forCaller(ctx); err != nil {
-			return nil, err
-		}
-		via = s.p.conns.once(dc)
-	}
-	resp, err := pb.NewServerServiceClient(via).Query(ask, req)
+	resp, err := s.forward(ctx, dc, req, deadline)
 	switch {
 	case err == nil:
 		return resp, nil
@@ -145,32 +130,62 @@ func (s source) Query(ctx context.Context, dc string, req *pb.QueryRequest, limi
 		return nil, fmt.Errorf("%w: %s", resource.ErrDenied, said)
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case status.Code(err) == codes.DeadlineExceeded:
+		return nil, context.DeadlineExceeded
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.Canceled: // the latter: the connection was given up
 		return nil, fmt.Errorf("%w: %s", httpapi.ErrUnreachable, resource.ErrorText(status.Convert(err).Message()))
 	}
 	return nil, err
 }
 
+// forward sends req to a server of dc: a write once, for its caller; a read that waits for a change as a call of its own.
+func (s source) forward(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
+	if req.Method == "" && !waits(req) {
+		return s.p.calls.Query(ctx, dc, req, deadline)
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if req.Method == "" || req.Method == http.MethodGet {
+		return pb.NewServerServiceClient(s.p.calls.Reader(dc)).Query(ctx, req)
+	}
+	ctx, err := s.p.forCaller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return pb.NewServerServiceClient(s.p.calls.Writer(dc)).Query(ctx, req)
+}
+
 // waits says whether a query may block until something changes.
 func waits(req *pb.QueryRequest) bool { return strings.Contains(req.RawQuery, "index=") }
-
-// otherLeader is the node that leads this datacenter; empty: nobody is known to, or this server does.
-func (p *parts) otherLeader() string {
-	if node, ok := p.store.Leader(); ok && node != p.cfg.Node {
-		return node
-	}
-	return ""
-}
 
 // serverService is what other servers ask.
 type serverService struct {
 	pb.UnimplementedServerServiceServer
 	query     func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error)
-	leader    func() string // see parts.otherLeader
 	responses *limit.PerPeer
 }
 
 // Query implements pb.ServerServiceServer.
 func (s *serverService) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	return s.query(ctx, req)
+}
+
+// smallResponse is the size, in bytes, up to which a response needs no slot while it waits to be sent.
+const smallResponse = 8 << 10
+
+// Exchange implements pb.ServerServiceServer.
+func (s *serverService) Exchange(stream pb.ServerService_ExchangeServer) error {
+	caller, _ := rpc.Peer(stream.Context())
+	return dcrpc.ServeRequests(stream, func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, func(), error) {
+		slot, err := s.responses.Acquire(ctx, caller)
+		if err != nil {
+			return nil, nil, err
+		}
+		resp, err := s.query(limit.NewContext(ctx, slot), req)
+		if err != nil || len(resp.GetBody()) <= smallResponse {
+			slot.Release()
+			return resp, nil, err
+		}
+		return resp, slot.Release, nil
+	})
 }

@@ -34,7 +34,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	pb.RegisterServerServiceServer(srv, &serverService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		made.Add(1)
 		return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
-	}, leader: func() string { return "" }, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})
+	}, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Stop(); <-served }()

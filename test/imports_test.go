@@ -24,6 +24,7 @@ var layers = [][]string{
 	{"server/limit"},
 	{"replication"},
 	{"federation"},
+	{"dcrpc"},
 	{"gateway/proxycfg"},
 	{"gateway"},
 	{"catalog", "document", "kv"},

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package dcrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+const (
+	// maxAttempts bounds how often a read is sent.
+	maxAttempts = 3
+	// slowPath is how many bytes per second a path carries at least: 1 Mbit/s.
+	slowPath = 128 << 10
+)
+
+var errNoAnswer = errors.New("no answer on an open connection")
+
+// Reader returns a connection to any server of another datacenter, for calls that
+// may be made twice. A call is repeated over another path when its path turns
+// out to be dead, or when its connection breaks. A stream ends with
+// codes.Canceled when its connection is replaced.
+func (c *Client) Reader(dc string) grpc.ClientConnInterface { return reader{c, dc} }
+
+type reader struct {
+	c  *Client
+	dc string
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (r reader) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	for attempt := 1; ; attempt++ {
+		cc, err := r.c.conn(connKey{dc: r.dc})
+		if err != nil {
+			return err
+		}
+		err = r.c.invokeRead(ctx, cc, method, args, reply, opts...)
+		switch code := status.Code(err); {
+		case err == nil || ctx.Err() != nil || attempt == maxAttempts:
+			return err
+		case code == codes.Canceled: // cc is dead, or was closed
+		case code == codes.Unavailable && attempt == 1: // cc broke during the call, say with its gateway
+		default:
+			return err
+		}
+	}
+}
+
+// invokeRead makes a call that is cancelled when cc is found dead, and when cc is
+// replaced before it was connected.
+func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(cc.retired, func() {
+		if cc.dead.Load() || cc.GetState() != connectivity.Ready {
+			cancel()
+		}
+	})()
+	defer c.checkIfSlow(ctx, cc, 0)()
+	return cc.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (r reader) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	cc, err := r.c.conn(connKey{dc: r.dc})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	detach := context.AfterFunc(cc.retired, cancel)
+	stopChecks := r.c.checkIfSlow(ctx, cc, 0)
+	stream, err := cc.NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		cancel()
+		detach()
+		stopChecks()
+		return nil, err
+	}
+	context.AfterFunc(stream.Context(), func() { // the stream has ended
+		cancel()
+		detach()
+		stopChecks()
+	})
+	return stream, nil
+}
+
+// Writer returns a connection to any server of another datacenter, for calls that
+// must not be made twice. A call whose connection breaks, or is dead, fails with
+// codes.Unavailable: it may have been carried out or not. A call whose connection
+// is replaced for a better one may finish.
+func (c *Client) Writer(dc string) grpc.ClientConnInterface { return writer{reader{c, dc}} }
+
+type writer struct{ reader }
+
+// Invoke implements grpc.ClientConnInterface.
+func (w writer) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	cc, err := w.c.conn(connKey{dc: w.dc})
+	if err != nil {
+		return err
+	}
+	// A health check waits behind the request in the connection: until even a
+	// slow path has carried the request, it proves nothing.
+	var sending time.Duration
+	if m, ok := args.(proto.Message); ok {
+		sending = time.Duration(proto.Size(m)) * time.Second / slowPath
+	}
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer w.c.checkIfSlow(cctx, cc, sending)()
+	err = cc.Invoke(cctx, method, args, reply, opts...)
+	if status.Code(err) == codes.Canceled && ctx.Err() == nil {
+		return status.Error(codes.Unavailable, fmt.Sprintf("the path to %s broke during the call: it may have been carried out or not; read before you repeat it", w.dc))
+	}
+	return err
+}
+
+// checkIfSlow checks the health of cc while a call that begins now is not
+// answered in the time that an answer takes at least, and again after twice that
+// time, and so on. It ends when ctx ends, cc is replaced or stop is called.
+// sending is the additional time to send the request.
+func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duration) (stop func()) {
+	timer := time.AfterFunc(sending+cc.answerTime(), func() {
+		c.spawn(func() {
+			for wait := 2 * cc.answerTime(); ; wait *= 2 {
+				if c.check(cc); cc.GetState() != connectivity.Ready {
+					wait = cc.answerTime()
+				}
+				timer := time.NewTimer(wait)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				case <-cc.retired.Done():
+				}
+				timer.Stop()
+				if ctx.Err() != nil || cc.retired.Err() != nil {
+					return
+				}
+			}
+		})
+	})
+	return func() { timer.Stop() }
+}
+
+// check checks the health of cc. When there is no answer within the probe timeout
+// of its session, the path is dead: check reports that to the session, whose next
+// stream takes another path, and replaces cc. Another path is opened shortly
+// before that. Concurrent checks are one. A connection that is being dialed is
+// left to the dialer, which tries all paths by itself.
+func (c *Client) check(cc *conn) {
+	_, _, _ = cc.checks.Do("", func() (any, error) {
+		s := cc.stream.Load()
+		if s == nil || cc.retired.Err() != nil || cc.GetState() != connectivity.Ready {
+			return nil, nil
+		}
+		limit := s.ProbeTimeout()
+		checked := make(chan bool, 1)
+		go func() { checked <- c.healthy(cc, limit) }() // received below, always
+		standby := time.NewTimer(limit * 3 / 4)
+		defer standby.Stop()
+		settle := func(alive bool) {}
+		for {
+			select {
+			case <-standby.C:
+				settle = s.OpenStandby()
+			case alive := <-checked:
+				if !alive && cc.retired.Err() == nil && c.ctx.Err() == nil {
+					s.MarkDead(errNoAnswer)
+					cc.dead.Store(true)
+					c.replace(cc, drainTimeout)
+				}
+				settle(alive)
+				return nil, nil
+			}
+		}
+	})
+}
+
+// healthy reports whether cc answers a health check within limit. Any answer
+// counts, an error too.
+func (c *Client) healthy(cc *conn, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
+	return status.Code(err) != codes.DeadlineExceeded
+}
+
+// answerTime is how long an answer takes at least, when nothing is wrong: five
+// eighths of the probe timeout, which is two round trips.
+func (cc *conn) answerTime() time.Duration {
+	if s := cc.stream.Load(); s != nil {
+		return s.ProbeTimeout() * 5 / 8
+	}
+	return wanfed.MaxProbeTimeout * 5 / 8 // it is being dialed
+}

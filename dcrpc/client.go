@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package dcrpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+const (
+	// idleTimeout is how long a connection to another datacenter stays open
+	// without a call. Operators and tools send requests in bursts of minutes.
+	idleTimeout = 2 * time.Minute
+	// drainTimeout is how long calls may finish on a connection that was
+	// replaced.
+	drainTimeout = 30 * time.Second
+	// deadTimeout is how long the calls of a connection that missed its health
+	// check wait for the connection to answer after all. Reads do not wait: they
+	// are repeated elsewhere at once. A machine may pause for longer than a health
+	// check lasts, and the outcome of a write that is cut off is unknown.
+	deadTimeout = 2 * time.Second
+
+	minBackoff    = 50 * time.Millisecond
+	maxBackoff    = 2 * time.Second        // to other datacenters
+	maxLANBackoff = 500 * time.Millisecond // to servers of the local datacenter
+)
+
+var errStopping = errors.New("server is stopping")
+
+// Config has what a Client needs. All fields are required.
+type Config struct {
+	DC        string // the local datacenter
+	PrimaryDC string // its connection is kept open
+	Tunnel    *wanfed.Tunnel
+	Dialer    *wanfed.Dialer
+	Book      *wanfed.SharedAddressBook
+}
+
+// Client holds gRPC connections to other servers: one to each server of the
+// local datacenter that is called, and one to each other datacenter that is
+// called, to any of its servers. See the package documentation.
+type Client struct {
+	cfg      Config
+	news     *news
+	reach    *reachability
+	requests *requestStreams
+
+	ctx  context.Context // ends when Run ends. Stored because it ends background work, not calls
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	conns   map[connKey]*conn
+	running sync.WaitGroup // goroutines of spawn; none is added once closed is set
+}
+
+// connKey identifies a connection. An empty node is any server of the
+// datacenter.
+type connKey struct{ dc, node string }
+
+// conn is a gRPC connection. It is replaced, not repaired, when its path is
+// dead or a better one was found: retired is cancelled then.
+type conn struct {
+	*grpc.ClientConn
+	key     connKey
+	retired context.Context
+	retire  context.CancelFunc
+	dead    atomic.Bool // the last health check was not answered. Set before retired is cancelled
+	checks  singleflight.Group
+
+	stream     atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the local datacenter
+	dialFailed atomic.Bool                     // the last time
+}
+
+// New returns a Client. It connects when it is called, and Run must be running.
+func New(cfg Config) *Client {
+	c := &Client{cfg: cfg, news: newNews(), reach: newReachability(), conns: map[connKey]*conn{}}
+	c.requests = newRequestStreams(c)
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// Server returns the connection to a server of the local datacenter. It does not
+// dial; the first call does.
+func (c *Client) Server(node string) (grpc.ClientConnInterface, error) {
+	cc, err := c.conn(connKey{c.cfg.DC, node})
+	if err != nil {
+		return nil, err
+	}
+	return cc, nil
+}
+
+// Ping waits until any server of dc answers, or ctx ends.
+func (c *Client) Ping(ctx context.Context, dc string) error {
+	cc, err := c.conn(connKey{dc: dc})
+	if err != nil {
+		return err
+	}
+	_, err = healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	return err
+}
+
+// PeerConnected reports that a server of dc has connected to this one. Its path
+// probably works in the other direction too, so pending dials begin at once.
+func (c *Client) PeerConnected(dc string) { c.notify(dc) }
+
+// Reachability returns which datacenters can be reached, of those that were
+// called, and a channel that is closed when the result has changed.
+func (c *Client) Reachability() (map[string]Reachability, <-chan struct{}) { return c.reach.load() }
+
+// spawn runs f in a goroutine that Run waits for. It reports false, and does
+// nothing, when the client is closed.
+func (c *Client) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Go(f)
+	return true
+}
+
+func (c *Client) conn(key connKey) (*conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errStopping
+	}
+	if cc := c.conns[key]; cc != nil {
+		return cc, nil
+	}
+	return c.addLocked(key)
+}
+
+func (c *Client) addLocked(key connKey) (*conn, error) {
+	cc := &conn{key: key}
+	cc.retired, cc.retire = context.WithCancel(context.Background())
+	idle, limit := idleTimeout, maxBackoff
+	if key.dc == c.cfg.DC {
+		idle, limit = 0, maxLANBackoff
+	} else if key.dc == c.cfg.PrimaryDC {
+		idle = 0 // never
+	}
+	var err error
+	cc.ClientConn, err = api.NewGRPCClient(c.dialerOf(cc), grpc.WithIdleTimeout(idle), connectParams(limit))
+	if err != nil {
+		cc.retire()
+		return nil, err
+	}
+	c.conns[key] = cc
+	if key.dc != c.cfg.DC {
+		c.running.Go(func() { c.follow(cc) })
+	}
+	return cc, nil
+}
+
+func connectParams(maxDelay time.Duration) grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 2, Jitter: 0.2, MaxDelay: maxDelay},
+		MinConnectTimeout: 15 * time.Second,
+	})
+}
+
+// keepsOpen reports whether the connection to another datacenter is kept open:
+// to the primary, and to a datacenter that is lost, so that its return is
+// noticed at once.
+func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isLost(dc) }
+
+// follow records whether cc works, and reconnects it while it is to be kept
+// open, until it is replaced.
+func (c *Client) follow(cc *conn) {
+	dc := cc.key.dc
+	for state, first := cc.GetState(), true; ; first = false {
+		switch state {
+		case connectivity.Ready:
+			c.reach.set(dc, true)
+		case connectivity.TransientFailure:
+			c.reach.set(dc, false)
+		case connectivity.Idle:
+			if c.keepsOpen(dc) {
+				cc.Connect()
+			} else if !first {
+				c.replace(cc, drainTimeout) // a call may just have begun
+				return
+			}
+		}
+		if !cc.WaitForStateChange(cc.retired, state) {
+			return
+		}
+		state = cc.GetState()
+	}
+}
+
+// followSession replaces cc when new streams of its session take another
+// connection, because a better path was found.
+func (c *Client) followSession(cc *conn, s *wanfed.GRPCConn) {
+	select {
+	case <-s.Migrated():
+		if !s.IsClosed() && cc.stream.Load() == s { // gRPC notices a dead one by itself
+			c.replace(cc, drainTimeout)
+		}
+	case <-cc.retired.Done():
+	}
+}
+
+// replace makes the next call use a new connection. Calls in flight on cc may
+// finish within drain, unless cc is dead. Streams on it end.
+func (c *Client) replace(cc *conn, drain time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conns[cc.key] != cc || c.closed {
+		return
+	}
+	delete(c.conns, cc.key)
+	if c.keepsOpen(cc.key.dc) && len(c.cfg.Book.Load().Paths[cc.key.dc]) > 0 {
+		_, _ = c.addLocked(cc.key)
+	}
+	cc.retire()
+	c.running.Go(func() {
+		if !cc.dead.Load() || c.healthy(cc, deadTimeout) {
+			timer := time.NewTimer(drain)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-c.ctx.Done():
+			}
+		}
+		_ = cc.Close() // fails calls in flight with codes.Canceled
+	})
+}
+
+// notify makes pending dials of dc begin at once: its paths have changed, or one
+// that failed may work again.
+func (c *Client) notify(dc string) {
+	c.news.notify(dc)
+	for _, cc := range c.all() {
+		if cc.key.dc == dc {
+			cc.ResetConnectBackoff()
+		}
+	}
+}
+
+func (c *Client) all() []*conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*conn, 0, len(c.conns))
+	for _, cc := range c.conns {
+		out = append(out, cc)
+	}
+	return out
+}
+
+// Run follows the address book and the health of paths until ctx ends, and then
+// closes all connections.
+func (c *Client) Run(ctx context.Context) error {
+	old, unreachable := &wanfed.AddressBook{}, map[string]time.Time{}
+	for {
+		changed := c.cfg.Book.Changed()
+		now := c.cfg.Book.Load()
+		c.bookChanged(old, now)
+		old = now
+		dcs, health := c.cfg.Dialer.Unreachable()
+		connect, wait := c.updateUnreachable(unreachable, dcs, time.Now())
+		if len(now.Paths[c.cfg.PrimaryDC]) > 0 && c.cfg.PrimaryDC != c.cfg.DC {
+			connect = append(connect, c.cfg.PrimaryDC)
+		}
+		for _, dc := range connect {
+			cc, err := c.conn(connKey{dc: dc})
+			if err != nil {
+				return errors.Join(err, c.close())
+			}
+			cc.Connect()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-health:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return c.close()
+		}
+		timer.Stop()
+	}
+}
+
+func (c *Client) close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.stop()
+	var errs []error
+	for _, cc := range c.all() {
+		cc.retire()
+		errs = append(errs, cc.Close())
+	}
+	c.running.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package dcrpc
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// lostAfter is how long no path to a datacenter has worked before the datacenter
+// counts as lost. A packet link that lost one of its paths takes another by
+// itself within that time.
+const lostAfter = time.Second
+
+// Reachability is whether any server of a datacenter can be reached.
+type Reachability struct {
+	Unreachable bool // the last attempt failed, or no path works
+	Recoveries  int  // how often it became reachable again
+}
+
+// reachability has the Reachability of each datacenter.
+type reachability struct {
+	changed broadcast.Broadcast
+
+	mu   sync.Mutex
+	byDC map[string]Reachability
+}
+
+func newReachability() *reachability {
+	return &reachability{byDC: map[string]Reachability{}}
+}
+
+func (r *reachability) load() (map[string]Reachability, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.byDC), r.changed.Wait()
+}
+
+func (r *reachability) isLost(dc string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byDC[dc].Unreachable
+}
+
+func (r *reachability) set(dc string, reachable bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.byDC[dc]
+	if now.Unreachable != reachable {
+		return
+	}
+	if now.Unreachable = !reachable; reachable {
+		now.Recoveries++
+	}
+	r.byDC[dc] = now
+	r.changed.Notify()
+}
+
+// updateUnreachable takes the datacenters to which no path works now, and brings
+// since up to date: since when that is so. It returns the lost ones, and how long
+// until there may be more.
+func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now time.Time) (lost []string, wait time.Duration) {
+	wait = time.Hour
+	for _, dc := range dcs {
+		if since[dc].IsZero() {
+			since[dc] = now
+		}
+		if left := lostAfter - now.Sub(since[dc]); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		c.reach.set(dc, false)
+		lost = append(lost, dc)
+	}
+	for dc := range since {
+		if !slices.Contains(dcs, dc) {
+			delete(since, dc)
+			c.reach.set(dc, true)
+			c.notify(dc)
+		}
+	}
+	return lost, wait
+}
+
+// bookChanged notifies of datacenters whose paths changed, and closes connections
+// to datacenters that were deleted.
+func (c *Client) bookChanged(old, now *wanfed.AddressBook) {
+	for dc, paths := range now.Paths {
+		if !slices.Equal(paths, old.Paths[dc]) {
+			c.notify(dc)
+		}
+	}
+	if !maps.Equal(now.Servers, old.Servers) {
+		c.notify(c.cfg.DC)
+	}
+	for _, cc := range c.all() {
+		if dc := cc.key.dc; dc != c.cfg.DC && len(now.Paths[dc]) == 0 && len(old.Paths[dc]) > 0 {
+			c.replace(cc, 0)
+		}
+	}
+}
