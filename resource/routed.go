@@ -77,13 +77,10 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 	return b.ask(node)
 }
 
-// fresh returns when what is applied here is fresh enough for c. Reads that come together ask the leader once.
+// fresh returns when what is applied here is fresh enough for c.
 func (b *ForwardingBackend) fresh(ctx context.Context, c Consistency) error {
 	if c != Strong {
 		return nil
-	}
-	if t, ok := ctx.Value(togetherKey{}).(*together); ok {
-		return t.once(ctx, b.level)
 	}
 	return b.level(ctx)
 }

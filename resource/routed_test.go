@@ -96,18 +96,6 @@ func TestRouted(t *testing.T) {
 			t.Errorf("leads %v: %v, asked %d times", leads, err, local.asked)
 		}
 	}
-	// Reads that were asked together ask it once, later ones again.
-	for range 2 {
-		ctx, before := resource.Together(t.Context()), local.asked
-		for range 3 {
-			if _, err := b.Read(ctx, resource.Strong, r.Id); err != nil {
-				t.Error(err)
-			}
-		}
-		if n := local.asked - before; n != 1 {
-			t.Errorf("reads together: asked %d times", n)
-		}
-	}
 	// Another does, and fails: what may have been done is never called undone.
 	local.leader, local.leads = "b", false
 	for _, tc := range []struct {

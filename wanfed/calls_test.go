@@ -270,7 +270,7 @@ func TestLooksAtASessionAreApart(t *testing.T) {
 		<-time.After(look * 19 / 10) // the first look is late, and the second would be due
 		awake = time.Now()
 		return false
-	}, nil)
+	})
 	if took := time.Since(awake); took < look || ctx.Err() != nil {
 		t.Errorf("it was found empty twice within %v, %v", took, ctx.Err())
 	}

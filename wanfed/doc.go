@@ -36,8 +36,7 @@
 // rest. Dials, echoes of links and a Prober are the evidence. The Prober goes the whole way through hops that nothing uses, two
 // a second at most; it is a part of its own, which a Node runs, and without it only dials and echoes tell. A link or session
 // moves to a preferred way, or to a much faster one, when the book changes, when a hop works again, and now and then, without
-// losing what is under way; connections that others got from Dial stay where they are. Who calls over a session may have it move to a
-// certain server of the datacenter (CallConn.MoveTo). Beside a session on which an answer is
+// losing what is under way; connections that others got from Dial stay where they are. Beside a session on which an answer is
 // late, another one is opened another way while it is tested, and takes its place when it is dead. Names are resolved at most
 // every 5 s, and their last addresses stand in while that fails.
 //

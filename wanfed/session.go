@@ -25,7 +25,6 @@ type session struct {
 	readyc chan struct{} // closed when mux, conn, consul, err and since are set
 	gonec  chan struct{} // closed when another one, or none, takes new streams
 	again  chan struct{} // size 1: begin the dial anew, or end it when nobody waits any more
-	aim    chan string   // size 1: the node of a server to move to
 
 	waiting int // for readyc; guarded by t.mu
 	spares
@@ -127,7 +126,6 @@ func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 func newSession(t *Tunnel, to target, addr string) *session {
 	return &session{
 		t: t, to: to, addr: addr, readyc: make(chan struct{}), gonec: make(chan struct{}), again: make(chan struct{}, 1),
-		aim: make(chan string, 1),
 	}
 }
 
@@ -163,8 +161,6 @@ func (s *session) live(ctx context.Context) {
 	found := make(chan *tls.Conn, 1)
 	s.watch(ctx, found, func() bool {
 		return s.t.lookForBetter(lookCtx, &wg, s.conn, Target{DC: s.to.dc, Node: s.to.node}, ProtoStream, found)
-	}, func(node string) {
-		wg.Go(func() { found <- s.dialNode(lookCtx, node) })
 	})
 	s.t.forgetSession(s)
 	_ = s.mux.Close()
@@ -220,9 +216,28 @@ func (s *session) adopt(c *tls.Conn) (err error) {
 	return err
 }
 
-// watch returns when the session is dead, idle or to end. look looks for a better way, and aim for one to a certain server; the result
-// comes on found.
-func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func() bool, aim func(node string)) {
+// succeed puts a session over c in the place of s, which takes no new streams then.
+func (s *session) succeed(c *tls.Conn) {
+	n := newSession(s.t, s.to, s.addr)
+	if n.adopt(c) != nil {
+		return
+	}
+	close(n.readyc)
+	s.t.mu.Lock()
+	ok := s.t.sessions[s.to] == s && s.t.life.start(n.live)
+	if ok {
+		s.dropSpareLocked(time.Now())
+		s.removeLocked()
+		s.t.sessions[s.to] = n
+	}
+	s.t.mu.Unlock()
+	if !ok {
+		_ = n.mux.Close()
+	}
+}
+
+// watch returns when the session is dead, idle or to end. look looks for a better path; the result comes on found.
+func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func() bool) {
 	tick, better := time.NewTicker(s.t.tm.session/4), time.NewTicker(s.t.tm.better)
 	defer tick.Stop()
 	defer better.Stop()
@@ -239,11 +254,6 @@ func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func()
 			looking = looking || look()
 		case <-better.C:
 			looking = looking || look()
-		case node := <-s.aim:
-			if !looking {
-				looking = true
-				aim(node)
-			}
 		case c := <-found:
 			if looking = false; c != nil {
 				s.succeed(c)
