@@ -44,7 +44,7 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 	}{
 		{"LAN frame from another datacenter", wanfed.ProtoGossip, gossipFrame(2, "srv1", "x"), "lan_from_other_datacenter",
 			`level=WARN msg="connection closed: LAN gossip from another datacenter"… peer=server/dc2/srv1 alpn=wanfed/gossip/1 remote=`},
-		{"unknown pool", wanfed.ProtoGossip, gossipFrame(7, "srv1", "x"), "bad_frame", `msg="connection closed: peer sent no valid frame"… err="unknown pool: 7"`},
+		{"unknown pool", wanfed.ProtoGossip, gossipFrame(7, "srv1", "x"), "bad_frame", `msg="connection closed: peer sent an invalid frame"… err="unknown pool: 7"`},
 		{"empty packet", wanfed.ProtoGossip, gossipFrame(1, "srv1", ""), "bad_frame", `err="length out of bounds`},
 		{"length beyond the limit", wanfed.ProtoGossip, []byte{0xff, 0xff, 0xff, 0xff, 1, 0}, "bad_frame", `err="length out of bounds`},
 		{"name that is too long", wanfed.ProtoGossip, gossipFrame(1, strings.Repeat("n", 64), "x"), "bad_frame", `err="bad target name`},
@@ -86,7 +86,7 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 		reason string
 		want   string
 	}{
-		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header", `msg="stream refused: no valid header"… peer=server/dc2/srv1`},
+		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header", `msg="stream refused: invalid header"… peer=server/dc2/srv1`},
 		{"stream of an unknown pool", streamHeader(0x51, 9, "srv1", "srv1.dc2"), 1, "bad_stream_header", `err="unknown pool: 9"`},
 		{"stream in another's name", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: its source is not the peer"`},
 		{"stream in the name of a server here", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source", `peer=server/dc2/srv1`},

@@ -138,7 +138,7 @@ func refuseAtServer(t *testing.T, l *loopback, s *site) {
 		{"HTTP/1.1", func(t *testing.T) *tls.Config { return server(t, own, "http/1.1") },
 			"unknown_alpn", `msg="connection refused: no offered protocol (ALPN) is known"… alpn=[http/1.1]`},
 		{"another server", func(t *testing.T) *tls.Config { return server(t, "srv2.server.dc1.wanfed", "h2") },
-			"unknown_sni", `msg="connection refused: not for this server; is a gateway's route wrong?"… sni=srv2.server.dc1.wanfed`},
+			"unknown_sni", `msg="connection refused: not for this server; check the routes of the gateways"… sni=srv2.server.dc1.wanfed`},
 		{"another datacenter", func(t *testing.T) *tls.Config { return server(t, "server.dc2.wanfed", "h2") },
 			"unknown_sni", `sni=server.dc2.wanfed`},
 		{"a gateway", func(t *testing.T) *tls.Config { return server(t, "gw1.gateway.dc1.wanfed", "h2") },

@@ -54,7 +54,7 @@ func benchPair(b *testing.B) (n1, n2 *node) {
 
 func TestWriteToAddressDoesNotAllocate(t *testing.T) {
 	a := newAuthority(t)
-	n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *timing) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
+	n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	tr := n.tun.Transport(PoolWAN)
 	packet := make([]byte, 1400)
 	write := func() {

@@ -44,7 +44,7 @@ type benchWorld struct {
 	gateway *gatewayProcess
 }
 
-// queueBytes is that of dc1's tunnel: see wanfed.TunnelConfig.
+// queueBytes is the queue size of dc1's links; 0: the default.
 func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	tb.Helper()
 	ca := tlstest.NewCA(tb)
@@ -150,10 +150,13 @@ func newTunnel(
 		tb.Fatal(err)
 	}
 	tunnel, err := wanfed.NewTunnel(wanfed.TunnelConfig{
-		Identity: id, Dialer: dialer, Mux: mux, Advertise: addr, QueueBytes: queueBytes,
+		Identity: id, Dialer: dialer, Mux: mux, Advertise: addr,
 	})
 	if err != nil {
 		tb.Fatal(err)
+	}
+	if queueBytes > 0 {
+		wanfed.SetQueueBytes(tunnel, queueBytes)
 	}
 	background(tb, tunnel.Run)
 	return tunnel, tunnel.Transport(wanfed.PoolWAN)

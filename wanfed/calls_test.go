@@ -198,7 +198,7 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *timing) { tm.dial = time.Hour })
+		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *limits) { tm.dialTimeout = time.Hour })
 		n1.book.Store(hops("10.0.2.1:8300"))
 		news := errors.New("other ways")
 		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: news, 4 * time.Second: nil} {
@@ -226,7 +226,7 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 // when the end of the last stream may be unread. The time is real: yamux shares timers between sessions, which synctest forbids.
 func TestSessionWaitsBeforeItCloses(t *testing.T) {
 	const look = 50 * time.Millisecond
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.session = 4 * look })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look })
 	n1 := w.nodes["srv1.dc1"]
 	echoCalls(t, w.nodes["srv1.dc2"])
 	open := func() bool { return len(n1.tun.Stats().Sessions) > 0 }
@@ -251,15 +251,15 @@ func TestSessionWaitsBeforeItCloses(t *testing.T) {
 // twice at once, and close a session while the end of its last stream is unread.
 func TestLooksAtASessionAreApart(t *testing.T) {
 	const look = 200 * time.Millisecond
-	n := newWorld(t, 1, []string{"dc1"}, func(tm *timing) { tm.session = 4 * look }).nodes["srv1.dc1"]
+	n := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look }).nodes["srv1.dc1"]
 	near, far := net.Pipe()
-	peer, err := yamux.Server(far, n.tun.tm.muxConfig(orDiscard(nil)))
+	peer, err := yamux.Server(far, n.tun.limits.yamuxConfig(orDiscard(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer peer.Close()
 	s := newSession(n.tun, target{dc: "dc2"}, "") // unused since ever
-	if s.mux, err = yamux.Client(near, n.tun.tm.muxConfig(orDiscard(nil))); err != nil {
+	if s.mux, err = yamux.Client(near, n.tun.limits.yamuxConfig(orDiscard(nil))); err != nil {
 		t.Fatal(err)
 	}
 	defer s.mux.Close()

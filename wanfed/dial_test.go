@@ -160,7 +160,7 @@ func TestDialNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := pathOf(c); p.addr != gw.addr || p.hop.Addr != "gw.example:"+port {
+		if p := pathConnOf(c); p.addr != gw.addr || p.path.Addr != "gw.example:"+port {
 			t.Errorf("went over %+v", p)
 		}
 		c.Close()
@@ -186,19 +186,19 @@ func TestDialNameThatMoved(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if p := pathOf(c); p.addr != gw.addr {
+		if p := pathConnOf(c); p.addr != gw.addr {
 			t.Errorf("%s: went to %s", what, p.addr)
 		}
 		c.Close()
 	}
 	dial("first")
-	n.d.names.known = map[string]*resolved{} // as after five seconds
+	n.d.names.cache = map[string]*lookupResult{} // as after five seconds
 	answer = []net.IP{net.IPv4(127, 0, 0, 9)}
 	dial("moved to where nobody is")
-	if got := n.d.names.known["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
+	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
 		t.Errorf("resolved to %v", got)
 	}
-	n.d.names.known["gw.example"] = &resolved{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	n.d.names.cache["gw.example"] = &lookupResult{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	fault = errors.New("no resolver")
 	dial("not to be resolved")
 }

@@ -17,34 +17,36 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ErrNoPath says that the address book has no way to a target: Dial has tried nothing.
+// ErrNoPath reports that the address book has no path to a target. Dial has
+// tried nothing.
 var ErrNoPath = errors.New("no path")
 
-// DialError says that every hop to a target failed, and how each did.
+// DialError reports that every path to a target failed.
 type DialError struct {
 	Target Target
 	SNI    string
 	Paths  []PathError // in the order tried
-	own    bool        // the target's datacenter is the dialer's own
+	local  bool        // the target is in the dialer's datacenter
 }
 
-// PathError is how dialing through one hop failed. Err is one error, or the joined errors of all addresses of a DNS name.
+// PathError reports why a dial over one path failed. Err is one error, or the
+// joined errors of all addresses of a DNS name.
 type PathError struct {
 	Path Path
 	Err  error
 }
 
 func (e PathError) Error() string {
-	what := e.Path.Via
-	switch what {
+	via := e.Path.Via
+	switch via {
 	case "":
-		what = "hop"
+		via = "path"
 	case "own", "remote":
-		what += " gateway"
+		via += " gateway"
 	case "configured":
-		what += " address"
+		via += " address"
 	}
-	return what + " " + e.Path.Addr + ": " + oneLine(e.Err)
+	return via + " " + e.Path.Addr + ": " + oneLine(e.Err)
 }
 
 func (e PathError) Unwrap() error { return e.Err }
@@ -52,11 +54,11 @@ func (e PathError) Unwrap() error { return e.Err }
 func (e *DialError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "dial %s in datacenter %s: ", e.SNI, e.Target.DC)
-	for i, h := range e.Paths {
+	for i, p := range e.Paths {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(h.Error())
+		b.WriteString(p.Error())
 	}
 	if hint := e.hint(); hint != "" {
 		b.WriteString(": " + hint)
@@ -66,16 +68,16 @@ func (e *DialError) Error() string {
 
 func (e *DialError) Unwrap() []error {
 	errs := make([]error, len(e.Paths))
-	for i, h := range e.Paths {
-		errs[i] = h
+	for i, p := range e.Paths {
+		errs[i] = p
 	}
 	return errs
 }
 
-// Timeout says whether time was what ran out, for every hop.
+// Timeout reports whether every path failed by a timeout.
 func (e *DialError) Timeout() bool {
-	for _, h := range e.Paths {
-		if !isTimeout(h.Err) {
+	for _, p := range e.Paths {
+		if !isTimeout(p.Err) {
 			return false
 		}
 	}
@@ -95,8 +97,8 @@ const (
 // stageError is an error with the step at which it happened.
 type stageError struct {
 	stage stage
-	addr  string        // ip:port, if it is not the hop's own; the name when resolving
-	after time.Duration // that the attempt had taken
+	addr  string        // ip:port if it differs from the path's address; the name while resolving
+	after time.Duration // duration of the attempt
 	err   error
 }
 
@@ -104,13 +106,13 @@ func (e *stageError) Error() string {
 	text := e.err.Error()
 	var errno syscall.Errno
 	switch {
-	case errors.Is(e.err, errOvertaken):
+	case errors.Is(e.err, errLostRace):
 	case isTimeout(e.err):
 		text = fmt.Sprintf("no answer within %v", e.after.Round(time.Millisecond))
 	case e.stage == stageHandshake:
 		text = tlsutil.DescribeError(e.err)
 	case e.stage == stageConnect && errors.As(e.err, &errno):
-		text = errno.Error() // what package net puts around it is named already
+		text = errno.Error() // without the prefix of package net, which repeats the address
 	}
 	if e.stage == stageProtocol {
 		return text
@@ -123,30 +125,30 @@ func (e *stageError) Error() string {
 
 func (e *stageError) Unwrap() error { return e.err }
 
-// hint tells what to do next, by the step that the last of the hops came to: the one that got furthest is told about.
+// hint returns the remedy for the path whose attempt got furthest.
 func (e *DialError) hint() string {
 	var best *stageError
 	rank := map[stage]int{stageResolve: 0, stageConnect: 1, stageHandshake: 2, stageProtocol: 3}
-	for _, h := range e.Paths {
+	for _, p := range e.Paths {
 		var s *stageError
-		if errors.As(h.Err, &s) && (best == nil || rank[s.stage] > rank[best.stage]) {
+		if errors.As(p.Err, &s) && (best == nil || rank[s.stage] > rank[best.stage]) {
 			best = s
 		}
 	}
 	if best == nil {
 		return ""
 	}
-	there := "a gateway"
-	if e.own {
-		there = "the server"
+	listener := "a gateway"
+	if e.local {
+		listener = "the server"
 	}
 	switch best.stage {
 	case stageResolve:
 		return "check the name and the resolver"
 	case stageConnect:
-		return "check that " + there + " runs there and that no firewall is between"
+		return "check that " + listener + " runs there and that no firewall is between"
 	case stageProtocol:
-		return "do both sides run versions that fit?"
+		return "check that both servers run compatible versions"
 	}
 	var verify *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
@@ -154,10 +156,10 @@ func (e *DialError) hint() string {
 	case errors.As(best.err, &unknown):
 		return "all datacenters need certificates of one CA"
 	case errors.As(best.err, &verify):
-		return "" // tlsutil.Explain told
+		return "" // tlsutil.DescribeError gives the remedy
 	case isTimeout(best.err):
-		return "it accepts connections but is stuck, or what is behind it is"
-	case !e.own && (errors.Is(best.err, io.EOF) || isReset(best.err)):
+		return "it accepts connections but is stuck, or the server behind it is"
+	case !e.local && (errors.Is(best.err, io.EOF) || isReset(best.err)):
 		return fmt.Sprintf("the gateway has no route for %s, or no server there is up", e.SNI)
 	}
 	return ""
@@ -173,7 +175,7 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
 }
 
-// explain is tlsutil.DescribeError for errors that may be Dial's, which explain themselves.
+// explain is tlsutil.DescribeError for errors that may be a DialError.
 func explain(err error) string {
 	var de *DialError
 	if errors.As(err, &de) {

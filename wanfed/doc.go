@@ -1,52 +1,30 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package wanfed is the tunnel through which datacenters that reach each other only by gateways gossip and call each other.
-// It can be imported alone: a program on memberlist or serf needs this package and tlsutil.
+// Package wanfed is the tunnel between datacenters that reach each other only
+// through gateways. Gossip packets, memberlist streams and gRPC travel in TLS
+// connections. Their SNI names the target and their ALPN names the protocol, so
+// gateways forward them without decrypting them. A program on memberlist or serf
+// needs only this package and tlsutil.
 //
-// What it is for: every byte between datacenters goes over TLS connections whose SNI names the target and whose ALPN names
-// the protocol, so that gateways can forward them without opening them. The package has both ends of these connections: the
-// Dialer, which picks among the ways that the address book (Book) knows; the Mux, which accepts on one port and hands
-// connections out by protocol; and the Tunnel, which carries packets and streams of gossip pools and gives memberlist its
-// Transport. A Node is these wired together, for programs that need nothing special. The package leaves to others: what the
-// book says, what runs on a gateway, certificates (tlsutil), and all state that outlives the process. The bytes on the wire
-// are described in SPEC.md.
+// # Parts
 //
-// The flow of a packet: memberlist calls Transport.WriteToAddress, which copies it into the queue of the link to the target's
-// datacenter and returns. The link's goroutine dials, when there is no connection, and writes all that is queued at once. A
-// server of the other datacenter reads it and gives it to its own memberlist, or queues it for the server it is for. Streams
-// (state exchange) are streams of one yamux session per datacenter, relayed in the same way. A program may have gRPC to other
-// datacenters on the same session (DialCalls, CallListener). Inside a datacenter the same
-// transport dials the servers directly. Servers that speak Consul's WAN gossip protocols are found out, and served, by ALPN;
-// their names must be DNS labels too.
+//   - [Dialer] opens connections over the best path of the address book.
+//   - [Mux] accepts connections on one port and passes them on by protocol.
+//   - [Tunnel] carries packets and streams of the gossip pools and implements
+//     memberlist's transport.
+//   - [Prober] probes paths that no connection uses.
+//   - [Node] is all of these, wired together, for programs without special
+//     needs.
 //
-// Goroutines: Mux.Run has one per connection it accepted. Tunnel.Run has one per link and per session, with a reader each,
-// and those of yamux; Prober.Run has one per probe, at most four. They join them when their ctx ends; Node.Run is all three. New
-// functions start none. A Dialer has goroutines only while a call of Dial lasts.
+// The package does not decide what the address book contains, does not implement
+// the gateway, does not issue certificates (see tlsutil), and keeps no state on
+// disk. SPEC.md describes the bytes on the wire.
 //
-// Handshakes: TLS sessions are not resumed. A Mux with more
-// handshakes than it may do ends those of strangers who say nothing, within a quarter of a second.
-//
-// Promises: WriteToAddress never waits, for a dial, a peer or a lock held while waiting. A full queue drops its oldest
-// packets and counts them. Every network wait ends with a deadline and with its context. One slow or dead datacenter costs
-// the others nothing. A peer is who its certificate says. Packets of one connection keep their order; across a reconnect
-// they may be lost, as datagrams may.
-//
-// Which hop: Mode prefers own gateways, those of the far datacenter, or what measures best; the others are the fallback. Within
-// that, what failed lately is tried last, what worked lately first, and what is much slower or fails more often behind the
-// rest. Dials, echoes of links and a Prober are the evidence. The Prober goes the whole way through hops that nothing uses, two
-// a second at most; it is a part of its own, which a Node runs, and without it only dials and echoes tell. A link or session
-// moves to a preferred way, or to a much faster one, when the book changes, when a hop works again, and now and then, without
-// losing what is under way; connections that others got from Dial stay where they are. Beside a session on which an answer is
-// late, another one is opened another way while it is tested, and takes its place when it is dead. Names are resolved at most
-// every 5 s, and their last addresses stand in while that fails.
-//
-// Limits: packets of at most MaxPacket bytes; node and datacenter names are DNS labels. What is known of hops ends with the
-// process.
-//
-// A program on memberlist or serf makes a Node, which wires the parts, and gives its Transport to the library:
+// # Example
 //
 //	node, err := wanfed.NewNode(wanfed.NodeConfig{
-//		Identity: id, Advertise: "10.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.dc2.example:8443"}},
+//		Identity: id, Advertise: "10.0.0.1:8300",
+//		Gateways: map[string][]string{"dc2": {"gw.dc2.example:8443"}},
 //	})
 //	go node.Run(ctx, listener)
 //
@@ -55,4 +33,58 @@
 //	conf.Transport = node.Tunnel.Transport(wanfed.PoolWAN)
 //	list, err := memberlist.Create(conf)
 //	_, err = list.Join([]string{wanfed.AnyServer("dc2")})
+//
+// # Flow
+//
+// memberlist calls Transport.WriteToAddress. It copies the packet into the queue
+// of the link to the target's datacenter and returns. The goroutine of the link
+// dials if there is no connection, and writes everything that is queued at once.
+// A server of the other datacenter reads the packet. It passes the packet to its
+// own memberlist, or relays it to the server that it is for.
+//
+// Streams, which memberlist uses to exchange state, are streams of one yamux
+// session per datacenter. They are relayed in the same way. A program may use
+// the same session for gRPC (Tunnel.DialGRPC, Tunnel.GRPCListener). Inside a
+// datacenter the transport dials servers directly. Servers that speak Consul's
+// WAN gossip protocols are detected by ALPN; their names must be DNS labels too.
+//
+// # Paths
+//
+// Mode selects whether gateways of the local datacenter, those of the remote
+// one, or the fastest paths are dialed first. The others are the fallback. Paths
+// that failed recently come last, paths that worked recently come first, and
+// slow or flapping paths follow. Dials, echoes and probes supply the
+// measurements.
+//
+// Links and sessions migrate to a preferred or much faster path when the address
+// book changes, when a path recovers, and every 30 s. No packet and no stream is
+// lost by that. Connections that Dial returned do not migrate. When a response
+// over a session is late, the session is probed while a standby session is
+// opened over another path; if the probe fails, the standby replaces it.
+//
+// # Goroutines
+//
+// Mux.Run has one goroutine per accepted connection. Tunnel.Run has two per link
+// and per session, and those of yamux. Prober.Run has one per probe, at most
+// four. Run joins them when its context ends; Node.Run is all three. Constructors
+// start none. A Dialer has goroutines only during a call of Dial.
+//
+// # Guarantees
+//
+//   - WriteToAddress never waits for a dial, a peer, or a lock that is held
+//     during one. A full queue drops its oldest packets and counts them.
+//   - Every network operation ends with its deadline and its context.
+//   - A slow or dead datacenter does not delay the others.
+//   - The certificate of a peer is its identity.
+//   - Packets of one connection keep their order. Like datagrams, they may be
+//     lost when a connection is replaced.
+//   - At MaxHandshakes, a Mux sheds slow handshakes of unauthenticated peers
+//     within a quarter of a second.
+//
+// # Limits
+//
+// A packet has at most MaxPacket bytes. Node and datacenter names are DNS
+// labels. A name is resolved at most once every 5 s, and its last known
+// addresses are used while that fails. Measurements of paths are lost when the
+// process ends. TLS sessions are not resumed.
 package wanfed

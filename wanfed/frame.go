@@ -13,36 +13,36 @@ import (
 
 // Limits of ProtoGossip frames, in bytes.
 const (
-	// MaxPacket is the largest packet a frame carries.
+	// MaxPacket is the largest packet that a frame carries.
 	MaxPacket = 64 << 10
 	// MaxName is the longest node name: one DNS label.
 	MaxName = 63
 
 	frameHeadLen = 6 // u32 length, u8 pool, u8 name length
-	lengthLen    = 4 // of which this is not counted by length itself
+	lengthLen    = 4 // the length field, which does not count itself
 	echoLen      = 8
 	maxFrame     = frameHeadLen + MaxName + MaxPacket
-)
 
-// poolEcho marks a frame that carries no packet: the dialer asks, and the listener sends the same frame back.
-const poolEcho Pool = 0
+	// maxConsulPacket bounds a ProtoConsulPacket packet.
+	maxConsulPacket = 4 << 20
+)
 
 // frameHead is the fixed part of a frame.
 type frameHead struct {
 	pool   Pool
-	name   int // bytes of the target's name, which follow the head
-	packet int // bytes of the packet, which follow the name
+	name   int // length of the target's name, which follows the head
+	packet int // length of the packet, which follows the name
 }
 
-// What is wrong with a frame.
 var (
 	errFramePool   = errors.New("unknown pool")
 	errFrameName   = errors.New("bad target name")
 	errFrameLength = errors.New("length out of bounds")
-	errFrameShort  = errors.New("frame is cut short")
+	errFrameShort  = errors.New("frame is truncated")
 )
 
-// parseFrameHead checks all that the head alone tells, so that nothing is read, or allocated, for a frame out of bounds.
+// parseFrameHead checks everything that the head alone determines. Nothing is
+// allocated or read for a frame that is out of bounds.
 func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 	length := binary.BigEndian.Uint32(b[:])
 	h := frameHead{pool: Pool(b[4]), name: int(b[5])}
@@ -64,7 +64,7 @@ func parseFrameHead(b [frameHeadLen]byte) (frameHead, error) {
 	return h, nil
 }
 
-// appendFrame adds one frame to dst. The caller has checked name and packet.
+// appendFrame appends one frame to dst. The caller has checked name and packet.
 func appendFrame(dst []byte, pool Pool, name string, packet []byte) []byte {
 	size := frameHeadLen + len(name) + len(packet)
 	n := len(dst)
@@ -77,12 +77,12 @@ func appendFrame(dst []byte, pool Pool, name string, packet []byte) []byte {
 	return dst
 }
 
-// appendEcho adds the frame that asks for, or is, the echo of n.
+// appendEcho appends an echo frame with payload n.
 func appendEcho(dst []byte, n uint64) []byte {
 	return appendFrame(dst, poolEcho, "", binary.BigEndian.AppendUint64(make([]byte, 0, echoLen), n))
 }
 
-// frame is one decoded frame; name and packet alias the bytes it was decoded from.
+// frame is a decoded frame. name and packet alias the decoded bytes.
 type frame struct {
 	pool   Pool
 	name   []byte
@@ -90,7 +90,7 @@ type frame struct {
 	size   int // of the whole frame
 }
 
-// decodeFrame reads the first frame of b.
+// decodeFrame decodes the first frame of b.
 func decodeFrame(b []byte) (frame, error) {
 	if len(b) < frameHeadLen {
 		return frame{}, fmt.Errorf("%w: %d of %d bytes of its head", errFrameShort, len(b), frameHeadLen)
@@ -110,7 +110,8 @@ func decodeFrame(b []byte) (frame, error) {
 	return frame{pool: h.pool, name: name, packet: b[frameHeadLen+h.name : size], size: size}, nil
 }
 
-// checkTargetName says whether name, from the wire, can name a node: a DNS label, or empty for whoever receives it.
+// checkTargetName checks a name from the wire: a DNS label, or empty for the
+// server that receives the frame.
 func checkTargetName(name []byte) error {
 	if len(name) == 0 {
 		return nil
@@ -119,4 +120,31 @@ func checkTargetName(name []byte) error {
 		return fmt.Errorf("%w: %w", errFrameName, err)
 	}
 	return nil
+}
+
+// parseConsulLength parses the length before a ProtoConsulPacket packet.
+func parseConsulLength(b [lengthLen]byte) (int, error) {
+	n := binary.BigEndian.Uint32(b[:])
+	if n == 0 || n > maxConsulPacket {
+		return 0, fmt.Errorf("%w: a packet of %d bytes, not 1 to %d", errFrameLength, n, maxConsulPacket)
+	}
+	return int(n), nil
+}
+
+// appendConsulFrames converts ProtoGossip frames to ProtoConsulPacket frames for
+// one node. Echoes and packets of the LAN pool, which Consul's framing lacks,
+// are left out. frames come from a sendQueue, so they are complete.
+func appendConsulFrames(dst, frames []byte) []byte {
+	for len(frames) > 0 {
+		f, err := decodeFrame(frames)
+		if err != nil {
+			return dst
+		}
+		if f.pool == PoolWAN {
+			dst = binary.BigEndian.AppendUint32(dst, uint32(len(f.packet)))
+			dst = append(dst, f.packet...)
+		}
+		frames = frames[f.size:]
+	}
+	return dst
 }

@@ -5,59 +5,64 @@ package wanfed
 import (
 	"context"
 	"crypto/tls"
-	"math/rand/v2"
+	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// link sends packets to one target: all servers of another datacenter, or one server of the own. Senders push into its
-// queue and never wait; its goroutine, run, owns the connection, makes it when there is something to send, and makes it
-// anew when it fails. A link that nobody uses retires.
+// link sends packets to one target: any server of another datacenter, or one
+// server of the local one. Senders push into its queue and never wait. Its
+// goroutine, run, owns the connection, dials when there is something to send,
+// and dials again after a failure. An unused link retires.
 type link struct {
-	t     *Tunnel
-	to    target
-	count [PoolLAN + 1]*counters // by pool; no others are ever pushed
-	wake  chan struct{}          // size 1: no push is missed
-	began time.Time
+	t        *Tunnel
+	to       target
+	counters [PoolLAN + 1]*counters // by pool; nil for pools that are never pushed
+	wake     chan struct{}          // size 1: no push is missed
+	began    time.Time
 
-	mu      sync.Mutex
-	q       frameQueue
-	pushed  time.Time // last push
-	addr    string    // where memberlist last said the target is; only for the own datacenter
-	retired bool      // takes no more; another link has the key, or nobody
-	failing bool      // the last thing that happened was a failure
-	st      LinkStatus
+	mu       sync.Mutex
+	queue    sendQueue
+	lastPush time.Time
+	addr     string // of the target, as memberlist passed it last; only in the local datacenter
+	retired  bool   // takes no more packets
+	isDown   bool   // the last event was a failure
+	status   LinkStatus
 }
 
 // newLink is called with t.mu held.
 func newLink(t *Tunnel, to target) *link {
 	l := &link{
 		t: t, to: to, wake: make(chan struct{}, 1), began: time.Now(),
-		q: frameQueue{max: t.cfg.QueueBytes}, addr: to.addr, st: LinkStatus{DC: to.dc, Node: to.node},
+		queue: sendQueue{max: t.limits.queueBytes}, addr: to.addr, status: LinkStatus{DC: to.dc, Node: to.node},
 	}
-	l.count[PoolWAN] = t.trafficLocked(trafficKey{PoolWAN, to.dc})
-	if to.dc == t.own.DC {
-		l.count[PoolLAN] = t.trafficLocked(trafficKey{PoolLAN, to.dc})
+	l.counters[PoolWAN] = t.trafficLocked(trafficKey{PoolWAN, to.dc})
+	if to.dc == t.self.DC {
+		l.counters[PoolLAN] = t.trafficLocked(trafficKey{PoolLAN, to.dc})
 	}
 	return l
 }
 
-// push queues a copy of packet for node and returns at once; false means that the link has retired.
+// push queues a copy of packet for node and returns at once. It returns false if
+// the link has retired.
 func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) bool {
 	l.mu.Lock()
 	if l.retired {
 		l.mu.Unlock()
 		return false
 	}
-	first := l.q.bytes() == 0 // else run has been woken, and has not taken them yet
-	dropped := l.q.push(pool, node, packet, now.Sub(l.began))
-	l.pushed = now
-	if node != "" && addr != "" { // without a node it may be made up
+	first := l.queue.bytes() == 0 // otherwise run has been woken already
+	dropped := l.queue.push(pool, node, packet, now.Sub(l.began))
+	l.lastPush = now
+	if node != "" && addr != "" { // without a node, memberlist may have invented the address
 		l.addr = addr
 	}
 	l.mu.Unlock()
-	if dropped != (framed{}) {
+	if dropped != (frameCounts{}) {
 		l.drop(dropQueueFull, dropped)
 	}
 	if first {
@@ -69,58 +74,59 @@ func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) 
 	return true
 }
 
-// drop counts what was lost.
-func (l *link) drop(why drop, n framed) {
+// drop counts dropped packets.
+func (l *link) drop(why dropReason, n frameCounts) {
 	for pool, n := range n {
-		if n > 0 && l.count[pool] != nil {
-			l.count[pool].drop(why, n)
+		if n > 0 && l.counters[pool] != nil {
+			l.counters[pool].drop(why, n)
 		}
 	}
 }
 
-// take empties the queue into the caller's hands; spare becomes the queue's buffer.
+// take empties the queue. spare becomes the buffer of the queue.
 func (l *link) take(spare []byte) batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.q.take(spare)
+	return l.queue.take(spare)
 }
 
 // run lives from the link's first packet until it retires or ctx ends.
 func (l *link) run(ctx context.Context) {
-	b := backoff{min: l.t.tm.backoffMin, max: l.t.tm.backoffMax}
-	outage := false // there was one: a first dial may take its time
-	for l.waitWork(ctx) {
-		ways := l.ways()
+	b := backoff.Backoff{Min: l.t.limits.backoffMin, Max: l.t.limits.backoffMax}
+	failed := false // a dial or a connection has; packets may wait for the first dial
+	for l.waitForWork(ctx) {
+		paths := l.paths()
 		conn, err := l.dial(ctx)
 		if err == nil {
-			if outage {
-				l.expire(l.t.tm.stale)
+			if failed {
+				l.dropStale(l.t.limits.maxQueueAge)
 			}
-			var settled bool
-			if settled, err = l.use(ctx, conn); settled {
-				b.reset()
+			var stable bool
+			if stable, err = l.use(ctx, conn); stable {
+				b.Reset()
 			}
 		}
 		if ctx.Err() != nil {
 			break
 		}
 		if err == nil {
-			if l.retireIfIdle() {
+			if l.retireIfEmpty() {
 				return
 			}
 			continue
 		}
-		outage = true
-		l.failed(err)
-		l.giveUp()
-		l.waitRetry(ctx, b.next(rand.Float64()), ways)
+		failed = true
+		l.recordFailure(err)
+		l.dropUnwanted()
+		l.waitRetry(ctx, b.Next(), paths)
 	}
 	l.retire()
 }
 
-// waitWork waits for something to send; false means that the link is to end.
-func (l *link) waitWork(ctx context.Context) bool {
-	idle := time.NewTimer(l.t.tm.quiet)
+// waitForWork waits until there is something to send. It returns false if the
+// link must end.
+func (l *link) waitForWork(ctx context.Context) bool {
+	idle := time.NewTimer(l.t.limits.idleAfter)
 	defer idle.Stop()
 	for {
 		if ctx.Err() != nil {
@@ -133,98 +139,100 @@ func (l *link) waitWork(ctx context.Context) bool {
 		case <-l.wake:
 		case <-ctx.Done():
 		case <-idle.C:
-			if l.retireIfIdle() {
+			if l.retireIfEmpty() {
 				return false
 			}
 		}
 	}
 }
 
-// retire drops what is queued and takes the link out of the tunnel.
+// retire drops what is queued and removes the link from the tunnel.
 func (l *link) retire() {
 	l.t.mu.Lock()
-	l.leaveLocked()
+	l.removeLocked()
 	l.t.mu.Unlock()
 	l.mu.Lock()
 	l.retired = true
-	lost := l.q.take(nil)
+	lost := l.queue.take(nil)
 	l.mu.Unlock()
 	l.drop(dropExpired, lost.count)
 }
 
-// retireIfIdle takes the link out of the tunnel unless a packet has just come.
-func (l *link) retireIfIdle() bool {
+// retireIfEmpty removes the link from the tunnel unless a packet is queued.
+func (l *link) retireIfEmpty() bool {
 	l.t.mu.Lock()
 	defer l.t.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.q.bytes() > 0 {
+	if l.queue.bytes() > 0 {
 		return false
 	}
 	l.retired = true
-	l.leaveLocked()
-	if l.failing {
-		delete(l.t.met, l.to) // that it is up again will be news
+	l.removeLocked()
+	if l.isDown {
+		delete(l.t.seen, l.to) // the next success is logged as a first contact
 	}
 	return true
 }
 
-// leaveLocked takes the link out of the tunnel. It is called with t.mu held.
-func (l *link) leaveLocked() {
+// removeLocked removes the link from the tunnel. It is called with t.mu held.
+func (l *link) removeLocked() {
 	if l.t.links[l.to] == l {
 		delete(l.t.links, l.to)
 	}
 }
 
-// giveUp drops what is queued when nothing was added for a while: nobody waits for it any more.
-func (l *link) giveUp() {
+// dropUnwanted drops what is queued if nothing was pushed for idleAfter.
+func (l *link) dropUnwanted() {
 	l.mu.Lock()
 	var lost batch
-	if time.Since(l.pushed) >= l.t.tm.quiet {
-		lost = l.q.take(nil)
+	if time.Since(l.lastPush) >= l.t.limits.idleAfter {
+		lost = l.queue.take(nil)
 	}
 	l.mu.Unlock()
 	l.drop(dropExpired, lost.count)
 }
 
-// expire drops what has waited longer than limit for a connection. Late gossip is worse than none: a server that was cut off
-// takes all others for dead, and would say so to all that it reaches again. What else was in it, such as new tags, comes with
-// the exchange of state that a regained datacenter calls for.
-func (l *link) expire(limit time.Duration) {
+// dropStale drops packets that waited longer than limit for a connection. A
+// server that was cut off has queued messages that all others are dead; they
+// must not be sent after it is reconnected. The state that those packets also
+// carried, such as new tags, is exchanged when a datacenter is regained.
+func (l *link) dropStale(limit time.Duration) {
 	l.mu.Lock()
-	lost := l.q.dropBefore(time.Since(l.began) - limit)
+	lost := l.queue.dropBefore(time.Since(l.began) - limit)
 	l.mu.Unlock()
 	l.drop(dropExpired, lost)
 }
 
-// ways is what the book says about reaching the target.
-func (l *link) ways() []Path {
-	r := l.t.book.Load()
-	if l.to.dc != l.t.own.DC {
-		return r.Paths[l.to.dc]
+// paths returns what the address book says about the target.
+func (l *link) paths() []Path {
+	b := l.t.book.Load()
+	if l.to.dc != l.t.self.DC {
+		return b.Paths[l.to.dc]
 	}
-	return []Path{{Addr: r.Servers[l.to.node]}}
+	return []Path{{Addr: b.Servers[l.to.node]}}
 }
 
-// waitRetry waits out a back-off, but not longer than until the book has other ways than those that just failed, or until
-// another dial of the datacenter has worked. Two links must not wake each other without a pause: the shortest back-off stays.
+// waitRetry waits for d. It returns early when the address book has other paths
+// than those that just failed, and, after backoffMin, when another dial of the
+// datacenter succeeds. Without that minimum two links could wake each other in
+// a loop.
 func (l *link) waitRetry(ctx context.Context, d time.Duration, failed []Path) {
-	timer := time.NewTimer(d)
+	timer, least := time.NewTimer(d), time.NewTimer(l.t.limits.backoffMin)
 	defer timer.Stop()
-	var worked <-chan struct{}
-	least := time.NewTimer(l.t.tm.backoffMin)
 	defer least.Stop()
-	next := l.t.cfg.Dialer.worked.at(l.to.dc)
+	reachable := l.t.cfg.Dialer.reachable.Wait(l.to.dc)
+	var wake <-chan struct{} // reachable, once backoffMin has passed
 	for {
 		changed := l.t.book.Changed()
-		if !slices.Equal(l.ways(), failed) {
+		if !slices.Equal(l.paths(), failed) {
 			return
 		}
 		select {
 		case <-changed:
 		case <-least.C:
-			worked = next // it may be closed already
-		case <-worked:
+			wake = reachable
+		case <-wake:
 			return
 		case <-timer.C:
 			return
@@ -238,11 +246,107 @@ func (l *link) dial(ctx context.Context) (*tls.Conn, error) {
 	l.mu.Lock()
 	addr := l.addr
 	l.mu.Unlock()
-	return l.t.dial(ctx, l.to, addr, ProtoGossip, ProtoConsulPacket)
+	return l.t.dialTarget(ctx, l.to, addr, ProtoGossip, ProtoConsulPacket)
 }
 
 func (l *link) empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.q.bytes() == 0
+	return l.queue.bytes() == 0
+}
+
+// recordFailure records err and logs it if the link was up.
+func (l *link) recordFailure(err error) {
+	l.mu.Lock()
+	gateway, wasDown := l.status.Path.Addr, l.isDown
+	l.isDown = true
+	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
+	l.status.LastError, l.status.LastErrorAt = explain(err), time.Now()
+	l.mu.Unlock()
+	if wasDown {
+		l.t.log.Debug("gossip link still down", "peer", l.to.String(), "err", err)
+	} else {
+		l.t.log.Warn("gossip link down", "peer", l.to.String(), "gateway", gateway, "err", explain(err))
+	}
+}
+
+// recordUp records that the peer answered. It logs at Info only after a failure
+// and at the first contact, because links of a large federation open and close
+// with their traffic.
+func (l *link) recordUp(p *pathConn, since time.Time, rtt time.Duration) {
+	first := l.t.firstContact(l.to)
+	l.mu.Lock()
+	level := slog.LevelDebug
+	if l.isDown || first {
+		level = slog.LevelInfo
+	}
+	l.isDown = false
+	l.status.ConnectedSince, l.status.RTT = since, rtt
+	l.mu.Unlock()
+	l.t.log.Log(context.Background(), level, "gossip link up",
+		"peer", l.to.String(), "gateway", p.path.Addr, "remote", p.addr, "rtt", rtt)
+}
+
+// recordClosed records that the connection was closed without a fault.
+func (l *link) recordClosed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
+}
+
+// recordPath records the path and the protocol of a new connection, which has
+// not proven to work yet.
+func (l *link) recordPath(p *pathConn, alpn string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status.Path, l.status.Protocol = p.path, alpn
+	l.status.ConnectedSince, l.status.RTT = time.Time{}, 0
+}
+
+func (l *link) snapshot() LinkStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.status
+	s.Queued = l.queue.count.total()
+	return s
+}
+
+func (l *link) lastUse() (at time.Time, connected bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastPush, !l.status.ConnectedSince.IsZero()
+}
+
+// linkUseTimes caches, for a second, when each connected link was used last.
+type linkUseTimes struct {
+	mu    sync.Mutex
+	at    time.Time
+	times []time.Time // latest first
+}
+
+// linksUsedAfter reports whether at least n connected links were used after l.
+func (t *Tunnel) linksUsedAfter(l *link, n int, now time.Time) bool {
+	last, _ := l.lastUse()
+	u := &t.linkUses
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.at.IsZero() || now.Sub(u.at) >= time.Second {
+		u.at, u.times = now, t.connectedLinkUses()
+	}
+	return len(u.times) >= n && u.times[n-1].After(last)
+}
+
+// connectedLinkUses returns when each connected link was used last, latest
+// first.
+func (t *Tunnel) connectedLinkUses() (times []time.Time) {
+	t.mu.RLock()
+	links := slices.Collect(maps.Values(t.links))
+	t.mu.RUnlock()
+	for _, l := range links {
+		if at, connected := l.lastUse(); connected {
+			times = append(times, at)
+		}
+	}
+	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
+	return times
 }

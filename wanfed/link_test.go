@@ -29,11 +29,11 @@ func TestLinkIdle(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
-		tm := n1.tun.tm
+		tm := n1.tun.limits
 		for range 10 { // echoes keep the connection alive for as long as packets are sent now and then
 			send(t, t1, "srv1.dc2", "x")
 			receive(t, t2)
-			time.Sleep(tm.linkIdle - time.Second)
+			time.Sleep(tm.linkIdleTimeout - time.Second)
 		}
 		if got := len(nw.dialed()); got != 1 {
 			t.Errorf("%d dials", got)
@@ -41,7 +41,7 @@ func TestLinkIdle(t *testing.T) {
 		if l := n1.tun.Stats().Links; len(l) != 1 || l[0].ConnectedSince.IsZero() {
 			t.Errorf("links: %+v", l)
 		}
-		time.Sleep(tm.echoEvery + 2*time.Second)
+		time.Sleep(tm.echoInterval + 2*time.Second)
 		if l := n1.tun.Stats().Links; len(l) != 0 {
 			t.Errorf("links, idle: %+v", l)
 		}
@@ -64,16 +64,16 @@ func TestLinkBacksOff(t *testing.T) {
 		n1, n2 := memPair(t, nw)
 		n1.book.Store(hops("10.0.9.9:1")) // where nobody listens
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
-		tm := n1.tun.tm
+		tm := n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(30 * time.Second)
 		dials := nw.dialed()
-		want := backoff{min: tm.backoffMin, max: tm.backoffMax}
+		least := tm.backoffMin
 		for i := 1; i < len(dials); i++ {
-			gap := dials[i].Sub(dials[i-1])
-			if most := want.next(0); gap > most || gap < most*3/4 {
-				t.Errorf("dial %d came after %v, want about %v", i, gap, most)
+			if gap := dials[i].Sub(dials[i-1]); gap < least || gap > least*5/4 {
+				t.Errorf("dial %d after %v, want %v and up to a quarter more", i, gap, least)
 			}
+			least = min(2*least, tm.backoffMax)
 		}
 		if len(dials) < 9 || len(dials) > 14 {
 			t.Errorf("%d dials in 30 s", len(dials))
@@ -82,7 +82,7 @@ func TestLinkBacksOff(t *testing.T) {
 			t.Errorf("logged %d times that it is down", got)
 		}
 		// Nothing new to send: it gives up, and what waited is counted as lost.
-		time.Sleep(2*tm.linkIdle + 2*tm.backoffMax)
+		time.Sleep(2*tm.linkIdleTimeout + 2*tm.backoffMax)
 		if got := n1.traffic(PoolWAN, "dc2").Dropped["expired"]; got != 1 || len(n1.tun.Stats().Links) != 0 {
 			t.Errorf("expired %d, links %+v", got, n1.tun.Stats().Links)
 		}
@@ -115,9 +115,9 @@ func TestLinkNoticesSilence(t *testing.T) {
 		background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 		n1.book.Store(hops("10.0.2.1:8300"))
 		t1 := n1.tun.Transport(PoolWAN)
-		tm := n1.tun.tm
+		tm := n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(tm.silence - time.Millisecond)
+		time.Sleep(tm.echoTimeout - time.Millisecond)
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || !l.ConnectedSince.IsZero() {
 			t.Errorf("link before: %+v", l)
 		}
@@ -144,9 +144,9 @@ func TestStalePacketsAreNotSent(t *testing.T) {
 		send(t, t1, "srv1.dc2", "srv1.dc3 is dead")
 		time.Sleep(20 * time.Second)
 		send(t, t1, "srv1.dc2", "so is srv1.dc4")
-		time.Sleep(n1.tun.tm.stale + ageStep)
+		time.Sleep(n1.tun.limits.maxQueueAge + ageStep)
 		heal()
-		time.Sleep(n1.tun.tm.backoffMax)
+		time.Sleep(n1.tun.limits.backoffMax)
 		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || l.Queued != 0 {
 			t.Errorf("link: %+v", l)
 		}
@@ -179,7 +179,7 @@ func TestPeerIdleClosesTheConnection(t *testing.T) {
 		if !isClosedByPeer(c) {
 			t.Error("the connection stays open")
 		}
-		if took := time.Since(start).Round(time.Second); took != n2.tun.tm.peerIdle {
+		if took := time.Since(start).Round(time.Second); took != n2.tun.limits.acceptedIdleTimeout {
 			t.Errorf("closed after %v", took)
 		}
 		if got := n2.tun.Stats().Closed; len(got) != 0 {
@@ -214,10 +214,10 @@ func TestConsulConnectionsAreRenewed(t *testing.T) {
 
 func TestLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLifetime()
+		l := newRunGroup()
 		ended := make(chan string, 2) // one for each that is started
 		early := func(ctx context.Context) { <-ctx.Done(); ended <- "early" }
-		if !l.start(early) {
+		if !l.spawn(early) {
 			t.Error("refused before run")
 		}
 		synctest.Wait()
@@ -225,12 +225,12 @@ func TestLifetime(t *testing.T) {
 		done := make(chan struct{})
 		go func() { l.run(ctx); close(done) }()
 		synctest.Wait()
-		if !l.start(func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second); ended <- "slow" }) {
+		if !l.spawn(func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second); ended <- "slow" }) {
 			t.Error("refused while running")
 		}
 		cancel()
 		synctest.Wait()
-		if l.start(early) {
+		if l.spawn(early) {
 			t.Error("started after the end")
 		}
 		select {

@@ -3,8 +3,10 @@
 package wanfed
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,121 +17,121 @@ import (
 	"time"
 )
 
-// linkConn is one connection of a link. Its writer is the link's goroutine.
+// linkConn is one connection of a link. Its writer is the link's goroutine; its
+// reader takes the echoes.
 type linkConn struct {
-	l      *link
-	c      *tls.Conn
-	path   *pathConn
-	consul bool // ProtoConsulPacket: nothing comes back
-	began  time.Time
-	used   time.Time // when a packet was last written
-	spare  []byte    // buffers used in turn with the queue's
-	out    []byte    // Consul's framing of what was taken
-	echo   echo
-	echoed time.Time // when an echo was last asked for
+	l        *link
+	c        *tls.Conn
+	path     *pathConn
+	consul   bool // ProtoConsulPacket: the peer sends nothing
+	began    time.Time
+	lastSent time.Time // last packet
+	spare    []byte    // buffer that alternates with the queue's
+	out      []byte    // packets in Consul's framing
+	echo     echoState
+	lastEcho time.Time // last echo request
 
-	late    *time.Timer    // for the echo that is awaited
-	looking bool           // for a better way, or
-	doubted bool           // for any other way
-	told    time.Time      // when the other links over the same gateway were last told that an echo is late
-	found   chan *tls.Conn // size 1: the result of looking, nil if there is none
-	next    *tls.Conn      // the connection that takes over from this one
+	echoTimer *time.Timer    // fires when the pending echo is late
+	alerted   time.Time      // last time that a late echo was announced to other links
+	dialing   bool           // a replacement is being dialed
+	suspected bool           // it is dialed because of a late echo
+	dialedC   chan *tls.Conn // size 1: the replacement, nil if the dial failed
+	successor *tls.Conn      // replaces this connection
 }
 
 // writeChunk bounds what one write deadline covers, in bytes.
 const writeChunk = 64 << 10
 
-// errSilent says that the peer of a link stopped answering.
-var errSilent = errors.New("peer stopped answering echoes")
+var (
+	errEchoTimeout  = errors.New("peer stopped answering echoes")
+	errClosedByPeer = errors.New("closed by the peer, or by a gateway on the path")
+)
 
-// errHungUp says that the peer, or a gateway, closed a link's connection.
-var errHungUp = errors.New("closed by the peer, or by a gateway on the way")
-
-func (lc *linkConn) ended(err error) error {
+func (lc *linkConn) endError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errHungUp
+		return errClosedByPeer
 	}
 	return err
 }
 
-// use sends over c until it fails (an error), is idle, or ctx ends (both nil). settled says that it worked for a while.
-func (l *link) use(ctx context.Context, c *tls.Conn) (settled bool, err error) {
-	proto := c.ConnectionState().NegotiatedProtocol
-	remote := l.to.dc != l.t.own.DC
-	switch {
-	case proto == ProtoConsulPacket && l.to.node == "":
-		// Consul's frames name no target: each server needs a link of its own.
-		l.t.setConsul(l.to.dc, true)
-		l.requeue()
-		closeConn(c)
-		return true, nil
-	case proto == ProtoGossip && remote && l.to.node != "":
-		l.t.setConsul(l.to.dc, false)
+// use sends over c, and over its replacements, until one fails (an error), is
+// idle, or ctx ends (both nil). stable reports that the last one worked for a
+// while.
+func (l *link) use(ctx context.Context, c *tls.Conn) (stable bool, err error) {
+	alpn := c.ConnectionState().NegotiatedProtocol
+	remote := l.to.dc != l.t.self.DC
+	// A link to a datacenter serves all of its servers, except with Consul's
+	// framing: it names no target, so each server needs its own link.
+	if consul := alpn == ProtoConsulPacket; remote && consul == (l.to.node == "") {
+		l.t.setConsul(l.to.dc, consul)
 		l.requeue()
 		closeConn(c)
 		return true, nil
 	}
 	for next := c; next != nil; {
 		lc := &linkConn{
-			l: l, c: next, path: pathOf(next), consul: proto == ProtoConsulPacket, began: time.Now(), found: make(chan *tls.Conn, 1),
+			l: l, c: next, path: pathConnOf(next), consul: alpn == ProtoConsulPacket,
+			began: time.Now(), dialedC: make(chan *tls.Conn, 1),
 		}
-		l.using(lc.path, proto)
+		l.recordPath(lc.path, alpn)
 		if lc.consul {
-			l.up(lc.path, lc.began, lc.path.rtt)
+			l.recordUp(lc.path, lc.began, lc.path.handshakeRTT)
 		}
-		err = lc.pump(ctx)
-		settled = time.Since(lc.began) >= l.t.tm.settled
-		if errors.Is(err, errSilent) || isTimeout(err) {
+		err = lc.run(ctx)
+		stable = time.Since(lc.began) >= l.t.limits.stableAfter
+		if errors.Is(err, errEchoTimeout) || isTimeout(err) {
 			l.t.cfg.Dialer.ReportFailure(lc.c, err)
 		}
-		next = lc.next
+		next = lc.successor
 	}
 	if err == nil {
-		l.closed()
+		l.recordClosed()
 	}
-	return settled, err
+	return stable, err
 }
 
-// requeue gives what is queued to the links that the datacenter's protocol now asks for.
+// requeue moves what is queued to the links that the protocol of the datacenter
+// needs now.
 func (l *link) requeue() {
 	b, now := l.take(nil), time.Now()
 	for frames := b.frames(); len(frames) > 0; {
 		f, err := decodeFrame(frames)
 		if err != nil {
-			return // cannot be: the queue made it
+			return // impossible: the queue encoded it
 		}
-		_, _ = l.t.send(f.pool, target{dc: l.to.dc, node: string(f.name)}, "", f.packet, now)
+		_ = l.t.send(f.pool, target{dc: l.to.dc, node: string(f.name)}, "", f.packet, now)
 		frames = frames[f.size:]
 	}
 }
 
-// pump writes what is queued, and asks for echoes, until the connection fails, is not needed, or ctx ends.
-func (lc *linkConn) pump(ctx context.Context) error {
-	lookCtx, cancel := context.WithCancel(ctx)
+// run writes what is queued, and echo requests, until the connection fails, is
+// not needed any more, or ctx ends.
+func (lc *linkConn) run(ctx context.Context) error {
+	dialCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	defer dropFound(lc.found)
+	defer closePending(lc.dialedC)
 	defer wg.Wait()
 	defer closeConn(lc.c) // ends the reader
-	defer cancel()        // ends looking for a better way
+	defer cancel()        // ends the dial of a replacement
 	read := make(chan error, 1)
 	wg.Go(func() {
 		err := lc.read()
-		if errors.Is(err, errSilent) {
-			lc.path.forget()
+		if errors.Is(err, errEchoTimeout) {
+			lc.path.discardUnacked()
 		}
 		read <- err
-		lc.c.NetConn().Close() // ends a write that waits for a peer that is gone
+		lc.c.NetConn().Close() // unblocks a write to a dead peer
 	})
-	stop := context.AfterFunc(ctx, func() { lc.c.SetWriteDeadline(time.Now().Add(stopGrace)) })
+	stop := context.AfterFunc(ctx, func() { lc.c.SetWriteDeadline(time.Now().Add(closeGrace)) })
 	defer stop()
-	err, readErr := lc.writeLoop(ctx, read, func() { lc.look(lookCtx, &wg) }, func() { lc.doubt(lookCtx, &wg) })
+	err, readErr := lc.writeLoop(ctx, read, func() { lc.migrate(dialCtx, &wg) }, func() { lc.replaceSilent(dialCtx, &wg) })
 	if readErr == nil {
 		if isTimeout(err) {
-			lc.path.forget()
+			lc.path.discardUnacked()
 		}
 		closeConn(lc.c)
-		if e := <-read; err != nil && !errors.Is(e, errHungUp) && !errors.Is(e, net.ErrClosed) {
-			readErr = e // why the write failed: an alert, or silence
+		if e := <-read; err != nil && !errors.Is(e, errClosedByPeer) && !errors.Is(e, net.ErrClosed) {
+			readErr = e // the cause of the failed write: an alert, or a timeout
 		}
 	}
 	if readErr != nil && ctx.Err() == nil {
@@ -141,80 +143,73 @@ func (lc *linkConn) pump(ctx context.Context) error {
 	return err
 }
 
-// forget makes the kernel drop, on Close, what the peer has not acknowledged. Else it would go on trying to deliver it for
-// minutes, and it would come when the path is back: stale.
-func (p *pathConn) forget() {
-	if c, ok := p.Conn.(interface{ SetLinger(sec int) error }); ok {
-		_ = c.SetLinger(0)
-	}
-}
-
-// writeLoop returns err of the writer, or readErr of the reader, who ended first, or nil when the connection is not
-// needed any more: for want of packets, or because next takes over. look looks for a better way, doubt for any other.
-func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doubt func()) (err, readErr error) {
-	tm := lc.l.t.tm
-	lc.late = time.NewTimer(time.Hour) // asking for an echo sets it
-	defer lc.late.Stop()
-	tick, better := time.NewTicker(tm.echoEvery), time.NewTicker(tm.better)
+// writeLoop returns the error of the writer or of the reader, whichever ended
+// first. Both are nil when the connection is idle or its successor replaces it.
+// migrate dials a better path; replaceSilent dials any other path.
+func (lc *linkConn) writeLoop(
+	ctx context.Context, read <-chan error, migrate, replaceSilent func(),
+) (err, readErr error) {
+	t, lim := lc.l.t, lc.l.t.limits
+	lc.echoTimer = time.NewTimer(time.Hour) // reset by each echo request
+	defer lc.echoTimer.Stop()
+	tick, better := time.NewTicker(lim.echoInterval), time.NewTicker(lim.migrateInterval)
 	defer tick.Stop()
 	defer better.Stop()
-	changed, turned := lc.l.t.book.Changed(), lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
-	ways := lc.l.ways()
-	silent := lc.l.t.silent.at(lc.path.hop.Addr)
-	look() // the book may have changed while this connection was dialed
-	lc.used = time.Now()
-	if err := lc.flush(ctx, lc.used, true); err != nil {
+	changed, recovered := t.book.Changed(), t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
+	paths := lc.l.paths()
+	suspect := t.suspects.Wait(lc.path.path.Addr)
+	migrate() // the address book may have changed since the dial began
+	lc.lastSent = time.Now()
+	if err := lc.flush(ctx, lc.lastSent, true); err != nil {
 		return err, nil
 	}
 	for {
 		select {
 		case <-lc.l.wake:
-			runtime.Gosched() // whoever else is about to send does so before, and all goes out together
-			lc.used = time.Now()
-			err = lc.flush(ctx, lc.used, lc.used.Sub(lc.echoed) >= tm.echoEvery)
+			runtime.Gosched() // lets other senders push first, so that one write takes all
+			lc.lastSent = time.Now()
+			err = lc.flush(ctx, lc.lastSent, lc.lastSent.Sub(lc.lastEcho) >= lim.echoInterval)
 		case now := <-tick.C:
-			unused := now.Sub(lc.used)
 			switch {
-			case lc.unneeded(now):
+			case lc.isIdle(now):
 				return nil, nil
-			case lc.consul && now.Sub(lc.began) >= tm.consulAge:
+			case lc.consul && now.Sub(lc.began) >= lim.consulMaxAge:
 				return lc.flush(ctx, now, false), nil
-			case unused >= tm.quiet && now.Sub(lc.echoed) < tm.quietEcho:
-				lc.spare, lc.out = nil, nil // what a burst needed
-				lc.path.cork.free()
+			case now.Sub(lc.lastSent) >= lim.idleAfter && now.Sub(lc.lastEcho) < lim.idleEchoInterval:
+				lc.spare, lc.out = nil, nil // free the memory of the last burst
 				continue
 			}
 			err = lc.flush(ctx, now, true)
 		case <-changed:
-			changed = lc.l.t.book.Changed()
-			if now := lc.l.ways(); !slices.Equal(now, ways) { // of a large book, most of it is about others
-				ways = now
-				look()
+			changed = t.book.Changed()
+			if now := lc.l.paths(); !slices.Equal(now, paths) { // most changes concern other datacenters
+				paths = now
+				migrate()
 			}
-		case <-turned:
-			turned = lc.l.t.cfg.Dialer.paths.turnedAt(lc.l.to.dc)
-			look()
+		case <-recovered:
+			recovered = t.cfg.Dialer.paths.recovered.Wait(lc.l.to.dc)
+			migrate()
 		case <-better.C:
-			look()
-		case <-lc.late.C:
-			lc.tell(time.Now())
-			doubt()
-		case <-silent:
-			silent = lc.l.t.silent.at(lc.path.hop.Addr)
-			if now := time.Now(); !lc.consul && now.Sub(lc.echoed) >= tm.echoEvery {
+			migrate()
+		case <-lc.echoTimer.C:
+			lc.alertLinks(time.Now())
+			replaceSilent()
+		case <-suspect:
+			suspect = t.suspects.Wait(lc.path.path.Addr)
+			if now := time.Now(); !lc.consul && now.Sub(lc.lastEcho) >= lim.echoInterval {
 				err = lc.flush(ctx, now, true)
 			}
-		case c := <-lc.found:
-			doubted := lc.doubted
-			lc.looking, lc.doubted, lc.next = false, false, c
+		case c := <-lc.dialedC:
+			suspected := lc.suspected
+			lc.dialing, lc.suspected, lc.successor = false, false, c
 			switch {
-			case c != nil && doubted:
-				lc.path.forget()
-				return errSilent, nil // what is queued goes over the next one
+			case c != nil && suspected:
+				lc.path.discardUnacked()
+				return errEchoTimeout, nil // the successor sends what is queued
 			case c != nil:
 				return lc.flush(ctx, time.Now(), false), nil
-			case doubted:
-				lc.late.Reset(tm.echoEvery)
+			case suspected:
+				lc.echoTimer.Reset(lim.echoInterval)
 			}
 		case e := <-read:
 			return nil, e
@@ -227,17 +222,69 @@ func (lc *linkConn) writeLoop(ctx context.Context, read <-chan error, look, doub
 	}
 }
 
-// look dials the hops that the book prefers to this connection's, if there are such, beside the connection, which goes on
-// until one of them is ready to take over.
-func (lc *linkConn) look(ctx context.Context, wg *sync.WaitGroup) {
-	if lc.looking {
-		return
+// isIdle reports whether the connection must be closed for lack of packets:
+// after linkIdleTimeout, or earlier if many other links were used later.
+// Consul's servers close idle connections early.
+func (lc *linkConn) isIdle(now time.Time) bool {
+	lim, unused := lc.l.t.limits, now.Sub(lc.lastSent)
+	switch {
+	case unused >= lim.linkIdleTimeout, unused >= lim.idleAfter && lc.consul:
+		return true
+	case unused >= lim.idleAfter:
+		return lc.l.t.linksUsedAfter(lc.l, lim.maxIdleLinks, now)
 	}
-	to, proto := Target{DC: lc.l.to.dc, Node: lc.l.to.node}, lc.c.ConnectionState().NegotiatedProtocol
-	lc.looking = lc.l.t.lookForBetter(ctx, wg, lc.c, to, proto, lc.found)
+	return unused >= lim.recentUse && lc.l.t.linksUsedAfter(lc.l, 2*lim.maxIdleLinks, now)
 }
 
-// flush writes all that is queued, and an echo frame behind it.
+// migrate starts to dial the paths that are better than this connection's, if
+// there are any. The connection stays in use until one of them is ready.
+func (lc *linkConn) migrate(ctx context.Context, wg *sync.WaitGroup) {
+	if lc.dialing {
+		return
+	}
+	to, alpn := Target{DC: lc.l.to.dc, Node: lc.l.to.node}, lc.c.ConnectionState().NegotiatedProtocol
+	lc.dialing = lc.l.t.dialBetter(ctx, wg, lc.c, to, alpn, lc.dialedC)
+}
+
+// alertLinks makes the other links over the same first gateway send an echo
+// request now, once per outage: a gateway that stalls is silent for all of them,
+// and an idle link would send its next request only after idleEchoInterval.
+func (lc *linkConn) alertLinks(now time.Time) {
+	if !lc.echo.isLate() || lc.alerted.After(lc.echo.last()) {
+		return
+	}
+	lc.alerted = now
+	lc.l.t.suspects.Notify(lc.path.path.Addr)
+}
+
+// replaceSilent is called when an echo is late: the path is dead, or the peer is
+// busy. It dials another path while the connection stays in use, and keeps the
+// new connection only if the echo is still missing then. A connection that never
+// received an echo is not replaced before echoTimeout, because a peer that does
+// not echo at all would cause one dial after the other.
+func (lc *linkConn) replaceSilent(ctx context.Context, wg *sync.WaitGroup) {
+	if lc.dialing || !lc.echo.isLate() {
+		return
+	}
+	to := Target{DC: lc.l.to.dc, Node: lc.l.to.node}
+	paths := lc.l.t.cfg.Dialer.otherPaths(lc.c, to)
+	if len(paths) == 0 {
+		return
+	}
+	lc.dialing, lc.suspected = true, true
+	alpn := lc.c.ConnectionState().NegotiatedProtocol
+	wg.Go(func() {
+		next := lc.l.t.dialReplacement(ctx, lc.c, to, paths, alpn, "connection without echoes is replaced")
+		if next != nil && !lc.echo.isLate() {
+			closeConn(next)
+			next = nil
+		}
+		lc.dialedC <- next
+	})
+}
+
+// flush writes everything that is queued, followed by an echo request if echo is
+// true.
 func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 	b := lc.l.take(lc.spare)
 	out := b.frames()
@@ -245,9 +292,9 @@ func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 		lc.out = appendConsulFrames(lc.out[:0], out)
 		out = lc.out
 	} else if echo {
-		asked := now.Sub(lc.began)
-		lc.asks(asked, now)
-		b.buf = appendEcho(b.buf, uint64(asked))
+		sent := now.Sub(lc.began)
+		lc.echoSent(sent, now)
+		b.buf = appendEcho(b.buf, uint64(sent))
 		out = b.frames()
 	}
 	lc.spare = b.buf[:0]
@@ -257,7 +304,7 @@ func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 	}
 	for pool, n := range b.count {
 		if n > 0 {
-			lc.l.count[pool].sent.Add(uint64(n))
+			lc.l.counters[pool].sent.Add(uint64(n))
 		}
 	}
 	return nil
@@ -266,11 +313,11 @@ func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 func (lc *linkConn) write(ctx context.Context, now time.Time, b []byte) error {
 	for len(b) > 0 {
 		chunk := b[:min(len(b), writeChunk)]
-		lc.c.SetWriteDeadline(now.Add(lc.l.t.tm.write))
-		if ctx.Err() != nil { // checked after: pump's AfterFunc may have come before
-			lc.c.SetWriteDeadline(time.Now().Add(stopGrace))
+		lc.c.SetWriteDeadline(now.Add(lc.l.t.limits.writeTimeout))
+		if ctx.Err() != nil { // checked after setting: run's AfterFunc may have come first
+			lc.c.SetWriteDeadline(time.Now().Add(closeGrace))
 		}
-		if err := lc.path.writeAtOnce(lc.c, chunk); err != nil {
+		if _, err := lc.c.Write(chunk); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		if b = b[len(chunk):]; len(b) > 0 {
@@ -278,4 +325,99 @@ func (lc *linkConn) write(ctx context.Context, now time.Time, b []byte) error {
 		}
 	}
 	return nil
+}
+
+// echoState is the liveness of a link connection's peer. The connection has a
+// read deadline only while an echo is pending.
+type echoState struct {
+	mu           sync.Mutex
+	lastSent     time.Duration // when the last request was sent, after the start of the connection
+	pending      bool          // its answer is missing
+	lastReceived time.Time     // last answer; zero: never
+}
+
+// isLate reports whether an echo is pending from a peer that has echoed before.
+// It is called when echoTimer fires.
+func (e *echoState) isLate() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pending && !e.lastReceived.IsZero()
+}
+
+func (e *echoState) last() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastReceived
+}
+
+// echoSent is called before an echo request is sent. It sets the read deadline:
+// echoTimeout after the last answer, but at least echoTimeout-echoInterval from
+// now, so that the peer has time for the first request after a pause.
+func (lc *linkConn) echoSent(sent time.Duration, now time.Time) {
+	lim, e := lc.l.t.limits, &lc.echo
+	lc.lastEcho = now
+	late := 2 * lc.l.t.cfg.Dialer.probeTimeout(lc.path)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastSent = sent
+	if e.pending {
+		return
+	}
+	e.pending = true
+	lc.echoTimer.Reset(late)
+	limit := now.Add(lim.echoTimeout - lim.echoInterval)
+	last := e.lastReceived
+	if last.IsZero() {
+		last = lc.began
+	}
+	if l := last.Add(lim.echoTimeout); l.After(limit) {
+		limit = l
+	}
+	lc.c.SetReadDeadline(limit) // under the lock, so that it does not overwrite that of echoReceived
+}
+
+// echoReceived is called when the answer to the request of sent has arrived.
+func (lc *linkConn) echoReceived(sent time.Duration, now time.Time) {
+	e := &lc.echo
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastReceived = now
+	var limit time.Time
+	if e.pending = sent < e.lastSent; e.pending {
+		limit = now.Add(lc.l.t.limits.echoTimeout)
+	}
+	lc.c.SetReadDeadline(limit)
+}
+
+// read takes the echoes until the connection ends, and returns why it did.
+func (lc *linkConn) read() error {
+	if lc.consul {
+		n, err := lc.c.Read(make([]byte, 1))
+		if n > 0 {
+			return errors.New("peer sent data on a connection that carries none from it")
+		}
+		return lc.endError(err)
+	}
+	br := bufio.NewReaderSize(lc.c, 512)
+	var b [frameHeadLen + echoLen]byte
+	for {
+		if _, err := io.ReadFull(br, b[:]); err != nil {
+			if isTimeout(err) {
+				return fmt.Errorf("%w for %v", errEchoTimeout, lc.l.t.limits.echoTimeout)
+			}
+			return lc.endError(err)
+		}
+		f, err := decodeFrame(b[:])
+		if err != nil || f.pool != poolEcho {
+			return fmt.Errorf("peer sent a frame that is not an echo: %w", errors.Join(err, errFramePool))
+		}
+		now := time.Now()
+		age, sent := now.Sub(lc.began), time.Duration(binary.BigEndian.Uint64(f.packet))
+		if sent < 0 || sent > age {
+			return errors.New("peer sent an echo that was not requested")
+		}
+		lc.echoReceived(sent, now)
+		lc.l.recordUp(lc.path, lc.began, age-sent)
+		lc.l.t.cfg.Dialer.recordEcho(lc.path, age-sent)
+	}
 }

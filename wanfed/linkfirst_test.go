@@ -27,7 +27,7 @@ func TestFirstDialIsNoOutage(t *testing.T) {
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		send(t, t1, "srv1.dc2", "first")
 		time.Sleep(slow + time.Second)
-		if got := n1.traffic(PoolWAN, "dc2"); got.Sent != 1 || len(got.Dropped) != 0 || slow <= n1.tun.tm.stale {
+		if got := n1.traffic(PoolWAN, "dc2"); got.Sent != 1 || len(got.Dropped) != 0 || slow <= n1.tun.limits.maxQueueAge {
 			t.Fatalf("the first dial took %v: %+v", slow, got)
 		}
 		if got := receive(t, t2); got != "first" {

@@ -56,9 +56,9 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 		var silent atomic.Bool
 		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(hops("10.0.2.1:8300"))
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(tm.quiet + 3*tm.quietEcho + tm.quietEcho/2)
+		time.Sleep(tm.idleAfter + 3*tm.idleEchoInterval + tm.idleEchoInterval/2)
 		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || len(nw.dialed()) != 1 {
 			t.Fatalf("quiet: %+v, %d dials", l, len(nw.dialed()))
 		}
@@ -68,7 +68,7 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
 			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
 		}
-		time.Sleep(tm.silence)
+		time.Sleep(tm.echoTimeout)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
 			t.Errorf("link after: %+v", l)
 		}
@@ -84,11 +84,11 @@ func TestQuietLinkOnADeadPathEnds(t *testing.T) {
 		var silent atomic.Bool
 		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
 		n1.book.Store(hops("10.0.2.1:8300"))
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(2 * tm.quiet)
+		time.Sleep(2 * tm.idleAfter)
 		silent.Store(true)
-		time.Sleep(tm.quietEcho + tm.silence)
+		time.Sleep(tm.idleEchoInterval + tm.echoTimeout)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
 			t.Errorf("link: %+v", l)
 		}
@@ -100,7 +100,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		use := func(c *DialerConfig) { c.DialTCP = nw.dial }
-		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *timing) { tm.quietLinks = 2 })
+		n1 := newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"), func(tm *limits) { tm.maxIdleLinks = 2 })
 		t1, r := n1.tun.Transport(PoolWAN), &AddressBook{Paths: map[string][]Path{}}
 		dcs := []string{"dc2", "dc3", "dc4", "dc5"}
 		for i, dc := range append(dcs, "dc6") {
@@ -124,7 +124,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 			t.Errorf("in use: %v", got)
 		}
 		send(t, t1, "srv1.dc2", "again")
-		time.Sleep(n1.tun.tm.quiet + 2*n1.tun.tm.echoEvery)
+		time.Sleep(n1.tun.limits.idleAfter + 2*n1.tun.limits.echoInterval)
 		if got := connected(); !slices.Equal(got, []string{"dc2", "dc5"}) {
 			t.Errorf("quiet, the two used last stay: %v", got)
 		}
@@ -134,7 +134,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		time.Sleep(n1.tun.tm.spare + n1.tun.tm.echoEvery)
+		time.Sleep(n1.tun.limits.recentUse + n1.tun.limits.echoInterval)
 		if got := connected(); len(got) != 5 {
 			t.Errorf("all were used in the same moment, so none is spare: %v", got)
 		}
@@ -144,7 +144,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 			send(t, t1, "srv1."+dc, "x")
 			time.Sleep(time.Second)
 		}
-		time.Sleep(n1.tun.tm.spare)
+		time.Sleep(n1.tun.limits.recentUse)
 		if got := connected(); !slices.Equal(got, dcs) {
 			t.Errorf("spare: %v, want all but dc6, which was used first", got)
 		}
@@ -174,13 +174,13 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 		hop := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }
 		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{hop(0), hop(1)}, []Path{hop(0), hop(1)}, []Path{hop(1)}
 		n1.book.Store(r)
-		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.tm
+		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc3", "x")
 		send(t, t1, "srv1.dc4", "x")
 		// Until half-way between two of the echoes that dc3's link asks for when it is quiet.
-		time.Sleep(tm.quiet + 2*tm.quietEcho + tm.quietEcho/2)
+		time.Sleep(tm.idleAfter + 2*tm.idleEchoInterval + tm.idleEchoInterval/2)
 		send(t, t1, "srv1.dc2", "x")
-		time.Sleep(tm.echoEvery + time.Second)
+		time.Sleep(tm.echoInterval + time.Second)
 		over := func() (out []string) {
 			for _, l := range n1.tun.Stats().Links {
 				if !l.ConnectedSince.IsZero() {
@@ -193,7 +193,7 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 			t.Fatalf("links go over %v", got)
 		}
 		gws[0].freeze(true)
-		time.Sleep(2 * tm.echoEvery) // dc2's link asks for an echo; dc3's would not yet
+		time.Sleep(2 * tm.echoInterval) // dc2's link asks for an echo; dc3's would not yet
 		if got := over(); !slices.Equal(got, []string{gws[1].addr, gws[1].addr, gws[1].addr}) {
 			t.Errorf("links go over %v", got)
 		}

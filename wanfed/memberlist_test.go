@@ -59,9 +59,9 @@ func alive(m *memberlist.Memberlist) string {
 }
 
 func TestMemberlistOverTheTunnel(t *testing.T) {
-	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *timing) {
-		tm.echoEvery, tm.silence, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
-		tm.keepalive, tm.muxWrite = 100*time.Millisecond, 400*time.Millisecond
+	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *limits) {
+		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
+		tm.keepaliveInterval, tm.keepaliveTimeout = 100*time.Millisecond, 400*time.Millisecond
 	})
 	ms := map[string]*memberlist.Memberlist{}
 	for name, n := range w.nodes {

@@ -3,69 +3,80 @@
 package wanfed
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Handler serves one connection. It owns c, closes it, and returns when it is done with it, at the latest soon after ctx
-// ended, when c is also closed under it.
+// Handler serves one connection. It owns c and closes it. It returns when it has
+// finished, and soon after ctx has ended, when c is also closed by the Mux.
 type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
 
 // MuxConfig configures a Mux.
 type MuxConfig struct {
 	Identity *tlsutil.Identity // required
-	// HandshakeTimeout bounds the TLS handshake, and what comes before it, from accept on. Default (0): 5 s.
+	// HandshakeTimeout bounds the TLS handshake, and a PROXY header before it,
+	// from accept on. Default (0): 5 s.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes bounds how many handshakes run at once. While they do, the next is let in when one is finished, or in the
-	// place of one whose peer is slow: first of those without a ClientHello after 250 ms, then of those that take a second.
-	// Default (0): 512.
+	// MaxHandshakes bounds concurrent handshakes. At the limit, a new one starts
+	// when another ends, or replaces a slow one: first one without a ClientHello
+	// after 250 ms, then one that has taken a second. Default (0): 512.
 	MaxHandshakes int
-	// MaxPerPeer bounds the open connections of one peer, by role, node and datacenter of its certificate, and those that are plain
-	// (HTTPListener). Those handed over by a Listener count until they are closed. Negative: no bound. Default (0): 512.
+	// MaxPerPeer bounds the open connections of one peer, by role, node and
+	// datacenter of its certificate. All plain text connections (HTTPListener)
+	// count as one peer. Connections passed on by a Listener count until they
+	// are closed. Default (0): 512. Negative: no limit.
 	MaxPerPeer int
-	// ProxyFrom are networks of gateways or balancers whose connections have to begin with a PROXY header of version 2, as part of the
-	// handshake. The address in it is the connection's RemoteAddr, for logs and for the choice of whom to shed; of a header that
-	// names none (LOCAL) it is the sender's own. Others must send no header. Default: nobody sends one.
+	// ProxyFrom lists the networks of gateways or load balancers whose
+	// connections must begin with a PROXY header of version 2. The address in
+	// the header becomes the connection's RemoteAddr. A header without an
+	// address (LOCAL) keeps that of the sender. Connections from elsewhere must
+	// not have a header. Default: none.
 	ProxyFrom []netip.Prefix
-	// Heard, if not nil, is called for each connection that was let in, with who opened it. It must not block.
+	// OnPeer, if not nil, is called with the peer of each connection that was
+	// accepted. It must not block.
 	OnPeer func(tlsutil.Peer)
-	Logger *slog.Logger // default: nothing is logged
+	Logger *slog.Logger // default: no log
 }
 
-// Mux accepts TLS connections on one port and hands each to the handler of the protocol that it negotiated by ALPN
-// (RFC 7301). Who may not use a protocol is turned away.
+// Mux accepts TLS connections on one port and passes each to the handler of the
+// protocol that was negotiated by ALPN (RFC 7301). It refuses peers that may not
+// use the protocol.
 type Mux struct {
-	cfg    MuxConfig
-	own    tlsutil.Peer
-	log    *slog.Logger
-	refuse *refusals
-	shakes *shakes
-	peers  peers
+	cfg        MuxConfig
+	self       tlsutil.Peer
+	log        *slog.Logger
+	refusals   *refusals
+	handshakes *handshakeLimit
+	peers      peerLimit
 
 	mu        sync.Mutex
-	routes    []*muxRoute // in order of preference; complete when running
+	protocols []*muxProtocol // in order of preference; complete when running
 	listeners []*muxListener
-	plain     *muxListener // takes what is not TLS; nil: nobody does. Complete when running
+	plain     *muxListener // accepts plain text; nil: none. Complete when running
 	running   bool
 	addr      net.Addr
-	conns     map[net.Conn]struct{} // accepted and neither closed nor handed over
+	conns     map[net.Conn]struct{} // accepted, not closed and not passed on
 	stopping  bool
 	drainedc  chan struct{} // closed when stopping and conns is empty
 	accepted  uint64
 }
 
-// muxRoute is one protocol. Its counters are guarded by Mux.mu.
-type muxRoute struct {
+// muxProtocol is one protocol id. Its counters are guarded by Mux.mu.
+type muxProtocol struct {
 	alpn   string
 	roles  []tlsutil.Role
 	sameDC bool
@@ -74,38 +85,38 @@ type muxRoute struct {
 	total  uint64
 }
 
-// NewMux checks cfg. It listens on nothing yet.
+// defaultMaxPerPeer is generous: servers have a few connections to each other, a
+// gateway has one, but many programs may share the certificate of an operator.
+const defaultMaxPerPeer = 512
+
+// NewMux checks cfg. It does not listen yet.
 func NewMux(cfg MuxConfig) (*Mux, error) {
 	if cfg.Identity == nil {
-		return nil, errors.New("mux: no Identity")
+		return nil, errors.New("mux: Identity is missing")
 	}
 	if cfg.HandshakeTimeout < 0 || cfg.MaxHandshakes < 0 {
 		return nil, errors.New("mux: HandshakeTimeout and MaxHandshakes must not be negative")
 	}
 	if slices.ContainsFunc(cfg.ProxyFrom, func(p netip.Prefix) bool { return !p.IsValid() }) {
-		return nil, errors.New("mux: ProxyFrom has something that is no network")
+		return nil, errors.New("mux: ProxyFrom has an entry that is not a network")
 	}
-	if cfg.HandshakeTimeout == 0 {
-		cfg.HandshakeTimeout = 5 * time.Second
-	}
-	if cfg.MaxHandshakes == 0 {
-		cfg.MaxHandshakes = 512
-	}
-	if cfg.MaxPerPeer == 0 {
-		cfg.MaxPerPeer = maxPerPeer
-	}
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 5*time.Second)
+	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, 512)
+	cfg.MaxPerPeer = cmp.Or(cfg.MaxPerPeer, defaultMaxPerPeer)
 	cfg.ProxyFrom = unmapped(cfg.ProxyFrom)
 	log := orDiscard(cfg.Logger)
 	return &Mux{
-		cfg: cfg, own: cfg.Identity.Peer(), log: log, refuse: newRefusals(log), shakes: newShakes(cfg.MaxHandshakes),
-		peers: peers{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
-		conns: map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
+		cfg: cfg, self: cfg.Identity.Peer(), log: log, refusals: newRefusals(log),
+		handshakes: newHandshakeLimit(cfg.MaxHandshakes),
+		peers:      peerLimit{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
+		conns:      map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
 	}, nil
 }
 
-// Handle registers h for a protocol id; among several that a client offers, the one registered first is chosen. Only peers
-// of roles get in, and with sameDC only those of the own datacenter. Call it before Run; registering an id twice, or too
-// late, is a mistake in the program and panics.
+// Handle registers h for a protocol id. If a client offers several ids, the one
+// registered first is chosen. Only peers with one of roles are accepted, and
+// with sameDC only those of the local datacenter. Call it before Run. It panics
+// if the id is registered twice or too late.
 func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	if alpn == "" {
 		panic("wanfed: Mux.Handle needs a protocol id")
@@ -113,7 +124,7 @@ func (m *Mux) Handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 	m.handle(alpn, roles, sameDC, h)
 }
 
-// handle is Handle that also takes "", for clients that offer no protocol.
+// handle is Handle. It also accepts "", for clients that offer no protocol id.
 func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,14 +133,15 @@ func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 		panic("wanfed: Mux.Handle needs roles and a handler")
 	case m.running:
 		panic("wanfed: Mux.Handle(" + alpn + ") after Run")
-	case slices.ContainsFunc(m.routes, func(r *muxRoute) bool { return r.alpn == alpn }):
+	case slices.ContainsFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == alpn }):
 		panic("wanfed: Mux.Handle(" + alpn + ") twice")
 	}
-	m.routes = append(m.routes, &muxRoute{alpn: alpn, roles: slices.Clone(roles), sameDC: sameDC, handle: h})
+	m.protocols = append(m.protocols, &muxProtocol{alpn: alpn, roles: slices.Clone(roles), sameDC: sameDC, handle: h})
 }
 
-// Run accepts on ln until ctx ends, then closes ln and all connections that were not handed over to a Listener, waits for
-// all handlers, and returns nil. An error of ln that does not pass is returned. Call it once.
+// Run accepts connections on ln until ctx ends. It then closes ln and all
+// connections that were not passed on by a Listener, waits for all handlers, and
+// returns nil. A permanent error of ln is returned. Call it once.
 func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -142,7 +154,7 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 		ln.Close()
 		m.closeAll(&wg)
 	})
-	var wait time.Duration
+	retry := backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for {
 		c, err := ln.Accept()
 		switch {
@@ -152,28 +164,41 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 			}
 			return nil
 		case err == nil:
-			wait = 0
-			own := &counted{Conn: c}
-			sh := m.shakes.admit(ctx, m.wrap(own))
-			if sh == nil {
+			retry.Reset()
+			tracked := &trackedConn{Conn: c}
+			hs := m.handshakes.acquire(ctx, m.wrapConn(tracked))
+			if hs == nil {
 				c.Close()
 				return nil
 			}
-			wg.Go(func() { m.serve(ctx, sh, own, cfg) })
-		case !passing(err):
+			wg.Go(func() { m.serve(ctx, hs, tracked, cfg) })
+		case !isTemporary(err):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		default:
-			m.shakes.shedOne() // it may be file descriptors that are short
-			wait = min(max(2*wait, 5*time.Millisecond), time.Second)
-			m.refuse.acceptFailed(err)
-			if !sleep(ctx, wait) {
+			m.handshakes.shedOne() // frees a file descriptor
+			m.refusals.record(acceptError, nil, err)
+			if !sleep(ctx, retry.Next()) {
 				return nil
 			}
 		}
 	}
 }
 
-// begin fixes the set of protocols.
+// isTemporary reports whether an accept error is caused by a shortage or by the
+// client, so that Accept may succeed later.
+func isTemporary(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+		syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// begin fixes the set of protocols and returns the TLS configuration.
 func (m *Mux) begin(addr net.Addr) *tls.Config {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,68 +207,63 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 	}
 	m.running, m.addr = true, addr
 	var ids []string
-	for _, r := range m.routes {
+	for _, r := range m.protocols {
 		if r.alpn != "" {
 			ids = append(ids, r.alpn)
 		}
 	}
-	return noteHello(m.cfg.Identity.ServerConfig(ids...))
+	return captureHello(m.cfg.Identity.ServerConfig(ids...))
 }
 
-// sleep waits and says whether ctx is still alive.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	backoff.Sleep(ctx, d, nil)
+	return ctx.Err() == nil
 }
 
-// serve does the handshake of sh's connection, which is around own, and runs the handler.
-func (m *Mux) serve(ctx context.Context, sh *shaking, own *counted, cfg *tls.Config) {
-	raw := sh.raw
+// serve performs the handshake of hs and runs the handler. tracked is the
+// accepted connection inside that of hs.
+func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cfg *tls.Config) {
+	raw := hs.raw
 	if !m.track(raw) {
-		m.shakes.end(sh)
+		m.handshakes.end(hs)
 		raw.Close()
 		return
 	}
-	defer m.forget(raw)
-	m.shakes.begin(sh)
+	defer m.untrack(raw)
+	m.handshakes.start(hs)
 	limit := time.Now().Add(m.cfg.HandshakeTimeout)
-	err := m.readProxy(sh, limit)
-	if p, ok := raw.(*peeked); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
-		m.shakes.end(sh)
-		if !m.peers.enter(tlsutil.Peer{}, own) {
-			m.refuse.note(tooMany, raw.RemoteAddr(), nil)
+	err := m.readProxy(hs, limit)
+	if p, ok := raw.(*sniffConn); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
+		m.handshakes.end(hs)
+		if !m.peers.enter(tlsutil.Peer{}, tracked) {
+			m.refusals.record(tooMany, raw.RemoteAddr(), nil)
 			raw.Close()
 			return
 		}
-		m.plain.take(ctx, raw)
+		m.plain.offerPlain(ctx, raw)
 		return
 	}
-	c, hello := tls.Server(raw, cfg), &hello{heard: func() { m.shakes.hear(sh) }}
+	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}
 	if err == nil {
-		err = m.shake(context.WithValue(ctx, helloKey{}, hello), c, limit)
+		err = m.handshake(context.WithValue(ctx, helloKey{}, hello), c, limit)
 	}
-	shed := m.shakes.end(sh)
+	shed := m.handshakes.end(hs)
 	if err != nil || shed {
-		m.tellHTTP(err)
+		m.answerPlainHTTP(err)
 		raw.Close()
 		switch {
-		case ctx.Err() != nil: // it is this side that ends
+		case ctx.Err() != nil: // this side is stopping
 		case shed:
-			m.refuse.note(crowded, raw.RemoteAddr(), nil, "hello", hello.seen)
+			m.refusals.record(crowded, raw.RemoteAddr(), nil, "hello", hello.seen)
 		default:
-			m.refuse.handshakeFailed(raw.RemoteAddr(), hello, err)
+			m.refusals.handshakeFailed(raw.RemoteAddr(), hello, err)
 		}
 		return
 	}
-	r, p, ok := m.admit(c, hello)
-	if ok && !m.peers.enter(p, own) {
-		m.refuse.note(tooMany, raw.RemoteAddr(), nil, "peer", p, "alpn", r.alpn)
+	r, p, ok := m.authorize(c, hello)
+	if ok && !m.peers.enter(p, tracked) {
+		m.refusals.record(tooMany, raw.RemoteAddr(), nil, "peer", p, "alpn", r.alpn)
 		ok = false
 	}
 	if !ok {
@@ -259,36 +279,146 @@ func (m *Mux) serve(ctx context.Context, sh *shaking, own *counted, cfg *tls.Con
 	r.handle(ctx, c, p)
 }
 
-func (m *Mux) shake(ctx context.Context, c *tls.Conn, limit time.Time) error {
+func (m *Mux) handshake(ctx context.Context, c *tls.Conn, limit time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
 	return c.HandshakeContext(ctx)
 }
 
-// admit finds the handler and checks that the peer may use it.
-func (m *Mux) admit(c *tls.Conn, h *hello) (*muxRoute, tlsutil.Peer, bool) {
+// authorize returns the protocol of c if the peer may use it.
+func (m *Mux) authorize(c *tls.Conn, h *clientHello) (*muxProtocol, tlsutil.Peer, bool) {
 	cs := c.ConnectionState()
 	remote := c.RemoteAddr()
-	i := slices.IndexFunc(m.routes, func(r *muxRoute) bool { return r.alpn == cs.NegotiatedProtocol })
+	i := slices.IndexFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == cs.NegotiatedProtocol })
 	if i < 0 {
 		why := noALPN
-		if len(h.alpn) > 0 { // "http/1.1" alone: crypto/tls lets it pass beside h2
+		if len(h.alpn) > 0 { // crypto/tls accepts "http/1.1" alone where h2 is configured
 			why = unknownALPN
 		}
-		m.refuse.note(why, remote, nil, "alpn", h.alpn)
+		m.refusals.record(why, remote, nil, "alpn", h.alpn)
 		return nil, tlsutil.Peer{}, false
 	}
-	r := m.routes[i]
+	r := m.protocols[i]
 	p, err := tlsutil.PeerFromCert(cs.PeerCertificates[0], m.cfg.Identity.Domain())
 	switch {
 	case err != nil:
-		m.refuse.note(certNoPeer, remote, err)
+		m.refusals.record(certNoPeer, remote, err)
 	case !slices.Contains(r.roles, p.Role):
-		m.refuse.note(wrongRole, remote, nil, "peer", p, "alpn", r.alpn, "allowed", r.roles)
-	case r.sameDC && p.DC != m.own.DC:
-		m.refuse.note(wrongDC, remote, nil, "peer", p, "alpn", r.alpn, "allowed", m.own.DC)
+		m.refusals.record(wrongRole, remote, nil, "peer", p, "alpn", r.alpn, "allowed", r.roles)
+	case r.sameDC && p.DC != m.self.DC:
+		m.refusals.record(wrongDC, remote, nil, "peer", p, "alpn", r.alpn, "allowed", m.self.DC)
 	default:
 		return r, p, true
 	}
 	return nil, p, false
+}
+
+// answerPlainHTTP answers a client that sent plain HTTP to a port that serves
+// HTTPS. err is the error of its handshake.
+func (m *Mux) answerPlainHTTP(err error) {
+	var plain tls.RecordHeaderError
+	if !errors.As(err, &plain) || plain.Conn == nil ||
+		!slices.ContainsFunc(m.protocols, func(r *muxProtocol) bool { return r.alpn == "http/1.1" }) {
+		return
+	}
+	switch string(plain.RecordHeader[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH":
+		plain.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
+		_, _ = io.WriteString(plain.Conn,
+			"HTTP/1.0 400 Bad Request\r\n\r\nThis port speaks HTTPS, with client certificates.\n")
+	}
+}
+
+// track registers c to be closed at the end. It returns false if the Mux is
+// stopping.
+func (m *Mux) track(c net.Conn) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopping {
+		return false
+	}
+	m.accepted++
+	m.conns[c] = struct{}{}
+	return true
+}
+
+func (m *Mux) untrack(c net.Conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.conns[c]; !ok {
+		return
+	}
+	delete(m.conns, c)
+	if m.stopping && len(m.conns) == 0 {
+		close(m.drainedc)
+	}
+}
+
+func (m *Mux) opened(r *muxProtocol, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.open += n
+	if n > 0 {
+		r.total++
+	}
+}
+
+// closeGrace is how long handlers may still use their connections after their
+// context has ended.
+const closeGrace = 250 * time.Millisecond
+
+// closeAll refuses new connections and closes all others after closeGrace.
+func (m *Mux) closeAll(wg *sync.WaitGroup) {
+	m.mu.Lock()
+	m.stopping = true
+	conns := make([]net.Conn, 0, len(m.conns))
+	for c := range m.conns {
+		conns = append(conns, c)
+	}
+	m.mu.Unlock()
+	limit := time.Now().Add(closeGrace)
+	for _, c := range conns {
+		c.SetDeadline(limit) // unblocks reads and writes without an earlier deadline
+	}
+	if len(conns) == 0 {
+		return
+	}
+	wg.Go(func() {
+		t := time.NewTimer(closeGrace)
+		defer t.Stop()
+		select {
+		case <-m.drainedc:
+			return
+		case <-t.C:
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+}
+
+// MuxStats counts events of the port since the start.
+type MuxStats struct {
+	Accepted    uint64            // TCP connections
+	Handshaking int               // now
+	Refused     map[string]uint64 // by reason
+	Protocols   []ProtocolStats   // in order of preference
+}
+
+// ProtocolStats counts the connections of one protocol id.
+type ProtocolStats struct {
+	ALPN  string
+	Open  int // now, without those passed on by a Listener
+	Total uint64
+}
+
+// Stats may be called at any time.
+func (m *Mux) Stats() MuxStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := MuxStats{Accepted: m.accepted, Handshaking: m.handshakes.len(), Refused: m.refusals.counts()}
+	for _, r := range m.protocols {
+		s.Protocols = append(s.Protocols, ProtocolStats{ALPN: r.alpn, Open: r.open, Total: r.total})
+	}
+	return s
 }

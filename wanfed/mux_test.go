@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -223,12 +224,12 @@ func TestRefusalsAreNotLoggedTooOften(t *testing.T) {
 		log := &logBuffer{}
 		r := newRefusals(log.logger())
 		for range 1000 {
-			r.note(plainText, nameAddr("192.0.2.1:1"), nil)
+			r.record(plainText, nameAddr("192.0.2.1:1"), nil)
 		}
-		r.note(noALPN, nameAddr("192.0.2.1:1"), nil)
-		time.Sleep(refusalLogEvery)
-		r.note(plainText, nameAddr("192.0.2.1:1"), nil)
-		if got := log.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "unlogged=999") {
+		r.record(noALPN, nameAddr("192.0.2.1:1"), nil)
+		time.Sleep(ratelog.DefaultInterval)
+		r.record(plainText, nameAddr("192.0.2.1:1"), nil)
+		if got := log.String(); strings.Count(got, "\n") != 3 || !strings.Contains(got, "suppressed=999") {
 			t.Errorf("log:\n%s", got)
 		}
 		if got := r.counts(); got[string(plainText)] != 1001 || got[string(noALPN)] != 1 {

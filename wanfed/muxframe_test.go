@@ -16,7 +16,7 @@ import (
 // framedConn writes as a muxConn does, and counts.
 type framedConn struct {
 	net.Conn
-	frames frames
+	frames headerJoiner
 	writes atomic.Int64
 }
 
@@ -30,7 +30,7 @@ func (c *framedConn) Write(b []byte) (int, error) {
 func framedPair(t testing.TB) (client, server *yamux.Session, c *framedConn) {
 	t.Helper()
 	a, b := net.Pipe()
-	cfg := defaultTiming().muxConfig(orDiscard(nil))
+	cfg := defaultLimits().yamuxConfig(orDiscard(nil))
 	cfg.EnableKeepAlive = false
 	c = &framedConn{Conn: a}
 	client, err := yamux.Client(c, cfg)
@@ -69,7 +69,7 @@ func TestFramesAreOneWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ size, writes int }{
-		{1, 1}, {frameHeader, 1}, {frameKept, 1}, {maxRecord - frameHeader, 1}, {maxRecord, 2}, {streamChunk, 2}, {100, 1},
+		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1}, {maxRecord, 2}, {streamChunk, 2}, {100, 1},
 	} {
 		// Zeros are a header without a body, and 12 of them a header as long as one.
 		sent := make([]byte, tc.size)
@@ -84,7 +84,7 @@ func TestFramesAreOneWrite(t *testing.T) {
 		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("%d bytes: %v, or others came", tc.size, err)
 		}
-		if cap(conn.frames.header) > frameKept {
+		if cap(conn.frames.header) > maxJoinBuffer {
 			t.Errorf("after %d bytes %d are kept", tc.size, cap(conn.frames.header))
 		}
 	}

@@ -24,7 +24,7 @@ func TestFloodClosesTheSession(t *testing.T) {
 		read bool
 		next func(i uint32) []byte
 	}{
-		{"pings", false, func(i uint32) []byte { return yamuxHeader(framePing, flagAsks, 0, i) }},
+		{"pings", false, func(i uint32) []byte { return yamuxHeader(yamuxTypePing, pingRequest, 0, i) }},
 		{"silent streams", true, func(i uint32) []byte { return yamuxHeader(1, 1, 2*i+1, 0) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -55,13 +55,13 @@ func TestFloodClosesTheSession(t *testing.T) {
 }
 
 func TestGuard(t *testing.T) {
-	asks, says := yamuxHeader(framePing, flagAsks, 0, 1), yamuxHeader(framePing, flagSays, 0, 1)
-	body := append(yamuxHeader(frameData, 0, 1, maxPings*2*frameHeader), bytes.Repeat(asks, maxPings*2)...)
-	for _, step := range []int{1, 5, frameHeader, 1000} {
-		g := &guard{}
+	asks, says := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
+	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(asks, maxPings*2)...)
+	for _, step := range []int{1, 5, yamuxHeaderLen, 1000} {
+		g := &pingGuard{}
 		feed := func(b []byte) (err error) {
 			for ; err == nil && len(b) > 0; b = b[min(step, len(b)):] {
-				err = g.reads(b[:min(step, len(b))])
+				err = g.received(b[:min(step, len(b))])
 			}
 			return err
 		}
@@ -69,16 +69,16 @@ func TestGuard(t *testing.T) {
 			if err := feed(asks); err != nil {
 				t.Fatal(err)
 			}
-			g.writes(says)
+			g.sent(says)
 		}
-		g.writes(asks)
+		g.sent(asks)
 		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)), feed(bytes.Repeat(says, 10*maxPings))); err != nil {
 			t.Errorf("what asks for nothing: %v", err)
 		}
 		if err := feed(bytes.Repeat(asks, maxPings)); err != nil {
 			t.Errorf("%d pings: %v", maxPings, err)
 		}
-		if err := feed(asks); !isFlood(err) {
+		if err := feed(asks); sessionFault(err) != faultFlood {
 			t.Errorf("one more: %v", err)
 		}
 	}
@@ -86,21 +86,21 @@ func TestGuard(t *testing.T) {
 
 // However the bytes come, the guard sees the same frames.
 func FuzzGuard(f *testing.F) {
-	asks := yamuxHeader(framePing, flagAsks, 0, 1)
+	asks := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
 	f.Add(bytes.Repeat(asks, maxPings+1), 7)
-	f.Add(append(append(yamuxHeader(frameData, 1, 1, 30), bytes.Repeat(asks, 2)...), asks...), 13)
-	f.Add(yamuxHeader(frameData, 1, 1, 1<<32-1), 1)
+	f.Add(append(append(yamuxHeader(yamuxTypeData, 1, 1, 30), bytes.Repeat(asks, 2)...), asks...), 13)
+	f.Add(yamuxHeader(yamuxTypeData, 1, 1, 1<<32-1), 1)
 	f.Fuzz(func(t *testing.T, b []byte, step int) {
-		whole, parts := &guard{}, &guard{}
-		err := whole.reads(b)
+		whole, parts := &pingGuard{}, &pingGuard{}
+		err := whole.received(b)
 		step = max(1, min(step, 1<<16))
 		var perr error
 		for rest := b; perr == nil && len(rest) > 0; rest = rest[min(step, len(rest)):] {
-			perr = parts.reads(rest[:min(step, len(rest))])
+			perr = parts.received(rest[:min(step, len(rest))])
 		}
-		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) || whole.open.Load() != parts.open.Load() {
+		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) || whole.unanswered.Load() != parts.unanswered.Load() {
 			t.Errorf("%v, %d, %d, %d pings; in pieces of %d: %v, %d, %d, %d pings",
-				err, whole.n, whole.body, whole.open.Load(), step, perr, parts.n, parts.body, parts.open.Load())
+				err, whole.n, whole.body, whole.unanswered.Load(), step, perr, parts.n, parts.body, parts.unanswered.Load())
 		}
 	})
 }

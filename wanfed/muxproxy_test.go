@@ -170,8 +170,8 @@ func TestMuxProxyHeaderTakesOfTheHandshakesTime(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			client.Write(localHeader)
 		}()
-		own := &counted{Conn: server}
-		sh := m.shakes.admit(t.Context(), &proxied{Conn: own})
+		own := &trackedConn{Conn: server}
+		sh := m.handshakes.acquire(t.Context(), &proxyConn{Conn: own})
 		m.serve(t.Context(), sh, own, m.begin(nameAddr("pipe")))
 		if took := time.Since(began); took != 5*time.Second || m.Stats().Refused[string(tooSlow)] != 1 {
 			t.Errorf("after %v: %v", took, m.Stats().Refused)
@@ -184,9 +184,9 @@ func TestMuxProxyShedsBySource(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxBed(t, a, fromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
 	sources := func() map[netip.Prefix]int {
-		b.m.shakes.mu.Lock()
-		defer b.m.shakes.mu.Unlock()
-		return maps.Clone(b.m.shakes.sources)
+		b.m.handshakes.mu.Lock()
+		defer b.m.handshakes.mu.Unlock()
+		return maps.Clone(b.m.handshakes.sources)
 	}
 	one := behind(t, b.addr, headerOf("192.0.2.1:1"))
 	eventually(t, "the first", 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 })

@@ -79,7 +79,7 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 func TestMuxShedsNoPeerInARush(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
-		func(m *Mux) { m.shakes.helloGrace, m.shakes.shakeGrace = time.Minute, time.Minute })
+		func(m *Mux) { m.handshakes.helloGrace, m.handshakes.grace = time.Minute, time.Minute })
 	id := a.server("srv2", "dc1")
 	const peers = 60
 	errc := make(chan error, peers)
@@ -120,12 +120,12 @@ func (c fromAddr) Close() error         { return nil }
 
 func TestWhichHandshakeIsShed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShakes(5)
-		var order []*shaking
-		add := func(ip string) *shaking {
+		s := newHandshakeLimit(5)
+		var order []*handshake
+		add := func(ip string) *handshake {
 			t.Helper()
-			sh := s.admit(t.Context(), fromAddr{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
-			s.begin(sh)
+			sh := s.acquire(t.Context(), fromAddr{addr: &net.TCPAddr{IP: net.ParseIP(ip)}})
+			s.start(sh)
 			order = append(order, sh)
 			return sh
 		}
@@ -147,28 +147,28 @@ func TestWhichHandshakeIsShed(t *testing.T) {
 		for _, ip := range []string{"192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3"} { // 0 to 3
 			add(ip)
 		}
-		s.hear(add("192.0.2.2")) // 4
-		add("192.0.2.3")         // 5: waits until 0 to 3 are overdue; of these one of the /64 that has three goes
+		s.noteHello(add("192.0.2.2")) // 4
+		add("192.0.2.3")              // 5: waits until 0 to 3 are overdue; of these one of the /64 that has three goes
 		want(helloGrace, 1)
 		add("192.0.2.4") // 6: that /64 still has two
 		want(helloGrace, 1, 2)
 		add("192.0.2.5") // 7: now all have one, and 0 is the oldest
 		want(helloGrace, 0, 1, 2)
-		s.hear(order[3])
-		s.hear(order[5])
+		s.noteHello(order[3])
+		s.noteHello(order[5])
 		s.end(order[6])
-		s.hear(add("192.0.2.6")) // 8: there is room
+		s.noteHello(add("192.0.2.6")) // 8: there is room
 		want(helloGrace, 0, 1, 2)
 		add("192.0.2.7") // 9: 7 is the only one without a ClientHello, and has its time
 		want(2*helloGrace, 0, 1, 2, 7)
 		s.end(order[9])
-		s.hear(add("192.0.2.7")) // 10
-		for range 2 {            // all have a ClientHello: 3 and 4 are the oldest, once they have had their second
-			s.hear(add("192.0.2.8")) // 11, 12
+		s.noteHello(add("192.0.2.7")) // 10
+		for range 2 {                 // all have a ClientHello: 3 and 4 are the oldest, once they have had their second
+			s.noteHello(add("192.0.2.8")) // 11, 12
 		}
-		want(shakeGrace, 0, 1, 2, 3, 4, 7)
+		want(handshakeGrace, 0, 1, 2, 3, 4, 7)
 		for _, sh := range order {
-			if sh.place != nil {
+			if sh.element != nil {
 				s.end(sh)
 			}
 		}

@@ -92,9 +92,9 @@ func TestNodeSetGateways(t *testing.T) {
 		t.Errorf("dc2 is not forgotten: %v, %v", n.AddressBook.Load().Paths, err)
 	}
 	for want, f := range map[string]func() error{
-		"own datacenter": func() error { return n.SetGateways("dc1", "192.0.2.1:1") },
-		"no host:port":   func() error { return n.SetGateways("dc2", "192.0.2.1") },
-		`"Dc2"`:          func() error { return n.SetGateways("Dc2", "192.0.2.1:1") },
+		"local datacenter": func() error { return n.SetGateways("dc1", "192.0.2.1:1") },
+		"not host:port":    func() error { return n.SetGateways("dc2", "192.0.2.1") },
+		`"Dc2"`:            func() error { return n.SetGateways("Dc2", "192.0.2.1:1") },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want it to say %s", err, want)
@@ -104,7 +104,7 @@ func TestNodeSetGateways(t *testing.T) {
 
 func TestNewNodeRefuses(t *testing.T) {
 	a := newAuthority(t)
-	if _, err := NewNode(NodeConfig{}); err == nil || !strings.Contains(err.Error(), "no Identity") {
+	if _, err := NewNode(NodeConfig{}); err == nil || !strings.Contains(err.Error(), "Identity is missing") {
 		t.Errorf("got %v", err)
 	}
 	_, err := NewNode(NodeConfig{
@@ -113,7 +113,7 @@ func TestNewNodeRefuses(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "no host:port", "no ip:port that others could dial"} {
+	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "not host:port", "not an ip:port that others can dial"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)
 		}

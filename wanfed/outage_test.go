@@ -15,7 +15,7 @@ import (
 )
 
 func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.backoffMax = 50 * time.Millisecond })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMax = 50 * time.Millisecond })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "before")
@@ -35,7 +35,7 @@ func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
 }
 
 func TestBookChangeEndsTheBackOff(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	good := n1.book.Load()
@@ -50,7 +50,7 @@ func TestBookChangeEndsTheBackOff(t *testing.T) {
 
 // A stopped gateway process keeps its connections open and swallows what is written to them.
 func TestLinkLeavesAFrozenGateway(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.echoEvery, tm.silence = 50*time.Millisecond, 300*time.Millisecond })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
@@ -85,7 +85,7 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 
 // A link whose echo is late finds another way long before it holds its peer for dead.
 func TestLinkDoubtsAFrozenGateway(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.echoEvery, tm.silence = 50*time.Millisecond, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	first, second := w.gws["dc2"], newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
@@ -124,7 +124,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 
 // A peer that accepts and never reads must cost its own datacenter only.
 func TestBlackHole(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *timing) { tm.write, tm.silence = 5*time.Second, time.Minute })
+	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
 	hole := blackHole(t, w.a, "srv1", "dc2")
@@ -158,7 +158,7 @@ func TestBlackHole(t *testing.T) {
 	// detector and for a machine that stands still for a second.
 	slices.Sort(each)
 	median, slowest := each[len(each)/2], each[len(each)-1]
-	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond || slowest > n1.tun.tm.write/2 {
+	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond || slowest > n1.tun.limits.writeTimeout/2 {
 		t.Error("sends wait")
 	}
 	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {
@@ -184,7 +184,7 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 
 // A stream that is opened over a session whose gateway froze goes another way, long before the session's keepalive.
 func TestStreamLeavesAFrozenGateway(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.keepalive, tm.muxWrite = time.Hour, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	first := w.gws["dc2"]

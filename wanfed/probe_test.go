@@ -61,7 +61,7 @@ func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
 	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
 		t.Errorf("the dead hop is tried first: %+v", got)
 	}
-	turned := n.d.paths.turnedAt("dc2")
+	turned := n.d.paths.recovered.Wait("dc2")
 	unused.restart()
 	n.awaitHealth(unused.addr, PathOK)
 	select {
@@ -240,7 +240,7 @@ func TestResolver(t *testing.T) {
 			t.Helper()
 			asked = 0
 			begin := time.Now()
-			got, err := r.ips(t.Context(), "gw.example")
+			got, err := r.lookup(t.Context(), "gw.example")
 			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || asked != lookups || time.Since(begin) != takes {
 				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, asked, time.Since(begin))
 			}
@@ -252,34 +252,34 @@ func TestResolver(t *testing.T) {
 		check("first answer", ip(1), 1, 0)
 		answer = ip(2)
 		check("soon again", ip(1), 0, 0)
-		time.Sleep(resolveFor)
+		time.Sleep(lookupTTL)
 		check("later", ip(2), 1, 0)
 		time.Sleep(time.Hour)
 		slow = true
-		check("outage", ip(2), 1, resolvePatience)
+		check("outage", ip(2), 1, staleLookupTimeout)
 		check("it is not asked again at once", ip(2), 0, 0)
-		time.Sleep(resolveFor)
+		time.Sleep(lookupTTL)
 		slow, fault = false, errors.New("no such host")
 		check("the name is gone", ip(2), 1, 0)
-		time.Sleep(resolveFor)
+		time.Sleep(lookupTTL)
 		fault, answer = nil, ip(3)
 		check("it is back", ip(3), 1, 0)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		slow = true
-		if got, err := r.ips(ctx, "other.example"); got != nil || !errors.Is(err, context.Canceled) {
+		if got, err := r.lookup(ctx, "other.example"); got != nil || !errors.Is(err, context.Canceled) {
 			t.Errorf("nobody waits: %v, %v", got, err)
 		}
 		slow = false
-		for i := range maxResolved + 10 {
+		for i := range maxCachedNames + 10 {
 			time.Sleep(time.Nanosecond)
-			if _, err := r.ips(t.Context(), fmt.Sprint(i)); err != nil {
+			if _, err := r.lookup(t.Context(), fmt.Sprint(i)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if len(r.known) != maxResolved || r.known["gw.example"] != nil {
-			t.Errorf("%d names are kept", len(r.known))
+		if len(r.cache) != maxCachedNames || r.cache["gw.example"] != nil {
+			t.Errorf("%d names are kept", len(r.cache))
 		}
 	})
 }

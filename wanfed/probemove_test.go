@@ -12,13 +12,13 @@ import (
 
 // A connection on a fallback way moves when a probe finds that the preferred one works again, without waiting for its own look.
 func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.better = time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.migrateInterval = time.Hour })
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
 	ownHop := Path{Addr: own.addr, Via: "own", Local: true}
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
-	n.d.paths.worked("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
+	n.d.paths.recordSuccess("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
@@ -60,7 +60,7 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 		}
 	})
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: own.addr, Via: "own", Local: true}, {Addr: remote, Via: "remote"}}}})
-	n.start(listen(t), func(tm *timing) { tm.better = 50 * time.Millisecond })
+	n.start(listen(t), func(tm *limits) { tm.migrateInterval = 50 * time.Millisecond })
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	over := func(addr string) func() bool {
 		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
@@ -75,7 +75,7 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 	if ways := n.d.PathsTo("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
 		t.Errorf("ways: %+v", ways)
 	}
-	if s := n.log.String(); strings.Count(s, "moves to a better way") != 1 {
+	if s := n.log.String(); strings.Count(s, "migrates to a better path") != 1 {
 		t.Errorf("log: %s", s)
 	}
 }

@@ -27,8 +27,8 @@ func packetsOf(t testing.TB, frames []byte) []string {
 
 func TestFrameQueueDropsOldest(t *testing.T) {
 	const now = time.Second
-	q := frameQueue{max: 3 * (frameHeadLen + 1 + 1)} // three frames with a name and a packet of one byte each
-	for i, want := range []framed{{}, {}, {}, {PoolWAN: 1}, {PoolLAN: 1}} {
+	q := sendQueue{max: 3 * (frameHeadLen + 1 + 1)} // three frames with a name and a packet of one byte each
+	for i, want := range []frameCounts{{}, {}, {}, {PoolWAN: 1}, {PoolLAN: 1}} {
 		pool := PoolWAN
 		if i == 1 {
 			pool = PoolLAN
@@ -40,11 +40,11 @@ func TestFrameQueueDropsOldest(t *testing.T) {
 	if q.count.total() != 3 || q.bytes() != q.max {
 		t.Errorf("%d frames, %d bytes", q.count.total(), q.bytes())
 	}
-	if got := q.push(PoolWAN, "n", make([]byte, 100), now); got != (framed{PoolWAN: 3}) || q.count != (framed{PoolWAN: 1}) {
+	if got := q.push(PoolWAN, "n", make([]byte, 100), now); got != (frameCounts{PoolWAN: 3}) || q.count != (frameCounts{PoolWAN: 1}) {
 		t.Errorf("a packet larger than the queue dropped %v and left %v", got, q.count)
 	}
 	b := q.take(nil)
-	if b.count != (framed{PoolWAN: 1}) || len(packetsOf(t, b.frames())) != 1 || q.count != (framed{}) || q.bytes() != 0 {
+	if b.count != (frameCounts{PoolWAN: 1}) || len(packetsOf(t, b.frames())) != 1 || q.count != (frameCounts{}) || q.bytes() != 0 {
 		t.Errorf("take gives %v, leaves %v", b.count, q.count)
 	}
 }
@@ -58,7 +58,7 @@ type modelled struct {
 // The queue against a plain slice of packets.
 func TestFrameQueueModel(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	q := frameQueue{max: 2000}
+	q := sendQueue{max: 2000}
 	var model []modelled
 	var spare []byte
 	size := func() (n int) {
@@ -77,7 +77,7 @@ func TestFrameQueueModel(t *testing.T) {
 			for _, p := range model {
 				want = append(want, p.packet)
 			}
-			if got := packetsOf(t, b.frames()); !slices.Equal(got, want) || b.count != (framed{PoolWAN: len(want)}) {
+			if got := packetsOf(t, b.frames()); !slices.Equal(got, want) || b.count != (frameCounts{PoolWAN: len(want)}) {
 				t.Fatalf("step %d: take = %q (%v), want %q", i, got, b.count, want)
 			}
 			spare, model = b.buf, nil
@@ -110,7 +110,7 @@ func TestFrameQueueModel(t *testing.T) {
 
 // A full queue must not move all that it holds for each packet.
 func TestFrameQueueMovesLittle(t *testing.T) {
-	q := frameQueue{max: 64 << 10}
+	q := sendQueue{max: 64 << 10}
 	packet, moved, head := make([]byte, 100), 0, 0
 	for range 10000 {
 		kept := q.bytes()
@@ -126,7 +126,7 @@ func TestFrameQueueMovesLittle(t *testing.T) {
 }
 
 func TestFrameQueuePushDoesNotAllocate(t *testing.T) {
-	q := frameQueue{max: 64 << 10}
+	q := sendQueue{max: 64 << 10}
 	packet, now := make([]byte, 1400), time.Duration(0)
 	push := func() {
 		now += 10 * time.Millisecond

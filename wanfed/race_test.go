@@ -38,7 +38,7 @@ func TestRace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				var running atomic.Int32
-				got, won, errs := race(t.Context(), len(tt.runners), 250*ms, func(ctx context.Context, i int) (int, error) {
+				got, won, errs := happyEyeballs(t.Context(), len(tt.runners), 250*ms, func(ctx context.Context, i int) (int, error) {
 					running.Add(1)
 					defer running.Add(-1)
 					if !sleep(ctx, tt.runners[i].takes) {
@@ -63,7 +63,7 @@ func TestRace(t *testing.T) {
 func TestRaceDiscardsWhoComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var discarded []int
-		got, _, _ := race(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
+		got, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
 			if i == 0 {
 				time.Sleep(3 * time.Second) // does not look at ctx
 			}
@@ -80,7 +80,7 @@ func TestRaceEndsWithContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		_, won, errs := race(ctx, 5, 250*time.Millisecond, func(ctx context.Context, i int) (int, error) {
+		_, won, errs := happyEyeballs(ctx, 5, 250*time.Millisecond, func(ctx context.Context, i int) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}, func(int) {})

@@ -12,14 +12,15 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/wanfed/wanfed/internal/proxyproto"
+	"github.com/wanfed/wanfed/internal/ratelog"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal is why a connection was turned away, or closed for a fault: the log's "reason", and the key of MuxStats.Refused
-// and TunnelStats.Closed.
+// refusal is why a connection was refused, or closed for a fault of the peer. It
+// is the "reason" in the log and the key of MuxStats.Refused and
+// TunnelStats.Closed.
 type refusal string
 
 const (
@@ -31,7 +32,7 @@ const (
 	certInvalid   refusal = "certificate_invalid" // expired, not yet valid, not for client authentication
 	certForeign   refusal = "certificate_foreign_ca"
 	certNoPeer    refusal = "certificate_no_peer_name"
-	certMissing   refusal = "certificate_missing" // or it could not be read at all
+	certMissing   refusal = "certificate_missing" // or unreadable
 	peerRefusedUs refusal = "refused_by_peer"
 	tooSlow       refusal = "timeout"
 	hungUp        refusal = "closed_by_peer"
@@ -39,12 +40,12 @@ const (
 	wrongRole     refusal = "role"
 	wrongDC       refusal = "datacenter"
 	tooMany       refusal = "peer_limit"
-	notServed     refusal = "not_served" // its listener was closed
+	notServed     refusal = "not_served" // the listener was closed
 	acceptError   refusal = "accept_error"
-	proxyMissing  refusal = "proxy_header"           // of whom one is wanted
-	proxyForeign  refusal = "proxy_header_not_taken" // of whom none is
+	proxyMissing  refusal = "proxy_header"           // required but missing
+	proxyForeign  refusal = "proxy_header_not_taken" // present but not permitted
 
-	// Of the tunnel, after the handshake: the keys of TunnelStats.Closed.
+	// Faults after the handshake: the keys of TunnelStats.Closed.
 	faultFrame     refusal = "bad_frame"
 	faultTruncated refusal = "truncated"
 	faultStalled   refusal = "stalled"
@@ -59,7 +60,7 @@ var refusalText = map[refusal]string{
 	plainText:     "connection refused: plain text on the TLS port",
 	noALPN:        "connection refused: no protocol (ALPN) offered",
 	unknownALPN:   "connection refused: no offered protocol (ALPN) is known",
-	unknownSNI:    "connection refused: not for this server; is a gateway's route wrong?",
+	unknownSNI:    "connection refused: not for this server; check the routes of the gateways",
 	oldTLS:        "connection refused: peer has no TLS 1.3",
 	certInvalid:   "connection refused: client certificate is not valid",
 	certForeign:   "connection refused: client certificate of another CA",
@@ -68,94 +69,69 @@ var refusalText = map[refusal]string{
 	peerRefusedUs: "connection refused by the peer during the handshake",
 	tooSlow:       "connection refused: handshake took too long",
 	hungUp:        "connection closed by the peer before the handshake was done",
-	crowded:       "connection refused: unfinished handshake ended to make room for others",
+	crowded:       "connection refused: too many handshakes, and this one was slow",
 	wrongRole:     "connection refused: this role may not use this protocol",
 	wrongDC:       "connection refused: only for servers of this datacenter",
-	tooMany:       "connection refused: this peer has as many connections as one may",
+	tooMany:       "connection refused: this peer has reached its connection limit",
 	notServed:     "connection refused: the protocol is not served now",
-	acceptError:   "accepting a connection failed; trying again",
-	proxyMissing:  "connection refused: from there a PROXY header is wanted; is the gateway told to send one?",
-	proxyForeign:  "connection refused: from there no PROXY header is taken; is the address missing in proxy_protocol?",
+	acceptError:   "cannot accept a connection",
+	proxyMissing:  "connection refused: no PROXY header; check that the gateway sends one",
+	proxyForeign:  "connection refused: unexpected PROXY header; check that proxy_protocol lists the sender",
 
-	faultFrame:     "connection closed: peer sent no valid frame",
+	faultFrame:     "connection closed: peer sent an invalid frame",
 	faultTruncated: "connection closed by the peer in the middle of a frame or header",
 	faultStalled:   "connection closed: peer stopped in the middle of a frame or header",
 	faultUnread:    "connection closed: peer does not read",
-	faultFlood:     "connection closed: peer asks for more than it takes answers to",
+	faultFlood:     "connection closed: peer sends requests without reading the answers",
 	faultLAN:       "connection closed: LAN gossip from another datacenter",
-	faultHeader:    "stream refused: no valid header",
+	faultHeader:    "stream refused: invalid header",
 	faultSource:    "stream refused: its source is not the peer",
 }
 
-// refusals counts by reason and logs the first of each, then one per refusalLogEvery, so that a scanner cannot flood the
-// log.
+// refusals counts refusals by reason and logs them at a limited rate, so that a
+// scanner cannot flood the log.
 type refusals struct {
-	log *slog.Logger
+	log *ratelog.Logger[refusal]
 
-	mu   sync.Mutex
-	seen map[refusal]*refusalCount // bounded by the number of reasons
+	mu    sync.Mutex
+	total map[refusal]uint64 // bounded by the number of reasons
 }
-
-type refusalCount struct {
-	total  uint64
-	quiet  uint64 // since the last line
-	logged time.Time
-}
-
-const refusalLogEvery = 10 * time.Second
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{log: log, seen: map[refusal]*refusalCount{}}
+	return &refusals{log: ratelog.New[refusal](log, 0), total: map[refusal]uint64{}}
 }
 
-// note counts one refusal and logs it if it is time for that.
-func (r *refusals) note(why refusal, remote net.Addr, err error, attrs ...any) {
-	now := time.Now()
+// record counts one refusal and logs it.
+func (r *refusals) record(why refusal, remote net.Addr, err error, attrs ...any) {
 	r.mu.Lock()
-	c := r.seen[why]
-	if c == nil {
-		c = &refusalCount{}
-		r.seen[why] = c
-	}
-	c.total++
-	say, quiet := c.logged.IsZero() || now.Sub(c.logged) >= refusalLogEvery, c.quiet
-	if say {
-		c.logged, c.quiet = now, 0
-	} else {
-		c.quiet++
-	}
+	r.total[why]++
 	r.mu.Unlock()
-
 	level := slog.LevelWarn
-	if !say || why == hungUp { // a load balancer's health check does no harm
+	if why == hungUp { // such as a load balancer's health check
 		level = slog.LevelDebug
 	}
 	if remote != nil {
 		attrs = append(attrs, "remote", remote.String())
 	}
-	if quiet > 0 && say {
-		attrs = append(attrs, "unlogged", quiet)
-	}
 	if err != nil {
 		attrs = append(attrs, "err", tlsutil.DescribeError(err))
 	}
-	r.log.Log(context.Background(), level, refusalText[why], append(attrs, "reason", string(why))...)
+	r.log.Log(why, level, refusalText[why], append(attrs, "reason", string(why))...)
 }
 
 func (r *refusals) counts() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := make(map[string]uint64, len(r.seen))
-	for why, c := range r.seen {
-		out[string(why)] = c.total
+	out := make(map[string]uint64, len(r.total))
+	for why, n := range r.total {
+		out[string(why)] = n
 	}
 	return out
 }
 
-func (r *refusals) acceptFailed(err error) { r.note(acceptError, nil, err) }
-
-func (r *refusals) handshakeFailed(remote net.Addr, h *hello, err error) {
-	why := whyRefused(h, err)
+// handshakeFailed records a failed handshake.
+func (r *refusals) handshakeFailed(remote net.Addr, h *clientHello, err error) {
+	why := classifyFailure(h, err)
 	var attrs []any
 	switch why {
 	case unknownALPN:
@@ -167,10 +143,11 @@ func (r *refusals) handshakeFailed(remote net.Addr, h *hello, err error) {
 	if h.sni != "" {
 		attrs = append(attrs, "sni", h.sni)
 	}
-	r.note(why, remote, err, attrs...)
+	r.record(why, remote, err, attrs...)
 }
 
-// What a stranger may put into a log line: protocol ids, and bytes of each and of a name.
+// Bounds of what an unauthenticated peer can put into a log line: protocol ids,
+// and bytes of each id and of a name.
 const (
 	maxIDs  = 8
 	maxText = 100
@@ -183,33 +160,35 @@ func clip(s string) string {
 	return s
 }
 
-// hello is what a ClientHello said, so far as it is told.
-type hello struct {
-	heard    func() // called when it is there; nil: nobody asks
+// clientHello is what the log and the handshake limit use of a ClientHello.
+type clientHello struct {
+	onSeen   func() // called when it arrives; nil: not called
 	seen     bool
 	sni      string
 	alpn     []string
 	noTLS13  bool
-	noCommon bool // no protocol that we have
+	noCommon bool // it offers no protocol id of ours
 }
 
 type helloKey struct{}
 
-// noteHello makes cfg fill in the *hello that the handshake's context carries.
-func noteHello(cfg *tls.Config) *tls.Config {
+// captureHello returns cfg with a hook that fills the *clientHello in the
+// handshake's context.
+func captureHello(cfg *tls.Config) *tls.Config {
 	choose, ids := cfg.GetConfigForClient, cfg.NextProtos
 	cfg = cfg.Clone()
 	cfg.GetConfigForClient = func(ch *tls.ClientHelloInfo) (*tls.Config, error) {
-		if h, ok := ch.Context().Value(helloKey{}).(*hello); ok {
-			if h.heard != nil {
-				h.heard()
+		if h, ok := ch.Context().Value(helloKey{}).(*clientHello); ok {
+			if h.onSeen != nil {
+				h.onSeen()
 			}
 			h.seen, h.sni, h.alpn = true, clip(ch.ServerName), nil
 			for _, id := range ch.SupportedProtos[:min(len(ch.SupportedProtos), maxIDs)] {
 				h.alpn = append(h.alpn, clip(id))
 			}
 			h.noTLS13 = !slices.Contains(ch.SupportedVersions, tls.VersionTLS13)
-			h.noCommon = len(h.alpn) > 0 && !slices.ContainsFunc(ch.SupportedProtos, func(p string) bool { return slices.Contains(ids, p) })
+			h.noCommon = len(h.alpn) > 0 &&
+				!slices.ContainsFunc(ch.SupportedProtos, func(p string) bool { return slices.Contains(ids, p) })
 		}
 		if choose == nil {
 			return nil, nil
@@ -219,8 +198,9 @@ func noteHello(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// whyRefused classifies a failed handshake, by what the ClientHello said and by the error's type.
-func whyRefused(h *hello, err error) refusal {
+// classifyFailure returns the reason of a failed handshake, from the ClientHello
+// and the type of the error.
+func classifyFailure(h *clientHello, err error) refusal {
 	var (
 		header  *proxyHeaderError
 		record  tls.RecordHeaderError

@@ -63,7 +63,7 @@ func TestRouteFor(t *testing.T) {
 		peer tlsutil.Peer
 		pool Pool
 		name string
-		want verdict
+		want action
 	}{
 		{far, PoolWAN, "srv1", deliver},
 		{far, PoolWAN, "", deliver},
@@ -74,13 +74,13 @@ func TestRouteFor(t *testing.T) {
 		{near, PoolLAN, "srv1", deliver},
 		{near, PoolLAN, "", deliver},
 		{near, PoolLAN, "srv3", misrouted},
-		{far, poolCalls, "", deliver},
-		{far, poolCalls, "srv2", misrouted}, // calls are not relayed
+		{far, poolGRPC, "", deliver},
+		{far, poolGRPC, "srv2", misrouted}, // calls are not relayed
 		{far, PoolLAN, "srv1", forbidden},
 		{far, PoolLAN, "srv2", forbidden},
 		{far, PoolLAN, "", forbidden},
 	} {
-		if got := routeFor(self, tt.peer, tt.pool, tt.name); got != tt.want {
+		if got := actionFor(self, tt.peer, tt.pool, tt.name); got != tt.want {
 			t.Errorf("from %v, pool %v, for %q: %v, want %v", tt.peer, tt.pool, tt.name, got, tt.want)
 		}
 	}

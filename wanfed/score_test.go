@@ -36,16 +36,16 @@ var scoreNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func ago(d time.Duration) time.Time { return scoreNow.Add(-d) }
 
 // fast is the evidence of a hop that works, with a round trip in milliseconds.
-func fast(ms int) evidence {
-	return evidence{good: ago(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
+func fast(ms int) pathHistory {
+	return pathHistory{lastSuccess: ago(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
 }
 
 func TestOrder(t *testing.T) {
-	type ev = map[string]evidence
+	type ev = map[string]pathHistory
 	flawed := fast(40)
-	flawed.flaw, flawed.flawAt = 1, ago(time.Second)
+	flawed.flaps, flawed.flapsAt = 1, ago(time.Second)
 	healed := flawed
-	healed.flawAt = ago(10 * time.Minute)
+	healed.flapsAt = ago(10 * time.Minute)
 	for _, tt := range []struct {
 		name string
 		mode Mode
@@ -55,15 +55,15 @@ func TestOrder(t *testing.T) {
 	}{
 		{"nothing known: the book's order", ModeAuto, "a b c", nil, "abc"},
 		{"what worked goes before what is hoped for", ModeLocal, "a b c", ev{"c": fast(0)}, "cab"},
-		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {good: ago(provenFor)}}, "abc"},
-		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {bad: ago(time.Second)}}, "bca"},
-		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {bad: ago(2 * time.Second), good: ago(time.Second)}}, "abc"},
-		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {good: ago(2 * time.Second), bad: ago(time.Second)}}, "bca"},
-		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {bad: ago(penalty)}}, "abc"},
-		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {bad: ago(penalty - 1)}}, "ba"},
+		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {lastSuccess: ago(provenPeriod)}}, "abc"},
+		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {lastFailure: ago(time.Second)}}, "bca"},
+		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {lastFailure: ago(2 * time.Second), lastSuccess: ago(time.Second)}}, "abc"},
+		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {lastSuccess: ago(2 * time.Second), lastFailure: ago(time.Second)}}, "bca"},
+		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {lastFailure: ago(failurePenalty)}}, "abc"},
+		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: ago(failurePenalty - 1)}}, "ba"},
 		{"all failed: the longest ago first", ModeLocal, "a b c",
-			ev{"a": {bad: ago(time.Second)}, "b": {bad: ago(3 * time.Second)}, "c": {bad: ago(2 * time.Second)}}, "bca"},
-		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {bad: ago(1)}, "b": {bad: ago(1)}}, "cab"},
+			ev{"a": {lastFailure: ago(time.Second)}, "b": {lastFailure: ago(3 * time.Second)}, "c": {lastFailure: ago(2 * time.Second)}}, "bca"},
+		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {lastFailure: ago(1)}, "b": {lastFailure: ago(1)}}, "cab"},
 		{"none", ModeLocal, "", nil, ""},
 
 		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": fast(50), "b": fast(40)}, "ab"},
@@ -76,16 +76,16 @@ func TestOrder(t *testing.T) {
 
 		{"local: own first, however slow", ModeLocal, "ao b co", ev{"a": fast(200), "b": fast(40)}, "acb"},
 		{"local: own in doubt before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
-		{"local: own failed", ModeLocal, "ao b", ev{"a": {bad: ago(1)}}, "ba"},
+		{"local: own failed", ModeLocal, "ao b", ev{"a": {lastFailure: ago(1)}}, "ba"},
 		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": fast(1), "b": fast(400)}, "bdca"},
-		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {bad: ago(1)}}, "ab"},
+		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {lastFailure: ago(1)}}, "ab"},
 		{"auto: a tie goes to own", ModeAuto, "ao b", ev{"a": fast(48), "b": fast(40)}, "ab"},
 		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": fast(60), "b": fast(40)}, "ba"},
 		{"auto: what is healthy before what is in doubt", ModeAuto, "ao boc c dc er", ev{"b": fast(1)}, "acbde"},
 		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": fast(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, penalty, scoreNow, func(h Path) evidence { return tt.ev[h.Addr] }}
+			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
 			if got := letters(s.order(hopsOf(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
@@ -94,10 +94,10 @@ func TestOrder(t *testing.T) {
 }
 
 func TestBetter(t *testing.T) {
-	type ev = map[string]evidence
+	type ev = map[string]pathHistory
 	failedOnce, unsteady := fast(40), fast(40)
-	failedOnce.flaw, failedOnce.flawAt = 1, ago(time.Second)
-	unsteady.flaw, unsteady.flawAt = 3, ago(time.Second)
+	failedOnce.flaps, failedOnce.flapsAt = 1, ago(time.Second)
+	unsteady.flaps, unsteady.flapsAt = 3, ago(time.Second)
 	oneSample := fast(40)
 	oneSample.samples = 1
 	for _, tt := range []struct {
@@ -114,12 +114,12 @@ func TestBetter(t *testing.T) {
 		{"but for one that is much faster", ModeLocal, "b", "a b", ev{"a": fast(40), "b": fast(62)}, "a"},
 		{"not on one measurement", ModeLocal, "b", "a b", ev{"a": oneSample, "b": fast(400)}, ""},
 		{"not for one that was fast once", ModeLocal, "b", "a b",
-			ev{"a": {good: ago(time.Hour), rtt: 1, samples: 9}, "b": fast(400)}, ""},
+			ev{"a": {lastSuccess: ago(time.Hour), rtt: 1, samples: 9}, "b": fast(400)}, ""},
 		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": fast(1)}, "a"},
 		{"own that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": fast(1)}, "a"},
 		{"one over which dials failed is not left", ModeLocal, "b", "a b", ev{"a": fast(40), "b": unsteady}, ""},
 		{"own that comes and goes is not", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": fast(1)}, ""},
-		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {bad: ago(1)}}, ""},
+		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {lastFailure: ago(1)}}, ""},
 		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": fast(400), "b": fast(1)}, ""},
 		{"from in doubt to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
 		{"from remembered to named", ModeLocal, "b", "a br", nil, "a"},
@@ -129,11 +129,11 @@ func TestBetter(t *testing.T) {
 		{"auto: not to own when slower", ModeAuto, "b", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
 		{"auto: from own not while hardly slower", ModeAuto, "a", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
 		{"auto: from own when much slower", ModeAuto, "a", "ao b", ev{"a": fast(70), "b": fast(40)}, "b"},
-		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {bad: ago(1)}, "c": fast(1)}, "cb"},
+		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: ago(1)}, "c": fast(1)}, "cb"},
 		{"no hops", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := scorer{tt.mode, penalty, scoreNow, func(h Path) evidence { return tt.ev[h.Addr] }}
+			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
 			if got := letters(s.better(Path{Addr: tt.cur}, hopsOf(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
@@ -147,7 +147,7 @@ func TestBetterDoesNotFlap(t *testing.T) {
 	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
 		for a := 1; a < 400; a += 3 {
 			for b := 1; b < 400; b += 3 {
-				s := scorer{mode, penalty, scoreNow, func(h Path) evidence { return map[string]evidence{"a": fast(a), "b": fast(b)}[h.Addr] }}
+				s := scorer{mode, failurePenalty, scoreNow, func(h Path) pathHistory { return map[string]pathHistory{"a": fast(a), "b": fast(b)}[h.Addr] }}
 				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
 					t.Fatalf("%s: a %d ms, b %d ms: a connection goes to and fro", mode, a, b)
 				}
@@ -157,23 +157,23 @@ func TestBetterDoesNotFlap(t *testing.T) {
 }
 
 func TestEvidence(t *testing.T) {
-	var e evidence
-	e.worked(ago(10*time.Second), 40*time.Millisecond)
-	e.worked(ago(9*time.Second), 80*time.Millisecond)
-	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.proven(scoreNow) {
+	var e pathHistory
+	e.recordSuccess(ago(10*time.Second), 40*time.Millisecond)
+	e.recordSuccess(ago(9*time.Second), 80*time.Millisecond)
+	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.isProven(scoreNow) {
 		t.Errorf("after two samples: %+v", e)
 	}
-	e.good = ago(4 * time.Minute)
-	e.failed(ago(3 * time.Minute))
-	e.failed(ago(2 * time.Minute)) // still failing: nothing new
-	e.worked(ago(2*time.Minute), 0)
-	e.failed(ago(2 * time.Minute))
-	if e.flawNow(ago(2*time.Minute)) != 1.5 || e.flawNow(scoreNow) != 0.375 {
-		t.Errorf("after two failures: %+v, flaw %v", e, e.flawNow(scoreNow))
+	e.lastSuccess = ago(4 * time.Minute)
+	e.recordFailure(ago(3 * time.Minute))
+	e.recordFailure(ago(2 * time.Minute)) // still failing: nothing new
+	e.recordSuccess(ago(2*time.Minute), 0)
+	e.recordFailure(ago(2 * time.Minute))
+	if e.flapsNow(ago(2*time.Minute)) != 1.5 || e.flapsNow(scoreNow) != 0.375 {
+		t.Errorf("after two failures: %+v, flaw %v", e, e.flapsNow(scoreNow))
 	}
-	e.failed(ago(time.Minute))
-	e.worked(scoreNow, 0)
-	if e.fails != 0 || e.rtt != 50*time.Millisecond || e.suspect(scoreNow, penalty) {
+	e.recordFailure(ago(time.Minute))
+	e.recordSuccess(scoreNow, 0)
+	if e.failedProbes != 0 || e.rtt != 50*time.Millisecond || e.isPenalized(scoreNow, failurePenalty) {
 		t.Errorf("after it worked again: %+v", e)
 	}
 }
@@ -189,23 +189,10 @@ func TestMode(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
-	b := backoff{min: 100 * time.Millisecond, max: time.Second}
-	for i, want := range []time.Duration{100, 200, 400, 800, 1000, 1000} {
-		if got := b.next(0); got != want*time.Millisecond {
-			t.Errorf("step %d: %v, want %v", i, got, want*time.Millisecond)
-		}
-	}
-	b.reset()
-	if got := b.next(1); got != 75*time.Millisecond {
-		t.Errorf("after reset, with the largest spread: %v", got)
-	}
-}
-
 func TestPathsFollowTheBook(t *testing.T) {
 	book := &SharedAddressBook{}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
-	p := newPaths(book, "dc1", ModeLocal)
+	p := newPathTable(book, "dc1", ModeLocal)
 	touch := func(dc, addr string) {
 		p.update(dc, Path{Addr: addr, Via: "own"}, func(s *pathState) { s.Attempts++ })
 	}
@@ -220,7 +207,7 @@ func TestPathsFollowTheBook(t *testing.T) {
 	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
 		t.Errorf("after the hop left the book: %+v", got)
 	}
-	if got := p.ways("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
+	if got := p.pathsTo("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
 		t.Errorf("ways: %+v", got)
 	}
 	touch("dc2", "b")

@@ -55,9 +55,9 @@ func TestBadFramesCloseTheConnection(t *testing.T) {
 		{"Consul: stops", ProtoConsulPacket, a.server("srv1", "dc2"), "00000002 61", false, faultStalled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *timing) {
+			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) {
 				if tt.why == faultStalled { // what is cut must not be late as well
-					tm.body = 100 * time.Millisecond
+					tm.frameTimeout = 100 * time.Millisecond
 				}
 			})
 			tr := n.tun.Transport(PoolWAN)

@@ -16,7 +16,7 @@ import (
 // streamClient opens a raw yamux session to n.
 func streamClient(t testing.TB, n *node, id *tlsutil.Identity) *yamux.Session {
 	t.Helper()
-	cfg := defaultTiming().muxConfig(orDiscard(nil))
+	cfg := defaultLimits().yamuxConfig(orDiscard(nil))
 	s, err := yamux.Client(rawConn(t, n, id, ProtoStream), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 }
 
 func TestSilentStreamBlocksNoOther(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1"}, func(tm *timing) { tm.body = 2 * time.Second }) // the header that is whole has to come in it
+	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second }) // the header that is whole has to come in it
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
@@ -139,7 +139,7 @@ func TestRelayTellsWhatFailed(t *testing.T) {
 }
 
 func TestDeadSessionIsReplaced(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *timing) { tm.keepalive, tm.muxWrite = 50*time.Millisecond, 2*time.Second })
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = 50*time.Millisecond, 2*time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {

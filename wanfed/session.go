@@ -15,108 +15,110 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// session is one outgoing yamux session: to any server of another datacenter, or to one server of the own. Its goroutine,
-// run, dials it, closes it when nobody uses it, and takes it out of the tunnel before it closes it. Many callers wait for
-// the dial of one.
+// session is an outgoing yamux session: to any server of another datacenter, or
+// to one server of the local one. Its goroutine, run, dials it, closes it when
+// it is idle, and removes it from the tunnel before that. Several callers may
+// wait for one dial.
 type session struct {
-	t      *Tunnel
-	to     target
-	addr   string        // to dial; only for the own datacenter
-	readyc chan struct{} // closed when mux, conn, consul, err and since are set
-	gonec  chan struct{} // closed when another one, or none, takes new streams
-	again  chan struct{} // size 1: begin the dial anew, or end it when nobody waits any more
+	t         *Tunnel
+	to        target
+	addr      string        // to dial; only for the local datacenter
+	readyC    chan struct{} // closed when mux, conn, consul, err and since are set
+	replacedC chan struct{} // closed when another session, or none, takes new streams
+	redialC   chan struct{} // size 1: restarts the dial, or ends it if no caller waits
 
-	waiting int // for readyc; guarded by t.mu
-	spares
+	waiters int // for readyC; guarded by t.mu
+	standbyState
 
-	mux    *yamux.Session // nil: err, or consul, is set
+	mux    *yamux.Session // nil: err or consul is set
 	conn   *tls.Conn
 	consul bool // the servers there speak Consul's protocols
 	err    error
 	since  time.Time
 
-	used atomic.Int64 // unix nanoseconds; last opening of a stream
+	lastUsed atomic.Int64 // when a stream was opened last, in Unix nanoseconds
 }
 
-// sessionTo returns the session to key, dialing it if there is none; not before it is ready.
+// errSessionSilent reports that the liveness probe of a session failed, which is
+// much earlier than its keepalive would.
+var errSessionSilent = errors.New("the session's peer, or a gateway on the path, stopped answering")
+
+// sessionTo returns the session to key when it is ready. It dials one if there
+// is none.
 func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*session, error) {
 	s, err := t.findSession(key, addr)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-s.readyc:
+	case <-s.readyC:
 		return s, s.err
 	case <-ctx.Done():
 		cause := context.Cause(ctx)
-		s.tired(!errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded))
+		s.stopWaiting(!errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded))
 		return nil, ctx.Err()
 	}
 }
 
-// tired is called by who does not wait any longer for a dial. It ends when nobody else waits. With anew, because there is news of
-// the ways, whoever else waits gets a new one. That somebody ran out of time is no such reason: the dial may be about to be done.
-func (s *session) tired(anew bool) {
+// stopWaiting is called when a caller stops waiting for the dial of s. The dial
+// ends if there are no other callers. With restart, because the caller learned
+// that other paths exist, it starts again for them. A timeout of one caller is
+// not a reason to restart: the dial may be about to succeed.
+func (s *session) stopWaiting(restart bool) {
 	s.t.mu.Lock()
-	s.waiting--
-	last := s.waiting == 0
+	s.waiters--
+	last := s.waiters == 0
 	if last && s.t.sessions[s.to] == s && !s.isReady() {
 		s.removeLocked()
 	}
 	s.t.mu.Unlock()
-	if !last && !anew {
+	if !last && !restart {
 		return
 	}
 	select {
-	case s.again <- struct{}{}:
+	case s.redialC <- struct{}{}:
 	default:
 	}
 }
 
-// removeLocked takes s out of the tunnel. Its spare comes in its place.
+// removeLocked removes s from the tunnel. Its standby, if any, replaces it.
 func (s *session) removeLocked() {
 	delete(s.t.sessions, s.to)
-	s.takeOverLocked()
-	close(s.gonec)
+	s.promoteStandbyLocked()
+	close(s.replacedC)
 }
 
-func (s *session) isReady() bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.readyc:
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-func (s *session) isGone() bool {
-	select {
-	case <-s.gonec:
-		return true
-	default:
-		return false
-	}
-}
+func (s *session) isReady() bool    { return isClosed(s.readyC) }
+func (s *session) isReplaced() bool { return isClosed(s.replacedC) }
 
-func (s *session) wanted() bool {
+func (s *session) hasWaiters() bool {
 	s.t.mu.RLock()
 	defer s.t.mu.RUnlock()
-	return s.waiting > 0
+	return s.waiters > 0
 }
 
 func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.sessions[key]; s != nil {
-		s.waiting++
+		s.waiters++
 		return s, nil
 	}
 	if len(t.sessions) >= maxLinks {
 		return nil, fmt.Errorf("%d stream sessions are open already", maxLinks)
 	}
 	s := newSession(t, key, addr)
-	s.waiting = 1
-	if !t.life.start(s.run) {
+	s.waiters = 1
+	if !t.group.spawn(s.run) {
 		return nil, net.ErrClosed
 	}
 	t.sessions[key] = s
@@ -125,12 +127,14 @@ func (t *Tunnel) findSession(key target, addr string) (*session, error) {
 
 func newSession(t *Tunnel, to target, addr string) *session {
 	return &session{
-		t: t, to: to, addr: addr, readyc: make(chan struct{}), gonec: make(chan struct{}), again: make(chan struct{}, 1),
+		t: t, to: to, addr: addr, readyC: make(chan struct{}), replacedC: make(chan struct{}),
+		redialC: make(chan struct{}, 1),
 	}
 }
 
-// forgetSession makes the next caller dial anew; false means that somebody else already did.
-func (t *Tunnel) forgetSession(s *session) bool {
+// removeSession makes the next caller dial a new session. It returns false if s
+// was removed before.
+func (t *Tunnel) removeSession(s *session) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sessions[s.to] != s {
@@ -143,90 +147,158 @@ func (t *Tunnel) forgetSession(s *session) bool {
 func (s *session) run(ctx context.Context) {
 	err := s.dial(ctx)
 	if err != nil || s.consul {
-		s.failed()
-		s.t.forgetSession(s) // first, so that who sees the error can try again
+		s.dialFailed()
+		s.t.removeSession(s) // before readyC, so that a caller that sees the error can retry
 		s.err = err
-		close(s.readyc)
+		close(s.readyC)
 		return
 	}
-	close(s.readyc)
-	s.live(ctx)
+	close(s.readyC)
+	s.maintain(ctx)
 }
 
-// live keeps a ready session until it is dead, idle, replaced by one over a better way, or ctx ended.
-func (s *session) live(ctx context.Context) {
-	s.used.Store(time.Now().UnixNano())
-	lookCtx, cancel := context.WithCancel(ctx)
+// maintain keeps a ready session until it is broken, idle, replaced, or ctx
+// ends.
+func (s *session) maintain(ctx context.Context) {
+	s.lastUsed.Store(time.Now().UnixNano())
+	dialCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	found := make(chan *tls.Conn, 1)
-	s.watch(ctx, found, func() bool {
-		return s.t.lookForBetter(lookCtx, &wg, s.conn, Target{DC: s.to.dc, Node: s.to.node}, ProtoStream, found)
+	dialedC := make(chan *tls.Conn, 1)
+	s.watch(ctx, dialedC, func() bool {
+		to := Target{DC: s.to.dc, Node: s.to.node}
+		return s.t.dialBetter(dialCtx, &wg, s.conn, to, ProtoStream, dialedC)
 	})
-	s.t.forgetSession(s)
+	s.t.removeSession(s)
 	_ = s.mux.Close()
 	cancel()
 	wg.Wait()
-	dropFound(found)
+	closePending(dialedC)
 }
 
 func (s *session) dial(ctx context.Context) error {
-	c, err := s.dialAgain(ctx)
+	c, err := s.dialRestartable(ctx)
 	if err != nil {
 		return err
 	}
 	if c.ConnectionState().NegotiatedProtocol == ProtoConsulStream {
 		s.consul = true
-		closeConn(c) // to any server there; the caller wants a certain one
+		closeConn(c) // it leads to any server; the caller wants a particular one
 		return nil
 	}
-	return s.adopt(c)
+	return s.setConn(c)
 }
 
-// dialAgain dials, and begins anew when it is told to.
-func (s *session) dialAgain(ctx context.Context) (*tls.Conn, error) {
+// dialRestartable dials, and starts again when redialC receives.
+func (s *session) dialRestartable(ctx context.Context) (*tls.Conn, error) {
 	for first := true; ; first = false {
-		dctx, cancel := context.WithCancel(ctx)
+		dialCtx, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
-		told := false
+		restart := false
 		wg.Go(func() {
 			select {
-			case <-s.again:
-				told = true
-			case <-s.dropped:
-			case <-dctx.Done():
+			case <-s.redialC:
+				restart = true
+			case <-s.unneededC:
+			case <-dialCtx.Done():
 			}
 			cancel()
 		})
-		c, err := s.dialOnce(dctx, first)
+		c, err := s.dialFirst(dialCtx, first)
 		cancel()
 		wg.Wait()
-		if err == nil || !told || ctx.Err() != nil || !s.wanted() {
+		if err == nil || !restart || ctx.Err() != nil || !s.hasWaiters() {
 			return c, err
 		}
 	}
 }
 
-// adopt makes c the session's connection.
-func (s *session) adopt(c *tls.Conn) (err error) {
+// setConn makes c the session's connection.
+func (s *session) setConn(c *tls.Conn) (err error) {
 	s.conn, s.since = c, time.Now()
-	s.mux, err = yamux.Client(&muxConn{Conn: c, limit: s.t.tm.muxWrite}, s.t.tm.muxConfig(s.t.log.With("peer", s.to.String())))
+	cfg := s.t.limits.yamuxConfig(s.t.log.With("peer", s.to.String()))
+	s.mux, err = yamux.Client(&yamuxConn{Conn: c, timeout: s.t.limits.keepaliveTimeout}, cfg)
 	if err != nil {
 		closeConn(c)
 	}
 	return err
 }
 
-// succeed puts a session over c in the place of s, which takes no new streams then.
-func (s *session) succeed(c *tls.Conn) {
+// watch returns when the session is broken, idle, replaced, or ctx ends. migrate
+// dials a better path and sends the connection to dialedC.
+func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
+	period := s.t.limits.sessionIdleTimeout / 4
+	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)
+	defer tick.Stop()
+	defer better.Stop()
+	paths := s.t.cfg.Dialer.paths
+	changed, recovered := s.t.book.Changed(), paths.recovered.Wait(s.to.dc)
+	dialing := migrate()
+	unused := 0 // ticks in a row without streams
+	for {
+		select {
+		case <-changed:
+			changed = s.t.book.Changed()
+			dialing = dialing || migrate()
+		case <-recovered:
+			recovered = paths.recovered.Wait(s.to.dc)
+			dialing = dialing || migrate()
+		case <-better.C:
+			dialing = dialing || migrate()
+		case c := <-dialedC:
+			if dialing = false; c != nil {
+				s.replaceWith(c)
+				dialing = true // no further dials
+			}
+		case <-ctx.Done():
+			return
+		case <-s.unneededC:
+			return
+		case <-s.mux.CloseChan():
+			_, err := s.mux.AcceptStream() // the peer opens no streams; this returns why the session ended
+			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
+			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
+				s.t.cfg.Dialer.ReportFailure(s.conn, err)
+			}
+			return
+		case <-tick.C:
+			if unused++; s.mux.NumStreams() > 0 {
+				unused = 0
+			}
+			// Not at the first tick: the end of the last stream may still be unread at either end.
+			idle := time.Since(time.Unix(0, s.lastUsed.Load()))
+			if unused > 1 && (s.isReplaced() || idle >= s.t.limits.sessionIdleTimeout) {
+				return
+			}
+			tick.Reset(period) // two ticks must not follow each other after a late one
+		}
+	}
+}
+
+// isBroken reports whether err means that no more streams can be opened.
+func (s *session) isBroken(err error) bool {
+	return s.mux.IsClosed() || errors.Is(err, errSessionSilent) ||
+		errors.Is(err, yamux.ErrRemoteGoAway) || errors.Is(err, yamux.ErrStreamsExhausted)
+}
+
+func (s *session) status() SessionStatus {
+	st := SessionStatus{DC: s.to.dc, Node: s.to.node}
+	if s.isReady() && s.mux != nil {
+		st.ConnectedSince, st.Streams, st.Path = s.since, s.mux.NumStreams(), pathConnOf(s.conn).path
+	}
+	return st
+}
+
+// replaceWith replaces s by a session over c. s takes no new streams then.
+func (s *session) replaceWith(c *tls.Conn) {
 	n := newSession(s.t, s.to, s.addr)
-	if n.adopt(c) != nil {
+	if n.setConn(c) != nil {
 		return
 	}
-	close(n.readyc)
+	close(n.readyC)
 	s.t.mu.Lock()
-	ok := s.t.sessions[s.to] == s && s.t.life.start(n.live)
+	ok := s.t.sessions[s.to] == s && s.t.group.spawn(n.maintain)
 	if ok {
-		s.dropSpareLocked(time.Now())
+		s.dropStandbyLocked(time.Now())
 		s.removeLocked()
 		s.t.sessions[s.to] = n
 	}
@@ -236,64 +308,128 @@ func (s *session) succeed(c *tls.Conn) {
 	}
 }
 
-// watch returns when the session is dead, idle or to end. look looks for a better path; the result comes on found.
-func (s *session) watch(ctx context.Context, found <-chan *tls.Conn, look func() bool) {
-	tick, better := time.NewTicker(s.t.tm.session/4), time.NewTicker(s.t.tm.better)
-	defer tick.Stop()
-	defer better.Stop()
-	changed, turned := s.t.book.Changed(), s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
-	looking := look()
-	empty := 0 // ticks in a row without streams
+// openStream opens a stream of pool to a member, over the session to its
+// datacenter, or to it in the local datacenter. source is the member that opens
+// it. A broken session is replaced once; no data of the caller was sent by then.
+func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, source string) (net.Conn, error) {
+	key := target{dc: to.dc}
+	if to.dc == t.self.DC {
+		key = to
+	} else {
+		addr = ""
+	}
+	if to.node == "" {
+		addr = to.addr // the caller's may be invented
+	}
+	h := streamHeader{pool: pool, target: to.node, source: source}
+	retried := false
+	for range 3 {
+		if key.dc != t.self.DC && pool != poolGRPC && t.speaksConsul(key.dc) {
+			if c, err := t.openConsulStream(ctx, to); c != nil || err != nil {
+				return c, err
+			}
+		}
+		s, err := t.sessionTo(ctx, key, addr)
+		if err != nil {
+			return nil, err
+		}
+		if s.consul {
+			t.setConsul(key.dc, true)
+			if pool == poolGRPC {
+				return nil, fmt.Errorf("servers of datacenter %s speak Consul's protocols, which carry no gRPC", key.dc)
+			}
+			continue
+		}
+		c, err := s.open(ctx, h)
+		var refused *refusedError
+		if err == nil || retried || ctx.Err() != nil || errors.As(err, &refused) || !s.isBroken(err) {
+			return c, err
+		}
+		retried = true
+		t.removeSession(s)
+	}
+	return nil, fmt.Errorf("servers of datacenter %s chose different protocols; check that all run the same software", key.dc)
+}
+
+// open opens a stream for h and waits for its status. It returns when ctx ends,
+// even if yamux does not. A late status starts a liveness probe, so open fails
+// with errSessionSilent soon after the path has died.
+func (s *session) open(ctx context.Context, h streamHeader) (net.Conn, error) {
+	type result struct {
+		c   net.Conn
+		err error
+	}
+	s.lastUsed.Store(time.Now().UnixNano())
+	opening, cancel := context.WithCancel(ctx)
+	defer cancel()
+	opened := make(chan result)
+	if !s.t.group.spawn(func(context.Context) {
+		c, err := s.handshake(opening, h)
+		select {
+		case opened <- result{c, err}:
+		case <-opening.Done():
+			if c != nil {
+				c.Close()
+			}
+		}
+	}) {
+		return nil, net.ErrClosed
+	}
+	late := time.NewTimer(s.probeTimeout())
+	defer late.Stop()
+	var silent <-chan struct{}
 	for {
 		select {
-		case <-changed:
-			changed = s.t.book.Changed()
-			looking = looking || look()
-		case <-turned:
-			turned = s.t.cfg.Dialer.paths.turnedAt(s.to.dc)
-			looking = looking || look()
-		case <-better.C:
-			looking = looking || look()
-		case c := <-found:
-			if looking = false; c != nil {
-				s.succeed(c)
-				looking = true // no more looking
-			}
+		case r := <-opened:
+			return r.c, r.err
+		case <-late.C:
+			silent = s.probe(opening)
+		case <-silent:
+			return nil, errSessionSilent
 		case <-ctx.Done():
-			return
-		case <-s.dropped:
-			return
-		case <-s.mux.CloseChan():
-			_, err := s.mux.AcceptStream() // nobody opens streams this way; this gives why the session ended
-			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
-			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
-				s.t.cfg.Dialer.ReportFailure(s.conn, err)
-			}
-			return
-		case <-tick.C:
-			if empty++; s.mux.NumStreams() > 0 {
-				empty = 0
-			}
-			// Not at the first: the end of the last stream may still be unread, here or there.
-			idle := time.Since(time.Unix(0, s.used.Load()))
-			if empty > 1 && (s.isGone() || idle >= s.t.tm.session) {
-				return
-			}
-			tick.Reset(s.t.tm.session / 4) // no two looks at once where this one was late
+			return nil, ctx.Err()
 		}
 	}
 }
 
-// dead says whether no stream can be opened any more.
-func (s *session) dead(err error) bool {
-	return s.mux.IsClosed() || errors.Is(err, errSilentSession) ||
-		errors.Is(err, yamux.ErrRemoteGoAway) || errors.Is(err, yamux.ErrStreamsExhausted)
+func (s *session) handshake(ctx context.Context, h streamHeader) (net.Conn, error) {
+	st, err := s.mux.OpenStream()
+	if err != nil {
+		return nil, fmt.Errorf("open stream: %w", err)
+	}
+	peer := h.target + "." + s.to.dc
+	if h.target == "" {
+		peer = s.to.String()
+	}
+	c := newStreamConn(st, peer)
+	c.session = s
+	if err := s.sendHeader(ctx, c, h); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
-func (s *session) snapshot() SessionStatus {
-	st := SessionStatus{DC: s.to.dc, Node: s.to.node}
-	if s.isReady() && s.mux != nil {
-		st.ConnectedSince, st.Streams, st.Path = s.since, s.mux.NumStreams(), pathOf(s.conn).hop
+// sendHeader writes the header and reads the status. On a session that has just
+// been dialed it does not wait for the status of a gRPC stream: the path has
+// worked, and HTTP/2 can start a round trip earlier.
+func (s *session) sendHeader(ctx context.Context, c *streamConn, h streamHeader) error {
+	limit, ok := ctx.Deadline()
+	if !ok {
+		limit = time.Now().Add(s.t.limits.openTimeout)
 	}
-	return st
+	c.SetDeadline(limit)
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	if _, err := c.Write(h.append(make([]byte, 0, maxStreamHead))); err != nil {
+		return fmt.Errorf("write stream header: %w", err)
+	}
+	if h.pool == poolGRPC && time.Since(s.since) < s.probeTimeout() {
+		c.statusPending.Store(true)
+	} else if err := c.readStatus(); err != nil {
+		return fmt.Errorf("read stream status: %w", err)
+	}
+	if !stop() {
+		return ctx.Err()
+	}
+	return c.SetDeadline(time.Time{})
 }

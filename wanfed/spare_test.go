@@ -57,11 +57,11 @@ func TestSpareTakesOver(t *testing.T) {
 	r.first.freeze(true)
 	settle, again := r.c.OpenStandby(), r.c.OpenStandby()
 	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
-	s := r.c.s
+	s := r.c.session
 	eventually(t, "the spare is ready", 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
-		return s.next.isReady()
+		return s.standby.isReady()
 	})
 	r.over(r.first)
 	r.c.MarkDead(errTest)
@@ -75,7 +75,7 @@ func TestSpareTakesOver(t *testing.T) {
 			t.Errorf("%s is %s", p.Addr, p.Health)
 		}
 	}
-	if n := r.n1.tun.sessions[s.to]; n.beside != nil || s.next != nil {
+	if n := r.n1.tun.sessions[s.to]; n.active != nil || s.standby != nil {
 		t.Error("sessions that are over are held in memory")
 	}
 }
@@ -105,7 +105,7 @@ func TestSpareIsDropped(t *testing.T) {
 	settle, other := r.c.OpenStandby(), r.c.OpenStandby()
 	eventually(t, "the spare is connected", 10*time.Second, func() bool { return connected() == 2 })
 	settle(false)
-	if r.c.s.next == nil {
+	if r.c.session.standby == nil {
 		t.Error("a spare was dropped while the session was doubted")
 	}
 	other(false)
@@ -114,18 +114,18 @@ func TestSpareIsDropped(t *testing.T) {
 	r.over(r.first)
 	for n := range 3 {
 		r.c.OpenStandby()(true) // while spares rest
-		if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest<<n {
+		if rest := time.Until(r.c.session.notBefore); rest <= 0 || rest > minStandbyBackoff<<n*5/4 {
 			t.Errorf("after %d spares the next has to wait %v", n+1, rest)
 		}
 		r.dialed(1, 1+n)
-		r.c.s.until = time.Now()
+		r.c.session.notBefore = time.Now()
 		settle = r.c.OpenStandby()
 		r.dialed(1, 2+n)
 		settle(true)
 	}
-	r.c.s.until = time.Now().Add(-2 * maxSpareRest) // it rested long ago
+	r.c.session.notBefore = time.Now().Add(-2 * maxStandbyBackoff) // it rested long ago
 	r.c.OpenStandby()(true)
-	if rest := time.Until(r.c.s.until); rest <= 0 || rest > minSpareRest {
+	if rest := time.Until(r.c.session.notBefore); rest <= 0 || rest > minStandbyBackoff*5/4 {
 		t.Errorf("after a long time the next has to wait %v", rest)
 	}
 	askBack(t, r.c)
@@ -139,7 +139,7 @@ func TestSpareFails(t *testing.T) {
 	eventually(t, "the spare fails", 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
-		return r.c.s.next == nil && !r.c.s.until.IsZero()
+		return r.c.session.standby == nil && !r.c.session.notBefore.IsZero()
 	})
 	r.n1.book.Store(hops(r.first.addr, r.second.addr))
 	r.c.MarkDead(errTest)

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// drop is why a packet was not delivered.
-type drop uint8
+// dropReason is why a packet was not delivered.
+type dropReason uint8
 
 const (
-	dropQueueFull    drop = iota // link's queue full: the oldest went
-	dropWrite                    // connection failed while it was being written
-	dropExpired                  // link given up: no connection and nothing new to send
-	dropNoNode                   // for any server, but the datacenter needs a name (Consul's protocol)
-	dropTooManyLinks             // bound on links reached
-	dropUnknownNode              // received for a node that is no server of this datacenter
-	dropMisrouted                // received for another node from the own datacenter
-	dropNoPool                   // received for a pool that this server does not take part in now
-	dropPoolFull                 // received faster than memberlist takes them
-	drops
+	dropQueueFull    dropReason = iota // queue of the link full; the oldest was dropped
+	dropWrite                          // connection failed during the write
+	dropExpired                        // waited too long for a connection
+	dropNoNode                         // no target, which Consul's protocol needs
+	dropTooManyLinks                   // limit of links reached
+	dropUnknownNode                    // received for a node that is not a server of this datacenter
+	dropMisrouted                      // received from the local datacenter for another node
+	dropNoPool                         // received for a pool that this server is not in now
+	dropPoolFull                       // received faster than memberlist takes packets
+	numDropReasons
 )
 
-var dropNames = [drops]string{
+var dropNames = [numDropReasons]string{
 	dropQueueFull:    "queue_full",
 	dropWrite:        "write",
 	dropExpired:      "expired",
@@ -40,20 +40,21 @@ var dropNames = [drops]string{
 // counters count packets of one pool to and from one datacenter.
 type counters struct {
 	sent, received, relayed atomic.Uint64
-	dropped                 [drops]atomic.Uint64
+	dropped                 [numDropReasons]atomic.Uint64
 }
 
-func (c *counters) drop(why drop, n int) { c.dropped[why].Add(uint64(n)) }
+func (c *counters) drop(why dropReason, n int) { c.dropped[why].Add(uint64(n)) }
 
 type trafficKey struct {
 	pool Pool
 	dc   string
 }
 
-// maxTraffic bounds the datacenters counted one by one; names come from peers.
+// maxTraffic bounds the datacenters that are counted separately, since their
+// names come from peers.
 const maxTraffic = 2048
 
-// otherDC stands for the datacenters beyond maxTraffic. It is no possible name of one.
+// otherDC stands for all datacenters beyond maxTraffic. It is not a valid name.
 const otherDC = "(other)"
 
 // traffic returns the counters of (pool, dc).
@@ -83,12 +84,12 @@ func (t *Tunnel) trafficLocked(k trafficKey) *counters {
 	return c
 }
 
-// TunnelStats is what the tunnel did since its start and how its connections are now.
+// TunnelStats counts events since the start and describes the open connections.
 type TunnelStats struct {
 	Traffic  []Traffic         // sorted by pool and datacenter
-	Links    []LinkStatus      // outgoing packet links, sorted by datacenter and node
-	Sessions []SessionStatus   // outgoing stream sessions, likewise
-	Closed   map[string]uint64 // incoming connections and streams that were closed for a fault, by reason
+	Links    []LinkStatus      // packet links from this server, sorted by datacenter and node
+	Sessions []SessionStatus   // stream sessions from this server, sorted likewise
+	Closed   map[string]uint64 // accepted connections and streams closed for a fault, by reason
 }
 
 // Traffic counts the packets of one pool to and from one datacenter.
@@ -96,14 +97,14 @@ type Traffic struct {
 	Pool     Pool
 	DC       string
 	Sent     uint64            // written to a connection
-	Received uint64            // given to the pool
-	Relayed  uint64            // received from DC and handed on to another server of this datacenter
-	Dropped  map[string]uint64 // by reason; those sent to, and those received from, DC
+	Received uint64            // passed to the pool
+	Relayed  uint64            // received from DC and sent to another server of this datacenter
+	Dropped  map[string]uint64 // to or from DC, by reason
 }
 
-// LinkStatus is one packet link.
+// LinkStatus describes one packet link.
 type LinkStatus struct {
-	DC, Node       string        // Node is empty for the link that serves all servers of DC
+	DC, Node       string        // Node is empty for the link to all servers of DC
 	Path           Path          // last used
 	Protocol       string        // last used
 	ConnectedSince time.Time     // when the peer first answered; zero: not connected
@@ -113,18 +114,18 @@ type LinkStatus struct {
 	LastErrorAt    time.Time // zero: none
 }
 
-// SessionStatus is one stream session.
+// SessionStatus describes one stream session.
 type SessionStatus struct {
 	DC, Node       string
 	Path           Path
-	ConnectedSince time.Time // zero: being dialed
+	ConnectedSince time.Time // zero: dialing
 	Streams        int       // open now
 }
 
 // Stats may be called at any time.
 func (t *Tunnel) Stats() TunnelStats {
 	t.mu.RLock()
-	s := TunnelStats{Closed: t.faults.counts()}
+	s := TunnelStats{Closed: t.refusals.counts()}
 	for k, c := range t.counts {
 		s.Traffic = append(s.Traffic, c.read(k))
 	}
@@ -141,11 +142,17 @@ func (t *Tunnel) Stats() TunnelStats {
 		s.Links = append(s.Links, l.snapshot())
 	}
 	for _, ss := range sessions {
-		s.Sessions = append(s.Sessions, ss.snapshot())
+		s.Sessions = append(s.Sessions, ss.status())
 	}
-	slices.SortFunc(s.Traffic, func(a, b Traffic) int { return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.DC, b.DC)) })
-	slices.SortFunc(s.Links, func(a, b LinkStatus) int { return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node)) })
-	slices.SortFunc(s.Sessions, func(a, b SessionStatus) int { return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node)) })
+	slices.SortFunc(s.Traffic, func(a, b Traffic) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.DC, b.DC))
+	})
+	slices.SortFunc(s.Links, func(a, b LinkStatus) int {
+		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node))
+	})
+	slices.SortFunc(s.Sessions, func(a, b SessionStatus) int {
+		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Node, b.Node))
+	})
 	return s
 }
 

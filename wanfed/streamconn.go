@@ -14,26 +14,28 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// streamChunk bounds one yamux frame, in bytes, so that the keepalives of a session wait behind no more than that.
+// streamChunk bounds one yamux frame, in bytes, so that the keepalives of a
+// session wait for no more than that.
 const streamChunk = 64 << 10
 
-// streamConn is a yamux stream as a net.Conn whose Close, deadlines and errors are those of package net. In addition it
-// has CloseWrite, and it does not report the end of its session as the end of the stream.
+// streamConn makes a yamux stream a net.Conn whose Close, deadlines and errors
+// are those of package net. In addition it has CloseWrite, and it does not
+// report the end of its session as the end of the stream.
 type streamConn struct {
-	st     *yamux.Stream
-	peer   nameAddr // RemoteAddr
-	closec chan struct{}
-	once   sync.Once
-	s      *session // of a stream that was opened here; else nil
+	st      *yamux.Stream
+	peer    nameAddr // RemoteAddr
+	closec  chan struct{}
+	once    sync.Once
+	session *session // of a stream that was opened here; nil if it was accepted
 
-	unanswered atomic.Bool // the acceptor's status comes before what Read gives
-	amu        sync.Mutex  // one Read at a time takes it
+	statusPending atomic.Bool // the acceptor's status precedes the data
+	statusMu      sync.Mutex  // held by the Read that reads it
 
-	wmu sync.Mutex // one Write at a time
+	writeMu sync.Mutex // serializes Write
 
 	mu       sync.Mutex
-	ended    bool // the peer's end was read
-	deadline time.Time
+	ended    bool      // the peer's end was read
+	deadline time.Time // for writes
 }
 
 func newStreamConn(st *yamux.Stream, peer string) *streamConn {
@@ -44,8 +46,8 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, c.opError("read", net.ErrClosed)
 	}
-	if c.unanswered.Load() {
-		if err := c.takeStatus(); err != nil {
+	if c.statusPending.Load() {
+		if err := c.awaitStatus(); err != nil {
 			return 0, err
 		}
 	}
@@ -53,28 +55,28 @@ func (c *streamConn) Read(b []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	if err == io.EOF && c.sawEnd() {
+	if err == io.EOF && c.isPeerEOF() {
 		return n, io.EOF
 	}
 	return n, c.opError("read", err)
 }
 
-// takeStatus takes the status that was not waited for, unless another Read was faster.
-func (c *streamConn) takeStatus() error {
-	c.amu.Lock()
-	defer c.amu.Unlock()
-	if !c.unanswered.Load() {
+// awaitStatus reads the pending status, unless another Read has done so.
+func (c *streamConn) awaitStatus() error {
+	c.statusMu.Lock()
+	defer c.statusMu.Unlock()
+	if !c.statusPending.Load() {
 		return nil
 	}
 	var refused *refusedError
 	err := c.readStatus()
 	if err == nil || errors.As(err, &refused) {
-		c.unanswered.Store(false) // else it was no answer: a deadline has passed, say
+		c.statusPending.Store(false) // after other errors, such as a timeout, it is still pending
 	}
 	return err
 }
 
-// readStatus reads the answer to the stream's header.
+// readStatus reads the status that answers the stream's header.
 func (c *streamConn) readStatus() error {
 	var status [1]byte
 	if _, err := io.ReadFull(c.st, status[:]); err != nil {
@@ -86,8 +88,9 @@ func (c *streamConn) readStatus() error {
 	return nil
 }
 
-// sawEnd says whether an EOF from yamux is the peer's: it also gives EOF when the session ends.
-func (c *streamConn) sawEnd() bool {
+// isPeerEOF reports whether an EOF of yamux is the peer's. yamux also returns
+// EOF when the session has ended.
+func (c *streamConn) isPeerEOF() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = c.ended || !c.st.Session().IsClosed()
@@ -95,8 +98,8 @@ func (c *streamConn) sawEnd() bool {
 }
 
 func (c *streamConn) Write(b []byte) (n int, err error) {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	for {
 		if err := c.mayWrite(); err != nil {
 			return n, c.opError("write", err)
@@ -112,7 +115,7 @@ func (c *streamConn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// mayWrite checks what yamux looks at only when it has to wait.
+// mayWrite checks the conditions that yamux checks only when it must wait.
 func (c *streamConn) mayWrite() error {
 	if c.isClosed() {
 		return net.ErrClosed
@@ -125,27 +128,20 @@ func (c *streamConn) mayWrite() error {
 	return nil
 }
 
-// CloseWrite tells the peer that no more comes; reading goes on.
+// CloseWrite ends the sending direction; reading continues.
 func (c *streamConn) CloseWrite() error { return c.st.Close() }
 
-// Close ends both directions and wakes who waits.
+// Close ends both directions and unblocks Read and Write.
 func (c *streamConn) Close() error {
 	c.once.Do(func() {
 		close(c.closec)
-		_ = c.st.Close() // yamux closes only its sending half
+		_ = c.st.Close() // yamux closes only the sending direction
 		_ = c.st.SetReadDeadline(time.Unix(1, 0))
 	})
 	return nil
 }
 
-func (c *streamConn) isClosed() bool {
-	select {
-	case <-c.closec:
-		return true
-	default:
-		return false
-	}
-}
+func (c *streamConn) isClosed() bool { return isClosed(c.closec) }
 
 func (c *streamConn) opError(op string, err error) error {
 	switch {

@@ -14,7 +14,7 @@ import (
 func TestStreamConnIsANetConn(t *testing.T) {
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		a, b := net.Pipe()
-		cfg := defaultTiming().muxConfig(orDiscard(nil))
+		cfg := defaultLimits().yamuxConfig(orDiscard(nil))
 		client, err := yamux.Client(a, cfg)
 		if err != nil {
 			return nil, nil, nil, err
@@ -38,7 +38,7 @@ func TestStreamConnIsANetConn(t *testing.T) {
 func TestStreamConnTellsAnEndFromABreak(t *testing.T) {
 	pair := func() (c, s *streamConn, client *yamux.Session) {
 		a, b := net.Pipe()
-		cfg := defaultTiming().muxConfig(orDiscard(nil))
+		cfg := defaultLimits().yamuxConfig(orDiscard(nil))
 		client, _ = yamux.Client(a, cfg)
 		server, _ := yamux.Server(b, cfg)
 		t.Cleanup(func() { client.Close(); server.Close() })

@@ -11,36 +11,32 @@ import (
 )
 
 const (
-	streamVersion = 0x51 // first byte of a stream header; another one is another version
+	streamVersion = 0x51 // first byte of a stream header; other versions have another
 	streamHeadLen = 4    // version, pool, target length, source length
 	maxSource     = MaxName + 1 + MaxName
 	maxStreamHead = streamHeadLen + MaxName + maxSource
 )
 
-// poolCalls stands in the header of a stream that carries gRPC to the server which accepts it. It is no gossip pool: packets of it
-// do not exist.
-const poolCalls Pool = 3
-
 // streamHeader is what the opener of a ProtoStream stream sends first.
 type streamHeader struct {
 	pool   Pool
-	target string // node; empty: whoever receives it
-	source string // <node>.<dc> of who opened the stream first; only believed when a server of the own datacenter says it
+	target string // node; empty: the server that receives it
+	source string // <node>.<dc> of the member that opened the stream; see Tunnel.isTrustedSource
 }
 
-// What is wrong with a stream header.
 var (
 	errStreamVersion = errors.New("unknown stream header version")
 	errStreamName    = errors.New("bad name in stream header")
 )
 
-// parseStreamHead checks the fixed part of a stream header and returns how many bytes of target and source follow it.
+// parseStreamHead checks the fixed part of a stream header and returns the
+// lengths of the target and the source, which follow it.
 func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err error) {
 	pool, target, source = Pool(b[1]), int(b[2]), int(b[3])
 	switch {
 	case b[0] != streamVersion:
 		err = fmt.Errorf("%w %#02x", errStreamVersion, b[0])
-	case pool != PoolWAN && pool != PoolLAN && pool != poolCalls:
+	case pool != PoolWAN && pool != PoolLAN && pool != poolGRPC:
 		err = fmt.Errorf("%w: %d", errFramePool, pool)
 	case target > MaxName:
 		err = fmt.Errorf("%w: target of %d bytes, at most %d", errStreamName, target, MaxName)
@@ -50,7 +46,7 @@ func parseStreamHead(b [streamHeadLen]byte) (pool Pool, target, source int, err 
 	return pool, target, source, err
 }
 
-// decodeStreamHeader reads the header at the start of b.
+// decodeStreamHeader decodes the header at the start of b.
 func decodeStreamHeader(b []byte) (streamHeader, error) {
 	if len(b) < streamHeadLen {
 		return streamHeader{}, errFrameShort
@@ -76,37 +72,37 @@ func decodeStreamHeader(b []byte) (streamHeader, error) {
 	return h, nil
 }
 
-// append adds the header to dst. Its names were checked.
+// append appends the encoded header to dst. The caller has checked its names.
 func (h streamHeader) append(dst []byte) []byte {
 	dst = append(dst, streamVersion, byte(h.pool), byte(len(h.target)), byte(len(h.source)))
 	dst = append(dst, h.target...)
 	return append(dst, h.source...)
 }
 
-// streamStatus is the one byte that answers a stream header.
+// streamStatus is the byte that answers a stream header.
 type streamStatus uint8
 
 const (
-	streamOK          streamStatus = 0 // the target has the stream
-	streamBadHeader   streamStatus = 1 // unknown version, or names out of bounds
-	streamUnknownNode streamStatus = 2 // the target is no server of the datacenter
-	streamNotAllowed  streamStatus = 3 // this peer may not open this stream: LAN pool from elsewhere, or a second relay
-	streamNoPool      streamStatus = 4 // the target does not take part in the pool now, or takes no calls
+	streamOK          streamStatus = 0 // the target has accepted the stream
+	streamBadHeader   streamStatus = 1 // unknown version or pool, or names out of bounds
+	streamUnknownNode streamStatus = 2 // the target is not a server of the datacenter
+	streamNotAllowed  streamStatus = 3 // the peer must not open this stream
+	streamNoPool      streamStatus = 4 // the target is not in the pool now, or accepts no gRPC
 	streamBusy        streamStatus = 5 // too many streams
 	streamUnreachable streamStatus = 6 // the relaying server could not reach the target
 )
 
 var streamStatusText = map[streamStatus]string{
 	streamOK:          "accepted",
-	streamBadHeader:   "the stream header was not understood; do both sides run the same version?",
+	streamBadHeader:   "the stream header is not valid there; check that both servers run compatible versions",
 	streamUnknownNode: "its datacenter has no such server",
 	streamNotAllowed:  "this server may not open it",
-	streamNoPool:      "it does not take part in the pool, or takes no calls (starting or stopping?)",
-	streamBusy:        "it has too many streams already",
-	streamUnreachable: "a server of its datacenter took the stream, but cannot reach it",
+	streamNoPool:      "it is not in the pool, or accepts no gRPC; it may be starting or stopping",
+	streamBusy:        "it has too many streams",
+	streamUnreachable: "a server of its datacenter accepted the stream but cannot reach it",
 }
 
-// refusedError is a status other than streamOK.
+// refusedError reports a status other than streamOK.
 type refusedError struct {
 	status streamStatus
 	target string

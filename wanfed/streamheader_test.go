@@ -17,7 +17,7 @@ func TestStreamHeaderVectors(t *testing.T) {
 	}{
 		{"51 01 04 08 73727631 737276322e646332", streamHeader{PoolWAN, "srv1", "srv2.dc2"}},
 		{"51 02 00 05 612e646331", streamHeader{PoolLAN, "", "a.dc1"}},
-		{"51 03 00 08 737276322e646332", streamHeader{poolCalls, "", "srv2.dc2"}},
+		{"51 03 00 08 737276322e646332", streamHeader{poolGRPC, "", "srv2.dc2"}},
 	} {
 		t.Run(tt.hex, func(t *testing.T) {
 			inSpec(t, tt.hex)

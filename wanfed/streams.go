@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -17,12 +18,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serveStreams accepts the streams of a ProtoStream connection until it ends. Each is looked at in a goroutine of its own:
-// one that is silent blocks no other.
+// serveStreams accepts the streams of a ProtoStream connection until it ends.
+// Each has its own goroutine, so a silent stream does not block the others.
 func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
-	s, err := yamux.Server(&muxConn{Conn: c, limit: t.tm.muxWrite}, t.tm.muxConfig(t.log.With("peer", p)))
+	cfg := t.limits.yamuxConfig(t.log.With("peer", p))
+	s, err := yamux.Server(&yamuxConn{Conn: c, timeout: t.limits.keepaliveTimeout}, cfg)
 	if err != nil {
-		t.ended(ctx, c, p, ProtoStream, "", err)
+		t.logEnd(ctx, c, p, ProtoStream, "", err)
 		return false
 	}
 	var wg sync.WaitGroup
@@ -31,40 +33,21 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	wg.Go(func() { t.closeIdle(ctx, s) })
 	for {
 		st, err := s.AcceptStreamWithContext(ctx)
-		if err != nil {
-			why := refusal("")
-			switch {
-			case brokeProtocol(err):
-				why = faultFrame
-			case isFlood(err):
-				why = faultFlood
-			}
-			t.ended(ctx, c, p, ProtoStream, why, err)
-			return false
+		if err == nil && s.NumStreams() > maxOpenStreams {
+			err = errTooManyStreams
 		}
-		if s.NumStreams() > mostStreams {
-			t.ended(ctx, c, p, ProtoStream, faultFlood, errStreams)
+		if err != nil {
+			t.logEnd(ctx, c, p, ProtoStream, sessionFault(err), err)
 			return false
 		}
 		wg.Go(func() { t.serveStream(ctx, newStreamConn(st, p.Node+"."+p.DC), s.NumStreams(), p, c) })
 	}
 }
 
-// brokeProtocol says whether a session ended because the peer sent what is no yamux.
-func brokeProtocol(err error) bool {
-	for _, e := range []error{
-		yamux.ErrInvalidVersion, yamux.ErrInvalidMsgType, yamux.ErrUnexpectedFlag, yamux.ErrRecvWindowExceeded, yamux.ErrDuplicateStream,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-// closeIdle closes a session on which there was no stream for a while: longer than who opened it waits to do the same.
+// closeIdle closes a session without streams after acceptedIdleTimeout, which is
+// longer than the timeout of the side that opened it.
 func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
-	tick := time.NewTicker(t.tm.peerIdle / 8)
+	tick := time.NewTicker(t.limits.acceptedIdleTimeout / 8)
 	defer tick.Stop()
 	busy := time.Now()
 	for {
@@ -73,7 +56,7 @@ func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 			if s.NumStreams() > 0 {
 				busy = now
 			}
-			if now.Sub(busy) >= t.tm.peerIdle {
+			if now.Sub(busy) >= t.limits.acceptedIdleTimeout {
 				s.Close()
 				return
 			}
@@ -85,10 +68,11 @@ func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 	}
 }
 
-// serveStream reads the header of a stream, which came over a connection, and gives the stream to memberlist, to gRPC, or to another
-// server.
-func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tlsutil.Peer, over *tls.Conn) {
-	c.SetDeadline(time.Now().Add(t.tm.body))
+// serveStream reads the header of a stream of tlsConn and passes the stream to
+// memberlist, to gRPC, or to another server. open is the number of streams of
+// the session.
+func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tlsutil.Peer, tlsConn *tls.Conn) {
+	c.SetDeadline(time.Now().Add(t.limits.frameTimeout))
 	h, err := readStreamHeader(c)
 	if err != nil {
 		why := refusal("")
@@ -99,31 +83,30 @@ func (t *Tunnel) serveStream(ctx context.Context, c *streamConn, open int, p tls
 			why = faultTruncated
 		case errors.Is(err, errStreamVersion), errors.Is(err, errStreamName), errors.Is(err, errFramePool):
 			why = faultHeader
-			t.answer(c, streamBadHeader)
+			t.writeStatus(c, streamBadHeader)
 		}
-		t.ended(ctx, c, p, ProtoStream, why, err)
+		t.logEnd(ctx, c, p, ProtoStream, why, err)
 		c.Close()
 		return
 	}
-	if !t.trustSource(h, p) {
-		t.answer(c, streamNotAllowed)
-		t.ended(ctx, c, p, ProtoStream, faultSource, nil)
-		c.Close()
+	if !t.isTrustedSource(h, p) {
+		t.refuseStream(c, streamNotAllowed)
+		t.logEnd(ctx, c, p, ProtoStream, faultSource, nil)
 		return
 	}
 	c.peer = nameAddr(h.source)
-	switch v := routeFor(t.own, p, h.pool, h.target); {
+	switch a := actionFor(t.self, p, h.pool, h.target); {
 	case open > maxStreams:
 		t.refuseStream(c, streamBusy)
-	case v == deliver && h.pool == poolCalls:
-		t.deliverCalls(ctx, c, over)
-	case v == deliver:
+	case a == deliver && h.pool == poolGRPC:
+		t.deliverGRPC(ctx, c, tlsConn)
+	case a == deliver:
 		t.deliverStream(ctx, c, h)
-	case v == relay:
+	case a == relay:
 		t.relayStream(ctx, c, h, p)
-	case v == forbidden:
+	case a == forbidden:
 		t.refuseStream(c, streamNotAllowed)
-		t.ended(ctx, c, p, ProtoStream, faultLAN, nil)
+		t.logEnd(ctx, c, p, ProtoStream, faultLAN, nil)
 	default:
 		t.refuseStream(c, streamNotAllowed)
 	}
@@ -145,25 +128,26 @@ func readStreamHeader(r io.Reader) (streamHeader, error) {
 	return decodeStreamHeader(b)
 }
 
-// trustSource says whether p may say that h's source opened the stream: it is p itself, or p is a server of this
-// datacenter that relays a stream from another one.
-func (t *Tunnel) trustSource(h streamHeader, p tlsutil.Peer) bool {
+// isTrustedSource reports whether p may claim that the source in h opened the
+// stream: the source is p itself, or p is a server of this datacenter that
+// relays a stream from another one.
+func (t *Tunnel) isTrustedSource(h streamHeader, p tlsutil.Peer) bool {
 	if h.source == p.Node+"."+p.DC {
 		return true
 	}
 	_, dc, _ := strings.Cut(h.source, ".")
-	return p.DC == t.own.DC && dc != t.own.DC && h.pool == PoolWAN
+	return p.DC == t.self.DC && dc != t.self.DC && h.pool == PoolWAN
 }
 
-// answer sends the status. It is the first byte that the opener gets.
-func (t *Tunnel) answer(c *streamConn, s streamStatus) bool {
-	c.SetWriteDeadline(time.Now().Add(t.tm.write))
+// writeStatus sends the status, the first byte that the opener receives.
+func (t *Tunnel) writeStatus(c *streamConn, s streamStatus) bool {
+	c.SetWriteDeadline(time.Now().Add(t.limits.writeTimeout))
 	_, err := c.Write([]byte{byte(s)})
 	return err == nil
 }
 
 func (t *Tunnel) refuseStream(c *streamConn, s streamStatus) {
-	t.answer(c, s)
+	t.writeStatus(c, s)
 	c.Close()
 }
 
@@ -174,7 +158,7 @@ func (t *Tunnel) deliverStream(ctx context.Context, c *streamConn, h streamHeade
 		t.refuseStream(c, streamNoPool)
 	case !tr.hasRoom():
 		t.refuseStream(c, streamBusy)
-	case !t.answer(c, streamOK):
+	case !t.writeStatus(c, streamOK):
 		c.Close()
 	default:
 		c.SetDeadline(time.Time{})
@@ -182,15 +166,16 @@ func (t *Tunnel) deliverStream(ctx context.Context, c *streamConn, h streamHeade
 	}
 }
 
-// relayStream opens the same stream to another server of this datacenter and copies both ways.
+// relayStream opens the same stream to another server of this datacenter and
+// copies both directions.
 func (t *Tunnel) relayStream(ctx context.Context, c *streamConn, h streamHeader, p tlsutil.Peer) {
 	defer c.Close()
 	if t.serverAddr(h.target) == "" {
-		t.answer(c, streamUnknownNode)
+		t.writeStatus(c, streamUnknownNode)
 		return
 	}
-	openCtx, cancel := context.WithTimeout(ctx, t.tm.open)
-	onward, err := t.openStream(openCtx, h.pool, target{dc: t.own.DC, node: h.target}, "", h.source)
+	openCtx, cancel := context.WithTimeout(ctx, t.limits.openTimeout)
+	onward, err := t.openStream(openCtx, h.pool, target{dc: t.self.DC, node: h.target}, "", h.source)
 	cancel()
 	if err != nil {
 		status := streamUnreachable
@@ -199,30 +184,31 @@ func (t *Tunnel) relayStream(ctx context.Context, c *streamConn, h streamHeader,
 			status = refused.status
 		}
 		t.log.Debug("stream not relayed", "peer", p, "target", h.target, "err", err)
-		t.answer(c, status)
+		t.writeStatus(c, status)
 		return
 	}
 	defer onward.Close()
-	if t.answer(c, streamOK) {
+	if t.writeStatus(c, streamOK) {
 		c.SetDeadline(time.Time{})
-		splice(ctx, c, onward, t.tm.streamIdle)
+		splice(ctx, c, onward, t.limits.relayIdleTimeout)
 	}
 }
 
-// splice copies both ways until both ended, one failed, nothing moved for idle, or ctx ended. The end of one direction is
-// passed on alone. The caller closes both.
+// splice copies both directions until both have ended, one has failed, neither
+// has carried data for the idle time, or ctx ends. The end of one direction is
+// passed on alone. The caller closes both connections.
 func splice(ctx context.Context, a, b net.Conn, idle time.Duration) {
 	stop := context.AfterFunc(ctx, func() {
 		a.Close()
 		b.Close()
 	})
 	defer stop()
-	var moved activity
-	moved.touch()
+	start := time.Now()
+	var active atomic.Int64 // time since start of the last byte in either direction, in nanoseconds
 	var wg sync.WaitGroup
 	for _, d := range [2][2]net.Conn{{a, b}, {b, a}} {
 		wg.Go(func() {
-			if err := copyStream(d[0], d[1], &moved, idle); err != nil {
+			if err := copyStream(d[0], d[1], start, &active, idle); err != nil {
 				a.Close()
 				b.Close()
 				return
@@ -235,42 +221,24 @@ func splice(ctx context.Context, a, b net.Conn, idle time.Duration) {
 	wg.Wait()
 }
 
-// activity is when something last moved, in either direction.
-type activity struct {
-	mu sync.Mutex
-	at time.Time
-}
-
-func (a *activity) touch() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.at = time.Now()
-}
-
-func (a *activity) since() time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return time.Since(a.at)
-}
-
-// copyStream copies until src ends (nil) or something fails.
-func copyStream(dst, src net.Conn, moved *activity, idle time.Duration) error {
+// copyStream copies until src ends, which is no error, or a read or write fails.
+func copyStream(dst, src net.Conn, start time.Time, active *atomic.Int64, idle time.Duration) error {
 	buf := make([]byte, 32<<10)
 	for {
 		src.SetReadDeadline(time.Now().Add(idle))
 		n, err := src.Read(buf)
 		if n > 0 {
-			moved.touch()
+			active.Store(int64(time.Since(start)))
 			dst.SetWriteDeadline(time.Now().Add(idle))
 			if _, err := dst.Write(buf[:n]); err != nil {
 				return err
 			}
-			moved.touch()
+			active.Store(int64(time.Since(start)))
 		}
 		switch {
 		case err == io.EOF:
 			return nil
-		case isTimeout(err) && moved.since() < idle:
+		case isTimeout(err) && time.Since(start)-time.Duration(active.Load()) < idle:
 		case err != nil:
 			return err
 		}

@@ -136,7 +136,7 @@ func newNode(t testing.TB, a *authority, name, dc string, change ...func(*Dialer
 }
 
 // start makes the tunnel and runs it and the mux on ln.
-func (n *node) start(ln net.Listener, change ...func(*timing)) *node {
+func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	n.t.Helper()
 	n.addr = ln.Addr().String()
 	var err error
@@ -145,7 +145,7 @@ func (n *node) start(ln net.Listener, change ...func(*timing)) *node {
 		n.t.Fatal(err)
 	}
 	for _, f := range change {
-		f(&n.tun.tm)
+		f(&n.tun.limits)
 	}
 	stopMux := background(n.t, func(ctx context.Context) error { return n.mux.Run(ctx, ln) })
 	stopTunnel := background(n.t, n.tun.Run)
@@ -172,7 +172,7 @@ type world struct {
 }
 
 // newWorld starts servers srv1 to srv<perDC> in each datacenter. Their books have the other datacenters' gateways as hops.
-func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*timing)) *world {
+func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *world {
 	t.Helper()
 	w := &world{t: t, a: newAuthority(t), nodes: map[string]*node{}, gws: map[string]*gatewayDouble{}}
 	servers := map[string]map[string]string{}

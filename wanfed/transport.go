@@ -6,28 +6,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 )
 
-// Transport is one pool's view of a Tunnel: what memberlist's (and serf's) Config.Transport wants. See Tunnel.Transport.
+// Transport is the part of one pool in a Tunnel, for Config.Transport of
+// memberlist and serf. See Tunnel.Transport.
 //
-// Errors about an unreachable peer are *net.OpError, unwrapped, with Op dial or write, because memberlist takes only those
-// as a sign that the peer, not this machine, is at fault (failedRemote in its state.go): else it would keep an unreachable
-// member alive.
+// An error about an unreachable peer is an unwrapped *net.OpError with Op dial
+// or write. memberlist attributes only such errors to the peer (failedRemote in
+// its state.go). After other errors it keeps an unreachable member alive.
 type Transport struct {
 	t    *Tunnel
 	pool Pool
 
-	born    time.Time
-	sends   sendCache
+	start   time.Time
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 
-	// ctx ends with Shutdown. It is stored, against the rule, because memberlist's interface passes none.
+	// ctx ends with Shutdown. It is stored because memberlist's interface has no
+	// context.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -35,23 +35,25 @@ type Transport struct {
 var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 
 const (
-	// packetBacklog is how many received packets may wait for memberlist, which takes them in one goroutine that never
-	// waits for the network: a burst, not a queue.
+	// packetBacklog bounds received packets that memberlist has not taken yet.
+	// Its reader never waits for the network, so this absorbs bursts only.
 	packetBacklog = 4096
-	// streamBacklog is how many accepted streams may wait for memberlist, which starts a goroutine for each.
+	// streamBacklog bounds accepted streams that memberlist has not taken yet.
+	// It starts a goroutine for each.
 	streamBacklog = 32
 )
 
 func newTransport(t *Tunnel, p Pool) *Transport {
 	tr := &Transport{
-		t: t, pool: p, born: time.Now(), sends: sendCache{seed: maphash.MakeSeed()},
+		t: t, pool: p, start: time.Now(),
 		packets: make(chan *memberlist.Packet, packetBacklog), streams: make(chan net.Conn, streamBacklog),
 	}
 	tr.ctx, tr.cancel = context.WithCancel(context.Background())
 	return tr
 }
 
-// FinalAdvertiseAddr returns the tunnel's Advertise address, whatever memberlist was configured with.
+// FinalAdvertiseAddr returns TunnelConfig.Advertise. It ignores the address in
+// memberlist's configuration.
 func (tr *Transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return tr.t.addr.Addr().AsSlice(), int(tr.t.addr.Port()), nil
 }
@@ -61,8 +63,9 @@ func (tr *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return tr.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress queues a copy of b and returns at once, always. It fails only for a packet that is too large (more than
-// MaxPacket bytes), a name that no peer can have, or after Shutdown: that nobody is reachable shows by the missing answer.
+// WriteToAddress queues a copy of b and returns at once. It fails only for an
+// empty packet, a packet of more than MaxPacket bytes, an invalid name, and
+// after Shutdown. An unreachable peer is not an error: its answer is missing.
 func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	now := tr.now()
 	if tr.isShut() {
@@ -71,28 +74,21 @@ func (tr *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, 
 	if len(b) == 0 || len(b) > MaxPacket {
 		return time.Time{}, fmt.Errorf("send to %s: a packet of %d bytes, not 1 to %d", a.Name, len(b), MaxPacket)
 	}
-	if tr.sends.push(tr.t, tr.pool, a.Name, a.Addr, b, now) {
-		return now, nil
-	}
-	changes := tr.t.protocols.Load()
-	to, err := parseTarget(tr.pool, a.Name, a.Addr, tr.t.own.DC)
-	var l *link
+	to, err := parseTarget(tr.pool, a.Name, a.Addr, tr.t.self.DC)
 	if err == nil {
-		l, err = tr.t.send(tr.pool, to, a.Addr, b, now)
+		err = tr.t.send(tr.pool, to, a.Addr, b, now)
 	}
 	if err != nil {
 		return time.Time{}, opError("write", a, err)
 	}
-	if l != nil && a.Name != "" {
-		tr.sends.place(a.Name).Store(&sendRoute{a.Name, to.node, l, changes})
-	}
 	return now, nil
 }
 
-// PacketCh has the packets received for the pool. When memberlist takes them too slowly, they are dropped and counted.
+// PacketCh returns the packets received for the pool. If memberlist takes them
+// too slowly, packets are dropped and counted.
 func (tr *Transport) PacketCh() <-chan *memberlist.Packet { return tr.packets }
 
-// StreamCh has the streams opened by others.
+// StreamCh returns the streams that other members opened.
 func (tr *Transport) StreamCh() <-chan net.Conn { return tr.streams }
 
 // DialTimeout is DialAddressTimeout without a name.
@@ -100,12 +96,13 @@ func (tr *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, 
 	return tr.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
-// DialAddressTimeout opens a stream to a member. It returns within timeout, at once after Shutdown, and only when the
-// member itself has accepted the stream.
+// DialAddressTimeout opens a stream to a member. It succeeds only after the
+// member itself has accepted the stream. It returns within timeout, and at once
+// after Shutdown.
 func (tr *Transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(tr.ctx, timeout)
 	defer cancel()
-	to, err := parseTarget(tr.pool, a.Name, a.Addr, tr.t.own.DC)
+	to, err := parseTarget(tr.pool, a.Name, a.Addr, tr.t.self.DC)
 	if err != nil {
 		return nil, opError("dial", a, err)
 	}
@@ -121,8 +118,10 @@ func (tr *Transport) DialAddressTimeout(a memberlist.Address, timeout time.Durat
 	return nil, opError("dial", a, err)
 }
 
-// Shutdown ends the pool's part in the tunnel: calls that wait return, and what still arrives for the pool is refused or
-// dropped. The tunnel and other pools go on. Streams that were given out stay open; who has them closes them.
+// Shutdown ends the part of the pool in the tunnel. Blocked calls return, and
+// packets and streams that still arrive are dropped or refused. The tunnel and
+// other pools continue. Streams that were passed on stay open; their owners
+// close them.
 func (tr *Transport) Shutdown() error {
 	tr.cancel()
 	for {
@@ -137,10 +136,12 @@ func (tr *Transport) Shutdown() error {
 
 func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
 
-// now is time.Now for half its price: the wall clock is not asked, since memberlist only compares what it gets.
-func (tr *Transport) now() time.Time { return tr.born.Add(time.Since(tr.born)) }
+// now is a cheaper time.Now: memberlist compares the results only with each
+// other, so the wall clock is not read.
+func (tr *Transport) now() time.Time { return tr.start.Add(time.Since(tr.start)) }
 
-// receive gives memberlist a packet; false means that it was dropped because too many wait. Who takes it owns it.
+// receive passes a packet, and its ownership, to memberlist. It returns false if
+// the packet was dropped because too many wait.
 func (tr *Transport) receive(p *memberlist.Packet) bool {
 	select {
 	case tr.packets <- p:
@@ -150,17 +151,17 @@ func (tr *Transport) receive(p *memberlist.Packet) bool {
 	}
 }
 
-// hasRoom says whether accept will probably not wait.
+// hasRoom reports whether accept would probably not block.
 func (tr *Transport) hasRoom() bool { return len(tr.streams) < cap(tr.streams) }
 
-// accept gives memberlist a stream, or closes it.
+// accept passes a stream to memberlist, or closes it.
 func (tr *Transport) accept(ctx context.Context, c net.Conn) {
-	t := time.NewTimer(tr.t.tm.open)
+	t := time.NewTimer(tr.t.limits.openTimeout)
 	defer t.Stop()
 	select {
 	case tr.streams <- c:
 		if tr.isShut() {
-			_ = tr.Shutdown() // it may have come too late to be drained
+			_ = tr.Shutdown() // the first Shutdown may have missed this stream
 		}
 		return
 	case <-tr.ctx.Done():
@@ -170,12 +171,12 @@ func (tr *Transport) accept(ctx context.Context, c net.Conn) {
 	c.Close()
 }
 
-// opError is the form of error in which memberlist sees a remote failure.
+// opError wraps err in the form that memberlist recognizes as a remote failure.
 func opError(op string, a memberlist.Address, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: nameAddr(a.String()), Err: err}
 }
 
-// timeoutError says that the time the caller gave was not enough.
+// timeoutError reports that the caller's timeout passed.
 type timeoutError struct {
 	after time.Duration
 	err   error

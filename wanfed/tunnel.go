@@ -15,79 +15,131 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 // TunnelConfig configures a Tunnel.
 type TunnelConfig struct {
 	Identity *tlsutil.Identity // required
-	Dialer   *Dialer           // required; its book tells which servers this datacenter has
-	Mux      *Mux              // required; not yet running
-	// Advertise is the ip:port that members of the pools are told to reach this server at. Required.
+	Dialer   *Dialer           // required; its address book lists the servers of this datacenter
+	Mux      *Mux              // required; not running yet
+	// Advertise is the ip:port of this server that is gossiped to the pools.
+	// Required.
 	Advertise string
-	// QueueBytes bounds what waits in one link. Default (0): 256 KiB.
-	QueueBytes int
-	// MaxIdleLinks bounds the links that stay open though they had no packet for a minute; those used last stay. Twice as many may
-	// be open that had none for two seconds. Each holds some 40 KiB at either end. Default (0): 128.
+	// MaxIdleLinks bounds the links that stay open without a packet for a
+	// minute; the least recently used are closed first. Up to twice as many may
+	// be without a packet for two seconds. A link uses about 40 KiB at each end.
+	// Default (0): 128.
 	MaxIdleLinks int
-	Logger       *slog.Logger // default: nothing is logged
+	Logger       *slog.Logger // default: no log
 }
 
-// Tunnel carries the gossip pools' packets and streams, between datacenters and inside one. All methods may be called from
-// any goroutine.
+// Tunnel carries packets and streams of the gossip pools, between datacenters
+// and inside one. All methods are safe for concurrent use.
 type Tunnel struct {
-	cfg  TunnelConfig
-	own  tlsutil.Peer
-	addr netip.AddrPort // advertised
-	book *SharedAddressBook
-	log  *slog.Logger
-	tm   timing
-	life *lifetime
-	// faults counts and logs why connections and streams of others were closed.
-	faults *refusals
+	cfg    TunnelConfig
+	self   tlsutil.Peer
+	addr   netip.AddrPort // advertised
+	book   *SharedAddressBook
+	log    *slog.Logger
+	limits limits
+	group  *runGroup
 
-	protocols atomic.Uint64 // counts the changes of consul
-	calls     atomic.Pointer[callListener]
-	uses      linkUses
-	silent    signals // by first gateway's address: a link over it got no echo
+	refusals *refusals // of accepted connections and streams
+	grpcLn   atomic.Pointer[grpcListener]
+	linkUses linkUseTimes
+	// suspects is notified, by address of the first gateway on a path, when an
+	// echo of a link over it is late.
+	suspects broadcast.Keyed[string]
 
 	mu       sync.RWMutex
-	pools    [PoolLAN + 1]*Transport // nil: not taken part in
+	pools    [PoolLAN + 1]*Transport // nil: this server is not in the pool
 	links    map[target]*link
-	met      map[target]struct{} // targets that links were up to; at most maxLinks
+	seen     map[target]struct{} // targets that a link reached; at most maxLinks
 	sessions map[target]*session
-	consul   map[string]bool // datacenters whose servers speak Consul's protocols, as the last dial showed
+	consul   map[string]bool // datacenters whose servers speak Consul's protocols, by their last answer
 	counts   map[trafficKey]*counters
 }
 
-// NewTunnel checks cfg and registers the tunnel's protocol ids at cfg.Mux.
+// limits are the tunnel's time limits and sizes. Tests change them.
+type limits struct {
+	dialTimeout  time.Duration // of a link or session, over all paths
+	writeTimeout time.Duration // of one write
+	frameTimeout time.Duration // from the first to the last byte of a frame or stream header
+
+	queueBytes  int           // that wait in one link
+	maxQueueAge time.Duration // older packets are dropped when a link reconnects
+	backoffMin  time.Duration // between failed dials of a link
+	backoffMax  time.Duration
+	stableAfter time.Duration // a connection of this age resets the backoff
+
+	echoInterval     time.Duration // between echo requests of a link
+	echoTimeout      time.Duration // a link without any answer for this time is dead
+	idleAfter        time.Duration // a link without packets for this time is idle
+	idleEchoInterval time.Duration // between echo requests of an idle link
+
+	maxIdleLinks    int           // an idle link is closed if this many links were used later
+	recentUse       time.Duration // a link unused for this time is closed if twice as many were used later
+	linkIdleTimeout time.Duration // a link without packets for this time is closed
+
+	acceptedIdleTimeout time.Duration // an accepted connection without any bytes for this time is closed
+	migrateInterval     time.Duration // between searches for a better path
+	consulMaxAge        time.Duration // a Consul packet connection is replaced at this age
+
+	openTimeout        time.Duration // of opening a stream without a deadline of the caller
+	relayIdleTimeout   time.Duration // a relayed stream without any bytes for this time is closed
+	sessionIdleTimeout time.Duration // a session without streams for this time is closed
+	keepaliveInterval  time.Duration // of yamux
+	keepaliveTimeout   time.Duration // of yamux, and of one of its writes
+}
+
+func defaultLimits() limits {
+	return limits{
+		dialTimeout: 15 * time.Second, writeTimeout: 5 * time.Second, frameTimeout: 10 * time.Second,
+		queueBytes:  256 << 10, // about 190 packets of memberlist's usual size
+		maxQueueAge: time.Second, backoffMin: 100 * time.Millisecond, backoffMax: 5 * time.Second,
+		stableAfter:  5 * time.Second,
+		echoInterval: 3 * time.Second, echoTimeout: 10 * time.Second,
+		idleAfter: time.Minute, idleEchoInterval: 30 * time.Second,
+		maxIdleLinks: 128, recentUse: 2 * time.Second, linkIdleTimeout: 30 * time.Minute,
+		acceptedIdleTimeout: 2 * time.Minute, migrateInterval: 30 * time.Second, consulMaxAge: 30 * time.Second,
+		openTimeout: 10 * time.Second, relayIdleTimeout: 5 * time.Minute, sessionIdleTimeout: time.Minute,
+		keepaliveInterval: 3 * time.Second, keepaliveTimeout: 7 * time.Second,
+	}
+}
+
+// maxLinks bounds the links, and the sessions, since the names of their targets
+// come from peers.
+const maxLinks = 4096
+
+// NewTunnel checks cfg and registers the tunnel's protocol ids with cfg.Mux.
 func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	var errs []error
 	for what, missing := range map[string]bool{
 		"Identity": cfg.Identity == nil, "Dialer": cfg.Dialer == nil, "Mux": cfg.Mux == nil,
 	} {
 		if missing {
-			errs = append(errs, errors.New("no "+what))
+			errs = append(errs, errors.New(what+" is missing"))
 		}
 	}
 	addr, err := netip.ParseAddrPort(cfg.Advertise)
 	if err != nil || !addr.Addr().IsValid() || addr.Addr().IsUnspecified() || addr.Port() == 0 {
-		errs = append(errs, fmt.Errorf("Advertise %q is no ip:port that others could dial", cfg.Advertise))
+		errs = append(errs, fmt.Errorf("Advertise %q is not an ip:port that others can dial", cfg.Advertise))
 	}
-	if cfg.QueueBytes < 0 || cfg.MaxIdleLinks < 0 {
-		errs = append(errs, errors.New("QueueBytes and QuietLinks must not be negative"))
+	if cfg.MaxIdleLinks < 0 {
+		errs = append(errs, errors.New("MaxIdleLinks must not be negative"))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("tunnel: %w", err)
 	}
-	cfg.QueueBytes = cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	t := &Tunnel{
-		cfg: cfg, own: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), book: cfg.Dialer.cfg.AddressBook,
-		log: orDiscard(cfg.Logger), tm: defaultTiming(), life: newLifetime(),
-		links: map[target]*link{}, met: map[target]struct{}{}, sessions: map[target]*session{}, consul: map[string]bool{},
-		counts: map[trafficKey]*counters{}, faults: newRefusals(orDiscard(cfg.Logger)),
+		cfg: cfg, self: cfg.Identity.Peer(), addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
+		book: cfg.Dialer.cfg.AddressBook, log: orDiscard(cfg.Logger), limits: defaultLimits(), group: newRunGroup(),
+		links: map[target]*link{}, seen: map[target]struct{}{}, sessions: map[target]*session{},
+		consul: map[string]bool{}, counts: map[trafficKey]*counters{}, refusals: newRefusals(orDiscard(cfg.Logger)),
 	}
-	t.tm.quietLinks = cmp.Or(cfg.MaxIdleLinks, t.tm.quietLinks)
+	t.limits.maxIdleLinks = cmp.Or(cfg.MaxIdleLinks, t.limits.maxIdleLinks)
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
@@ -96,25 +148,26 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	return t, nil
 }
 
-// Run dials and writes for as long as ctx lives; until then, packets wait in their queues. When ctx ends, what is queued for
-// peers that are connected is still written, within a quarter of a second. Run then closes all connections and returns nil
-// after the last goroutine that it started. Call it once.
+// Run dials and writes until ctx ends; packets that were sent earlier wait in
+// their queues. When ctx ends, Run writes what is queued for connected peers for
+// up to a quarter of a second. It then closes all connections, waits for its
+// goroutines and returns nil. Call it once.
 func (t *Tunnel) Run(ctx context.Context) error {
-	t.life.run(ctx)
+	t.group.run(ctx)
 	return nil
 }
 
-// serve makes a handler that also ends, and finds its connection closed, when the tunnel's Run has ended. h returns true
-// when it handed the connection on.
+// serve returns a Handler that also ends, with its connection closed, when the
+// tunnel's Run ends. h returns true if it passed the connection on.
 func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bool)) Handler {
 	return func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(t.life.over, cancel)()
+		defer context.AfterFunc(t.group.done, cancel)()
 		closed := make(chan struct{})
 		unwatch := context.AfterFunc(ctx, func() {
 			defer close(closed)
-			closeConn(c) // wakes h
+			closeConn(c) // unblocks h
 		})
 		kept := h(ctx, c, p)
 		if !unwatch() {
@@ -126,10 +179,12 @@ func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bo
 	}
 }
 
-// Transport gives memberlist its NodeAwareTransport for one pool. In the WAN pool, members are called <node>.<dc> and an
-// address of the form *.<dc>/<any ip:port> means any server of that datacenter. In the LAN pool they are called <node>, and
-// an address without a name means whoever of this datacenter listens there. At most one transport per pool at a time: a
-// second call before Shutdown of the first is a mistake in the program and panics.
+// Transport returns the memberlist.NodeAwareTransport of one pool. In the WAN
+// pool, members are called <node>.<dc>, and an address of the form
+// *.<dc>/<any ip:port> means any server of that datacenter. In the LAN pool they
+// are called <node>, and an address without a name means the server of this
+// datacenter that listens there. A pool has at most one transport at a time: a
+// second call before Shutdown of the first panics.
 func (t *Tunnel) Transport(p Pool) *Transport {
 	if p != PoolWAN && p != PoolLAN {
 		panic("wanfed: Tunnel.Transport of an unknown pool")
@@ -144,7 +199,7 @@ func (t *Tunnel) Transport(p Pool) *Transport {
 	return tr
 }
 
-// pool returns the transport of p, nil when there is none now.
+// pool returns the transport of p, or nil if there is none now.
 func (t *Tunnel) pool(p Pool) *Transport {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -154,7 +209,8 @@ func (t *Tunnel) pool(p Pool) *Transport {
 	return nil
 }
 
-// speaksConsul says whether the servers of dc speak Consul's protocols, as the last dial showed.
+// speaksConsul reports whether the servers of dc speak Consul's protocols, by
+// their last answer.
 func (t *Tunnel) speaksConsul(dc string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -171,60 +227,65 @@ func (t *Tunnel) setConsul(dc string, yes bool) {
 	}
 	t.mu.Unlock()
 	if was != yes {
-		t.protocols.Add(1)
-		t.log.Info("datacenter's gossip protocol changed", "peer", dc, "consul", yes)
+		t.log.Info("gossip protocol of datacenter changed", "peer", dc, "consul", yes)
 	}
 }
 
-// meet says whether a link is up to a target for the first time.
-func (t *Tunnel) meet(to target) bool {
+// firstContact reports whether a link reached to for the first time.
+func (t *Tunnel) firstContact(to target) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.met[to]; ok || len(t.met) >= maxLinks {
+	if _, ok := t.seen[to]; ok || len(t.seen) >= maxLinks {
 		return false
 	}
-	t.met[to] = struct{}{}
+	t.seen[to] = struct{}{}
 	return true
 }
 
-// name is what the WAN pool calls this server.
-func (t *Tunnel) name() string { return t.own.Node + "." + t.own.DC }
+// name is the name of this server in the WAN pool.
+func (t *Tunnel) name() string { return t.self.Node + "." + t.self.DC }
 
-// serverAddr is the address of a server of the own datacenter; "" when there is no such server.
+// serverAddr returns the address of a server of the local datacenter, "" if
+// there is no such server.
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
-// dial connects to a link's or session's target: by the tunnel's own protocol or, in another datacenter, by Consul's. addr is
-// where memberlist says a server of the own datacenter is. When the book says something else, one of the two is out of
-// date; whoever answers has the certificate of the server that is meant.
-func (t *Tunnel) dial(ctx context.Context, to target, addr, own, consul string) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.tm.dial)
+// dialTarget dials the target of a link or session with the protocol id alpn.
+// In another datacenter it also offers consul. addr is the address of a local
+// server that memberlist passed. If the address book has a different one, both
+// are dialed: one of them is outdated, and the certificate shows which server
+// answers.
+func (t *Tunnel) dialTarget(ctx context.Context, to target, addr, alpn, consul string) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.limits.dialTimeout)
 	defer cancel()
-	d, who := t.cfg.Dialer, Target{DC: to.dc, Node: to.node, Addr: addr}
-	if to.dc != t.own.DC {
-		return d.Dial(ctx, who, own, consul)
+	d, dest := t.cfg.Dialer, Target{DC: to.dc, Node: to.node, Addr: addr}
+	if to.dc != t.self.DC {
+		return d.Dial(ctx, dest, alpn, consul)
 	}
 	if known := t.serverAddr(to.node); addr != "" && known != "" && known != addr {
-		return d.dialHops(ctx, who, []Path{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}, []string{own})
+		paths := []Path{{Addr: addr, Via: viaServer}, {Addr: known, Via: viaServer}}
+		return d.dialPaths(ctx, dest, paths, []string{alpn})
 	}
-	return d.Dial(ctx, who, own)
+	return d.Dial(ctx, dest, alpn)
 }
 
-// send queues one packet and returns at once, with the link that has it: nil when it was dropped and counted.
-func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) (*link, error) {
+// send queues one packet and returns at once. A packet that cannot be queued is
+// dropped and counted.
+func (t *Tunnel) send(pool Pool, to target, addr string, packet []byte, now time.Time) error {
 	for {
 		l, err := t.linkTo(pool, to)
 		if err != nil || l == nil || l.push(pool, to.node, addr, packet, now) {
-			return l, err
+			return err
 		}
-		// It has just retired; linkTo makes a new one.
+		// The link has just retired; linkTo makes a new one.
 	}
 }
 
-// linkTo returns the link that carries packets for to, nil when they were dropped.
+// linkTo returns the link for packets to to. It returns nil if the packet must
+// be dropped, and counts that.
 func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 	key := to
 	t.mu.RLock()
-	if to.dc != t.own.DC {
+	if to.dc != t.self.DC {
 		if !t.consul[to.dc] {
 			key.node = ""
 		} else if to.node == "" {
@@ -248,7 +309,7 @@ func (t *Tunnel) linkTo(pool Pool, to target) (*link, error) {
 		return nil, nil
 	}
 	l = newLink(t, key)
-	if !t.life.start(l.run) {
+	if !t.group.spawn(l.run) {
 		return nil, net.ErrClosed
 	}
 	t.links[key] = l

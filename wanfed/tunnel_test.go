@@ -196,8 +196,8 @@ func TestPoolFullDropsAndCounts(t *testing.T) {
 
 func TestNewTunnelRefuses(t *testing.T) {
 	for _, adv := range []string{"", "10.0.0.1", "0.0.0.0:8300", "host:8300", "10.0.0.1:0"} {
-		_, err := NewTunnel(TunnelConfig{Advertise: adv, QueueBytes: -1})
-		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "QueueBytes"} {
+		_, err := NewTunnel(TunnelConfig{Advertise: adv, MaxIdleLinks: -1})
+		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "MaxIdleLinks"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v does not mention %s", err, want)
 			}

@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
-// errOvertaken is the cause with which a race cancels those that did not win.
-var errOvertaken = errors.New("another one was faster")
+// errLostRace is the cancellation cause of attempts that did not win.
+var errLostRace = errors.New("another attempt was faster")
 
-// race runs try(0), try(1), ... until one succeeds: the next one is started stagger after the last start, or at once when
-// one fails (RFC 8305 section 5, without its address sorting). The others are then cancelled, and what they still bring is
-// discarded. It returns after all of them did. Without a winner, errs has an error for each that was started.
-func race[T any](ctx context.Context, n int, stagger time.Duration,
+// happyEyeballs calls try(0), try(1), ... until one succeeds (RFC 8305 section
+// 5). An attempt starts delay after the previous one started, or at once when
+// an attempt fails. After the first success the other attempts are cancelled
+// and their results are passed to discard. happyEyeballs returns after every
+// attempt has returned. Without a winner, errs holds one error per attempt that
+// was started.
+func happyEyeballs[T any](ctx context.Context, n int, delay time.Duration,
 	try func(ctx context.Context, i int) (T, error), discard func(T),
 ) (winner T, won bool, errs []error) {
 	type result struct {
@@ -27,13 +30,16 @@ func race[T any](ctx context.Context, n int, stagger time.Duration,
 	results := make(chan result, n)
 	errs = make([]error, n)
 	started, running := 0, 0
-	timer := time.NewTimer(stagger)
+	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	start := func() {
+		if started == n || ctx.Err() != nil {
+			return
+		}
 		i := started
 		started, running = started+1, running+1
-		timer.Reset(stagger)
-		go func() { // joined: the loops below receive running results
+		timer.Reset(delay)
+		go func() { // joined: the loops below receive a result from each
 			got, err := try(ctx, i)
 			results <- result{i, got, err}
 		}()
@@ -48,16 +54,14 @@ func race[T any](ctx context.Context, n int, stagger time.Duration,
 			errs[r.i] = r.err
 			if r.err == nil {
 				winner, won = r.got, true
-			} else if started < n && ctx.Err() == nil {
+			} else {
 				start()
 			}
 		case <-timer.C:
-			if started < n && ctx.Err() == nil {
-				start()
-			}
+			start()
 		}
 	}
-	cancel(errOvertaken)
+	cancel(errLostRace)
 	for ; running > 0; running-- {
 		if r := <-results; r.err == nil {
 			discard(r.got)

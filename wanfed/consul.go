@@ -10,7 +10,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serveConsulStream gives the WAN pool a ProtoConsulStream connection: one memberlist stream, without a header.
+// serveConsulStream passes a ProtoConsulStream connection to the WAN pool. It is
+// one memberlist stream without a header.
 func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	tr := t.pool(PoolWAN)
 	if tr == nil || !tr.hasRoom() {
@@ -21,8 +22,9 @@ func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.P
 	return true
 }
 
-// openConsulStream opens a memberlist stream to a server that speaks Consul's protocols. Both results are nil when it turns
-// out to speak the tunnel's own: then sessions are the way.
+// openConsulStream opens a memberlist stream to a server that speaks Consul's
+// protocols. It returns nil, nil if the server chose the tunnel's own protocol;
+// the caller then uses a session.
 func (t *Tunnel) openConsulStream(ctx context.Context, to target) (net.Conn, error) {
 	c, err := t.cfg.Dialer.Dial(ctx, Target{DC: to.dc, Node: to.node}, ProtoStream, ProtoConsulStream)
 	if err != nil {

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Listener registers a protocol id like Handle and returns a listener whose
+// Accept returns its connections as *tls.Conn, after the handshake. It is for
+// libraries that want a net.Listener, such as gRPC and Raft. The caller of
+// Accept owns the connection. Accept may be called before Run. It fails with
+// net.ErrClosed when Run has ended or the listener was closed. After Close, the
+// Mux refuses connections of this protocol and continues with the others.
+func (m *Mux) Listener(alpn string, roles []tlsutil.Role, sameDC bool) net.Listener {
+	if alpn == "" {
+		panic("wanfed: Mux.Listener needs a protocol id")
+	}
+	return m.listen([]string{alpn}, roles, sameDC)
+}
+
+// HTTPListener is Listener for an HTTP server on a port of its own. It accepts
+// HTTP/2, HTTP/1.1, and clients that offer no protocol id and speak HTTP/1.1.
+// With plain, it also accepts plain text connections, whose peer is not
+// authenticated. That is only for ports that are reachable from this machine
+// alone.
+func (m *Mux) HTTPListener(roles []tlsutil.Role, plain bool) net.Listener {
+	l := m.listen([]string{"h2", "http/1.1", ""}, roles, false)
+	if plain {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.plain = l
+	}
+	return l
+}
+
+func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *muxListener {
+	l := &muxListener{m: m, alpn: alpn[0], conns: make(chan net.Conn), donec: make(chan struct{})}
+	for _, id := range alpn {
+		m.handle(id, roles, sameDC, l.offer)
+	}
+	m.mu.Lock()
+	m.listeners = append(m.listeners, l)
+	m.mu.Unlock()
+	return l
+}
+
+type muxListener struct {
+	m     *Mux
+	alpn  string        // the first id
+	conns chan net.Conn // *tls.Conn, or plain text
+	once  sync.Once
+	donec chan struct{} // closed by Close
+}
+
+// offer is the Handler of a listener. It passes c to Accept, or closes it.
+func (l *muxListener) offer(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+	l.m.untrack(c.NetConn()) // the next owner closes it; until then offer obeys ctx
+	if l.pass(ctx, c) {
+		return
+	}
+	if ctx.Err() == nil {
+		alpn := c.ConnectionState().NegotiatedProtocol
+		l.m.refusals.record(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", alpn)
+	}
+	closeConn(c)
+}
+
+// offerPlain passes a plain text connection to Accept, or closes it.
+func (l *muxListener) offerPlain(ctx context.Context, c net.Conn) {
+	l.m.untrack(c)
+	if !l.pass(ctx, c) {
+		c.Close()
+	}
+}
+
+// pass waits for an Accept that takes c. It returns false if the listener was
+// closed or ctx ended.
+func (l *muxListener) pass(ctx context.Context, c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.donec:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (l *muxListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.donec:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+func (l *muxListener) Close() error {
+	l.once.Do(func() { close(l.donec) })
+	return nil
+}
+
+func (m *Mux) closeListeners() {
+	m.mu.Lock()
+	listeners := m.listeners
+	m.mu.Unlock()
+	for _, l := range listeners {
+		l.Close()
+	}
+}
+
+// Addr returns the address of the port after Run was called, and the protocol id
+// before.
+func (l *muxListener) Addr() net.Addr {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.m.addr != nil {
+		return l.m.addr
+	}
+	return nameAddr(l.alpn)
+}
+
+// nameAddr is a net.Addr that is only a name.
+type nameAddr string
+
+func (nameAddr) Network() string  { return "tcp" }
+func (a nameAddr) String() string { return string(a) }

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/broadcast"
+)
+
+// PathStatus is what dials, probes and echoes measured about one path.
+type PathStatus struct {
+	DC    string
+	Addr  string // of the path, as in the address book
+	Via   string // of the path; "server" for a server of the local datacenter
+	Local bool   // Addr is a gateway of the local datacenter
+
+	Health      PathHealth
+	LastSuccess time.Time     // zero: never
+	LastError   string        // of the last failure, kept when the path works again
+	LastErrorAt time.Time     // zero: never failed
+	Probed      bool          // the last failure was a probe's
+	RTT         time.Duration // of the last TLS handshake of a dial, which is one or two network round trips
+	SmoothedRTT time.Duration // round trip to a server, from echoes and from half of each dial; 0: not measured
+	Remote      string        // ip:port of the last success: Addr, or an address of its name; "" if none
+	Attempts    uint64        // dials
+	Failures    uint64        // failed dials, without those cancelled because another path was faster
+
+	Probes        uint64
+	ProbeFailures uint64
+}
+
+// PathHealth is the summary of a PathStatus.
+type PathHealth string
+
+const (
+	PathUntested PathHealth = "untested" // neither succeeded nor failed yet
+	PathOK       PathHealth = "ok"       // the last dial, probe or echo succeeded
+	PathFailing  PathHealth = "failing"  // the last dial or probe failed
+	PathSlow     PathHealth = "slow"     // another path, dialed later, was faster
+)
+
+type pathKey struct{ dc, addr string }
+
+// pathTable holds the history of each path of the address book. Entries that
+// leave the address book are removed.
+type pathTable struct {
+	book    *SharedAddressBook
+	localDC string
+	mode    Mode
+	failedC chan struct{} // size 1: wakes the Prober after a health change
+
+	// recovered is notified, by datacenter, when a path to it becomes PathOK.
+	recovered     broadcast.Keyed[string]
+	healthChanged broadcast.Broadcast // of any path
+
+	mu      sync.Mutex
+	known   map[pathKey]*pathState
+	current *AddressBook  // to which known was pruned
+	penalty time.Duration // see pathHistory.isPenalized
+}
+
+type pathState struct {
+	PathStatus
+	pathHistory
+	lastProbe time.Time // end of the last probe
+	jitter    float64   // 0 to 1: of the wait until the next probe
+}
+
+func newPathTable(book *SharedAddressBook, localDC string, mode Mode) *pathTable {
+	return &pathTable{
+		book: book, localDC: localDC, mode: mode, failedC: make(chan struct{}, 1),
+		known: map[pathKey]*pathState{}, penalty: failurePenalty,
+	}
+}
+
+// stateLocked returns the entry of (dc, path), or nil if the address book does
+// not list the path.
+func (t *pathTable) stateLocked(dc string, path Path) *pathState {
+	t.pruneLocked()
+	k := pathKey{dc, path.Addr}
+	s := t.known[k]
+	if s == nil && t.isListed(t.current, k) {
+		s = &pathState{PathStatus: PathStatus{DC: dc, Addr: path.Addr}}
+		t.known[k] = s
+	}
+	if s != nil {
+		s.Via, s.Local = path.Via, path.Local
+	}
+	return s
+}
+
+// pruneLocked removes the entries of paths that left the address book.
+func (t *pathTable) pruneLocked() {
+	book := t.book.Load()
+	if book == t.current {
+		return
+	}
+	maps.DeleteFunc(t.known, func(k pathKey, _ *pathState) bool { return !t.isListed(book, k) })
+	t.current = book
+}
+
+func (t *pathTable) isListed(b *AddressBook, k pathKey) bool {
+	if k.dc != t.localDC {
+		return slices.ContainsFunc(b.Paths[k.dc], func(p Path) bool { return p.Addr == k.addr })
+	}
+	for _, addr := range b.Servers {
+		if addr == k.addr {
+			return true
+		}
+	}
+	return false
+}
+
+// update changes the entry of (dc, path) if the address book lists the path. It
+// notifies those that wait for a change of its health.
+func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.stateLocked(dc, path)
+	if s == nil {
+		return
+	}
+	before := s.health()
+	change(s)
+	after := s.health()
+	if after == before {
+		return
+	}
+	t.healthChanged.Notify()
+	if after == PathOK {
+		t.recovered.Notify(dc)
+	}
+	select {
+	case t.failedC <- struct{}{}:
+	default:
+	}
+}
+
+// recordSuccess records a success of (dc, path). addr is what was dialed, "" for
+// an echo on an open connection. rtt is the round trip that was measured.
+func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Duration, change func(*pathState)) {
+	now := time.Now()
+	t.update(dc, path, func(s *pathState) {
+		s.pathHistory.recordSuccess(now, rtt)
+		s.LastSuccess = now
+		if addr != "" {
+			s.Remote = addr
+		}
+		if change != nil {
+			change(s)
+		}
+	})
+}
+
+// recordFailure records a failure of (dc, path).
+func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*pathState)) {
+	now := time.Now()
+	t.update(dc, path, func(s *pathState) {
+		s.pathHistory.recordFailure(now)
+		s.LastErrorAt, s.LastError, s.Probed = now, oneLine(err), false
+		change(s)
+	})
+}
+
+// setPenalty sets how long a failure counts.
+func (t *pathTable) setPenalty(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.penalty = d
+}
+
+// scorerLocked compares the paths to dc by what is known now.
+func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
+	return scorer{mode: t.mode, penalty: t.penalty, now: now, history: func(p Path) pathHistory {
+		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
+			return s.pathHistory
+		}
+		return pathHistory{}
+	}}
+}
+
+// order is scorer.order with what is known now.
+func (t *pathTable) order(dc string, paths []Path, now time.Time) []Path {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.scorerLocked(dc, now).order(paths)
+}
+
+// better is scorer.better with what is known now.
+func (t *pathTable) better(dc string, cur Path, paths []Path, now time.Time) []Path {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.scorerLocked(dc, now).better(cur, paths)
+}
+
+// lastAddr returns the ip:port of a path's last success, "" if there is none.
+func (t *pathTable) lastAddr(dc, addr string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.known[pathKey{dc, addr}]; s != nil {
+		return s.Remote
+	}
+	return ""
+}
+
+// unreachable implements Dialer.Unreachable.
+func (t *pathTable) unreachable() (dcs []string, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pruneLocked()
+	works := map[string]bool{}
+	for k, s := range t.known {
+		if h := s.health(); k.dc != t.localDC && h != PathUntested {
+			works[k.dc] = works[k.dc] || h == PathOK
+		}
+	}
+	for dc, ok := range works {
+		if !ok {
+			dcs = append(dcs, dc)
+		}
+	}
+	return dcs, t.healthChanged.Wait()
+}
+
+// measuredRTT returns the smoothed round trip to a server of dc over a path; 0
+// if there are fewer than minSamples.
+func (t *pathTable) measuredRTT(dc, addr string) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.known[pathKey{dc, addr}]; s != nil && s.samples >= minSamples {
+		return s.rtt
+	}
+	return 0
+}
+
+func (s *pathState) health() PathHealth {
+	switch {
+	case s.hasFailed() && s.lastFailure.After(s.LastErrorAt):
+		return PathSlow
+	case s.hasFailed():
+		return PathFailing
+	case s.lastSuccess.IsZero():
+		return PathUntested
+	}
+	return PathOK
+}
+
+func (s *pathState) status() PathStatus {
+	st := s.PathStatus
+	st.Health, st.SmoothedRTT = s.health(), s.rtt
+	return st
+}
+
+// status lists the paths that were used, sorted by datacenter and address.
+func (t *pathTable) status() []PathStatus {
+	t.mu.Lock()
+	t.pruneLocked()
+	out := make([]PathStatus, 0, len(t.known))
+	for _, s := range t.known {
+		out = append(out, s.status())
+	}
+	t.mu.Unlock()
+	slices.SortFunc(out, func(a, b PathStatus) int {
+		return cmp.Or(cmp.Compare(a.DC, b.DC), cmp.Compare(a.Addr, b.Addr))
+	})
+	return out
+}
+
+// pathsTo implements Dialer.PathsTo.
+func (t *pathTable) pathsTo(dc string) []PathStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pruneLocked()
+	paths := t.scorerLocked(dc, time.Now()).order(t.current.Paths[dc])
+	out := make([]PathStatus, 0, len(paths))
+	for _, p := range paths {
+		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
+			out = append(out, s.status())
+		} else {
+			out = append(out, PathStatus{DC: dc, Addr: p.Addr, Via: p.Via, Local: p.Local, Health: PathUntested})
+		}
+	}
+	return out
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package wanfed
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// lookupTTL is how long a result is reused. The resolver does not report
+	// the TTL of a name. This value is shorter than common TTLs, and only dials
+	// cause lookups.
+	lookupTTL = 5 * time.Second
+	// staleLookupTimeout bounds a lookup when older addresses are cached.
+	staleLookupTimeout = time.Second
+	// maxCachedNames bounds the cache. The least recently used name is evicted.
+	maxCachedNames = 1024
+)
+
+// resolver caches the addresses of DNS names. When a lookup fails, the last
+// known addresses are used, whatever their age. That is safe because TLS
+// authenticates the peer, and a DNS outage must not disconnect a datacenter.
+type resolver struct {
+	lookupIP func(ctx context.Context, host string) ([]net.IP, error)
+	timeout  time.Duration // of a lookup without cached addresses
+
+	mu    sync.Mutex
+	cache map[string]*lookupResult
+}
+
+// lookupResult is the cache entry of one name. All fields except lastUsed are
+// immutable.
+type lookupResult struct {
+	ips      []net.IP
+	err      error     // of the last lookup
+	at       time.Time // end of the last lookup
+	lastUsed time.Time // guarded by resolver.mu
+}
+
+func newResolver(lookup func(context.Context, string) ([]net.IP, error), timeout time.Duration) *resolver {
+	return &resolver{lookupIP: lookup, timeout: timeout, cache: map[string]*lookupResult{}}
+}
+
+// lookup returns the addresses of host. It blocks for at most one lookup, or
+// until ctx ends.
+func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
+	old, timeout := r.get(host), r.timeout
+	if old != nil && len(old.ips) > 0 {
+		if time.Since(old.at) < lookupTTL {
+			return old.ips, nil
+		}
+		timeout = min(timeout, staleLookupTimeout)
+	}
+	lctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ips, err := r.lookupIP(lctx, host)
+	if err == nil && len(ips) == 0 {
+		err = errors.New("the name has no address")
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, err // the caller gave up, which is not a property of the name
+	}
+	next := &lookupResult{ips: ips, err: err, at: time.Now()}
+	if err != nil && old != nil {
+		next.ips = old.ips
+	}
+	r.put(host, next)
+	if len(next.ips) > 0 {
+		return next.ips, nil
+	}
+	return nil, err
+}
+
+func (r *resolver) get(host string) *lookupResult {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.cache[host]
+	if e != nil {
+		e.lastUsed = time.Now()
+	}
+	return e
+}
+
+func (r *resolver) put(host string, e *lookupResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e.lastUsed = e.at
+	r.cache[host] = e
+	if len(r.cache) <= maxCachedNames {
+		return
+	}
+	oldest := host
+	for h, e := range r.cache {
+		if e.lastUsed.Before(r.cache[oldest].lastUsed) {
+			oldest = h
+		}
+	}
+	delete(r.cache, oldest)
+}
