@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -15,26 +14,29 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// AntiEntropyConfig configures an AntiEntropy.
+// AntiEntropyConfig configures an AntiEntropy. All fields are required.
 type AntiEntropyConfig struct {
 	DC      string
 	Backend resource.Backend
-	// Apply has a state written in the primary. It obeys ctx; AntiEntropy gives it applyTimeout.
+	// Apply writes a federation state in the primary, within applyTimeout.
 	Apply func(ctx context.Context, s *pb.FederationState) error
-	// Ways returns a channel that is closed when the way to the primary may have changed.
+	// PathsChanged returns a channel that is closed when the paths to the primary
+	// may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
 }
 
 const (
-	applyTimeout = 10 * time.Second
-	resyncEvery  = time.Minute
+	applyTimeout   = 10 * time.Second
+	resyncInterval = time.Minute
 )
 
-// AntiEntropy keeps the primary's record of this datacenter's gateways true.
+// AntiEntropy keeps the primary's federation state of this datacenter in sync
+// with the gateways in its catalog.
 type AntiEntropy struct {
 	cfg AntiEntropyConfig
 
@@ -42,11 +44,12 @@ type AntiEntropy struct {
 	status AntiEntropyStatus
 }
 
-// AntiEntropyStatus tells how anti-entropy goes.
+// AntiEntropyStatus is the state of an AntiEntropy.
 type AntiEntropyStatus struct {
-	// InSync says that the local copy agrees with the gateways there are.
+	// InSync reports whether the local replica matches the gateways.
 	InSync      bool
 	LastApplied time.Time
+	// LastError is nil after a success.
 	LastError   error
 	LastErrorAt time.Time
 }
@@ -59,76 +62,79 @@ func NewAntiEntropy(cfg AntiEntropyConfig) (*AntiEntropy, error) {
 	return &AntiEntropy{cfg: cfg}, nil
 }
 
-// Status returns how it goes. LastError is nil after a success.
+// Status returns the current state.
 func (a *AntiEntropy) Status() AntiEntropyStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status
 }
 
-// sent is what was applied last, and the local copies' index at that time. An index, not the own copy's version: a copy that
-// came and was deleted again between two rounds leaves no version.
-type sent struct {
+// applied is the last applied state, and the index of the local replicas at that
+// time. The version of the replica would not suffice: a replica that was created
+// and deleted between two rounds leaves no version.
+type applied struct {
 	state *pb.FederationState
 	index uint64
 }
 
-// Run compares and applies until ctx ends. Call it while this server leads, once at a time.
+// Run compares and applies until ctx ends. It belongs to the leader and must not
+// run twice at a time.
 func (a *AntiEntropy) Run(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, q := range []resource.Query{a.own(), {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType}} {
+	for _, q := range []resource.Query{
+		a.stateQuery(), {Type: catalog.NodeType}, {Type: catalog.ServiceType}, {Type: catalog.CheckType},
+	} {
 		wg.Go(func() { resource.Notify(ctx, a.cfg.Backend, q, wake) })
 	}
 
-	var last sent
-	var retry backoff
+	var last applied
+	retry := backoff.Backoff{Min: minRetryPause, Max: maxRetryPause}
 	failing := false
 	for {
-		ways, began := a.cfg.PathsChanged(), time.Now()
-		var next time.Duration
-		err := a.round(ctx, &last)
-		a.note(err)
+		pathsChanged, start := a.cfg.PathsChanged(), time.Now()
+		pause := backoff.Jitter(resyncInterval)
+		err := a.sync(ctx, &last)
+		a.recordResult(err)
 		if err != nil && ctx.Err() == nil {
-			next = retry.next(time.Since(began))
-			a.cfg.Logger.Log(ctx, level(failing), "writing the own federation state to the primary", "err", err, "retry", next)
+			pause = max(0, retry.Next()-time.Since(start))
+			a.cfg.Logger.Log(ctx, retryLevel(failing), "cannot write the federation state to the primary", "err", err, "retry", pause)
 			failing = true
 		} else {
 			failing = false
-			retry.reset()
-			next = resyncEvery + rand.N(resyncEvery/10)
-			ways = nil // nothing to wait for
+			retry.Reset()
+			pathsChanged = nil
 		}
-		timer := time.NewTimer(next)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		case <-timer.C:
-			last = sent{} // compare with nothing remembered
+			last = applied{} // the next round trusts no earlier one
 		case <-wake:
-		case <-ways:
-			retry.reset()
+		case <-pathsChanged:
+			retry.Reset()
 		}
 		timer.Stop()
 	}
 }
 
-// own selects the own federation state.
-func (a *AntiEntropy) own() resource.Query {
+// stateQuery selects the federation state of this datacenter.
+func (a *AntiEntropy) stateQuery() resource.Query {
 	return resource.Query{Type: federation.StateType, Name: a.cfg.DC}
 }
 
-// round compares once and applies if needed.
-func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
+// sync compares once and applies the state if needed.
+func (a *AntiEntropy) sync(ctx context.Context, last *applied) error {
 	gateways, err := catalog.ListGateways(ctx, a.cfg.Backend)
 	if err != nil {
 		return err
 	}
-	rs, index, err := a.cfg.Backend.List(ctx, resource.Eventual, a.own())
+	rs, index, err := a.cfg.Backend.List(ctx, resource.Eventual, a.stateQuery())
 	if err != nil {
 		return err
 	}
@@ -139,7 +145,7 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 		}
 	}
 	if have == nil && len(gateways) == 0 {
-		return nil // never had a gateway: nothing to say
+		return nil // this datacenter has never had a gateway
 	}
 	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, UpdatedAt: timestamppb.New(time.Now())}
 	inSync := have != nil && federation.SameContent(have, want)
@@ -150,22 +156,22 @@ func (a *AntiEntropy) round(ctx context.Context, last *sent) error {
 		return nil
 	}
 	if last.state != nil && last.index == index && federation.SameContent(last.state, want) {
-		return nil // applied already; the copy is on its way
+		return nil // applied; its replica has not arrived yet
 	}
-	actx, cancel := context.WithTimeout(ctx, applyTimeout)
+	applyCtx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	if err := a.cfg.Apply(actx, want); err != nil {
+	if err := a.cfg.Apply(applyCtx, want); err != nil {
 		return err
 	}
-	*last = sent{state: want, index: index}
-	a.cfg.Logger.Debug("own federation state applied in the primary", "gateways", len(gateways))
+	*last = applied{state: want, index: index}
+	a.cfg.Logger.Debug("federation state written to the primary", "count", len(gateways))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.status.LastApplied = time.Now()
 	return nil
 }
 
-func (a *AntiEntropy) note(err error) {
+func (a *AntiEntropy) recordResult(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.status.LastError = err

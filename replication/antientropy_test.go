@@ -106,7 +106,7 @@ func copyDown(t *testing.T, from, to resource.Backend) {
 		t.Fatal(err)
 	}
 	for _, r := range rs {
-		if _, err := to.Commit(t.Context(), resource.ReplicaOp(outgoing(r))); err != nil {
+		if _, err := to.Commit(t.Context(), resource.ReplicaOp(replicaOf(r))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,7 +42,7 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: cutOff{behind}, Registry: reg, AlwaysPrimary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: cutOff{behind}, Registry: reg, Primary: AlwaysPrimary, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 
 	put(t, one.store, docType, "late", "1")
 	one.restart("dc2")
-	one.until("handed over", func() bool { return one.primacy.handedTo() == "dc2" })
+	one.until("handed over", func() bool { return one.primacy.HandedOverTo() == "dc2" })
 	one.mu.Lock()
 	streams := 0
 	one.reached, one.second = 0, func(n int) pb.ReplicationServiceClient {

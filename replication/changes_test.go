@@ -23,9 +23,9 @@ func TestCut(t *testing.T) {
 		return event{change{kind: k, put: &pb.Resource{Id: id}}, index}
 	}
 	gone := func(k kind, name string, index uint64) event {
-		return event{change{kind: k, gone: &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}}, index}
+		return event{change{kind: k, deleted: &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}}, index}
 	}
-	commits, left := cut([]kind{doc, site}, []event{
+	commits, left := splitCommits([]kind{doc, site}, []event{
 		put(site, "s", 4), gone(site, "t", 5), // the watch of one kind
 		gone(doc, "a", 3), put(doc, "a", 3), put(doc, "b", 4), put(doc, "c", 4), gone(doc, "c", 4), put(doc, "d", 6), // of the other
 	}, 5)
@@ -51,8 +51,8 @@ func TestCut(t *testing.T) {
 
 // TestLogBounds: the log keeps the latest, whatever its size, and knows what it has forgotten.
 func TestLogBounds(t *testing.T) {
-	l := &log{}
-	if _, _, err := l.since(0, 1); !errors.Is(err, errForgotten) {
+	l := &changeLog{}
+	if _, _, err := l.since(0, 1); !errors.Is(err, errEvicted) {
 		t.Errorf("a log that was not started: %v", err)
 	}
 	l.start(7)
@@ -66,7 +66,7 @@ func TestLogBounds(t *testing.T) {
 	}
 	k := kindOf(docType)
 	add := func(index uint64, size int) {
-		l.append(&commit{index: index, check: index, size: size, changes: []change{{kind: k, gone: &pb.ID{}}}})
+		l.append(&commit{index: index, checksum: index, size: size, changes: []change{{kind: k, deleted: &pb.ID{}}}})
 	}
 	add(8, 10)
 	<-moved
@@ -77,17 +77,17 @@ func TestLogBounds(t *testing.T) {
 			t.Errorf("%d bytes: %d commits, %v, want %d", size, len(got), err, want)
 		}
 	}
-	add(11, keepBytes+1) // alone
-	if _, _, err := l.since(first, 1); !errors.Is(err, errForgotten) {
+	add(11, maxLogBytes+1) // alone
+	if _, _, err := l.since(first, 1); !errors.Is(err, errEvicted) {
 		t.Errorf("the first is forgotten: %v", err)
 	}
 	if next, ok := l.find(&pb.FollowPosition{Index: 10, Check: 10}); !ok || next != first+3 {
 		t.Errorf("the position before the oldest: %d, %v, want %d", next, ok, first+3)
 	}
-	for i := range uint64(2 * keepChanges) {
+	for i := range uint64(2 * maxLogChanges) {
 		add(12+i, 1)
 	}
-	if n := len(l.commits); n != keepChanges || l.changes != n {
+	if n := len(l.commits); n != maxLogChanges || l.changes != n {
 		t.Errorf("%d commits, %d changes are kept", n, l.changes)
 	}
 	last, _, _ := l.end()
@@ -95,7 +95,7 @@ func TestLogBounds(t *testing.T) {
 		t.Errorf("at the end: %v, %v", got, err)
 	}
 	l.start(5)
-	if _, _, err := l.since(last, 1); !errors.Is(err, errForgotten) {
+	if _, _, err := l.since(last, 1); !errors.Is(err, errEvicted) {
 		t.Errorf("after a new start: %v", err)
 	}
 	l.stop()
@@ -109,7 +109,7 @@ func TestBatcher(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		oneByOne, batched := memory.New(), memory.New()
-		b := &batcher{send: func(m *pb.FollowResponse) error {
+		b := &changeBatch{send: func(m *pb.FollowResponse) error {
 			var ops []*pb.Op
 			for _, id := range m.Deletes {
 				ops = append(ops, resource.RemoveReplicaOp(id))
@@ -135,7 +135,7 @@ func TestBatcher(t *testing.T) {
 			} else {
 				id.Uid = uids[name]
 				uids[name] = ""
-				c.gone = id
+				c.deleted = id
 				commit1(t, oneByOne, resource.RemoveReplicaOp(id))
 			}
 			if err := b.add(c); err != nil {
@@ -168,7 +168,7 @@ func TestCompare(t *testing.T) {
 		for i := range rng.IntN(3000) {
 			id := &pb.ID{Type: docType, Name: fmt.Sprintf("n%06d", i), Uid: fmt.Sprint("u", i), Tenancy: resource.FillTenancy(nil)}
 			r := &pb.Resource{Id: id, ModifyIndex: uint64(i + 2)}
-			d := digest{placeOf(id), id.Uid, r.ModifyIndex}
+			d := digest{keyOf(id), id.Uid, r.ModifyIndex}
 			odds := rng.IntN(400)
 			if odds != 0 {
 				there = append(there, r)
@@ -199,12 +199,12 @@ func TestCompare(t *testing.T) {
 		}
 		var told []*pb.FollowDigest
 		for _, h := range here {
-			if asked[uint32(bucketOf(h.place, buckets))] {
-				name := h.place[len("default\x00default\x00"):]
+			if asked[uint32(bucketOf(h.key, buckets))] {
+				name := h.key[len("default\x00default\x00"):]
 				told = append(told, &pb.FollowDigest{Partition: "default", Namespace: "default", Name: name, Uid: h.uid, Index: h.index})
 			}
 		}
-		deletes, err := d.details(docType, told)
+		deletes, err := d.applyDetails(docType, told)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestCompare(t *testing.T) {
 		if got := sent + len(deletes); got != differ {
 			t.Fatalf("seed %d: %d of %d records differ, %d were sent and %d deleted", seed, differ, len(there), sent, len(deletes))
 		}
-		if n := len(told); n > (differ+1)*8*perBucket {
+		if n := len(told); n > (differ+1)*8*recordsPerBucket {
 			t.Errorf("seed %d: %d digests for %d differences", seed, n, differ)
 		}
 	}

@@ -67,40 +67,13 @@ func (x *dc) start(primary string) {
 		t.Fatal(err)
 	}
 	p, err := NewPrimaryManager(PrimaryManagerConfig{
-		DC: x.name, ConfiguredPrimary: primary, Backend: x.store, Registry: reg, PathsChanged: (&ways{}).Changed, Logger: quiet,
-		ServerSettings: func() (map[string]string, []string) {
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			named := maps.Clone(x.named)
-			if named == nil {
-				named = map[string]string{}
-			}
-			named["srv1"] = primary
-			return named, nil
-		},
-		SettingsChanged: func() <-chan struct{} { x.mu.Lock(); defer x.mu.Unlock(); return x.changed },
-		Connect: func(name string) (pb.ReplicationServiceClient, error) {
-			to := x.in.get(name)
-			if to == nil {
-				return nil, errors.New("nobody knows " + name)
-			}
-			to.mu.Lock()
-			defer to.mu.Unlock()
-			if to.cc == nil {
-				return nil, errors.New(name + " is down")
-			}
-			if to.reached++; to.second != nil {
-				if c := to.second(to.reached); c != nil {
-					return c, nil
-				}
-			}
-			return pb.NewReplicationServiceClient(to.cc), nil
-		},
+		DC: x.name, ConfiguredPrimary: primary, Backend: x.store, Registry: reg, Logger: quiet,
+		Servers: settings{x, primary}, Remote: x.in,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, PrimaryManager: p, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: x.store, Registry: reg, Primary: p, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +95,50 @@ func (x *dc) start(primary string) {
 	}
 }
 
+// settings reports what the servers of a datacenter are configured with.
+type settings struct {
+	*dc
+	primary string // of srv1
+}
+
+func (s settings) ConfiguredPrimaries() (map[string]string, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byNode := maps.Clone(s.named)
+	if byNode == nil {
+		byNode = map[string]string{}
+	}
+	byNode["srv1"] = s.primary
+	return byNode, nil
+}
+
+func (s settings) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (d *dcs) PathsChanged() <-chan struct{} { return nil }
+
+// ReplicationClient returns a client of a server of the named datacenter.
+func (d *dcs) ReplicationClient(name string) (pb.ReplicationServiceClient, error) {
+	to := d.get(name)
+	if to == nil {
+		return nil, errors.New("unknown datacenter " + name)
+	}
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	if to.cc == nil {
+		return nil, errors.New(name + " is down")
+	}
+	if to.reached++; to.second != nil {
+		if c := to.second(to.reached); c != nil {
+			return c, nil
+		}
+	}
+	return pb.NewReplicationServiceClient(to.cc), nil
+}
+
 func (x *dc) restart(primary string) { x.in.t.Helper(); x.stop(); x.start(primary) }
 
 // others sets what other servers of the datacenter are configured with.
@@ -137,7 +154,7 @@ func (x *dc) until(what string, done func() bool) {
 	x.in.t.Helper()
 	until(x.in.t, x.store, func() error {
 		if !done() {
-			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.mark(), x.primacy.PendingReason())
+			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.record(), x.primacy.PendingReason())
 		}
 		return nil
 	})
@@ -147,7 +164,7 @@ func (x *dc) until(what string, done func() bool) {
 func (x *dc) is(primary string) {
 	x.in.t.Helper()
 	x.until("of "+primary, func() bool {
-		m := x.primacy.mark()
+		m := x.primacy.record()
 		return m.GetDatacenter() == primary && m.GetComplete()
 	})
 }

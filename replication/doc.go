@@ -1,61 +1,92 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package replication moves records between datacenters: each datacenter's own federation state upward to the primary
-// (AntiEntropy), and all records of federated types downward to every secondary (Source in the primary, Follower in a secondary).
+// Package replication copies records between datacenters. AntiEntropy sends each
+// datacenter's own federation state to the primary. A Source in the primary and
+// a Follower in each secondary replicate all federated resources. PrimaryManager
+// determines which datacenter is the primary, and changes it.
 //
-// It leaves to others: what the records mean (package federation and others), how the far side is reached (the functions in
-// the configs), who may call (package server), and writes of federated types in a secondary, which package resource forwards.
+//	p, err := replication.NewPrimaryManager(cfg) // in every server
+//	s, err := replication.NewSource(replication.SourceConfig{
+//		Backend: backend, Registry: registry, Primary: p,
+//	})
+//	pb.RegisterReplicationServiceServer(server, s)
+//	go s.Run(ctx)            // in every server
+//	go p.RunLeader(leaderCtx) // while this server is the leader
+//	backend = p.Fenced(backend) // for writers of federated resources
 //
-// # Upward
+// The meaning of the records is defined in package federation and others. The
+// configurations contain functions that reach other datacenters. Package server
+// decides who may call. Package resource forwards writes of federated types from
+// a secondary to the primary.
 //
-// AntiEntropy runs on each datacenter's leader. After every change of the catalog's gateways, or of the local copy of the own
-// state, it compares the two and, when they differ, has the wanted state applied in the primary. Nothing is queued: it
-// always sends what is true now. A state that somebody deleted in the primary comes back, because its loss is replicated.
+// # Anti-entropy
 //
-// # Downward
+// AntiEntropy runs on each datacenter's leader. After every change of the gateways
+// in the catalog, or of the local replica of the own state, it compares the two.
+// If they differ, it writes the desired state in the primary. It queues nothing
+// and always sends the current state. A state that was deleted in the primary is
+// written again, because the deletion is replicated.
 //
-// One stream carries all types that are registered as federated, of every scope. The Source on each of the primary's servers
-// keeps a log of the latest commits that changed federated records: at most 8192 changes and 16 MiB. The Follower on a
-// secondary's leader says the position up to which it has everything. If the log reaches back to it, each change since
-// follows. Else both compare, kind by kind: the Follower sends one sum for some 32 records (1024 sums at most), is asked
-// for the digests of those buckets whose sums differ, and gets the difference. What has not changed costs a fourth of a byte
-// a record. Then each change follows as it is committed: what is ready goes in one message of about 1 MiB at most, with the
-// last of several changes of one record alone, and the Follower commits all that has arrived in one Raft entry.
+// # Replication
 //
-// A position is a commit's index and a sum of its content, so that servers of the primary know each other's positions, and
-// none is taken for that of a primary that was set up anew or set back. A snapshot that is restored in the primary, or a
-// Follower that is further behind than the log reaches, ends the stream; the next one compares. Nobody waits for a slow
-// Follower, and it costs the primary no more memory than the log.
+// One stream carries all federated types, of every scope. The Source on each
+// server of the primary keeps a log of the latest commits that changed federated
+// resources: up to 8192 changes and 16 MiB. The Follower on a secondary's leader
+// sends its position. If the log reaches back to that position, the changes since
+// then follow.
 //
-// # What is copied
+// Otherwise both sides compare, kind by kind. The Follower sends one checksum for
+// about 32 records, up to 1024 checksums. The Source asks for the digests of the
+// buckets that differ, and sends the difference. An unchanged record costs a
+// quarter of a byte. Then each change follows as it is committed. One message
+// contains about 1 MiB at most, and only the last of several changes of one
+// record. The Follower commits all messages that have arrived in one Raft entry.
 //
-// Id, owner, generation, metadata and data; PrimaryModifyIndex is the primary's index. Status and version are each
-// datacenter's own, but writing a status in the primary gives the record, and so its copies, a new index. A copy goes when
-// the primary's record does: not with its owner, and whatever its finalizers. What belongs to a copy in the secondary alone
-// goes with the copy. A record that becomes one of another group version stays the same record.
+// A position is the index of a commit and a checksum of its contents. Servers of
+// the primary accept each other's positions. They do not accept positions of a
+// primary that was reinstalled or restored. Restoring a snapshot in the primary
+// ends the stream, and so does a Follower that lags further than the log reaches.
+// The next stream compares. A slow Follower delays nothing, and costs the primary
+// no memory besides the log.
 //
-// Of types that a secondary's version of wanfed does not know, nothing is sent to it; that is logged once and counted
-// (TypeStatus.Unknown). Of types that the primary's server does not know, the copies stay as they are. Records of a
-// federated type that a secondary has of its own, because the type was not federated before or the datacenter was the
-// primary, give way: to the primary's of that name, else they are deleted. That is logged, with their names, before it is done.
-// A Follower stores nothing but records of federated types, whatever the primary sends; the rest is counted.
+// # Replicas
 //
-// # Which datacenter is the primary
+// A replica has the id, owner, generation, metadata and data of the primary's
+// resource. PrimaryModifyIndex is the primary's index. Status and version are
+// local. A change of the status in the primary changes the index of all replicas.
+// A replica is deleted with the primary's resource, not with its owner and
+// whatever its finalizers. Local resources that a replica owns are deleted with
+// it. A resource that changes its group version keeps its identity.
 //
-// PrimaryManager says. It is a record of each datacenter's own store, whose federated records it has, and not what one server is
-// configured with: its leader changes it (PrimaryManager.Lead) when all living servers of the datacenter are configured with another primary.
-// The old primary hands over, and writes nothing from then on; the new one follows it until it has the last of its records, or until
-// it has not answered for 20 s, and makes the copies its own; others follow the old one until the new one can be followed. Only who owns
-// its records can be followed, so that no two follow each other. Indexes of two primaries have nothing to do with each other: the first
-// comparison with another one trusts none.
+// A secondary receives no types that its version does not know. That is logged
+// once and counted (TypeStatus.Unknown). Replicas of a type that the primary does
+// not know stay unchanged. A secondary may have its own resources of a federated
+// type: from before the type was federated, or from its time as the primary. The
+// primary's resources of the same names replace them, and the others are deleted.
+// Their names are logged before. A Follower refuses and counts everything but
+// resources of federated types.
 //
-// # Pace
+// # Change of the primary
 //
-// The network's round trips set it. After an error both retry with back-off (100 ms to 3 s, with jitter), and at once when
-// the way to the primary changed. AntiEntropy compares once a minute in any case, as a safety net.
+// The store of each datacenter contains a record of its primary. The leader
+// changes it when all alive servers of the datacenter are configured with another
+// primary. The former primary hands over: it accepts no more writes. The new one
+// follows it until it has the last record, or until it has not answered for 20 s.
+// Then it adopts the replicas as its own resources. Other datacenters follow the
+// former primary until the new one can be followed. Only a datacenter that owns
+// its resources can be followed, so that no two follow each other. The indexes
+// of two primaries are unrelated: the first comparison with another primary
+// ignores them.
+//
+// # Retries
+//
+// After an error, streams and updates are retried with backoff (100 ms to 3 s,
+// with jitter), and at once when the paths to the primary change. AntiEntropy
+// also compares about once a minute.
 //
 // # Goroutines
 //
-// AntiEntropy.Run and PrimaryManager.Lead, which runs the Follower, belong under leadership and join all they start. Source.Run belongs to every server;
+// AntiEntropy.Run and PrimaryManager.RunLeader, which runs the Follower, belong
+// to the leader. Source.Run belongs to every server. Each joins what it starts.
 // Source.Follow runs in its call.
 package replication

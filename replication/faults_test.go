@@ -167,7 +167,7 @@ func TestSlowFollower(t *testing.T) {
 	}
 	run(t, p.follower(t, secondary).Run)
 	big := string(make([]byte, 64<<10))
-	const written = 2 * keepBytes
+	const written = 2 * maxLogBytes
 	for i := range written / len(big) {
 		put(t, store, docType, fmt.Sprint("d", i%10), big)
 	}
@@ -181,7 +181,7 @@ func TestSlowFollower(t *testing.T) {
 	p.source.log.mu.Lock()
 	size := p.source.log.size
 	p.source.log.mu.Unlock()
-	if size > keepBytes {
+	if size > maxLogBytes {
 		t.Errorf("the log has %d bytes", size)
 	}
 	for err == nil {

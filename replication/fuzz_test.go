@@ -70,7 +70,7 @@ func FuzzSource(f *testing.F) {
 	f.Add(script(hello, last, details))
 	store := memory.New()
 	fill(f, store, 50)
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), AlwaysPrimary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(f), Primary: AlwaysPrimary, Logger: quiet})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -110,14 +110,14 @@ func FuzzFollower(f *testing.F) {
 		local := put(t, secondary, localType, "mine", "own")
 		put(t, secondary, docType, "n1", "own")
 		fl := follower(t, secondary, nil)
-		tk := &talk{f: fl, stream: &heard{in: bytes.NewReader(b)}, alive: func() {}}
+		tk := &followerStream{f: fl, stream: &heard{in: bytes.NewReader(b)}, progress: func() {}}
 		if err := tk.hello(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for {
 			m, err := tk.stream.Recv()
 			if err == nil {
-				err = tk.take(t.Context(), []*pb.FollowResponse{m})
+				err = tk.handle(t.Context(), []*pb.FollowResponse{m})
 			}
 			if errors.Is(err, resource.ErrInvalid) {
 				t.Fatalf("the store refuses what the follower let pass: %v", err)

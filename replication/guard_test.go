@@ -47,7 +47,7 @@ func TestGuard(t *testing.T) {
 	}
 	note := func(m *pb.Primary) {
 		t.Helper()
-		if err := one.primacy.set(t.Context(), m); err != nil {
+		if err := one.primacy.writeRecord(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -103,7 +103,7 @@ type primary struct {
 
 func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *primary {
 	t.Helper()
-	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), AlwaysPrimary: true, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: store, Registry: registry(t, without...), Primary: AlwaysPrimary, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

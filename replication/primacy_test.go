@@ -55,7 +55,7 @@ func TestPrimacyMoves(t *testing.T) {
 			}
 			untilSame(t, two.store, one.store)
 			untilSame(t, two.store, three.store)
-			all, _, err := two.store.List(t.Context(), resource.Eventual, kindOf(docType).everywhere())
+			all, _, err := two.store.List(t.Context(), resource.Eventual, kindOf(docType).query())
 			if err != nil || len(all) == 0 {
 				t.Fatal(len(all), err)
 			}
@@ -105,16 +105,16 @@ func TestLeadersChange(t *testing.T) {
 	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
 	put(t, one.store, docType, "a", "1")
 	untilSame(t, one.store, two.store)
-	waited := func() time.Duration { return two.primacy.mark().GetUnanswered().AsDuration() }
+	waited := func() time.Duration { return two.primacy.record().GetUnanswered().AsDuration() }
 	one.stop()
 	two.restart("dc2")
-	two.until("waiting", func() bool { return waited() >= noteAfter })
+	two.until("waiting", func() bool { return waited() >= silenceStep })
 	one.start("dc1")
 	two.until("answered", func() bool { return waited() == 0 })
 
 	one.stop()
-	for was := time.Duration(0); was+noteAfter < takeOverAfter; was = waited() { // each sees a part of it only
-		two.until("waiting longer", func() bool { return waited() >= was+noteAfter })
+	for was := time.Duration(0); was+silenceStep < takeoverTimeout; was = waited() { // each sees a part of it only
+		two.until("waiting longer", func() bool { return waited() >= was+silenceStep })
 		two.relead()
 	}
 	two.is("dc2")
@@ -130,13 +130,13 @@ func TestLeadersChange(t *testing.T) {
 	untilSame(t, two.store, three.store)
 	two.stop()
 	three.restart("dc3")
-	three.until("waiting", func() bool { return three.primacy.mark().GetUnanswered() != nil })
+	three.until("waiting", func() bool { return three.primacy.record().GetUnanswered() != nil })
 	three.restart("dc3") // with its gateways, say: they have time to come back
-	if m := (&pb.Primary{Unanswered: durationpb.New(takeOverAfter)}); three.primacy.unanswered(m) >= noteAfter {
-		t.Errorf("a process that has just been started has waited %v", three.primacy.unanswered(m))
+	if m := (&pb.Primary{Unanswered: durationpb.New(takeoverTimeout)}); three.primacy.silence(m) >= silenceStep {
+		t.Errorf("a process that has just been started has waited %v", three.primacy.silence(m))
 	}
 	three.restart("dc2")
-	three.until("waiting no more", func() bool { return three.primacy.mark().GetUnanswered() == nil })
+	three.until("waiting no more", func() bool { return three.primacy.record().GetUnanswered() == nil })
 }
 
 // TestServersDiffer: as long as living servers of a datacenter are configured with different primaries, nothing changes.
@@ -158,7 +158,7 @@ func TestServersDiffer(t *testing.T) {
 		t.Errorf("the primary is %s and %s", one.primacy.PrimaryDC(), two.primacy.PrimaryDC())
 	}
 	one.others(map[string]string{"srv2": "dc2"})
-	one.until("handed over", func() bool { return one.primacy.mark().GetHandedTo() == "dc2" })
+	one.until("handed over", func() bool { return one.primacy.record().GetHandedTo() == "dc2" })
 	if err := one.primacy.Writable(); err == nil || !strings.Contains(err.Error(), "has handed its records over to dc2") {
 		t.Errorf("writing after that: %v", err)
 	}
@@ -181,7 +181,7 @@ func TestSameIndexes(t *testing.T) {
 	old.Id.Uid, old.PrimaryModifyIndex = r.Id.Uid, r.ModifyIndex
 	commit1(t, three.store, resource.ReplicaOp(old))
 	three.stop()
-	if err := three.primacy.set(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
+	if err := three.primacy.writeRecord(t.Context(), &pb.Primary{Datacenter: "dc1", Complete: true}); err != nil {
 		t.Fatal(err)
 	}
 	three.start("dc2")
@@ -205,7 +205,7 @@ func TestAdopt(t *testing.T) {
 	copyOf("orphan", record(t, docType, "gone", "").Id, nil)
 	copyOf("of-another", record(t, localType, "gone", "").Id, nil)
 	held := copyOf("held", nil, map[string]string{resource.FinalizersKey: "test/hold"})
-	n, err := x.primacy.adopt(t.Context())
+	n, err := x.primacy.adoptReplicas(t.Context())
 	if err != nil || n != 5 {
 		t.Fatalf("adopt() = %d, %v", n, err)
 	}
@@ -230,7 +230,7 @@ func TestAdopt(t *testing.T) {
 	if read("child") != nil || read("held").GetMetadata()[resource.DeletionKey] == "" {
 		t.Errorf("after the deletion: %v, %v", read("child"), read("held"))
 	}
-	if n, err := x.primacy.adopt(t.Context()); n != 0 || err != nil {
+	if n, err := x.primacy.adoptReplicas(t.Context()); n != 0 || err != nil {
 		t.Errorf("a second adopt() = %d, %v", n, err)
 	}
 }
@@ -241,11 +241,11 @@ func TestRefuses(t *testing.T) {
 	ask := func(configured string, m *pb.Primary) error {
 		p := &PrimaryManager{cfg: PrimaryManagerConfig{DC: "dc2", ConfiguredPrimary: configured, Backend: store}}
 		if m != nil {
-			if err := p.set(context.Background(), m); err != nil {
+			if err := p.writeRecord(context.Background(), m); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return p.refuses()
+		return p.CheckFollow()
 	}
 	if err := ask("dc2", nil); err != nil {
 		t.Error(err)

@@ -71,16 +71,16 @@ func copies(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Res
 	out := map[string]*pb.Resource{}
 	order, _ := kindsOf(registry(t))
 	for _, k := range order {
-		all, _, err := b.List(t.Context(), resource.Eventual, k.everywhere())
+		all, _, err := b.List(t.Context(), resource.Eventual, k.query())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range all {
-			c := outgoing(r)
+			c := replicaOf(r)
 			if !isPrimary {
 				c.PrimaryModifyIndex = r.PrimaryModifyIndex
 			}
-			out[k.String()+" "+placeOf(r.Id)] = c
+			out[k.String()+" "+keyOf(r.Id)] = c
 		}
 	}
 	return out
@@ -119,7 +119,7 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 	defer cancel()
 	order, _ := kindsOf(registry(t))
 	for _, k := range order {
-		wg.Go(func() { resource.Notify(ctx, b, k.everywhere(), wake) })
+		wg.Go(func() { resource.Notify(ctx, b, k.query(), wake) })
 	}
 	tick := time.NewTicker(50 * time.Millisecond) // for what is no change of a record
 	defer tick.Stop()

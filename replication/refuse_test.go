@@ -52,7 +52,7 @@ func TestSourceRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	s, err := NewSource(SourceConfig{Backend: store, Registry: registry(t)})
+	s, err := NewSource(SourceConfig{Backend: store, Registry: registry(t), Primary: notPrimary{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +60,11 @@ func TestSourceRefuses(t *testing.T) {
 		t.Errorf("following a secondary: %v", err)
 	}
 }
+
+// notPrimary is the PrimaryState of a secondary.
+type notPrimary struct{ PrimaryState }
+
+func (notPrimary) CheckFollow() error { return status.Error(codes.FailedPrecondition, "a secondary") }
 
 // ready waits until a source has read its records.
 func ready(t *testing.T, p *primary) {

@@ -19,136 +19,147 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// SourceHeartbeat is how often an idle stream carries an empty message.
+// SourceHeartbeat is the interval at which an idle stream carries an empty
+// message.
 const SourceHeartbeat = 2 * time.Second
 
-// levelTimeout bounds how long a source waits until its store is level with its datacenter. It is below what a follower
-// takes for silence.
-const levelTimeout = 4 * time.Second
+// catchUpTimeout limits how long a source waits until its store has everything
+// that its datacenter has acknowledged. It is below the follower's stream
+// timeout.
+const catchUpTimeout = 4 * time.Second
+
+// PrimaryState reports whether a datacenter is the primary. PrimaryManager
+// implements it.
+type PrimaryState interface {
+	// IsPrimary reports whether the datacenter owns its federated resources.
+	IsPrimary() bool
+	// WaitPrimary blocks until IsPrimary returns primary, or ctx ends.
+	WaitPrimary(ctx context.Context, primary bool) error
+	// CheckFollow returns nil if the datacenter can be followed, otherwise a gRPC
+	// status with the reason.
+	CheckFollow() error
+	// HandedOverTo returns the datacenter that is to become the primary, or "".
+	HandedOverTo() string
+}
+
+// AlwaysPrimary is the PrimaryState of a datacenter whose role never changes.
+var AlwaysPrimary PrimaryState = alwaysPrimary{}
+
+type alwaysPrimary struct{}
+
+func (alwaysPrimary) IsPrimary() bool      { return true }
+func (alwaysPrimary) CheckFollow() error   { return nil }
+func (alwaysPrimary) HandedOverTo() string { return "" }
+
+func (alwaysPrimary) WaitPrimary(ctx context.Context, primary bool) error {
+	if !primary {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
 
 // SourceConfig configures a Source.
 type SourceConfig struct {
-	// Backend is where the records are; its strong reads see what other servers of this datacenter have acknowledged.
+	// Backend stores the resources. Its strong reads return everything that the
+	// other servers of this datacenter have acknowledged. Required.
 	Backend  resource.Backend
-	Registry *resource.Registry
-	// PrimaryManager says whether the records are this datacenter's own: only then they may be followed. Nil: Primary does, for good.
-	PrimaryManager *PrimaryManager
-	AlwaysPrimary  bool
+	Registry *resource.Registry // required
+	// Primary reports whether this datacenter can be followed. Required.
+	Primary PrimaryState
 	// Logger. Default: slog.Default().
 	Logger *slog.Logger
 }
 
-// Source lets secondaries follow this datacenter's federated records. Those are the types that are registered when it is made.
+// Source lets secondaries follow the federated resources of this datacenter. It
+// covers the types that are registered when it is created.
 type Source struct {
 	pb.UnimplementedReplicationServiceServer
 	cfg       SourceConfig
 	kinds     []kind
 	types     map[kind][]*pb.Type
-	log       *log
+	log       *changeLog
 	followers atomic.Int64
 	sent      atomic.Uint64
 	compared  atomic.Uint64
 	resumed   atomic.Uint64
 }
 
-// SourceStatus tells who follows.
+// SourceStatus describes the followers of a Source. The counters begin at the
+// start of the process.
 type SourceStatus struct {
 	Followers int
-	// Resumed and Compared count followers that began, and SentBytes what was sent to them, encoded.
-	Resumed, Compared, SentBytes uint64
+	// Resumed counts the streams that continued at a position.
+	Resumed uint64
+	// Compared counts the streams that began with a comparison.
+	Compared uint64
+	// SentBytes is the encoded size of all messages.
+	SentBytes uint64
 }
 
 // NewSource checks cfg.
 func NewSource(cfg SourceConfig) (*Source, error) {
-	if cfg.Backend == nil || cfg.Registry == nil {
-		return nil, errors.New("replication: Backend and Registry are required")
+	if cfg.Backend == nil || cfg.Registry == nil || cfg.Primary == nil {
+		return nil, errors.New("replication: Backend, Registry and Primary are required")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	s := &Source{cfg: cfg, log: &log{}}
+	s := &Source{cfg: cfg, log: &changeLog{}}
 	s.kinds, s.types = kindsOf(cfg.Registry)
 	return s, nil
 }
 
-// Status returns who follows, and what that took so far.
+// Status returns the current state.
 func (s *Source) Status() SourceStatus {
 	return SourceStatus{
 		Followers: int(s.followers.Load()), Resumed: s.resumed.Load(), Compared: s.compared.Load(), SentBytes: s.sent.Load(),
 	}
 }
 
-// owns says whether the records are this datacenter's own.
-func (s *Source) owns() bool {
-	if s.cfg.PrimaryManager != nil {
-		return s.cfg.PrimaryManager.IsPrimary()
-	}
-	return s.cfg.AlwaysPrimary
-}
-
-// untilOwns returns when owns becomes what is said, or ctx ends.
-func (s *Source) untilOwns(ctx context.Context, owns bool) error {
-	if s.cfg.PrimaryManager != nil {
-		return s.cfg.PrimaryManager.until(ctx, func() bool { return s.owns() == owns })
-	}
-	if s.cfg.AlwaysPrimary != owns {
-		<-ctx.Done()
-	}
-	return ctx.Err()
-}
-
-// Run collects what changes while this datacenter is the primary, until ctx ends; nobody can follow before. It runs once.
+// Run collects changes until ctx ends, while this datacenter is the primary. No
+// follower is accepted before. It may be called once.
 func (s *Source) Run(ctx context.Context) error {
 	for {
-		err := s.untilOwns(ctx, true)
+		err := s.cfg.Primary.WaitPrimary(ctx, true)
 		if err == nil {
-			err = s.feedWhile(ctx)
+			err = s.collectWhilePrimary(ctx)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err == nil: // the records are another's now
+		case err == nil: // this datacenter is not the primary any more
 		case !errors.Is(err, resource.ErrWatchReset):
 			return fmt.Errorf("collect changes of federated records: %w", err)
 		default:
-			s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare anew")
+			s.cfg.Logger.Info("federated records were replaced, or change faster than they can be read: followers compare again")
 		}
 	}
 }
 
-// feedWhile is feed as long as this datacenter is the primary; then it returns nil.
-func (s *Source) feedWhile(ctx context.Context) error {
+// collectWhilePrimary runs collect. It returns nil when this datacenter is not
+// the primary any more.
+func (s *Source) collectWhilePrimary(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		if s.untilOwns(ctx, false) == nil {
+		if s.cfg.Primary.WaitPrimary(ctx, false) == nil {
 			cancel()
 		}
 	})
-	err := s.feed(ctx)
+	err := s.collect(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// refuses says why nobody can follow here.
-func (s *Source) refuses() error {
-	switch {
-	case s.owns():
-		return nil
-	case s.cfg.PrimaryManager == nil:
-		return status.Error(codes.FailedPrecondition, "this datacenter is not the primary: nothing to follow here")
-	}
-	return s.cfg.PrimaryManager.refuses()
-}
-
-// Follow implements pb.ReplicationServiceServer. It ends when the follower goes, or with ABORTED when that is too far behind or
-// the store was replaced: the follower then begins anew.
+// Follow implements pb.ReplicationServiceServer. It ends when the follower ends.
+// It fails with ABORTED when the follower lags too far or the store was
+// replaced: the follower then compares again.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	if err := s.refuses(); err != nil {
+	if err := s.cfg.Primary.CheckFollow(); err != nil {
 		return err
 	}
 	req, err := stream.Recv()
@@ -156,22 +167,18 @@ func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 		return err
 	}
 	if req.GetHello() == nil {
-		return status.Error(codes.InvalidArgument, "a follower begins with hello: has it another version of wanfed?")
+		return status.Error(codes.InvalidArgument, "a follower begins with hello; it may run an incompatible version")
 	}
 	if _, _, ready := s.log.end(); !ready {
 		return status.Error(codes.Unavailable, "this server has not read its records yet")
 	}
 	s.followers.Add(1)
 	defer s.followers.Add(-1)
-	f := newFollowing(s, stream, req.GetHello())
-	if err := f.run(req.GetHello()); err != nil {
-		return followError(err)
-	}
-	return nil
-}
-
-func followError(err error) error {
-	if errors.Is(err, errForgotten) {
+	err = newSourceStream(s, stream, req.GetHello()).run(req.GetHello())
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errEvicted):
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return resource.StatusError(err)

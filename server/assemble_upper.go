@@ -109,10 +109,7 @@ func (p *parts) buildRecords() (err error) {
 	}
 	p.primacy, err = replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: p.cfg.DC, ConfiguredPrimary: p.cfg.PrimaryDC, Backend: p.store, Registry: p.registry,
-		ServerSettings: p.primaries, SettingsChanged: p.lan.Changed, PathsChanged: p.book.Changed, Logger: p.logger,
-		Connect: func(dc string) (pb.ReplicationServiceClient, error) {
-			return pb.NewReplicationServiceClient(p.calls.Reader(dc)), nil
-		},
+		Servers: localServers{p}, Remote: remoteServers{p}, Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -178,7 +175,7 @@ func (p *parts) buildGRPC() error {
 		return err
 	}
 	p.followed, err = replication.NewSource(replication.SourceConfig{
-		Backend: p.routed, Registry: p.registry, PrimaryManager: p.primacy, Logger: p.logger,
+		Backend: p.routed, Registry: p.registry, Primary: p.primacy, Logger: p.logger,
 	})
 	if err != nil {
 		return err

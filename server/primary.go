@@ -48,6 +48,22 @@ func (p *parts) primaries() (named map[string]string, unknown []string) {
 	return named, unknown
 }
 
+// localServers implements replication.Servers.
+type localServers struct{ *parts }
+
+func (s localServers) ConfiguredPrimaries() (map[string]string, []string) { return s.primaries() }
+
+func (s localServers) Changed() <-chan struct{} { return s.lan.Changed() }
+
+// remoteServers implements replication.Remote.
+type remoteServers struct{ *parts }
+
+func (s remoteServers) ReplicationClient(dc string) (pb.ReplicationServiceClient, error) {
+	return pb.NewReplicationServiceClient(s.calls.Reader(dc)), nil
+}
+
+func (s remoteServers) PathsChanged() <-chan struct{} { return s.book.Changed() }
+
 // recordsOfPrimary is where writes of federated records go that are not made here.
 func (p *parts) recordsOfPrimary() (pb.ResourceServiceClient, error) {
 	if p.primacy.PrimaryDC() == p.cfg.DC {

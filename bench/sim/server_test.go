@@ -139,7 +139,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, AlwaysPrimary: true, Logger: silent})
+		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: silent})
 		if err != nil {
 			return err
 		}

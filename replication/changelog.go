@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// Limits of the change log. The latest commit is kept whatever its size.
+const (
+	maxLogChanges = 8192
+	maxLogBytes   = 16 << 20
+)
+
+// errEvicted reports that a follower's place is not in the log any more.
+var errEvicted = errors.New("the follower lags too far, or the primary's records were restored: compare again")
+
+// change is the change of one record: its replica, or the id of a deleted
+// record. Both are shared and immutable.
+type change struct {
+	kind    kind
+	put     *pb.Resource // nil: deleted
+	deleted *pb.ID
+	size    int // encoded, in bytes
+}
+
+func (c change) id() *pb.ID {
+	if c.put != nil {
+		return c.put.Id
+	}
+	return c.deleted
+}
+
+// commit is the part of one commit of the primary's store that changes federated
+// resources.
+type commit struct {
+	index    uint64
+	checksum uint64
+	changes  []change
+	size     int
+}
+
+// newCommit computes the sizes and the checksum. The encoding is deterministic:
+// all servers of the primary that federate the same kinds have the same
+// checksum.
+func newCommit(kinds []kind, index uint64, changes []change) *commit {
+	c := &commit{index: index, changes: changes}
+	sum := sha256.New()
+	for _, k := range kinds {
+		_, _ = sum.Write([]byte(k.group + "\x00" + k.name + "\x00"))
+	}
+	var buf []byte
+	for i, ch := range changes {
+		var m proto.Message = ch.deleted
+		if ch.put != nil {
+			m = ch.put
+		}
+		var err error
+		buf, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(buf[:0], m)
+		if err != nil {
+			panic(err) // the store had encoded it before
+		}
+		changes[i].size = len(buf)
+		c.size += len(buf)
+		_, _ = sum.Write(binary.AppendUvarint(nil, uint64(len(buf))))
+		_, _ = sum.Write(buf)
+	}
+	c.checksum = binary.BigEndian.Uint64(sum.Sum(nil))
+	return c
+}
+
+func (c *commit) position() *pb.FollowPosition {
+	return &pb.FollowPosition{Index: c.index, Check: c.checksum}
+}
+
+// changeLog keeps the latest commits for all followers. A place in it is the
+// number of the next commit. It may be used from any goroutine.
+type changeLog struct {
+	moved broadcast.Broadcast // after every change
+
+	mu      sync.Mutex
+	ready   bool // the log continues the contents of the store
+	commits []*commit
+	first   uint64             // number of commits[0]
+	before  *pb.FollowPosition // position before commits[0]
+	changes int
+	size    int
+}
+
+// start empties the log and starts it at index. Earlier places become invalid.
+func (l *changeLog) start(index uint64) {
+	var random [8]byte
+	rand.Read(random[:])
+	// The checksum is random, because the position before the first commit has
+	// none, and no other server may accept it.
+	l.reset(&pb.FollowPosition{Index: index, Check: binary.BigEndian.Uint64(random[:])}, true)
+}
+
+// stop makes the log unusable until it is started again.
+func (l *changeLog) stop() { l.reset(nil, false) }
+
+func (l *changeLog) reset(before *pb.FollowPosition, ready bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.first += uint64(len(l.commits)) + 1
+	l.commits, l.changes, l.size = nil, 0, 0
+	l.before, l.ready = before, ready
+	l.moved.Notify()
+}
+
+// append adds commits and evicts the oldest beyond the limits.
+func (l *changeLog) append(all ...*commit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range all {
+		l.commits = append(l.commits, c)
+		l.changes += len(c.changes)
+		l.size += c.size
+	}
+	for len(l.commits) > 1 && (l.changes > maxLogChanges || l.size > maxLogBytes) {
+		c := l.commits[0]
+		l.before = c.position()
+		l.changes -= len(c.changes)
+		l.size -= c.size
+		l.commits[0] = nil
+		l.commits = l.commits[1:]
+		l.first++
+	}
+	l.moved.Notify()
+}
+
+// end returns the place and position after the last commit. ok is false if the
+// log is not started.
+func (l *changeLog) end() (next uint64, at *pb.FollowPosition, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at = l.before
+	if n := len(l.commits); n > 0 {
+		at = l.commits[n-1].position()
+	}
+	return l.first + uint64(len(l.commits)), at, l.ready
+}
+
+// find returns the place after a position, if the log reaches back to it.
+func (l *changeLog) find(at *pb.FollowPosition) (next uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ready || at == nil {
+		return 0, false
+	}
+	if l.before.Index == at.Index && l.before.Check == at.Check {
+		return l.first, true
+	}
+	for i, c := range l.commits {
+		if c.index == at.Index && c.checksum == at.Check {
+			return l.first + uint64(i) + 1, true
+		}
+	}
+	return 0, false
+}
+
+// since returns the commits from next on: at least one, and about size bytes at
+// most. Without such a commit it returns a channel that is closed when there may
+// be one. It fails with errEvicted.
+func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ready || next < l.first {
+		return nil, nil, errEvicted
+	}
+	total := 0
+	for _, c := range l.commits[next-l.first:] {
+		if total += c.size; total > size && len(commits) > 0 {
+			break
+		}
+		commits = append(commits, c)
+	}
+	if len(commits) == 0 {
+		return nil, l.moved.Wait(), nil
+	}
+	return commits, nil, nil
+}
+
+// collect copies the commits of federated resources into the log, in order,
+// until ctx or a watch ends.
+//
+// Each kind has its own watch, and one commit may change several kinds. The store
+// publishes commits one after the other. So when one round of polls has seen a
+// commit, the next round sees all commits before it, and then the log gets them.
+// A commit that is being published during that round may enter the log in two
+// parts.
+func (s *Source) collect(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	watches, index, err := s.openWatches(ctx)
+	defer func() {
+		for _, w := range watches {
+			w.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	s.log.start(index)
+	defer s.log.stop()
+	wake := make(chan struct{}, 1)
+	for _, k := range s.kinds {
+		wg.Go(func() { resource.Notify(ctx, s.cfg.Backend, k.query(), wake) })
+	}
+	var pending []event
+	for {
+		if pending, err = poll(watches, pending); err != nil {
+			return err
+		}
+		if len(pending) == 0 {
+			select {
+			case <-wake:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		complete := slices.MaxFunc(pending, event.compare).index
+		if pending, err = poll(watches, pending); err != nil {
+			return err
+		}
+		var commits []*commit
+		commits, pending = splitCommits(s.kinds, pending, complete)
+		s.log.append(commits...)
+	}
+}
+
+// openWatches opens the watches and skips their snapshots. It returns an index
+// that the store had reached before.
+func (s *Source) openWatches(ctx context.Context) (watches []resource.Watch, index uint64, err error) {
+	for _, k := range s.kinds {
+		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, k.query())
+		if err != nil {
+			return watches, 0, err
+		}
+		index = max(index, at)
+	}
+	for _, k := range s.kinds {
+		w, err := s.cfg.Backend.Watch(k.query())
+		if err != nil {
+			return watches, 0, err
+		}
+		watches = append(watches, w)
+		for {
+			e, err := w.Next(ctx)
+			if err != nil {
+				return watches, 0, err
+			}
+			if e.GetEndOfSnapshot() != nil {
+				break
+			}
+		}
+	}
+	return watches, index, nil
+}
+
+// event is a change with the index of its commit.
+type event struct {
+	change
+	index uint64
+}
+
+func (e event) compare(other event) int { return cmp.Compare(e.index, other.index) }
+
+// ended is a context with which Watch.Next returns buffered events and does not
+// wait.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// poll appends the buffered events of the watches.
+func poll(watches []resource.Watch, events []event) ([]event, error) {
+	for _, w := range watches {
+		for {
+			e, err := w.Next(ended)
+			if errors.Is(err, context.Canceled) {
+				break
+			}
+			if err != nil {
+				return events, err
+			}
+			if r := e.GetUpsert().GetResource(); r != nil {
+				events = append(events, event{change{kind: kindOf(r.GetId().GetType()), put: replicaOf(r)}, r.GetModifyIndex()})
+			} else if r := e.GetDelete().GetResource(); r != nil {
+				events = append(events, event{change{kind: kindOf(r.GetId().GetType()), deleted: r.GetId()}, r.GetModifyIndex()})
+			}
+		}
+	}
+	return events, nil
+}
+
+// splitCommits groups the events up to an index into commits and returns the
+// other events. Events of one kind are in order.
+func splitCommits(kinds []kind, events []event, upTo uint64) (commits []*commit, left []event) {
+	slices.SortStableFunc(events, event.compare)
+	for len(events) > 0 && events[0].index <= upTo {
+		n := slices.IndexFunc(events, func(e event) bool { return e.index != events[0].index })
+		if n < 0 {
+			n = len(events)
+		}
+		commits = append(commits, newCommit(kinds, events[0].index, changesOf(events[:n])))
+		events = events[n:]
+	}
+	return commits, slices.Clone(events)
+}
+
+// changesOf returns the changes of one commit in an order that is the same on all
+// servers. A record whose group version changes yields a deletion and an upsert,
+// of which the upsert is kept.
+func changesOf(events []event) []change {
+	slices.SortStableFunc(events, func(a, b event) int { return a.kind.compare(b.kind) })
+	lastPut := map[string]int{} // by uid
+	for i, e := range events {
+		if e.put != nil {
+			lastPut[e.put.Id.GetUid()] = i
+		}
+	}
+	out := make([]change, 0, len(events))
+	for i, e := range events {
+		if at, put := lastPut[e.id().GetUid()]; e.put != nil || !put || at < i {
+			out = append(out, e.change)
+		}
+	}
+	return out
+}
+
+// replicaOf returns the form of a resource that a secondary stores: without
+// status, and with the index of this store as the primary's.
+func replicaOf(r *pb.Resource) *pb.Resource {
+	return &pb.Resource{
+		Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Data: r.Data,
+		PrimaryModifyIndex: r.ModifyIndex,
+	}
+}

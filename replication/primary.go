@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// PrimaryType is the type of the single resource that stores which datacenter
+// owns the federated resources of this datacenter. See PrimaryManager.
+var PrimaryType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Primary"}
+
+// primaryName is the name of that resource.
+const primaryName = "primary"
+
+var primaryQuery = resource.Query{Type: PrimaryType, Name: primaryName}
+
+// Register adds PrimaryType to a registry. Every peer that may read may read it.
+// No peer may write it.
+func Register(g *resource.Registry) error {
+	return g.Register(resource.Registration{
+		Type: PrimaryType, Message: &pb.Primary{}, Scope: resource.ScopeCluster,
+		Authorize: func(_ tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
+			if verb == resource.VerbRead || verb == resource.VerbList {
+				return nil
+			}
+			return errors.New("only the leader writes it, according to primary_datacenter of the servers")
+		},
+	})
+}
+
+// Servers reports how the servers of this datacenter are configured.
+type Servers interface {
+	// ConfiguredPrimaries returns the configured primary of each alive server,
+	// this one included, by node. unknown lists servers of the datacenter about
+	// which nothing is known yet.
+	ConfiguredPrimaries() (byNode map[string]string, unknown []string)
+	// Changed returns a channel that is closed when the result may have changed.
+	Changed() <-chan struct{}
+}
+
+// Remote reaches the servers of other datacenters.
+type Remote interface {
+	// ReplicationClient returns a client of any server of dc.
+	ReplicationClient(dc string) (pb.ReplicationServiceClient, error)
+	// PathsChanged returns a channel that is closed when the paths to other
+	// datacenters may have changed.
+	PathsChanged() <-chan struct{}
+}
+
+// PrimaryManagerConfig configures a PrimaryManager. All fields are required.
+type PrimaryManagerConfig struct {
+	// DC is this datacenter.
+	DC string
+	// ConfiguredPrimary is the primary in the configuration of this server.
+	ConfiguredPrimary string
+	// Backend is the store of this server.
+	Backend  resource.Backend
+	Registry *resource.Registry
+	Servers  Servers
+	Remote   Remote
+	Logger   *slog.Logger
+}
+
+// PrimaryManager determines which datacenter is the primary for this one. The
+// configuration of the servers states the desired primary. A record in the
+// datacenter's own store states the actual one, which the leader changes
+// (RunLeader). Therefore all servers change together, after the last of them was
+// reconfigured, and the record always fits the stored resources.
+type PrimaryManager struct {
+	cfg      PrimaryManagerConfig
+	follower *Follower
+	started  time.Time
+
+	mu        sync.Mutex
+	target    string    // datacenter that the follower follows
+	pending   string    // see PendingReason
+	demotedAt time.Time // see DemotedAt
+	// handedTo is HandedTo of the record as last seen here, and handedAt when it
+	// was first seen.
+	handedTo string
+	handedAt time.Time
+}
+
+// NewPrimaryManager checks cfg.
+func NewPrimaryManager(cfg PrimaryManagerConfig) (*PrimaryManager, error) {
+	if cfg.DC == "" || cfg.ConfiguredPrimary == "" || cfg.Backend == nil || cfg.Registry == nil ||
+		cfg.Servers == nil || cfg.Remote == nil || cfg.Logger == nil {
+		return nil, errors.New("replication: every field of PrimaryManagerConfig is required")
+	}
+	p := &PrimaryManager{cfg: cfg, started: time.Now()}
+	var err error
+	p.follower, err = NewFollower(FollowerConfig{
+		Backend: cfg.Backend, Registry: cfg.Registry, Logger: cfg.Logger, PrimaryManager: p,
+		PathsChanged: cfg.Remote.PathsChanged,
+		Connect:      func() (pb.ReplicationServiceClient, error) { return cfg.Remote.ReplicationClient(p.following()) },
+	})
+	return p, err
+}
+
+// Follower returns the component that replicates from the primary. RunLeader
+// runs it while another datacenter is the primary.
+func (p *PrimaryManager) Follower() *Follower { return p.follower }
+
+// PrimaryDC returns the datacenter that owns the federated resources here: the
+// primary as seen by this datacenter. It is the configured primary until a
+// leader has written the record for the first time.
+func (p *PrimaryManager) PrimaryDC() string {
+	if dc := p.record().GetDatacenter(); dc != "" {
+		return dc
+	}
+	return p.cfg.ConfiguredPrimary
+}
+
+// IsPrimary reports whether this datacenter owns its federated resources. Other
+// datacenters can follow it only then.
+func (p *PrimaryManager) IsPrimary() bool { return p.PrimaryDC() == p.cfg.DC }
+
+// WaitPrimary blocks until IsPrimary returns primary. It fails when ctx ends or
+// the store is closed.
+func (p *PrimaryManager) WaitPrimary(ctx context.Context, primary bool) error {
+	return p.waitRecord(ctx, func() bool { return p.IsPrimary() == primary })
+}
+
+// CheckFollow returns nil if other datacenters can follow this one, otherwise a
+// gRPC status with the reason.
+func (p *PrimaryManager) CheckFollow() error {
+	switch owner := p.PrimaryDC(); {
+	case owner == p.cfg.DC:
+		return nil
+	case p.cfg.ConfiguredPrimary == p.cfg.DC:
+		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, owner)
+	default:
+		return status.Errorf(codes.FailedPrecondition, "%s cannot be followed: it is not the primary; its primary is %s", p.cfg.DC, owner)
+	}
+}
+
+// firstRecordTimeout is how long a write in the primary waits until the leader
+// has written the record for the first time.
+const firstRecordTimeout = 5 * time.Second
+
+// Writable returns nil if federated resources may be written here now, otherwise
+// the reason. The caller is the leader.
+func (p *PrimaryManager) Writable() error {
+	rec := p.record()
+	if rec.GetDatacenter() == "" && p.cfg.ConfiguredPrimary == p.cfg.DC {
+		ctx, cancel := context.WithTimeout(context.Background(), firstRecordTimeout)
+		defer cancel()
+		_ = p.waitRecord(ctx, func() bool { rec = p.record(); return rec.GetDatacenter() != "" })
+	}
+	switch {
+	case rec.GetDatacenter() == p.cfg.DC && rec.GetHandedTo() == "":
+		return nil
+	case rec.GetDatacenter() == p.cfg.DC:
+		return fmt.Errorf("%s has handed its records over to %s, as primary_datacenter of its servers says, and %s is not "+
+			"the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, rec.GetHandedTo(), rec.GetHandedTo())
+	case p.cfg.ConfiguredPrimary == p.cfg.DC:
+		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
+	}
+	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.PrimaryDC())
+}
+
+// handoverGrace is how long a demoted primary waits before it announces that it
+// has handed over. Writes in progress end within it: those that are not fenced,
+// because a server runs an older version.
+const handoverGrace = 2 * time.Second
+
+// HandedOverTo returns the datacenter to which this one has handed over the role
+// of the primary. It returns "" until all writes have ended.
+func (p *PrimaryManager) HandedOverTo() string {
+	to := p.record().GetHandedTo()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if to != p.handedTo {
+		p.handedTo, p.handedAt = to, time.Now()
+	}
+	if time.Since(p.handedAt) < handoverGrace {
+		return ""
+	}
+	return to
+}
+
+// DemotedAt returns when this server, as leader, last demoted its datacenter to a
+// secondary. Other servers may not know of it yet. Zero means never.
+func (p *PrimaryManager) DemotedAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.demotedAt
+}
+
+// PendingReason returns what delays a change of the primary, or "". Only the
+// leader knows it.
+func (p *PrimaryManager) PendingReason() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pending
+}
+
+func (p *PrimaryManager) setPending(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending = fmt.Sprintf(format, args...)
+}
+
+func (p *PrimaryManager) following() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
+}
+
+// record reads the record from memory. It returns nil if there is none, or if it
+// cannot be decoded: the leader then writes another.
+func (p *PrimaryManager) record() *pb.Primary {
+	r, err := p.cfg.Backend.Read(context.Background(), resource.Eventual, resource.ID(PrimaryType, primaryName))
+	if err != nil {
+		return nil
+	}
+	rec, err := resource.Decode[*pb.Primary](r)
+	if err != nil {
+		return nil
+	}
+	return rec
+}
+
+func (p *PrimaryManager) writeRecord(ctx context.Context, rec *pb.Primary) error {
+	r, err := resource.New(PrimaryType, primaryName, rec)
+	if err != nil {
+		return err
+	}
+	old, err := p.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(PrimaryType, primaryName))
+	switch {
+	case err == nil:
+		if r, err = resource.WithData(old, rec); err != nil {
+			return err
+		}
+	case !errors.Is(err, resource.ErrNotFound):
+		return err
+	}
+	if _, err := p.cfg.Backend.Commit(ctx, resource.PutOp(r, old.GetVersion())); err != nil {
+		return fmt.Errorf("store that the primary is %s: %w", rec.GetDatacenter(), err)
+	}
+	return nil
+}
+
+// waitRecord blocks until done, which depends on the record, returns true.
+func (p *PrimaryManager) waitRecord(ctx context.Context, done func() bool) error {
+	for {
+		_, index, err := p.cfg.Backend.List(ctx, resource.Eventual, primaryQuery)
+		if err != nil || done() {
+			return err
+		}
+		if err := p.cfg.Backend.Wait(ctx, primaryQuery, index); err != nil {
+			return err
+		}
+	}
+}
+
+// replicasUntrusted reports whether the replicas here may come from another
+// datacenter than the one that is followed.
+func (p *PrimaryManager) replicasUntrusted() bool {
+	rec := p.record()
+	return rec.GetDatacenter() != p.following() || !rec.GetComplete()
+}
+
+// replicasBegin records that the resources here are being replaced by replicas
+// of the followed datacenter.
+func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
+	target, former := p.following(), p.record().GetDatacenter()
+	if former == target {
+		return nil
+	}
+	if former == p.cfg.DC {
+		p.mu.Lock()
+		p.demotedAt = time.Now()
+		p.mu.Unlock()
+	}
+	if former != "" {
+		p.cfg.Logger.Info("another datacenter is the primary now: its records replace those here", "primary", target, "former", former)
+	}
+	return p.writeRecord(ctx, &pb.Primary{Datacenter: target})
+}
+
+// replicasComplete records that the replicas of the followed datacenter are
+// complete.
+func (p *PrimaryManager) replicasComplete(ctx context.Context) error {
+	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.following(), Complete: true})
+}
