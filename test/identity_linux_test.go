@@ -274,7 +274,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, denied, "may not call", "query", query, ofOthers...)
 	add(dc1, codes.OK, "", "follow", follow, "server/dc3/srv1")
 	add(dc1, codes.OK, "", "query", query, "server/dc3/srv1", "cli/dc1/cli", "cli/dc2/cli")
-	add(dc2, notHere, "this datacenter is not the primary: nothing to follow here", "follow", follow, "server/dc3/srv1")
+	add(dc2, notHere, "cannot be followed: it is not the primary", "follow", follow, "server/dc3/srv1")
 
 	add(dc1, denied, "may not call", "health", func(ctx context.Context, cc *grpc.ClientConn) error {
 		_, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{})
