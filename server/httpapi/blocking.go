@@ -15,51 +15,34 @@ import (
 )
 
 const (
-	// leaderHold is how long a request waits for the datacenter to have a leader, and leaderPause how often it looks.
-	leaderHold  = 7 * time.Second
-	leaderPause = 50 * time.Millisecond
-	// freshWithin is how long it may take to learn what is fresh enough, or to write.
-	freshWithin = 15 * time.Second
+	// leaderTimeout is how long a request waits for the datacenter to have a
+	// leader. Meanwhile it is tried again every leaderRetry.
+	leaderTimeout = 7 * time.Second
+	leaderRetry   = 50 * time.Millisecond
+	// operationTimeout bounds a write, and a read without its wait.
+	operationTimeout = 15 * time.Second
 )
 
-// consistency is how fresh the answer must be: Consul's clients expect to read what was written before, on any server, unless
-// they say stale.
-func (q query) consistency() (resource.Consistency, error) {
-	stale, err := q.flag("stale")
-	if err != nil {
-		return 0, err
-	}
-	consistent, err := q.flag("consistent")
-	switch {
-	case err != nil:
-		return 0, err
-	case stale && consistent:
-		return 0, badRequest{errors.New("cannot specify ?stale with ?consistent, conflicting semantics")}
-	case stale:
-		return resource.Eventual, nil
-	}
-	return resource.Strong, nil
-}
+// errNoLeader has Consul's text.
+var errNoLeader = statusError{http.StatusInternalServerError, "No cluster leader"}
 
-// noLeader is Consul's text.
-var noLeader = statusError{http.StatusInternalServerError, "No cluster leader"}
-
-// held calls f, which begins nothing without a leader, until there is one, but not for long.
-func held(ctx context.Context, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, freshWithin)
+// untilLeader calls f until it no longer fails with resource.ErrNotLeader, up to
+// leaderTimeout. f must do nothing if it fails so.
+func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	deadline := time.Now().Add(leaderHold)
+	deadline := time.Now().Add(leaderTimeout)
 	for {
 		err := f(ctx)
 		if !errors.Is(err, resource.ErrNotLeader) {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return noLeader
+			return errNoLeader
 		}
 		if err := limit.Pause(ctx, func() error {
 			select {
-			case <-time.After(leaderPause):
+			case <-time.After(leaderRetry):
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
@@ -70,9 +53,15 @@ func held(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// blocking answers a read: what read returns, with its index. If that is the index that q names it waits, until read returns
-// something else than before, or q's wait is over. same says whether two answers are the same: what moves an index need not change
-// an answer. wait blocks until the index is above after.
+// withWait returns a context that ends when the wait of a blocking query does.
+func (q query) withWait(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
+}
+
+// blocking returns the result of read with its index. If that is the index of
+// q, it waits until read returns another result, or until q's wait is over. same
+// reports whether two results are the same: the index may grow without a change
+// of the result. wait blocks until the index is above after.
 func blocking[T any](ctx context.Context, q query,
 	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
 	wait func(ctx context.Context, after uint64) error,
@@ -83,21 +72,21 @@ func blocking[T any](ctx context.Context, q query,
 		return got, 0, err
 	}
 	fetch := func(c resource.Consistency) (v T, index uint64, err error) {
-		if c == resource.Eventual { // needs no leader, and waits for nothing
+		if c == resource.Eventual { // needs no leader
 			v, index, err = read(ctx, c)
 			return v, max(index, 1), err
 		}
-		err = held(ctx, func(ctx context.Context) (err error) {
+		err = untilLeader(ctx, func(ctx context.Context) (err error) {
 			v, index, err = read(ctx, c)
 			return err
 		})
-		return v, max(index, 1), err // a client that is told 0 would not block, but ask again and again
+		return v, max(index, 1), err // a client does not block on index 0 but polls
 	}
 	got, index, err = fetch(c)
 	if err != nil || !q.blocks() || index != q.index {
 		return got, index, err
 	}
-	wctx, cancel := context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
+	wctx, cancel := q.withWait(ctx)
 	defer cancel()
 	for {
 		err := limit.Pause(ctx, func() error { return wait(wctx, index) })
@@ -110,7 +99,7 @@ func blocking[T any](ctx context.Context, q query,
 			return got, index, err
 		}
 		before := got
-		got, index, err = fetch(resource.Eventual) // a wait that ended has seen it here
+		got, index, err = fetch(resource.Eventual) // the wait has seen the change in this store
 		if err != nil || !same(before, got) {
 			return got, index, err
 		}

@@ -34,18 +34,18 @@ func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 func TestBodyIsBounded(t *testing.T) {
 	const half, whole = "Host: localhost\r\nContent-Length: 4\r\n\r\nab", "Host: localhost\r\nContent-Length: 2\r\n\r\nab"
 	slow := func(w http.ResponseWriter, r *http.Request) {
-		if _, err := body(w, r); err != nil {
-			fail(w, http.StatusBadRequest, err.Error())
+		if _, err := readBody(w, r); err != nil {
+			writeError(w, http.StatusBadRequest, err.Error())
 			return
 		}
 		select {
-		case <-time.After(2 * bodyTime):
+		case <-time.After(2 * bodyTimeout):
 		case <-r.Context().Done():
-			fail(w, http.StatusTeapot, "the client is held to be gone")
+			writeError(w, http.StatusTeapot, "the client is held to be gone")
 			return
 		}
-		setDeadline(w, afterWait)
-		fail(w, http.StatusOK, "done")
+		setWriteDeadline(w, writeTimeout)
+		writeError(w, http.StatusOK, "done")
 	}
 	all := newHandler(t, newFakeSource())
 	for _, tt := range []struct {
@@ -55,8 +55,8 @@ func TestBodyIsBounded(t *testing.T) {
 	}{
 		{"not read, a read", "GET /v1/status/leader HTTP/1.1\r\n" + half, "200", all, false},
 		{"not read, refused", "PUT /v1/nothing HTTP/1.1\r\n" + half, "404", all, false},
-		{"read", "PUT /v1/kv/x HTTP/1.1\r\n" + half, "400", bounded(http.HandlerFunc(slow)), false},
-		{"whole, and slow to be done", "PUT /v1/kv/x HTTP/1.1\r\n" + whole, "200", bounded(http.HandlerFunc(slow)), true},
+		{"read", "PUT /v1/kv/x HTTP/1.1\r\n" + half, "400", limitTime(http.HandlerFunc(slow)), false},
+		{"whole, and slow to be done", "PUT /v1/kv/x HTTP/1.1\r\n" + whole, "200", limitTime(http.HandlerFunc(slow)), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestBodyIsBounded(t *testing.T) {
 				go func() { served <- srv.Serve(ln) }()
 				defer func() { srv.Close(); <-served }()
 				go io.WriteString(client, tt.request)
-				client.SetReadDeadline(time.Now().Add(3 * bodyTime))
+				client.SetReadDeadline(time.Now().Add(3 * bodyTimeout))
 				b, err := io.ReadAll(client)
 				if !strings.HasPrefix(string(b), "HTTP/1.1 "+tt.want) || (err != nil) != tt.open {
 					t.Errorf("answer %.100q, %v", b, err)

@@ -34,7 +34,7 @@ func TestBrief(t *testing.T) {
 		"with a cause": {usual(func(h http.Header) { h.Set(api.HeaderCause, "x") }), false},
 		"nothing":      {http.Header{}, false},
 	} {
-		b := briefOf(tt.header)
+		b := metaOf(tt.header)
 		if (b != nil) != tt.brief {
 			t.Errorf("%s: %v", name, b)
 		}
@@ -42,7 +42,7 @@ func TestBrief(t *testing.T) {
 			continue
 		}
 		got := http.Header{}
-		putBrief(got, b)
+		putMeta(got, b)
 		if d := cmp.Diff(tt.header, got); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}

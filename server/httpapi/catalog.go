@@ -16,13 +16,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// fromCatalog answers with what of makes of the catalog; it blocks until that is something else.
-func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snapshot) (any, error)) (answer, error) {
-	if err := q.unknown("ns", "partition", "peer", "sg"); err != nil {
-		return answer{}, err
+// readCatalog responds with what result returns for the catalog. A blocking query
+// waits until that changes.
+func (h *handler) readCatalog(
+	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
+) (response, error) {
+	if err := q.reject("ns", "partition", "peer", "sg"); err != nil {
+		return response{}, err
 	}
 	if err := h.resources.Allow(r.Context(), resource.VerbList, catalog.NodeType); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	var last *catalog.Snapshot
 	body, index, err := blocking(r.Context(), q,
@@ -32,7 +35,7 @@ func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snaps
 				return nil, 0, err
 			}
 			last = s
-			v, err := of(s)
+			v, err := result(s)
 			if err != nil {
 				return nil, 0, err
 			}
@@ -41,7 +44,7 @@ func (h *handler) fromCatalog(r *http.Request, q query, of func(s *catalog.Snaps
 		},
 		func(ctx context.Context, _ uint64) error { return h.view.Wait(ctx, last) },
 		bytes.Equal)
-	return answer{body: encoded{typeJSON, body}, index: index}, err
+	return response{body: encoded{typeJSON, body}, index: index}, err
 }
 
 func indexesOf(r *pb.Resource) api.Indexes {
@@ -76,29 +79,29 @@ func checksOf(all []*catalog.Check) []api.Check {
 	return out
 }
 
-func (h *handler) catalogNodes(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.Node](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.Node{}
 		for _, n := range s.Nodes {
 			if f.node(n) {
 				out = append(out, h.nodeOf(n))
 			}
 		}
-		return only(f.expr, out)
+		return matching(f.expr, out)
 	})
 }
 
-// catalogServices answers with the tags of each service, of all its instances.
-func (h *handler) catalogServices(r *http.Request, q query) (answer, error) {
+// catalogServices responds with the tags of each service, of all its instances.
+func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := map[string][]string{}
 		for _, v := range f.instances(s, "") {
 			if f.expr != nil {
@@ -116,33 +119,33 @@ func (h *handler) catalogServices(r *http.Request, q query) (answer, error) {
 	})
 }
 
-func (h *handler) catalogService(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogService(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	f.passing = false // is /v1/health/service's
+	f.passing = false // only /v1/health/service has ?passing
 	name := r.PathValue("service")
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.CatalogService{}
 		for _, v := range f.instances(s, name) {
 			out = append(out, h.catalogServiceOf(v))
 		}
-		return only(f.expr, out)
+		return matching(f.expr, out)
 	})
 }
 
-func (h *handler) catalogNode(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogNode(r *http.Request, q query) (response, error) {
 	x, err := expressionOf[api.Service](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		n := s.Node(r.PathValue("node"))
 		if n == nil {
-			return nil, nil // null, as Consul answers
+			return nil, nil // null, as in Consul
 		}
-		services, err := only(x, servicesOf(n))
+		services, err := matching(x, servicesOf(n))
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +158,7 @@ func (h *handler) catalogNode(r *http.Request, q query) (answer, error) {
 	})
 }
 
-// servicesOf returns what is on a node, which may be none.
+// servicesOf returns the services of a node. n may be nil.
 func servicesOf(n *catalog.Node) []api.Service {
 	out := []api.Service{}
 	if n != nil {
@@ -166,14 +169,14 @@ func servicesOf(n *catalog.Node) []api.Service {
 	return out
 }
 
-func (h *handler) catalogNodeServices(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogNodeServices(r *http.Request, q query) (response, error) {
 	x, err := expressionOf[api.Service](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		n := s.Node(r.PathValue("node"))
-		services, err := only(x, servicesOf(n))
+		services, err := matching(x, servicesOf(n))
 		if err != nil {
 			return nil, err
 		}
@@ -186,52 +189,54 @@ func (h *handler) catalogNodeServices(r *http.Request, q query) (answer, error) 
 	})
 }
 
-func (h *handler) healthService(r *http.Request, q query) (answer, error) {
+func (h *handler) healthService(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.ServiceEntry](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	name := r.PathValue("service")
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.ServiceEntry{}
 		for _, v := range f.instances(s, name) {
-			out = append(out, api.ServiceEntry{Node: h.nodeOf(v.OnNode), Service: serviceOf(v), Checks: checksOf(v.AllChecks())})
+			out = append(out, api.ServiceEntry{
+				Node: h.nodeOf(v.OnNode), Service: serviceOf(v), Checks: checksOf(v.AllChecks()),
+			})
 		}
-		return only(f.expr, out)
+		return matching(f.expr, out)
 	})
 }
 
-func (h *handler) healthNode(r *http.Request, q query) (answer, error) {
+func (h *handler) healthNode(r *http.Request, q query) (response, error) {
 	x, err := expressionOf[api.Check](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		return only(x, checksOf(s.Node(r.PathValue("node")).AllChecks()))
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+		return matching(x, checksOf(s.Node(r.PathValue("node")).AllChecks()))
 	})
 }
 
-func (h *handler) healthChecks(r *http.Request, q query) (answer, error) {
+func (h *handler) healthChecks(r *http.Request, q query) (response, error) {
 	name := r.PathValue("service")
-	return h.someChecks(r, q, func(c *catalog.Check) bool { return c.ServiceName == name })
+	return h.listChecks(r, q, func(c *catalog.Check) bool { return c.ServiceName == name })
 }
 
-func (h *handler) healthState(r *http.Request, q query) (answer, error) {
+func (h *handler) healthState(r *http.Request, q query) (response, error) {
 	state := r.PathValue("state")
 	switch state {
 	case "any", catalog.StatusPassing, catalog.StatusWarning, catalog.StatusCritical:
 	default:
-		return answer{}, badRequest{fmt.Errorf("bad state %q: must be any, passing, warning or critical", state)}
+		return response{}, badRequest{fmt.Errorf("bad state %q: must be any, passing, warning or critical", state)}
 	}
-	return h.someChecks(r, q, func(c *catalog.Check) bool { return state == "any" || c.Status == state })
+	return h.listChecks(r, q, func(c *catalog.Check) bool { return state == "any" || c.Status == state })
 }
 
-func (h *handler) someChecks(r *http.Request, q query, which func(c *catalog.Check) bool) (answer, error) {
+func (h *handler) listChecks(r *http.Request, q query, which func(c *catalog.Check) bool) (response, error) {
 	f, err := filterOf[api.Check](q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	return h.fromCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
 		out := []api.Check{}
 		for _, n := range s.Nodes {
 			if !f.node(n) {
@@ -243,6 +248,6 @@ func (h *handler) someChecks(r *http.Request, q query, which func(c *catalog.Che
 				}
 			}
 		}
-		return only(f.expr, out)
+		return matching(f.expr, out)
 	})
 }

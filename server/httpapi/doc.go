@@ -1,41 +1,71 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package httpapi is the HTTP API of one server: what people, scripts and tools written for Consul ask. It turns requests
-// into calls of a Source and its answers into JSON (types of package api). It leaves to others what the answers are, the
-// listener with its TLS, and who may connect.
+// Package httpapi is the HTTP API of one server, for people, scripts and tools
+// written for Consul. It turns requests into calls of a [Cluster] and of the
+// resource service, and results into the JSON types of package api. The caller
+// provides the listener with its TLS, and decides who may connect.
 //
-// # Flow
+// # Example
 //
-// A request passes the host check, then who asks is found out (Config.Peer), then comes the mux (404 for unknown paths, 405 with
-// Allow for other methods), then its parameters and body are read (400 when one is malformed). With ?dc=OTHER it goes to
-// Source.Query, which asks a server there over gRPC; that server calls Serve, which runs the request through its own handler,
-// so that the answer is the one its own HTTP API gives. A request served by Serve is never sent on to a third datacenter.
+//	h, err := httpapi.New(httpapi.Config{DC: "dc1", Cluster: cluster, Logger: logger})
+//	srv := &http.Server{
+//		Handler:           h,
+//		ReadHeaderTimeout: 5 * time.Second,
+//		BaseContext:       func(net.Listener) context.Context { return ctx },
+//	}
 //
-// What is stored blocks when ?index=N is what the store has: until it changes, or until wait (default api.DefaultWait,
-// at most api.MaxWait) and a random sixteenth more is over. An index lower than N, as after a restored store, answers at
-// once. Keys and the catalog are read as fresh as Consul's clients expect (blocking.go); federation states as they are here.
-//
-// # Safety
-//
-// Who has no certificate only reads: writes are refused with 403 unless the peer is an operator or a server, and then it is for
-// the records' types to say what it may. Bound to the loopback, reading has no other guard, so a web page must not be able to ask
-// through a browser: requests whose Host is a DNS name other than localhost or a configured name are refused with 403
-// (DNS rebinding), and no CORS header is ever sent; nor can a page write with a certificate that the browser has: PUT and DELETE
-// need CORS's leave, and nothing here is written by POST. What comes from another datacenter is relayed with a fixed set of
-// headers, as JSON or as plain text, never as HTML.
-//
-// # Goroutines and time
-//
-// It starts none. Blocking ends with the request's context: the http.Server should have its BaseContext cancelled when
-// it stops, then blocked requests answer 503 at once. Each request sets its own write deadline (its longest wait plus 30
-// seconds), so the http.Server needs no WriteTimeout; it should have a ReadHeaderTimeout and an IdleTimeout.
-//
-//	h, err := httpapi.New(httpapi.Config{DC: "dc1", Source: src, Metrics: promhttp.Handler(), Logger: logger})
-//	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
-//
-// and in the gRPC service:
+// The gRPC service that serves other datacenters calls [Serve]:
 //
 //	func (s *service) Query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 //		return httpapi.Serve(ctx, s.handler, req)
 //	}
+//
+// # Flow
+//
+//  1. The Host header is checked, then [Config.Peer] identifies the client.
+//  2. The request is routed. [Endpoints] lists all endpoints. An unknown path
+//     fails with 404, another method with 405 and an Allow header.
+//  3. Parameters and body are read. A malformed one fails with 400.
+//  4. A request with ?dc=OTHER goes to [Cluster.Query], which calls a server of
+//     that datacenter by gRPC. That server calls Serve, so that the response is
+//     the one that its own HTTP API gives. A request is forwarded only once.
+//
+// # Blocking queries
+//
+// A read of stored data with ?index=N waits while the index of the data is N:
+// until the data changes, or until ?wait has passed (default [api.DefaultWait],
+// at most [api.MaxWait], plus a random sixteenth). Any other index is answered
+// at once, as after the restore of a snapshot. Keys and the catalog are read
+// with the consistency that clients of Consul expect. Federation states are read
+// from the local store.
+//
+// # Safety
+//
+// A client without a certificate may only read. Writes need the certificate of
+// an operator or of a server. The types of the records decide which records it
+// may write.
+//
+// On a loopback address there is no other protection for reads, so a web page
+// must not reach the API through a browser. A request whose Host is a DNS name
+// other than localhost and [Config.Names] fails with 403 (DNS rebinding). No
+// CORS header is ever sent. A page cannot write with a certificate of the
+// browser either: PUT and DELETE need CORS, and no endpoint writes by POST.
+//
+// A response of another datacenter is relayed with a fixed set of headers, as
+// JSON or as plain text, never as HTML.
+//
+// # Limits
+//
+// A request body has at most [MaxRequestBody] bytes and 30 seconds. At most 256
+// responses above 64 KiB are sent to one peer at a time. A further one fails
+// with 503. A response to another datacenter has at most [api.MaxMessageSize]
+// bytes.
+//
+// # Goroutines and timeouts
+//
+// The package starts no goroutine. A blocking query ends with the context of its
+// request: the http.Server should cancel its BaseContext when it stops. Blocked
+// requests then fail with 503 at once. Each request sets its own write deadline,
+// its longest wait plus 30 seconds, so the http.Server needs no WriteTimeout. It
+// should have a ReadHeaderTimeout and an IdleTimeout.
 package httpapi

@@ -4,7 +4,6 @@ package httpapi
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/http"
 
 	"github.com/wanfed/wanfed/api"
@@ -12,56 +11,57 @@ import (
 	"github.com/wanfed/wanfed/server/limit"
 )
 
-func (h *handler) federationStates(r *http.Request, q query) (answer, error) {
+func (h *handler) federationStates(r *http.Request, q query) (response, error) {
 	states, index, err := h.states(r.Context(), q)
-	return answer{body: api.FromFederationStates(states), index: index}, err
+	return response{body: api.FromFederationStates(states), index: index}, err
 }
 
-func (h *handler) meshGateways(r *http.Request, q query) (answer, error) {
+func (h *handler) meshGateways(r *http.Request, q query) (response, error) {
 	states, index, err := h.states(r.Context(), q)
-	return answer{body: api.GatewaysByDatacenter(states), index: index}, err
+	return response{body: api.GatewaysByDatacenter(states), index: index}, err
 }
 
-func (h *handler) federationState(r *http.Request, q query) (answer, error) {
+func (h *handler) federationState(r *http.Request, q query) (response, error) {
 	states, index, err := h.states(r.Context(), q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	for _, s := range states {
 		if s.GetDatacenter() != r.PathValue("dc") {
 			continue
 		}
 		state := api.FromFederationState(s)
-		_, lastContact, known := h.src.Leader()
-		return answer{
+		_, lastContact, known := h.cluster.Leader()
+		return response{
 			body:  api.FederationStateResponse{State: &state, Index: index, LastContact: lastContact, KnownLeader: known},
 			index: index,
 		}, nil
 	}
-	return answer{index: index}, nil
+	return response{index: index}, nil
 }
 
-// states reads the federation states; while their index is the one that q names it waits first.
+// states returns the federation states. While their index is that of a blocking
+// query, it waits.
 func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, uint64, error) {
-	if err := q.unknown("filter", "ns", "partition"); err != nil {
+	if err := q.reject("filter", "ns", "partition"); err != nil {
 		return nil, 0, err
 	}
 	wctx := ctx
 	if q.blocks() {
 		var cancel context.CancelFunc
-		wctx, cancel = context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
+		wctx, cancel = q.withWait(ctx)
 		defer cancel()
 	}
 	for {
-		states, index, err := h.src.FederationStates(ctx)
+		states, index, err := h.cluster.FederationStates(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
-		index = max(index, 1) // a client that is told 0 would not block, but ask again and again
+		index = max(index, 1) // a client does not block on index 0 but polls
 		if !q.blocks() || index != q.index {
 			return states, index, nil
 		}
-		err = limit.Pause(ctx, func() error { return h.src.WaitFederationStates(wctx, index) })
+		err = limit.Pause(ctx, func() error { return h.cluster.WaitFederationStates(wctx, index) })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err()
@@ -71,4 +71,37 @@ func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, u
 			return nil, 0, err
 		}
 	}
+}
+
+func (h *handler) members(_ *http.Request, q query) (response, error) {
+	wan, err := q.flag("wan")
+	if err != nil {
+		return response{}, err
+	}
+	x, err := expressionOf[api.Member](q)
+	if err != nil {
+		return response{}, err
+	}
+	members, err := matching(x, h.cluster.Members(wan))
+	return response{body: orEmpty(members)}, err
+}
+
+func (h *handler) datacenters(*http.Request, query) (response, error) {
+	return response{body: orEmpty(h.cluster.Datacenters())}, nil
+}
+
+func (h *handler) leader(*http.Request, query) (response, error) {
+	addr, _, _ := h.cluster.Leader()
+	return response{body: addr}, nil
+}
+
+func (h *handler) peers(*http.Request, query) (response, error) {
+	return response{body: orEmpty(h.cluster.Peers())}, nil
+}
+
+func (h *handler) status(r *http.Request, _ query) (response, error) {
+	s, err := h.cluster.Status(r.Context())
+	s.Datacenters = orEmpty(s.Datacenters)
+	s.Components = orEmpty(s.Components)
+	return response{body: s}, err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 )
 
-// filter says which nodes and services a request is about.
+// filter selects nodes and services.
 type filter struct {
 	tags    []string
 	meta    map[string]string
@@ -24,7 +24,7 @@ type filter struct {
 	expr    *expression
 }
 
-// filterOf reads what a request says of that; T is what ?filter= is about.
+// filterOf returns the filter of a request. ?filter= applies to a T.
 func filterOf[T any](q query) (f filter, err error) {
 	f.tags, f.meta = q.values["tag"], map[string]string{}
 	for _, pair := range q.values["node-meta"] {
@@ -53,10 +53,13 @@ func (f filter) service(s *catalog.Service) bool {
 			return false
 		}
 	}
-	return !f.passing || !slices.ContainsFunc(s.AllChecks(), func(c *catalog.Check) bool { return c.Status != catalog.StatusPassing })
+	return !f.passing || !slices.ContainsFunc(s.AllChecks(), func(c *catalog.Check) bool {
+		return c.Status != catalog.StatusPassing
+	})
 }
 
-// instances returns the instances of a service that the filter lets through, by node and id; all services' if name is empty.
+// instances returns the instances of a service that match f, ordered by node and
+// id. An empty name stands for all services.
 func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Service) {
 	for _, n := range s.Nodes {
 		if !f.node(n) {
@@ -74,17 +77,20 @@ func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Serv
 const (
 	// maxExpression bounds ?filter=, in bytes.
 	maxExpression = 8 << 10
-	// maxParsing bounds the steps that the parser takes of it: about 50 ms. Each pair of nested parentheses multiplies them.
+	// maxParsing bounds the steps of the parser: about 50 ms. Each pair of nested
+	// parentheses multiplies them.
 	maxParsing = 500_000
 )
 
-// expression is what ?filter= says, in the language of Consul's API. A nil one lets everything through.
+// expression is the value of ?filter=, in the language of Consul's API. A nil
+// expression matches everything.
 type expression struct {
 	eval *bexpr.Evaluator
 	text string
 }
 
-// expressionOf reads ?filter=, which is about a T; the names in it are those of T's JSON. It returns nil if there is none.
+// expressionOf returns the expression of ?filter=, or nil. It applies to a T and
+// has the names of T's JSON.
 func expressionOf[T any](q query) (*expression, error) {
 	text := q.values.Get("filter")
 	if text == "" {
@@ -97,16 +103,18 @@ func expressionOf[T any](q query) (*expression, error) {
 	if err != nil {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
-	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing), bexpr.WithHookFn(withAddresses(addressesIn(tree, nil))))
+	eval, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxParsing),
+		bexpr.WithHookFn(withAddresses(addressesIn(tree, nil))))
 	if err != nil {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
 	x := &expression{eval, text}
-	_, err = x.matches(*new(T)) // so that a name that T does not have is refused also while there is no T
+	_, err = x.matches(*new(T)) // finds a name that T does not have even if there is no T
 	return x, err
 }
 
-// addressesIn appends the tags of addresses of whose parts an expression says something, as Service.TaggedAddresses.lan.Port does of lan.
+// addressesIn appends the tags of tagged addresses that an expression refers to:
+// Service.TaggedAddresses.lan.Port refers to lan.
 func addressesIn(tree any, tags []string) []string {
 	var path []string
 	switch e := tree.(type) {
@@ -127,7 +135,8 @@ func addressesIn(tree any, tags []string) []string {
 	return tags
 }
 
-// withAddresses has services without an address of one of the tags evaluated as if it were empty: it is an error otherwise.
+// withAddresses returns a hook that adds an empty address for each of tags that a
+// service lacks. Its evaluation would fail otherwise.
 func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	return func(v reflect.Value) reflect.Value {
 		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {
@@ -142,7 +151,7 @@ func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	}
 }
 
-// matches says whether the expression is true of v.
+// matches reports whether the expression is true of v.
 func (x *expression) matches(v any) (bool, error) {
 	ok, err := x.eval.Evaluate(v)
 	if err != nil {
@@ -151,8 +160,8 @@ func (x *expression) matches(v any) (bool, error) {
 	return ok, nil
 }
 
-// only returns those of all of which the expression is true.
-func only[T any](x *expression, all []T) ([]T, error) {
+// matching returns the elements of all that match x.
+func matching[T any](x *expression, all []T) ([]T, error) {
 	if x == nil {
 		return all, nil
 	}

@@ -105,7 +105,7 @@ func FuzzExpression(f *testing.F) {
 		start := time.Now()
 		x, err := expressionOf[api.ServiceEntry](q)
 		if err == nil && x != nil {
-			_, err = only(x, slices.Repeat([]api.ServiceEntry{entry}, 2))
+			_, err = matching(x, slices.Repeat([]api.ServiceEntry{entry}, 2))
 		}
 		if _, err := expressionOf[api.CatalogService](q); err != nil && !errors.As(err, new(badRequest)) {
 			t.Error(err)

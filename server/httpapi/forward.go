@@ -3,10 +3,16 @@
 package httpapi
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,72 +20,84 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// forwardMargin is what asking another datacenter may take besides the wait: dialing, perhaps over a second gateway.
-const forwardMargin = 10 * time.Second
+const (
+	// forwardTimeout is how long a request to another datacenter may take besides
+	// its wait: to dial, perhaps through a second gateway.
+	forwardTimeout = 10 * time.Second
+	// maxForwarded bounds a response to another datacenter, in bytes: a gRPC
+	// message less some room for status and headers.
+	maxForwarded = api.MaxMessageSize - 64<<10
+	// maxHeaderValue bounds a header value that another server sent, in bytes.
+	maxHeaderValue = 1024
+)
 
-// forward answers with what another datacenter answers.
+// relayedHeaders are the headers taken from the response of another datacenter,
+// besides the content type.
+var relayedHeaders = []string{api.HeaderIndex, api.HeaderKnownLeader, api.HeaderLastContact, api.HeaderCause}
+
+// forward responds with the response of another datacenter.
 func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if isForwarded(r.Context()) {
-		fail(w, http.StatusBadRequest, fmt.Sprintf("datacenter %s was asked about datacenter %s: a query is sent on only once", h.dc, q.dc))
+		writeError(w, http.StatusBadRequest, fmt.Sprintf(
+			"datacenter %s was asked about datacenter %s: a query is sent on only once", h.dc, q.dc))
 		return
 	}
-	rest := q.values // which nobody looks at after this
-	rest.Del("dc")
-	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: rest.Encode(), Body: q.body, Brief: true}
-	if !reads(r.Method) {
+	q.values.Del("dc") // the request is not used after this
+	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: q.values.Encode(), Body: q.body, Brief: true}
+	if !isRead(r.Method) {
 		req.Method = r.Method
 	}
-	resp, err := h.src.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardMargin)
+	resp, err := h.cluster.Query(r.Context(), q.dc, req, api.MaxBlockTime(q.wait)+forwardTimeout)
 	switch {
 	case err == nil:
-		end, err := h.sendLarge(r.Context(), len(resp.GetBody()))
+		done, err := h.sendLarge(r.Context(), len(resp.GetBody()))
 		if err != nil {
-			h.failed(w, r, err)
+			writeFailure(w, r, err)
 			return
 		}
-		defer end()
+		defer done()
 		relay(w, q.dc, resp)
 	case r.Context().Err() != nil:
-		h.failed(w, r, err)
+		writeFailure(w, r, err)
 	case errors.Is(err, ErrNoPath):
-		noPath(w, ErrNoPath, err)
-	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded): // or no answer in time
-		noPath(w, ErrUnreachable, err)
+		writeUnreachable(w, ErrNoPath, err)
+	case errors.Is(err, ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
+		writeUnreachable(w, ErrUnreachable, err)
 	default:
-		h.failed(w, r, err)
+		writeFailure(w, r, err)
 	}
 }
 
-// noPath answers with the text of known and puts what err says more into a header.
-func noPath(w http.ResponseWriter, known, err error) {
+// writeUnreachable responds with the text of known. The rest of err goes into a
+// header.
+func writeUnreachable(w http.ResponseWriter, known, err error) {
 	header := w.Header()
 	header.Set(api.HeaderIndex, "1")
 	header.Set(api.HeaderKnownLeader, "false")
 	header.Set(api.HeaderLastContact, "0")
 	if cause := strings.TrimPrefix(strings.TrimPrefix(err.Error(), known.Error()), ": "); cause != "" {
-		header.Set(api.HeaderCause, oneLine(cause))
+		header.Set(api.HeaderCause, headerValue(cause))
 	}
-	fail(w, http.StatusInternalServerError, known.Error())
+	writeError(w, http.StatusInternalServerError, known.Error())
 }
 
-// relayed are the headers taken over from another datacenter, besides the content type.
-var relayed = []string{api.HeaderIndex, api.HeaderKnownLeader, api.HeaderLastContact, api.HeaderCause}
-
-// relay writes the answer of datacenter dc. Nothing in it is trusted: a browser must never see it as a page.
+// relay writes the response of datacenter dc. Nothing in it is trusted: a
+// browser must never show it as a page.
 func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 	status := int(resp.GetStatus())
 	if status < 200 || status > 599 {
-		fail(w, http.StatusInternalServerError, fmt.Sprintf("datacenter %s answered with status %d, which HTTP does not have", dc, status))
+		writeError(w, http.StatusInternalServerError, fmt.Sprintf(
+			"datacenter %s answered with status %d, which HTTP does not have", dc, status))
 		return
 	}
 	header, isJSON := w.Header(), strings.HasPrefix(resp.GetHeaders()["Content-Type"], typeJSON)
-	if b := resp.GetBrief(); b != nil {
-		putBrief(header, b)
-		isJSON = b.GetJson()
+	if m := resp.GetBrief(); m != nil {
+		putMeta(header, m)
+		isJSON = m.GetJson()
 	}
-	for _, key := range relayed {
+	for _, key := range relayedHeaders {
 		if v, ok := resp.GetHeaders()[key]; ok {
-			header.Set(key, oneLine(v))
+			header.Set(key, headerValue(v))
 		}
 	}
 	if len(resp.GetBody()) > 0 {
@@ -95,16 +113,157 @@ func relay(w http.ResponseWriter, dc string, resp *pb.QueryResponse) {
 	_, _ = w.Write(resp.GetBody())
 }
 
-// maxHeader bounds a header's value that others have a say in, in bytes.
-const maxHeader = 1024
-
-// oneLine makes s fit for a header.
-func oneLine(s string) string {
-	s = s[:min(len(s), maxHeader)]
+// headerValue returns s shortened and without control characters.
+func headerValue(s string) string {
+	s = s[:min(len(s), maxHeaderValue)]
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return ' '
 		}
 		return r
 	}, s)
+}
+
+// forwardedKey marks the context of a request that another datacenter forwarded.
+type forwardedKey struct{}
+
+func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+
+// Serve answers a request that a server of another datacenter forwarded, with
+// the response that handler h of New gives over HTTP. It blocks as long as a
+// blocking query does, or until ctx ends. The only error is that of ctx. A
+// malformed request, or a response above [api.MaxMessageSize], is a response.
+func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.QueryResponse, error) {
+	w := &recorder{header: http.Header{}}
+	r, err := requestOf(ctx, req)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return w.response(req.GetBrief()), nil
+	}
+	h.ServeHTTP(w, r)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if w.tooLarge {
+		w = &recorder{header: http.Header{}}
+		writeError(w, http.StatusInternalServerError, fmt.Sprintf(
+			"answer is larger than %d bytes, the most that goes to another datacenter; ask a server there by HTTP",
+			maxForwarded))
+	}
+	return w.response(req.GetBrief()), nil
+}
+
+// requestOf returns the HTTP request for req. Only paths of the API are allowed,
+// not metrics.
+func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error) {
+	path, err := url.PathUnescape(req.GetPath())
+	if err != nil || !strings.HasPrefix(path, "/v1/") || strings.ContainsAny(req.GetPath(), "?#") {
+		return nil, fmt.Errorf("bad path %.100q: it must be one of the HTTP API, under /v1/", req.GetPath())
+	}
+	method := cmp.Or(req.GetMethod(), http.MethodGet)
+	if !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete}, method) {
+		return nil, fmt.Errorf("bad method %.20q", method)
+	}
+	r := &http.Request{
+		Method: method, URL: &url.URL{Path: path, RawPath: req.GetPath(), RawQuery: req.GetRawQuery()}, Host: "localhost",
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody,
+	}
+	if len(req.GetBody()) > 0 {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(req.GetBody())), int64(len(req.GetBody()))
+	}
+	return r.WithContext(context.WithValue(ctx, forwardedKey{}, true)), nil
+}
+
+var errTooLarge = errors.New("response is too large")
+
+// recorder records a response of at most maxForwarded bytes.
+type recorder struct {
+	header   http.Header
+	status   int
+	body     bytes.Buffer
+	tooLarge bool
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+// SetWriteDeadline does nothing: Write never blocks.
+func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if r.tooLarge || r.body.Len()+len(b) > maxForwarded {
+		r.tooLarge = true
+		return 0, errTooLarge
+	}
+	return r.body.Write(b)
+}
+
+// response returns the recorded response. If meta is true, its headers are
+// numbers where possible: a caller of an earlier version understands only
+// strings.
+func (r *recorder) response(meta bool) *pb.QueryResponse {
+	resp := &pb.QueryResponse{Status: int32(max(r.status, http.StatusOK)), Body: r.body.Bytes()}
+	if meta {
+		resp.Brief = metaOf(r.header)
+	}
+	if resp.Brief == nil {
+		resp.Headers = make(map[string]string, len(relayedHeaders)+1)
+		for key := range r.header {
+			if key == "Content-Type" || slices.Contains(relayedHeaders, key) { // no other is relayed
+				resp.Headers[key] = r.header.Get(key)
+			}
+		}
+	}
+	return resp
+}
+
+// metaOf returns relayedHeaders as numbers, which cost less than a map of
+// strings. It returns nil unless putMeta restores the same headers.
+func metaOf(h http.Header) *pb.Brief {
+	m := &pb.Brief{
+		KnownLeader: firstValue(h, api.HeaderKnownLeader) == "true",
+		Json:        strings.HasPrefix(firstValue(h, "Content-Type"), typeJSON),
+	}
+	if v := firstValue(h, api.HeaderIndex); v != "" {
+		index, err := strconv.ParseUint(v, 10, 64)
+		if err != nil || index == 0 {
+			return nil
+		}
+		m.Index = index
+	}
+	var err error
+	m.LastContact, err = strconv.ParseUint(firstValue(h, api.HeaderLastContact), 10, 64)
+	if err != nil || firstValue(h, api.HeaderKnownLeader) == "" || firstValue(h, api.HeaderCause) != "" {
+		return nil
+	}
+	return m
+}
+
+// putMeta sets the headers of m, except the content type.
+func putMeta(h http.Header, m *pb.Brief) {
+	values := make([]string, 0, 3) // one allocation for all
+	put := func(key, v string) {
+		values = append(values, v)
+		h[key] = values[len(values)-1 : len(values) : len(values)]
+	}
+	if m.GetIndex() > 0 {
+		put(api.HeaderIndex, strconv.FormatUint(m.GetIndex(), 10))
+	}
+	put(api.HeaderKnownLeader, strconv.FormatBool(m.GetKnownLeader()))
+	put(api.HeaderLastContact, strconv.FormatUint(m.GetLastContact(), 10))
+}
+
+// firstValue is h.Get for a key in canonical form.
+func firstValue(h http.Header, key string) string {
+	if v := h[key]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }

@@ -78,7 +78,7 @@ func TestForwardedAnswerIsTheSame(t *testing.T) {
 		if d := cmp.Diff(direct.Body.String(), forwarded.Body.String()); d != "" {
 			t.Errorf("%s: %s", there, d)
 		}
-		for _, key := range append([]string{"Content-Type"}, relayed...) {
+		for _, key := range append([]string{"Content-Type"}, relayedHeaders...) {
 			if a, b := direct.Header().Get(key), forwarded.Header().Get(key); a != b {
 				t.Errorf("%s: %s %q, directly %q", there, key, b, a)
 			}
@@ -145,9 +145,9 @@ func TestForwardRefused(t *testing.T) {
 // A datacenter that never answers costs the wait and a margin, no more.
 func TestForwardDeadline(t *testing.T) {
 	for target, want := range map[string]time.Duration{
-		"/v1/status/leader?dc=dc2":                                 forwardMargin,
-		"/v1/internal/federation-states?dc=dc2&index=1&wait=16s":   17*time.Second + forwardMargin,
-		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlockTime(api.MaxWait) + forwardMargin,
+		"/v1/status/leader?dc=dc2":                                 forwardTimeout,
+		"/v1/internal/federation-states?dc=dc2&index=1&wait=16s":   17*time.Second + forwardTimeout,
+		"/v1/internal/federation-states?dc=dc2&index=1&wait=1000h": api.MaxBlockTime(api.MaxWait) + forwardTimeout,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			src := newFakeSource()

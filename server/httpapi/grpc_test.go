@@ -18,7 +18,7 @@ import (
 
 // TestNotGRPC: a gRPC client that calls the HTTP port learns so, and others notice nothing.
 func TestNotGRPC(t *testing.T) {
-	srv := httptest.NewUnstartedServer(notGRPC(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))
+	srv := httptest.NewUnstartedServer(rejectGRPC(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })))
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)

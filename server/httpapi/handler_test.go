@@ -169,7 +169,7 @@ func TestNewRefusesConfig(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"datacenter:", "no source", "no logger", "one of the allowed host names is empty"} {
+	for _, want := range []string{"datacenter:", "no cluster", "no logger", "one of the allowed host names is empty"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}
@@ -205,7 +205,7 @@ func TestHostCheck(t *testing.T) {
 		if w.Code != want {
 			t.Errorf("host %q: %d, want %d", host, w.Code, want)
 		}
-		if text := fmt.Sprintf("host %q is no name of this server; ask it by an IP address or as localhost, srv1.server.dc1.wanfed", host); want == 403 && w.Body.String() != text {
+		if text := fmt.Sprintf("host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host); want == 403 && w.Body.String() != text {
 			t.Errorf("host %q: %s", host, w.Body)
 		}
 	}

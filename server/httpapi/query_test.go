@@ -15,7 +15,7 @@ func TestWithoutToken(t *testing.T) {
 		"tokens=1&key=token":           "tokens=1&key=token",
 		"token=SECRET&token=SECRET2&b": "token=...&token=...&b",
 	} {
-		if got := withoutToken(raw); got != want {
+		if got := redactToken(raw); got != want {
 			t.Errorf("%q: %q, want %q", raw, got, want)
 		}
 	}

@@ -3,14 +3,12 @@
 package httpapi
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -20,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 )
 
-// registration is the body of /v1/catalog/register. What it does not name is ignored, as Consul does.
+// registration is the body of /v1/catalog/register. As in Consul, other members
+// are ignored.
 type registration struct {
 	ID, Node, Address, Datacenter string
 	TaggedAddresses, NodeMeta     map[string]string
@@ -30,7 +29,8 @@ type registration struct {
 	SkipNodeUpdate                bool
 }
 
-// serviceBody is a service in the bodies of clients: Service is its name in the catalog's, Name in the agent's.
+// serviceBody is a service in the body of a request. Its name is in Service at the
+// endpoints of the catalog, and in Name at those of the agent.
 type serviceBody struct {
 	Kind, ID, Service, Name string
 	Tags                    []string
@@ -47,48 +47,29 @@ type serviceBody struct {
 
 // checkBody is a check in the body of /v1/catalog/register.
 type checkBody struct {
-	Node, CheckID, Name, Status, Notes, Output, ServiceID, ServiceName, Type, Interval, Timeout string
-	Definition                                                                                  json.RawMessage
+	Node, CheckID, Name, Status, Notes, Output      string
+	ServiceID, ServiceName, Type, Interval, Timeout string
+	Definition                                      json.RawMessage
 }
 
-// decodeBody reads one JSON object.
-func decodeBody(body []byte, into any) error {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if err := dec.Decode(into); err != nil {
-		return badRequest{fmt.Errorf("request decode failed: %w", err)}
-	}
-	if dec.More() {
-		return badRequest{errors.New("request decode failed: there is something after the object")}
-	}
-	return nil
-}
-
-// isEmpty says whether a part of a body says nothing.
-func isEmpty(raw json.RawMessage) bool {
-	switch strings.TrimSpace(string(raw)) {
-	case "", "null", "{}", "[]":
-		return true
-	}
-	return false
-}
-
-func (h *handler) catalogRegister(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogRegister(r *http.Request, q query) (response, error) {
 	var body registration
-	if err := decodeBody(q.body, &body); err != nil {
-		return answer{}, err
+	if err := decodeBody(q.body, &body, "object"); err != nil {
+		return response{}, err
 	}
 	if body.Datacenter != "" && body.Datacenter != h.dc {
-		return answer{}, elsewhere(body.Datacenter)
+		return response{}, otherDatacenter(body.Datacenter)
 	}
 	entry, err := body.entry()
 	if err != nil {
-		return answer{}, badRequest{err}
+		return response{}, badRequest{err}
 	}
-	err = held(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, entry) })
-	return answer{body: true}, registerError(err)
+	err = untilLeader(r.Context(), func(ctx context.Context) error { return h.writer.Register(ctx, entry) })
+	return response{body: true}, registerError(err)
 }
 
-// registerError makes what a registration is about, and is not there, the client's fault.
+// registerError converts the error of a registration whose node or service does
+// not exist: the client caused it.
 func registerError(err error) error {
 	if errors.Is(err, catalog.ErrNoNode) || errors.Is(err, catalog.ErrNoService) {
 		return badRequest{err}
@@ -116,7 +97,8 @@ func (b registration) entry() (e catalog.Entry, err error) {
 	}
 	for _, c := range b.Checks {
 		if c.Node != "" && c.Node != b.Node {
-			return e, fmt.Errorf("check %q is of node %q: must be of node %q, which is registered", cmp.Or(c.CheckID, c.Name), c.Node, b.Node)
+			return e, fmt.Errorf("check %q is of node %q: must be of node %q, which is registered",
+				cmp.Or(c.CheckID, c.Name), c.Node, b.Node)
 		}
 		rec, err := c.record(b.Node)
 		if err != nil {
@@ -130,13 +112,15 @@ func (b registration) entry() (e catalog.Entry, err error) {
 func (b *serviceBody) record(node string) (*pb.Service, error) {
 	name := cmp.Or(b.Service, b.Name)
 	s := &pb.Service{
-		Node: node, Id: cmp.Or(b.ID, name), Service: name, Tags: b.Tags, Address: b.Address, Meta: b.Meta, EnableTagOverride: b.EnableTagOverride,
+		Node: node, Id: cmp.Or(b.ID, name), Service: name, Tags: b.Tags, Address: b.Address, Meta: b.Meta,
+		EnableTagOverride: b.EnableTagOverride,
 	}
 	switch {
 	case name == "":
 		return nil, errors.New("must provide the name of the service")
 	case b.Kind != "":
-		return nil, fmt.Errorf("service %q is of kind %q: only plain services are registered here; gateways register themselves", name, b.Kind)
+		return nil, fmt.Errorf("service %q is of kind %q: only plain services are registered here; "+
+			"gateways register themselves", name, b.Kind)
 	case !isEmpty(b.Proxy), !isEmpty(b.Connect):
 		return nil, fmt.Errorf("service %q has Proxy or Connect: wanfed has no service mesh; leave them out", name)
 	case b.SocketPath != "", !isEmpty(b.Ports):
@@ -165,11 +149,13 @@ func (b *serviceBody) record(node string) (*pb.Service, error) {
 
 func (b checkBody) record(node string) (*pb.Check, error) {
 	c := &pb.Check{
-		Node: node, CheckId: cmp.Or(b.CheckID, b.Name), Name: cmp.Or(b.Name, b.CheckID), Status: cmp.Or(b.Status, catalog.StatusCritical),
-		Notes: b.Notes, Output: b.Output, ServiceId: b.ServiceID, Type: b.Type, Interval: b.Interval, Timeout: b.Timeout,
+		Node: node, CheckId: cmp.Or(b.CheckID, b.Name), Name: cmp.Or(b.Name, b.CheckID),
+		Status: cmp.Or(b.Status, catalog.StatusCritical), Notes: b.Notes, Output: b.Output, ServiceId: b.ServiceID,
+		Type: b.Type, Interval: b.Interval, Timeout: b.Timeout,
 	}
 	if c.Type == catalog.TypeTTL {
-		return nil, fmt.Errorf("check %q is of type ttl: register it at /v1/agent/service/register or /v1/agent/check/register", c.CheckId)
+		return nil, fmt.Errorf("check %q is of type ttl: register it at /v1/agent/service/register "+
+			"or /v1/agent/check/register", c.CheckId)
 	}
 	if !isEmpty(b.Definition) {
 		if b.Definition[0] != '{' {
@@ -183,46 +169,59 @@ func (b checkBody) record(node string) (*pb.Check, error) {
 // deregistration is the body of /v1/catalog/deregister.
 type deregistration struct{ Node, Datacenter, ServiceID, CheckID string }
 
-func (h *handler) catalogDeregister(r *http.Request, q query) (answer, error) {
+func (h *handler) catalogDeregister(r *http.Request, q query) (response, error) {
 	var body deregistration
-	if err := decodeBody(q.body, &body); err != nil {
-		return answer{}, err
+	if err := decodeBody(q.body, &body, "object"); err != nil {
+		return response{}, err
 	}
 	if body.Datacenter != "" && body.Datacenter != h.dc {
-		return answer{}, elsewhere(body.Datacenter)
+		return response{}, otherDatacenter(body.Datacenter)
 	}
 	if body.Node == "" {
-		return answer{}, badRequest{errors.New("must provide node")}
+		return response{}, badRequest{errors.New("must provide node")}
 	}
-	err := held(r.Context(), func(ctx context.Context) error {
+	err := untilLeader(r.Context(), func(ctx context.Context) error {
 		return h.writer.Deregister(ctx, body.Node, body.ServiceID, body.CheckID)
 	})
-	return answer{body: true}, err
+	return response{body: true}, err
 }
 
-// agentCheckBody is a check in the bodies of the agent's endpoints.
+// agentCheckBody is a check in the body of a request to the agent.
 type agentCheckBody struct {
 	ID, CheckID, Name, Notes, Status, ServiceID, TTL, Timeout string
 	DeregisterCriticalServiceAfter                            string
 
-	// Checks that Consul runs, and nobody here.
-	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID, AliasNode, AliasService, OSService, Interval string
-	Args, ScriptArgs                                                                              []string
+	// Of checks that Consul runs itself. wanfed runs none.
+	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID string
+	AliasNode, AliasService, OSService, Interval    string
+	Args, ScriptArgs                                []string
 }
 
-// record makes the check with that id, if the body names none.
+// record returns the check. Its id is id if the body has none. service may be
+// nil.
 func (b agentCheckBody) record(node string, service *pb.Service, id string) (*pb.Check, error) {
-	c := &pb.Check{Node: node, CheckId: cmp.Or(b.CheckID, b.ID, id), Notes: b.Notes, Status: cmp.Or(b.Status, catalog.StatusCritical), Type: catalog.TypeTTL}
+	c := &pb.Check{
+		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, id), Notes: b.Notes,
+		Status: cmp.Or(b.Status, catalog.StatusCritical), Type: catalog.TypeTTL,
+	}
 	c.Name = cmp.Or(b.Name, c.CheckId)
 	if service != nil {
 		c.ServiceId, c.Name = service.Id, cmp.Or(b.Name, fmt.Sprintf("Service '%s' check", service.Service))
 	}
 	for kind, given := range map[string]bool{
-		"http": b.HTTP != "", "tcp": b.TCP != "", "udp": b.UDP != "", "grpc": b.GRPC != "", "h2ping": b.H2PING != "", "docker": b.DockerContainerID != "",
-		"alias": b.AliasNode != "" || b.AliasService != "", "os_service": b.OSService != "", "script": len(b.Args)+len(b.ScriptArgs) > 0,
+		"http":       b.HTTP != "",
+		"tcp":        b.TCP != "",
+		"udp":        b.UDP != "",
+		"grpc":       b.GRPC != "",
+		"h2ping":     b.H2PING != "",
+		"docker":     b.DockerContainerID != "",
+		"alias":      b.AliasNode != "" || b.AliasService != "",
+		"os_service": b.OSService != "",
+		"script":     len(b.Args)+len(b.ScriptArgs) > 0,
 	} {
 		if given {
-			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and report its status to /v1/agent/check/update/", c.CheckId, kind)
+			return nil, fmt.Errorf("check %q is of kind %s: wanfed runs no checks; give it a TTL, and report its status "+
+				"to /v1/agent/check/update/", c.CheckId, kind)
 		}
 	}
 	ttl, err := positive("TTL", b.TTL)

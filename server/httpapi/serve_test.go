@@ -54,7 +54,7 @@ func TestServeRefuses(t *testing.T) {
 }
 
 func TestServeBoundsTheAnswer(t *testing.T) {
-	sizes := map[int]int32{maxBody: 200, maxBody + 1: 500}
+	sizes := map[int]int32{maxForwarded: 200, maxForwarded + 1: 500}
 	for size, want := range sizes {
 		resp, err := Serve(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			chunk := make([]byte, size/2)

@@ -3,10 +3,8 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -28,71 +26,70 @@ type txnOp struct {
 	Node, Service, Check, Session, Intention json.RawMessage
 }
 
-// txnAnswer is the answer's body. Results is null where there are Errors, and Errors where there are none.
-type txnAnswer struct {
+// txnResponse is the body of the response. Either Results or Errors is null.
+type txnResponse struct {
 	Results []txnResult
 	Errors  []txnError
 }
 
 type (
-	txnResult struct{ KV json.RawMessage }
+	txnResult struct{ KV kvEntry }
 	txnError  struct {
 		OpIndex int
 		What    string
 	}
 )
 
-func (h *handler) txn(r *http.Request, q query) (answer, error) {
+func (h *handler) txn(r *http.Request, q query) (response, error) {
 	ops, err := decodeTxn(q)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	c, err := q.consistency()
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	var entries []kv.Entry
 	var failed []kv.Failure
-	err = held(r.Context(), func(ctx context.Context) (err error) {
+	err = untilLeader(r.Context(), func(ctx context.Context) (err error) {
 		entries, failed, err = h.kv.Txn(ctx, c, ops)
 		return err
 	})
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	if failed != nil {
-		a := txnAnswer{}
+		out := txnResponse{}
 		for _, f := range failed {
-			a.Errors = append(a.Errors, txnError{f.Op, f.Reason})
+			out.Errors = append(out.Errors, txnError{f.Op, f.Reason})
 		}
-		return answer{status: http.StatusConflict, body: a}, nil
+		return response{status: http.StatusConflict, body: out}, nil
 	}
-	a := txnAnswer{Results: make([]txnResult, len(entries))}
+	out := txnResponse{Results: make([]txnResult, len(entries))}
 	for i := range entries {
-		a.Results[i].KV = appendEntry(nil, &entries[i])
+		out.Results[i].KV = kvEntryOf(&entries[i])
 	}
-	return answer{body: a}, nil
+	return response{body: out}, nil
 }
 
 func decodeTxn(q query) ([]kv.Op, error) {
-	if err := q.unknown("ns", "partition"); err != nil {
+	if err := q.reject("ns", "partition"); err != nil {
 		return nil, err
 	}
 	var body []txnOp
-	dec := json.NewDecoder(bytes.NewReader(q.body))
-	if err := dec.Decode(&body); err != nil {
-		return nil, badRequest{fmt.Errorf("request decode failed: %w", err)}
-	}
-	if dec.More() {
-		return nil, badRequest{errors.New("request decode failed: there is something after the list")}
+	if err := decodeBody(q.body, &body, "list"); err != nil {
+		return nil, err
 	}
 	if n := len(body); n > maxTxn {
-		return nil, statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the transaction has %d operations: must be at most %d", n, maxTxn)}
+		return nil, statusError{http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("the transaction has %d operations: must be at most %d", n, maxTxn)}
 	}
 	ops := make([]kv.Op, len(body))
 	for i, b := range body {
-		if b.KV == nil || !isEmpty(b.Node) || !isEmpty(b.Service) || !isEmpty(b.Check) || !isEmpty(b.Session) || !isEmpty(b.Intention) {
-			return nil, badRequest{fmt.Errorf("operation %d: must be one of KV, and nothing else: the catalog is written by /v1/catalog/register", i)}
+		if b.KV == nil || !isEmpty(b.Node) || !isEmpty(b.Service) || !isEmpty(b.Check) ||
+			!isEmpty(b.Session) || !isEmpty(b.Intention) {
+			return nil, badRequest{fmt.Errorf(
+				"operation %d: must be one of KV, and nothing else: the catalog is written by /v1/catalog/register", i)}
 		}
 		switch o := b.KV; {
 		case o.Session != "" || o.Verb == "lock" || o.Verb == "unlock" || o.Verb == "check-session":
@@ -100,7 +97,7 @@ func decodeTxn(q query) ([]kv.Op, error) {
 		case o.Namespace != "" || o.Partition != "":
 			return nil, badRequest{fmt.Errorf("operation %d: Namespace and Partition are not supported: leave them out", i)}
 		case len(o.Value) > kv.MaxValue:
-			return nil, tooLarge(len(o.Value))
+			return nil, errValueTooLarge(len(o.Value))
 		}
 		ops[i] = kv.Op{Verb: b.KV.Verb, Key: b.KV.Key, Value: b.KV.Value, Flags: b.KV.Flags, Index: b.KV.Index}
 	}

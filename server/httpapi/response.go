@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+const typeJSON = "application/json"
+
+// Header values that are never changed: one copy for all responses.
+var (
+	headerJSON    = []string{typeJSON}
+	headerText    = []string{"text/plain; charset=utf-8"}
+	headerNosniff = []string{"nosniff"}
+)
+
+const (
+	// largeResponse is the size in bytes above which a response does not fit into
+	// the buffers of its connection: it stays in memory until its client reads.
+	largeResponse = 64 << 10
+	// maxLarge bounds the large responses that are being sent to one peer. All
+	// clients without a certificate are one peer.
+	maxLarge = 256
+)
+
+// response is the result of an endpoint.
+type response struct {
+	body   any    // encoded, or a value to encode as JSON; nil: 404 without a body
+	index  uint64 // 0: the endpoint does not block
+	status int    // 0: 200
+}
+
+// encoded, as the body of a response, is sent as it is: JSON, or, without a
+// content type, bytes that clients wrote and that no browser may show as a page.
+type encoded struct {
+	contentType string
+	body        []byte
+}
+
+// badRequest is an error that the client caused: 400.
+type badRequest struct{ error }
+
+// statusError is an error with the status and the text of its response.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e statusError) Error() string { return e.text }
+
+var errTooManyLarge = statusError{http.StatusServiceUnavailable,
+	"too many large answers are on their way to you and are not read: read them first, or ask for less"}
+
+// sendLarge counts a response of size bytes until done is called, or fails.
+func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err error) {
+	if size <= largeResponse || isForwarded(ctx) { // the gRPC edge bounds forwarded ones
+		return func() {}, nil
+	}
+	p, _ := tlsutil.PeerFromContext(ctx)
+	slot := h.large.TryAcquire(p)
+	if slot == nil {
+		return nil, errTooManyLarge
+	}
+	return slot.Release, nil
+}
+
+func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, pretty bool) {
+	_, lastContact, known := h.cluster.Leader()
+	header := w.Header()
+	putMeta(header, &pb.Brief{Index: resp.index, KnownLeader: known, LastContact: uint64(lastContact.Milliseconds())})
+	if resp.body == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	e, ok := resp.body.(encoded)
+	if !ok {
+		body, err := json.Marshal(resp.body)
+		if err != nil {
+			writeError(w, http.StatusInternalServerError, err.Error())
+			return
+		}
+		e = encoded{typeJSON, body}
+	}
+	if pretty && e.contentType == typeJSON {
+		e.body = indent(e.body)
+	}
+	done, err := h.sendLarge(r.Context(), len(e.body))
+	if err != nil {
+		writeFailure(w, r, err)
+		return
+	}
+	defer done()
+	setType(header, e.contentType)
+	if e.contentType == "" {
+		header.Set("Content-Security-Policy", "sandbox")
+	}
+	if resp.status != 0 {
+		w.WriteHeader(resp.status)
+	}
+	_, _ = w.Write(e.body) // an error means that the client has disconnected
+}
+
+// setType sets the content type of a response: typeJSON, or else plain text.
+func setType(h http.Header, contentType string) {
+	h["Content-Type"] = headerText
+	if contentType == typeJSON {
+		h["Content-Type"] = headerJSON
+	}
+	h["X-Content-Type-Options"] = headerNosniff
+}
+
+func indent(body []byte) []byte {
+	out := bytes.Buffer{}
+	if json.Indent(&out, body, "", "    ") != nil {
+		return body
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
+}
+
+// writeError responds with one line of text without a newline: clients of Consul
+// compare some of the texts.
+func writeError(w http.ResponseWriter, status int, text string) {
+	setType(w.Header(), "")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
+}
+
+// writeFailure responds to a request that failed with err.
+func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
+	err = resource.FromStatus(err)
+	known, hasStatus := errors.AsType[statusError](err)
+	bad := badRequest{}
+	switch {
+	case hasStatus:
+		writeError(w, known.status, known.text)
+	case errors.As(err, &bad), errors.Is(err, resource.ErrInvalid):
+		writeError(w, http.StatusBadRequest, err.Error())
+	case r.Context().Err() != nil: // the server stops, or the client has disconnected
+		writeError(w, http.StatusServiceUnavailable,
+			"the request was ended: this server is stopping; ask again, or another server")
+	case errors.Is(err, resource.ErrDenied):
+		writeError(w, http.StatusForbidden, err.Error())
+	case errors.Is(err, resource.ErrNotFound):
+		writeError(w, http.StatusNotFound, err.Error())
+	case errors.Is(err, resource.ErrConflict), errors.Is(err, resource.ErrUIDMismatch),
+		errors.Is(err, resource.ErrTerminating), errors.Is(err, resource.ErrGroupVersion):
+		writeError(w, http.StatusConflict, err.Error())
+	default:
+		writeError(w, http.StatusInternalServerError, err.Error())
+	}
+}
+
+// orEmpty returns list, or an empty list for nil, so that JSON has [] and not
+// null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
