@@ -29,6 +29,7 @@ var layers = [][]string{
 	{"gateway"},
 	{"catalog", "document", "kv"},
 	{"resource/raftstore"},
+	{"resource/raftstore/raftlog"},
 	{"resource/memory"},
 	{"gossip"},
 	{"resource/resourcehttp"},

@@ -9,7 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -17,45 +21,47 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/atomicfile"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A snapshot file is HeaderSize bytes of header and then the data, which package memory defines, to the end of the file. The
-// header is text:
+// A snapshot file is a header of HeaderSize bytes, and then the data, in the format
+// of package memory, to the end of the file. The header is text:
 //
 //	wanfed snapshot file 1
 //	{"datacenter":"dc1", ...}     the Manifest, as JSON in one line
 //	9f86d081884c7d65...           SHA-256 of both lines with their ends, in hex
 //	                              spaces up to HeaderSize, the last byte a newline
 //
-// What is above that version another program must read.
+// The number in the first line is the version of the format. A program rejects a
+// later version than its own.
 const (
 	archiveMagic  = "wanfed snapshot file "
 	archiveFormat = 1
-	// HeaderSize is how long the header of a snapshot file is, in bytes.
+	// HeaderSize is the length of the header of a snapshot file, in bytes.
 	HeaderSize = 1024
 	// MaxArchiveSize bounds the data of a snapshot file, in bytes.
 	MaxArchiveSize = 16 << 30
 )
 
-// Manifest says what a snapshot file is.
+// Manifest describes a snapshot file.
 type Manifest struct {
-	// Version of wanfed of the server that wrote it, Datacenter and Node are that server's.
+	// Version, Datacenter and Node are those of the server that wrote the file.
 	Version    string    `json:"version"`
 	Datacenter string    `json:"datacenter"`
 	Node       string    `json:"node"`
 	CreatedAt  time.Time `json:"created_at"`
-	// Index is the store index of the last change that is in it, Term the leader's.
+	// Index is the store index of the last change in it. Term is the leader's.
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
-	// Size is that of the data in bytes, SHA256 its sum in hex.
+	// Size is the length of the data in bytes, SHA256 its checksum in hex.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// ManifestFromProto reads the message of a manifest; what is missing in it is zero.
+// ManifestFromProto converts the message of a manifest. A missing field is zero.
 func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	return Manifest{
 		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
@@ -63,7 +69,7 @@ func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	}
 }
 
-// Message is m as a message.
+// Proto returns m as a message.
 func (m Manifest) Proto() *pb.SnapshotManifest {
 	return &pb.SnapshotManifest{
 		Version: m.Version, Datacenter: m.Datacenter, Node: m.Node, CreatedAt: timestamppb.New(m.CreatedAt),
@@ -92,27 +98,31 @@ func (m Manifest) Header() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// check returns an ErrInvalid for a Manifest that no server makes.
+// check returns a resource.ErrInvalid for a Manifest that no server writes.
 func (m Manifest) check() error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w manifest: %s", resource.ErrInvalid, fmt.Sprintf(format, args...))
+	}
 	sum, err := hex.DecodeString(m.SHA256)
 	switch {
 	case tlsutil.CheckLabel(m.Datacenter) != nil:
-		return fmt.Errorf("%w manifest: datacenter %q is no name of one", resource.ErrInvalid, m.Datacenter)
+		return invalid("datacenter %q is not a datacenter name", m.Datacenter)
 	case tlsutil.CheckLabel(m.Node) != nil:
-		return fmt.Errorf("%w manifest: node %q is no name of one", resource.ErrInvalid, m.Node)
+		return invalid("node %q is not a node name", m.Node)
 	case len(m.Version) > 128:
-		return fmt.Errorf("%w manifest: version is longer than 128 bytes", resource.ErrInvalid)
+		return invalid("version is longer than 128 bytes")
 	case m.Size < 1 || m.Size > MaxArchiveSize:
-		return fmt.Errorf("%w manifest: size %d is not within 1 and %d bytes", resource.ErrInvalid, m.Size, int64(MaxArchiveSize))
+		return invalid("size %d is not within 1 and %d bytes", m.Size, int64(MaxArchiveSize))
 	case m.Index == 0:
-		return fmt.Errorf("%w manifest: index is 0", resource.ErrInvalid)
+		return invalid("index is 0")
 	case err != nil || len(sum) != sha256.Size:
-		return fmt.Errorf("%w manifest: sha256 is not %d bytes in hex", resource.ErrInvalid, sha256.Size)
+		return invalid("sha256 is not %d bytes in hex", sha256.Size)
 	}
 	return nil
 }
 
-// CheckDatacenter returns an ErrInvalid unless the snapshot is of that datacenter.
+// CheckDatacenter returns a resource.ErrInvalid unless the snapshot is of that
+// datacenter.
 func (m Manifest) CheckDatacenter(dc string) error {
 	if m.Datacenter != dc {
 		return fmt.Errorf("%w snapshot: it is of datacenter %s, not of %s", resource.ErrInvalid, m.Datacenter, dc)
@@ -120,35 +130,40 @@ func (m Manifest) CheckDatacenter(dc string) error {
 	return nil
 }
 
-// ParseHeader reads the header of a snapshot file. Its errors are ErrInvalid and say what is wrong.
+// ParseHeader reads the header of a snapshot file. Every error is a
+// resource.ErrInvalid that names the fault.
 func ParseHeader(b []byte) (Manifest, error) {
 	var m Manifest
+	invalid := func(format string, args ...any) (Manifest, error) {
+		return Manifest{}, fmt.Errorf("%w snapshot file: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
+	}
 	rest, ok := bytes.CutPrefix(b, []byte(archiveMagic))
 	if !ok {
-		return m, fmt.Errorf("%w snapshot file: it does not begin with %q", resource.ErrInvalid, strings.TrimSpace(archiveMagic))
+		return invalid("it does not begin with %q", strings.TrimSpace(archiveMagic))
 	}
 	format, rest, ok := bytes.Cut(rest, []byte("\n"))
 	switch n, err := strconv.ParseUint(string(format), 10, 31); {
 	case !ok || err != nil:
-		return m, fmt.Errorf("%w snapshot file: its first line is damaged", resource.ErrInvalid)
+		return invalid("its first line is damaged")
 	case n > archiveFormat:
-		return m, fmt.Errorf("%w snapshot file: its format is %d, and this version of wanfed knows %d: use a newer one", resource.ErrInvalid, n, archiveFormat)
+		return invalid("its format is %d, and this version of wanfed knows %d: use a newer one", n, archiveFormat)
 	case len(b) < HeaderSize:
-		return m, fmt.Errorf("%w snapshot file: it is cut off within its header, after %d bytes", resource.ErrInvalid, len(b))
+		return invalid("it is cut off within its header, after %d bytes", len(b))
 	}
 	text, rest, _ := bytes.Cut(rest, []byte("\n"))
-	said, rest, ok := bytes.Cut(rest, []byte("\n"))
+	written, rest, ok := bytes.Cut(rest, []byte("\n"))
 	if !ok {
-		return m, fmt.Errorf("%w snapshot file: its header is damaged", resource.ErrInvalid)
+		return invalid("its header is damaged")
 	}
 	sum := sha256.Sum256(b[:len(archiveMagic)+len(format)+1+len(text)+1])
-	if string(said) != hex.EncodeToString(sum[:]) || string(rest) != strings.Repeat(" ", len(rest)-1)+"\n" {
-		return m, fmt.Errorf("%w snapshot file: its header is damaged: the checksum is another", resource.ErrInvalid)
+	padding := strings.Repeat(" ", len(rest)-1) + "\n"
+	if string(written) != hex.EncodeToString(sum[:]) || string(rest) != padding {
+		return invalid("its header is damaged: the checksum is another")
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&m); err != nil {
-		return Manifest{}, fmt.Errorf("%w snapshot file: its manifest: %w", resource.ErrInvalid, err)
+		return invalid("its manifest: %w", err)
 	}
 	if err := m.check(); err != nil {
 		return Manifest{}, err
@@ -156,8 +171,9 @@ func ParseHeader(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// ReadArchive reads a snapshot file to its end and checks all of it. It keeps one resource at a time. Its errors are
-// ErrInvalid, unless reading failed.
+// ReadArchive reads a snapshot file to its end and checks all of it. It keeps one
+// resource in memory at a time. An error is a resource.ErrInvalid, unless reading
+// failed.
 func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	header := make([]byte, HeaderSize)
 	n, err := io.ReadFull(r, header)
@@ -172,9 +188,12 @@ func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	return m, totals, err
 }
 
-// checkData reads the data that a manifest describes, which is all that r has.
+// checkData reads the data that a manifest describes, and checks that r ends there.
 func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
-	in := &summing{r: io.LimitReader(r, m.Size), sum: sha256.New()}
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w snapshot: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
+	}
+	in := &summer{r: io.LimitReader(r, m.Size), sum: sha256.New()}
 	totals, bad := memory.ScanSnapshot(in)
 	if _, err := io.Copy(io.Discard, in); err != nil || in.err != nil {
 		return totals, errors.Join(err, in.err)
@@ -183,15 +202,113 @@ func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	extra, _ := io.ReadFull(r, more[:])
 	switch sum := hex.EncodeToString(in.sum.Sum(nil)); {
 	case in.n < m.Size:
-		return totals, fmt.Errorf("%w snapshot: it is cut off, with %d of %d bytes of data", resource.ErrInvalid, in.n, m.Size)
+		return totals, invalid("it is cut off, with %d of %d bytes of data", in.n, m.Size)
 	case extra > 0:
-		return totals, fmt.Errorf("%w snapshot: something follows its %d bytes of data", resource.ErrInvalid, m.Size)
+		return totals, invalid("something follows its %d bytes of data", m.Size)
 	case sum != m.SHA256:
-		return totals, fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as its manifest says", resource.ErrInvalid, sum, m.SHA256)
+		return totals, checksumError(sum, m)
 	case bad != nil:
-		return totals, fmt.Errorf("%w snapshot: %w", resource.ErrInvalid, bad)
+		return totals, invalid("%w", bad)
 	case totals.Index != m.Index:
-		return totals, fmt.Errorf("%w snapshot: its data's index is %d, not %d as its manifest says", resource.ErrInvalid, totals.Index, m.Index)
+		return totals, invalid("its data's index is %d, not %d as its manifest says", totals.Index, m.Index)
 	}
 	return totals, nil
+}
+
+func checksumError(sum string, m Manifest) error {
+	return fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as its manifest says",
+		resource.ErrInvalid, sum, m.SHA256)
+}
+
+// summer counts and checksums what is read or written through it.
+type summer struct {
+	r   io.Reader
+	w   io.Writer
+	sum hash.Hash
+	n   int64
+	err error // the first error of Read, if it was not io.EOF
+}
+
+func (s *summer) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	s.n += int64(n)
+	s.sum.Write(p[:n])
+	if err != nil && !errors.Is(err, io.EOF) && s.err == nil {
+		s.err = err
+	}
+	return n, err
+}
+
+func (s *summer) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.n += int64(n)
+	s.sum.Write(p[:n])
+	return n, err
+}
+
+// ArchiveFile is a snapshot file that is being written. Its data go to a temporary
+// file in the same directory. Commit gives that file its name, so that a file of
+// that name is always complete. An existing file is never replaced.
+type ArchiveFile struct {
+	path string
+	tmp  *os.File
+	out  summer
+}
+
+// CreateArchive begins a snapshot file with mode 0600. The caller commits or aborts
+// it.
+func CreateArchive(path string) (*ArchiveFile, error) {
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("%s exists: choose another name, or move it away", path)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp") // 0600
+	if err != nil {
+		return nil, fmt.Errorf("write snapshot file: %w", err)
+	}
+	a := &ArchiveFile{path: path, tmp: tmp, out: summer{w: tmp, sum: sha256.New()}}
+	if _, err := tmp.Seek(HeaderSize, io.SeekStart); err != nil {
+		return nil, errors.Join(err, a.Abort())
+	}
+	return a, nil
+}
+
+// Write appends data.
+func (a *ArchiveFile) Write(p []byte) (int, error) { return a.out.Write(p) }
+
+// Commit completes the file, durably, if its data are what the manifest describes.
+func (a *ArchiveFile) Commit(m Manifest) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("write snapshot file %s: %w", a.path, err), a.Abort())
+		}
+	}()
+	if sum := hex.EncodeToString(a.out.sum.Sum(nil)); a.out.n != m.Size || sum != m.SHA256 {
+		return fmt.Errorf("%d bytes of data with SHA-256 %s were received, not %d with %s: they were damaged on the way",
+			a.out.n, sum, m.Size, m.SHA256)
+	}
+	header, err := m.Header()
+	if err != nil {
+		return err
+	}
+	if _, err := a.tmp.WriteAt(header, 0); err != nil {
+		return err
+	}
+	if err := a.tmp.Sync(); err != nil {
+		return err
+	}
+	if err := os.Link(a.tmp.Name(), a.path); err != nil { // unlike a rename, it replaces nothing
+		return err
+	}
+	return errors.Join(a.Abort(), atomicfile.SyncDir(filepath.Dir(a.path)))
+}
+
+// Abort removes the temporary file. It is idempotent, and does nothing after Commit.
+func (a *ArchiveFile) Abort() error {
+	if err := a.tmp.Close(); errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	if err := os.Remove(a.tmp.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -3,6 +3,7 @@
 package raftstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,50 +16,60 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Config says where a store lives and how it reaches the others.
+// Config configures a Store.
 type Config struct {
-	// Node is this server: its id and its address in Raft. A DNS label; required.
+	// Node is the name of this server, its id and its address in Raft. It is a DNS
+	// label. Required.
 	Node string
-	// Dir holds log, snapshots and the node's name. Made with mode 0700 if absent. Required; for one process at a time.
+	// Dir is the directory of log, snapshots and node name. Open creates it with
+	// mode 0700. One process at a time may use it. Required.
 	Dir string
-	// Stream accepts and dials the connections of Raft. Dial is given a node name as address; it is called with a timeout
-	// of at most 2 s and must end when Close is called. Required. The store closes it, also if Open fails.
+	// Stream accepts and dials the connections of Raft. Dial is called with a node
+	// name as address and a timeout of at most 2 s. It must end when Close is
+	// called. The store closes Stream, also if Open fails. Required.
 	Stream raft.StreamLayer
-	// Understood tells the version of ops that all servers of the group understand, as far as that is known, and which one understands
-	// no more. Default: resource.OpsVersion.
+	// OpsVersion returns the version of ops that all servers of the group support,
+	// as far as that is known, and a node that supports no later one. Default:
+	// resource.OpsVersion.
 	OpsVersion func() (version int, node string)
-	// Logger. Default: slog.Default().
+	// Logger receives messages. Default: slog.Default().
 	Logger *slog.Logger
 
-	// Heartbeat is how long a follower waits for its leader, up to twice that, before it calls an election; a leader that does not
-	// reach a majority for three quarters of it steps down. The same on all servers. Default 1 s, at least 20 ms.
+	// Heartbeat is the time without a message from the leader, up to twice that,
+	// after which a follower calls an election. A leader that does not reach a
+	// majority for three quarters of it steps down. It must be the same on all
+	// servers. Default 1 s, at least 20 ms.
 	Heartbeat time.Duration
-	// SnapshotInterval is how often to look whether SnapshotThreshold entries have come since the last snapshot, and so
-	// a new one is due. Defaults: 30 s and 8192 entries.
-	SnapshotInterval  time.Duration
+	// SnapshotInterval is the time between two checks whether a snapshot is due.
+	// Default 30 s, at least 20 ms.
+	SnapshotInterval time.Duration
+	// SnapshotThreshold is the number of entries since the last snapshot after
+	// which the next one is due. Default 8192.
 	SnapshotThreshold uint64
-	// TrailingLogs is how many entries stay behind a snapshot, so that a server that was away for a short time needs no
-	// snapshot. Default 10240.
+	// TrailingLogs is the number of entries that stay in the log after a snapshot.
+	// A server that was away for fewer entries needs no snapshot. Default 10240.
 	TrailingLogs uint64
-	// SegmentSize is the size in bytes of one file of the log, allocated ahead. Default 64 MiB.
+	// SegmentSize is the size in bytes of one file of the log, which is allocated
+	// when it is created. Default 64 MiB, from 4096 bytes to 1 GiB.
 	SegmentSize int
 }
 
-// Fixed values.
 const (
 	minHeartbeat = 20 * time.Millisecond
-	// commitTimeout is how late at most (twice that) a follower of an idle leader learns what was committed.
+	// commitTimeout is the longest time, up to twice that, after which a follower
+	// of an idle leader learns what was committed.
 	commitTimeout = 25 * time.Millisecond
 	// rpcTimeout bounds one Raft call between servers, dialTimeout a dial for it.
 	rpcTimeout  = 10 * time.Second
 	dialTimeout = 2 * time.Second
-	// rpcsInFlight of 1 turns pipelining off. With it (raft 1.8.0) a leader whose follower refuses an entry can block for ever
-	// on handing over the next, while the one who would take it has gone: that follower gets nothing more, and Shutdown
-	// never returns. Entries that wait go together in the next call, so that little is lost.
+	// rpcsInFlight of 1 turns pipelining off. With pipelining (raft 1.8.0), a
+	// leader whose follower rejects an entry can deadlock on the next one:
+	// the goroutine that would take it has ended. That follower gets nothing more,
+	// and Shutdown never returns. Entries that wait share the next call, so that
+	// little is lost.
 	rpcsInFlight = 1
-	// drainTimeout bounds how long Close waits for commits under way.
-	drainTimeout = time.Second
-	// maxBatch is how many entries go together: to disk with one fsync, to a follower in one call, to the state machine.
+	// maxBatch bounds the entries that are processed together: written to disk with
+	// one fsync, sent to a follower in one call, applied to the state machine.
 	maxBatch = 256
 	// maxEntry bounds a log entry, in bytes.
 	maxEntry        = 32 << 20
@@ -73,19 +84,12 @@ func (c Config) withDefaults() Config {
 	if c.OpsVersion == nil {
 		c.OpsVersion = func() (int, string) { return resource.OpsVersion, "" }
 	}
-	setDefault(&c.Heartbeat, time.Second)
-	setDefault(&c.SnapshotInterval, 30*time.Second)
-	setDefault(&c.SnapshotThreshold, 8192)
-	setDefault(&c.TrailingLogs, 10240)
-	setDefault(&c.SegmentSize, 64<<20)
+	c.Heartbeat = cmp.Or(c.Heartbeat, time.Second)
+	c.SnapshotInterval = cmp.Or(c.SnapshotInterval, 30*time.Second)
+	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, 8192)
+	c.TrailingLogs = cmp.Or(c.TrailingLogs, 10240)
+	c.SegmentSize = cmp.Or(c.SegmentSize, 64<<20)
 	return c
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // validate returns all faults of a Config that has its defaults.
@@ -115,20 +119,22 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// raftConfig is c in the library's words.
+// raftConfig returns the configuration of the Raft library.
 func (c *Config) raftConfig() *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = raft.ServerID(c.Node)
 	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
-	rc.ElectionTimeout = c.Heartbeat + nudge
-	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4 // it knows that it leads no more before another does; a stall costs no election
+	rc.ElectionTimeout = c.Heartbeat + electionNudge
+	// A leader steps down before another one is elected. A shorter stall costs no
+	// election.
+	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.SnapshotThreshold = c.SnapshotThreshold
 	rc.TrailingLogs = c.TrailingLogs
-	rc.ShutdownOnRemove = false // a removed server still answers eventual reads, until it is closed
+	rc.ShutdownOnRemove = false // a removed server answers eventual reads until it is closed
 	rc.NoLegacyTelemetry = true
 	return rc
 }

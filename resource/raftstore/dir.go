@@ -12,19 +12,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/wanfed/wanfed/internal/atomicfile"
+	"github.com/wanfed/wanfed/resource/raftstore/raftlog"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// What stands in a store's directory.
+// Files of a store's directory.
 const (
-	lockFile    = "lock"      // held with flock by the process that uses the directory
+	lockFile    = "lock"      // locked with flock by the process that uses the directory
 	nodeFile    = "node"      // the node's name and a newline; written before anything else
-	logDir      = "wal"       // raft-wal's
-	snapshotDir = "snapshots" // the Raft library's
+	logDir      = "wal"       // of package raftlog
+	snapshotDir = "snapshots" // of the Raft library
 )
 
-// lockDir makes the directory if it is absent, claims it for this process, and makes sure that it is node's. Closing the file
-// gives it up.
+// Remedies that error messages end with.
+const (
+	removeDirRemedy = "remove the data dir, so that the server joins again"
+	rejoinRemedy    = "restore the data dir from a backup, or " + removeDirRemedy
+)
+
+// lockDir creates the directory if it does not exist, locks it for this process,
+// and checks that it belongs to node. Closing the file unlocks it.
 func lockDir(dir, node string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data dir: %w", err)
@@ -40,15 +48,17 @@ func lockDir(dir, node string) (_ *os.File, err error) {
 	}()
 	switch err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, fmt.Errorf("data dir %s is in use by another process; stop that one, or give another --data-dir", dir)
+		return nil, fmt.Errorf("data dir %s is in use by another process; "+
+			"stop that one, or give another --data-dir", dir)
 	case err != nil:
 		return nil, fmt.Errorf("lock data dir %s: %w", dir, err)
 	}
-	return lock, claim(dir, node)
+	return lock, checkNode(dir, node)
 }
 
-// claim compares the name in the directory with node, or writes it into a new directory.
-func claim(dir, node string) error {
+// checkNode compares the name in the directory with node. It writes the name into a
+// new directory.
+func checkNode(dir, node string) error {
 	path := filepath.Join(dir, nodeFile)
 	b, err := os.ReadFile(path)
 	switch {
@@ -56,7 +66,10 @@ func claim(dir, node string) error {
 		if err := checkUnused(dir); err != nil {
 			return err
 		}
-		return writeFile(path, node+"\n")
+		if err := atomicfile.WriteFile(path, []byte(node+"\n"), 0o600); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+		return nil
 	case err != nil:
 		return fmt.Errorf("data dir %s: %w", dir, err)
 	}
@@ -65,71 +78,46 @@ func claim(dir, node string) error {
 		return fmt.Errorf("file %s holds no node name; restore it from a backup, or give another --data-dir", path)
 	}
 	if owner != node {
-		return fmt.Errorf("data dir %s belongs to node %q, not %q; give another --data-dir, or start with --node %s", dir, owner, node, owner)
+		return fmt.Errorf("data dir %s belongs to node %q, not %q; give another --data-dir, or start with --node %s",
+			dir, owner, node, owner)
 	}
 	return nil
 }
 
-// checkUnused refuses a directory that has a log but does not say whose.
+// checkUnused rejects a directory that has a log and does not say of which node.
 func checkUnused(dir string) error {
 	for _, name := range []string{logDir, snapshotDir} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return fmt.Errorf("data dir %s has %s but no file %s that says of which node it is; restore that file, or give another --data-dir", dir, name, nodeFile)
+			return fmt.Errorf("data dir %s has %s and no file %s, which names its node; "+
+				"restore that file, or give another --data-dir", dir, name, nodeFile)
 		}
 	}
 	return nil
 }
 
-// writeFile makes a file appear whole, or not at all, and stay.
-func writeFile(path, content string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = tmp.WriteString(content)
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		os.Remove(tmp.Name())
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+// removeAll removes the files that match pattern, which a process that was killed
+// has left.
+func removeAll(what, pattern string) error {
+	paths, err := filepath.Glob(pattern)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// removeTorn removes what a process that was killed left of snapshots it was writing.
-func removeTorn(dir string) error {
-	torn, err := filepath.Glob(filepath.Join(dir, snapshotDir, "*.tmp"))
-	if err != nil {
-		return err
-	}
-	for _, path := range torn {
+	for _, path := range paths {
 		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("remove torn snapshot: %w", err)
+			return fmt.Errorf("remove %s: %w", what, err)
 		}
 	}
 	return nil
 }
 
-// remedy is what to do about a data dir that cannot be opened.
+// remedy returns what to do about a data dir that cannot be opened.
 func remedy(err error) string {
-	if unusable(err) {
-		return "nothing in it is lost: make room, or make it writable, and start the server again"
+	if notWritable(err) {
+		return "nothing in it is lost: free space, or make it writable, and start the server again"
 	}
-	return "restore it from a backup, or remove it so that the server joins anew"
+	return rejoinRemedy
 }
 
-// unusable says whether err is of a data dir that is as it should be, but cannot be written.
-func unusable(err error) bool { return curable(err) || errors.Is(err, fs.ErrPermission) }
+// notWritable reports whether err is of a data dir that is intact and cannot be
+// written.
+func notWritable(err error) bool { return raftlog.IsTemporary(err) || errors.Is(err, fs.ErrPermission) }

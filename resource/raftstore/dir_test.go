@@ -46,7 +46,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
-	openFails(t, nw.config(t, "a", dir), "of which node it is", "--data-dir")
+	openFails(t, nw.config(t, "a", dir), "no file node, which names its node", "--data-dir")
 	openFails(t, nw.config(t, "a", writeTest(t, filepath.Join(t.TempDir(), "file"), "")), "data dir")
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -15,14 +16,19 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// machine is the state machine as Raft calls it: from one goroutine, one call at a time. Only ahead is called from another one.
+// machine is the state machine that Raft calls, from one goroutine.
 type machine struct {
 	state    *memory.State
-	answers  *answers
 	restored func()      // called when the state is a snapshot's
-	fail     func(error) // the store can go no further
-	err      error       // why; from then on nothing is applied or snapshotted
-	done     ahead       // its mutex guards err too
+	fail     func(error) // stops the store
+
+	mu      sync.Mutex // held while entries are applied: replay has another goroutine
+	err     error      // why the store failed; from then on nothing is applied or saved
+	applied uint64     // the last entry that Raft has applied in this process; 0: none
+
+	// replayed and replayedTerm are index and term of the last entry that replay
+	// applied; 0: none.
+	replayed, replayedTerm uint64
 }
 
 var (
@@ -30,35 +36,36 @@ var (
 	_ raft.BatchingFSM        = (*machine)(nil)
 )
 
-// result is what Apply hands to the Commit that waits for it.
+// result is the response to one entry, for the Commit that waits for it.
 type result struct {
 	resources []*pb.Resource
 	err       error
 }
 
-// Apply does one entry.
+// Apply implements raft.FSM.
 func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch does some entries as if each were alone. Its results depend on state and entries alone; expectations that fail are
-// such results. An entry that cannot be understood is none: another version may understand it, and the two states would
-// differ for ever. Nothing after it is applied.
+// ApplyBatch implements raft.BatchingFSM. The results depend on the state and the
+// entries alone, as if each entry were applied on its own. A failed expectation is
+// a result. An entry that cannot be decoded is not: another version may decode it,
+// and the states of the servers would differ. Nothing after it is applied.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
-	m.done.mu.Lock()
-	defer m.done.mu.Unlock()
-	skipped := m.skip(logs)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	skipped := m.skipReplayed(logs)
 	results := make([]any, len(logs))
 	for i := range skipped {
-		results[i] = result{err: m.err} // nobody waits for it
+		results[i] = result{err: m.err} // no Commit waits for it
 	}
 	m.applyNew(logs[skipped:], results[skipped:])
 	return results
 }
 
-// applyNew is ApplyBatch for entries that the state does not have yet.
+// applyNew applies entries that the state does not have yet.
 func (m *machine) applyNew(logs []*raft.Log, results []any) {
 	entries := make([]*memory.Entry, 0, len(logs))
-	of := make([]*memory.Entry, len(logs))
-	var broken error // of the entry at len(entries)
+	byLog := make([]*memory.Entry, len(logs))
+	var broken error // of the first entry that cannot be decoded
 	for i, log := range logs {
 		if log.Type != raft.LogCommand {
 			continue
@@ -69,17 +76,20 @@ func (m *machine) applyNew(logs []*raft.Log, results []any) {
 			break
 		}
 		entries = append(entries, e)
-		of[i] = e
+		byLog[i] = e
 	}
 	if m.err == nil {
 		m.state.ApplyAll(entries)
 	}
 	for i, log := range logs {
-		if log.Type == raft.LogCommand {
-			results[i] = m.result(log, of[i], broken)
+		switch {
+		case log.Type != raft.LogCommand:
+		case m.err == nil && byLog[i] == nil:
+			results[i] = result{err: m.failWith(broken)}
+		default:
+			results[i] = m.result(byLog[i])
 		}
 	}
-	m.answers.applied(logs, results)
 }
 
 func decode(log *raft.Log) (*memory.Entry, error) {
@@ -94,61 +104,63 @@ func decode(log *raft.Log) (*memory.Entry, error) {
 	return &memory.Entry{Index: log.Index, Ops: b.GetOps()}, nil
 }
 
-// result is what became of a log entry. e is nil for the first that is broken, and all after it.
-func (m *machine) result(log *raft.Log, e *memory.Entry, broken error) result {
+// result returns the result of an entry that was applied.
+func (m *machine) result(e *memory.Entry) result {
 	switch {
 	case m.err != nil:
 		return result{err: m.err}
-	case e == nil:
-		return result{err: m.broken(broken)}
 	case e.Err == nil, resource.Rejected(e.Err), errors.Is(e.Err, resource.ErrClosed):
 		return result{e.Resources, e.Err}
 	}
-	return result{err: m.broken(fmt.Errorf("log entry %d cannot be applied: %w; restore the data dir from a backup, or remove it so that the server joins anew", log.Index, e.Err))}
+	return result{err: m.failWith(fmt.Errorf("log entry %d cannot be applied: %w; %s", e.Index, e.Err, rejoinRemedy))}
 }
 
-func (m *machine) broken(err error) error {
+func (m *machine) failWith(err error) error {
 	m.err = err
 	m.fail(err)
 	return err
 }
 
-// StoreConfiguration is there so that Raft counts membership entries as applied, and can snapshot after one.
+// StoreConfiguration implements raft.ConfigurationStore. With it, Raft counts
+// membership entries as applied and can take a snapshot after one.
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
+// Snapshot implements raft.FSM. It returns no snapshot while the state has
+// entries that Raft has not applied: the snapshot would have more than Raft says.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
-	m.done.mu.Lock()
-	defer m.done.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.err != nil {
 		return nil, m.err
 	}
-	if m.behind() {
+	if m.applied < m.replayed {
 		return nil, raft.ErrNothingNewToSnapshot
 	}
 	return fsmSnapshot{m.state.Snapshot()}, nil
 }
 
-// Restore fails the store if it cannot read a snapshot whose checksum was right: to go on with an older one, as Raft would
-// when it starts, is to lose what the log no longer has.
+// Restore implements raft.FSM. A snapshot with a correct checksum that cannot be
+// read fails the store. At a start, Raft would continue with an older snapshot and
+// lose what the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
-	m.done.mu.Lock()
-	defer m.done.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.err != nil {
 		return m.err
 	}
 	switch err := m.state.Restore(r); {
 	case err == nil:
-		m.done.index, m.done.term = 0, 0
+		m.replayed, m.replayedTerm = 0, 0
 		m.restored()
 		return nil
 	case errors.Is(err, resource.ErrClosed):
-		return nil // the store is being closed: the snapshot, which is on disk, is read when it is opened again
+		return nil // the store is closing; the next process reads the snapshot from disk
 	default:
-		return m.broken(err)
+		return m.failWith(err)
 	}
 }
 
-// snapshot writes itself from a goroutine of Raft's, beside Apply.
+// fsmSnapshot is written by another goroutine of Raft, while entries are applied.
 type fsmSnapshot struct{ *memory.Snapshot }
 
 func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {

@@ -51,7 +51,7 @@ func FuzzApply(f *testing.F) {
 	f.Add([]byte("garbage"))
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		var failed error
-		m := &machine{state: memory.NewState(), answers: new(answers), restored: func() {}, fail: func(err error) { failed = err }}
+		m := &machine{state: memory.NewState(), restored: func() {}, fail: func(err error) { failed = err }}
 		defer m.state.Close()
 		res := m.Apply(&raft.Log{Index: 5, Data: entry}).(result)
 		if res.err != nil && m.state.Index() != 1 {

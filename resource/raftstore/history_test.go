@@ -133,7 +133,7 @@ func TestSnapshotAgain(t *testing.T) {
 			t.Errorf("%s: %+v, %v", what, resp, err)
 		}
 	}
-	if got, err := f.wal.LastIndex(); got < last || err != nil {
+	if got, err := f.log.LastIndex(); got < last || err != nil {
 		t.Errorf("the log ends at %d, %v; it had %d", got, err, last)
 	}
 	put(t, leader, "none", "1")

@@ -158,9 +158,9 @@ func TestComeback(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(15 * time.Second)
-		leader.trans.patience.mu.Lock()
-		defer leader.trans.patience.mu.Unlock()
-		if n := len(leader.trans.patience.waiting); n != 0 {
+		leader.trans.holdback.mu.Lock()
+		defer leader.trans.holdback.mu.Unlock()
+		if n := len(leader.trans.holdback.waiting); n != 0 {
 			t.Errorf("%d servers are waited for", n)
 		}
 	})

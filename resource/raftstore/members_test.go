@@ -109,7 +109,7 @@ func testTransferTo(t *testing.T) {
 	leader := awaitLeader(t, values(all)...)
 	put(t, leader, "x", "1")
 	others := values(all, leader)
-	for node, want := range map[string]string{"d": "d is no voter; the voters are [a b c]", leader.cfg.Node: "leads already"} {
+	for node, want := range map[string]string{"d": "d is not a voter; the voters are [a b c]", leader.cfg.Node: "leads already"} {
 		if err := leader.TransferLeadershipTo(t.Context(), node); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("transfer to %s: %v, want %s", node, err, want)
 		}
@@ -144,7 +144,7 @@ func testTransferTo(t *testing.T) {
 	nw.isolate("a", false)
 	awaitLeader(t, third)
 	nw.isolate(from.cfg.Node, false)
-	if err := <-done; err == nil || !strings.Contains(err.Error(), third.cfg.Node+" was elected meanwhile, not a") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), third.cfg.Node+" was elected, not a") {
 		t.Errorf("leadership went to %s: %v", third.cfg.Node, err)
 	}
 	s := write(t, values(all), "z", "1")

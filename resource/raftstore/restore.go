@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
-	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,103 +22,143 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// ErrRestoring says that a snapshot is being restored already.
+// ErrRestoring is returned by Restore while another snapshot is being restored.
 var ErrRestoring = errors.New("another snapshot is being restored")
 
 const (
 	spoolPattern = "restore-*.tmp" // in the store's directory
-	// indexSlack is room for entries that are appended while a restore prepares.
+	// indexSlack is more than the number of entries that are appended while a
+	// restore is prepared.
 	indexSlack = 1 << 20
-	// copies of the data that a restore has on the disk at one time.
-	copies = 3
+	// restoreCopies is how many copies of the data a restore has on disk at once.
+	restoreCopies = 3
 )
 
-// Restored says what a restore did.
+// Snapshot is the state at one moment. It keeps that state in memory as long as it
+// is referenced.
+type Snapshot struct {
+	// Index is the store index of the last change in it. Term is the leader's.
+	Index, Term uint64
+	state       *memory.Snapshot
+}
+
+// Snapshot returns the present state, with everything that was acknowledged before
+// the call. It blocks for a round trip to a majority. Only the leader can:
+// resource.ErrNotLeader.
+func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
+	if err := s.checkFresh(ctx, resource.Strong); err != nil {
+		return nil, fmt.Errorf("save snapshot: %w", err)
+	}
+	term, state := s.raft.CurrentTerm(), s.state.Snapshot()
+	return &Snapshot{Index: state.Index(), Term: term, state: state}, nil
+}
+
+// WriteTo writes the data of a snapshot file.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.state.WriteTo(w) }
+
+// RestoreResult describes a restore.
 type RestoreResult struct {
-	// Index is the version, and the store index, of all that was restored.
+	// Index is the store index, and the version, of everything that was restored.
 	Index  uint64
 	Totals memory.SnapshotTotals
 }
 
-// restoring is a restore that Raft does.
-type restoring struct {
-	index uint64        // of Raft's snapshot
-	donec chan struct{} // closed when Raft has answered
+// restorer restores snapshots that an operator sends.
+type restorer struct {
+	*calls
+	leadership *leadership
+	dir        string
+	raft       *raft.Raft
+	state      *memory.State
+	guard      *snapshotGuard
+	logger     *slog.Logger
+
+	mu     sync.Mutex // held while a snapshot is restored
+	active atomic.Pointer[restore]
 }
 
-// Restore replaces the whole state of the group by the snapshot that m and data are, once all of it has been read and found
-// good: an ErrInvalid says why not, and then nothing has changed. It blocks until a majority has the new state. Watches
-// end with resource.ErrWatchReset, and what runs while leading begins anew. Only the leader can: resource.ErrNotLeader. An
-// ErrUnknownOutcome says that it was lost, or ctx ended, on the way: then the state is the old one or the new one.
+// restore is a restore that Raft performs.
+type restore struct {
+	index uint64        // of Raft's snapshot
+	donec chan struct{} // closed when Raft has returned
+}
+
+// Restore replaces the whole state of the group by the snapshot of m and data. It
+// first reads and checks all of data: after a resource.ErrInvalid nothing has
+// changed. It blocks until a majority has the new state. Watches end with
+// resource.ErrWatchReset, and RunWhileLeader calls its function again.
 //
-// Everything restored gets one new version and index, see nextIndex.
-func (s *Store) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
+// Everything restored gets one new version and index (see nextIndex). Only the
+// leader can restore: resource.ErrNotLeader. After resource.ErrUnknownOutcome,
+// because leadership was lost or ctx ended, the state is the old or the new one.
+func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
 	if err := m.check(); err != nil {
 		return RestoreResult{}, err
 	}
-	if !s.restoreMu.TryLock() {
+	if !r.mu.TryLock() {
 		return RestoreResult{}, ErrRestoring
 	}
 	unlock := true
 	defer func() {
 		if unlock {
-			s.restoreMu.Unlock()
+			r.mu.Unlock()
 		}
 	}()
-	if _, err := s.leadTerm(ctx); err != nil {
+	if _, err := r.leadership.leaderTerm(ctx); err != nil {
 		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
 	}
-	in, totals, err := s.spool(m, data)
+	in, totals, err := r.spool(m, data)
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	defer dropSpool(in)
-	index := s.nextIndex(totals.Index)
-	out, size, err := s.rebase(in, index)
+	defer removeSpool(in)
+	index := r.nextIndex(totals.Index)
+	out, size, err := r.rebase(in, index)
 	if err != nil {
 		return RestoreResult{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		dropSpool(out)
+		removeSpool(out)
 		return RestoreResult{}, err
 	}
 	unlock = false
-	if err := s.restore(ctx, index, size, out, s.restoreMu.Unlock); err != nil {
+	if err := r.install(ctx, index, size, out, r.mu.Unlock); err != nil {
 		return RestoreResult{}, fmt.Errorf("restore snapshot: %w", err)
 	}
-	s.log.Info("snapshot restored", "index", index, "resources", totals.Resources, "was", totals.Index)
+	r.logger.Info("snapshot restored", "index", index, "count", totals.Resources, "snapshot_index", totals.Index)
 	return RestoreResult{Index: index, Totals: totals}, nil
 }
 
-// nextIndex is the index of a restore: above all that this group, and the one of which the snapshot is, has ever had. Of the
-// latter nobody knows, if it is gone; but its indexes are below the microseconds since 1970 as well, since no group writes a
-// million entries a second for long. So no version, and no index of the primary, ever means two different things, and
-// whoever compares them, a compare-and-swap or a secondary, finds out.
-func (s *Store) nextIndex(saved uint64) uint64 {
+// nextIndex returns the index of a restore. It is above every index that this group
+// and the group of the snapshot have ever had. The latter may be gone, but its
+// indexes are below the microseconds since 1970 too: no group writes a million
+// entries a second for long. So no version and no index ever means two states. A
+// compare-and-swap, or a secondary that compares them, notices the restore.
+func (r *restorer) nextIndex(saved uint64) uint64 {
 	now := uint64(max(time.Now().UnixMicro(), 0))
-	return max(now, saved+1, s.raft.LastIndex()+indexSlack)
+	return max(now, saved+1, r.raft.LastIndex()+indexSlack)
 }
 
-// spool stores data in a file, removed from the directory already or not, and checks it.
-func (s *Store) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.SnapshotTotals, err error) {
-	if err := s.checkRoom(m.Size); err != nil {
+// spool stores data in a temporary file, and checks it.
+func (r *restorer) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.SnapshotTotals, err error) {
+	if err := r.checkSpace(m.Size); err != nil {
 		return nil, totals, err
 	}
-	f, err := os.CreateTemp(s.cfg.Dir, spoolPattern)
+	f, err := os.CreateTemp(r.dir, spoolPattern)
 	if err != nil {
 		return nil, totals, fmt.Errorf("store the snapshot: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			dropSpool(f)
+			removeSpool(f)
 		}
 	}()
-	in := &summing{r: io.LimitReader(data, m.Size+1), sum: sha256.New()}
+	in := &summer{r: io.LimitReader(data, m.Size+1), sum: sha256.New()}
 	if _, err := io.Copy(f, in); err != nil {
 		return nil, totals, fmt.Errorf("store the snapshot: %w", err)
 	}
 	if sum := hex.EncodeToString(in.sum.Sum(nil)); in.n == m.Size && sum != m.SHA256 {
-		return nil, totals, fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as its manifest says", resource.ErrInvalid, sum, m.SHA256)
+		return nil, totals, checksumError(sum, m)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, totals, err
@@ -125,32 +167,34 @@ func (s *Store) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.Sna
 	return f, totals, err
 }
 
-// checkRoom returns an error if the disk has no room for what a restore writes.
-func (s *Store) checkRoom(size int64) error {
+// checkSpace returns an error if the disk has no space for what a restore writes.
+func (r *restorer) checkSpace(size int64) error {
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.cfg.Dir, &st); err != nil {
-		return fmt.Errorf("data dir %s: %w", s.cfg.Dir, err)
+	if err := unix.Statfs(r.dir, &st); err != nil {
+		return fmt.Errorf("data dir %s: %w", r.dir, err)
 	}
-	if free := st.Bavail * uint64(st.Bsize); free/copies < uint64(size) {
-		return fmt.Errorf("data dir %s has room for %d bytes, and to restore %d takes %d times as many", s.cfg.Dir, free, size, copies)
+	if free := st.Bavail * uint64(st.Bsize); free/restoreCopies < uint64(size) {
+		return fmt.Errorf("data dir %s has %d bytes free, and a restore of %d bytes takes %d times as many",
+			r.dir, free, size, restoreCopies)
 	}
 	return nil
 }
 
-func (s *Store) rebase(in *os.File, index uint64) (_ *os.File, size int64, err error) {
-	out, err := os.CreateTemp(s.cfg.Dir, spoolPattern)
+// rebase writes the snapshot with its new index to a temporary file.
+func (r *restorer) rebase(in *os.File, index uint64) (_ *os.File, size int64, err error) {
+	out, err := os.CreateTemp(r.dir, spoolPattern)
 	if err != nil {
 		return nil, 0, fmt.Errorf("store the snapshot: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			dropSpool(out)
+			removeSpool(out)
 		}
 	}()
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return nil, 0, err
 	}
-	if err := s.state.Rebase(out, in, index); err != nil {
+	if err := r.state.Rebase(out, in, index); err != nil {
 		return nil, 0, fmt.Errorf("store the snapshot: %w", err)
 	}
 	if size, err = out.Seek(0, io.SeekCurrent); err != nil {
@@ -160,52 +204,47 @@ func (s *Store) rebase(in *os.File, index uint64) (_ *os.File, size int64, err e
 	return out, size, err
 }
 
-// dropSpool is called with files that nobody reads any more.
-func dropSpool(f *os.File) {
+func removeSpool(f *os.File) {
 	_ = f.Close()
 	_ = os.Remove(f.Name())
 }
 
-// restore has Raft do it. Once it has begun, neither ctx nor Close stops it; file and lock are given up when it has ended.
-func (s *Store) restore(ctx context.Context, index uint64, size int64, file *os.File, unlock func()) error {
-	r := &restoring{index: index + 1, donec: make(chan struct{})}
+// install makes Raft restore the snapshot in file. Once Raft has begun, neither ctx
+// nor Close stops it. The file is removed, and unlock called, when Raft has
+// returned.
+func (r *restorer) install(ctx context.Context, index uint64, size int64, file *os.File, unlock func()) error {
+	active := &restore{index: index + 1, donec: make(chan struct{})}
 	done := func() {
-		close(r.donec)
-		s.restoring.Store(nil)
-		dropSpool(file)
+		close(active.donec)
+		r.active.Store(nil)
+		removeSpool(file)
 		unlock()
 	}
-	term := s.raft.CurrentTerm()
-	if err := s.unproven.mark(r.index, term); err != nil {
+	term := r.raft.CurrentTerm()
+	if err := r.guard.mark(active.index, term); err != nil {
 		done()
 		return err
 	}
-	s.restoring.Store(r)
+	r.active.Store(active)
 	begun := false
-	_, err := s.call(ctx, func() raft.Future {
+	_, err := r.do(ctx, func() raft.Future {
 		begun = true
 		defer done()
 		meta := &raft.SnapshotMeta{Version: raft.SnapshotVersionMax, Index: index, Term: term, Size: size}
-		err := s.raft.Restore(meta, file, 0)
-		switch {
-		case err == nil, s.raft.LastIndex() < r.index: // committed; or never begun
-			err = errors.Join(err, s.unproven.settle())
+		err := r.raft.Restore(meta, file, 0)
+		if err == nil || r.raft.LastIndex() < active.index { // committed, or never begun
+			err = errors.Join(err, r.guard.settle())
 		}
-		return answered{err}
+		return completed{err}
 	})
 	if errors.Is(err, errRefused) && !begun {
 		done()
-		return errors.Join(err, s.unproven.settle())
+		return errors.Join(err, r.guard.settle())
 	}
-	return s.restoreError(err, r.index)
-}
-
-// restoreError says in our errors what became of a restore.
-func (s *Store) restoreError(err error, index uint64) error {
 	switch {
 	case err == nil:
 		return nil
-	case s.restoring.Load() != nil, s.raft.LastIndex() >= index: // under way, or done here and perhaps nowhere else
+	case r.active.Load() != nil, r.raft.LastIndex() >= active.index: // in progress, or done here and perhaps nowhere else
 		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return resource.ErrNotLeader
@@ -213,38 +252,28 @@ func (s *Store) restoreError(err error, index uint64) error {
 	return err
 }
 
-// answered is the future of a call that has ended.
-type answered struct{ err error }
+// completed is the future of a call that has returned.
+type completed struct{ err error }
 
-func (a answered) Error() error { return a.err }
+func (c completed) Error() error { return c.err }
 
-// awaitRestore returns when Raft can be stopped: while it restores a snapshot of ours it would panic.
-func (s *Store) awaitRestore() {
-	r := s.restoring.Load()
-	if r == nil || s.raft == nil {
+// awaitRestore returns when Raft can be stopped. Raft would panic if it were
+// stopped while it restores a snapshot.
+func (r *restorer) awaitRestore() {
+	if r == nil {
 		return
 	}
-	tick := time.NewTicker(10 * time.Millisecond) // the library does not say when it is done with this step
+	active := r.active.Load()
+	if active == nil {
+		return
+	}
+	tick := time.NewTicker(10 * time.Millisecond) // the library has no event for the end of this step
 	defer tick.Stop()
-	for s.raft.LastIndex() < r.index {
+	for r.raft.LastIndex() < active.index {
 		select {
-		case <-r.donec:
+		case <-active.donec:
 			return
 		case <-tick.C:
 		}
 	}
-}
-
-// removeSpools removes what a process that was killed left of snapshots it was to restore.
-func removeSpools(dir string) error {
-	all, err := filepath.Glob(filepath.Join(dir, spoolPattern))
-	if err != nil {
-		return err
-	}
-	for _, path := range all {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("remove torn snapshot: %w", err)
-		}
-	}
-	return nil
 }

@@ -23,7 +23,7 @@ import (
 func spools(t *testing.T, s *Store) []string {
 	t.Helper()
 	var all []string
-	for _, pattern := range []string{spoolPattern, unprovenFile} {
+	for _, pattern := range []string{spoolPattern, uncommittedFile} {
 		found, err := filepath.Glob(filepath.Join(s.cfg.Dir, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -252,7 +252,7 @@ func TestCloseWhileRestoring(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := s.Restore(t.Context(), m, bytes.NewReader(data)); done <- err }()
 		var err error
-		for ended := false; !ended && s.restoring.Load() == nil; runtime.Gosched() {
+		for ended := false; !ended && s.restorer.active.Load() == nil; runtime.Gosched() {
 			select {
 			case err = <-done:
 				ended = true

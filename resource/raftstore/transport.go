@@ -3,23 +3,25 @@
 package raftstore
 
 import (
-	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// transport is the library's, with three changes: a snapshot that this server does not need does not reach Raft (see history),
-// a leader finds a server that comes back at once (see patience), and knows how far the others are (see progress).
+// transport is the library's transport with three additions. Entries and snapshots
+// that a snapshotGuard handles do not reach Raft. A leader reaches a returning
+// server at once (see holdback). The leader knows how far the logs of the other
+// servers are (see progress).
 type transport struct {
 	*raft.NetworkTransport
-	patience patience
+	holdback holdback
 	progress progress
 	rpcc     chan raft.RPC // what Raft consumes
 	stopc    chan struct{} // closed by Close
 	stop     sync.Once
-	work     sync.WaitGroup // forward, and the answers that it gives itself
+	work     sync.WaitGroup // forward, and the calls that it answers
 }
 
 var _ raft.WithPreVote = (*transport)(nil)
@@ -32,51 +34,68 @@ func newTransport(cfg *raft.NetworkTransportConfig) *transport {
 	}
 }
 
+// Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcc }
 
+// Close implements raft.WithClose.
 func (t *transport) Close() error {
 	t.stop.Do(func() { close(t.stopc) })
-	t.patience.end()
+	t.holdback.stop()
 	return t.NetworkTransport.Close()
 }
 
-// AppendEntries is the leader's call with entries, and its heartbeat.
-func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+// isHeartbeat tells a heartbeat from entries as the receiving Raft does.
+func isHeartbeat(req *raft.AppendEntriesRequest) bool {
+	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
+}
+
+// AppendEntries implements raft.Transport: the leader's call with entries, and its
+// heartbeat.
+func (t *transport) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
+) error {
 	err := t.NetworkTransport.AppendEntries(id, target, req, resp)
-	heartbeat := req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0 // as the other end has it
+	heartbeat := isHeartbeat(req)
 	if err == nil && resp.Term <= req.Term {
 		match := uint64(0)
 		if !heartbeat && resp.Success {
 			match = req.PrevLogEntry + uint64(len(req.Entries))
 		}
-		t.progress.heard(id, req.Term, match)
+		t.progress.record(id, req.Term, match)
 	}
 	switch {
 	case heartbeat && err == nil:
-		t.patience.heard(id)
+		t.holdback.reached(id)
 	case !heartbeat && err != nil:
-		t.patience.wait(id, req.Term)
+		t.holdback.wait(id, req.Term)
 	}
 	return err
 }
 
-// InstallSnapshot is the leader's call too.
-func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+// InstallSnapshot implements raft.Transport: the leader's call with a snapshot.
+func (t *transport) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress,
+	req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader,
+) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, req, resp, data)
 	if err != nil {
-		t.patience.wait(id, req.Term)
+		t.holdback.wait(id, req.Term)
 	} else if resp.Success {
-		t.progress.heard(id, req.Term, req.LastLogIndex)
+		t.progress.record(id, req.Term, req.LastLogIndex)
 	}
 	return err
 }
 
-// wait returns when forward and what it started have. Call Close before, and end the connections.
+// wait returns when forward and the calls that it answers have ended. Call Close
+// before, and end the connections.
 func (t *transport) wait() { t.work.Wait() }
 
-// forward hands calls of other servers to Raft, in order, until Close. Entries that look refuses, and snapshots that settle
-// takes care of, it answers.
-func (t *transport) forward(look func(*raft.AppendEntriesRequest) error, settle func(*raft.InstallSnapshotRequest) (done bool, err error)) {
+// forward passes calls of other servers to Raft, in order, until Close. It answers
+// entries that checkEntries rejects, and snapshots that checkInstall handles.
+func (t *transport) forward(
+	checkEntries func(*raft.AppendEntriesRequest) error,
+	checkInstall func(*raft.InstallSnapshotRequest) (handled bool, err error),
+) {
 	for {
 		var rpc raft.RPC
 		select {
@@ -86,12 +105,13 @@ func (t *transport) forward(look func(*raft.AppendEntriesRequest) error, settle 
 		}
 		switch req := rpc.Command.(type) {
 		case *raft.AppendEntriesRequest:
-			if err := look(req); err != nil {
-				rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}, Term: req.Term}, err)
+			if err := checkEntries(req); err != nil {
+				header := raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}
+				rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: header, Term: req.Term}, err)
 				continue
 			}
 		case *raft.InstallSnapshotRequest:
-			if done, err := settle(req); done {
+			if handled, err := checkInstall(req); handled {
 				t.work.Go(func() { answerInstall(rpc, req, err) })
 				continue
 			}
@@ -104,48 +124,53 @@ func (t *transport) forward(look func(*raft.AppendEntriesRequest) error, settle 
 	}
 }
 
-// answerInstall answers as one who has installed the snapshot, or could not. It reads the snapshot to its end, since the
-// leader sends all of it before it reads an answer.
+// answerInstall responds that the snapshot was installed, or could not be. It reads
+// the snapshot to its end: the leader sends all of it before it reads a response.
 func answerInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
 	if _, rerr := io.Copy(io.Discard, rpc.Reader); rerr != nil && err == nil {
 		err = rerr
 	}
-	resp := &raft.InstallSnapshotResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}, Term: req.Term, Success: err == nil}
-	rpc.Respond(resp, err)
+	header := raft.RPCHeader{ProtocolVersion: req.ProtocolVersion}
+	rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: header, Term: req.Term, Success: err == nil}, err)
 }
 
-// settleInstall says whether Raft must not see a snapshot, and why it fails, if it does. One of an older term is Raft's to
-// refuse.
-func (s *Store) settleInstall(req *raft.InstallSnapshotRequest) (done bool, err error) {
-	if req.Term < s.raft.CurrentTerm() {
-		return false, nil
+// progress is how far the other servers are, from the responses to a leader's
+// calls. Raft has the same numbers, and does not export them.
+type progress struct {
+	mu    sync.Mutex
+	nodes map[raft.ServerID]peerProgress
+}
+
+type peerProgress struct {
+	term    uint64    // of the leadership that match belongs to
+	contact time.Time // of the last response
+	match   uint64    // the last entry that its log shares with the leader's; 0: not known
+}
+
+// record records a response to a call of a term. match is 0 if the call said
+// nothing about the log.
+func (p *progress) record(id raft.ServerID, term, match uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.nodes == nil {
+		p.nodes = make(map[raft.ServerID]peerProgress)
 	}
-	if at := s.unproven.at.Load(); at != nil {
-		lost, err := s.unproven.hear(at, s.history.stores(at.Index), req.Term, req.LastLogIndex, 0)
-		if lost {
-			err = s.errLost(at)
-			s.fail(err)
-		}
-		if err != nil {
-			return true, err
-		}
+	peer := p.nodes[id]
+	if term > peer.term {
+		peer = peerProgress{term: term}
 	}
-	if s.history.covers(req.LastLogIndex, req.LastLogTerm) {
-		s.log.Debug("raft snapshot not needed", "index", req.LastLogIndex)
-		return true, nil
+	peer.contact = time.Now()
+	peer.match = max(peer.match, match)
+	p.nodes[id] = peer
+}
+
+// in returns what is known of a server in a term.
+func (p *progress) in(id raft.ServerID, term uint64) peerProgress {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer := p.nodes[id]
+	if peer.term != term {
+		peer = peerProgress{contact: peer.contact}
 	}
-	last, err := s.history.LastIndex()
-	if err != nil {
-		return true, err
-	}
-	if last > req.LastLogIndex {
-		// Entries that never were committed, more of them than the leader kept of its own log behind its snapshot.
-		err := fmt.Errorf("the log has entries up to %d that are not the leader's, whose snapshot covers %d; remove the data dir so that the server joins anew", last, req.LastLogIndex)
-		s.fail(err)
-		return true, err
-	}
-	if err := s.unproven.mark(req.LastLogIndex, req.Term); err != nil {
-		return true, err
-	}
-	return false, nil
+	return peer
 }

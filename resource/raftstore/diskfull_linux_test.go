@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -16,12 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/metadb"
-	"github.com/hashicorp/raft-wal/segment"
-	"github.com/hashicorp/raft-wal/types"
-
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -138,19 +132,8 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	open()
-	for err := error(nil); !errors.Is(err, syscall.ENOSPC); { // it may lead with what room its last file has
-		if err = fill(t, s, texts); !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, resource.ErrNotLeader) {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(s.Close(), os.Rename(filepath.Join(dir, "ballast"), filepath.Join(dir, "ballast1"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(dir, logDir, spareFile)); err != nil && !errors.Is(err, os.ErrNotExist) { // had it found room meanwhile
-		t.Fatal(err)
-	}
-	ballast(t, dir)
-	open()
+	testutil.Eventually(t, waitLimit, func() bool { return errors.Is(s.WriteError(), syscall.ENOSPC) },
+		"WriteError() = ENOSPC on a full disk")
 	last := fmt.Sprintf("n%d", len(texts)-1)
 	texts["after"] = "1"
 	shown, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -163,7 +146,7 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("it can write: trouble %v, leads: %t", why, s.IsLeader())
 	}
 	if err := s.raft.Snapshot().Error(); err == nil {
-		t.Error("a snapshot has more than Raft has applied")
+		t.Error("Snapshot() = nil, want an error: the state has more than Raft has applied")
 	}
 	remount(t, dir, 0, "size=64m")
 	awaitWrite(t, s, "last", "1")
@@ -217,59 +200,4 @@ func diskFullFollower(t *testing.T, small string) {
 	remount(t, small, 0, "size=64m")
 	awaitText(t, all["a"], "later99", texts["later99"])
 	checkTexts(t, all["a"], texts)
-}
-
-// faulty is a log's metadata that cannot be written for a while: what happens on a file system that turns read-only, which no test
-// can make one do under open files.
-type faulty struct {
-	types.MetaStore
-	err error
-}
-
-func (f *faulty) SetStable(key, value []byte) error {
-	if f.err != nil {
-		return f.err
-	}
-	return f.MetaStore.SetStable(key, value)
-}
-
-// TestTermNotWritten: a term counts though it cannot be written; no vote and no entry is stored before it is.
-func TestTermNotWritten(t *testing.T) {
-	dir := t.TempDir()
-	meta, room := &faulty{MetaStore: &metadb.BoltMetaDB{}}, newRoom(dir, 64<<10)
-	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithSegmentSize(64<<10), wal.WithSegmentFiler(segment.NewFiler(dir, room)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	var failed error
-	d := &disk{wal: w, room: room, log: slog.New(slog.DiscardHandler), fail: func(err error) { failed = err }}
-	b := ballot{w, d}
-	entry := []*raft.Log{{Index: 1, Term: 7, Data: []byte("x")}}
-	meta.err = &os.PathError{Op: "write", Path: "x", Err: syscall.EROFS}
-	if err := b.SetUint64([]byte(keyTerm), 7); err != nil {
-		t.Errorf("the term: %v", err)
-	}
-	for what, err := range map[string]error{"a vote": b.SetUint64([]byte("LastVoteTerm"), 7), "an entry": d.append(entry)} {
-		if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.EROFS) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	if d.trouble() == nil || failed != nil {
-		t.Errorf("trouble %v, failed %v", d.trouble(), failed)
-	}
-	meta.err = nil
-	if err := d.append(entry); err != nil || d.trouble() != nil {
-		t.Errorf("an entry: %v, trouble %v", err, d.trouble())
-	}
-	if got, err := w.GetUint64([]byte(keyTerm)); got != 7 || err != nil {
-		t.Errorf("the term is %d, %v", got, err)
-	}
-	meta.err = syscall.EIO
-	if err := b.SetUint64([]byte(keyTerm), 8); err != nil || !errors.Is(failed, syscall.EIO) {
-		t.Errorf("broken hardware: %v, failed %v", err, failed)
-	}
-	if err := b.Set([]byte("LastVoteCand"), []byte("a")); !errors.Is(err, syscall.EIO) {
-		t.Errorf("a vote on broken hardware: %v", err)
-	}
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package raftstore
+package raftlog
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,13 +17,15 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// deleted is the last entry that was deleted from the beginning of the log that sealedTail makes.
+// deleted is the last entry that was deleted from the beginning of the log that
+// makeSealedTail makes.
 const deleted = 4
 
-// sealedTail makes a log whose last segment is sealed, which its metadata does not know: as a process leaves it that ends
-// right after the write which fills the segment. It returns the index of the last entry, how many entries that write had,
-// and the segment's path.
-func sealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) {
+// makeSealedTail makes a log whose last segment has a seal that the metadata does
+// not have, as of a process that ended right after the write that fills the segment.
+// It returns the index of the last entry, the number of entries of that write, and
+// the path of the segment.
+func makeSealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) {
 	t.Helper()
 	l, err := wal.Open(dir, wal.WithSegmentSize(4096))
 	if err != nil {
@@ -79,11 +82,13 @@ func sealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) 
 }
 
 func logEntry(index uint64) *raft.Log {
-	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: []byte(strings.Repeat("x", 50) + sprint(int(index)))}
+	data := fmt.Sprintf("%s%d", strings.Repeat("x", 50), index)
+	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: []byte(data)}
 }
 
-// openFinished opens the log as a store does, checks that it has the entries up to last, and appends to it.
-func openFinished(t *testing.T, dir string, last uint64) {
+// checkFinished completes the rotation, checks that the log has the entries up to
+// last, and appends to it.
+func checkFinished(t *testing.T, dir string, last uint64) {
 	t.Helper()
 	meta := &metadb.BoltMetaDB{}
 	if err := finishRotation(dir, meta, 4096); err != nil {
@@ -95,67 +100,69 @@ func openFinished(t *testing.T, dir string, last uint64) {
 	}
 	defer l.Close()
 	if got, err := l.LastIndex(); got != last || err != nil {
-		t.Fatalf("last index %d, %v; want %d", got, err, last)
+		t.Fatalf("LastIndex() = %d, %v, want %d", got, err, last)
 	}
-	for i := last + 1; i <= last+100; i++ { // fills segments of its own
+	for i := last + 1; i <= last+100; i++ { // fills several segments
 		if err := l.StoreLog(logEntry(i)); err != nil {
-			t.Fatalf("append %d: %v", i, err)
+			t.Fatalf("StoreLog(%d) = %v, want nil", i, err)
 		}
 	}
 	if first, err := l.FirstIndex(); first != deleted+1 || err != nil {
-		t.Fatalf("first index %d, %v; want %d", first, err, deleted+1)
+		t.Fatalf("FirstIndex() = %d, %v, want %d", first, err, deleted+1)
 	}
 	for i := uint64(deleted + 1); i <= last+100; i++ {
 		var e raft.Log
 		if err := l.GetLog(i, &e); err != nil || string(e.Data) != string(logEntry(i).Data) {
-			t.Fatalf("entry %d: %q, %v", i, e.Data, err)
+			t.Fatalf("GetLog(%d) = %q, %v, want %q", i, e.Data, err, logEntry(i).Data)
 		}
 	}
 }
 
-// TestSealedTail shows the fault of raft-wal that finishRotation is for. If its first part fails, the fault is gone, and
-// finishRotation may go too.
-func TestSealedTail(t *testing.T) {
+// TestFinishRotation_SealedTail first shows the fault of raft-wal. If that part
+// fails, raft-wal has no such fault any more, and finishRotation can be deleted.
+func TestFinishRotation_SealedTail(t *testing.T) {
 	dir := t.TempDir()
-	last, _, _ := sealedTail(t, dir)
+	last, _, _ := makeSealedTail(t, dir)
 	l, err := wal.Open(dir, wal.WithSegmentSize(4096))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := l.StoreLog(logEntry(last + 1)); err == nil {
-		t.Error("raft-wal appends to a log that ended between seal and rotation")
+		t.Error("StoreLog() of raft-wal after a seal without rotation = nil, want an error")
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	openFinished(t, dir, last)
-	openFinished(t, dir, last+100) // the second time there is nothing to finish, or a rotation of its own
+	checkFinished(t, dir, last)
+	checkFinished(t, dir, last+100) // nothing is left to complete, or another rotation
 }
 
-// TestTornSeal: the write that seals a segment is torn; what was acknowledged before it stays, and the log goes on.
-func TestTornSeal(t *testing.T) {
-	for what, tear := range map[string]func(b []byte, indexStart int64) []byte{
+// TestFinishRotation_TornSeal: the write that seals a segment is torn. The entries
+// that were acknowledged before it stay, and the log can be appended to.
+func TestFinishRotation_TornSeal(t *testing.T) {
+	for name, tear := range map[string]func(b []byte, indexStart int64) []byte{
 		"index cut off":    func(b []byte, at int64) []byte { return b[:at+5] },
 		"commit cut off":   func(b []byte, at int64) []byte { return b[:len(b)-3] },
-		"index not all on": func(b []byte, at int64) []byte { clear(b[at : at+8]); return b },
+		"index incomplete": func(b []byte, at int64) []byte { clear(b[at : at+8]); return b },
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			last, lastWrite, path := sealedTail(t, dir)
+			last, lastWrite, path := makeSealedTail(t, dir)
 			b, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b = b[:len(strings.TrimRight(string(b), "\x00"))] // the file is longer, allocated ahead
+			b = b[:len(strings.TrimRight(string(b), "\x00"))] // the file is allocated to its full size
 			indexStart := int64(len(b)) - 8 - 4*int64(last)   // index, then a commit frame of 8 bytes
 			if err := os.WriteFile(path, tear(b, indexStart), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// Another attempt was cut short before the metadata knew of it.
-			if err := os.WriteFile(filepath.Join(dir, segment.FileName(types.SegmentInfo{BaseIndex: 1, ID: 1})), []byte("x"), 0o600); err != nil {
+			// An earlier attempt was interrupted before it changed the metadata.
+			leftover := filepath.Join(dir, segment.FileName(types.SegmentInfo{BaseIndex: 1, ID: 1}))
+			if err := os.WriteFile(leftover, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			openFinished(t, dir, last-lastWrite)
+			checkFinished(t, dir, last-lastWrite)
 		})
 	}
 }

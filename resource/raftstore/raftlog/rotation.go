@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package raftstore
+package raftlog
 
 import (
 	"bytes"
@@ -15,15 +15,18 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// finishRotation completes what the log's last process had begun when it ended.
+// finishRotation completes a rotation that the last process began.
 //
-// The write that fills a segment seals it, that is, appends an index of its entries. A goroutine of raft-wal then records the
-// seal, and the next segment, in the log's metadata. If the process ends between the two, raft-wal 0.4.1 opens the sealed
-// segment as one to append to, and refuses every append from then on: no vote could be kept, no entry stored, until the
-// end of time. So this is done before raft-wal opens the log, with its own parts, in the way it does it itself.
+// The write that fills a segment seals it: it appends an index of the entries. A
+// goroutine of raft-wal then records the seal, and the next segment, in the
+// metadata. If the process ends between the two, raft-wal 0.4.1 opens the sealed
+// segment as one to append to, and refuses every append from then on. No vote could
+// be kept and no entry stored. So finishRotation records both before raft-wal opens
+// the log, as raft-wal itself does.
 //
-// The index may also be torn, with the write that it was part of, which then was never acknowledged. The entries before
-// that write are moved to a new segment without an index.
+// The index may also be torn, together with the write that it was part of. That
+// write was never acknowledged. The entries before it are moved to a new segment
+// without an index.
 func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error {
 	state, err := meta.Load(dir)
 	if err != nil {
@@ -33,7 +36,7 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 	if last < 0 || !state.Segments[last].SealTime.IsZero() {
 		return nil
 	}
-	tail, err := recoverTail(dir, state.Segments[last])
+	tail, err := openSealedSegment(dir, state.Segments[last])
 	if err != nil || tail == nil {
 		return err
 	}
@@ -43,36 +46,38 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 		ID: state.NextSegmentID, Codec: tail.info.Codec, CreateTime: time.Now(), SizeLimit: uint32(segmentSize),
 	}
 	state.NextSegmentID++
-	sealed, intact := tail.sealed()
+	sealed, intact := tail.sealedInfo()
 	if intact {
 		next.BaseIndex = sealed.MaxIndex + 1
 		next.MinIndex = next.BaseIndex
 		state.Segments[last] = sealed
-		state.Segments = append(state.Segments, next) // raft-wal creates the file that it then misses
+		state.Segments = append(state.Segments, next) // raft-wal creates the missing file
 	} else {
 		next.BaseIndex, next.MinIndex = tail.info.BaseIndex, tail.info.MinIndex
 		next.SizeLimit = max(next.SizeLimit, tail.info.SizeLimit)
 		if err := tail.moveTo(next); err != nil {
 			return fmt.Errorf("move entries of a torn segment: %w", err)
 		}
-		state.Segments[last] = next // raft-wal removes the file that it then does not know
+		state.Segments[last] = next // raft-wal removes the old file, which the metadata does not have any more
 	}
 	return meta.CommitState(state)
 }
 
-// tail is the last segment of a log that is not open, with a seal, of which the metadata does not know.
-type tail struct {
+// sealedSegment is the last segment of a log that is not open. It has a seal that the
+// metadata does not have.
+type sealedSegment struct {
 	types.SegmentWriter
 	filer      *segment.Filer
 	info       types.SegmentInfo
 	indexStart uint64
 }
 
-// recoverTail opens the segment. It returns nil if the segment has no seal, or no file yet.
-func recoverTail(dir string, info types.SegmentInfo) (*tail, error) {
+// openSealedSegment opens the segment. It returns nil if the segment has no seal, or no
+// file yet.
+func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, error) {
 	filer := segment.NewFiler(dir, walfs.New())
 	whole := info
-	whole.MinIndex = info.BaseIndex // also what was deleted from its beginning
+	whole.MinIndex = info.BaseIndex // includes entries that were deleted from its beginning
 	w, err := filer.RecoverTail(whole)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -84,11 +89,12 @@ func recoverTail(dir string, info types.SegmentInfo) (*tail, error) {
 	if err != nil || !isSealed {
 		return nil, errors.Join(err, w.Close())
 	}
-	return &tail{SegmentWriter: w, filer: filer, info: info, indexStart: indexStart}, nil
+	return &sealedSegment{SegmentWriter: w, filer: filer, info: info, indexStart: indexStart}, nil
 }
 
-// sealed returns the segment's metadata as it should be, and whether its index leads to every entry.
-func (t *tail) sealed() (info types.SegmentInfo, intact bool) {
+// sealedInfo returns the segment's metadata with the seal, and whether its index
+// leads to every entry.
+func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	info = t.info
 	info.SealTime, info.IndexStart, info.MaxIndex = time.Now(), t.indexStart, t.LastIndex()
 	if info.MaxIndex < info.BaseIndex {
@@ -102,19 +108,20 @@ func (t *tail) sealed() (info types.SegmentInfo, intact bool) {
 	}
 	defer r.Close()
 	for i := info.BaseIndex; i <= info.MaxIndex; i++ {
-		want, err := entry(t, i)
+		want, err := readEntry(t, i)
 		if err != nil {
 			return info, false
 		}
-		if got, err := entry(r, i); err != nil || !bytes.Equal(got, want) {
+		if got, err := readEntry(r, i); err != nil || !bytes.Equal(got, want) {
 			return info, false
 		}
 	}
 	return info, true
 }
 
-// moveTo writes the segment's entries to a new segment, durably. A file of that name is from an attempt that was cut short.
-func (t *tail) moveTo(info types.SegmentInfo) error {
+// moveTo writes the segment's entries to a new segment, durably. A file of that name
+// is from an attempt that was interrupted.
+func (t *sealedSegment) moveTo(info types.SegmentInfo) error {
 	if err := t.filer.Delete(info.BaseIndex, info.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -124,7 +131,7 @@ func (t *tail) moveTo(info types.SegmentInfo) error {
 	}
 	var entries []types.LogEntry
 	for i := info.BaseIndex; i <= t.LastIndex(); i++ {
-		data, err := entry(t, i)
+		data, err := readEntry(t, i)
 		if err != nil {
 			return errors.Join(err, w.Close())
 		}
@@ -136,8 +143,8 @@ func (t *tail) moveTo(info types.SegmentInfo) error {
 	return errors.Join(err, w.Close())
 }
 
-// entry returns a copy of the entry with that index.
-func entry(r types.SegmentReader, index uint64) ([]byte, error) {
+// readEntry returns a copy of the entry with that index.
+func readEntry(r types.SegmentReader, index uint64) ([]byte, error) {
 	b, err := r.GetLog(index)
 	if err != nil {
 		return nil, err

@@ -15,9 +15,9 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestAhead: entries that were applied ahead are not applied again, what comes after them is, and there is no snapshot that has more than
+// TestReplay: entries that were applied ahead are not applied again, what comes after them is, and there is no snapshot that has more than
 // Raft says.
-func TestAhead(t *testing.T) {
+func TestReplay(t *testing.T) {
 	logs := raft.NewInmemStore()
 	var all []*raft.Log
 	add := func(typ raft.LogType, ops ...*pb.Op) {
@@ -43,16 +43,16 @@ func TestAhead(t *testing.T) {
 
 	open := func() (*machine, *error) {
 		var failed error
-		m := &machine{state: memory.NewState(), answers: new(answers), restored: func() {}, fail: func(err error) { failed = err }}
+		m := &machine{state: memory.NewState(), restored: func() {}, fail: func(err error) { failed = err }}
 		t.Cleanup(func() { m.state.Close() })
 		return m, &failed
 	}
 	index := func(m *machine) uint64 { return m.state.Index() }
 	m, failed := open()
-	if n, err := m.ahead(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
+	if n, err := m.replay(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
 		t.Errorf("%d entries ahead, %v, state at %d", n, err, index(m))
 	}
-	if n, err := m.ahead(logs, 1, last); n != 0 || err != nil {
+	if n, err := m.replay(logs, 1, last); n != 0 || err != nil {
 		t.Errorf("again: %d, %v", n, err)
 	}
 	r, err := m.state.Read(t.Context(), first.Id)
@@ -75,12 +75,12 @@ func TestAhead(t *testing.T) {
 
 	m, _ = open() // Raft comes first
 	m.ApplyBatch(all[:2])
-	if n, err := m.ahead(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
+	if n, err := m.replay(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
 		t.Errorf("after Raft: %d, %v, state at %d", n, err, index(m))
 	}
 
 	m, failed = open() // the log was another
-	if _, err := m.ahead(logs, 1, 2); err != nil {
+	if _, err := m.replay(logs, 1, 2); err != nil {
 		t.Fatal(err)
 	}
 	other := *all[1]
@@ -90,7 +90,7 @@ func TestAhead(t *testing.T) {
 	}
 
 	m, _ = open() // a gap
-	if n, err := m.ahead(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
+	if n, err := m.replay(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
 		t.Errorf("%d, %v", n, err)
 	}
 }

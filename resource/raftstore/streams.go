@@ -10,13 +10,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// streams is the caller's stream layer as Raft's transport sees it: with the node's name as address, and with an end for
-// every connection. The transport itself leaves the handlers of accepted connections waiting for bytes.
+// streams is the stream layer of Config as Raft's transport sees it: its address is
+// the node's name, and Close ends every connection. The transport itself leaves the
+// goroutines of accepted connections blocked in a read.
 type streams struct {
 	inner raft.StreamLayer
 	node  nodeAddr
 
-	handlers sync.WaitGroup // one for each accepted connection that the transport has not closed
+	handlers sync.WaitGroup // accepted connections that the transport has not closed
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // open, accepted or dialed
@@ -33,8 +34,10 @@ type nodeAddr string
 func (nodeAddr) Network() string  { return "node" }
 func (a nodeAddr) String() string { return string(a) }
 
+// Addr implements net.Listener.
 func (s *streams) Addr() net.Addr { return s.node }
 
+// Accept implements net.Listener.
 func (s *streams) Accept() (net.Conn, error) {
 	c, err := s.inner.Accept()
 	if err != nil {
@@ -43,6 +46,7 @@ func (s *streams) Accept() (net.Conn, error) {
 	return s.own(c, &s.handlers)
 }
 
+// Dial implements raft.StreamLayer.
 func (s *streams) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	c, err := s.inner.Dial(node, min(timeout, dialTimeout))
 	if err != nil {
@@ -51,7 +55,8 @@ func (s *streams) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn
 	return s.own(c, new(sync.WaitGroup))
 }
 
-// own makes c end with s. Until the transport closes what own returns, users counts it.
+// own makes Close end c. users counts c until the transport closes the returned
+// connection.
 func (s *streams) own(c net.Conn, users *sync.WaitGroup) (net.Conn, error) {
 	s.mu.Lock()
 	closed := s.closed
@@ -83,10 +88,11 @@ func (s *streams) Close() error {
 	return err
 }
 
-// wait returns when the transport, after Close, has let go of all accepted connections.
+// wait returns when the transport has closed all accepted connections. Call Close
+// before.
 func (s *streams) wait() { s.handlers.Wait() }
 
-// stream is a connection whose Close is the transport's.
+// stream is a connection that the transport closes.
 type stream struct {
 	net.Conn
 	s     *streams

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/wanfed/wanfed/resource"
+)
+
+// drainTimeout bounds how long Close waits for pending calls.
+const drainTimeout = time.Second
+
+// errRefused marks an error of do that came before Raft was called.
+var errRefused = errors.New("store takes no calls")
+
+// calls runs the calls of Raft, and has the state that ends them: a store that
+// is closing, or has failed.
+type calls struct {
+	logger  *slog.Logger
+	onFail  func()         // called once, by fail
+	failedc chan struct{}  // closed when err is set
+	donec   chan struct{}  // closed when Close no longer waits for pending calls
+	pending sync.WaitGroup // added to with mu held and closing false
+
+	mu      sync.Mutex
+	closing bool
+	err     error // why the store failed
+}
+
+func newCalls(logger *slog.Logger, onFail func()) *calls {
+	return &calls{logger: logger, onFail: onFail, failedc: make(chan struct{}), donec: make(chan struct{})}
+}
+
+// do runs start, which calls Raft, and waits for Raft's result, ctx or Close. A
+// future of Raft does not end with a context, so each call has a goroutine that
+// waits. An error of ctx or Close says nothing about what Raft does.
+func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, error) {
+	c.mu.Lock()
+	if err := c.errLocked(); err != nil {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("%w: %w", errRefused, err)
+	}
+	type result struct {
+		future raft.Future
+		err    error
+	}
+	resultc := make(chan result, 1)
+	c.pending.Go(func() {
+		f := start()
+		resultc <- result{f, f.Error()}
+	})
+	c.mu.Unlock()
+
+	select {
+	case r := <-resultc:
+		return r.future, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.donec:
+		return nil, resource.ErrClosed
+	}
+}
+
+// fail stops the store with err as the reason. Only the first call counts.
+func (c *calls) fail(err error) {
+	c.mu.Lock()
+	first := c.err == nil
+	if first {
+		c.err = err
+	}
+	c.mu.Unlock()
+	if first {
+		c.logger.Error("store stopped", "err", err)
+		c.onFail()
+		close(c.failedc)
+	}
+}
+
+// Failed returns a channel that is closed when the store has failed. Err then
+// returns the reason.
+func (c *calls) Failed() <-chan struct{} { return c.failedc }
+
+// Err returns why the store failed, resource.ErrClosed after Close, and nil
+// while the store works.
+func (c *calls) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.errLocked()
+}
+
+func (c *calls) errLocked() error {
+	if c.err == nil && c.closing {
+		return resource.ErrClosed
+	}
+	return c.err
+}
+
+// failure returns why the store failed, nil if it did not.
+func (c *calls) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// because replaces an ErrClosed of the state by the reason, if the store failed.
+func (c *calls) because(err error) error {
+	if errors.Is(err, resource.ErrClosed) {
+		if why := c.Err(); why != nil {
+			return why
+		}
+	}
+	return err
+}
+
+// refuse makes every later call fail with resource.ErrClosed.
+func (c *calls) refuse() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
+}
+
+// drain waits for the pending calls, at most drainTimeout.
+func (c *calls) drain() {
+	drained := make(chan struct{})
+	go func() { c.pending.Wait(); close(drained) }()
+	timeout := time.NewTimer(drainTimeout)
+	defer timeout.Stop()
+	select {
+	case <-drained:
+	case <-timeout.C:
+	}
+}
+
+// untilDeadline returns how long Raft may take to accept a call; 0 is no bound.
+func untilDeadline(ctx context.Context) time.Duration {
+	if d, ok := ctx.Deadline(); ok {
+		return max(time.Until(d), time.Nanosecond)
+	}
+	return 0
+}
+
+// writeError converts Raft's error of a write. The write had no effect if the
+// result is ErrNotLeader, ErrReadOnly, DeadlineExceeded or errRefused.
+func writeError(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return resource.ErrNotLeader
+	case errors.Is(err, raft.ErrEnqueueTimeout): // Raft never accepted it
+		return context.DeadlineExceeded
+	case errors.Is(err, errRefused), errors.Is(err, resource.ErrReadOnly):
+		return err
+	default: // leadership lost, disk error, shutdown, timeout: some server may have the entry in its log
+		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
+	}
+}
+
+// readError converts Raft's error of a call that changes nothing.
+func readError(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost),
+		errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return resource.ErrNotLeader
+	case errors.Is(err, raft.ErrRaftShutdown):
+		return resource.ErrClosed
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		return context.DeadlineExceeded
+	}
+	return err
+}

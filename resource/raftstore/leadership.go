@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package raftstore
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// barrierRetry is the pause before the next attempt when a leadership transfer
+	// is in progress.
+	barrierRetry = 20 * time.Millisecond
+	// runRetry is the pause of RunWhileLeader before it calls its function again
+	// in the same term.
+	runRetry = 50 * time.Millisecond
+)
+
+// leadership follows who leads, and runs functions while this server does.
+type leadership struct {
+	*calls
+	raft   *raft.Raft // set before follow is called
+	logger *slog.Logger
+	onLost func()       // called when this server does not lead the term it led
+	onLead func() error // called when this server leads a new term; an error stops the store
+
+	changed broadcast.Broadcast // of changes of view
+
+	mu   sync.Mutex
+	view view
+}
+
+// view is what the store knows about leadership.
+type view struct {
+	leader  string // node of the known leader; "" if none is known
+	term    uint64 // in which this server leads and has applied every earlier term; 0 if it does not
+	restore uint64 // number of snapshots that became the state
+}
+
+// sameTerm reports whether a function that runs while leading can continue.
+func (v view) sameTerm(w view) bool { return v.term == w.term && v.restore == w.restore }
+
+// current returns the view, and a channel that is closed when it changes.
+func (l *leadership) current() (view, <-chan struct{}) {
+	changed := l.changed.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.view, changed
+}
+
+func (l *leadership) setView(leader string, term uint64) {
+	l.mu.Lock()
+	old := l.view
+	v := view{leader: leader, term: term, restore: old.restore}
+	l.view = v
+	l.mu.Unlock()
+	if old != v {
+		l.changed.Notify()
+	}
+	if old.leader != v.leader && v.leader != "" {
+		l.logger.Info("leader elected", "leader", v.leader)
+	}
+}
+
+// restored records that a snapshot became the state.
+func (l *leadership) restored() {
+	l.mu.Lock()
+	l.view.restore++
+	l.mu.Unlock()
+	l.changed.Notify()
+}
+
+// follow keeps the view current until the store closes or fails. Raft's channels
+// only say that something may have changed. The state is read each time, so that
+// no change can be missed.
+func (l *leadership) follow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var barriers sync.WaitGroup
+	defer barriers.Wait()
+	defer cancel()
+
+	observations := make(chan raft.Observation, 1)
+	observer := raft.NewObserver(observations, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	l.raft.RegisterObserver(observer)
+	defer l.raft.DeregisterObserver(observer)
+	defer l.setView("", 0)
+
+	var ready, requested uint64 // terms: leading; barrier in progress
+	passed := make(chan uint64, 1)
+	for {
+		_, id := l.raft.LeaderWithID()
+		term, leads := l.raft.CurrentTerm(), l.raft.State() == raft.Leader
+		if !leads || term != ready {
+			ready = 0
+			l.onLost()
+		}
+		l.setView(string(id), ready)
+		if leads && ready == 0 && requested == 0 {
+			requested = term
+			barriers.Go(func() { passed <- l.barrier(ctx, term) })
+		}
+		select {
+		case <-observations:
+		case <-l.raft.LeaderCh():
+		case ready = <-passed:
+			requested = 0
+			if ready != 0 {
+				if err := l.onLead(); err != nil {
+					l.fail(err)
+				}
+			}
+		case <-l.failedc:
+			return
+		case <-l.donec:
+			return
+		}
+	}
+}
+
+// barrier returns term when this server has applied everything that was committed
+// before, or 0 if it cannot find out.
+func (l *leadership) barrier(ctx context.Context, term uint64) uint64 {
+	_, err := l.do(ctx, func() raft.Future { return l.raft.Barrier(0) })
+	if err == nil {
+		return term
+	}
+	if l.raft.State() == raft.Leader { // a leadership transfer, which may fail
+		backoff.Sleep(ctx, barrierRetry, nil)
+	}
+	return 0
+}
+
+// leaderTerm returns the term in which this server leads. If this server is elected
+// and has not applied every earlier term, leaderTerm waits.
+func (l *leadership) leaderTerm(ctx context.Context) (uint64, error) {
+	for {
+		v, changed := l.current()
+		if v.term != 0 {
+			return v.term, nil
+		}
+		if err := l.Err(); err != nil {
+			return 0, err
+		}
+		if l.raft.State() != raft.Leader {
+			return 0, resource.ErrNotLeader
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-l.donec:
+			return 0, resource.ErrClosed
+		}
+	}
+}
+
+// Leader returns the node that leads, if one is known. It may be out of date until
+// a lost leader is noticed.
+func (l *leadership) Leader() (node string, ok bool) {
+	v, _ := l.current()
+	return v.leader, v.leader != ""
+}
+
+// IsLeader reports whether this server leads and has applied everything that
+// earlier leaders committed. Another server may have been elected since: only a
+// strong read or a commit proves leadership.
+func (l *leadership) IsLeader() bool {
+	v, _ := l.current()
+	return v.term != 0 && l.raft.State() == raft.Leader && l.raft.CurrentTerm() == v.term
+}
+
+// LeaderChanged returns a channel that is closed when the result of Leader or
+// IsLeader changes. Take the channel before calling them, and a new one each time.
+func (l *leadership) LeaderChanged() <-chan struct{} {
+	_, changed := l.current()
+	return changed
+}
+
+// RunWhileLeader calls fn each time this server begins to lead, in the sense of
+// IsLeader. The context of fn ends when the term ends. It also ends when a snapshot
+// is restored, since what fn knows of the state may be wrong; fn is then called
+// again for the same term. Two calls of fn never overlap.
+//
+// A nil error of fn ends its work for this term. Errors that fn returns after its
+// context ended are ignored. After resource.ErrNotLeader, ErrReadOnly or
+// ErrUnknownOutcome, fn is called again if this server still leads.
+//
+// RunWhileLeader blocks until ctx ends (nil), fn fails (its error), or the store
+// closes or fails (that error).
+func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
+	var done view // the term for which fn has done its work
+	for {
+		v, changed := l.current()
+		if err := l.Err(); err != nil && ctx.Err() == nil {
+			return err
+		}
+		if v.term != 0 && !v.sameTerm(done) && ctx.Err() == nil {
+			finished, err := l.runTerm(ctx, v, fn)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			if finished {
+				done = v
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		case <-l.failedc:
+			return l.Err()
+		case <-l.donec:
+			return l.Err()
+		}
+	}
+}
+
+// runTerm calls fn once. It returns false if fn must be called again, perhaps in
+// the same term.
+func (l *leadership) runTerm(
+	ctx context.Context, term view, fn func(context.Context) error,
+) (finished bool, err error) {
+	termCtx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		l.waitTermEnd(termCtx, term)
+	})
+	err = fn(termCtx)
+	lost := termCtx.Err() != nil
+	cancel()
+	wg.Wait()
+	switch {
+	case err == nil || lost:
+		return true, nil
+	case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome),
+		errors.Is(err, resource.ErrReadOnly):
+		// The term has ended and the view does not show it yet, or a leadership
+		// transfer failed.
+		ctx, cancel := context.WithTimeout(ctx, runRetry)
+		defer cancel()
+		l.waitTermEnd(ctx, term)
+		return false, nil
+	}
+	return true, err
+}
+
+// waitTermEnd returns when this server does not lead the term any more, the store
+// fails, or ctx ends.
+func (l *leadership) waitTermEnd(ctx context.Context, term view) {
+	for {
+		v, changed := l.current()
+		if !v.sameTerm(term) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-l.failedc:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
