@@ -74,7 +74,6 @@ func Open(cfg Config) (_ *Log, err error) {
 		return nil, err
 	}
 	l := &Log{cfg: cfg, used: new(atomic.Int64), cannotc: make(chan struct{}, 1)}
-	l.used.Store(int64(cfg.SegmentSize)) // not known: assume a full segment
 	meta := &metadb.BoltMetaDB{}
 	opened := false
 	defer func() {
@@ -97,6 +96,13 @@ func Open(cfg Config) (_ *Log, err error) {
 	if err != nil {
 		return nil, err
 	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	if last > 0 {
+		l.used.Store(int64(cfg.SegmentSize)) // not known: assume a full segment
+	}
 	if err := l.openSnapshots(); err != nil {
 		return nil, err
 	}
@@ -112,8 +118,13 @@ func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
 	size := entriesSize(logs)
-	err := l.checkSpace(size, false)
+	newSegment := last == 0 && logs[0].Index > 1 // raft-wal replaces its empty segment
+	err = l.checkSpace(size, newSegment)
 	if err == nil {
 		err = l.writeTermLocked()
 	}
