@@ -7,7 +7,7 @@ CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil.Cluster(' . | xargs -
 # seconds can cost any cluster its leader. A test that fails twice has failed.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
 	--rerun-fails-max-failures=10 --packages="$(CLUSTER)" --
-RULES = $(GO) test -count=1 -run '^(TestImport|TestWhatStandsAlone|TestEveryPackageHasDoc|TestFiles)' ./test
+RULES = $(GO) test -count=1 ./test/rules
 # Without a C compiler go has cgo off, and the race detector needs cgo.
 RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 FUZZTIME ?= 10s

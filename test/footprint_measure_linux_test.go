@@ -178,7 +178,7 @@ func ownerOf(stack []uintptr) string {
 	for {
 		f, more := frames.Next()
 		for of, sign := range map[string]string{
-			"tunnel": module + "/wanfed.", "memberlist": "hashicorp/memberlist.", "yamux": "hashicorp/yamux.",
+			"tunnel": "github.com/wanfed/wanfed/wanfed.", "memberlist": "hashicorp/memberlist.", "yamux": "hashicorp/yamux.",
 		} {
 			if strings.Contains(f.Function, sign) {
 				owner = of

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package test
+package rules
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// maxLines is where a file must be split by idea. Most should be far below.
+// maxLines is the largest number of lines of a file. Most files are far shorter.
 const maxLines = 600
 
 var (
@@ -19,8 +19,8 @@ var (
 	licence   = []byte("// SPDX-License-Identifier: MPL-2.0\n")
 )
 
-func TestFiles(t *testing.T) {
-	root := os.DirFS("..")
+func TestFiles_LicenceAndLength(t *testing.T) {
+	root := os.DirFS("../..")
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -38,10 +38,10 @@ func TestFiles(t *testing.T) {
 			return nil
 		}
 		if n := bytes.Count(b, []byte("\n")); n > maxLines {
-			t.Errorf("%s has %d lines: split it by idea (limit %d)", path, n, maxLines)
+			t.Errorf("%s has %d lines, want at most %d: split it by idea", path, n, maxLines)
 		}
 		if !bytes.HasPrefix(b, licence) {
-			t.Errorf("%s does not begin with %q", path, licence)
+			t.Errorf("%s does not begin with the licence line %q", path, licence)
 		}
 		return nil
 	})

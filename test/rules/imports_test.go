@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package test
+package rules
 
 import (
 	"encoding/json"
@@ -15,7 +15,8 @@ import (
 
 const module = "github.com/wanfed/wanfed"
 
-// layers is who may import whom: a package imports only packages of layers below its own. A new package needs a place here.
+// layers lists the packages of this module from top to bottom. A package imports
+// only packages of lower layers. A new package needs a place here.
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
@@ -40,15 +41,18 @@ var layers = [][]string{
 	{"api/pb"},
 }
 
-// kits help tests. They import what they like; only tests and each other import them.
-var kits = []string{"test", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest"}
+// kits are packages for tests. They may import every package. Only tests and
+// other kits may import them.
+var kits = []string{"test", "test/rules", "test/lab", "test/lab/wan", "resource/resourcetest", "tlsutil/tlstest"}
 
-// internal is the folder of packages that every other may import. They import only each other and what is said here.
+// internal is the directory of packages that every other package may import.
+// They import only each other and what internalMay lists.
 const internal = "internal/"
 
 var internalMay = map[string][]string{"internal/subprocess": {"tlsutil"}}
 
-// alone are packages that other programs import, or that must stay small: none of these may come with them, directly or not.
+// The packages in alone are usable without a server. They must not depend on the
+// packages in forbidden, directly or indirectly.
 var (
 	alone     = []string{"wanfed", "tlsutil", "gateway"}
 	forbidden = []string{"github.com/hashicorp/raft", "github.com/hashicorp/serf", module + "/resource"}
@@ -60,16 +64,17 @@ type goPackage struct {
 	GoFiles         []string
 }
 
-// listPackages returns all packages of this module, also those that do not build: that is for others to say.
+// listPackages returns all packages of this module, including those that do not
+// compile.
 func listPackages(t testing.TB) []goPackage {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,Imports,Deps,GoFiles", module+"/...")
 	out, err := cmd.Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			t.Fatalf("go list: %s", exit.Stderr)
+			t.Fatalf("go list failed: %s", exit.Stderr)
 		}
-		t.Fatal(err)
+		t.Fatalf("go list = %v, want nil", err)
 	}
 	var all []goPackage
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
@@ -77,53 +82,56 @@ func listPackages(t testing.TB) []goPackage {
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {
-			t.Fatal(err)
+			t.Fatalf("decode the output of go list: %v", err)
 		}
 		all = append(all, p)
 	}
 }
 
-// ours shortens an import path of this module to its folder.
-func ours(importPath string) (string, bool) { return strings.CutPrefix(importPath, module+"/") }
+// relative returns the directory of a package of this module, from its import
+// path. It returns false for other packages.
+func relative(importPath string) (string, bool) { return strings.CutPrefix(importPath, module+"/") }
 
+// layerOf returns the index of the layer of a package, or -1.
 func layerOf(pkg string) int {
 	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
 }
 
-// importFault says why package from must not import package to; empty: it may.
+// importFault returns why package from must not import package to. It returns ""
+// if the import is permitted.
 func importFault(from, to string) string {
 	switch {
 	case slices.Contains(kits, from), strings.HasPrefix(to, internal):
 		return ""
 	case slices.Contains(kits, to):
-		return "which is for tests"
+		return "a package for tests"
 	case strings.HasPrefix(from, internal):
 		if !slices.Contains(internalMay[from], to) {
-			return "but every package may import the former"
+			return "not a package below internal"
 		}
 	case layerOf(to) <= layerOf(from):
-		return "which is not in a layer below"
+		return "not a package of a lower layer"
 	}
 	return ""
 }
 
-func TestImportsPointDownward(t *testing.T) {
+func TestImports_PointDownward(t *testing.T) {
 	for _, p := range listPackages(t) {
-		from, ok := ours(p.ImportPath)
+		from, ok := relative(p.ImportPath)
 		if !ok {
 			continue
 		}
 		if layerOf(from) < 0 && !slices.Contains(kits, from) && !strings.HasPrefix(from, internal) {
-			t.Errorf("package %s has no place in the table of this test", from)
+			t.Errorf("package %s has no layer: add it to the table of this test", from)
 			continue
 		}
 		for _, i := range p.Imports {
-			to, ok := ours(i)
+			to, ok := relative(i)
 			if !ok {
 				continue
 			}
 			if fault := importFault(from, to); fault != "" {
-				t.Errorf("%s imports %s, %s", from, to, fault)
+				t.Errorf("%s imports %s: %s", from, to, fault)
 			}
 		}
 	}
@@ -132,41 +140,41 @@ func TestImportsPointDownward(t *testing.T) {
 func TestImportFault(t *testing.T) {
 	for _, test := range []struct {
 		from, to string
-		allowed  bool
+		want     bool // permitted
 	}{
 		{"server", "federation", true},
 		{"federation", "server", false},
 		{"resource/memory", "resource/raftstore", false},
 		{"demo", "server", false},
-		{"wanfed", "internal/slogadapter", true},
+		{"wanfed", "internal/backoff", true},
 		{"internal/subprocess", "tlsutil", true},
 		{"internal/subprocess", "server", false},
 		{"server", "test/lab", false},
 		{"test/lab", "server", true},
 	} {
-		if fault := importFault(test.from, test.to); (fault == "") != test.allowed {
-			t.Errorf("importFault(%s, %s) = %q", test.from, test.to, fault)
+		if fault := importFault(test.from, test.to); (fault == "") != test.want {
+			t.Errorf("importFault(%s, %s) = %q, want permitted: %v", test.from, test.to, fault, test.want)
 		}
 	}
 }
 
-func TestWhatStandsAlone(t *testing.T) {
+func TestImports_StandalonePackages(t *testing.T) {
 	for _, p := range listPackages(t) {
-		name, _ := ours(p.ImportPath)
+		name, _ := relative(p.ImportPath)
 		if !slices.Contains(alone, name) {
 			continue
 		}
 		for _, dep := range p.Deps {
 			for _, f := range forbidden {
 				if dep == f || strings.HasPrefix(dep, f+"/") {
-					t.Errorf("%s depends on %s: see go mod why, or go list -deps", name, dep)
+					t.Errorf("%s depends on %s: find the import with go list -deps", name, dep)
 				}
 			}
 		}
 	}
 }
 
-func TestEveryPackageHasDoc(t *testing.T) {
+func TestPackages_HaveDoc(t *testing.T) {
 	for _, p := range listPackages(t) {
 		if !slices.Contains(p.GoFiles, "doc.go") {
 			t.Errorf("package %s has no doc.go", path.Clean(strings.TrimPrefix(p.ImportPath, module+"/")))
