@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package reactor
+
+import (
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+)
+
+// state is the progress of a connection. It only increases.
+type state uint8
+
+const (
+	receiving  state = iota // the ClientHello is incomplete
+	connecting              // an upstream is being selected; the client's data stays in its socket
+	relaying                // bytes move both ways
+	closed                  // both sockets are closed
+)
+
+// conn is a proxied connection: a client and, once it is selected, its
+// upstream. It belongs to one worker.
+type conn struct {
+	client, upstream socket
+	session          Session
+	since            time.Duration // begin of receiving, or of relaying, since the engine's start
+	hello            []byte        // while receiving: the first part of the ClientHello
+	dial             *dial         // while connecting
+	address          *upstream.Address
+	prev, next       *conn // in worker.hellos while receiving, in worker.young at first while relaying
+	state            state
+	keepalive        bool // the client's socket has keepalive
+}
+
+// socket is one end of a conn. Bytes that come from it go to the other end.
+type socket struct {
+	conn     *conn
+	pipe     *pipe  // while much flows from here
+	held     []byte // was read here, and the other end has not taken it yet
+	fd       int32  // -1: there is none
+	readable bool   // there may be something to read
+	writable bool   // it may accept bytes
+	hungUp   bool   // the peer has ended its direction
+	broken   bool   // the read ends with an error, after what is left
+	ended    bool   // the end was read
+	shut     bool   // the direction to the peer is ended
+	watched  bool   // an event comes when it is writable again
+	muted    bool   // no event comes when there is something to read
+	bulk     bool   // much flows from here
+	noSplice bool   // the kernel cannot splice it
+	queued   bool   // in worker.ready
+	full     uint8  // consecutive reads that filled the buffer
+}
+
+func newConn(session Session, fd int32, now time.Duration) *conn {
+	c := &conn{session: session, since: now}
+	c.client, c.upstream = socket{conn: c, fd: fd}, socket{conn: c, fd: -1}
+	return c
+}
+
+// event records what an event says, and continues.
+func (s *socket) event(w *worker, events uint32) {
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.readable = true
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.hungUp = true
+	}
+	if events&unix.EPOLLERR != 0 {
+		s.broken = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		s.writable = true
+	}
+	switch c := s.conn; c.state {
+	case receiving:
+		c.readHello(w)
+	case connecting:
+		if events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+			c.fail(w, upstream.ErrClientGone)
+		}
+	case relaying:
+		c.relay(w, s)
+	}
+}
+
+// readHello reads until the ClientHello is complete or no more data is there.
+func (c *conn) readHello(w *worker) {
+	for c.client.readable {
+		in := c.hello
+		room := w.buf[:MaxHello-len(in)]
+		n, errno := sysRecv(c.client.fd, room)
+		switch {
+		case errno == unix.EAGAIN:
+			c.client.readable = false
+			return
+		case errno == unix.EINTR:
+			continue
+		case errno != 0:
+			c.fail(w, errno)
+			return
+		case n == 0:
+			c.fail(w, io.EOF)
+			return
+		case n < len(room) && !c.client.hungUp:
+			c.client.readable = false // an event says when more comes
+		}
+		if in == nil {
+			in = room[:n]
+		} else {
+			in = append(in, room[:n]...)
+		}
+		w.updateNow()
+		req, err := c.session.Receive(in, w.time())
+		if err == nil {
+			w.hellos.remove(c)
+			c.hello, c.state = nil, connecting
+			w.dial(c, req) // in may be in the worker's buffer: it is not valid afterwards
+			return
+		}
+		if err == ErrNeedMore {
+			if c.hello == nil {
+				in = slices.Clone(in) // the worker's buffer is for the next read
+			}
+			c.hello = in
+			err = c.session.HoldHello(cap(in))
+		}
+		if err != nil {
+			c.fail(w, err)
+			return
+		}
+	}
+}
+
+// fail refuses the client and closes.
+func (c *conn) fail(w *worker, why error) {
+	failures := 0
+	if c.dial != nil {
+		failures = c.dial.Failures()
+	}
+	if alert := c.session.Fail(why, failures); alert != nil {
+		sysSend(c.client.fd, alert, 0)
+	}
+	c.close(w, EndDone)
+}
+
+// abort closes both sockets with a reset: both peers learn that data is
+// missing.
+func (c *conn) abort(w *worker) {
+	for _, s := range []*socket{&c.client, &c.upstream} {
+		if s.fd >= 0 {
+			sysLingerReset(s.fd)
+		}
+	}
+	c.close(w, EndCut)
+}
+
+// close releases everything that belongs to c.
+func (c *conn) close(w *worker, end End) {
+	if c.state == closed {
+		return
+	}
+	if c.dial != nil {
+		c.dial.release(w)
+	}
+	switch c.state {
+	case receiving:
+		w.hellos.remove(c)
+	case relaying:
+		w.young.remove(c)
+	}
+	for _, s := range []*socket{&c.client, &c.upstream} {
+		if s.fd >= 0 {
+			w.unregister(s.fd)
+			sysClose(s.fd)
+			s.fd = -1
+		}
+		if s.pipe != nil {
+			w.pipes.put(s.pipe)
+			s.pipe = nil
+		}
+	}
+	c.state = closed
+	w.engine.Dialer.Closed(c.address)
+	w.engine.open.Add(-1)
+	w.conns--
+	c.session.Close(end)
+}
+
+// queue has connections in the order in which they came. A connection is in at
+// most one queue.
+type queue struct {
+	first, last *conn
+}
+
+func (q *queue) push(c *conn) {
+	c.prev, c.next = q.last, nil
+	if q.last != nil {
+		q.last.next = c
+	} else {
+		q.first = c
+	}
+	q.last = c
+}
+
+// remove removes c if it is in q.
+func (q *queue) remove(c *conn) {
+	if c.prev == nil && q.first != c {
+		return
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		q.last = c.prev
+	}
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		q.first = c.next
+	}
+	c.prev, c.next = nil, nil
+}
+
+// helloQueue has the connections of a worker that are receiving, oldest first.
+type helloQueue struct {
+	queue
+	// oldest is conn.since of the first, in nanoseconds plus one; 0: there is
+	// none. Other workers read it.
+	oldest atomic.Int64
+}
+
+func (q *helloQueue) push(c *conn) {
+	q.queue.push(c)
+	q.publish()
+}
+
+func (q *helloQueue) remove(c *conn) {
+	q.queue.remove(c)
+	q.publish()
+}
+
+func (q *helloQueue) publish() {
+	at := int64(0)
+	if q.first != nil {
+		at = int64(q.first.since) + 1
+	}
+	if q.oldest.Load() != at {
+		q.oldest.Store(at)
+	}
+}
+
+// expireHellos closes connections whose ClientHello is late. It returns the
+// time until the next one is, or a negative number.
+func (w *worker) expireHellos() time.Duration {
+	for c := w.hellos.first; c != nil; c = w.hellos.first {
+		if left := c.since + w.engine.HelloTimeout - w.now; left > 0 {
+			return left
+		}
+		c.fail(w, os.ErrDeadlineExceeded)
+	}
+	return -1
+}
+
+// keepaliveAfter is the age at which the sockets of a connection get keepalive.
+// Most connections end before that matters, and it takes several system calls.
+const keepaliveAfter = time.Second
+
+// startKeepalives sets keepalive for connections that have reached
+// keepaliveAfter. It returns the time until the next one does, or a negative
+// number.
+func (w *worker) startKeepalives() time.Duration {
+	for c := w.young.first; c != nil; c = w.young.first {
+		if left := c.since + keepaliveAfter - w.now; left > 0 {
+			return left
+		}
+		w.young.remove(c)
+		sysSetKeepalive(c.upstream.fd)
+		if !c.keepalive {
+			sysSetKeepalive(c.client.fd)
+		}
+	}
+	return -1
+}

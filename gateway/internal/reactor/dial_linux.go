@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package reactor
+
+import (
+	"container/heap"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/proxyproto"
+)
+
+// helloBuffers lends the memory for ClientHellos of usual size.
+var helloBuffers = sync.Pool{New: func() any { return new([4 << 10]byte) }}
+
+// dial is the selection of an upstream for one connection: the sockets that are
+// connecting, and the time at which something is due.
+type dial struct {
+	upstream.Selection
+	conn     *conn
+	hello    []byte // with the PROXY header, if there is one
+	buffer   *[4 << 10]byte
+	race     bool
+	attempts []*attempt
+	first    attempt       // most dials have one attempt
+	next     time.Duration // when the next address is tried, since the engine's start
+	deadline time.Duration // when the dial fails
+	over     bool
+
+	due   time.Duration // of the timer
+	place int           // in timers, counted from 1; 0: not there
+}
+
+// attempt is one address of a dial.
+type attempt struct {
+	dial     *dial
+	n        int // of the address
+	fd       int32
+	state    attemptState
+	hungUp   bool               // the peer has ended its direction
+	sent     int                // bytes of the ClientHello
+	answer   []byte             // the first part of it
+	deadline time.Duration      // to be connected
+	cancel   context.CancelFunc // while it is resolving
+}
+
+type attemptState uint8
+
+const (
+	resolving attemptState = iota // a goroutine resolves the name and connects
+	dialing                       // the socket is connecting
+	awaiting                      // the ClientHello is being sent or answered
+)
+
+// dial starts the selection of an upstream for c. It does not keep req.Hello.
+func (w *worker) dial(c *conn, req Request) {
+	d := &dial{conn: c, race: req.Race, deadline: w.now + 2*w.engine.Dialer.Timeout}
+	d.buffer = helloBuffers.Get().(*[4 << 10]byte)
+	d.hello = d.buffer[:0]
+	if req.ProxyHeader {
+		local, _ := sysAddrs(c.client.fd)
+		d.hello = proxyproto.Append(d.hello, req.Source, local)
+	}
+	d.hello = append(d.hello, req.Hello...)
+	c.dial = d
+	probe := d.Init(w.engine.Dialer, req.Addrs, req.Start, c.session.NewUpstreams, w.time())
+	if err := c.session.HoldHello(len(d.hello)); err != nil {
+		c.fail(w, err)
+		return
+	}
+	if probe != "" {
+		var hello []byte
+		if d.race {
+			hello = slices.Clone(d.hello)
+		}
+		w.engine.Dialer.Probe(w.engine.serving, probe, hello)
+	}
+	d.advance(w)
+}
+
+// advance tries the next address, if there is one, and sets the timer. The dial
+// may be over when it returns.
+func (d *dial) advance(w *worker) {
+	for {
+		n, wait, ok := d.Next(w.time())
+		d.next = w.now + wait
+		if !ok {
+			if d.Over() {
+				d.conn.fail(w, d.Err())
+				return
+			}
+			break
+		}
+		err := d.start(w, n)
+		if d.over {
+			return
+		}
+		if err == nil {
+			break
+		}
+		if d.Failed(n, err, w.time()) {
+			d.conn.fail(w, d.Err())
+			return
+		}
+	}
+	d.schedule(w)
+}
+
+// schedule sets the timer to what is due first.
+func (d *dial) schedule(w *worker) {
+	at := min(d.next, d.deadline)
+	for _, a := range d.attempts {
+		if a.state != awaiting {
+			at = min(at, a.deadline)
+		}
+	}
+	w.timers.set(d, at)
+}
+
+// start begins an attempt to connect to address n. The dial may be over when it
+// returns.
+func (d *dial) start(w *worker, n int) error {
+	a := &d.first
+	if a.dial != nil {
+		a = &attempt{}
+	}
+	*a = attempt{dial: d, n: n, fd: -1, deadline: w.now + w.engine.Dialer.Timeout}
+	addr, err := netip.ParseAddrPort(d.Addr(n))
+	if err != nil || addr.Addr().Zone() != "" {
+		d.attempts = append(d.attempts, a)
+		a.resolve(w)
+		return nil
+	}
+	fd, errno := sysConnect(addr)
+	if errno != 0 {
+		return a.fault(errno)
+	}
+	a.fd, a.state = fd, dialing
+	events := uint32(allEvents)
+	if !w.engine.Dialer.OwnPort(addr.Port()) { // otherwise the peer is checked first
+		errno := a.sendHello()
+		if errno != 0 && errno != unix.EAGAIN {
+			sysClose(fd)
+			return a.fault(errno)
+		}
+		if a.state == awaiting && a.sent == len(d.hello) {
+			events = inEvents
+		}
+	}
+	if err := w.register(fd, a, events); err != nil {
+		sysClose(fd)
+		return a.fault(err)
+	}
+	d.attempts = append(d.attempts, a)
+	if a.state == awaiting && !d.race {
+		a.win(w, nil, false)
+	}
+	return nil
+}
+
+// expire does what is due.
+func (d *dial) expire(w *worker) {
+	if w.now >= d.deadline {
+		d.Abort(context.DeadlineExceeded, w.time())
+		d.conn.fail(w, d.Err())
+		return
+	}
+	for i := len(d.attempts) - 1; i >= 0; i = min(i, len(d.attempts)) - 1 {
+		if a := d.attempts[i]; a.state != awaiting && w.now >= a.deadline {
+			if a.fail(w, a.fault(context.DeadlineExceeded)); d.over {
+				return
+			}
+		}
+	}
+	if w.now < d.next {
+		d.schedule(w)
+		return
+	}
+	if d.race && d.conn.client.hungUp {
+		d.conn.fail(w, upstream.ErrClientGone)
+		return
+	}
+	d.AddNew()
+	d.advance(w)
+}
+
+// release closes what the dial still has.
+func (d *dial) release(w *worker) {
+	d.over, d.conn.dial = true, nil
+	w.timers.stop(d)
+	d.Cancel()
+	for _, a := range d.attempts {
+		a.close(w)
+	}
+	d.attempts = nil
+	d.hello = nil
+	helloBuffers.Put(d.buffer)
+	d.buffer = nil
+}
+
+func (a *attempt) fault(err error) error { return upstream.DialError(a.dial.Addr(a.n), err) }
+
+// resolve connects in a goroutine, which sends the socket to the worker.
+func (a *attempt) resolve(w *worker) {
+	dialer, addr := w.engine.Dialer, a.dial.Addr(a.n)
+	ctx, cancel := context.WithCancel(w.engine.serving)
+	a.cancel = cancel
+	m := message{kind: connected, attempt: a}
+	dialer.Go(func() {
+		defer cancel()
+		conn, err := dialer.Connect(ctx, addr)
+		if err == nil {
+			m.fd, err = dup(conn.(syscall.Conn))
+			conn.(net.Conn).Close()
+		}
+		if m.err = err; !w.send(m) && err == nil {
+			sysClose(m.fd)
+		}
+	})
+}
+
+// connected continues with the outcome of resolve.
+func (a *attempt) connected(w *worker, fd int32, err error) {
+	if a.dial.over || !slices.Contains(a.dial.attempts, a) {
+		if err == nil {
+			sysClose(fd)
+		}
+		return
+	}
+	if err == nil {
+		a.fd, a.state = fd, dialing
+		if err = w.register(fd, a, allEvents); err != nil {
+			sysClose(fd)
+			a.fd, err = -1, a.fault(err)
+		}
+	}
+	if err != nil {
+		a.fail(w, err)
+	}
+}
+
+// event continues an attempt when its socket can.
+func (a *attempt) event(w *worker, events uint32) {
+	w.updateNow()
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		a.hungUp = true
+	}
+	if a.state == dialing {
+		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+			if errno := sysError(a.fd); errno != 0 {
+				a.fail(w, a.fault(errno))
+				return
+			}
+		}
+		if events&unix.EPOLLOUT == 0 {
+			return
+		}
+		if local, remote := a.ends(w); w.engine.Dialer.IsOwn(local.Addr(), remote) {
+			a.fail(w, a.fault(upstream.ErrLoop))
+			return
+		}
+		a.state = awaiting
+	}
+	if a.sent < len(a.dial.hello) {
+		if errno := a.sendHello(); errno != 0 && errno != unix.EAGAIN {
+			a.fail(w, upstream.AnswerError(a.dial.Addr(a.n), errno))
+			return
+		}
+		if !a.dial.race {
+			a.win(w, nil, events&^unix.EPOLLOUT != 0)
+			return
+		}
+	}
+	if events&^unix.EPOLLOUT != 0 {
+		a.readAnswer(w)
+	}
+}
+
+// sendHello sends what the peer accepts of the ClientHello. Before the
+// connection is established that is nothing. A connection on the same machine
+// may be established at once.
+func (a *attempt) sendHello() unix.Errno {
+	n, errno := sysSend(a.fd, a.dial.hello[a.sent:], 0)
+	if errno == 0 {
+		a.state = awaiting
+	}
+	a.sent += n
+	return errno
+}
+
+// ends returns the two ends of the socket if its peer may be this process.
+func (a *attempt) ends(w *worker) (local, remote netip.AddrPort) {
+	addr, err := netip.ParseAddrPort(a.dial.Addr(a.n))
+	if err == nil && !w.engine.Dialer.OwnPort(addr.Port()) {
+		return local, remote
+	}
+	return sysAddrs(a.fd)
+}
+
+// readAnswer reads until the first TLS record is complete or no more data is
+// there.
+func (a *attempt) readAnswer(w *worker) {
+	for {
+		room := w.buf[:tlsrecord.MaxSize-len(a.answer)]
+		n, errno := sysRecv(a.fd, room)
+		if errno == unix.EAGAIN {
+			return
+		}
+		var err error
+		if errno != 0 {
+			err = errno
+		} else if n == 0 {
+			err = upstream.ErrClosed
+		}
+		in := room[:n]
+		if len(a.answer) > 0 {
+			a.answer = append(a.answer, in...)
+			in = a.answer
+		}
+		var size int
+		if err == nil {
+			size, err = tlsrecord.Size(in)
+		}
+		if err != nil {
+			a.fail(w, upstream.AnswerError(a.dial.Addr(a.n), err))
+			return
+		}
+		if len(in) >= max(size, tlsrecord.HeaderSize) {
+			a.win(w, in, true)
+			return
+		}
+		if a.answer == nil {
+			a.answer = slices.Clone(in)
+		}
+	}
+}
+
+// win makes the socket the upstream of the connection and starts to relay. more
+// says that there may be something to read from it.
+func (a *attempt) win(w *worker, answer []byte, more bool) {
+	d, c := a.dial, a.dial.conn
+	c.address = d.Won(a.n, w.time())
+	c.session.Connected(d.Addr(a.n), d.Failures(), w.time())
+	u := &c.upstream
+	u.fd, u.readable, u.writable, u.hungUp = a.fd, more, true, a.hungUp
+	c.client.writable = true
+	w.table[a.fd].handler = u
+	a.fd = -1
+	if rest := d.hello[a.sent:]; len(rest) > 0 {
+		c.client.held = slices.Clone(rest)
+		u.writable = false
+	}
+	c.client.count(a.sent)
+	c.state, c.since = relaying, w.now
+	w.young.push(c)
+	d.release(w)
+	if len(answer) > 0 {
+		u.write(w, &c.client, answer, 0)
+	}
+	if c.state == relaying {
+		c.relay(w, &c.client)
+	}
+}
+
+// fail ends the attempt and tries the next address. The dial may be over when
+// it returns.
+func (a *attempt) fail(w *worker, err error) {
+	d := a.dial
+	a.close(w)
+	d.attempts = slices.DeleteFunc(d.attempts, func(other *attempt) bool { return other == a })
+	if d.Failed(a.n, err, w.time()) {
+		d.conn.fail(w, d.Err())
+		return
+	}
+	d.advance(w)
+}
+
+func (a *attempt) close(w *worker) {
+	if a.cancel != nil {
+		a.cancel()
+	}
+	if a.fd >= 0 {
+		w.unregister(a.fd)
+		sysClose(a.fd)
+		a.fd = -1
+	}
+}
+
+// timers are the dials of a worker, a heap by due time.
+type timers []*dial
+
+// set makes d due at a time.
+func (t *timers) set(d *dial, at time.Duration) {
+	d.due = at
+	if d.place == 0 {
+		heap.Push(t, d)
+	} else {
+		heap.Fix(t, d.place-1)
+	}
+}
+
+// stop removes d. It may be called again.
+func (t *timers) stop(d *dial) {
+	if d.place > 0 {
+		heap.Remove(t, d.place-1)
+	}
+}
+
+// expire runs the dials that are due. It returns the time until the next one
+// is, or a negative number.
+func (t *timers) expire(w *worker) time.Duration {
+	for len(*t) > 0 {
+		d := (*t)[0]
+		if left := d.due - w.now; left > 0 {
+			return left
+		}
+		d.expire(w) // sets a later time, or removes it
+	}
+	return -1
+}
+
+// The methods of heap.Interface.
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].due < t[j].due }
+func (t timers) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].place, t[j].place = i+1, j+1
+}
+
+func (t *timers) Push(x any) {
+	*t = append(*t, x.(*dial))
+	x.(*dial).place = len(*t)
+}
+
+func (t *timers) Pop() any {
+	last := len(*t) - 1
+	d := (*t)[last]
+	(*t)[last] = nil
+	*t, d.place = (*t)[:last], 0
+	return d
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package reactor
+
+import (
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Events are edge-triggered, except those of acceptors and of the wakeup: one
+// event comes when the state of a socket changes. The handler then does all
+// that the socket allows.
+const (
+	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
+	allEvents = inEvents | unix.EPOLLOUT
+)
+
+// maxEvents bounds the events of one wait.
+const maxEvents = 256
+
+// handler handles an event of a descriptor.
+type handler interface {
+	event(w *worker, events uint32)
+}
+
+// entry is the handler of a descriptor. Events of an earlier use of the same
+// number have another generation.
+type entry struct {
+	handler    handler
+	generation uint32
+}
+
+// worker is an event loop. It owns connections from accept to close: no other
+// goroutine uses them. Except send, its methods and its fields are for its own
+// goroutine, run.
+type worker struct {
+	engine     *Engine
+	epoll      int
+	wakeup     int     // an eventfd that is readable while there are messages
+	table      []entry // by descriptor
+	generation uint32
+	acceptors  []*acceptor
+	now        time.Duration // of the current round, since the engine's start
+	conns      int
+	hellos     helloQueue // connections whose ClientHello is incomplete
+	young      queue      // relaying connections whose sockets have no keepalive yet
+	timers     timers
+	ready      []*socket // have more bytes to move
+	pipes      pipes
+	buf        [MaxHello]byte // for one read; nothing stays in it between events
+
+	mu       sync.Mutex
+	messages []message
+	closed   bool // accepts no messages
+}
+
+// message is a request by another goroutine.
+type message struct {
+	kind    messageKind
+	attempt *attempt // of connected, with its outcome
+	fd      int32
+	err     error
+}
+
+type messageKind uint8
+
+const (
+	stopAccepting messageKind = iota // and end with the last connection
+	closeAll                         // connections
+	shedOne                          // to make room for a connection of another worker
+	connected                        // a goroutine has connected a socket
+)
+
+// openWorker returns one of n workers. On an error too, the caller closes it.
+func openWorker(e *Engine, n int) (*worker, error) {
+	w := &worker{engine: e, epoll: -1, wakeup: -1, pipes: pipes{max: max(4, e.MaxPipes/n)}}
+	var err error
+	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return w, os.NewSyscallError("epoll_create1", err)
+	}
+	if w.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return w, os.NewSyscallError("eventfd", err)
+	}
+	if err := w.register(int32(w.wakeup), mailbox{}, unix.EPOLLIN); err != nil {
+		return w, err
+	}
+	for i, l := range e.Listeners {
+		if err := w.openAcceptor(i, l); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+// close releases what openWorker opened. When run has returned, nothing else is
+// open.
+func (w *worker) close() {
+	w.mu.Lock()
+	w.closed = true
+	left := w.messages
+	w.messages = nil
+	w.mu.Unlock()
+	for _, m := range left {
+		if m.kind == connected && m.err == nil {
+			sysClose(m.fd)
+		}
+	}
+	for _, a := range w.acceptors {
+		a.close(w)
+	}
+	w.pipes.close()
+	for _, fd := range []int{w.wakeup, w.epoll} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// run handles events until it was told to stop and the last connection has
+// ended.
+func (w *worker) run() error {
+	var events [maxEvents]unix.EpollEvent
+	w.updateNow()
+	for w.conns > 0 || len(w.acceptors) > 0 {
+		n, err := w.wait(events[:])
+		if err != nil {
+			return os.NewSyscallError("epoll_wait", err)
+		}
+		w.updateNow()
+		for i := range events[:n] {
+			ev := &events[i]
+			if e := &w.table[ev.Fd]; e.handler != nil && e.generation == uint32(ev.Pad) {
+				e.handler.event(w, ev.Events)
+			}
+		}
+		w.resume()
+	}
+	return nil
+}
+
+func (w *worker) updateNow() { w.now = time.Since(w.engine.start) }
+
+func (w *worker) time() time.Time { return w.engine.start.Add(w.now) }
+
+// wait runs what is due and returns the next events. The first look does not
+// block and does not involve the scheduler of Go, which costs more than most
+// looks take.
+func (w *worker) wait(events []unix.EpollEvent) (int, error) {
+	timeout := w.runDue()
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.epoll),
+		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
+	if errno != 0 || n > 0 || timeout == 0 {
+		return count(n, errno), nil
+	}
+	k, err := unix.EpollWait(w.epoll, events, timeout)
+	if err == unix.EINTR {
+		return 0, nil
+	}
+	return k, err
+}
+
+// runDue runs what is due. It returns the milliseconds until something else is
+// due, or a negative number.
+func (w *worker) runDue() int {
+	timeout := -1
+	for _, left := range [...]time.Duration{
+		w.expireHellos(), w.timers.expire(w), w.startKeepalives(), w.reopenAcceptors(),
+	} {
+		if ms := int((left + time.Millisecond - 1) / time.Millisecond); left >= 0 && (timeout < 0 || ms < timeout) {
+			timeout = ms
+		}
+	}
+	if w.conns == 0 && len(w.acceptors) == 0 || len(w.ready) > 0 {
+		return 0
+	}
+	return timeout
+}
+
+// resume continues sockets that had more bytes to move.
+func (w *worker) resume() {
+	ready := w.ready
+	w.ready = nil
+	for _, s := range ready {
+		if s.queued {
+			s.queued = false
+			s.conn.relay(w, s)
+		}
+	}
+	if w.ready == nil {
+		w.ready = ready[:0]
+	}
+}
+
+func (w *worker) queue(s *socket) {
+	if !s.queued {
+		s.queued = true
+		w.ready = append(w.ready, s)
+	}
+}
+
+// register passes events of fd to h.
+func (w *worker) register(fd int32, h handler, events uint32) error {
+	for int(fd) >= len(w.table) {
+		w.table = append(w.table, make([]entry, 64+len(w.table))...)
+	}
+	w.generation++
+	w.table[fd] = entry{h, w.generation}
+	return w.control(unix.EPOLL_CTL_ADD, fd, events)
+}
+
+// unregister drops events of fd. A close of fd removes it from the set.
+func (w *worker) unregister(fd int32) { w.table[fd].handler = nil }
+
+func (w *worker) control(op int, fd int32, events uint32) error {
+	ev := unix.EpollEvent{Events: events, Fd: fd, Pad: int32(w.table[fd].generation)}
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.epoll), uintptr(op), uintptr(fd),
+		uintptr(unsafe.Pointer(&ev)), 0, 0)
+	if errno != 0 {
+		w.unregister(fd)
+		return os.NewSyscallError("epoll_ctl", errno)
+	}
+	return nil
+}
+
+// send passes a message to the worker. It returns false if the worker has
+// ended. Any goroutine may call it.
+func (w *worker) send(m message) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.messages = append(w.messages, m)
+	unix.Write(w.wakeup, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // cannot block: the count is small
+	return true
+}
+
+// mailbox handles messages.
+type mailbox struct{}
+
+func (mailbox) event(w *worker, _ uint32) {
+	var b [8]byte
+	unix.Read(w.wakeup, b[:])
+	w.mu.Lock()
+	messages := w.messages
+	w.messages = nil
+	w.mu.Unlock()
+	for _, m := range messages {
+		switch m.kind {
+		case stopAccepting:
+			for _, a := range w.acceptors {
+				a.stop(w)
+			}
+			w.acceptors = nil
+		case closeAll:
+			for _, e := range w.table {
+				if s, ok := e.handler.(*socket); ok {
+					s.conn.close(w, EndStopped)
+				}
+			}
+		case shedOne:
+			w.shed()
+		case connected:
+			m.attempt.connected(w, m.fd, m.err)
+		}
+	}
+}

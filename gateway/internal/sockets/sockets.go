@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package sockets
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A silent connection is probed after KeepaliveIdle and then every
+// KeepaliveInterval. UserTimeout ends a connection whose data or probes remain
+// unacknowledged.
+const (
+	KeepaliveIdle     = 15 * time.Second
+	KeepaliveInterval = 5 * time.Second
+	UserTimeout       = 30 * time.Second
+
+	keepaliveCount = 3
+)
+
+// The pause after a failed accept doubles from MinAcceptPause to
+// MaxAcceptPause.
+const (
+	MinAcceptPause = 5 * time.Millisecond
+	MaxAcceptPause = time.Second
+)
+
+// SetKeepalive makes the kernel detect a dead peer of c. It does nothing unless
+// c is a *net.TCPConn.
+func SetKeepalive(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		// An error means that the connection has ended. The next read reports it.
+		t.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: KeepaliveIdle, Interval: KeepaliveInterval, Count: keepaliveCount,
+		})
+		setUserTimeout(t, UserTimeout)
+	}
+}
+
+// Remote returns the IP address and port of the peer of c. It is invalid for a
+// connection that is not TCP.
+func Remote(c net.Conn) netip.AddrPort { return addrPort(c.RemoteAddr()) }
+
+// Local returns the IP address and port of the local end of c, as Remote does.
+func Local(c net.Conn) netip.AddrPort { return addrPort(c.LocalAddr()) }
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if a, ok := a.(*net.TCPAddr); ok {
+		ip := a.AddrPort()
+		return netip.AddrPortFrom(ip.Addr().Unmap(), ip.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// IsTemporary reports whether accept may succeed again after err: the process
+// or the system is out of a resource, or the error belongs to a connection that
+// has ended (accept(2), "Error handling"). Errors of the listener are permanent.
+func IsTemporary(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	switch errno {
+	case syscall.EBADF, syscall.EINVAL, syscall.ENOTSOCK, syscall.EOPNOTSUPP, syscall.EFAULT:
+		return false
+	}
+	return true
+}
+
+// OutOfFiles reports whether err says that the process or the system cannot
+// open more files.
+func OutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// ReserveFD is an open file that is closed when the process cannot open more
+// files. Pending connections can then be accepted and closed one at a time:
+// their clients learn at once that they must use another gateway. The zero
+// value holds no file.
+type ReserveFD struct {
+	f atomic.Pointer[os.File] // nil: in use, or it could not be opened
+}
+
+// Open opens the file unless it is open.
+func (r *ReserveFD) Open() error {
+	f, err := os.Open(os.DevNull)
+	if err == nil && !r.f.CompareAndSwap(nil, f) {
+		f.Close()
+	}
+	return err
+}
+
+// Taken reports whether another goroutine uses the reserve and it cannot be
+// replaced. Then the last descriptor that the caller obtained is the reserve.
+func (r *ReserveFD) Taken() bool { return r.f.Load() == nil && OutOfFiles(r.Open()) }
+
+// Use closes the file, calls f, and opens the file again. It does not call f
+// while another goroutine uses the reserve.
+func (r *ReserveFD) Use(f func()) {
+	reserve := r.f.Swap(nil)
+	if reserve == nil {
+		r.Open() // an earlier attempt may have failed
+		return
+	}
+	reserve.Close()
+	f()
+	r.Open()
+}
+
+// Close closes the file.
+func (r *ReserveFD) Close() {
+	if f := r.f.Swap(nil); f != nil {
+		f.Close()
+	}
+}

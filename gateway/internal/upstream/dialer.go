@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+)
+
+// InOrder as the start of a selection tries the addresses in their own order,
+// whatever their numbers of connections.
+const InOrder = -1
+
+// Errors of an attempt or of a selection.
+var (
+	// ErrLoop is returned for an address that is a listener of this process.
+	// Forwarding there would loop until the limit of connections.
+	ErrLoop = errors.New("leads back to this gateway; remove the address from the route")
+	// ErrClosed is returned for an upstream that closes instead of an answer.
+	ErrClosed = errors.New("it closed the connection")
+	// ErrClientGone ends a selection whose client has disconnected.
+	ErrClientGone = errors.New("the client has disconnected")
+)
+
+// Dialer connects to one of several addresses. Its exported fields must not
+// change after the first use. All methods are safe for concurrent use.
+type Dialer struct {
+	// Dial connects to one address. It must return soon when ctx ends. Required.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Timeout bounds one attempt to connect. A selection takes at most twice as
+	// long. Required.
+	Timeout time.Duration
+	// AttemptDelay is the longest time without an answer after which the next
+	// address is tried too. Required.
+	AttemptDelay time.Duration
+	// EjectFor bounds the time for which an address that failed is tried last.
+	// It is probed after an eighth of that time, then after longer pauses. Zero:
+	// it is not ejected.
+	EjectFor time.Duration
+	// Own are the listeners of this process. Connections to them are refused
+	// with ErrLoop.
+	Own []net.Addr
+
+	tracker  tracker
+	maxConns atomic.Int64
+	attempts sync.WaitGroup
+}
+
+// Request describes what a connection is for. The zero value asks for an open
+// connection only.
+type Request struct {
+	// Hello is sent to each address. The first TLS record that comes back is the
+	// answer. Nil: an open connection is the answer.
+	Hello []byte
+	// NewAddrs returns addresses that may have become known since the selection
+	// began. Nil: there are none.
+	NewAddrs func() []string
+	// ClientGone reports whether the result is still needed. Nil: it is.
+	ClientGone func() bool
+}
+
+// Result is an established connection.
+type Result struct {
+	Conn    net.Conn
+	Addr    string
+	Address *Address // for Dialer.Closed
+	// Answer is the first TLS record and what was read with it. It is nil
+	// without a Request.Hello.
+	Answer []byte
+}
+
+// SetMaxConns limits the connections to one address, pending ones included. 0
+// is no limit. Open connections stay, and count.
+func (d *Dialer) SetMaxConns(n int) { d.maxConns.Store(int64(max(0, n))) }
+
+// MaxConns returns the limit of SetMaxConns.
+func (d *Dialer) MaxConns() int { return int(d.maxConns.Load()) }
+
+// DialFirst connects to one of addrs (host:port), in this order except for
+// those that failed recently. It returns the connection, which the caller
+// closes, and its address. An error names every address with its fault.
+func (d *Dialer) DialFirst(ctx context.Context, addrs []string) (net.Conn, string, error) {
+	won, _, err := d.DialAny(ctx, addrs, InOrder, Request{})
+	d.Closed(won.Address) // the caller does not report the end
+	return won.Conn, won.Addr, err
+}
+
+// Wait returns when attempts that were given up have ended too. No dial may
+// begin while it waits.
+func (d *Dialer) Wait() { d.attempts.Wait() }
+
+// attempt is the outcome of one connection attempt.
+type attempt struct {
+	n      int // number of the address in the selection
+	conn   net.Conn
+	answer []byte
+	err    error
+}
+
+// DialAny connects to one of addrs. start is InOrder, or the number of the
+// address that comes first among those with equally few connections. It also
+// returns how many attempts failed. The caller calls Closed with Result.Address
+// when the connection ends.
+func (d *Dialer) DialAny(ctx context.Context, addrs []string, start int, req Request) (_ Result, failed int, _ error) {
+	var s Selection
+	if probe := s.Init(d, addrs, start, req.NewAddrs, time.Now()); probe != "" {
+		d.Probe(ctx, probe, req.Hello)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*d.Timeout)
+	defer cancel()
+	results := make(chan attempt)
+	next := func() time.Duration {
+		n, wait, ok := s.Next(time.Now())
+		if ok {
+			addr := s.Addr(n)
+			d.attempts.Go(func() { d.attempt(ctx, n, addr, req.Hello, results) })
+		}
+		return wait
+	}
+	timer := time.NewTimer(next())
+	defer timer.Stop()
+	defer s.Cancel()
+	for {
+		if s.Over() {
+			return Result{}, s.Failures(), s.Err()
+		}
+		select {
+		case a := <-results:
+			if a.err == nil {
+				won := s.Won(a.n, time.Now())
+				return Result{Conn: a.conn, Addr: s.Addr(a.n), Address: won, Answer: a.answer}, s.Failures(), nil
+			}
+			if s.Failed(a.n, a.err, time.Now()) {
+				continue
+			}
+		case <-timer.C:
+			if req.ClientGone != nil && req.ClientGone() {
+				return Result{}, s.Failures(), ErrClientGone
+			}
+			s.AddNew()
+		case <-ctx.Done():
+			s.Abort(ctx.Err(), time.Now())
+			return Result{}, s.Failures(), s.Err()
+		}
+		timer.Reset(next())
+	}
+}
+
+// attempt tries one address and reports the outcome. If the selection has
+// ended, it closes the connection.
+func (d *Dialer) attempt(ctx context.Context, n int, addr string, hello []byte, results chan<- attempt) {
+	conn, answer, err := d.exchange(ctx, addr, hello)
+	select {
+	case results <- attempt{n: n, conn: conn, answer: answer, err: err}:
+	case <-ctx.Done():
+		if conn != nil {
+			conn.Close()
+		}
+	}
+}
+
+// Probe finds out in a goroutine whether an address that failed works again.
+func (d *Dialer) Probe(ctx context.Context, addr string, hello []byte) {
+	d.attempts.Go(func() {
+		limit := 2*d.AttemptDelay + 2*d.tracker.delay(addr, d.AttemptDelay)
+		ctx, cancel := context.WithTimeout(ctx, min(limit, d.Timeout))
+		defer cancel()
+		began := time.Now()
+		conn, _, err := d.exchange(ctx, addr, hello)
+		switch {
+		case err == nil:
+			d.tracker.worked(addr, time.Since(began))
+			conn.Close()
+		case !errors.Is(ctx.Err(), context.Canceled):
+			d.tracker.failed(addr, 0, time.Now(), d.EjectFor)
+		}
+	})
+}
+
+// Go runs f in a goroutine that Wait joins.
+func (d *Dialer) Go(f func()) { d.attempts.Go(f) }
+
+// exchange connects to one address. If there is a hello, it sends that and
+// waits for the answer.
+func (d *Dialer) exchange(ctx context.Context, addr string, hello []byte) (net.Conn, []byte, error) {
+	conn, err := d.Connect(ctx, addr)
+	if err != nil || hello == nil {
+		return conn, nil, err
+	}
+	sockets.SetKeepalive(conn)
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	var answer []byte
+	if _, err = conn.Write(hello); err == nil {
+		answer, err = readAnswer(conn)
+	}
+	if !stop() { // the deadline may be set
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, AnswerError(addr, err)
+	}
+	return conn, answer, nil
+}
+
+// readAnswer reads until the first TLS record is complete. An alert is an
+// answer too. The deadline of c applies.
+func readAnswer(c net.Conn) ([]byte, error) {
+	b := make([]byte, 0, 2<<10)
+	for {
+		n, readErr := c.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		size, err := tlsrecord.Size(b)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(b) >= max(size, tlsrecord.HeaderSize):
+			return b, nil
+		case readErr == io.EOF:
+			return nil, ErrClosed
+		case readErr != nil:
+			return nil, readErr
+		}
+		if size > cap(b) {
+			b = append(make([]byte, 0, size), b...)
+		}
+	}
+}
+
+// Connect opens a connection to one address within Timeout.
+func (d *Dialer) Connect(ctx context.Context, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	conn, err := d.Dial(ctx, "tcp", addr)
+	if err == nil {
+		local, remote := sockets.Local(conn), sockets.Remote(conn)
+		if d.IsOwn(local.Addr(), remote) {
+			conn.Close()
+			err = ErrLoop
+		}
+	}
+	if err != nil {
+		return nil, DialError(addr, err)
+	}
+	return conn, nil
+}
+
+// DialError is the error of an attempt to connect to addr.
+func DialError(addr string, err error) error { return fmt.Errorf("dial %s: %w", addr, cause(err)) }
+
+// AnswerError is the error of an address that connected and did not answer.
+func AnswerError(addr string, err error) error {
+	return fmt.Errorf("no answer to the ClientHello from %s: %w", addr, cause(err))
+}
+
+// cause removes the address from a network error: its context has it.
+func cause(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
+	}
+	return err
+}
+
+// OwnPort reports whether a listener of this process has this port.
+func (d *Dialer) OwnPort(port uint16) bool {
+	for _, a := range d.Own {
+		if ln, ok := a.(*net.TCPAddr); ok && ln.Port == int(port) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsOwn reports whether a connection from local to remote leads to a listener
+// of this process.
+func (d *Dialer) IsOwn(local netip.Addr, remote netip.AddrPort) bool {
+	local, ip := local.Unmap(), remote.Addr().Unmap()
+	for _, a := range d.Own {
+		ln, ok := a.(*net.TCPAddr)
+		if !ok || !remote.IsValid() || ln.Port != int(remote.Port()) {
+			continue
+		}
+		own := ln.AddrPort().Addr().Unmap()
+		if own == ip || (!own.IsValid() || own.IsUnspecified()) && local == ip {
+			return true
+		}
+	}
+	return false
+}

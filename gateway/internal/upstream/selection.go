@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// maxNewAddrs bounds how many addresses are added to a selection after its
+// start.
+const maxNewAddrs = 16
+
+var errTooLate = errors.New("another address answered sooner")
+
+// Selection is the choice of one address: which is tried when, and what each
+// outcome says about the address. All addresses that were tried may still
+// answer. It does no I/O and starts no goroutine. It is not safe for concurrent
+// use. Init must be called first, and Won or Cancel last.
+type Selection struct {
+	d        *Dialer
+	newAddrs func() []string
+	addrs    []string // in the order in which they are tried
+	tried    []try    // one per address that was tried
+	pending  int      // how many of these may still answer
+	added    int      // addresses that AddNew added
+	failures int      // addresses that failed or answered too late
+}
+
+// try is an address that was tried.
+type try struct {
+	began   time.Time
+	err     error    // set when it has failed, or must not be tried now
+	address *Address // while it is pending
+}
+
+// Init prepares s for addrs. start and newAddrs are as in DialAny. It returns
+// an address that the caller passes to Dialer.Probe, or "". s may have been
+// used before: its memory is reused.
+func (s *Selection) Init(d *Dialer, addrs []string, start int, newAddrs func() []string, now time.Time) (probe string) {
+	sorted, probe := d.tracker.order(addrs, start, now, d.EjectFor)
+	*s = Selection{d: d, newAddrs: newAddrs, addrs: sorted, tried: s.tried[:0]}
+	return probe
+}
+
+// Next returns the number of the next address to try. ok is false if there is
+// none: then the selection may be over. The caller calls Next again after wait,
+// or when an address fails.
+func (s *Selection) Next(now time.Time) (n int, wait time.Duration, ok bool) {
+	for n = len(s.tried); n < len(s.addrs); n++ {
+		a, wait, err := s.d.tracker.begin(s.addrs[n], s.d.MaxConns(), s.d.AttemptDelay, now)
+		s.tried = append(s.tried, try{began: now, address: a, err: err})
+		if err == nil {
+			s.pending++
+			return n, wait, true
+		}
+	}
+	return 0, s.d.AttemptDelay, false
+}
+
+// Addr returns address number n.
+func (s *Selection) Addr(n int) string { return s.addrs[n] }
+
+// Over reports whether no address is left to wait for or to try.
+func (s *Selection) Over() bool { return s.pending == 0 && len(s.tried) == len(s.addrs) }
+
+// Failures returns how many addresses failed, or answered too late.
+func (s *Selection) Failures() int { return s.failures }
+
+// AddNew adds addresses that became known since the start.
+func (s *Selection) AddNew() {
+	if s.newAddrs == nil {
+		return
+	}
+	for _, addr := range s.newAddrs() {
+		if s.added < maxNewAddrs && !slices.Contains(s.addrs, addr) {
+			s.addrs = append(slices.Clip(s.addrs), addr)
+			s.added++
+		}
+	}
+}
+
+// Failed records that address n failed. It reports whether the selection is
+// over.
+func (s *Selection) Failed(n int, err error, now time.Time) (over bool) {
+	s.pending--
+	s.fail(n, err, now)
+	if len(s.tried) == len(s.addrs) {
+		s.AddNew()
+	}
+	return s.Over()
+}
+
+// Won records that address n answered, and that the addresses tried before it
+// were too slow. The caller passes the result to Dialer.Closed when the
+// connection ends.
+func (s *Selection) Won(n int, now time.Time) *Address {
+	a := s.tried[n].address
+	s.tried[n].address = nil
+	s.d.tracker.opened(a, now.Sub(s.tried[n].began))
+	for other := range n {
+		if s.tried[other].err == nil {
+			s.fail(other, errTooLate, now)
+		}
+	}
+	s.Cancel()
+	return a
+}
+
+// Cancel ends attempts that are pending. It may be called again.
+func (s *Selection) Cancel() {
+	for n := range s.tried {
+		s.cancel(n, false)
+	}
+}
+
+func (s *Selection) cancel(n int, broken bool) {
+	if a := s.tried[n].address; a != nil {
+		s.tried[n].address = nil
+		s.d.tracker.canceled(a, broken)
+	}
+}
+
+func (s *Selection) fail(n int, err error, now time.Time) {
+	s.tried[n].err = err
+	s.cancel(n, err != errTooLate)
+	s.d.tracker.failed(s.addrs[n], min(now.Sub(s.tried[n].began), s.d.AttemptDelay), now, s.d.EjectFor)
+	s.failures++
+}
+
+// Abort ends the selection because of why. Pending addresses have failed if
+// that is a timeout. A selection that was canceled says nothing about them.
+func (s *Selection) Abort(why error, now time.Time) {
+	for n := range s.tried {
+		if s.tried[n].err != nil {
+			continue
+		}
+		err := fmt.Errorf("no answer from %s: %w", s.addrs[n], why)
+		if errors.Is(why, context.DeadlineExceeded) {
+			s.fail(n, err, now)
+		} else {
+			s.tried[n].err = err
+			s.failures++
+		}
+	}
+}
+
+// Err returns the faults of all addresses, in their order. It wraps ErrFull if
+// that is the only one.
+func (s *Selection) Err() error {
+	errs, full := make([]error, len(s.tried)), 0
+	for n, t := range s.tried {
+		if errs[n] = t.err; errors.Is(t.err, ErrFull) {
+			full++
+		}
+	}
+	err := errors.Join(errs...)
+	if full == 0 || full == len(errs) {
+		return err
+	}
+	return errors.New(err.Error())
+}
