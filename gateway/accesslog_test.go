@@ -7,12 +7,12 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -31,15 +31,15 @@ func logged(t testing.TB, b *bytes.Buffer) []accessLine {
 	return out
 }
 
-func testAccessLog(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
+func testAccessLog(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
 	var b bytes.Buffer
-	p := start(t, Config{Engine: e, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
+	p := start(t, Config{engine: e, AccessLog: &b}, Route{Match: "srv1.example", To: []string{addr}})
 	end := func(c *tls.Conn) {
 		c.CloseWrite()
 		io.Copy(io.Discard, c)
 		c.Close()
-		for p.side.Stats().Active > 0 {
+		for p.listener.Stats().Active > 0 {
 			if t.Context().Err() != nil {
 				t.FailNow()
 			}
@@ -55,7 +55,7 @@ func testAccessLog(t *testing.T, e Engine) {
 	cut, _ := p.connect(t, "srv1.example", 4)
 	cut.NetConn().(interface{ SetLinger(int) error }).SetLinger(0)
 	cut.NetConn().Close()
-	for p.side.Stats().Active > 0 {
+	for p.listener.Stats().Active > 0 {
 		if t.Context().Err() != nil {
 			t.FailNow()
 		}
@@ -73,7 +73,7 @@ func testAccessLog(t *testing.T, e Engine) {
 		t.Fatalf("connections ended: %s\n%s", got, b.String())
 	}
 	l := lines[0]
-	if l.Side != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr || l.Up < 5000 || l.Up > 9000 ||
+	if l.Listener != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr || l.Up < 5000 || l.Up > 9000 ||
 		l.Down < 5000 || l.Down > 9000 || l.Hello <= 0 || l.Dial <= 0 || l.Duration < l.Hello+l.Dial-0.01 ||
 		l.Time.Before(began.Add(-time.Second)) || l.Time.After(time.Now()) {
 		t.Errorf("%+v", l)
@@ -81,7 +81,7 @@ func testAccessLog(t *testing.T, e Engine) {
 	if l := lines[1]; l.SNI != "srv9.example" || l.Upstream != "" || l.Up != 0 {
 		t.Errorf("%+v", l)
 	}
-	st := p.side.Stats()
+	st := p.listener.Stats()
 	if h := st.Hellos; h[RouteExact].Count != 3 || h[RouteNone].Count != 1 || h[RouteExact].Sum <= 0 {
 		t.Errorf("hellos %+v", h)
 	}
@@ -92,7 +92,7 @@ func testAccessLog(t *testing.T, e Engine) {
 
 // testLastWordAfterClose: a server that closes after its last word answers the client's with a reset. That is how most connections
 // end, and no cut.
-func testLastWordAfterClose(t *testing.T, e Engine) {
+func testLastWordAfterClose(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, len(hello)-1)) // rawUpstream has read one byte
@@ -100,7 +100,7 @@ func testLastWordAfterClose(t *testing.T, e Engine) {
 		c.Close()
 	})
 	var b bytes.Buffer
-	p := start(t, Config{Engine: e, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
+	p := start(t, Config{engine: e, AccessLog: &b}, Route{Match: "srv1.server.dc1.wanfed", To: []string{addr}})
 	const rounds = 20
 	for range rounds {
 		c := p.raw(t)
@@ -111,10 +111,10 @@ func testLastWordAfterClose(t *testing.T, e Engine) {
 		c.Write([]byte("bye"))
 		c.Close()
 	}
-	until(t, func() bool { return p.side.Stats().Active == 0 })
+	until(t, func() bool { return p.listener.Stats().Active == 0 })
 	p.stop()
 	for _, l := range logged(t, &b) {
-		if l.End != endDone {
+		if l.End != string(reactor.EndDone) {
 			t.Errorf("%+v", l)
 		}
 	}
@@ -157,9 +157,8 @@ func (s stuck) Write([]byte) (int, error) {
 func TestAccessLogNeverWaits(t *testing.T) {
 	s := stuck{make(chan struct{}), make(chan struct{}, 2*accessQueue)}
 	l := newAccessLog(s, 1)
-	var wg sync.WaitGroup
-	wg.Go(l.run)
-	note := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).over(time.Time{}) }
+	stop := l.start()
+	note := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close("done") }
 	note()
 	<-s.tried // it is in the hand of the writer
 	for range accessQueue + 7 {
@@ -169,8 +168,7 @@ func TestAccessLogNeverWaits(t *testing.T) {
 		t.Errorf("%d lines dropped, want 7", n)
 	}
 	close(s.may)
-	close(l.queue)
-	wg.Wait()
+	stop()
 	if n := l.dropped.Load(); n != 7+1+accessQueue {
 		t.Errorf("%d lines not written, want all", n)
 	}
@@ -179,7 +177,7 @@ func TestAccessLogNeverWaits(t *testing.T) {
 func TestHistogram(t *testing.T) {
 	var h histogram
 	for _, d := range []time.Duration{0, 500 * time.Microsecond, 500*time.Microsecond + 1, 10 * time.Second, time.Minute} {
-		h.note(d)
+		h.observe(d)
 	}
 	got := h.read()
 	if got.Count != 5 || got.Sum != 70*time.Second+time.Millisecond+1 || got.Buckets[0] != 2 || got.Buckets[1] != 3 ||
@@ -189,17 +187,17 @@ func TestHistogram(t *testing.T) {
 }
 
 // testHistograms has one client send its hello late, and one upstream answer late.
-func testHistograms(t *testing.T, e Engine) {
+func testHistograms(t *testing.T, e engineKind) {
 	const late = 30 * time.Millisecond
 	slow := func(c *net.TCPConn) { <-time.After(late); alert(c) }
 	one, _ := rawUpstream(t, slow)
 	two, _ := rawUpstream(t, slow)
-	p := start(t, Config{Engine: e}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
+	p := start(t, Config{engine: e}, Route{Match: "late.example", To: []string{one}}, Route{Match: "*.late.example", To: []string{one, two}})
 	for _, sni := range []string{"late.example", "a.late.example", "other.example"} {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])
 		if sni == "late.example" {
-			until(t, func() bool { return p.side.Stats().Active == 1 }) // its time runs
+			until(t, func() bool { return p.listener.Stats().Active == 1 }) // its time runs
 			<-time.After(late)
 		}
 		c.Write(hello[100:])
@@ -209,7 +207,7 @@ func testHistograms(t *testing.T, e Engine) {
 		c.Close()
 	}
 	p.stop()
-	st := p.side.Stats()
+	st := p.listener.Stats()
 	for _, tt := range []struct {
 		what string
 		h    Histogram

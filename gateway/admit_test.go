@@ -60,7 +60,7 @@ func TestPolicy(t *testing.T) {
 	if _, ok := s.admit(netip.Addr{}); !ok {
 		t.Error("a connection without an address is refused")
 	}
-	s.leave(netip.Addr{})
+	s.release(netip.Addr{})
 	if s.SetPolicy(Policy{Allow: prefixes(t, "::/0")}); s.Stats().Sources != 0 {
 		t.Error("it is counted")
 	}
@@ -94,7 +94,7 @@ func TestMaxPerSource(t *testing.T) {
 	s.SetPolicy(Policy{MaxPerSource: 3})
 	enter("192.0.2.1", false)
 	for _, a := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:2::1", "2001:db8:1:3::9"} {
-		s.leave(netip.MustParseAddr(a))
+		s.release(netip.MustParseAddr(a))
 	}
 	if n := s.Stats().Sources; n != 0 {
 		t.Errorf("%d sources are left", n)
@@ -115,10 +115,10 @@ func (r *running) from(t testing.TB, local, sni string) (*tls.Conn, bool) {
 	return c, true
 }
 
-func testSourcesOfConnections(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e}, Route{Match: "source.example", To: []string{addr}})
-	p.side.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
+func testSourcesOfConnections(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e}, Route{Match: "source.example", To: []string{addr}})
+	p.listener.SetPolicy(Policy{Deny: prefixes(t, "127.0.0.3/32"), MaxPerSource: 1})
 	a, ok := p.from(t, "127.0.0.1", "source.example")
 	if !ok {
 		t.Fatal("the first connection was refused")
@@ -129,7 +129,7 @@ func testSourcesOfConnections(t *testing.T, e Engine) {
 		}
 	}
 	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1})
-	if st := p.side.Stats(); st.Sources != 2 || st.Active != 2 || st.Accepted != 4 {
+	if st := p.listener.Stats(); st.Sources != 2 || st.Active != 2 || st.Accepted != 4 {
 		t.Errorf("%+v", st)
 	}
 	a.CloseWrite()
@@ -137,7 +137,7 @@ func testSourcesOfConnections(t *testing.T, e Engine) {
 		t.Errorf("%q, %v", b, err)
 	}
 	a.Close()
-	for p.side.Stats().Sources == 2 { // the proxy learns of the end in its own time
+	for p.listener.Stats().Sources == 2 { // the proxy learns of the end in its own time
 		if t.Context().Err() != nil {
 			t.FailNow()
 		}
@@ -146,14 +146,14 @@ func testSourcesOfConnections(t *testing.T, e Engine) {
 		t.Error("refused after the first connection has ended")
 	}
 	p.stop()
-	if n := p.side.Stats().Sources; n != 0 {
+	if n := p.listener.Stats().Sources; n != 0 {
 		t.Errorf("%d sources are left", n)
 	}
 }
 
-func testSetMaxConns(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
+func testSetMaxConns(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
 	p.connect(t, "limit.example", 4)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
 		t.Error("served above the limit")
@@ -167,9 +167,9 @@ func testSetMaxConns(t *testing.T, e Engine) {
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 }
 
-func testSetDrain(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
+func testSetDrain(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, Drain: time.Hour}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()
@@ -205,7 +205,7 @@ func BenchmarkAdmit(b *testing.B) {
 		if _, ok := s.admit(addr); !ok {
 			b.Fatal("refused")
 		}
-		s.leave(addr)
+		s.release(addr)
 	}
 }
 

@@ -5,7 +5,7 @@ package gateway
 import (
 	"bytes"
 	"crypto/tls"
-	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
 	"strings"
@@ -64,7 +64,7 @@ func alert(c *net.TCPConn) {
 	silent(c)
 }
 
-func testNextWhenNoAnswer(t *testing.T, e Engine) {
+func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	for _, tt := range []struct {
 		name string
@@ -80,9 +80,9 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			bad, asked := rawUpstream(t, tt.bad)
-			good := upstream(t, named("good"))
-			p := start(t, Config{Engine: e, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
-			p.patient(good)
+			good := tlsUpstream(t, named("good"))
+			p := start(t, Config{engine: e, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
+			p.setSlow(good)
 			for i := range 3 {
 				began := time.Now()
 				c, _ := p.connect(t, "x.example", 4)
@@ -100,17 +100,17 @@ func testNextWhenNoAnswer(t *testing.T, e Engine) {
 				t.Errorf("the bad one was asked %d times", n)
 			}
 			p.refused(t, nil)
-			if n := p.side.Stats().DialFailures; n < 1 || n > 2 {
+			if n := p.listener.Stats().DialFailures; n < 1 || n > 2 {
 				t.Errorf("%d failures counted", n)
 			}
 		})
 	}
 }
 
-func testAlertIsAnAnswer(t *testing.T, e Engine) {
+func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	first, _ := rawUpstream(t, alert)
 	second, asked := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("client sees %v", err)
 	}
@@ -122,7 +122,7 @@ func testAlertIsAnAnswer(t *testing.T, e Engine) {
 }
 
 // testNoReplayOfData has the client send data with its hello. The upstream that has got it must stay the only one.
-func testNoReplayOfData(t *testing.T, e Engine) {
+func testNoReplayOfData(t *testing.T, e engineKind) {
 	plain := goHello(t, &tls.Config{ServerName: "x.example"})
 	for _, tt := range []struct {
 		name string
@@ -138,7 +138,7 @@ func testNoReplayOfData(t *testing.T, e Engine) {
 				got <- b
 			})
 			second, asked := rawUpstream(t, silent)
-			p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+			p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 			c := p.raw(t)
 			c.Write(tt.says)
 			c.CloseWrite()
@@ -154,12 +154,12 @@ func testNoReplayOfData(t *testing.T, e Engine) {
 	}
 }
 
-func testClientGoesWhileWaiting(t *testing.T, e Engine) {
+func testClientGoesWhileWaiting(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // bytes that nobody reads must not hide it
-		p := start(t, Config{Engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
+		p := start(t, Config{engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 		asked.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
@@ -167,7 +167,7 @@ func testClientGoesWhileWaiting(t *testing.T, e Engine) {
 		c.Write([]byte(more))
 		c.Close()
 		began := time.Now()
-		until(t, func() bool { return p.side.Stats().Active == 0 })
+		until(t, func() bool { return p.listener.Stats().Active == 0 })
 		if d := stalls.Awake(began); d > time.Second {
 			t.Errorf("noticed after %v", d)
 		}
@@ -190,7 +190,7 @@ func until(t testing.TB, ok func() bool) {
 	}
 }
 
-func testAllBad(t *testing.T, e Engine) {
+func testAllBad(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	var addrs []string
 	for _, f := range []func(*net.TCPConn){func(*net.TCPConn) {}, silent, trickle} {
@@ -198,7 +198,7 @@ func testAllBad(t *testing.T, e Engine) {
 		addrs = append(addrs, addr)
 	}
 	addrs = append(addrs, deadAddr(t))
-	p := start(t, Config{Engine: e, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
+	p := start(t, Config{engine: e, DialTimeout: 200 * time.Millisecond, attemptDelay: time.Millisecond}, Route{Match: "x.example", To: addrs, Ordered: true})
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
@@ -209,14 +209,14 @@ func testAllBad(t *testing.T, e Engine) {
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
-	if n := p.side.Stats().DialFailures; n != 4 {
+	if n := p.listener.Stats().DialFailures; n != 4 {
 		t.Errorf("%d failures counted", n)
 	}
 }
 
 // testLongAnswer has the first record come in pieces and be as long as it may.
-func testLongAnswer(t *testing.T, e Engine) {
-	says := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), maxRecord+recordProtection+100)...)
+func testLongAnswer(t *testing.T, e engineKind) {
+	says := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), tlsrecord.MaxSize-recordHeader+100)...)
 	long, _ := rawUpstream(t, func(c *net.TCPConn) {
 		for i := 0; i < len(says); i += 1000 {
 			c.Write(says[i:min(i+1000, len(says))])
@@ -224,7 +224,7 @@ func testLongAnswer(t *testing.T, e Engine) {
 		c.CloseWrite()
 		silent(c)
 	})
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
 	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, says) {
@@ -232,37 +232,7 @@ func testLongAnswer(t *testing.T, e Engine) {
 	}
 	c.Close()
 	p.stop()
-	if got := p.side.Stats().BytesDown; got != uint64(len(says)) {
+	if got := p.listener.Stats().BytesDown; got != uint64(len(says)) {
 		t.Errorf("counted %d bytes, want %d", got, len(says))
 	}
-}
-
-func FuzzAnswer(f *testing.F) {
-	f.Add([]byte{21, 3, 3, 0, 2, 2, 112})
-	f.Add([]byte{22, 3, 1, 0, 5, 2})
-	f.Add([]byte{22, 3, 3, 0x41, 0})
-	f.Add([]byte("HTTP/1.1 400"))
-	f.Add(append([]byte{23, 3, 3, 0, 1, 0}, make([]byte, 3000)...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := readAnswer(&scriptConn{in: bytes.NewReader(b)})
-		defer a.free()
-		switch {
-		case err != nil:
-			if a.b != nil || a.small != nil {
-				t.Error("a buffer comes with an error")
-			}
-		case !bytes.HasPrefix(b, a.b):
-			t.Error("the answer is not what was said")
-		default:
-			if size, err := recordSize(a.b); err != nil || size < recordHeader || size > len(a.b) {
-				t.Errorf("an answer of %d bytes has a record of %d, %v", len(a.b), size, err)
-			}
-		}
-		if err == nil && len(a.b) > recordHeader+maxRecord+recordProtection {
-			t.Errorf("%d bytes were held", len(a.b))
-		}
-		if len(b) == 0 && !errors.Is(err, errHungUp) {
-			t.Error(err)
-		}
-	})
 }

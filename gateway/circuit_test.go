@@ -4,77 +4,21 @@ package gateway
 
 import (
 	"errors"
-	"fmt"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"io"
 	"testing"
 	"time"
 )
 
-func TestEvidenceKeepsWhatIsInUse(t *testing.T) {
-	e := &evidence{}
-	var open []*known
-	for i := range 2 * maxKnown {
-		k, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.won(k, time.Millisecond)
-		open = append(open, k)
-		e.noAnswer(fmt.Sprint("failed", i), 0, time.Now(), time.Second)
-	}
-	if n := len(e.of); n > 5*maxKnown {
-		t.Errorf("%d addresses are known, %d in use", n, len(open))
-	}
-	for i, k := range open {
-		if _, _, err := e.begin(fmt.Sprint("open", i), 1, time.Second, time.Now()); err == nil {
-			t.Fatalf("connection %d was forgotten", i)
-		}
-		e.closed(k)
-	}
-	for i := range 2 * maxKnown {
-		e.noAnswer(fmt.Sprint("failed again", i), 0, time.Now(), time.Second)
-	}
-	if n := len(e.of); n > 3*maxKnown {
-		t.Errorf("%d addresses are known, none in use", n)
-	}
-}
-
-// TestHalfOpenGoesOn has all that ask a dead address be lost: others must not wait for their end.
-func TestHalfOpenGoesOn(t *testing.T) {
-	e, now := &evidence{}, time.Now()
-	begin := func() error {
-		_, _, err := e.begin("a", 0, 250*time.Millisecond, now)
-		return err
-	}
-	for range 2 * halfOpen { // it is not known to be dead
-		if err := begin(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e.gaveUp(e.of["a"], true)
-	for range 3 {
-		if err := begin(); !errors.Is(err, errOpen) {
-			t.Errorf("one too many: %v", err)
-		}
-		now = now.Add(250 * time.Millisecond)
-		if err := begin(); err != nil {
-			t.Error(err)
-		}
-	}
-	e.worked("a", time.Millisecond)
-	for range 2 * halfOpen {
-		if err := begin(); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+// trialClients is the limit of clients that try an address which failed.
+const trialClients = 16
 
 // testCircuit has as many clients as may wait for two upstreams that are taken for dead: the next is told at once, and as soon as one
 // more may ask and is answered, all are served.
-func testCircuit(t *testing.T, e Engine) {
+func testCircuit(t *testing.T, e engineKind) {
 	one, asked1 := rawUpstream(t, alert)
 	two, asked2 := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
 	answer := func() byte { // of the alert
 		c := p.raw(t)
@@ -86,26 +30,28 @@ func testCircuit(t *testing.T, e Engine) {
 		}
 		return b[6]
 	}
-	ev := &p.dialer.evidence
-	var waiting []*known
+	// Other clients wait for both addresses, as many as may.
+	now := time.Now()
+	var waiting []*upstream.Selection
 	for _, addr := range []string{one, two} {
-		for range halfOpen + 1 {
-			k, _, err := ev.begin(addr, 0, time.Minute, time.Now())
-			if err != nil {
-				t.Fatal(err)
+		for i := range trialClients + 1 {
+			s := &upstream.Selection{}
+			s.Init(p.dialer, []string{addr}, upstream.InOrder, nil, now)
+			if _, _, ok := s.Next(now); !ok {
+				t.Fatal(s.Err())
 			}
-			waiting = append(waiting, k)
+			if i == trialClients {
+				s.Failed(0, errors.New("refused"), now)
+			} else {
+				waiting = append(waiting, s)
+			}
 		}
-		ev.gaveUp(waiting[len(waiting)-1], true)
-		waiting = waiting[:len(waiting)-1]
 	}
 	if got := answer(); got != 80 || asked1.Load()+asked2.Load() > 0 {
 		t.Errorf("one client too many gets alert %d, of the upstreams %d were asked", got, asked1.Load()+asked2.Load())
 	}
-	for _, k := range waiting[:1] {
-		ev.gaveUp(k, false)
-	}
-	for range 2 * halfOpen {
+	waiting[0].Cancel()
+	for range 2 * trialClients {
 		if got := answer(); got != 112 {
 			t.Errorf("a client gets alert %d", got)
 		}
@@ -113,10 +59,10 @@ func testCircuit(t *testing.T, e Engine) {
 	if asked1.Load() == 0 || asked2.Load() > 0 {
 		t.Errorf("%d times asked was the one that works, %d times the other", asked1.Load(), asked2.Load())
 	}
-	for _, k := range waiting[1:] {
-		ev.gaveUp(k, false)
+	for _, s := range waiting[1:] {
+		s.Cancel()
 	}
-	until(t, func() bool { return p.side.Stats().Active == 0 })
+	until(t, func() bool { return p.listener.Stats().Active == 0 })
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
 }
@@ -124,18 +70,16 @@ func testCircuit(t *testing.T, e Engine) {
 // checkUnused fails if a gateway that has stopped still counts connections to an upstream. Every test of one ends with it.
 func checkUnused(t testing.TB, p *Proxy) {
 	t.Helper()
-	for addr, k := range p.dialer.evidence.of {
-		if k.tries != 0 || k.open != 0 {
-			t.Errorf("%s has %d attempts and %d connections", addr, k.tries, k.open)
-		}
+	if pending, open := p.dialer.Pending(), p.dialer.Conns(); pending != 0 || len(open) != 0 {
+		t.Errorf("%d attempts and connections %v are left, want none", pending, open)
 	}
 }
 
-func testMaxPerUpstream(t *testing.T, e Engine) {
-	one, two := upstream(t, named("srv1")), upstream(t, named("srv2"))
-	p := start(t, Config{Engine: e, attemptDelay: time.Minute, MaxPerUpstream: 1},
+func testMaxPerUpstream(t *testing.T, e engineKind) {
+	one, two := tlsUpstream(t, named("srv1")), tlsUpstream(t, named("srv2"))
+	p := start(t, Config{engine: e, attemptDelay: time.Minute, MaxPerUpstream: 1},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "both.example", To: []string{one, two}, Ordered: true})
-	p.patient(one, two)
+	p.setSlow(one, two)
 	first, _ := p.connect(t, "one.example", 4)
 	if _, name := p.connect(t, "both.example", 4); name != "srv2" {
 		t.Errorf("%s has one more than it may", name)
@@ -152,7 +96,7 @@ func testMaxPerUpstream(t *testing.T, e Engine) {
 	}
 	p.SetMaxPerUpstream(1)
 	first.Close()
-	until(t, func() bool { return p.side.Stats().Active == 2 })
+	until(t, func() bool { return p.listener.Stats().Active == 2 })
 	if _, ok := p.from(t, "127.0.0.1", "one.example"); ok {
 		t.Error("served above the lower limit")
 	}

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"bytes"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
 	"runtime"
@@ -31,7 +32,7 @@ func cutUpstream(t *testing.T, hello int) string {
 		b := make([]byte, hello-1+3) // rawUpstream has read one byte
 		n, err := io.ReadFull(c, b)
 		if err != nil || b[hello-1] != 'D' {
-			c.Write(append([]byte{recordHandshake}, b[:n]...))
+			c.Write(append([]byte{tlsrecord.Handshake}, b[:n]...))
 			io.Copy(c, c)
 			return
 		}
@@ -44,10 +45,10 @@ func cutUpstream(t *testing.T, hello int) string {
 
 // testCutEverywhere has client and upstream end connections after each byte, of the hello and of the data behind it: what was sent
 // before a clean end must arrive, and nothing may stay, while the gateway runs on.
-func testCutEverywhere(t *testing.T, e Engine) {
+func testCutEverywhere(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	one, two := cutUpstream(t, len(hello)), cutUpstream(t, len(hello))
-	p := start(t, Config{Engine: e}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})
+	p := start(t, Config{engine: e}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})
 	all := append(bytes.Clone(hello), bytes.Repeat([]byte{'x'}, cutData)...)
 	connect := func() *net.TCPConn {
 		c := p.raw(t)
@@ -58,12 +59,12 @@ func testCutEverywhere(t *testing.T, e Engine) {
 		return c
 	}
 	connect().Close()
-	idle := func() bool { st := p.side.Stats(); return st.Active == 0 && st.Sources == 0 }
+	idle := func() bool { st := p.listener.Stats(); return st.Active == 0 && st.Sources == 0 }
 	until(t, idle)
 	goroutines, open := runtime.NumGoroutine(), files(t)
 
 	for _, to := range [][]string{{one}, {one, two}} {
-		p.side.SetTable(mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: to}))
+		p.listener.SetTable(mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: to}))
 		var wg sync.WaitGroup
 		places := make(chan struct{}, 16) // how many at once
 		for _, reset := range []bool{false, true} {
@@ -79,7 +80,7 @@ func testCutEverywhere(t *testing.T, e Engine) {
 		wg.Wait()
 		until(t, idle)
 	}
-	if st := p.side.Stats(); st.Refused[ReasonLimit] != 0 || st.Refused[ReasonUpstreamUnreachable] != 0 {
+	if st := p.listener.Stats(); st.Refused[ReasonLimit] != 0 || st.Refused[ReasonUpstreamUnreachable] != 0 {
 		t.Errorf("%+v", st)
 	}
 	until(t, func() bool {
@@ -91,7 +92,7 @@ func testCutEverywhere(t *testing.T, e Engine) {
 	for range limit { // the limit counts none of them any more
 		defer connect().Close()
 	}
-	if st := p.side.Stats(); st.Active != limit || st.Sources != 1 {
+	if st := p.listener.Stats(); st.Active != limit || st.Sources != 1 {
 		t.Errorf("%+v", st)
 	}
 	p.stop()

@@ -2,20 +2,24 @@
 
 package gateway
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+)
 
 // engines are those that run here.
-var engines = func() []Engine {
-	if epollWorks {
-		return []Engine{EngineNet, EngineEpoll}
+var engines = func() []engineKind {
+	if reactor.Supported {
+		return []engineKind{portable, eventDriven}
 	}
-	return []Engine{EngineNet}
+	return []engineKind{portable}
 }()
 
 // suite is what every engine must do, over real sockets.
 var suite = []struct {
 	name string
-	f    func(*testing.T, Engine)
+	f    func(*testing.T, engineKind)
 }{
 	{"ForwardBySNI", testForwardBySNI},
 	{"Protocols", testProtocols},

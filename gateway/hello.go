@@ -5,42 +5,49 @@ package gateway
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
+
+	"golang.org/x/crypto/cryptobyte"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
 // MaxHelloSize bounds a ClientHello with its record headers, in bytes.
 const MaxHelloSize = 64 << 10
 
-// Sizes and numbers of RFC 8446, sections 4 and 5.1, RFC 6066, section 3, and RFC 7301, section 3.1.
+// Sizes and numbers of RFC 8446, section 4, RFC 6066, section 3, and RFC 7301,
+// section 3.1.
 const (
-	recordHeader    = 5
-	maxRecord       = 16 << 10
-	recordHandshake = 22
-	messageHeader   = 4
-	clientHello     = 1
-	extServerName   = 0
-	extALPN         = 16
-	extEarlyData    = 42
-	nameTypeHost    = 0
+	recordHeader  = tlsrecord.HeaderSize
+	messageHeader = 4
+	clientHello   = 1
+	extServerName = 0
+	extALPN       = 16
+	extEarlyData  = 42
+	nameTypeHost  = 0
 )
 
-// Hello is what a ClientHello says in the clear. Its names are in the memory that it was read from, and change with that.
+// Hello is the unencrypted content of a ClientHello. Its slices share the
+// memory from which it was parsed.
 type Hello struct {
-	// SNI is the wanted server in lower case, without a trailing dot; empty if the client names none.
+	// SNI is the name of the server in lower case, without a final dot. It is
+	// empty if the client sends none.
 	SNI []byte
-	// EarlyData says that the client sends data with its hello (0-RTT): a second server that got them could act on them too.
+	// EarlyData says that the client sends data with its ClientHello (0-RTT). A
+	// second server that receives the data could act on it too.
 	EarlyData bool
 
-	alpn []byte // the list of RFC 7301, section 3.1, which is well formed; empty: the client offers none
+	alpn cryptobyte.String // the list of RFC 7301, section 3.1, well formed
 }
 
-// ALPN gives the protocol ids that the client offers, best first.
+// ALPN returns the protocol ids that the client offers, best first.
 func (h Hello) ALPN() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for r := (reader{b: h.alpn}); len(r.b) > 0; {
-			if !yield(r.vector(1).b) {
+		var id cryptobyte.String
+		for list := h.alpn; list.ReadUint8LengthPrefixed(&id); {
+			if !yield(id) {
 				return
 			}
 		}
@@ -49,31 +56,33 @@ func (h Hello) ALPN() iter.Seq[[]byte] {
 
 // Errors of HelloParser.Parse, besides *NotTLSError.
 var (
-	// ErrNeedMore says that what arrived so far can be the beginning of a ClientHello.
-	ErrNeedMore = errors.New("ClientHello is not complete")
-	// ErrHelloTooLarge says that the ClientHello would not end within MaxHelloSize bytes.
+	// ErrNeedMore says that the bytes so far may be the start of a ClientHello.
+	ErrNeedMore = reactor.ErrNeedMore
+	// ErrHelloTooLarge says that the ClientHello exceeds MaxHelloSize.
 	ErrHelloTooLarge = fmt.Errorf("ClientHello is larger than %d KiB", MaxHelloSize>>10)
 )
 
 // NotTLSError says that a connection does not begin with a ClientHello.
 type NotTLSError struct {
-	// Looks is what the bytes look like, such as "a plain HTTP request".
+	// Detected describes the bytes, such as "a plain HTTP request".
 	Detected string
 }
 
 func (e *NotTLSError) Error() string { return "not a TLS ClientHello but " + e.Detected }
 
-// HelloParser takes a ClientHello apart while its bytes arrive, over any number of TLS records. The zero value is ready for
-// one connection.
+// HelloParser parses a ClientHello while its bytes arrive, in any number of TLS
+// records. The zero value is ready for one connection.
 type HelloParser struct {
-	next int    // where in the input the next unread record begins
-	msg  []byte // the handshake bytes of the records before it, if the hello did not fit into one
-	end  int    // where in the input the records of the hello end, when it is complete
+	next int    // start of the next unread record in the input
+	msg  []byte // handshake bytes of the records before it, if there are several records
+	end  int    // end of the ClientHello in the input, when it is complete
 }
 
-// Parse looks at in: everything that was received so far, the bytes of earlier calls included. It returns ErrNeedMore until
-// the hello is complete. Its work over all calls is linear in the input. A hello that came in one record, with its name in lower
-// case, allocates nothing. The result may share memory with in, which is not changed.
+// Parse examines in: all bytes that were received so far, those of earlier
+// calls included. It returns ErrNeedMore until the ClientHello is complete. All
+// calls together take linear time. A ClientHello in one record, with its name
+// in lower case, allocates nothing. The result may share memory with in, which
+// is not changed.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {
 	for {
 		rec := in[p.next:]
@@ -81,7 +90,7 @@ func (p *HelloParser) Parse(in []byte) (Hello, error) {
 			return Hello{}, err
 		}
 		if len(rec) < recordHeader {
-			return Hello{}, more(in)
+			return Hello{}, needMore(in)
 		}
 		payload, whole := rec[recordHeader:], false
 		if n := int(binary.BigEndian.Uint16(rec[3:])); len(payload) >= n {
@@ -99,20 +108,20 @@ func (p *HelloParser) Parse(in []byte) (Hello, error) {
 			return Hello{}, err
 		}
 		if !whole {
-			return Hello{}, more(in)
+			return Hello{}, needMore(in)
 		}
 		if len(msg) >= size {
 			p.end = p.next + recordHeader + len(payload)
 			return parseBody(msg[messageHeader:size])
 		}
 		if p.msg = msg; p.next == 0 {
-			p.msg = append([]byte(nil), msg...) // in is the caller's
+			p.msg = append([]byte(nil), msg...) // in belongs to the caller
 		}
 		p.next += recordHeader + len(payload)
 	}
 }
 
-func more(in []byte) error {
+func needMore(in []byte) error {
 	if len(in) >= MaxHelloSize {
 		return ErrHelloTooLarge
 	}
@@ -121,27 +130,26 @@ func more(in []byte) error {
 
 // checkHeader refuses a record header as soon as enough of it is there.
 func (p *HelloParser) checkHeader(rec []byte) error {
-	first := p.next == 0
 	switch {
-	case len(rec) >= 1 && rec[0] != recordHandshake, len(rec) >= 2 && rec[1] != 3:
-		if first {
-			return &NotTLSError{looksLike(rec)}
+	case len(rec) >= 1 && rec[0] != tlsrecord.Handshake, len(rec) >= 2 && rec[1] != 3:
+		if p.next == 0 {
+			return &NotTLSError{tlsrecord.Detect(rec)}
 		}
-		return malformed("a record of another kind stands between its parts")
+		return malformed("a record of another type is between its parts")
 	case len(rec) < recordHeader:
 		return nil
 	}
 	switch n := int(binary.BigEndian.Uint16(rec[3:])); {
 	case n == 0:
 		return malformed("a record is empty")
-	case n > maxRecord:
-		return malformed(fmt.Sprintf("a record has %d bytes; at most %d are allowed", n, maxRecord))
+	case n > tlsrecord.MaxPayload:
+		return malformed(fmt.Sprintf("a record has %d bytes; at most %d are allowed", n, tlsrecord.MaxPayload))
 	}
 	return nil
 }
 
-// messageSize returns the size of the handshake message that msg begins, with its header; more than msg has while the
-// header is not complete.
+// messageSize returns the size of the handshake message at the start of msg,
+// with its header. While the header is incomplete it returns more than msg has.
 func messageSize(msg []byte) (int, error) {
 	if len(msg) >= 1 && msg[0] != clientHello {
 		return 0, malformed(fmt.Sprintf("the handshake begins with message type %d", msg[0]))
@@ -156,41 +164,36 @@ func messageSize(msg []byte) (int, error) {
 	return size, nil
 }
 
-func malformed(why string) error { return &NotTLSError{"a broken one: " + why} }
+func malformed(why string) error { return &NotTLSError{"a malformed one: " + why} }
 
-// parseBody reads struct ClientHello of RFC 8446, section 4.1.2.
-func parseBody(b []byte) (Hello, error) {
-	var (
-		h                 Hello
-		r                 = reader{b: b}
-		hasName, hasProto bool
-	)
-	r.take(2 + 32)   // legacy_version, random
-	r.take(r.int(1)) // legacy_session_id
-	suites := r.int(2)
-	r.take(suites)
-	r.take(r.int(1)) // legacy_compression_methods
-	if r.bad || suites%2 != 0 {
+// parseBody parses the ClientHello of RFC 8446, section 4.1.2.
+func parseBody(body []byte) (Hello, error) {
+	var h Hello
+	s := cryptobyte.String(body)
+	var sessionID, suites, compression, exts cryptobyte.String
+	if !s.Skip(2+32) || // legacy_version, random
+		!s.ReadUint8LengthPrefixed(&sessionID) || !s.ReadUint16LengthPrefixed(&suites) || len(suites)%2 != 0 ||
+		!s.ReadUint8LengthPrefixed(&compression) {
 		return Hello{}, malformed("it ends too early")
 	}
-	if len(r.b) == 0 {
+	if s.Empty() {
 		return h, nil // no extensions: TLS 1.2 and before allow that
 	}
-	if exts := r.vector(2); !r.bad && len(r.b) == 0 {
-		r = exts
-	} else {
+	if !s.ReadUint16LengthPrefixed(&exts) || !s.Empty() {
 		return Hello{}, malformed("its extensions do not fill it")
 	}
-	for len(r.b) > 0 {
-		kind, ext := r.int(2), r.vector(2)
-		ok := !r.bad
+	var hasName, hasALPN bool
+	for !exts.Empty() {
+		var kind uint16
+		var ext cryptobyte.String
+		ok := exts.ReadUint16(&kind) && exts.ReadUint16LengthPrefixed(&ext)
 		switch kind {
 		case extServerName:
 			ok = ok && !hasName && readServerName(ext, &h)
 			hasName = true
 		case extALPN:
-			ok = ok && !hasProto && readALPN(ext, &h)
-			hasProto = true
+			ok = ok && !hasALPN && readALPN(ext, &h)
+			hasALPN = true
 		case extEarlyData:
 			h.EarlyData = true
 		}
@@ -201,15 +204,16 @@ func parseBody(b []byte) (Hello, error) {
 	return h, nil
 }
 
-func readServerName(ext reader, h *Hello) bool {
-	list := ext.vector(2)
-	if ext.bad || len(ext.b) > 0 || len(list.b) == 0 {
+func readServerName(ext cryptobyte.String, h *Hello) bool {
+	var list cryptobyte.String
+	if !ext.ReadUint16LengthPrefixed(&list) || !ext.Empty() || list.Empty() {
 		return false
 	}
 	found := false
-	for len(list.b) > 0 {
-		kind, name := list.int(1), list.vector(2)
-		if list.bad || len(name.b) == 0 {
+	for !list.Empty() {
+		var kind uint8
+		var name cryptobyte.String
+		if !list.ReadUint8(&kind) || !list.ReadUint16LengthPrefixed(&name) || name.Empty() {
 			return false
 		}
 		if kind != nameTypeHost {
@@ -219,32 +223,40 @@ func readServerName(ext reader, h *Hello) bool {
 			return false
 		}
 		found = true
-		h.SNI = normalBytes(name.b)
+		h.SNI = normalBytes(name)
 	}
 	return true
 }
 
-func readALPN(ext reader, h *Hello) bool {
-	list := ext.vector(2)
-	if ext.bad || len(ext.b) > 0 || len(list.b) == 0 {
+func readALPN(ext cryptobyte.String, h *Hello) bool {
+	var list cryptobyte.String
+	if !ext.ReadUint16LengthPrefixed(&list) || !ext.Empty() || list.Empty() {
 		return false
 	}
-	h.alpn = list.b
-	for len(list.b) > 0 {
-		if id := list.vector(1); list.bad || len(id.b) == 0 {
+	h.alpn = list
+	for !list.Empty() {
+		var id cryptobyte.String
+		if !list.ReadUint8LengthPrefixed(&id) || id.Empty() {
 			return false
 		}
 	}
 	return true
 }
 
-// normalBytes brings a DNS name into the form in which names are compared: ASCII lower case, no trailing dot. It does not change
-// b, and allocates only for upper case.
+// normalBytes returns a DNS name in the form in which names are compared: ASCII
+// lower case, no final dot. Bytes above ASCII stay (RFC 4343, section 3). It
+// does not change b, and allocates only for upper case.
 func normalBytes(b []byte) []byte {
 	b = bytes.TrimSuffix(b, []byte{'.'})
-	for _, c := range b {
+	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {
-			return lower(bytes.Clone(b))
+			b = bytes.Clone(b)
+			for ; i < len(b); i++ {
+				if 'A' <= b[i] && b[i] <= 'Z' {
+					b[i] += 'a' - 'A'
+				}
+			}
+			return b
 		}
 	}
 	return b
@@ -252,41 +264,3 @@ func normalBytes(b []byte) []byte {
 
 // normalName is normalBytes of a string.
 func normalName(s string) string { return string(normalBytes([]byte(s))) }
-
-// lower changes b. It leaves bytes above ASCII alone, as a comparison of DNS names does (RFC 4343, section 3).
-func lower(b []byte) []byte {
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] += 'a' - 'A'
-		}
-	}
-	return b
-}
-
-// reader takes values off the front of b. Once b is too short it is bad and gives zeros.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) take(n int) []byte {
-	if r.bad || len(r.b) < n {
-		r.b, r.bad = nil, true
-		return nil
-	}
-	v := r.b[:n]
-	r.b = r.b[n:]
-	return v
-}
-
-// int takes a big-endian number of size bytes.
-func (r *reader) int(size int) int {
-	n := 0
-	for _, b := range r.take(size) {
-		n = n<<8 | int(b)
-	}
-	return n
-}
-
-// vector takes a length of size bytes and that many bytes.
-func (r *reader) vector(size int) reader { return reader{b: r.take(r.int(size))} }

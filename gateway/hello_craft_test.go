@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"strings"
 	"testing"
 )
@@ -21,7 +22,7 @@ func craft(exts ...[]byte) []byte {
 		body = binary.BigEndian.AppendUint16(body, uint16(len(all)))
 		body = append(body, all...)
 	}
-	return records(append([]byte{1, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...), maxRecord)
+	return records(append([]byte{1, byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body))}, body...), tlsrecord.MaxPayload)
 }
 
 func ext(kind uint16, data ...byte) []byte {
@@ -59,7 +60,7 @@ func TestParseCrafted(t *testing.T) {
 		{"other handshake message", records([]byte{2, 0, 0, 1, 0}, 100), "", "message type 2"},
 		{"empty record", []byte{22, 3, 1, 0, 0}, "", "record is empty"},
 		{"record too long", []byte{22, 3, 1, 0x40, 1}, "", "16385 bytes"},
-		{"alert in between", append(records([]byte{1, 0, 1, 0}, 9), 21), "", "another kind"},
+		{"alert in between", append(records([]byte{1, 0, 1, 0}, 9), 21), "", "another type"},
 		{"application data", []byte("\x17\x03\x03\x00\x01"), "", "application data"},
 		{"alert", []byte("\x15\x03\x03\x00\x02"), "", "TLS alert"},
 		{"HTTP", []byte("GET / HTTP/1.1\r\n"), "", "plain HTTP request"},

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ func TestRecordedHellos(t *testing.T) {
 			}
 			msg := body(hello)
 			for n := 1; n < len(msg); n++ {
-				two := append(records(msg[:n], maxRecord), records(msg[n:], maxRecord)...)
+				two := append(records(msg[:n], tlsrecord.MaxPayload), records(msg[n:], tlsrecord.MaxPayload)...)
 				got, err := parse(two, len(two))
 				same("in two records, the first of", n, got, err)
 				if n%97 == 0 { // crypto/tls takes long

@@ -8,8 +8,10 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
@@ -159,7 +161,7 @@ func TestParseGoHellos(t *testing.T) {
 }
 
 func TestParseResumption(t *testing.T) {
-	addr := upstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // carries the session ticket
+	addr := tlsUpstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // carries the session ticket
 	for _, max := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		client := &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 		c, err := tls.Dial("tcp", addr, client)
@@ -199,14 +201,16 @@ func TestParseOpenSSLHello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cn, e := &conn{client: c, began: time.Now()}, newNetEngine(p)
-		e.conns.add(cn)
-		got, raw, err := e.readHello(cn, make([]byte, 0, helloBuffer), &share{})
+		l := NewListener("lan")
+		l.SetTable(mustTable(t, Route{Match: "ossl.example", To: []string{"127.0.0.1:1"}}))
+		e, client := newPortableEngine(p, nil), &clientConn{Conn: c, accepted: time.Now()}
+		s := p.accept(l, netip.AddrPort{}, client.accepted, func() bool { return e.conns.add(client) })
+		raw, _, err := e.readHello(s, client)
 		c.Close()
-		cmd.Wait() // fails: nobody answered
+		cmd.Wait() // fails: there is no answer
 		cancel()
-		if err != nil || string(got.SNI) != "ossl.example" {
-			t.Fatalf("openssl %v: got %q, %v", args, got.SNI, err)
+		if err != nil || s.opening.sni != "ossl.example" {
+			t.Fatalf("openssl %v: readHello() = %v, SNI %q; want ossl.example", args, err, s.opening.sni)
 		}
 		checkHello(t, raw)
 	}
@@ -258,7 +262,7 @@ func FuzzParseHello(f *testing.F) {
 func onlyHandshakeRecords(b []byte) bool {
 	for len(b) >= recordHeader {
 		n := recordHeader + int(binary.BigEndian.Uint16(b[3:]))
-		if b[0] != recordHandshake || b[1] != 3 || n == recordHeader {
+		if b[0] != tlsrecord.Handshake || b[1] != 3 || n == recordHeader {
 			return false
 		}
 		b = b[min(n, len(b)):]
@@ -285,7 +289,7 @@ func TestHelloAllocatesNothing(t *testing.T) {
 		allocs := testing.AllocsPerRun(100, func() {
 			var p HelloParser
 			h, err := p.Parse(hello)
-			if _, refused := table.choose(h); err != nil || refused != nil {
+			if _, refused := table.route(h); err != nil || refused != nil {
 				t.Fatal(err, refused)
 			}
 		})

@@ -4,11 +4,15 @@ package gateway
 
 import (
 	"net"
+	"strings"
 	"sync/atomic"
+	"time"
 )
 
-// Listener is what the listeners of one kind have in common: a table and counters. A gateway has a LAN side, for the servers of
-// its own datacenter, and a WAN side, for other datacenters. All methods may be called by anyone at any time.
+// Listener is a set of sockets with one route table, one policy and one set of
+// counters. A gateway has a LAN listener, for the servers of its own
+// datacenter, and a WAN listener, for other datacenters. All methods are safe
+// for concurrent use.
 type Listener struct {
 	name    string
 	sockets []net.Listener
@@ -17,64 +21,147 @@ type Listener struct {
 	accepted, active, up, down, dialFailures atomic.Uint64
 	refused                                  [reasons]atomic.Uint64
 	hellos, dials                            [routeClasses]histogram
-	gate                                     gate
+	admission                                admission
 }
 
 // NewListener returns a listener on these sockets, which [Proxy.Run] serves and
-// closes. Its table is empty: it refuses every name until SetTable.
+// closes. name appears in logs and metrics. The table is empty: every
+// connection is refused until SetTable.
 func NewListener(name string, sockets ...net.Listener) *Listener {
-	s := &Listener{name: name, sockets: sockets}
-	s.table.Store(&Table{})
-	return s
+	l := &Listener{name: name, sockets: sockets}
+	l.table.Store(&Table{})
+	return l
 }
 
-// Name is the name given to NewSide, as logs and metrics show it.
-func (s *Listener) Name() string { return s.name }
+// Name returns the name.
+func (l *Listener) Name() string { return l.name }
 
-// Addrs returns the addresses of the listener's sockets, in the order in which
-// NewListener received them.
-func (s *Listener) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(s.sockets))
-	for i, socket := range s.sockets {
+// Addrs returns the addresses of the sockets, in the order of NewListener.
+func (l *Listener) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(l.sockets))
+	for i, socket := range l.sockets {
 		addrs[i] = socket.Addr()
 	}
 	return addrs
 }
 
-// Table returns the current table.
-func (s *Listener) Table() *Table { return s.table.Load() }
+// Table returns the current route table.
+func (l *Listener) Table() *Table { return l.table.Load() }
 
-// SetTable routes connections by t from now on. Open connections stay as they are.
-func (s *Listener) SetTable(t *Table) { s.table.Store(t) }
+// SetTable replaces the route table. It takes effect with the next connection.
+func (l *Listener) SetTable(t *Table) { l.table.Store(t) }
 
-// Stats are the counters of one side since its start.
+// Stats are the counters of one listener since its start.
 type Stats struct {
-	// Accepted counts connections that came, Refused those of them that were not forwarded.
+	// Accepted counts connections, and Refused those that were not forwarded.
 	Accepted uint64
 	Refused  map[Reason]uint64
-	// Active is the number of client connections that are open now.
+	// Active is the number of open client connections.
 	Active uint64
-	// BytesUp went from clients to upstreams, BytesDown the other way. The bytes of a slow connection are counted when it
-	// has moved 32 KiB or ends.
+	// BytesUp went from clients to upstreams, BytesDown the other way. The
+	// portable engine counts after 32 KiB, or at the end of the connection.
 	BytesUp, BytesDown uint64
-	// DialFailures counts attempts to reach an upstream address that failed, also when another address then worked.
+	// DialFailures counts failed attempts to reach an upstream address, also when
+	// another address then worked.
 	DialFailures uint64
-	// Sources is from how many addresses connections are open; see Policy.
+	// Sources is the number of sources that have open connections; see Policy.
 	Sources int
-	// Hellos are the times from the accept to the whole ClientHello, Dials those from there to an upstream, of connections
-	// that came so far.
-	Hellos, Dials map[RouteClass]Histogram
+	// Hellos are the times from accept to the complete ClientHello.
+	Hellos map[RouteClass]Histogram
+	// Dials are the times from there to a connected upstream.
+	Dials map[RouteClass]Histogram
 }
 
-// Stats reads the counters. They are not read at one instant.
-func (s *Listener) Stats() Stats {
+// Stats returns the counters. They are not read at one instant.
+func (l *Listener) Stats() Stats {
 	st := Stats{
-		Accepted: s.accepted.Load(), Active: s.active.Load(), Refused: make(map[Reason]uint64, reasons),
-		BytesUp: s.up.Load(), BytesDown: s.down.Load(), DialFailures: s.dialFailures.Load(),
-		Sources: s.gate.sources(), Hellos: readAll(&s.hellos), Dials: readAll(&s.dials),
+		Accepted: l.accepted.Load(), Active: l.active.Load(), Refused: make(map[Reason]uint64, reasons),
+		BytesUp: l.up.Load(), BytesDown: l.down.Load(), DialFailures: l.dialFailures.Load(),
+		Sources: l.admission.sources(), Hellos: readAll(&l.hellos), Dials: readAll(&l.dials),
 	}
 	for _, r := range Reasons {
-		st.Refused[r] = s.refused[r].Load()
+		st.Refused[r] = l.refused[r].Load()
 	}
 	return st
+}
+
+// RouteClass groups connections in statistics. There are few classes, however
+// many names are routed.
+type RouteClass uint8
+
+// The classes of routes.
+const (
+	RouteExact    RouteClass = iota // its Match is one name
+	RouteWildcard                   // its Match is "*.suffix"
+	RouteNone                       // the name is unknown, or there is none
+	routeClasses
+)
+
+// RouteClasses lists every class.
+var RouteClasses = [routeClasses]RouteClass{RouteExact, RouteWildcard, RouteNone}
+
+// String returns the class as metrics show it.
+func (c RouteClass) String() string { return [routeClasses]string{"exact", "wildcard", "none"}[c] }
+
+// class returns the class of t, which may be nil.
+func (t *target) class() RouteClass {
+	switch {
+	case t == nil:
+		return RouteNone
+	case strings.HasPrefix(t.Match, "*."):
+		return RouteWildcard
+	}
+	return RouteExact
+}
+
+// HistogramBounds are the upper bounds of the buckets of a Histogram. The last
+// bucket has none.
+var HistogramBounds = [...]time.Duration{
+	500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
+	25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second,
+}
+
+// Histogram counts durations by size.
+type Histogram struct {
+	Count uint64
+	Sum   time.Duration
+	// Buckets are cumulative: Buckets[i] counts durations up to
+	// HistogramBounds[i].
+	Buckets [len(HistogramBounds)]uint64
+}
+
+// histogram is a Histogram for concurrent writers.
+type histogram struct {
+	sum    atomic.Int64 // nanoseconds
+	counts [len(HistogramBounds) + 1]atomic.Uint64
+}
+
+func (h *histogram) observe(d time.Duration) {
+	i := 0
+	for i < len(HistogramBounds) && d > HistogramBounds[i] {
+		i++
+	}
+	h.counts[i].Add(1)
+	h.sum.Add(int64(d))
+}
+
+// read returns the counts. They are not read at one instant.
+func (h *histogram) read() Histogram {
+	out := Histogram{Sum: time.Duration(h.sum.Load())}
+	for i := range h.counts {
+		out.Count += h.counts[i].Load()
+		if i < len(out.Buckets) {
+			out.Buckets[i] = out.Count
+		}
+	}
+	return out
+}
+
+func readAll(of *[routeClasses]histogram) map[RouteClass]Histogram {
+	out := make(map[RouteClass]Histogram, routeClasses)
+	for _, c := range RouteClasses {
+		out[c] = of[c].read()
+	}
+	return out
 }

@@ -45,7 +45,7 @@ func TestFewPackets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startOn(t, ln, Config{Engine: EngineEpoll}, Route{Match: "x.example", To: []string{addr}})
+	p := startOn(t, ln, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
 	hello := helloFor(t, "x.example")
 	type packets struct { // with those of the connect
 		hello  uint32 // at the upstream, up to it

@@ -3,46 +3,58 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/ratelog"
 )
 
-// Config is what a Proxy is told. The zero value of each field is its default.
+// Config configures a Proxy. Each field documents what its zero value means.
 type Config struct {
-	// MaxConns bounds the client connections of all sides together. Default 65536, or less where the process may not have
-	// two files open for each, and some more.
+	// MaxConns bounds the client connections of all listeners together. Default
+	// 65536, or less if the process may not open two files for each and some
+	// more.
 	MaxConns int
-	// MaxPerUpstream bounds the connections to one upstream address, those that are being made included. Who would be one too many
-	// goes to the next address of the route. Default: any number.
+	// MaxPerUpstream bounds the connections to one upstream address, pending ones
+	// included. At the limit the next address of the route is used. Default: no
+	// limit.
 	MaxPerUpstream int
-	// HelloTimeout is how long a client may take, from its connection on, to send its whole ClientHello. Default 5 s.
+	// HelloTimeout is the time from accept to the complete ClientHello. Default
+	// 5 s.
 	HelloTimeout time.Duration
-	// DialTimeout bounds one attempt to connect to an upstream address; twice that all attempts for a client, with the wait for
-	// an answer. Default 5 s.
+	// DialTimeout bounds one attempt to connect to an upstream address. All
+	// attempts for one client together, with the wait for an answer, take at most
+	// twice as long. Default 5 s.
 	DialTimeout time.Duration
-	// attemptDelay is after how long without an answer the next address is tried too, at the latest: an address that usually
-	// answers sooner is given 50 ms more than that. Default 250 ms.
-	attemptDelay time.Duration
-	// ejectFor is how long an address that failed is tried last, at most; see Dialer.Memory. Default 10 s.
-	ejectFor time.Duration
-	// Drain is how long open connections may go on after the context of Run has ended. Default 2 s; negative: not at all.
+	// Drain is the time for which open connections continue after the context of
+	// Run has ended. Default 2 s; negative: none.
 	Drain time.Duration
-	// AccessLog gets a line of JSON for each connection that AccessSample chooses, when it ends. Default: nobody does.
+	// AccessLog receives a line of JSON when a connection ends. Default: none.
 	AccessLog io.Writer
-	// AccessSample has one of so many connections noted in AccessLog. Default: each; negative: none, until SetAccessSample.
+	// AccessLogSample is N to log one of N connections. Default 1, which logs
+	// all; negative: none until SetAccessLogSample.
 	AccessLogSample int
-	// Dial connects to an upstream. Default: a net.Dialer. It must return soon when ctx ends. Only *net.TCPConn are spliced.
+	// Dial connects to an upstream. It must return soon when ctx ends. Default: a
+	// net.Dialer. With another function the portable engine is used.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Engine moves the bytes. Default: the best that this system and the listeners allow.
-	Engine Engine
-	// Logger. Default: slog.Default().
+	// Logger receives log lines. Default: slog.Default().
 	Logger *slog.Logger
+
+	engine       engineKind    // default: the reactor where it is supported
+	attemptDelay time.Duration // of upstream.Dialer; default 250 ms
+	ejectFor     time.Duration // of upstream.Dialer; default 10 s
 }
 
 func (c Config) validate() error {
@@ -53,91 +65,212 @@ func (c Config) validate() error {
 	if c.MaxPerUpstream < 0 {
 		errs = append(errs, fmt.Errorf("limit of %d connections to an upstream is negative", c.MaxPerUpstream))
 	}
-	for name, d := range map[string]time.Duration{"hello timeout": c.HelloTimeout, "dial timeout": c.DialTimeout,
-		"dial stagger": c.attemptDelay, "failure memory": c.ejectFor} {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("%s %v is negative", name, d))
-		}
+	if c.HelloTimeout < 0 {
+		errs = append(errs, fmt.Errorf("hello timeout %v is negative", c.HelloTimeout))
 	}
-	if err := c.Engine.check(); err != nil {
-		errs = append(errs, err)
+	if c.DialTimeout < 0 {
+		errs = append(errs, fmt.Errorf("dial timeout %v is negative", c.DialTimeout))
 	}
 	return errors.Join(errs...)
 }
 
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
-
-// boundSocket is one socket of a listener.
-type boundSocket struct {
-	net.Listener
-	owner *Listener
-}
-
-// Proxy forwards TLS connections by SNI.
+// Proxy forwards TLS connections by SNI. All methods but Run are safe for
+// concurrent use.
 type Proxy struct {
 	log          *slog.Logger
-	refusals     refusalLog
+	refusals     *ratelog.Logger[Reason]
 	helloTimeout time.Duration
-	dialTimeout  time.Duration
-	dialer       Dialer
+	dialer       *upstream.Dialer
 	maxConns     atomic.Int64
 	hellos       helloMemory
-	grace        time.Duration // a connection without a hello older than this makes room for a new one
+	shedAfter    time.Duration // age at which a connection without a ClientHello may be closed for a new one
 	drain        drain
 	access       *accessLog
-	spare        spare
-	kind         Engine
-	custom       bool // connections to upstreams are made by Config.Dial
+	reserve      sockets.ReserveFD
+	engine       engineKind
 }
 
-// New checks cfg and makes a Proxy. It starts nothing.
+// New checks cfg and returns a Proxy. It starts nothing.
 func New(cfg Config) (*Proxy, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	log := orDefault(cfg.Logger, slog.Default())
-	hello := orDefault(cfg.HelloTimeout, 5*time.Second)
+	log := cmp.Or(cfg.Logger, slog.Default())
 	p := &Proxy{
 		log:          log,
-		refusals:     refusalLog{log: log},
-		helloTimeout: hello,
-		dialTimeout:  orDefault(cfg.DialTimeout, 5*time.Second),
-		drain:        drain{time: orDefault(cfg.Drain, 2*time.Second)},
-		access:       newAccessLog(cfg.AccessLog, orDefault(cfg.AccessLogSample, 1)),
-		grace:        hello / 10,
-		kind:         cfg.Engine,
-		custom:       cfg.Dial != nil,
+		refusals:     ratelog.New[Reason](log, 0),
+		helloTimeout: cmp.Or(cfg.HelloTimeout, 5*time.Second),
+		drain:        drain{time: cmp.Or(cfg.Drain, 2*time.Second)},
+		access:       newAccessLog(cfg.AccessLog, cmp.Or(cfg.AccessLogSample, 1)),
+		engine:       cfg.engine,
+		dialer: &upstream.Dialer{
+			Dial:         cfg.Dial,
+			Timeout:      cmp.Or(cfg.DialTimeout, 5*time.Second),
+			AttemptDelay: cmp.Or(cfg.attemptDelay, 250*time.Millisecond),
+			EjectFor:     cmp.Or(cfg.ejectFor, 10*time.Second),
+		},
 	}
-	p.SetMaxConns(cfg.MaxConns)
+	p.shedAfter = p.helloTimeout / 10
 	p.hellos.max.Store(maxHelloMemory)
+	p.SetMaxConns(cfg.MaxConns)
 	p.SetMaxPerUpstream(cfg.MaxPerUpstream)
-	p.dialer.Dial, p.dialer.Timeout = cfg.Dial, p.dialTimeout
-	p.dialer.Stagger = orDefault(cfg.attemptDelay, 250*time.Millisecond)
-	p.dialer.Memory = orDefault(cfg.ejectFor, 10*time.Second)
 	if p.dialer.Dial == nil {
-		p.dialer.Dial = (&net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).DialContext
+		p.dialer.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // sockets.SetKeepalive does that
+	} else {
+		p.engine = portable
 	}
 	return p, nil
 }
 
-// Run serves the listeners until ctx ends, then closes them, lets open connections go on for Config.Drain, closes those too
-// and returns nil. It returns an error if a listener fails. It may be called once.
+// engineKind names an engine.
+type engineKind string
+
+const (
+	portable    engineKind = "portable" // two goroutines per connection, on every system
+	eventDriven engineKind = "reactor"  // package gateway/internal/reactor
+)
+
+// engine accepts and forwards connections until ctx ends, closes the listeners,
+// and lets connections continue for the drain time. It joins its goroutines. It
+// returns the error of a listener, or nil.
+type engine interface {
+	Serve(ctx context.Context) error
+}
+
+// Run serves the listeners until ctx ends. Then it closes their sockets, lets
+// open connections continue for Config.Drain, closes those that are left and
+// returns nil. It returns an error if a listener fails. It may be called once.
 func (p *Proxy) Run(ctx context.Context, listeners ...*Listener) error {
-	var sockets []boundSocket
-	for _, l := range listeners {
-		for _, socket := range l.sockets {
-			sockets = append(sockets, boundSocket{socket, l})
-			p.dialer.own = append(p.dialer.own, socket.Addr())
-		}
+	if err := CheckFiles(p.MaxConns()); err != nil {
+		p.log.Warn("the limit of connections exceeds the limit of open files", "err", err)
 	}
-	defer p.begin()()
-	err := p.chooseEngine(sockets).serve(ctx, sockets)
+	for _, l := range listeners {
+		p.dialer.Own = append(p.dialer.Own, l.Addrs()...)
+	}
+	p.reserve.Open()
+	defer p.reserve.Close()
+	defer p.access.start()()
+	err := p.newEngine(listeners).Serve(ctx)
 	p.dialer.Wait()
 	return err
+}
+
+func (p *Proxy) newEngine(listeners []*Listener) engine {
+	if reactor.Supported && p.engine != portable {
+		h := &reactorHandler{proxy: p}
+		var all []reactor.Listener
+		for _, l := range listeners {
+			for _, socket := range l.sockets {
+				all = append(all, reactor.Listener{Listener: socket, Name: l.name})
+				h.listeners = append(h.listeners, l)
+			}
+		}
+		if e := reactor.New(reactor.Config{
+			Listeners: all, Handler: h, Dialer: p.dialer, HelloTimeout: p.helloTimeout, ShedAfter: p.shedAfter,
+			MaxConns: p.MaxConns, MaxPipes: maxPipes(), Reserve: &p.reserve, Drain: p.drain.begin, Logger: p.log,
+		}); e != nil {
+			return e
+		}
+	}
+	return newPortableEngine(p, listeners)
+}
+
+// reactorHandler lets the reactor use a Proxy.
+type reactorHandler struct {
+	proxy     *Proxy
+	listeners []*Listener // by number of the socket
+}
+
+func (h *reactorHandler) Accept(n int, remote netip.AddrPort, now time.Time, reserve func() bool) reactor.Session {
+	if s := h.proxy.accept(h.listeners[n], remote, now, reserve); s != nil {
+		return s
+	}
+	return nil
+}
+
+func (h *reactorHandler) RefuseNoFiles(n int, remote netip.AddrPort) {
+	h.proxy.refuseNoFiles(h.listeners[n], remote)
+}
+
+// UpstreamConns returns the number of open connections per upstream address, of
+// all listeners, for the addresses that have any.
+func (p *Proxy) UpstreamConns() map[string]int { return p.dialer.Conns() }
+
+const (
+	defaultMaxConns = 65536
+	filesPerConn    = 2  // its sockets
+	filesPerPipe    = 2  // its ends
+	otherFiles      = 64 // listeners, logs
+	extraShare      = 32 // one of this many files is for concurrent dials and for pipes
+)
+
+// MaxConns returns the limit of client connections in force.
+func (p *Proxy) MaxConns() int { return int(p.maxConns.Load()) }
+
+// SetMaxConns changes Config.MaxConns; 0 is its default. Open connections stay,
+// even if they are more than n.
+func (p *Proxy) SetMaxConns(n int) {
+	files := sockets.MaxFiles()
+	most := min(defaultMaxConns, (files-files/extraShare-otherFiles)/filesPerConn)
+	p.maxConns.Store(int64(cmp.Or(n, max(1, most))))
+}
+
+// MaxPerUpstream returns the limit of connections to one upstream address; 0:
+// no limit.
+func (p *Proxy) MaxPerUpstream() int { return p.dialer.MaxConns() }
+
+// SetMaxPerUpstream changes Config.MaxPerUpstream. Open connections stay, and
+// count.
+func (p *Proxy) SetMaxPerUpstream(n int) { p.dialer.SetMaxConns(n) }
+
+// maxPipes is the number of pipes of the reactor: half of the extra files.
+func maxPipes() int { return min(max(16, sockets.MaxFiles()/extraShare/2/filesPerPipe), 1024) }
+
+// MaxFiles returns how many files and sockets this process may have open: the
+// hard limit of the system (RLIMIT_NOFILE), to which the Go runtime raises the
+// soft one. It is 1<<30 on systems other than Linux, where it is not read.
+func MaxFiles() int { return sockets.MaxFiles() }
+
+// CheckFiles returns an error unless this process may open the files that n
+// client connections need.
+func CheckFiles(n int) error {
+	files, need := sockets.MaxFiles(), otherFiles+filesPerConn*n
+	if files >= need {
+		return nil
+	}
+	return fmt.Errorf("%d connections need %d files open, and this process may have %d: "+
+		"raise that (ulimit -n %d; LimitNOFILE=%d in a unit of systemd), or allow at most %d connections",
+		n, need, files, need, need, max(0, (files-otherFiles)/filesPerConn))
+}
+
+// drain is the time for which connections stay open after the end of Run's
+// context.
+type drain struct {
+	mu    sync.Mutex
+	time  time.Duration
+	timer *time.Timer // while connections are drained
+}
+
+// SetDrain changes Config.Drain. During a drain, connections continue for d
+// from now on.
+func (p *Proxy) SetDrain(d time.Duration) {
+	p.drain.mu.Lock()
+	defer p.drain.mu.Unlock()
+	p.drain.time = d
+	if p.drain.timer != nil && p.drain.timer.Stop() { // otherwise it has expired
+		p.drain.timer.Reset(d)
+	}
+}
+
+// begin starts the timer. over is closed when it expires. stop releases it.
+func (d *drain) begin() (over <-chan struct{}, stop func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := make(chan struct{})
+	d.timer = time.AfterFunc(d.time, func() { close(c) })
+	return c, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.timer.Stop()
+	}
 }

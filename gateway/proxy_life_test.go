@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-func testSetTableKeepsConnections(t *testing.T, e Engine) {
-	oldAddr, newAddr := upstream(t, named("old")), upstream(t, named("new"))
-	p := start(t, Config{Engine: e}, Route{Match: "swap.example", To: []string{oldAddr}})
+func testSetTableKeepsConnections(t *testing.T, e engineKind) {
+	oldAddr, newAddr := tlsUpstream(t, named("old")), tlsUpstream(t, named("new"))
+	p := start(t, Config{engine: e}, Route{Match: "swap.example", To: []string{oldAddr}})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for range 8 { // load: each talks until the end on the connection that it opened before the swap
@@ -44,7 +44,7 @@ func testSetTableKeepsConnections(t *testing.T, e Engine) {
 		if i%2 == 1 {
 			to, want = oldAddr, "old"
 		}
-		p.side.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
+		p.listener.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
 		c, got := p.connect(t, "swap.example", 3)
 		if c.Close(); got != want {
 			t.Fatalf("swap %d: connection goes to %s, want %s", i, got, want)
@@ -54,9 +54,9 @@ func testSetTableKeepsConnections(t *testing.T, e Engine) {
 	wg.Wait()
 }
 
-func testLimit(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
+func testLimit(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, MaxConns: 2}, Route{Match: "limit.example", To: []string{addr}})
 	a, _ := p.connect(t, "limit.example", 4)
 	b, _ := p.connect(t, "limit.example", 4)
 	c := p.raw(t)
@@ -76,9 +76,9 @@ func testLimit(t *testing.T, e Engine) {
 	p.stop()
 }
 
-func testStopDrains(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
+func testStopDrains(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, Drain: time.Minute}, Route{Match: "drain.example", To: []string{addr}})
 	c, _ := p.connect(t, "drain.example", 4)
 	stopped := make(chan struct{})
 	go func() { p.stop(); close(stopped) }()
@@ -99,7 +99,7 @@ func testStopDrains(t *testing.T, e Engine) {
 }
 
 func TestSides(t *testing.T) {
-	srv := upstream(t, named("srv1"))
+	srv := tlsUpstream(t, named("srv1"))
 	p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
 	if err != nil {
 		t.Fatal(err)

@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-func testForwardBySNI(t *testing.T, e Engine) {
-	srv1, srv2 := upstream(t, named("srv1")), upstream(t, named("srv2"))
-	p := start(t, Config{Engine: e},
+func testForwardBySNI(t *testing.T, e engineKind) {
+	srv1, srv2 := tlsUpstream(t, named("srv1")), tlsUpstream(t, named("srv2"))
+	p := start(t, Config{engine: e},
 		Route{Match: "srv1.server.dc1.wanfed", To: []string{srv1}},
 		Route{Match: "*.server.dc2.wanfed", To: []string{srv2}},
 		Route{Match: "dead.server.dc1.wanfed", To: []string{deadAddr(t), srv1}, Ordered: true},
@@ -41,7 +41,7 @@ func testForwardBySNI(t *testing.T, e Engine) {
 			t.Errorf("%s: after half-close: %q, %v", sni, rest, err)
 		}
 	}
-	st := p.side.Stats()
+	st := p.listener.Stats()
 	if st.Accepted != 4 || st.DialFailures != 1 {
 		t.Errorf("stats: %+v", st)
 	}
@@ -58,10 +58,10 @@ func testForwardBySNI(t *testing.T, e Engine) {
 }
 
 // testProtocols has a route that only some protocols may take.
-func testProtocols(t *testing.T, e Engine) {
+func testProtocols(t *testing.T, e engineKind) {
 	var log syncBuffer
-	p := start(t, Config{Engine: e, Logger: slog.New(slog.NewTextHandler(&log, nil))},
-		Route{Match: "some.example", To: []string{upstream(t, named("srv1"))}, Protocols: []string{"wanfed/gossip/1", "h2"}})
+	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		Route{Match: "some.example", To: []string{tlsUpstream(t, named("srv1"))}, Protocols: []string{"wanfed/gossip/1", "h2"}})
 	dial := func(ids ...string) error {
 		c, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "some.example", InsecureSkipVerify: true, NextProtos: ids})
 		if err == nil {
@@ -79,7 +79,7 @@ func testProtocols(t *testing.T, e Engine) {
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonProtocol: 2})
-	if st := p.side.Stats(); st.Hellos[RouteExact].Count != 3 || st.Dials[RouteExact].Count != 1 {
+	if st := p.listener.Stats(); st.Hellos[RouteExact].Count != 3 || st.Dials[RouteExact].Count != 1 {
 		t.Errorf("%+v", st)
 	}
 	if !strings.Contains(log.String(), `reason=protocol err="it offers none"`) {
@@ -87,16 +87,16 @@ func testProtocols(t *testing.T, e Engine) {
 	}
 }
 
-func testRefuseOwnListener(t *testing.T, e Engine) {
-	p := start(t, Config{Engine: e})
-	p.side.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
+func testRefuseOwnListener(t *testing.T, e engineKind) {
+	p := start(t, Config{engine: e})
+	p.listener.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
 		t.Fatal("handshake through a loop worked")
 	}
 	// The dial to itself is accepted, then closed without a hello.
 	limit, tick := time.After(5*time.Second), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for p.side.Stats().Accepted < 2 {
+	for p.listener.Stats().Accepted < 2 {
 		select {
 		case <-tick.C:
 		case <-limit:
@@ -104,15 +104,15 @@ func testRefuseOwnListener(t *testing.T, e Engine) {
 		}
 	}
 	p.stop()
-	if st := p.side.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
+	if st := p.listener.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
 		t.Errorf("stats: %+v", st)
 	}
 }
 
 // testCutHello closes a connection after each number of bytes of a hello: nothing may stay and nothing may be dialled.
-func testCutHello(t *testing.T, e Engine) {
+func testCutHello(t *testing.T, e engineKind) {
 	addr, dialled := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e}, Route{Match: "cut.example", To: []string{addr}})
+	p := start(t, Config{engine: e}, Route{Match: "cut.example", To: []string{addr}})
 	hello := goHello(t, &tls.Config{ServerName: "cut.example"})
 	for n := range len(hello) {
 		c := p.raw(t)
@@ -131,7 +131,7 @@ func testCutHello(t *testing.T, e Engine) {
 }
 
 // testHelloInPieces sends hellos byte by byte and over many records.
-func testHelloInPieces(t *testing.T, e Engine) {
+func testHelloInPieces(t *testing.T, e engineKind) {
 	got := make(chan []byte, 1)
 	ln := listen(t)
 	go func() {
@@ -145,7 +145,7 @@ func testHelloInPieces(t *testing.T, e Engine) {
 			got <- b
 		}
 	}()
-	p := start(t, Config{Engine: e}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{engine: e}, Route{Match: "pieces.example", To: []string{ln.Addr().String()}})
 	hello := goHello(t, &tls.Config{ServerName: "pieces.example"})
 	for _, in := range [][]byte{hello, records(hello[recordHeader:], 3)} {
 		c := p.raw(t)
@@ -163,9 +163,9 @@ func testHelloInPieces(t *testing.T, e Engine) {
 	}
 }
 
-func testRefusalsAreLogged(t *testing.T, e Engine) {
+func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	var log syncBuffer
-	p := start(t, Config{Engine: e, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
 	for _, say := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
 		c := p.raw(t)
 		c.Write([]byte(say))
@@ -196,7 +196,7 @@ func (b *syncBuffer) Write(p []byte) (int, error) {
 }
 func (b *syncBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
 
-func testBulkBothWays(t *testing.T, e Engine) {
+func testBulkBothWays(t *testing.T, e engineKind) {
 	const size = 24 << 20
 	sent := make([]byte, size)
 	r := rand.NewChaCha8([32]byte{1})
@@ -208,7 +208,7 @@ func testBulkBothWays(t *testing.T, e Engine) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{Engine: e}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
+	p := start(t, Config{engine: e}, Route{Match: "bulk.example", To: []string{echo.Addr().String()}})
 	c := p.raw(t)
 	hello := goHello(t, &tls.Config{ServerName: "bulk.example"})
 	var wg sync.WaitGroup
@@ -223,13 +223,13 @@ func testBulkBothWays(t *testing.T, e Engine) {
 		t.Fatalf("got %d bytes, %v", len(got), err)
 	}
 	p.stop()
-	if st := p.side.Stats(); st.BytesUp != uint64(len(got)) || st.BytesDown != uint64(len(got)) {
+	if st := p.listener.Stats(); st.BytesUp != uint64(len(got)) || st.BytesDown != uint64(len(got)) {
 		t.Errorf("counted %d up and %d down, want %d", st.BytesUp, st.BytesDown, len(got))
 	}
 }
 
 // testResetIsPassedOn has the upstream break off: the client must not see a clean end of data.
-func testResetIsPassedOn(t *testing.T, e Engine) {
+func testResetIsPassedOn(t *testing.T, e engineKind) {
 	ln := listen(t)
 	go func() {
 		if c, err := ln.Accept(); err == nil {
@@ -238,7 +238,7 @@ func testResetIsPassedOn(t *testing.T, e Engine) {
 			c.Close()
 		}
 	}()
-	p := start(t, Config{Engine: e}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
+	p := start(t, Config{engine: e}, Route{Match: "reset.example", To: []string{ln.Addr().String()}})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -247,8 +247,8 @@ func testResetIsPassedOn(t *testing.T, e Engine) {
 }
 
 func TestNewTellsAllFaults(t *testing.T) {
-	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, attemptDelay: -1})
-	for _, want := range []string{"connections", "hello timeout", "dial stagger"} {
+	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, DialTimeout: -1})
+	for _, want := range []string{"connections", "hello timeout", "dial timeout"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name the %s", err, want)
 		}
@@ -264,7 +264,7 @@ func BenchmarkConnect(b *testing.B) {
 }
 
 // benchmarkConnect opens, asks and closes connections to a name with this many addresses.
-func benchmarkConnect(b *testing.B, e Engine, addrs int) {
+func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 	var to []string
 	for range addrs {
 		ln := listen(b)
@@ -279,7 +279,7 @@ func benchmarkConnect(b *testing.B, e Engine, addrs int) {
 		}()
 		to = append(to, ln.Addr().String())
 	}
-	p := start(b, Config{Engine: e}, Route{Match: "bench.example", To: to})
+	p := start(b, Config{engine: e}, Route{Match: "bench.example", To: to})
 	hello := goHello(b, &tls.Config{ServerName: "bench.example"})
 	b.ReportAllocs()
 	for b.Loop() {

@@ -37,10 +37,10 @@ func headerFrom(source string) []byte {
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
 // testProxyProtocolIn has a balancer, 127.0.0.2, in front of the gateway.
-func testProxyProtocolIn(t *testing.T, e Engine) {
+func testProxyProtocolIn(t *testing.T, e engineKind) {
 	var access syncBuffer
-	p := start(t, Config{Engine: e, AccessLog: &access}, Route{Match: "in.example", To: []string{upstream(t, named("srv1"))}})
-	p.side.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1, ProxyFrom: prefixes(t, "127.0.0.2/32")})
+	p := start(t, Config{engine: e, AccessLog: &access}, Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
+	p.listener.SetPolicy(Policy{Deny: prefixes(t, "192.0.2.66/32", "127.0.0.2/32"), MaxPerSource: 1, ProxyFrom: prefixes(t, "127.0.0.2/32")})
 	served := func(c *net.TCPConn) error {
 		tc := tls.Client(c, &tls.Config{ServerName: "in.example", InsecureSkipVerify: true})
 		_, err := io.ReadFull(tc, make([]byte, 4))
@@ -51,7 +51,7 @@ func testProxyProtocolIn(t *testing.T, e Engine) {
 			t.Errorf("% x: %v", header, err)
 		}
 	}
-	if st := p.side.Stats(); st.Sources != 2 || st.Active != 4 {
+	if st := p.listener.Stats(); st.Sources != 2 || st.Active != 4 {
 		t.Errorf("%+v", st)
 	}
 	slow := p.proxied(t, "127.0.0.2", nil)
@@ -87,7 +87,7 @@ func testProxyProtocolIn(t *testing.T, e Engine) {
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1, ReasonProxyHeader: 2, ReasonNotTLS: 1, ReasonHelloCut: uint64(len(header) + 1)})
-	if n := p.side.Stats().Sources; n != 0 {
+	if n := p.listener.Stats().Sources; n != 0 {
 		t.Errorf("%d sources are left", n)
 	}
 	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`, `"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
@@ -136,12 +136,12 @@ func (c *readFirst) Read(b []byte) (int, error) {
 }
 
 // testProxyProtocolOut has upstreams that want a header: one alone, two that race, and behind a balancer.
-func testProxyProtocolOut(t *testing.T, e Engine) {
+func testProxyProtocolOut(t *testing.T, e engineKind) {
 	one, two := proxyTLS(t), proxyTLS(t)
-	p := start(t, Config{Engine: e, ejectFor: 1},
+	p := start(t, Config{engine: e, ejectFor: 1},
 		Route{Match: "one.example", To: []string{one}, ProxyProtocol: true},
 		Route{Match: "two.example", To: []string{deadAddr(t), one, two}, ProxyProtocol: true, Ordered: true})
-	p.side.SetPolicy(Policy{ProxyFrom: prefixes(t, "127.0.0.2/32")})
+	p.listener.SetPolicy(Policy{ProxyFrom: prefixes(t, "127.0.0.2/32")})
 	for _, sni := range []string{"one.example", "two.example", "two.example"} {
 		for local, header := range map[string][]byte{"127.0.0.3": nil, "127.0.0.2": headerFrom("192.0.2.1:7")} {
 			c := p.proxied(t, local, header)
@@ -159,10 +159,10 @@ func testProxyProtocolOut(t *testing.T, e Engine) {
 	p.refused(t, nil)
 }
 
-func TestNoProxyHeader(t *testing.T) {
-	o := origin{proxied: true}
-	_, err := o.header(NewListener("lan"), nil, helloFor(t, "x.example"))
+func TestReadProxyHeader_Missing(t *testing.T) {
+	s := &session{listener: NewListener("lan"), opening: &opening{proxyHeader: true}}
+	err := s.readProxyHeader(helloFor(t, "x.example"))
 	if err == nil || !strings.Contains(err.Error(), "does not begin with a PROXY header of version 2 but is a TLS hello") {
-		t.Error(err)
+		t.Errorf("readProxyHeader() = %v, want that it is a TLS hello", err)
 	}
 }

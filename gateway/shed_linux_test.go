@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
 	"io"
 	"log/slog"
 	"net"
@@ -75,11 +76,11 @@ func TestNoFiles(t *testing.T) {
 
 // testNoFiles has connections come to a gateway that may open no more files: it closes them and counts them, and goes on when it
 // may.
-func testNoFiles(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
+func testNoFiles(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
 	first, _ := p.connect(t, "files.example", 4) // all that is needed is open now
-	to := p.listener.Addr().(*net.TCPAddr)
+	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	var clients []int
 	for range 20 { // in this process too: they must have their files before there are no more
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -109,7 +110,7 @@ func testNoFiles(t *testing.T, e Engine) {
 			break
 		}
 	}
-	if st := p.side.Stats(); st.Refused[ReasonNoFiles] < 20 || st.Accepted != st.Refused[ReasonNoFiles]+2 {
+	if st := p.listener.Stats(); st.Refused[ReasonNoFiles] < 20 || st.Accepted != st.Refused[ReasonNoFiles]+2 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -122,12 +123,12 @@ func TestNoSpareFile(t *testing.T) {
 
 // testNoSpareFile has a gateway that may open no more files, not even one to turn a connection away: it must rest between its
 // attempts to accept, and serve the connection that waits when it can.
-func testNoSpareFile(t *testing.T, e Engine) {
+func testNoSpareFile(t *testing.T, e engineKind) {
 	var log syncBuffer
-	addr := upstream(t, named("srv1"))
-	p := start(t, Config{Engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "spare.example", To: []string{addr}})
+	addr := tlsUpstream(t, named("srv1"))
+	p := start(t, Config{engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "spare.example", To: []string{addr}})
 	p.connect(t, "spare.example", 4) // all that is needed is open now
-	to := p.listener.Addr().(*net.TCPAddr)
+	to := p.listener.Addrs()[0].(*net.TCPAddr)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -135,15 +136,15 @@ func testNoSpareFile(t *testing.T, e Engine) {
 	f := os.NewFile(uintptr(fd), "client")
 	defer f.Close()
 	unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
-	p.spare.release()
+	p.reserve.Close()
 	give := exhaust(t, 0)
 	began := time.Now()
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(to.IP.To4())}); err != nil {
 		t.Error(err)
 	}
-	attempts := func() int { return strings.Count(log.String(), "cannot accept connections for now") }
+	attempts := func() int { return strings.Count(log.String(), "cannot accept connections") }
 	until(t, func() bool { return attempts() >= 3 })
-	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/minPause)) // each worker rests by itself
+	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/sockets.MinAcceptPause)) // each worker rests by itself
 	if n > most {
 		t.Errorf("%d attempts in %v", n, time.Since(began))
 	}
@@ -154,16 +155,16 @@ func testNoSpareFile(t *testing.T, e Engine) {
 	if n, err := readSocket(fd, make([]byte, 5)); n != 5 || err != nil {
 		t.Errorf("the connection that waited: %d, %v", n, err)
 	}
-	if n := p.side.Stats().Refused[ReasonNoFiles]; n != 0 {
+	if n := p.listener.Stats().Refused[ReasonNoFiles]; n != 0 {
 		t.Errorf("%d were turned away", n)
 	}
 }
 
 func TestCheckFiles(t *testing.T) {
-	if err := CheckFiles((maxFiles() - otherFiles) / filesPerConn); err != nil {
+	if err := CheckFiles((MaxFiles() - otherFiles) / filesPerConn); err != nil {
 		t.Error(err)
 	}
-	if err := CheckFiles(maxFiles()); err == nil {
+	if err := CheckFiles(MaxFiles()); err == nil {
 		t.Error("a connection needs two files")
 	} else {
 		t.Log(err)

@@ -24,8 +24,8 @@ func helloFor(t testing.TB, sni string) []byte {
 	return goHello(t, &tls.Config{ServerName: sni})
 }
 
-func testHelloTimeout(t *testing.T, e Engine) {
-	p := start(t, Config{Engine: e, HelloTimeout: 100 * time.Millisecond})
+func testHelloTimeout(t *testing.T, e engineKind) {
+	p := start(t, Config{engine: e, HelloTimeout: 100 * time.Millisecond})
 	hello := helloFor(t, "late.example")
 	var wg sync.WaitGroup
 	for _, said := range [][]byte{nil, hello[:1], hello[:100]} {
@@ -46,16 +46,16 @@ func testHelloTimeout(t *testing.T, e Engine) {
 	p.refused(t, map[Reason]uint64{ReasonHelloTimeout: 3})
 }
 
-func testShedTheSilent(t *testing.T, e Engine) {
-	addr := upstream(t, named("srv1"))
+func testShedTheSilent(t *testing.T, e engineKind) {
+	addr := tlsUpstream(t, named("srv1"))
 	const grace = 1500 * time.Millisecond // longer than machines stand still
-	p := start(t, Config{Engine: e, MaxConns: 2, HelloTimeout: 10 * grace}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * grace}, Route{Match: "x.example", To: []string{addr}})
 	var silent []net.Conn
 	for range 2 {
 		c := p.raw(t)
 		c.Write([]byte{22})
 		silent = append(silent, c)
-		until(t, func() bool { return p.side.Stats().Active == uint64(len(silent)) })
+		until(t, func() bool { return p.listener.Stats().Active == uint64(len(silent)) })
 	}
 	early := p.raw(t)
 	early.Read(make([]byte, 1)) // ends when it is closed
@@ -69,20 +69,20 @@ func testShedTheSilent(t *testing.T, e Engine) {
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the oldest silent connection was spared: %v", err)
 	}
-	until(t, func() bool { return p.side.Stats().Active == 2 })
+	until(t, func() bool { return p.listener.Stats().Active == 2 })
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 	silent[1].Close()
 }
 
-func testNamesAndIPv6(t *testing.T, e Engine) {
-	v4 := upstream(t, named("four"))
+func testNamesAndIPv6(t *testing.T, e engineKind) {
+	v4 := tlsUpstream(t, named("four"))
 	_, port, _ := net.SplitHostPort(v4)
 	routes := []Route{
 		{Match: "name.example", To: []string{"localhost:" + port}},
 		{Match: "names.example", To: []string{"nobody.invalid:" + port, "localhost:" + port}, Ordered: true},
 		{Match: "bad.example", To: []string{"nobody.invalid:" + port}},
 	}
-	p := start(t, Config{Engine: e}, routes...)
+	p := start(t, Config{engine: e}, routes...)
 	for _, sni := range []string{"name.example", "names.example"} {
 		c, _ := p.connect(t, sni, 4)
 		c.Close()
@@ -102,7 +102,7 @@ func testNamesAndIPv6(t *testing.T, e Engine) {
 			c.Close()
 		}
 	}()
-	p.side.SetTable(mustTable(t, Route{Match: "six.example", To: []string{ln.Addr().String()}}))
+	p.listener.SetTable(mustTable(t, Route{Match: "six.example", To: []string{ln.Addr().String()}}))
 	c := p.raw(t)
 	hello := helloFor(t, "six.example")
 	c.Write(hello)
@@ -113,11 +113,11 @@ func testNamesAndIPv6(t *testing.T, e Engine) {
 }
 
 // testNewTableWhileWaiting gives the name a good address while the two that it had are silent.
-func testNewTableWhileWaiting(t *testing.T, e Engine) {
+func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	good := upstream(t, named("good"))
-	p := start(t, Config{Engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	good := tlsUpstream(t, named("good"))
+	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	next := mustTable(t, Route{Match: "x.example", To: []string{good}})
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -125,7 +125,7 @@ func testNewTableWhileWaiting(t *testing.T, e Engine) {
 		for asked.Load() == 0 && !t.Failed() {
 			<-time.After(time.Millisecond)
 		}
-		p.side.SetTable(next)
+		p.listener.SetTable(next)
 	})
 	p.connect(t, "x.example", 4)
 	p.stop()
@@ -133,7 +133,7 @@ func testNewTableWhileWaiting(t *testing.T, e Engine) {
 }
 
 // testHalfOpen has a silent upstream come back: no client but the first may wait for it, and it must be used again.
-func testHalfOpen(t *testing.T, e Engine) {
+func testHalfOpen(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	var works, used atomic.Bool
 	one, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -144,7 +144,7 @@ func testHalfOpen(t *testing.T, e Engine) {
 		silent(c)
 	})
 	two, _ := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
+	p := start(t, Config{engine: e, attemptDelay: 500 * time.Millisecond, ejectFor: time.Second},
 		Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	waited, back := 0, false
@@ -174,10 +174,10 @@ func testHalfOpen(t *testing.T, e Engine) {
 	}
 }
 
-func testDrainEnds(t *testing.T, e Engine) {
+func testDrainEnds(t *testing.T, e engineKind) {
 	one, _ := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
+	p := start(t, Config{engine: e, Drain: 100 * time.Millisecond, HelloTimeout: time.Minute, DialTimeout: time.Minute},
 		Route{Match: "one.example", To: []string{one}}, Route{Match: "two.example", To: []string{one, two}})
 	var open []net.Conn
 	for _, sni := range []string{"", "one.example", "two.example"} { // one in each state
@@ -187,7 +187,7 @@ func testDrainEnds(t *testing.T, e Engine) {
 		}
 		open = append(open, c)
 	}
-	until(t, func() bool { return p.side.Stats().Active == 3 })
+	until(t, func() bool { return p.listener.Stats().Active == 3 })
 	began := time.Now()
 	p.stop()
 	if d := time.Since(began); d < 100*time.Millisecond || d > 5*time.Second {
@@ -203,7 +203,7 @@ func testDrainEnds(t *testing.T, e Engine) {
 
 // testSlowReader has a client that reads nothing for a while: the gateway must not take in what it cannot hand on, and lose none
 // of it.
-func testSlowReader(t *testing.T, e Engine) {
+func testSlowReader(t *testing.T, e engineKind) {
 	const size = 64 << 20
 	var sent atomic.Int64
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -219,7 +219,7 @@ func testSlowReader(t *testing.T, e Engine) {
 		c.CloseWrite()
 		silent(c)
 	})
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	last := int64(-1)

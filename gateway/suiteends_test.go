@@ -18,7 +18,7 @@ import (
 )
 
 // testManyEnds has connections of all sizes end in all ways at once. Nothing may be lost of what ends well, and nothing may stay.
-func testManyEnds(t *testing.T, e Engine) {
+func testManyEnds(t *testing.T, e engineKind) {
 	hello := helloFor(t, "x.example")
 	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, len(hello)-1))
@@ -33,7 +33,7 @@ func testManyEnds(t *testing.T, e Engine) {
 	all := make([]byte, 4<<20)
 	rand.NewChaCha8([32]byte{3}).Read(all)
 	before := files(t)
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{rude}})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{echo}}, Route{Match: "y.example", To: []string{rude}})
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
@@ -73,9 +73,9 @@ func testManyEnds(t *testing.T, e Engine) {
 		})
 	}
 	wg.Wait()
-	until(t, func() bool { return p.side.Stats().Active == 0 })
+	until(t, func() bool { return p.listener.Stats().Active == 0 })
 	p.stop()
-	st := p.side.Stats()
+	st := p.listener.Stats()
 	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]}) // those that were reset
 	until(t, func() bool { return files(t) <= before })                                                                         // the upstreams close a little later
 }
@@ -94,29 +94,29 @@ func files(t testing.TB) int {
 }
 
 // testClientResetWhileWaiting has the client break off while an upstream is being chosen.
-func testClientResetWhileWaiting(t *testing.T, e Engine) {
+func testClientResetWhileWaiting(t *testing.T, e engineKind) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
+	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	until(t, func() bool { return asked.Load() > 0 })
 	c.SetLinger(0)
 	c.Close()
-	until(t, func() bool { return p.side.Stats().Active == 0 })
+	until(t, func() bool { return p.listener.Stats().Active == 0 })
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
 }
 
 // testResetOfClientIsPassedOn has the client break off: the upstream must not see a clean end of data.
-func testResetOfClientIsPassedOn(t *testing.T, e Engine) {
+func testResetOfClientIsPassedOn(t *testing.T, e engineKind) {
 	seen := make(chan error, 1)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		c.Write([]byte("x"))
 		_, err := io.Copy(io.Discard, c)
 		seen <- err
 	})
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
@@ -131,12 +131,12 @@ func testResetOfClientIsPassedOn(t *testing.T, e Engine) {
 
 // testCutAnswer has an upstream hang up after each number of bytes of its first record: unless that is whole, the client must get
 // what the next upstream says, and nothing of the first.
-func testCutAnswer(t *testing.T, e Engine) {
+func testCutAnswer(t *testing.T, e engineKind) {
 	record := append([]byte{21, 3, 3, 0, 20}, bytes.Repeat([]byte{80}, 20)...)
 	var says atomic.Int64
 	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:says.Load()]) })
 	second, _ := rawUpstream(t, alert)
-	p := start(t, Config{Engine: e, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
+	p := start(t, Config{engine: e, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	for n := range len(record) + 1 {
 		says.Store(int64(n))

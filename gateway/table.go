@@ -12,35 +12,45 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/netaddr"
 )
 
-// maxName is the length of the longest DNS name, in bytes (RFC 1035, section 2.3.4).
+// maxName is the length of the longest DNS name, in bytes (RFC 1035, section
+// 2.3.4).
 const maxName = 253
 
-// maxProtocol is the length of the longest protocol id, in bytes (RFC 7301, section 3.1).
+// maxProtocol is the length of the longest protocol id, in bytes (RFC 7301,
+// section 3.1).
 const maxProtocol = 255
 
-// maxTo bounds the addresses of a route: an attempt goes through them in turn, and nobody waits for so many.
+// maxTo bounds the addresses of a route. An attempt tries them one after the
+// other, and no client waits for so many.
 const maxTo = 1024
 
-// Route says where connections for one name, or for all names below one, go.
+// Route says where connections for one name, or for all names below one, lead.
 type Route struct {
-	// Match is an SNI ("server.dc2.wanfed") or "*.suffix", which stands for one or more labels before the suffix.
+	// Match is an SNI ("server.dc2.wanfed"), or "*.suffix", which stands for one
+	// or more labels before the suffix.
 	Match string `json:"match"`
-	// To are the addresses, host:port; the host is an IP address or a DNS name, resolved at each dial.
+	// To are the addresses (host:port). A host name is resolved at each dial.
 	To []string `json:"to"`
-	// Ordered says that the first address is the best and the others are for when it fails. Else each connection goes to
-	// the one that has the fewest open, of all routes of this gateway that lead there.
+	// Ordered says that the first address is the best and the others are used
+	// when it fails. Otherwise a connection uses the address with the fewest open
+	// connections, of all routes of this gateway.
 	Ordered bool `json:"ordered,omitempty"`
-	// Protocols are ids of which a client must offer one (ALPN). Empty: it may offer what it likes.
+	// Protocols are ids of which a client must offer one (ALPN). Empty: a client
+	// may offer any, or none.
 	Protocols []string `json:"protocols,omitempty"`
-	// ProxyProtocol says that the addresses want a PROXY header, version 2, before the hello. Of the client's address they
-	// are told what this gateway knows.
+	// ProxyProtocol sends a PROXY header, version 2, before the ClientHello. It
+	// has the address of the client as this gateway knows it.
 	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
 }
 
 // Table maps each SNI to its route. It is immutable. An exact name takes
-// precedence over a wildcard, and a long wildcard over a short one.
+// precedence over a wildcard, and a long wildcard over a short one. The zero
+// Table has no routes.
 type Table struct {
 	exact, below map[string]*target // below: wildcards, by what follows "*."
 }
@@ -48,15 +58,16 @@ type Table struct {
 // target is a route in a table.
 type target struct {
 	Route
-	turn atomic.Uint32 // counts connections; who of equal addresses comes first moves on with it. It begins anywhere.
+	turn atomic.Uint32 // counts connections, from a random start
 }
 
-// start is the number of the address that is the next connection's first, if none has fewer connections, or inOrder.
+// start returns the address of the next connection if all have equally many: a
+// number that moves on with each connection, or upstream.InOrder.
 func (t *target) start() int {
 	if n := len(t.To); !t.Ordered && n > 1 {
 		return int(t.turn.Add(1) % uint32(n))
 	}
-	return inOrder
+	return upstream.InOrder
 }
 
 // NewTable builds a table. Its error lists every fault of the routes, each with
@@ -78,9 +89,8 @@ func NewTable(routes []Route) (*Table, error) {
 			errs = append(errs, fmt.Errorf("route %q is there twice", r.Match))
 			continue
 		}
-		e := &target{Route: r}
-		e.turn.Store(rand.Uint32())
-		names[key] = e
+		names[key] = &target{Route: r}
+		names[key].turn.Store(rand.Uint32())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -88,8 +98,9 @@ func NewTable(routes []Route) (*Table, error) {
 	return t, nil
 }
 
-// Lookup returns the route for an SNI, which need not be in normal form. Its cost does not depend on the number of routes.
-// The caller must not change the addresses.
+// Lookup returns the route for an SNI in any case, with or without a final dot.
+// Its cost does not depend on the number of routes. The caller must not change
+// the slices of the route.
 func (t *Table) Lookup(sni string) (Route, bool) {
 	if e := t.find(normalBytes([]byte(sni))); e != nil {
 		return e.Route, true
@@ -99,7 +110,7 @@ func (t *Table) Lookup(sni string) (Route, bool) {
 
 // find looks up a name in normal form.
 func (t *Table) find(sni []byte) *target {
-	if len(sni) > maxName { // it would cost a hash of the rest for each dot
+	if len(sni) > maxName { // each dot would cost a hash of the rest
 		return nil
 	}
 	if e := t.exact[string(sni)]; e != nil {
@@ -119,14 +130,15 @@ func (t *Table) find(sni []byte) *target {
 	return nil
 }
 
-// Len is the number of routes.
+// Len returns the number of routes.
 func (t *Table) Len() int { return len(t.exact) + len(t.below) }
 
-// Routes lists the routes, sorted by name. The caller must not change the addresses.
+// Routes returns the routes, sorted by name. The caller must not change their
+// slices.
 func (t *Table) Routes() []Route {
 	all := make([]Route, 0, t.Len())
-	for _, in := range []map[string]*target{t.exact, t.below} {
-		for _, e := range in {
+	for _, names := range []map[string]*target{t.exact, t.below} {
+		for _, e := range names {
 			all = append(all, e.Route)
 		}
 	}
@@ -134,20 +146,68 @@ func (t *Table) Routes() []Route {
 	return all
 }
 
-// CheckRoute returns everything that is wrong with one route, each fault naming it.
+// route finds the route for a ClientHello, or says why its client is refused.
+// It returns both for a route that does not accept this client.
+func (t *Table) route(hello Hello) (*target, *refusal) {
+	if len(hello.SNI) == 0 {
+		return nil, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
+	}
+	to := t.find(hello.SNI)
+	if to == nil {
+		return nil, &refusal{reason: ReasonUnknownSNI, sni: string(hello.SNI)}
+	}
+	if !to.accepts(hello) {
+		return to, &refusal{reason: ReasonProtocol, sni: string(hello.SNI), err: fmt.Errorf("it offers %s", offer(hello))}
+	}
+	return to, nil
+}
+
+// accepts reports whether the client offers a protocol of the route.
+func (t *target) accepts(hello Hello) bool {
+	if len(t.Protocols) == 0 {
+		return true
+	}
+	for id := range hello.ALPN() {
+		for _, want := range t.Protocols {
+			if string(id) == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// offer lists the first protocols that a client offers.
+func offer(hello Hello) string {
+	const most = 4
+	var ids []string
+	for id := range hello.ALPN() {
+		if len(ids) == most {
+			ids = append(ids, "...")
+			break
+		}
+		ids = append(ids, strconv.Quote(clip(string(id))))
+	}
+	if ids == nil {
+		return "none"
+	}
+	return strings.Join(ids, ", ")
+}
+
+// CheckRoute returns every fault of a route, each with its name.
 func CheckRoute(r Route) error {
 	var errs []error
 	if err := checkMatch(r.Match); err != nil {
 		errs = append(errs, fmt.Errorf("route %q: %w", r.Match, err))
 	}
 	if len(r.To) == 0 {
-		errs = append(errs, fmt.Errorf("route %q leads nowhere: give it at least one host:port", r.Match))
+		errs = append(errs, fmt.Errorf("route %q has no address: give it at least one host:port", r.Match))
 	}
 	if len(r.To) > maxTo {
 		return errors.Join(append(errs, fmt.Errorf("route %q has %d addresses: at most %d", r.Match, len(r.To), maxTo))...)
 	}
 	for i, to := range r.To {
-		if err := CheckAddr(to); err != nil {
+		if err := netaddr.CheckHostPort(to); err != nil {
 			errs = append(errs, fmt.Errorf("route %q: %w", r.Match, err))
 		} else if slices.Contains(r.To[:i], to) {
 			errs = append(errs, fmt.Errorf("route %q has address %q twice", r.Match, to))
@@ -164,58 +224,10 @@ func CheckRoute(r Route) error {
 func checkMatch(m string) error {
 	name := strings.TrimPrefix(normalName(m), "*.")
 	if _, err := netip.ParseAddr(name); err == nil {
-		return errors.New("clients name no IP address in a ClientHello; write a DNS name")
+		return errors.New("a ClientHello does not name an IP address; write a DNS name")
 	}
-	if err := checkName(name); err != nil {
-		return fmt.Errorf("%w; write a name as clients ask for it, or *.suffix", err)
-	}
-	return nil
-}
-
-// CheckAddr says whether an address can be dialled: host:port with a port of 1 to 65535 and a host that is a DNS name or an
-// IP address, but not an unspecified one.
-func CheckAddr(addr string) error {
-	i := strings.LastIndexByte(addr, ':')
-	if i < 0 {
-		return fmt.Errorf("address %q has no port: write host:port", addr)
-	}
-	host, port := addr[:i], addr[i+1:]
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("address %q: port %q is not a number from 1 to 65535", addr, port)
-	}
-	inner, bracketed := strings.CutPrefix(host, "[")
-	if bracketed {
-		inner, bracketed = strings.CutSuffix(inner, "]")
-	}
-	ip, err := netip.ParseAddr(inner)
-	switch {
-	case err == nil && ip.IsUnspecified():
-		return fmt.Errorf("address %q stands for no machine: write the IP address or DNS name to dial", addr)
-	case err == nil && ip.Is6() == bracketed:
-		return nil
-	case err == nil || strings.Contains(host, ":"):
-		return fmt.Errorf("address %q: write IPv6 as [address]:port, and nothing else in brackets", addr)
-	}
-	if err := checkName(normalName(host)); err != nil {
-		return fmt.Errorf("address %q: %w", addr, err)
+	if err := netaddr.CheckDNSName(name); err != nil {
+		return fmt.Errorf("%w; write a name that clients send, or *.suffix", err)
 	}
 	return nil
-}
-
-// checkName wants a DNS name in normal form. Underscores are allowed: names of services have them.
-func checkName(s string) error {
-	if s == "" || len(s) > maxName {
-		return fmt.Errorf("a name has 1 to %d characters", maxName)
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
-			strings.IndexFunc(label, notInLabel) >= 0 {
-			return fmt.Errorf("%q is not a DNS label: 1 to 63 of a-z, 0-9, \"-\" and \"_\", with no \"-\" at its ends", label)
-		}
-	}
-	return nil
-}
-
-func notInLabel(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }

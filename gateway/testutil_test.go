@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"io"
 	"log/slog"
 	"math/big"
@@ -57,8 +58,8 @@ func deadAddr(t testing.TB) string {
 	return ln.Addr().String()
 }
 
-// upstream is a TLS server that handles each connection with f and joins all when the test ends.
-func upstream(t testing.TB, f func(*tls.Conn)) string {
+// tlsUpstream is a TLS server that handles each connection with f and joins all when the test ends.
+func tlsUpstream(t testing.TB, f func(*tls.Conn)) string {
 	t.Helper()
 	ln := listen(t)
 	cert := testCert(t)
@@ -92,8 +93,7 @@ func named(name string) func(*tls.Conn) {
 // running is a Proxy with one side that serves real sockets.
 type running struct {
 	*Proxy
-	side     *Listener
-	listener net.Listener
+	listener *Listener
 	addr     string
 	stop     func() // ends Run and waits for it
 }
@@ -115,23 +115,23 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 	if err != nil {
 		t.Fatal(err)
 	}
-	side := NewListener("lan", ln)
-	side.SetTable(mustTable(t, routes...))
+	l := NewListener("lan", ln)
+	l.SetTable(mustTable(t, routes...))
 	ctx, cancel := context.WithCancel(context.Background())
 	errc := make(chan error, 1)
-	go func() { errc <- p.Run(ctx, side) }()
+	go func() { errc <- p.Run(ctx, l) }()
 	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-errc; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if n := side.Stats().Active; n != 0 {
+		if n := l.Stats().Active; n != 0 {
 			t.Errorf("%d connections active after Run", n)
 		}
 		checkUnused(t, p)
 	})
 	t.Cleanup(stop)
-	return &running{p, side, ln, ln.Addr().String(), stop}
+	return &running{p, l, ln.Addr().String(), stop}
 }
 
 // connect makes a TLS connection through the proxy and reads the upstream's name of n bytes.
@@ -150,11 +150,15 @@ func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	return c, string(name)
 }
 
-// patient has the proxy take its time with upstreams that answer late, attemptDelay at most: for tests of where connections lead,
-// however busy the machine is.
-func (r *running) patient(addrs ...string) {
+// setSlow makes the proxy expect answers from addrs after up to the attempt
+// delay: a test of where connections lead then works on a busy machine too.
+func (r *running) setSlow(addrs ...string) {
+	began := time.Now()
 	for _, addr := range addrs {
-		r.dialer.evidence.worked(addr, time.Minute)
+		var s upstream.Selection
+		s.Init(r.dialer, []string{addr}, upstream.InOrder, nil, began)
+		s.Next(began)
+		r.dialer.Closed(s.Won(0, began.Add(time.Minute)))
 	}
 }
 
@@ -173,7 +177,7 @@ func (r *running) raw(t testing.TB) *net.TCPConn {
 // refused checks the counters of refusals: those given, and no others.
 func (r *running) refused(t testing.TB, want map[Reason]uint64) {
 	t.Helper()
-	got := r.side.Stats().Refused
+	got := r.listener.Stats().Refused
 	for _, reason := range Reasons {
 		if got[reason] != want[reason] {
 			t.Errorf("refused for %v: %d, want %d", reason, got[reason], want[reason])

@@ -3,22 +3,25 @@
 package gateway
 
 import (
+	"errors"
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // testPeersAreWatched looks at the sockets that the gateway has: dead peers must be found on both sides.
-func testPeersAreWatched(t *testing.T, e Engine) {
+func testPeersAreWatched(t *testing.T, e engineKind) {
 	addr, _ := rawUpstream(t, silent)
-	p := start(t, Config{Engine: e}, Route{Match: "x.example", To: []string{addr}})
+	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	until(t, func() bool { return p.side.Stats().BytesUp > 0 })
+	until(t, func() bool { return p.listener.Stats().BytesUp > 0 })
 	seen := 0
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -29,10 +32,10 @@ func testPeersAreWatched(t *testing.T, e Engine) {
 		if to, _ := os.Readlink(filepath.Join("/proc/self/fd", f.Name())); !strings.HasPrefix(to, "socket:") {
 			continue
 		}
-		local, remote := sysAddrs(int32(fd))
+		local, remote := endsOf(fd)
 		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr && local.IsValid() {
 			seen++
-			until(t, func() bool { return sysWatched(int32(fd)) }) // epoll: after their youth
+			until(t, func() bool { return hasKeepalive(fd) }) // epoll: after their youth
 			if n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); n != 1 || err != nil {
 				t.Errorf("no delay: %d, %v", n, err)
 			}
@@ -47,4 +50,13 @@ func TestPeersAreWatched(t *testing.T) {
 	for _, e := range engines {
 		t.Run(string(e), func(t *testing.T) { testPeersAreWatched(t, e) })
 	}
+}
+
+// hasKeepalive reports whether a dead peer of the socket is detected.
+func hasKeepalive(fd int) bool {
+	on, err1 := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+	idle, err2 := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+	timeout, err3 := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+	return errors.Join(err1, err2, err3) == nil && on == 1 &&
+		idle == int(sockets.KeepaliveIdle/time.Second) && timeout == int(sockets.UserTimeout/time.Millisecond)
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -46,7 +46,7 @@ func (s gatewaySettings) check() error {
 		fault("servers is empty: name at least one server of this datacenter, for example --server 10.0.0.5:8300")
 	}
 	for _, addr := range s.Servers {
-		if err := gateway.CheckAddr(addr); err != nil {
+		if err := netaddr.CheckHostPort(addr); err != nil {
 			fault("servers: %w", err)
 		}
 	}
@@ -61,7 +61,7 @@ func (s gatewaySettings) check() error {
 		}
 	}
 	if s.WAN != "" {
-		if err := gateway.CheckAddr(s.WAN); err != nil && !isIPPort(s.WAN) {
+		if err := netaddr.CheckHostPort(s.WAN); err != nil && !isIPPort(s.WAN) {
 			fault("wan: %w", err)
 		} else if s.WANBind == "" && !isIPPort(s.WAN) {
 			fault("wan %q is a name: say with wan_bind which ip:port to listen on", s.WAN)

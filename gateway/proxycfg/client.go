@@ -9,99 +9,118 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Config of a Client.
+// Config configures a Client.
 type Config struct {
-	// Identity is the gateway's; its certificate says which gateway of which datacenter this is. Required.
+	// Identity is the gateway's. Its certificate names the gateway and its
+	// datacenter. Required.
 	Identity *tlsutil.Identity
-	// Servers are addresses (host:port) of servers of the datacenter: at least one. Servers of the last snapshot join them.
+	// Servers are addresses (host:port) of servers of the datacenter, at least
+	// one. Those of the last snapshot are used too.
 	Servers []string
-	// LAN and WAN are the addresses (host:port) that servers here, and other datacenters, dial. Required.
+	// LAN is the address (host:port) that servers of this datacenter dial, WAN
+	// the one that other datacenters dial. Required.
 	LAN, WAN string
-	// UpstreamOptions says how this datacenter's servers are reached.
+	// Upstream applies to connections to the servers of this datacenter.
 	Upstream UpstreamOptions
-	// DataDir keeps the last snapshot. Required; made with mode 0700 if absent.
+	// DataDir stores the last snapshot. It is created with mode 0700 if absent.
+	// Required.
 	DataDir string
-	// LANListener and WANListener get the tables. Required.
+	// LANListener and WANListener receive the route tables. Required.
 	LANListener, WANListener *gateway.Listener
-	// Logger. Required.
+	// Logger receives log lines. Required.
 	Logger *slog.Logger
 }
 
-// Client is a gateway's connection to the servers of its datacenter.
+// Client connects a gateway to the servers of its datacenter.
 type Client struct {
-	cfg       Config
-	servers   *servers
-	dialer    *gateway.Dialer
-	connected chan struct{} // a wake-up: there is a new connection
-	routed    chan struct{} // closed when there are routes
-	keep      atomic.Bool   // another process is this gateway by now
+	cfg            Config
+	servers        *serverList
+	dialer         *upstream.Dialer
+	connected      chan struct{} // size 1: a new connection wakes the heartbeat
+	ready          chan struct{} // closed when there are routes
+	skipDeregister atomic.Bool
 
-	mu     sync.Mutex
-	status Status
-	snap   *pb.GatewaySnapshot // the last applied
-	warned map[string]warning  // by what failed
-	noDial error               // why no server could be reached; nil while one could
+	mu      sync.Mutex
+	status  Status
+	snap    *pb.GatewaySnapshot // the last one that was applied
+	warned  map[string]warning  // by what failed
+	dialErr error               // of the last dial; nil after a success
 }
 
 const (
-	callTimeout       = 5 * time.Second // less than the servers' patience with a silent gateway
+	callTimeout       = 5 * time.Second // below the time after which servers regard a gateway as failed
 	deregisterTimeout = 2 * time.Second
+	routesTimeout     = time.Second // for routes before the first Register
 	minBackoff        = 50 * time.Millisecond
-	routesWait        = time.Second
 	maxBackoff        = time.Second
+	minInterval       = 100 * time.Millisecond // between heartbeats
 )
 
-// redial makes a gateway find a server that is back soon: it is a near one.
-var redial = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+// What a Client does and logs as failed.
+const (
+	cannotRegister = "cannot register"
+	cannotFollow   = "cannot follow snapshots"
+	cannotStore    = "cannot store snapshot"
+)
+
+// connectParams let a gateway find a server that restarts soon.
+var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           grpcbackoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 	MinConnectTimeout: 10 * time.Second,
 })
 
-// New checks cfg, loads the snapshot on disk, if any, and sets both tables by it. It connects to nothing.
+// New checks cfg and applies the snapshot on disk, if there is one. It connects
+// to nothing.
 func New(cfg Config) (*Client, error) {
 	switch {
 	case cfg.Identity == nil || cfg.LANListener == nil || cfg.WANListener == nil || cfg.Logger == nil || cfg.DataDir == "":
 		return nil, errors.New("proxycfg: Identity, DataDir, LANListener, WANListener and Logger are required")
 	case len(cfg.Servers) == 0:
-		return nil, errors.New("no server is named: a gateway needs the address of at least one server of its datacenter")
+		return nil, errors.New("no server is given: a gateway needs the address of at least one server of its datacenter")
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make data_dir: %w; give a --data-dir that this user may write", err)
+		return nil, fmt.Errorf("create data_dir: %w; give a --data-dir that this user may write", err)
 	}
 	c := &Client{
-		cfg: cfg, servers: &servers{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
-		connected: make(chan struct{}, 1), routed: make(chan struct{}), warned: map[string]warning{},
+		cfg: cfg, servers: &serverList{configured: cfg.Servers}, dialer: newDialer(cfg.Identity, cfg.Upstream.ProxyProtocol),
+		connected: make(chan struct{}, 1), ready: make(chan struct{}), warned: map[string]warning{},
 	}
-	c.loadDisk()
+	c.applyStored()
 	return c, nil
 }
 
-func (c *Client) loadDisk() {
+func (c *Client) applyStored() {
 	snap, err := loadSnapshot(c.cfg.DataDir)
 	if err == nil && snap != nil {
 		err = c.checkOwn(snap)
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("snapshot on disk is not used", "err", err)
+		c.cfg.Logger.Warn("snapshot on disk ignored", "err", err)
 		return
 	}
 	if snap != nil {
-		c.use(snap)
+		c.setTables(snap)
 		c.mu.Lock()
 		c.status.FromDisk = true
 		c.mu.Unlock()
@@ -119,15 +138,17 @@ func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 	return nil
 }
 
-// Routed is closed when there are routes, from disk or from a server.
-func (c *Client) Ready() <-chan struct{} { return c.routed }
+// Ready is closed when there are routes, from disk or from a server.
+func (c *Client) Ready() <-chan struct{} { return c.ready }
 
-// Keep has Run end without deregistering: another process stands for this gateway from now on. It may be called while Run runs.
-func (c *Client) SkipDeregister() { c.keep.Store(true) }
+// SkipDeregister lets Run end without deregistering, because another process
+// continues as this gateway. It may be called while Run runs.
+func (c *Client) SkipDeregister() { c.skipDeregister.Store(true) }
 
-// Run registers and follows until ctx ends, then deregisters (2 s at most) and returns nil. It may be called once.
+// Run registers the gateway and follows its snapshot until ctx ends. Then it
+// deregisters within 2 s and returns nil. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
-	cc, err := api.NewGRPCClient(c.dial, redial)
+	cc, err := api.NewGRPCClient(c.dial, connectParams)
 	if err != nil {
 		return err
 	}
@@ -137,73 +158,72 @@ func (c *Client) Run(ctx context.Context) error {
 	g.Go(func() error { return c.register(gctx, pb.NewGatewayServiceClient(cc)) })
 	g.Go(func() error { return c.follow(gctx, pb.NewGatewayServiceClient(cc)) })
 	err = g.Wait()
-	if !c.keep.Load() {
+	if !c.skipDeregister.Load() {
 		c.deregister(ctx, pb.NewGatewayServiceClient(cc))
 	}
 	return err
 }
 
-// register is the heartbeat: one as soon as there are routes, since servers dial a gateway at once when it registers, then one
-// each interval, and one for each new connection.
+// register is the heartbeat. It begins when there are routes, because servers
+// dial a gateway as soon as it registers.
 func (c *Client) register(ctx context.Context, client pb.GatewayServiceClient) error {
-	wait := time.NewTimer(routesWait)
-	defer wait.Stop()
-	select {
-	case <-c.routed:
-	case <-wait.C: // the call will say what is wrong
-	case <-ctx.Done():
-		return nil
-	}
-	pause, known := minBackoff, false
-	for {
-		cctx, cancel := context.WithTimeout(ctx, callTimeout)
-		resp, err := client.Register(cctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
-		cancel()
-		next := pause + rand.N(pause/4)
+	backoff.Sleep(ctx, routesTimeout, c.ready) // without routes the call reports what is wrong
+	retry, registered := backoff.Backoff{Min: minBackoff, Max: maxBackoff}, false
+	for ctx.Err() == nil {
+		interval, err := c.registerOnce(ctx, client)
+		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			c.failed("cannot register", err)
-			pause, known = min(2*pause, maxBackoff), false
+			c.failed(cannotRegister, err)
+			pause, registered = retry.Next(), false
 		default:
-			select {
-			case <-c.connected: // the call itself made the connection
-			default:
-			}
-			interval := max(resp.GetInterval().AsDuration(), 100*time.Millisecond)
-			next, pause = interval-rand.N(interval/10), minBackoff
-			c.worked("cannot register")
-			if !known {
+			c.worked(cannotRegister)
+			if !registered {
 				c.cfg.Logger.Info("registered", "lan", c.cfg.LAN, "wan", c.cfg.WAN, "interval", interval)
 			}
-			known = true
-			c.mu.Lock()
-			c.status.Registered = time.Now()
-			c.mu.Unlock()
+			registered = true
+			retry.Reset()
+			pause = interval - rand.N(interval/10)
 		}
-		switch woken := sleep(ctx, next, c.connected); {
-		case ctx.Err() != nil:
-			return nil
-		case woken:
-			pause = minBackoff // gRPC may not use the new connection yet: try again soon
+		if backoff.Sleep(ctx, pause, c.connected) {
+			retry.Reset() // gRPC may not use the new connection yet
 		}
 	}
+	return nil
 }
 
-// follow applies snapshots as they come.
+// registerOnce returns the interval until the next call.
+func (c *Client) registerOnce(ctx context.Context, client pb.GatewayServiceClient) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := client.Register(ctx, &pb.RegisterGatewayRequest{Lan: c.cfg.LAN, Wan: c.cfg.WAN})
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-c.connected: // this call has made the connection
+	default:
+	}
+	c.mu.Lock()
+	c.status.Registered = time.Now()
+	c.mu.Unlock()
+	return max(resp.GetInterval().AsDuration(), minInterval), nil
+}
+
+// follow applies snapshots as they arrive.
 func (c *Client) follow(ctx context.Context, client pb.GatewayServiceClient) error {
-	pause := minBackoff
+	retry := backoff.Backoff{Min: minBackoff, Max: maxBackoff}
 	for {
-		err := c.watch(ctx, client, func() { pause = minBackoff })
+		err := c.watch(ctx, client, retry.Reset)
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.failed("cannot follow snapshots", err)
-		if sleep(ctx, pause+rand.N(pause/4), nil); ctx.Err() != nil {
+		c.failed(cannotFollow, err)
+		if backoff.Sleep(ctx, retry.Next(), nil); ctx.Err() != nil {
 			return nil
 		}
-		pause = min(2*pause, maxBackoff)
 	}
 }
 
@@ -218,7 +238,7 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 			return err
 		}
 		received()
-		c.worked("cannot follow snapshots")
+		c.worked(cannotFollow)
 		if err := c.checkOwn(snap); err != nil {
 			return fmt.Errorf("snapshot refused: %w", err)
 		}
@@ -226,7 +246,7 @@ func (c *Client) watch(ctx context.Context, client pb.GatewayServiceClient, rece
 	}
 }
 
-// apply uses a snapshot and keeps it on disk.
+// apply routes by a snapshot and stores it on disk.
 func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	c.mu.Lock()
 	same := !c.status.FromDisk && proto.Equal(c.snap, snap)
@@ -235,31 +255,31 @@ func (c *Client) apply(snap *pb.GatewaySnapshot) {
 	if same {
 		return
 	}
-	if early { // not even the server that sent it is in it
-		c.cfg.Logger.Debug("snapshot of a server that has just started is not used")
+	if early { // it lacks even the server that sent it
+		c.cfg.Logger.Debug("snapshot of a server that has just started ignored")
 		return
 	}
-	c.use(snap)
+	c.setTables(snap)
 	c.mu.Lock()
 	c.status.FromDisk = false
 	c.status.SnapshotAt = time.Now()
 	c.mu.Unlock()
 	c.cfg.Logger.Info("routes changed", "servers", len(snap.Servers), "datacenters", len(snap.Datacenters))
 	if err := saveSnapshot(c.cfg.DataDir, snap); err != nil {
-		c.failed("snapshot not kept on disk", err)
+		c.failed(cannotStore, err)
 	}
 }
 
-func (c *Client) use(snap *pb.GatewaySnapshot) {
+func (c *Client) setTables(snap *pb.GatewaySnapshot) {
 	lan, wan, faults := Tables(snap, c.cfg.Upstream)
 	for _, err := range faults {
-		c.cfg.Logger.Warn("left out of the routes", "err", err)
+		c.cfg.Logger.Warn("part of the snapshot ignored", "err", err)
 	}
 	c.cfg.LANListener.SetTable(lan)
 	c.cfg.WANListener.SetTable(wan)
 	var addrs []string
 	for _, s := range snap.Servers {
-		if gateway.CheckAddr(s.Address) == nil {
+		if netaddr.CheckHostPort(s.Address) == nil {
 			addrs = append(addrs, s.Address)
 		}
 	}
@@ -267,32 +287,79 @@ func (c *Client) use(snap *pb.GatewaySnapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.snap == nil {
-		close(c.routed)
+		close(c.ready)
 	}
 	c.snap = snap
 	c.status.HasSnapshot = true
 }
 
-// deregister tells the servers that this gateway stops, after ctx has ended.
+// deregister tells the servers, after the end of ctx, that this gateway stops.
 func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
 	if _, err := client.Deregister(ctx, &pb.DeregisterGatewayRequest{}); err != nil {
-		c.cfg.Logger.Warn("not deregistered: other datacenters use this gateway until its heartbeat is missed", "err", err)
+		c.cfg.Logger.Warn("cannot deregister: other datacenters use this gateway until its heartbeat times out", "err", err)
 		return
 	}
 	c.cfg.Logger.Info("deregistered")
 }
 
-// sleep waits for d or for a wake-up, or until ctx ends. It says whether it was woken.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-wake:
-		return true
-	case <-t.C:
-	case <-ctx.Done():
+// Status describes how the gateway gets its routes.
+type Status struct {
+	// Server is the address of the server in use; empty: there is none.
+	Server string
+	// Registered is when a server last acknowledged a heartbeat.
+	Registered time.Time
+	// SnapshotAt is when the snapshot in use was received. It is zero for one
+	// from disk, and without a snapshot.
+	SnapshotAt time.Time
+	// HasSnapshot says that there are routes.
+	HasSnapshot bool
+	// FromDisk says that the routes are those of an earlier run.
+	FromDisk bool
+	// LastError is the last failure, and LastErrorAt its time.
+	LastError   string
+	LastErrorAt time.Time
+}
+
+// warnInterval is the interval at which a persistent failure is logged at Warn.
+const warnInterval = time.Minute
+
+// warning is the last log line about a failure.
+type warning struct {
+	text string
+	at   time.Time
+}
+
+// Status returns the current status.
+func (c *Client) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// failed records a failure. A persistent one is logged at Warn when its text
+// changes and once per warnInterval, otherwise at Debug.
+func (c *Client) failed(what string, err error) {
+	now := time.Now()
+	c.mu.Lock()
+	text := status.Convert(err).Message()
+	if c.dialErr != nil && status.Code(err) == codes.Unavailable {
+		text = c.dialErr.Error() // gRPC only quotes it
 	}
-	return false
+	text = strings.ReplaceAll(text, "\n", "; ")
+	c.status.LastError, c.status.LastErrorAt = what+": "+text, now
+	level, last := slog.LevelDebug, c.warned[what]
+	if last.text != text || now.Sub(last.at) >= warnInterval {
+		level, c.warned[what] = slog.LevelWarn, warning{text, now}
+	}
+	c.mu.Unlock()
+	c.cfg.Logger.Log(context.Background(), level, what, "err", text)
+}
+
+// worked records the end of a failure.
+func (c *Client) worked(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.warned, what)
 }

@@ -1,35 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package proxycfg gives a gateway its routes. Over the API of its datacenter's servers it registers the gateway, follows the
-// snapshot (everything one gateway must know, complete and consistent), and turns each one into the tables of the
-// gateway's two sides.
+// Package proxycfg gets the routes of a gateway from the servers of its
+// datacenter. It registers the gateway, follows its snapshot (everything one
+// gateway must know, complete and consistent), and builds the route tables of
+// its LAN and WAN listeners.
 //
-// It leaves to others: forwarding (package gateway), what a snapshot says (package federation computes it on the servers), and
-// listeners.
+// It leaves forwarding to package gateway, and the content of a snapshot to
+// package federation, which computes it on the servers.
 //
 // # Flow
 //
-// Client.Run dials any server (the configured addresses, and those of the last snapshot) with SNI server.<dc>.<domain>.
-// A server that does not answer soon does not hold it up: the next is dialled too. It calls Register once it has routes, for each new
-// connection, and every interval the server asks for: that is the heartbeat. Beside it, it follows Watch: each snapshot
-// replaces both tables and is kept on disk. Without any server, after a restart too, the gateway routes by the snapshot on
-// disk. At the end it calls Deregister, so that no datacenter uses this gateway any more.
-//
-// # Routes
-//
-// The WAN side, where other datacenters connect, leads to servers of this datacenter and nowhere else: no loop and no open
-// relay is possible. The LAN side, where this datacenter's servers connect, leads to other datacenters' gateways too. What
-// cannot be routed by is left out with a warning; the rest is used. A snapshot without any server is not used if the one before
-// had some: its sender has only just started.
-//
-// # Goroutines
-//
-// Run joins its two loops. A snapshot is applied by the loop that received it; SetTable is atomic.
-//
-// # Limits
-//
-// Snapshots come whole; one has at most api.MaxMessageSize bytes. The file is bound to datacenter and domain, and has a
-// checksum: a damaged or foreign one is ignored with a warning.
+// [Client.Run] connects to one server, with SNI server.<dc>.<domain>: to one of
+// the configured addresses or of those in the last snapshot. If a server does
+// not answer soon, the next one is tried too. Run calls Register once there are
+// routes, on each new connection, and at the interval that the server requests:
+// that is the heartbeat. At the same time it follows Watch. Each snapshot
+// replaces both tables and is stored on disk. Without a server, also after a
+// restart, the gateway routes by the stored snapshot. At the end Run calls
+// Deregister, so that no datacenter uses this gateway any more.
 //
 //	c, err := proxycfg.New(proxycfg.Config{
 //		Identity: id, Servers: []string{"10.0.0.5:8300"}, LAN: "10.0.0.5:8444", WAN: "198.51.100.1:8443",
@@ -37,4 +25,20 @@
 //	})
 //	...
 //	err = c.Run(ctx)
+//
+// # Routes
+//
+// The WAN listener, where other datacenters connect, leads only to servers of
+// this datacenter: neither a loop nor an open relay is possible. The LAN
+// listener, where this datacenter's servers connect, also leads to the gateways
+// of other datacenters. Invalid parts of a snapshot are left out with a warning.
+// A snapshot without servers is ignored if the one before had some: its sender
+// has only just started.
+//
+// # Goroutines and limits
+//
+// Run joins its two loops. The loop that receives a snapshot applies it. A
+// snapshot has at most api.MaxMessageSize bytes. The stored snapshot has a
+// checksum and names its datacenter and domain: a damaged or foreign one is
+// ignored with a warning.
 package proxycfg

@@ -14,43 +14,45 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"github.com/wanfed/wanfed/internal/proxyproto"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 const (
-	// attemptTimeout bounds TCP and TLS to one server.
-	attemptTimeout = 3 * time.Second
-	// serverStagger is after how long without an answer the next server is tried too.
-	serverStagger = 250 * time.Millisecond
-	// serverMemory is how long a server that failed is tried last.
-	serverMemory = 10 * time.Second
+	// serverTimeout bounds TCP and TLS to one server.
+	serverTimeout = 3 * time.Second
+	// serverDelay is the time without an answer after which the next server is
+	// tried too.
+	serverDelay = 250 * time.Millisecond
+	// serverEjectFor is the time for which a server that failed is tried last.
+	serverEjectFor = 10 * time.Second
 )
 
-// servers remembers where servers of the datacenter are.
-type servers struct {
+// serverList has the addresses of servers of the datacenter.
+type serverList struct {
 	configured []string
 
 	mu      sync.Mutex
-	learned []string
-	good    string // worked last: tried first
+	learned []string // from the snapshot
+	last    string   // worked last: it is tried first
 }
 
-func (s *servers) learn(addrs []string) {
+func (s *serverList) learn(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.learned = slices.Clone(addrs)
-	// A datacenter's gateways should not all choose the same server.
+	// The gateways of a datacenter should not all choose the same server.
 	rand.Shuffle(len(s.learned), func(i, j int) { s.learned[i], s.learned[j] = s.learned[j], s.learned[i] })
 }
 
-// order lists every address once: the last good one, the learned ones (they are alive), the configured ones.
-func (s *servers) order() []string {
+// order returns every address once: the last one that worked, those of the
+// snapshot, which are alive, and the configured ones.
+func (s *serverList) order() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
-	for _, addr := range slices.Concat([]string{s.good}, s.learned, s.configured) {
+	for _, addr := range slices.Concat([]string{s.last}, s.learned, s.configured) {
 		if addr != "" && !slices.Contains(out, addr) {
 			out = append(out, addr)
 		}
@@ -58,21 +60,22 @@ func (s *servers) order() []string {
 	return out
 }
 
-func (s *servers) set(good string) {
+func (s *serverList) setLast(addr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.good = good
+	s.last = addr
 }
 
-// newDialer makes what connects to servers. It checks that a server of the own datacenter answers. With proxyHeader it says first that
-// the connection is the gateway's own.
-func newDialer(id *tlsutil.Identity, proxyHeader bool) *gateway.Dialer {
-	return &gateway.Dialer{
-		Timeout: attemptTimeout, Stagger: serverStagger, Memory: serverMemory,
+// newDialer returns a dialer that verifies that the peer is a server of this
+// datacenter. With proxyHeader, a connection begins with a PROXY header which
+// says that it is the gateway's own.
+func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
+	return &upstream.Dialer{
+		Timeout: serverTimeout, AttemptDelay: serverDelay, EjectFor: serverEjectFor,
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil {
-				return nil, plain(err)
+				return nil, withoutAddr(err)
 			}
 			c := tls.Client(raw, id.ClientConfig(tlsutil.ServerName("", id.Peer().DC, id.Domain()), "h2"))
 			if proxyHeader { // it fits into the buffer of a new socket
@@ -83,15 +86,15 @@ func newDialer(id *tlsutil.Identity, proxyHeader bool) *gateway.Dialer {
 			}
 			if err != nil {
 				raw.Close()
-				return nil, plain(err)
+				return nil, withoutAddr(err)
 			}
 			return c, nil
 		},
 	}
 }
 
-// plain leaves out of a failed dial what the dialer says too: the address.
-func plain(err error) error {
+// withoutAddr removes the address from the error of a dial: the dialer adds it.
+func withoutAddr(err error) error {
 	text := tlsutil.DescribeError(err)
 	if op, ok := errors.AsType[*net.OpError](err); ok && text == err.Error() {
 		return op.Err
@@ -99,16 +102,17 @@ func plain(err error) error {
 	return errors.New(text)
 }
 
-// dial connects to the first server that answers and wakes the heartbeat: the servers may not know this gateway any more.
+// dial connects to the first server that answers, and wakes the heartbeat: the
+// server may not have this gateway registered.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
-	conn, addr, err := c.dialer.First(ctx, c.servers.order())
+	conn, addr, err := c.dialer.DialFirst(ctx, c.servers.order())
 	if err != nil {
 		err = fmt.Errorf("no server of %s answers: %w", c.cfg.Identity.Peer().DC, err)
 	}
-	c.servers.set(addr)
+	c.servers.setLast(addr)
 	c.mu.Lock()
 	changed := c.status.Server != addr
-	c.status.Server, c.noDial = addr, err
+	c.status.Server, c.dialErr = addr, err
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err

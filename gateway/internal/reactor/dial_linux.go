@@ -250,7 +250,6 @@ func (a *attempt) connected(w *worker, fd int32, err error) {
 
 // event continues an attempt when its socket can.
 func (a *attempt) event(w *worker, events uint32) {
-	w.updateNow()
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		a.hungUp = true
 	}
@@ -348,6 +347,7 @@ func (a *attempt) readAnswer(w *worker) {
 // says that there may be something to read from it.
 func (a *attempt) win(w *worker, answer []byte, more bool) {
 	d, c := a.dial, a.dial.conn
+	w.updateNow()
 	c.address = d.Won(a.n, w.time())
 	c.session.Connected(d.Addr(a.n), d.Failures(), w.time())
 	u := &c.upstream

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/proxyproto"
+)
+
+// portableEngine forwards connections with two goroutines for each. It runs on
+// every system and with every kind of listener.
+type portableEngine struct {
+	*Proxy
+	listeners []*Listener
+	conns     connSet
+	serving   sync.WaitGroup
+}
+
+func newPortableEngine(p *Proxy, listeners []*Listener) *portableEngine {
+	return &portableEngine{Proxy: p, listeners: listeners, conns: connSet{
+		max: &p.maxConns, shedAfter: p.shedAfter, open: map[*clientConn]struct{}{},
+	}}
+}
+
+// Serve implements engine.
+func (e *portableEngine) Serve(ctx context.Context) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx)) // connections outlive ctx by the drain time
+	defer stop()
+	accepting, accepted := errgroup.WithContext(ctx)
+	for _, l := range e.listeners {
+		for _, socket := range l.sockets {
+			accepting.Go(func() error { return e.accept(accepted, serving, l, socket) })
+			accepting.Go(func() error {
+				<-accepted.Done()
+				socket.Close()
+				return nil
+			})
+		}
+	}
+	err := accepting.Wait()
+
+	done := make(chan struct{})
+	go func() {
+		e.serving.Wait()
+		close(done)
+	}()
+	over, endDrain := e.drain.begin()
+	defer endDrain()
+	select {
+	case <-done:
+	case <-over:
+	}
+	stop()
+	e.conns.closeAll()
+	<-done
+	return err
+}
+
+// accept accepts connections from socket until ctx ends, and serves them under
+// the context serving.
+func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socket net.Listener) error {
+	pause := sockets.MinAcceptPause
+	for {
+		c, err := socket.Accept()
+		if ctx.Err() != nil {
+			if c != nil {
+				c.Close()
+			}
+			return nil
+		}
+		if err == nil {
+			pause = sockets.MinAcceptPause
+			e.serving.Go(func() { e.handle(serving, l, c) })
+			continue
+		}
+		if !sockets.IsTemporary(err) {
+			return fmt.Errorf("accept on %s (listener %s): %w", socket.Addr(), l.name, err)
+		}
+		if sockets.OutOfFiles(err) && e.shed(l, socket) {
+			continue
+		}
+		e.log.Warn("cannot accept connections", "listener", l.name, "addr", socket.Addr().String(), "err", err, "duration", pause)
+		backoff.Sleep(ctx, pause, nil)
+		pause = min(2*pause, sockets.MaxAcceptPause)
+	}
+}
+
+// shed accepts and closes one pending connection with the reserve file. It
+// returns false if there is none, or if that is not possible.
+func (e *portableEngine) shed(l *Listener, socket net.Listener) (done bool) {
+	const timeout = 2 * time.Millisecond
+	bounded, ok := socket.(interface{ SetDeadline(time.Time) error })
+	if !ok {
+		return false
+	}
+	var remote netip.AddrPort
+	e.reserve.Use(func() {
+		bounded.SetDeadline(time.Now().Add(timeout)) // the connection may have ended
+		defer bounded.SetDeadline(time.Time{})
+		c, err := socket.Accept()
+		if err != nil {
+			return
+		}
+		done, remote = true, sockets.Remote(c)
+		c.Close()
+	})
+	if done {
+		e.refuseNoFiles(l, remote)
+	}
+	return done
+}
+
+// handle owns one client connection from accept to close.
+func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Conn) {
+	c := &clientConn{Conn: client, accepted: time.Now()}
+	s := e.Proxy.accept(l, sockets.Remote(client), c.accepted, func() bool { return e.conns.add(c) })
+	if s == nil {
+		client.Close()
+		return
+	}
+	defer e.conns.remove(c)
+	sockets.SetKeepalive(client)
+	end, failures, err := e.forward(ctx, s, c)
+	if ctx.Err() != nil {
+		end = reactor.EndStopped // not the fault of the client
+	} else if err != nil {
+		if alert := s.Fail(err, failures); alert != nil {
+			client.SetWriteDeadline(time.Now().Add(time.Second))
+			client.Write(alert)
+		}
+	}
+	s.Close(end)
+}
+
+// forward reads the ClientHello, connects to an upstream and relays until the
+// end. An error says why the connection is not forwarded.
+func (e *portableEngine) forward(ctx context.Context, s *session, c *clientConn) (end reactor.End, failures int, _ error) {
+	hello, req, err := e.readHello(s, c)
+	if err != nil {
+		if e.conns.shed(c) {
+			err = reactor.ErrShed
+		}
+		return reactor.EndDone, 0, err
+	}
+	if req.ProxyHeader {
+		hello = append(proxyproto.Append(nil, req.Source, sockets.Local(c)), hello...)
+	}
+	dial := upstream.Request{
+		NewAddrs:   s.NewUpstreams,
+		ClientGone: func() bool { return sockets.PeerClosed(c.Conn, req.Race) },
+	}
+	if req.Race {
+		dial.Hello = slices.Clone(hello) // attempts that are given up may outlive this connection
+	}
+	won, failures, err := e.dialer.DialAny(ctx, req.Addrs, req.Start, dial)
+	if err != nil {
+		return reactor.EndDone, failures, err
+	}
+	defer e.dialer.Closed(won.Address)
+	if !e.conns.setUpstream(c, won.Conn) {
+		won.Conn.Close()
+		return reactor.EndStopped, 0, nil
+	}
+	if won.Answer == nil {
+		sockets.SetKeepalive(won.Conn)
+		if err := e.write(won.Conn, hello); err != nil {
+			return reactor.EndDone, failures, err
+		}
+	} else if e.write(c, won.Answer) != nil {
+		s.Connected(won.Addr, failures, time.Now())
+		return reactor.EndDone, 0, nil // the client has disconnected
+	}
+	s.Connected(won.Addr, failures, time.Now())
+	s.Count(len(hello), len(won.Answer))
+	hello, req, won.Answer = nil, reactor.Request{}, nil // an idle connection keeps no buffer
+	if relay(c.Conn, won.Conn, s.Count) != nil {
+		return reactor.EndCut, 0, nil
+	}
+	return reactor.EndDone, 0, nil
+}
+
+// readHello reads until the ClientHello is complete. It returns the ClientHello
+// with what was read after it.
+func (e *portableEngine) readHello(s *session, c *clientConn) ([]byte, reactor.Request, error) {
+	c.SetReadDeadline(c.accepted.Add(e.helloTimeout))
+	buf := make([]byte, 0, 2<<10)
+	for {
+		n, readErr := c.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		req, err := s.Receive(buf, time.Now())
+		if err == nil && !e.conns.helloReceived(c) {
+			err = net.ErrClosed
+		}
+		switch {
+		case err == nil:
+			c.SetReadDeadline(time.Time{})
+			return req.Hello, req, nil
+		case err != ErrNeedMore:
+			return nil, req, err
+		case readErr != nil:
+			return nil, req, readErr
+		}
+		if len(buf) == cap(buf) {
+			if err := s.HoldHello(2 * cap(buf)); err != nil {
+				return nil, req, err
+			}
+			buf = append(make([]byte, 0, min(2*cap(buf), MaxHelloSize+proxyproto.MaxSize)), buf...)
+		}
+	}
+}
+
+// write writes all of b within the time of a dial.
+func (e *portableEngine) write(c net.Conn, b []byte) error {
+	c.SetWriteDeadline(time.Now().Add(e.dialer.Timeout))
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(time.Time{})
+}
+
+// clientConn is a client connection with, once it is selected, the connection
+// to its upstream.
+type clientConn struct {
+	net.Conn
+	accepted time.Time
+
+	// Guarded by connSet.mu.
+	upstream net.Conn
+	waiting  *list.Element // in connSet.waiting
+	wasShed  bool          // closed to make room
+}
+
+// connSet has every open client connection.
+type connSet struct {
+	max       *atomic.Int64
+	shedAfter time.Duration
+
+	mu      sync.Mutex
+	open    map[*clientConn]struct{}
+	waiting list.List // of *clientConn without a ClientHello, oldest first
+	closed  bool
+}
+
+// add adds c. At the limit, the oldest connection without a ClientHello is
+// closed. If none is older than shedAfter, or the set is closed, add returns
+// false.
+func (s *connSet) add(c *clientConn) bool {
+	s.mu.Lock()
+	var shed *clientConn
+	ok := !s.closed
+	if ok && int64(len(s.open)) >= s.max.Load() {
+		if e := s.waiting.Front(); e == nil || c.accepted.Sub(e.Value.(*clientConn).accepted) < s.shedAfter {
+			ok = false
+		} else {
+			shed = e.Value.(*clientConn)
+			shed.wasShed = true
+			s.dropLocked(shed)
+		}
+	}
+	if ok {
+		s.open[c] = struct{}{}
+		c.waiting = s.waiting.PushBack(c)
+	}
+	s.mu.Unlock()
+	if shed != nil {
+		shed.Close()
+	}
+	return ok
+}
+
+func (s *connSet) dropLocked(c *clientConn) {
+	delete(s.open, c)
+	s.endWaitLocked(c)
+}
+
+func (s *connSet) endWaitLocked(c *clientConn) {
+	if c.waiting != nil {
+		s.waiting.Remove(c.waiting)
+		c.waiting = nil
+	}
+}
+
+// helloReceived records that the ClientHello of c is complete: c is not closed
+// for another connection any more. It returns false if it already was.
+func (s *connSet) helloReceived(c *clientConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endWaitLocked(c)
+	return !c.wasShed
+}
+
+// shed reports whether c was closed to make room.
+func (s *connSet) shed(c *clientConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.wasShed
+}
+
+// setUpstream records the upstream of c, which closes with it. It returns false
+// if the set is closed.
+func (s *connSet) setUpstream(c *clientConn, upstream net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	c.upstream = upstream
+	return true
+}
+
+// remove removes c and closes both its connections.
+func (s *connSet) remove(c *clientConn) {
+	s.mu.Lock()
+	s.dropLocked(c)
+	upstream := c.upstream
+	s.mu.Unlock()
+	c.Close()
+	if upstream != nil {
+		upstream.Close()
+	}
+}
+
+// closeAll closes every connection. Then add returns false.
+func (s *connSet) closeAll() {
+	s.mu.Lock()
+	s.closed = true
+	var all []net.Conn
+	for c := range s.open {
+		if all = append(all, c.Conn); c.upstream != nil {
+			all = append(all, c.upstream)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// A direction is copied in pieces, so that counters change while it is open. A
+// piece that takes less than pieceTime makes the next one larger.
+const (
+	minPiece  = 32 << 10
+	maxPiece  = 16 << 20
+	pieceTime = 100 * time.Millisecond
+)
+
+// relay moves bytes both ways until both directions have ended. An end of data
+// leaves the other direction open; a failure ends both. Between two bare
+// *net.TCPConn the kernel moves the bytes (splice). The caller closes both
+// connections, which also ends a relay early. It returns what failed.
+func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
+	var back error
+	var wg sync.WaitGroup
+	var clientEnded, upstreamEnded atomic.Bool
+	wg.Go(func() {
+		back = relayOneWay(client, upstream, func(n int) { count(0, n) }, &clientEnded, &upstreamEnded)
+	})
+	err = relayOneWay(upstream, client, func(n int) { count(n, 0) }, &upstreamEnded, &clientEnded)
+	wg.Wait()
+	return errors.Join(err, back)
+}
+
+// relayOneWay moves bytes from src to dst until src ends, and sets srcEnded. A
+// failure after the end of dst is a normal end: a peer that closes at once after
+// its last data answers what still comes, usually a TLS close_notify, with a
+// reset.
+func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.Bool) error {
+	err := copyAll(dst, src, count)
+	if err == nil {
+		srcEnded.Store(true) // before dst learns it, and answers
+		err = closeWrite(dst)
+	}
+	if err != nil && dstEnded.Load() {
+		dst.Close()
+		src.Close()
+		return nil
+	}
+	if err != nil {
+		abort(dst)
+		abort(src)
+	}
+	return err
+}
+
+// copyAll copies until src ends. A LimitedReader directly around src does not
+// keep TCPConn.ReadFrom from splicing.
+func copyAll(dst, src net.Conn, count func(int)) error {
+	piece := io.LimitedReader{R: src}
+	for size := int64(minPiece); ; {
+		piece.N = size
+		begin := time.Now()
+		n, err := io.Copy(dst, &piece)
+		count(int(n))
+		if err != nil || n < size {
+			return err
+		}
+		if time.Since(begin) < pieceTime {
+			size = min(size*4, maxPiece)
+		} else {
+			size = max(size/4, minPiece)
+		}
+	}
+}
+
+func closeWrite(c net.Conn) error {
+	if h, ok := c.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return c.Close()
+}
+
+// abort closes c with a reset: its peer learns that data is missing.
+func abort(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	c.Close()
+}

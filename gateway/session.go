@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/proxyproto"
+)
+
+// session is what both engines do for one client connection besides moving its
+// bytes: admission, ClientHello, route, counters and logs. It implements
+// reactor.Session. An idle connection has one, so it is small.
+type session struct {
+	proxy    *Proxy
+	listener *Listener
+	remote   netip.AddrPort // of the client; invalid if it has none
+	counted  bool           // the listener counts its source
+	opening  *opening       // until there is an upstream
+	record   *accessRecord  // nil: it is not logged
+}
+
+// opening is what a session needs until it has an upstream.
+type opening struct {
+	accepted    time.Time
+	proxyHeader bool // a PROXY header must come first
+	start       int  // of the ClientHello in the received bytes
+	parser      HelloParser
+	held        int64 // bytes of helloMemory
+
+	received time.Time // the complete ClientHello
+	sni      string
+	table    *Table // the last one that was searched
+	target   *target
+}
+
+// accept admits a connection. It returns nil for one that is refused, which is
+// counted and logged. reserve is called last and counts the connection towards
+// the limit; it returns false when there is no room.
+func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserve func() bool) *session {
+	l.accepted.Add(1)
+	s := &session{proxy: p, listener: l, remote: remote, opening: &opening{accepted: now}, record: p.access.begin(l, remote, now)}
+	reason, ok := Reason(0), true
+	if s.opening.proxyHeader = l.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
+		reason, ok = s.admit()
+	}
+	if ok && !reserve() {
+		reason, ok = ReasonLimit, false
+	}
+	if !ok {
+		s.refuse(&refusal{reason: reason})
+		s.finish(reactor.EndDone)
+		return nil
+	}
+	l.active.Add(1)
+	return s
+}
+
+func (s *session) admit() (Reason, bool) {
+	reason, ok := s.listener.admit(s.remote.Addr())
+	s.counted = ok
+	return reason, ok
+}
+
+// refuseNoFiles counts a connection that was closed because the process cannot
+// open more files.
+func (p *Proxy) refuseNoFiles(l *Listener, remote netip.AddrPort) {
+	l.accepted.Add(1)
+	p.refuse(l, remote, &refusal{reason: ReasonNoFiles})
+}
+
+// Receive implements reactor.Session.
+func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
+	o := s.opening
+	if err := s.readProxyHeader(in); err != nil {
+		return reactor.Request{}, err
+	}
+	in = in[o.start:]
+	hello, err := o.parser.Parse(in)
+	if err != nil {
+		return reactor.Request{}, err
+	}
+	hello.EarlyData = hello.EarlyData || o.parser.end < len(in)
+	o.parser = HelloParser{}
+	o.received, o.table = now, s.listener.Table()
+	took := now.Sub(o.accepted)
+	s.record.helloReceived(hello.SNI, took)
+	t, refused := o.table.route(hello)
+	s.listener.hellos[t.class()].observe(took)
+	if refused != nil {
+		return reactor.Request{}, refused
+	}
+	o.target, o.sni = t, string(hello.SNI)
+	return reactor.Request{
+		Addrs: t.To, Start: t.start(), Hello: in,
+		Race:        len(t.To) > 1 && !hello.EarlyData, // two servers could act on early data
+		ProxyHeader: t.ProxyProtocol, Source: s.remote,
+	}, nil
+}
+
+// readProxyHeader reads the PROXY header if there must be one. It returns
+// ErrNeedMore until that is complete. A load balancer's own connections, such as
+// health checks, are accepted.
+func (s *session) readProxyHeader(in []byte) error {
+	if !s.opening.proxyHeader {
+		return nil
+	}
+	source, size, err := proxyproto.Parse(in)
+	switch {
+	case err == proxyproto.ErrNeedMore:
+		return ErrNeedMore
+	case err == proxyproto.ErrNoHeader:
+		return &refusal{reason: ReasonProxyHeader, err: fmt.Errorf("%w but is %s", err, tlsrecord.Detect(in))}
+	case err != nil:
+		return &refusal{reason: ReasonProxyHeader, err: err}
+	}
+	s.opening.proxyHeader, s.opening.start = false, size
+	if source.IsValid() {
+		s.remote = source
+		s.record.setRemote(source)
+		if reason, ok := s.admit(); !ok {
+			return &refusal{reason: reason, err: errors.New("client address taken from the PROXY header")}
+		}
+	}
+	return nil
+}
+
+// HoldHello implements reactor.Session.
+func (s *session) HoldHello(n int) error {
+	o := s.opening
+	if n += cap(o.parser.msg); n <= freeHello {
+		n = 0
+	}
+	if !s.proxy.hellos.resize(&o.held, int64(n)) {
+		return errHelloMemory
+	}
+	return nil
+}
+
+// NewUpstreams implements reactor.Session.
+func (s *session) NewUpstreams() []string {
+	o := s.opening
+	now := s.listener.Table()
+	if now == o.table {
+		return nil
+	}
+	o.table = now
+	if t := now.find([]byte(o.sni)); t != nil && t.ProxyProtocol == o.target.ProxyProtocol {
+		return t.To
+	}
+	return nil
+}
+
+// Connected implements reactor.Session.
+func (s *session) Connected(addr string, failures int, now time.Time) {
+	o, took := s.opening, now.Sub(s.opening.received)
+	s.listener.dialFailures.Add(uint64(failures))
+	s.listener.dials[o.target.class()].observe(took)
+	s.record.connected(addr, took)
+	if s.proxy.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.proxy.log.Debug("connection routed", "listener", s.listener.name, "remote", s.remote, "sni", o.sni, "addr", addr)
+	}
+	s.endOpening()
+}
+
+func (s *session) endOpening() {
+	if s.opening != nil {
+		s.proxy.hellos.resize(&s.opening.held, 0)
+		s.opening = nil
+	}
+}
+
+// Count implements reactor.Session.
+func (s *session) Count(up, down int) {
+	s.listener.up.Add(uint64(up))
+	s.listener.down.Add(uint64(down))
+	s.record.count(up, down)
+}
+
+// Fail implements reactor.Session.
+func (s *session) Fail(why error, failures int) (alert []byte) {
+	s.listener.dialFailures.Add(uint64(failures))
+	r := s.classify(why)
+	s.refuse(r)
+	return r.alert()
+}
+
+// classify returns the refusal for an error of an engine.
+func (s *session) classify(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	if o := s.opening; o == nil || o.target != nil {
+		r := &refusal{reason: ReasonUpstreamUnreachable, err: err}
+		if o != nil {
+			r.sni = o.sni
+		}
+		switch {
+		case errors.Is(err, upstream.ErrClientGone):
+			r.reason, r.err = ReasonClientGone, nil
+		case errors.Is(err, upstream.ErrFull):
+			r.reason = ReasonUpstreamLimit
+		}
+		return r
+	}
+	if _, ok := errors.AsType[*NotTLSError](err); ok {
+		return &refusal{reason: ReasonNotTLS, err: err}
+	}
+	switch {
+	case errors.Is(err, reactor.ErrShed):
+		return &refusal{reason: ReasonLimit, err: err}
+	case errors.Is(err, ErrHelloTooLarge):
+		return &refusal{reason: ReasonHelloTooLarge, err: err}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &refusal{reason: ReasonHelloTimeout, err: errors.New("no complete ClientHello within " + s.proxy.helloTimeout.String())}
+	}
+	return &refusal{reason: ReasonHelloCut, err: err}
+}
+
+func (s *session) refuse(r *refusal) {
+	s.record.setEnd(r.reason.String())
+	s.proxy.refuse(s.listener, s.remote, r)
+}
+
+// Close implements reactor.Session.
+func (s *session) Close(end reactor.End) {
+	s.listener.active.Add(^uint64(0))
+	s.finish(end)
+}
+
+func (s *session) finish(end reactor.End) {
+	s.endOpening()
+	if s.counted {
+		s.listener.release(s.remote.Addr())
+	}
+	s.record.close(string(end))
+}
+
+const (
+	// freeHello is the size up to which a ClientHello is not counted, in bytes.
+	// Those of usual clients are smaller.
+	freeHello = 4 << 10
+	// maxHelloMemory bounds the memory of all larger ones together, in bytes:
+	// 1,000 of the largest.
+	maxHelloMemory = 64 << 20
+)
+
+// helloMemory bounds the memory of ClientHellos that are not forwarded yet.
+// Without a bound, clients that stall with large ones, or send them to an
+// upstream that does not answer, could use up the memory of a gateway.
+type helloMemory struct {
+	max  atomic.Int64
+	held atomic.Int64
+}
+
+var errHelloMemory = &refusal{reason: ReasonLimit, err: errors.New(
+	"its ClientHello is large, and the memory for large ones that are not forwarded yet is used up")}
+
+// resize changes the share of one ClientHello to n bytes. It returns false if
+// there is no room.
+func (m *helloMemory) resize(share *int64, n int64) bool {
+	more := n - *share
+	if more == 0 {
+		return true
+	}
+	if m.held.Add(more) > m.max.Load() && more > 0 {
+		m.held.Add(-more)
+		return false
+	}
+	*share = n
+	return true
+}
