@@ -14,8 +14,8 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
-	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -52,7 +52,7 @@ func parseHint(s string) []string {
 	}
 	var out []string
 	for addr := range strings.SplitSeq(s, ",") {
-		if gateway.CheckAddr(addr) == nil {
+		if netaddr.CheckHostPort(addr) == nil {
 			out = union(out, []string{addr})
 		}
 	}
