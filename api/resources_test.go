@@ -77,7 +77,7 @@ func TestResourceRequests(t *testing.T) {
 	check(err, "PUT", path+"?namespace=n&partition=p&status=ctl&uid=u", `{"observed_generation":"g"}`)
 	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}), "DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
 
-	a.status, a.answer = 409, "resource was changed meanwhile"
+	a.status, a.answer = 409, "resource has changed"
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
 	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.answer {
 		t.Errorf("conflict: %v", err)

@@ -5,135 +5,213 @@ package resource
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
-)
-
-// Errors of a Backend. Callers branch on them with errors.Is; the gRPC edge maps each to one status code.
-var (
-	// ErrNotFound: no resource of that type, tenancy and name (or, with a uid given, not that one).
-	ErrNotFound = errors.New("resource not found")
-	// ErrConflict: the version expected is not the version stored (compare-and-swap failed). Read and try again.
-	ErrConflict = errors.New("resource was changed meanwhile")
-	// ErrUIDMismatch: the uid given is that of another resource of that name: an earlier one, mostly.
-	ErrUIDMismatch = errors.New("resource has another uid")
-	// ErrGroupVersion: the resource is stored as another version of its type. The error is a *GroupVersionError.
-	ErrGroupVersion = errors.New("resource is stored as another group version")
-	// ErrTerminating: the resource is marked for deletion; only its finalizers may be removed, and its status written.
-	ErrTerminating = errors.New("resource is marked for deletion")
-	// ErrNotLeader: this server is not the Raft leader (or just lost it); nothing was written.
-	ErrNotLeader = errors.New("this server is not the leader")
-	// ErrUnknownOutcome: leadership or time was lost while the entry was under way; it may or may not have been committed.
-	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
-	// ErrWatchReset: the store was replaced (snapshot restore) or the watcher fell too far behind. Open a new watch.
-	ErrWatchReset = errors.New("watch was reset")
-	// ErrClosed: the backend was closed.
-	ErrClosed = errors.New("store is closed")
 )
 
 // Consistency is how fresh a read must be.
 type Consistency int
 
 const (
-	// Eventual reads what this server has applied. Reads and watches of one server never go back in time.
+	// Eventual reads what this server has applied. Reads and watches of one
+	// server never go back in time.
 	Eventual Consistency = iota
-	// Strong reads everything acknowledged before the call (linearizable). Of a Raft store only the leader answers it:
-	// ErrNotLeader elsewhere. Routed asks the leader.
+	// Strong reads everything that was acknowledged before the call
+	// (linearizable). In a Raft store only the leader can do that; other
+	// servers return ErrNotLeader. A ForwardingBackend asks the leader.
 	Strong
 )
 
-// Wildcard, as partition or namespace of a List or Watch, matches every one.
+// Wildcard, as partition or namespace of a List or Watch, matches every value.
 const Wildcard = "*"
 
-// AnyVersion, as expected version of a Put or Remove, matches whatever is stored, or nothing.
+// AnyVersion, as the expected version of a Put or Remove, matches whatever is
+// stored, and also nothing.
 const AnyVersion = "*"
 
-// MaxCascade bounds how many resources go with their owner in the step that deletes it, and ReapBatch how many in each later
-// one. The former is part of what a log means: it must not change.
+// MaxCascade is how many owned resources are deleted in the same step as their
+// owner. It is part of the meaning of a log and must not change. ReapBatch is
+// how many are deleted in each later step.
 const (
 	MaxCascade = 512
 	ReapBatch  = 256
 )
 
-// Backend keeps resources. Implementations: memory (tests, caches) and raftstore (servers); Routed makes one of a follower and
-// its leader. All pass resourcetest.
+// Backend stores resources. Package memory implements it for tests and caches,
+// and package raftstore for servers. ForwardingBackend combines a follower with
+// its leader. All pass the tests of package resourcetest.
 //
-// Resources that a Backend hands out are shared and immutable: callers clone before they change one. Resources handed in
-// are not kept by reference. All methods may be called from any goroutine; those with a context return when it ends.
+// Resources that a Backend returns are shared and immutable: clone a resource
+// before changing it. A Backend keeps no reference to resources that it is given.
+// All methods may be called from any goroutine. Methods with a context return
+// when the context ends.
 //
 // # Identity
 //
-// A resource has a uid from its creation to its deletion; no write changes it. Group, kind, tenancy and name are what it is
-// stored under: the versions of a group share names. It is stored as one of them, and a write may make it another.
+// A resource has the same uid from its creation to its deletion. It is stored
+// under its group, kind, tenancy and name. The group versions of a type share
+// names: a resource is stored as one of them, and a write may change that.
 //
 // # Consistency
 //
-// What a server has applied never goes back in time, in Read, List, ListByOwner, Watch and Wait alike: what an event, or an
-// answer, has shown, every later call shows, or something newer. Across servers and restarts that holds of strong reads alone.
+// The state that a server has applied never goes back in time. Once an event or
+// a result has shown a change, all later calls of Read, List, ListByOwner, Watch
+// and Wait on that server show it or a newer one. Across servers and restarts
+// this holds for strong reads only.
 //
 // # Indexes
 //
-// The index of a query is the store index of the last write to anything that it selects, in any group version, deletions
-// included; at least 1. It never goes back, with one server's state, restarts and restores included, and no write moves it without
-// moving it above all that it was. For a whole type it is exact. Else it may be higher, never lower: of what was deleted only
-// the latest are remembered by name, and forgetting the others moves the index of every query of their type once.
+// The index of a query is the store index of the last write or deletion of any
+// resource that the query selects, in any group version. It is at least 1. It
+// never falls on one server, also not by a restart or a restore. Each write
+// raises it above all its earlier values. For a query of a whole type the index
+// is exact. For other queries it may be too high, but never too low: only the
+// latest deletions are remembered by name, and when older ones are dropped, the
+// index of every query of their type rises once.
 //
 // # Deletion
 //
-// Deleting a resource deletes what it owns, and what that owns: up to MaxCascade resources in the same step. For each owner
-// that has more, the step leaves a resource of TombstoneType, and who leads takes the rest in steps of ReapBatch, also after a
-// crash: see Reap. Nothing can become the property of a deleted resource meanwhile.
+// Deleting a resource deletes the resources that it owns, directly or
+// indirectly. Up to MaxCascade of them are deleted in the same step. For each
+// owner that has more, the step stores a resource of TombstoneType. The leader
+// then deletes the rest in steps of ReapBatch, also after a crash: see Reap. No
+// new resource can be owned by a deleted one.
 //
-// A resource with finalizers (see Finalizers) is not deleted but marked: its metadata get DeletionKey. It can then only lose
-// finalizers, and have its status written; the write that leaves none deletes it. A copy of the primary's goes when
-// the primary's does: neither its finalizers nor its owner matter.
+// A resource with finalizers (see Finalizers) is not deleted at once. It gets a
+// deletion timestamp (DeletionKey) instead. After that only its status can be
+// written and finalizers can be removed. The write that removes the last one
+// deletes the resource. A replica is deleted when the primary's resource is,
+// whatever its finalizers and its owner.
 type Backend interface {
-	// Read returns the resource with the id's type, tenancy and name. With a uid in the id, only that one. If it is stored
-	// as another version of the type, the error is a *GroupVersionError, which has it.
+	// Read returns the resource with the id's type, tenancy and name. If the id
+	// has a uid, the resource must have it too. If the resource is stored as
+	// another group version, the error is a *GroupVersionError that contains it.
 	Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error)
 
-	// List returns the resources that q selects, ordered by tenancy and by the bytes of their names, and the index of q.
+	// List returns the selected resources, ordered by tenancy and by the bytes
+	// of their names, and the index of q.
 	List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error)
 
-	// ListByOwner returns the resources that owner (by uid) owns, in order of type, tenancy and name, as this server has
-	// applied them. It also finds what a deleted owner has left, as long as that is there.
+	// ListByOwner returns the resources whose owner has owner's uid, as this
+	// server has applied them, ordered by type, tenancy and name. The owner may
+	// be deleted already.
 	ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error)
 
-	// Commit applies all ops in order in one step, or none: the first op whose expectation fails fails the batch, with
-	// ErrConflict, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, or ErrNotFound for an owner that is not there. It returns the
-	// stored resource of each op, nil for a Remove or an Expect; for a Put that removed the last finalizer, the resource as it was last.
-	// When it returns nil error the batch is durable.
+	// Commit applies all ops in order in one step, or none. The first op whose
+	// expectation fails makes the batch fail with ErrConflict, ErrUIDMismatch,
+	// ErrGroupVersion, ErrTerminating, or, if its owner does not exist,
+	// ErrNotFound. When Commit returns no error, the batch is durable. It
+	// returns the stored resource of each op: nil for a Remove and an Expect,
+	// and the last state of the resource for a Put that removed the last
+	// finalizer.
 	//
-	// A Put stores status and generation as they are given; it is for the writer to leave the generation alone when the
-	// data is the same. An Overwrite does so itself, leaves uid, owner and status, and is refused only by a mark. Over another resource's uid it is refused, but for AnyVersion: that deletes the other first. An
-	// op that would change nothing (a Replica equal to what is stored, an Overwrite that keeps metadata with the same data, removing what is not there) writes nothing. An Expect
-	// sees what the ops before it have done.
+	// A Put stores status and generation as given; the caller keeps the
+	// generation when the data is unchanged. A Put with another uid than the
+	// stored one fails, except with AnyVersion: it then deletes the stored
+	// resource first. An Overwrite keeps the stored uid, owner and status. It
+	// keeps the generation if the data is unchanged. Only a deletion timestamp
+	// makes it fail. An Expect sees the effect of the ops before it.
+	//
+	// An op that would change nothing writes nothing: a Replica that equals the
+	// stored resource, an Overwrite with the same data that keeps the metadata,
+	// and a Remove of a resource that does not exist.
 	Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error)
 
-	// Watch sends what List would return as upserts, end-of-snapshot, and then every change in commit order. No change
-	// between snapshot and events is lost or doubled. A resource that becomes another version of its type is a delete of
-	// the one and an upsert of the other. When a snapshot is restored the watch ends with ErrWatchReset.
+	// Watch sends the result of List as upserts, then end-of-snapshot, and then
+	// every change in commit order. No change between the snapshot and the
+	// events is lost or sent twice. A resource that is rewritten as another
+	// group version is a delete of the one and an upsert of the other. When a
+	// snapshot is restored, the watch ends with ErrWatchReset.
 	Watch(q Query) (Watch, error)
 
-	// Wait returns when the index of q is above after, or ctx ends (its error). It costs nothing while it waits, whatever
-	// else is written. Blocking queries are a Wait with the index that the last List returned, and a List.
+	// Wait returns nil when the index of q is above after. It checks the index
+	// before the context: with a context that has ended, it returns nil if the
+	// index is above after now, and the context's error otherwise. It uses no
+	// resources for writes to other resources. A blocking query is a Wait with
+	// the index of the last List, followed by a List.
 	Wait(ctx context.Context, q Query, after uint64) error
 }
 
-// Query selects resources. Group and kind are required; without a group version, every version is selected. A nil tenancy is
-// the default one. Name selects that name alone, Prefix the names that begin with it; not both.
+// Query selects resources.
 type Query struct {
-	Type    *pb.Type
+	// Type needs group and kind. Without a group version it selects all.
+	Type *pb.Type
+	// Tenancy defaults to the default tenancy. Its parts may be Wildcard.
 	Tenancy *pb.Tenancy
-	Name    string
-	Prefix  string
-	// MaxBytes, if not 0, has a List fail with ErrTooLarge, before it makes anything, when its resources, encoded, are surely more.
+	// Name selects one name, Prefix all names that begin with it. At most one of
+	// them may be set.
+	Name   string
+	Prefix string
+	// MaxBytes limits the encoded size of a List, which otherwise fails with
+	// ErrTooLarge. Zero is no limit.
 	MaxBytes int
 }
 
-// Watch is one subscription. Next blocks until an event, ErrWatchReset, ErrClosed, or the context's end.
-// It is for one goroutine; Close may be called from any, and ends Next.
+// Watch is one subscription. Next blocks until there is an event, and returns
+// ErrWatchReset, ErrClosed or the context's error when there will be none. Only
+// one goroutine may call Next. Any goroutine may call Close, which ends Next.
 type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
+}
+
+// canceled is a context that has ended. A Wait with it checks an index.
+var canceled = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// Changed reports whether the index of q on this server is above after, or
+// cannot be read. It does not block. Lists whose indexes have not changed when
+// the last of them returns show the state of the same moment.
+func Changed(b Backend, q Query, after uint64) bool {
+	err := b.Wait(canceled, q, after)
+	return err == nil || !errors.Is(err, context.Canceled)
+}
+
+// Notify puts a token into wake, which has size 1, after every change of a
+// resource that q selects. Several changes may cause one token. Notify returns
+// when ctx ends or the backend is closed. It is for loops that read everything
+// again after each token.
+func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
+	for ctx.Err() == nil {
+		w, err := b.Watch(q)
+		if err == nil {
+			err = notifyWatch(ctx, w, wake)
+			w.Close()
+		}
+		if errors.Is(err, ErrClosed) {
+			return
+		}
+		notify(wake) // there may have been changes between two watches
+		if err != nil && !errors.Is(err, ErrWatchReset) {
+			select { // a Backend does not stay without watches
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+func notifyWatch(ctx context.Context, w Watch, wake chan<- struct{}) error {
+	live := false
+	for {
+		e, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		live = live || e.GetEndOfSnapshot() != nil
+		if live {
+			notify(wake)
+		}
+	}
+}
+
+func notify(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
 }

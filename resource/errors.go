@@ -3,38 +3,86 @@
 package resource
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Errors of the service and of checks, beside those of a Backend.
+// Errors of a Backend. Test for them with errors.Is. StatusError maps each to one
+// gRPC status.
 var (
-	// ErrUnsupported: a server of the Raft group is of a version of wanfed that does not understand the op. Nothing was written.
-	ErrUnsupported = errors.New("a server of this datacenter is of a version that does not know this kind of write")
-	// ErrReadOnly: this server cannot write its log, of a full disk for one, and knows of no other that leads. Nothing was
-	// written. It passes when somebody sees to the disk. Replicated Backends fail with it.
+	// ErrNotFound: there is no resource with that type, tenancy and name, or
+	// the one that exists has not the requested uid.
+	ErrNotFound = errors.New("resource not found")
+	// ErrConflict: the stored version is not the expected one. Read the resource
+	// and try again.
+	ErrConflict = errors.New("resource has changed")
+	// ErrUIDMismatch: the stored resource of that name has another uid than the
+	// request. Usually the request is about an earlier resource.
+	ErrUIDMismatch = errors.New("resource has another uid")
+	// ErrGroupVersion: the resource is stored as another version of its type.
+	// The error is a *GroupVersionError.
+	ErrGroupVersion = errors.New("resource is stored as another group version")
+	// ErrTerminating: the resource has a deletion timestamp. Only its status can
+	// be written and its finalizers can be removed.
+	ErrTerminating = errors.New("resource is marked for deletion")
+	// ErrNotLeader: this server is not the Raft leader. Nothing was written.
+	ErrNotLeader = errors.New("this server is not the leader")
+	// ErrUnknownOutcome: leadership was lost or time ran out during a write. The
+	// write may or may not be committed.
+	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
+	// ErrWatchReset: a snapshot was restored, or the watch fell too far behind.
+	// Open a new watch.
+	ErrWatchReset = errors.New("watch was reset")
+	// ErrClosed: the backend was closed.
+	ErrClosed = errors.New("store is closed")
+	// ErrUnsupported: a server of the Raft group runs a version of wanfed that
+	// does not support the op. Nothing was written.
+	ErrUnsupported = errors.New("a server of this datacenter runs a version that does not support this kind of write")
+	// ErrReadOnly: this server cannot write its log, for example because its
+	// disk is full, and knows no other leader. Nothing was written. The error
+	// ends when the disk is repaired.
 	ErrReadOnly = errors.New("this server cannot write its log")
-	// ErrInvalid: the request breaks a rule; sending it again does not help. The text names field, value and rule.
+	// ErrTooLarge: a List has more bytes than Query.MaxBytes or a response may
+	// have.
+	ErrTooLarge = errors.New("the list is larger than a response may be")
+)
+
+// Errors of Service and of checks.
+var (
+	// ErrInvalid: the request breaks a rule, so trying again does not help. The
+	// text names field, value and rule.
 	ErrInvalid = errors.New("invalid")
-	// ErrFederated: the type is federated, this datacenter is not the primary, and the write cannot be forwarded.
+	// ErrFederated: the type is federated, this datacenter is not the primary,
+	// and the write cannot be forwarded.
 	ErrFederated = errors.New("write it in the primary datacenter")
-	// ErrUnreachable: the primary, which alone writes federated types, could not be reached. Nothing was written.
+	// ErrUnreachable: the primary, which alone writes federated types, could not
+	// be reached. Nothing was written.
 	ErrUnreachable = errors.New("the primary datacenter cannot be reached")
-	// ErrTooLarge: the list is larger than an answer may be. Lists of Queries with MaxBytes fail with it.
-	ErrTooLarge = errors.New("the list is larger than an answer may be")
-	// ErrDenied: the peer may not do that.
+	// ErrDenied: the peer is not authorized.
 	ErrDenied = errors.New("not allowed")
 )
 
-// invalidField says which field has which value and what rule it breaks.
+// invalidField is the error for a field whose value breaks a rule.
 func invalidField(field, value, rule string) error {
 	return fmt.Errorf("%w %s %s: %s", ErrInvalid, field, quote(value), rule)
 }
 
-// GroupVersionError says that a resource is stored as another version of its type than the one asked for. It is an
-// ErrGroupVersion.
+// TooLargeError returns an ErrTooLarge that names the limit, in bytes.
+func TooLargeError(limit int) error {
+	return fmt.Errorf("%w, %d bytes: use a name prefix, or a watch", ErrTooLarge, limit)
+}
+
+// GroupVersionError reports that a resource is stored as another version of its
+// type than the requested one. It is an ErrGroupVersion.
 type GroupVersionError struct {
 	Requested *pb.Type
 	Stored    *pb.Resource
@@ -47,8 +95,8 @@ func (e *GroupVersionError) Error() string {
 
 func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
 
-// Refused says whether err is a state machine's answer to a batch whose expectations do not hold: nothing was changed, on any
-// server.
+// Rejected reports whether err is the result of a state machine for a batch
+// whose expectations do not hold. No server has changed anything.
 func Rejected(err error) bool {
 	for _, class := range []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid} {
 		if errors.Is(err, class) {
@@ -56,4 +104,142 @@ func Rejected(err error) bool {
 		}
 	}
 	return false
+}
+
+// errorDomain is the domain of the ErrorInfo detail that StatusError adds.
+const errorDomain = "wanfed"
+
+// errorClass maps an error to a gRPC status and back. The reason distinguishes
+// classes with the same code.
+type errorClass struct {
+	err    error
+	code   codes.Code
+	reason string
+}
+
+// errorClasses are in order of precedence. The reasons are part of the wire
+// format.
+var errorClasses = []errorClass{
+	{ErrUnknownOutcome, codes.Unknown, "UNKNOWN_OUTCOME"},
+	{ErrGroupVersion, codes.InvalidArgument, "GROUP_VERSION"},
+	{ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{ErrDenied, codes.PermissionDenied, "DENIED"},
+	{ErrTooLarge, codes.ResourceExhausted, "TOO_LARGE"},
+	{ErrNotLeader, codes.Unavailable, "NOT_LEADER"},
+	{ErrUnsupported, codes.Unavailable, "TOO_NEW"},
+	{ErrReadOnly, codes.Unavailable, "UNWRITABLE"},
+	{ErrClosed, codes.Unavailable, "CLOSED"},
+	{ErrUnreachable, codes.Unavailable, "PRIMARY_UNREACHABLE"},
+	{ErrConflict, codes.Aborted, "CONFLICT"},
+	{ErrWatchReset, codes.Aborted, "WATCH_RESET"},
+	{ErrUIDMismatch, codes.FailedPrecondition, "WRONG_UID"},
+	{ErrTerminating, codes.FailedPrecondition, "MARKED"},
+	{ErrFederated, codes.FailedPrecondition, "FEDERATED"},
+	{ErrNotFound, codes.NotFound, "NOT_FOUND"},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
+	{context.Canceled, codes.Canceled, "CANCELED"},
+}
+
+// knownOutcome reports whether err, which FromStatus returned, is an error of
+// this package: the remote server has answered. The end of a context is not.
+func knownOutcome(err error) bool {
+	for _, c := range errorClasses {
+		if errors.Is(err, c.err) && c.code != codes.DeadlineExceeded && c.code != codes.Canceled {
+			return true
+		}
+	}
+	return false
+}
+
+// StatusError returns err as a gRPC status error with the same text. The status
+// has a detail of type ErrorInfo with the domain "wanfed" and a reason, for
+// example NOT_LEADER. The status of a GroupVersionError also has the stored
+// resource and the requested type as details. StatusError returns nil and errors
+// that already are a status unchanged. Other errors get the code Internal.
+func StatusError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // err itself, not an error that it wraps
+		return err
+	}
+	for _, c := range errorClasses {
+		if !errors.Is(err, c.err) {
+			continue
+		}
+		st := status.New(c.code, err.Error())
+		details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: c.reason, Domain: errorDomain}}
+		if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
+			details = append(details, protoadapt.MessageV1Of(mismatch.Stored), protoadapt.MessageV1Of(mismatch.Requested))
+		}
+		if detailed, derr := st.WithDetails(details...); derr == nil {
+			st = detailed
+		}
+		return st.Err()
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// FromStatus undoes StatusError in the client: errors.Is finds the sentinel, and
+// errors.As a GroupVersionError. The text is that of the server, and
+// status.FromError still returns the status. Of a status without ErrorInfo, only
+// NotFound, Canceled and DeadlineExceeded are translated. Other errors are
+// returned unchanged.
+func FromStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	reason, mismatch := "", &GroupVersionError{}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == errorDomain {
+				reason = d.GetReason()
+			}
+		case *pb.Resource:
+			mismatch.Stored = d
+		case *pb.Type:
+			mismatch.Requested = d
+		}
+	}
+	for _, c := range errorClasses {
+		plain := reason == "" && c.code == st.Code() &&
+			(c.code == codes.NotFound || c.code == codes.Canceled || c.code == codes.DeadlineExceeded)
+		if plain || reason != "" && reason == c.reason {
+			if c.err == ErrGroupVersion && mismatch.Stored != nil {
+				return &remoteError{class: mismatch, st: st}
+			}
+			return &remoteError{class: c.err, st: st}
+		}
+	}
+	return err
+}
+
+// remoteError is an error of a remote server.
+type remoteError struct {
+	class error
+	st    *status.Status
+}
+
+func (e *remoteError) Error() string              { return e.st.Message() }
+func (e *remoteError) Unwrap() error              { return e.class }
+func (e *remoteError) GRPCStatus() *status.Status { return e.st }
+
+// ErrorText removes what gRPC adds to the text of an error, of a call or of a
+// dial, so that people can read it.
+func ErrorText(text string) string {
+	head := ""
+	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {
+		if _, desc, ok := strings.Cut(call, " desc = "); ok {
+			head, text = before, desc
+		}
+	}
+	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
+		text = strings.ReplaceAll(strings.TrimSuffix(dial, `"`), `\"`, `"`)
+	}
+	return head + text
 }

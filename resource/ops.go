@@ -12,12 +12,14 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// OpsVersion is the version of ops that this program understands, beside those before it. 1 has put, remove and replica, 2 expect
-// and overwrite too. A new kind of op, or a new field in one, is a new version: the state machine of a program that does not
-// understand an op in the log goes no further.
+// OpsVersion is the version of ops that this program supports, besides all
+// earlier versions. Version 1 has put, remove and replica. Version 2 adds expect
+// and overwrite. A new kind of op, or a new field of one, needs a new version: a
+// state machine stops at an op that it does not support.
 const OpsVersion = 2
 
-// RequiredOpsVersion is the version of ops that a program must understand to apply some.
+// RequiredOpsVersion returns the version that a program must support to apply
+// ops.
 func RequiredOpsVersion(ops []*pb.Op) int {
 	for _, op := range ops {
 		switch op.GetOp().(type) {
@@ -28,43 +30,51 @@ func RequiredOpsVersion(ops []*pb.Op) int {
 	return 1
 }
 
-// CheckSupported returns an ErrUnsupported if ops need more than what understood says: the version of ops that all servers understand,
-// and which one understands no more.
-func CheckSupported(ops []*pb.Op, understood func() (version int, node string)) error {
+// CheckSupported returns an ErrUnsupported if ops need a higher version than the
+// one that supported returns. That is the version which all servers support; node
+// is a server that supports no higher one.
+func CheckSupported(ops []*pb.Op, supported func() (version int, node string)) error {
 	need := RequiredOpsVersion(ops)
 	if need == 1 {
 		return nil
 	}
-	if version, node := understood(); need > version {
-		return fmt.Errorf("%w: %s; nothing was written: upgrade it, or write in a way that it knows", ErrUnsupported, node)
+	if version, node := supported(); need > version {
+		return fmt.Errorf("%w: %s; nothing was written: upgrade that server, or write in a way that it supports",
+			ErrUnsupported, node)
 	}
 	return nil
 }
 
-// PutOp writes r, if the stored resource has version expect: a version, "" for "there is none", or AnyVersion.
+// PutOp writes r if the stored resource has the version expect. An empty expect
+// means that no resource is stored, and AnyVersion allows both.
 func PutOp(r *pb.Resource, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Put{Put: &pb.Put{Resource: r, ExpectVersion: expect}}}
 }
 
-// RemoveOp deletes what id names, or marks it if it has finalizers, if it has version expect: a version, or "" and AnyVersion
-// for whatever is there. With a uid in id, only that resource.
+// RemoveOp deletes the resource with that id if it has the version expect. If it
+// has finalizers, it gets a deletion timestamp instead. An empty expect and
+// AnyVersion allow every version. If id has a uid, only that resource is
+// deleted.
 func RemoveOp(id *pb.ID, expect string) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Remove{Remove: &pb.Remove{Id: id, ExpectVersion: expect, At: timestamppb.New(time.Now())}}}
 }
 
-// RemoveReplicaOp deletes a copy of what the primary has deleted, whatever its finalizers.
+// RemoveReplicaOp deletes the replica of a resource that the primary has deleted,
+// also if it has finalizers.
 func RemoveReplicaOp(id *pb.ID) *pb.Op {
 	op := RemoveOp(id, AnyVersion)
 	op.GetRemove().Replica = true
 	return op
 }
 
-// ReplicaOp stores a copy of r, which came from the primary and has PrimaryModifyIndex set.
+// ReplicaOp stores r, a resource of the primary with PrimaryModifyIndex set, as a
+// replica.
 func ReplicaOp(r *pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Replica{Replica: &pb.Replica{Resource: r}}}
 }
 
-// ExpectOp writes nothing, and fails a batch with ErrConflict unless what q selects, of all versions of its type, is what a List of q returned.
+// ExpectOp writes nothing. It fails with ErrConflict unless q, in all group
+// versions, still selects what a List of q has returned.
 func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
 	x := &pb.Expect{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy, Name: q.Name}, Count: uint64(len(listed))}
 	if q.Name == "" {
@@ -76,14 +86,16 @@ func ExpectOp(q Query, listed []*pb.Resource) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Expect{Expect: x}}
 }
 
-// OverwriteOp writes data and metadata of r, the latter only if there is none yet with keepMetadata, over whatever is stored under its
-// name, or creates r. It never fails for what others write meanwhile.
+// OverwriteOp creates r, or replaces the data and the metadata of whatever is
+// stored under its name. With keepMetadata it keeps stored metadata. Concurrent
+// writes do not make it fail.
 func OverwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 	return &pb.Op{Op: &pb.Op_Overwrite{Overwrite: &pb.Overwrite{Resource: r, KeepMetadata: keepMetadata}}}
 }
 
-// CheckOps returns an ErrInvalid for ops that no Backend can store: without an id, a uid, or a kind of op that is known.
-// It knows nothing of registered types. Backends call it first.
+// CheckOps returns an ErrInvalid for ops that no Backend can store: of an unknown
+// kind, or without an id or a uid. It does not check the rules of registered
+// types. Backends call it first.
 func CheckOps(ops []*pb.Op) error {
 	for i, op := range ops {
 		if err := checkOp(op); err != nil {
@@ -110,7 +122,8 @@ func checkOp(op *pb.Op) error {
 		}
 		return checkID(id)
 	default:
-		return fmt.Errorf("%w op: it is no put, overwrite, remove, replica or expect; a newer version of wanfed may have sent it", ErrInvalid)
+		return fmt.Errorf("%w op: it is not a put, overwrite, remove, replica or expect; a newer version of wanfed may have sent it",
+			ErrInvalid)
 	}
 }
 
@@ -134,7 +147,8 @@ func CheckResource(r *pb.Resource) error {
 	return nil
 }
 
-// checkID checks what the keys of a store rely on: nothing empty, no NUL, and no wildcard but as a name, where it is none.
+// checkID checks the rules that the keys of a store need: no part is empty or
+// has a NUL, and only the name may be "*", which is not a wildcard there.
 func checkID(id *pb.ID) error {
 	t := FillTenancy(id.GetTenancy())
 	for _, f := range []struct{ field, value string }{

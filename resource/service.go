@@ -15,31 +15,37 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ConsistencyKey is the gRPC metadata key by which a client chooses how fresh a Read, List or ListByOwner must be. Its values
-// are "consistent" (Strong) and "stale" (Eventual); without it a read is eventual. Clients of Consul use ConsulConsistencyKey.
+// ConsistencyKey is the gRPC metadata key by which a client selects the
+// consistency of a Read, List or ListByOwner: "consistent" for Strong, "stale"
+// for Eventual, which is the default. Consul's clients use
+// ConsulConsistencyKey.
 const (
 	ConsistencyKey       = "x-wanfed-consistency"
 	ConsulConsistencyKey = "x-consul-consistency-mode"
 )
 
-// ServiceConfig says what a Service works with.
+// ServiceConfig configures a Service.
 type ServiceConfig struct {
-	// Backend keeps the resources, Registry knows their types. Required.
-	Backend  Backend
+	// Backend stores the resources. Required.
+	Backend Backend
+	// Registry has the types of resources. Required.
 	Registry *Registry
-	// DC is the datacenter of this server. Required: what a peer may do by default depends on whether it is of it.
+	// DC is the datacenter of this server. The default authorization depends on
+	// whether a peer belongs to it. Required.
 	DC string
-	// Peer says who calls. Required. Its error refuses the call.
+	// Peer returns the caller. An error refuses the call. Required.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
-	// Primary says whether this datacenter is the primary now. Required.
+	// Primary reports whether this datacenter is the primary now. Required.
 	Primary func() bool
-	// PrimaryDC is the primary's name, for texts.
+	// PrimaryDC is the name of the primary, for errors.
 	PrimaryDC string
-	// PrimaryClient returns a client of the primary's resource service, that calls for whom Peer finds in the context. In a
-	// secondary, Write, Delete and MutateAndValidate of federated types are forwarded to it, once the caller may do it here too.
-	// The answer waits, for a second at most, until what was written is stored here. Nil: they are refused with ErrFederated.
+	// PrimaryClient returns a client of the primary's resource service. The
+	// client must call on behalf of the peer that Peer finds in the context. In
+	// a secondary, Write, Delete and MutateAndValidate of federated types are
+	// authorized here and then forwarded to it. The response waits up to a
+	// second until the result is stored here. Nil: they fail with ErrFederated.
 	PrimaryClient func() (pb.ResourceServiceClient, error)
-	// Logger. Default: slog.Default().
+	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -59,8 +65,10 @@ func (c *ServiceConfig) validate() error {
 	return errors.Join(faults...)
 }
 
-// Service is the gRPC ResourceService over a Backend. Every method checks the request, asks the type's registration whether
-// the peer may, and answers in the errors of StatusError. It may be used from any goroutine and has nothing to close.
+// Service is the gRPC ResourceService over a Backend. Every method checks the
+// request, asks the type's registration whether the peer is authorized, and
+// returns errors of StatusError. A Service is safe for concurrent use and needs
+// no Close.
 type Service struct {
 	pb.UnimplementedResourceServiceServer
 	cfg ServiceConfig
@@ -69,7 +77,8 @@ type Service struct {
 
 var _ pb.ResourceServiceServer = (*Service)(nil)
 
-// NewService checks cfg and names everything that is missing.
+// NewService returns a Service. It fails if a required field of cfg is missing,
+// and names all of them.
 func NewService(cfg ServiceConfig) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -81,7 +90,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	return s, nil
 }
 
-// admit finds out who calls and what the type demands.
+// admit returns the caller and the registration of the type.
 func (s *Service) admit(ctx context.Context, typ *pb.Type) (tlsutil.Peer, Registration, error) {
 	peer, err := s.cfg.Peer(ctx)
 	if err != nil {
@@ -97,25 +106,39 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 		check = s.authorizeByDefault
 	}
 	if err := check(p, verb, r); err != nil {
-		s.log.Debug("resource request refused", "peer", p.String(), "verb", string(verb), "type", TypeString(reg.Type), "err", err)
+		s.log.Debug("resource request denied",
+			"peer", p.String(), "verb", string(verb), "type", TypeString(reg.Type), "err", err)
 		return fmt.Errorf("%w: %v may not %s %s: %w", ErrDenied, p, verb, TypeString(reg.Type), err)
 	}
 	return nil
 }
 
-// authorizeByDefault lets operators do everything, wherever they are of: gRPC calls that other datacenters make for theirs are
-// admitted before, or not. Servers do everything in their own datacenter, and read elsewhere; all others read in their own.
+// authorizeByDefault allows operators everything. It allows servers everything in
+// their own datacenter, and reads in others. It allows all other peers reads in
+// their own datacenter. Calls of operators of other datacenters are authorized
+// before they get here.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
-	own, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
+	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
 	switch {
-	case p.Role == tlsutil.RoleOperator, own && server, reads && (own || server):
+	case p.Role == tlsutil.RoleCLI, local && server, reads && (local || server):
 		return nil
 	case reads:
 		return fmt.Errorf("only servers and cli certificates may from outside datacenter %s", s.cfg.DC)
 	default:
 		return fmt.Errorf("only cli certificates, and servers of datacenter %s, may", s.cfg.DC)
 	}
+}
+
+// Allow returns an ErrDenied if the caller of ctx may not use verb on resources
+// of a type. It is for code of a server that then calls the Backend itself. The
+// type's Authorize must depend on the type alone.
+func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
+	peer, reg, err := s.admit(ctx, typ)
+	if err != nil {
+		return err
+	}
+	return s.authorize(reg, peer, verb, &pb.Resource{Id: &pb.ID{Type: typ}})
 }
 
 // checkWritable refuses writes of a federated type outside the primary.
@@ -126,7 +149,8 @@ func (s *Service) checkWritable(reg Registration) error {
 	return nil
 }
 
-// checkRequestID checks an id that a client sent and returns it with the tenancy that its type's scope makes of it.
+// checkRequestID checks the id of a request and returns it with the tenancy that
+// its type's scope requires.
 func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if id == nil {
 		return nil, fmt.Errorf("%w id: it is missing", ErrInvalid)
@@ -134,14 +158,14 @@ func checkRequestID(reg Registration, id *pb.ID) (*pb.ID, error) {
 	if err := reg.checkName(id.GetName()); err != nil {
 		return nil, err
 	}
-	tenancy, err := scoped(reg.Scope, id.GetTenancy(), false)
+	tenancy, err := scopedTenancy(reg.Scope, id.GetTenancy(), false)
 	if err != nil {
 		return nil, err
 	}
 	return &pb.ID{Uid: id.GetUid(), Name: id.GetName(), Type: proto.CloneOf(id.GetType()), Tenancy: tenancy}, nil
 }
 
-// consistencyOf reads what the client asks for.
+// consistencyOf returns the consistency that the client requests.
 func consistencyOf(ctx context.Context) (Consistency, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	key, values := ConsistencyKey, md.Get(ConsistencyKey)
@@ -161,7 +185,7 @@ func consistencyOf(ctx context.Context) (Consistency, error) {
 	}
 }
 
-// WithConsistency returns a context for client calls that ask for c.
+// WithConsistency returns a context for client calls that request c.
 func WithConsistency(ctx context.Context, c Consistency) context.Context {
 	v := "stale"
 	if c == Strong {

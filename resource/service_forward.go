@@ -20,32 +20,38 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Writes of federated types in a secondary. They are made in the primary, and come back as copies. The version of a copy is this
-// store's own and means nothing in the primary, so a compare-and-swap is translated: whoever gives the version that the copy
-// has here means the primary's record that it is a copy of. The primary decides whether that is still the last.
+// A secondary forwards writes of federated types to the primary. The result
+// comes back as a replica. The version of a replica is local and has no meaning
+// in the primary, so a compare-and-swap is translated: the version of a replica
+// stands for the primary's resource that it is a replica of. The primary decides
+// whether that is still the latest.
 
 const (
-	// forwardTimeout bounds a call to the primary, besides the caller's deadline.
+	// forwardTimeout bounds a call to the primary, in addition to the caller's
+	// deadline.
 	forwardTimeout = 15 * time.Second
-	// copyPatience bounds how long the answer to a forwarded write waits for the copy, so that who wrote finds it here. Half of
-	// what is left to the caller's deadline does too.
-	copyPatience = time.Second
+	// replicaTimeout bounds how long the response to a forwarded write waits for
+	// the replica. So does half of the time until the caller's deadline.
+	replicaTimeout = time.Second
 )
 
-// PrimaryVersionPrefix begins a version that a forwarded write answers with when the copy has not arrived, or was overtaken: the
-// rest is the primary's version. A compare-and-swap in a secondary takes it.
+// PrimaryVersionPrefix begins the version in the response to a forwarded write
+// whose replica has not arrived in time, or was overwritten already. The rest is
+// the primary's version. A secondary accepts it in a compare-and-swap.
 const PrimaryVersionPrefix = "primary-"
 
-// forwards says whether writes of a type are made in the primary. It is ErrFederated where that cannot be.
+// forwards reports whether writes of a type go to the primary. It returns an
+// ErrFederated where that is necessary but not possible.
 func (s *Service) forwards(reg Registration) (bool, error) {
-	if err := s.checkWritable(reg); err != nil {
-		return s.cfg.PrimaryClient != nil, err
-	}
-	return false, nil
+	err := s.checkWritable(reg)
+	return err != nil && s.cfg.PrimaryClient != nil, err
 }
 
-// forward makes a call in the primary. The caller's identity is for the client to hand on.
-func (s *Service) forward(ctx context.Context, call func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) error) error {
+type primaryCall func(ctx context.Context, c pb.ResourceServiceClient, opts ...grpc.CallOption) error
+
+// forward makes a call in the primary. The client passes on the caller's
+// identity.
+func (s *Service) forward(ctx context.Context, call primaryCall) error {
 	client, err := s.cfg.PrimaryClient()
 	if err != nil {
 		return s.forwardError(ctx, false, err)
@@ -59,37 +65,40 @@ func (s *Service) forward(ctx context.Context, call func(ctx context.Context, c 
 	return nil
 }
 
-// refusals are codes of calls that were answered and not done.
-var refusals = []codes.Code{
+// rejections are the codes of calls that the server has answered without doing
+// anything.
+var rejections = []codes.Code{
 	codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted,
 	codes.NotFound, codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists,
 }
 
-// forwardError says what became of a call. sent: it may have got there.
+// forwardError explains a failed call. Sent means that the primary may have
+// received it.
 func (s *Service) forwardError(ctx context.Context, sent bool, err error) error {
-	known := FromStatus(err)
-	for _, class := range errorClasses {
-		if errors.Is(known, class.err) && class.code != codes.DeadlineExceeded && class.code != codes.Canceled {
-			return fmt.Errorf("in the primary datacenter %s: %w", s.cfg.PrimaryDC, known)
-		}
+	dc, known := s.cfg.PrimaryDC, FromStatus(err)
+	if knownOutcome(known) {
+		return fmt.Errorf("in the primary datacenter %s: %w", dc, known)
 	}
-	if st := status.Convert(err); slices.Contains(refusals, st.Code()) {
-		return status.Errorf(st.Code(), "in the primary datacenter %s: %s", s.cfg.PrimaryDC, st.Message())
+	if st := status.Convert(err); slices.Contains(rejections, st.Code()) {
+		return status.Errorf(st.Code(), "in the primary datacenter %s: %s", dc, st.Message())
 	}
 	if sent {
-		return fmt.Errorf("write in the primary datacenter %s: %w: %w; read it before you write again", s.cfg.PrimaryDC, ErrUnknownOutcome, known)
+		return fmt.Errorf("write in the primary datacenter %s: %w: %w; read it before you write again",
+			dc, ErrUnknownOutcome, known)
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("write in the primary datacenter %s, which was not reached in time: nothing was written: %w", s.cfg.PrimaryDC, ctx.Err())
+		return fmt.Errorf("write in the primary datacenter %s, which was not reached in time: nothing was written: %w",
+			dc, ctx.Err())
 	}
-	return fmt.Errorf("%w: %s: nothing was written, and what is here stays as it is; see: wanfed status: %w", ErrUnreachable, s.cfg.PrimaryDC, known)
+	return fmt.Errorf("%w: %s: nothing was written, and what is here stays as it is; see: wanfed status: %w",
+		ErrUnreachable, dc, known)
 }
 
-// forwardWrite has the primary write what was given, and waits for the copy.
-func (s *Service) forwardWrite(ctx context.Context, admitted *pb.Resource, given *pb.Resource) (*pb.Resource, error) {
+// forwardWrite writes given in the primary and waits for the replica.
+func (s *Service) forwardWrite(ctx context.Context, admitted, given *pb.Resource) (*pb.Resource, error) {
 	given = proto.CloneOf(given)
-	given.Id = admitted.GetId() // with its tenancy filled in
-	version, err := s.versionThere(ctx, given.GetId(), given.GetVersion())
+	given.Id = admitted.GetId() // with the complete tenancy
+	version, err := s.primaryVersion(ctx, given.GetId(), given.GetVersion())
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", IDString(given.GetId()), err)
 	}
@@ -102,14 +111,15 @@ func (s *Service) forwardWrite(ctx context.Context, admitted *pb.Resource, given
 	if err != nil {
 		return nil, err
 	}
-	return s.copyOf(ctx, given, out.GetResource()), nil
+	return s.replicaOf(ctx, given, out.GetResource()), nil
 }
 
-// forwardDelete has the primary delete what id names, and waits until that shows here.
+// forwardDelete deletes the resource in the primary and waits until the deletion
+// has an effect here.
 func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) error {
-	version, err := s.versionThere(ctx, id, version)
+	version, err := s.primaryVersion(ctx, id, version)
 	if errors.Is(err, ErrNotFound) {
-		return nil // it was here, and is no more
+		return nil // it was here, and is already deleted
 	}
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", IDString(id), err)
@@ -125,56 +135,49 @@ func (s *Service) forwardDelete(ctx context.Context, id *pb.ID, version string) 
 	if err != nil || before == nil || id.GetUid() != "" && id.GetUid() != before.GetId().GetUid() {
 		return err
 	}
-	if _, marked := Terminating(before); marked {
-		return nil // there is nothing to see
+	if _, ok := Terminating(before); ok {
+		return nil // the deletion changes nothing
 	}
-	s.awaitCopy(ctx, id, func(now *pb.Resource) bool {
-		return now == nil || now.GetId().GetUid() != before.GetId().GetUid() || now.GetPrimaryModifyIndex() > before.GetPrimaryModifyIndex()
+	s.awaitReplica(ctx, id, func(now *pb.Resource) bool {
+		return now == nil || now.GetId().GetUid() != before.GetId().GetUid() ||
+			now.GetPrimaryModifyIndex() > before.GetPrimaryModifyIndex()
 	})
 	return nil
 }
 
-// versionThere returns the primary's version for one that was read here.
-func (s *Service) versionThere(ctx context.Context, id *pb.ID, version string) (string, error) {
-	if there, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
-		return there, nil
+// primaryVersion returns the primary's version for a version that was read here.
+func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string) (string, error) {
+	if v, ok := strings.CutPrefix(version, PrimaryVersionPrefix); ok || version == "" || version == AnyVersion {
+		return v, nil
 	}
 	r, err := s.stored(ctx, Eventual, id)
-	if err != nil || r.GetVersion() != version { // what is read here may be older than what the caller has read elsewhere
+	if err != nil || r.GetVersion() != version { // the caller may have read a newer version elsewhere
 		r, err = s.stored(ctx, Strong, id)
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return "", fmt.Errorf("%w: version %s was given, and there is none: %w; leave the version out to create one", ErrConflict, version, ErrNotFound)
+		return "", fmt.Errorf("%w: version %s was given, but it does not exist: %w; leave the version out to create one",
+			ErrConflict, version, ErrNotFound)
 	case err != nil:
 		return "", err
 	case r.GetVersion() != version:
-		return "", fmt.Errorf("%w: its version is %s, not %s; read it and try again", ErrConflict, r.GetVersion(), version)
+		return "", versionConflict(r.GetVersion(), version)
 	case r.GetPrimaryModifyIndex() == 0:
-		return "", fmt.Errorf("%w: what is here has not come from the primary, and the primary's takes its place", ErrConflict)
+		return "", fmt.Errorf("%w: the local resource is not a replica, and the primary's resource replaces it", ErrConflict)
 	}
 	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), nil
 }
 
-// stored reads what has the name, whatever its uid and group version.
-func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
-	r, err := s.cfg.Backend.Read(ctx, c, &pb.ID{Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()})
-	if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
-		return mismatch.Stored, nil
-	}
-	return r, err
-}
-
-// copyOf returns the copy of what the primary has written, or, if it does not come in time or was overtaken, that in the form
-// of a copy.
-func (s *Service) copyOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
-	same := func(now *pb.Resource) bool { return now.GetId().GetUid() == written.GetId().GetUid() }
-	_, gone := Terminating(written)
-	gone = gone && len(Finalizers(given)) == 0 // that deleted it
-	now := s.awaitCopy(ctx, written.GetId(), func(now *pb.Resource) bool {
-		return now.GetPrimaryModifyIndex() >= written.GetModifyIndex() || now == nil && gone
+// replicaOf returns the replica of the resource that the primary has written. If
+// it does not arrive in time, or was overwritten already, replicaOf returns what
+// that replica would be.
+func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
+	_, deleted := Terminating(written)
+	deleted = deleted && len(Finalizers(given)) == 0 // the write removed the last finalizer
+	now := s.awaitReplica(ctx, written.GetId(), func(now *pb.Resource) bool {
+		return now.GetPrimaryModifyIndex() >= written.GetModifyIndex() || now == nil && deleted
 	})
-	if same(now) && now.GetPrimaryModifyIndex() == written.GetModifyIndex() {
+	if now.GetId().GetUid() == written.GetId().GetUid() && now.GetPrimaryModifyIndex() == written.GetModifyIndex() {
 		return now
 	}
 	r := proto.CloneOf(written)
@@ -183,17 +186,18 @@ func (s *Service) copyOf(ctx context.Context, given, written *pb.Resource) *pb.R
 	return r
 }
 
-// awaitCopy waits until what is stored here under id, nil for nothing, is as it should be, but no longer than copyPatience. It
-// returns what is stored then.
-func (s *Service) awaitCopy(ctx context.Context, id *pb.ID, done func(now *pb.Resource) bool) *pb.Resource {
-	patience := copyPatience
+// awaitReplica waits at most replicaTimeout until done accepts the resource that
+// is stored here under id. Done gets nil if there is none. awaitReplica returns
+// the resource that is stored then.
+func (s *Service) awaitReplica(ctx context.Context, id *pb.ID, done func(now *pb.Resource) bool) *pb.Resource {
+	timeout := replicaTimeout
 	if end, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(end)/2) // the answer has a way to go
+		timeout = min(timeout, time.Until(end)/2) // the rest is for the response
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	anyVersion := &pb.Type{Group: id.GetType().GetGroup(), Kind: id.GetType().GetKind()}
-	q := Query{Type: anyVersion, Tenancy: id.GetTenancy(), Prefix: id.GetName()}
+	q := Query{Type: anyVersion, Tenancy: id.GetTenancy(), Name: id.GetName()}
 	for {
 		_, index, err := s.cfg.Backend.List(ctx, Eventual, q)
 		if err != nil {

@@ -4,7 +4,6 @@ package resource
 
 import (
 	"context"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -15,22 +14,18 @@ import (
 
 // Read returns one resource.
 func (s *Service) Read(ctx context.Context, req *pb.ReadRequest) (*pb.ReadResponse, error) {
-	r, err := s.read(ctx, req.GetId())
+	id, c, err := s.admitRead(ctx, req.GetId())
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	r, err := s.cfg.Backend.Read(ctx, c, id)
 	if err != nil {
 		return nil, StatusError(err)
 	}
 	return &pb.ReadResponse{Resource: r}, nil
 }
 
-func (s *Service) read(ctx context.Context, given *pb.ID) (*pb.Resource, error) {
-	id, c, err := s.admitRead(ctx, given)
-	if err != nil {
-		return nil, err
-	}
-	return s.cfg.Backend.Read(ctx, c, id)
-}
-
-// admitRead does what Read and ListByOwner have in common before they ask the backend.
+// admitRead checks and authorizes a Read or ListByOwner.
 func (s *Service) admitRead(ctx context.Context, given *pb.ID) (*pb.ID, Consistency, error) {
 	peer, reg, err := s.admit(ctx, given.GetType())
 	if err != nil {
@@ -57,7 +52,7 @@ func (s *Service) List(ctx context.Context, req *pb.ListRequest) (*pb.ListRespon
 	if err != nil {
 		return nil, StatusError(err)
 	}
-	q.MaxBytes, _ = ctx.Value(answerLimit{}).(int)
+	q.MaxBytes, _ = ctx.Value(listLimit{}).(int)
 	all, _, err := s.cfg.Backend.List(ctx, c, q)
 	if err != nil {
 		return nil, StatusError(err)
@@ -65,13 +60,13 @@ func (s *Service) List(ctx context.Context, req *pb.ListRequest) (*pb.ListRespon
 	return &pb.ListResponse{Resources: all}, nil
 }
 
-// admitList does what List and WatchList have in common before they ask the backend.
+// admitList checks and authorizes a List or WatchList.
 func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	peer, reg, err := s.admit(ctx, q.Type)
 	if err != nil {
 		return q, err
 	}
-	if q.Tenancy, err = scoped(reg.Scope, q.Tenancy, true); err != nil {
+	if q.Tenancy, err = scopedTenancy(reg.Scope, q.Tenancy, true); err != nil {
 		return q, err
 	}
 	if err := reg.checkPrefix(q.Prefix); err != nil {
@@ -80,15 +75,16 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
 }
 
-// ListByOwner returns what the owner owns. Without a uid it means the resource that has the name now. Types that the peer
-// may not list are left out.
+// ListByOwner returns the resources that the owner owns. An id without a uid
+// means the resource that has the name now. Resources of types that the peer may
+// not list are left out.
 func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (*pb.ListByOwnerResponse, error) {
 	owner, c, err := s.admitRead(ctx, req.GetOwner())
 	if err != nil {
 		return nil, StatusError(err)
 	}
 	if owner.GetUid() == "" || c == Strong {
-		r, err := s.cfg.Backend.Read(ctx, c, owner) // a strong read: from here on what is local is fresh enough
+		r, err := s.cfg.Backend.Read(ctx, c, owner) // after a strong read, the local state is fresh enough
 		if err != nil {
 			return nil, StatusError(err)
 		}
@@ -105,7 +101,7 @@ func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (
 	return &pb.ListByOwnerResponse{Resources: visible}, nil
 }
 
-// visible leaves out the resources of types that the calling peer may not list.
+// visible returns the resources of the types that the peer may list.
 func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resource, error) {
 	out := make([]*pb.Resource, 0, len(all))
 	for _, r := range all {
@@ -121,41 +117,39 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 	return out, nil
 }
 
-type answerLimit struct{}
+type listLimit struct{}
 
-// WithListLimit has List, if it is called with that context, refuse what is surely larger than so many bytes, before messages are made of it.
-// The answer is still to be checked, by CheckListSize.
+// WithListLimit returns a context with which List fails with ErrTooLarge if its
+// resources have more than that many bytes. The response has a few bytes more:
+// CheckListSize checks it.
 func WithListLimit(ctx context.Context, bytes int) context.Context {
-	return context.WithValue(ctx, answerLimit{}, bytes)
+	return context.WithValue(ctx, listLimit{}, bytes)
 }
 
-// TooLargeError is the ErrTooLarge of a list with that limit, in bytes.
-func TooLargeError(limit int) error {
-	return fmt.Errorf("%w, %d bytes: ask for a prefix, or watch it", ErrTooLarge, limit)
-}
-
-// CheckListSize refuses an answer, of List or ListByOwner, that is larger than a gRPC message may be, with codes.ResourceExhausted. gRPC does so
-// itself, but only when all of it is encoded: many who ask at once for what nobody can be given would take much memory.
-func CheckListSize(answer any, limit int) error {
+// CheckListSize returns codes.ResourceExhausted for a response, of List or
+// ListByOwner, with more than limit bytes. gRPC checks the size after encoding:
+// many concurrent calls with too large results would need much memory.
+func CheckListSize(response any, limit int) error {
 	var all []*pb.Resource
-	switch a := answer.(type) {
+	switch r := response.(type) {
 	case *pb.ListResponse:
-		all = a.GetResources()
+		all = r.GetResources()
 	case *pb.ListByOwnerResponse:
-		all = a.GetResources()
+		all = r.GetResources()
 	}
 	size := 0
 	for _, r := range all {
-		n := proto.Size(r)
-		if size += protowire.SizeTag(1) + protowire.SizeBytes(n); size > limit {
+		size += protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(r))
+		if size > limit {
 			return StatusError(TooLargeError(limit))
 		}
 	}
 	return nil
 }
 
-// WatchList streams the present state and then every change, until the client goes or the watch is reset: then the status
-// says so (FromStatus: ErrWatchReset) and the client watches again.
+// WatchList streams the present resources and then every change. It ends when
+// the client disconnects or the watch is reset. In the latter case the status is
+// an ErrWatchReset (see FromStatus), and the client watches again.
 func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamingServer[pb.WatchEvent]) error {
 	ctx := stream.Context()
 	q, err := s.admitList(ctx, Query{Type: req.GetType(), Tenancy: req.GetTenancy(), Prefix: req.GetNamePrefix()})
@@ -166,7 +160,7 @@ func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamin
 	if err != nil {
 		return StatusError(err)
 	}
-	// Many watches may wait at once. Next waits on fewer channels without ctx.
+	// A commit may wake 10,000 watches. Next wakes faster without a context.
 	defer context.AfterFunc(ctx, w.Close)()
 	defer w.Close()
 	for {

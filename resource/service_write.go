@@ -7,18 +7,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxWriteTries bounds how often a write without a version, but with an owner or a uid, is tried against the stored resource while
-// others change it.
+// maxWriteTries is how often a write without a version is tried while concurrent
+// writes change the resource.
 const maxWriteTries = 8
 
-// MaxSize bounds a resource with all that belongs to it, encoded, in bytes.
+// MaxSize bounds an encoded resource, in bytes.
 const MaxSize = 4 << 20
 
 func checkSize(r *pb.Resource) error {
@@ -28,8 +31,17 @@ func checkSize(r *pb.Resource) error {
 	return nil
 }
 
-// Write creates a resource, or replaces its data and metadata. Status, uid and owner of a stored resource stay. With a
-// version it is a compare-and-swap. Federated types are written in the primary, see ServiceConfig.PrimaryClient.
+// checkVersion refuses AnyVersion as the version of a request.
+func checkVersion(version string) error {
+	if version == AnyVersion {
+		return invalidField("version", version, "must be a version, or empty to write whatever is stored")
+	}
+	return nil
+}
+
+// Write creates a resource, or replaces its data and metadata. A stored resource
+// keeps its status, uid and owner. A request with a version is a compare-and-swap.
+// Federated types are written in the primary: see ServiceConfig.PrimaryClient.
 func (s *Service) Write(ctx context.Context, req *pb.WriteRequest) (*pb.WriteResponse, error) {
 	r, err := s.write(ctx, req.GetResource())
 	if err != nil {
@@ -50,11 +62,10 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	}
 	for try := 1; ; try++ {
 		stored, err := s.writeOnce(ctx, reg, proto.CloneOf(r))
-		retry := errors.Is(err, ErrConflict) && r.GetVersion() == "" && try < maxWriteTries
-		if !retry {
+		if !errors.Is(err, ErrConflict) || r.GetVersion() != "" || try == maxWriteTries {
 			return stored, err
 		}
-		if overwrites(r) { // others write it too: let the store say over what
+		if canOverwrite(r) { // no concurrent write can make this op fail
 			stored, err := s.commitOne(ctx, overwriteOp(proto.CloneOf(r), false))
 			if !errors.Is(err, ErrUnsupported) {
 				return stored, err
@@ -63,17 +74,20 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	}
 }
 
-// overwrites says whether r, which was admitted, may go over whatever is stored.
-func overwrites(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
+// canOverwrite reports whether r, which was admitted, may replace whatever is
+// stored.
+func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
 
-// overwriteOp writes r, which it changes, and which overwrites.
+// overwriteOp returns an Overwrite of r, which it changes. Uid and generation are
+// used only if the op creates a resource.
 func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
-	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil // of one that is made
-	cleanIndexes(r)
+	r.Id.Uid, r.Generation, r.Status = NewUID(), NewGeneration(), nil
+	clearStoreFields(r)
 	return OverwriteOp(r, keepMetadata)
 }
 
-// admitWrite checks what can be checked without the stored resource, and returns the caller's own copy, mutated.
+// admitWrite makes all checks that do not need the stored resource. It returns a
+// copy of given, changed by the type's Mutate.
 func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resource, Registration, error) {
 	peer, reg, err := s.admit(ctx, given.GetId().GetType())
 	if err != nil {
@@ -83,8 +97,8 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	if err != nil {
 		return nil, reg, err
 	}
-	if v := given.GetVersion(); v == AnyVersion {
-		return nil, reg, invalidField("version", v, "must be a version, or empty to write whatever is stored")
+	if err := checkVersion(given.GetVersion()); err != nil {
+		return nil, reg, err
 	}
 	r := proto.CloneOf(given)
 	r.Id = id
@@ -107,7 +121,8 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	return r, reg, errors.Join(s.checkOwnerType(reg, r), checkSize(r))
 }
 
-// checkOwnerType: what is federated is owned by what is federated. Secondaries have no other owner.
+// checkOwnerType refuses an owner of a type that is not federated for a resource
+// of a federated type: secondaries have no replica of such an owner.
 func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 	if !reg.Federated || r.Owner == nil {
 		return nil
@@ -117,14 +132,17 @@ func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 		return fmt.Errorf("owner: %w", err)
 	}
 	if !owner.Federated {
-		return fmt.Errorf("%w owner %s: must be of a federated type, as %s is", ErrInvalid, IDString(r.Owner), TypeString(reg.Type))
+		return fmt.Errorf("%w owner %s: must be of a federated type, as %s is",
+			ErrInvalid, IDString(r.Owner), TypeString(reg.Type))
 	}
 	return nil
 }
 
-// MutateAndValidate returns what Write would store of a resource, as far as that does not depend on what is stored. Of federated
-// types the primary is asked.
-func (s *Service) MutateAndValidate(ctx context.Context, req *pb.MutateAndValidateRequest) (*pb.MutateAndValidateResponse, error) {
+// MutateAndValidate returns what Write would store, as far as that does not
+// depend on the stored resource. Federated types are checked by the primary.
+func (s *Service) MutateAndValidate(
+	ctx context.Context, req *pb.MutateAndValidateRequest,
+) (*pb.MutateAndValidateResponse, error) {
 	r, reg, err := s.admitWrite(ctx, req.GetResource())
 	if err != nil {
 		return nil, StatusError(err)
@@ -140,10 +158,9 @@ func (s *Service) MutateAndValidate(ctx context.Context, req *pb.MutateAndValida
 	return &pb.MutateAndValidateResponse{Resource: r}, nil
 }
 
-// writeOnce commits r, which it may change, against what is stored now. The read that it begins with may be stale: the commit
-// proves a yes, and a no is asked again with a strong read.
+// writeOnce commits r, which it changes, against the stored resource.
 func (s *Service) writeOnce(ctx context.Context, reg Registration, r *pb.Resource) (*pb.Resource, error) {
-	expect, err := s.prepareFresh(ctx, reg, r)
+	expect, err := s.prepare(ctx, reg, r)
 	if err != nil {
 		return nil, err
 	}
@@ -158,30 +175,30 @@ func (s *Service) commitOne(ctx context.Context, op *pb.Op) (*pb.Resource, error
 	return out[0], nil
 }
 
-// prepareFresh is prepare with what is stored here, and, where that refuses, with what is stored now.
-func (s *Service) prepareFresh(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
-	expect, err = s.prepare(ctx, Eventual, reg, r)
+// prepare completes r from the stored resource and returns the version to expect.
+// It begins with an eventual read, which may be stale: the commit detects that. A
+// refusal is only returned after a strong read.
+func (s *Service) prepare(ctx context.Context, reg Registration, r *pb.Resource) (expect string, err error) {
+	expect, err = s.prepareAt(ctx, Eventual, reg, r)
 	if err != nil {
-		expect, err = s.prepare(ctx, Strong, reg, r)
+		expect, err = s.prepareAt(ctx, Strong, reg, r)
 	}
-	cleanIndexes(r)
+	clearStoreFields(r)
 	return expect, err
 }
 
-// cleanIndexes takes out of r what the store alone says.
-func cleanIndexes(r *pb.Resource) {
+// clearStoreFields clears the fields that only the store sets.
+func clearStoreFields(r *pb.Resource) {
 	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "", 0, 0, 0
 }
 
-// prepare completes r from what is stored and returns the version to expect. It changes r only if it returns no error.
-func (s *Service) prepare(ctx context.Context, c Consistency, reg Registration, r *pb.Resource) (expect string, err error) {
-	byName := &pb.ID{Name: r.Id.Name, Type: r.Id.Type, Tenancy: r.Id.Tenancy}
-	stored, err := s.cfg.Backend.Read(ctx, c, byName)
+// prepareAt is prepare with one read. It changes r only if it returns no error.
+func (s *Service) prepareAt(
+	ctx context.Context, c Consistency, reg Registration, r *pb.Resource,
+) (expect string, err error) {
+	stored, err := s.stored(ctx, c, r.Id)
 	if errors.Is(err, ErrNotFound) {
 		return "", s.prepareCreate(ctx, c, r)
-	}
-	if mismatch, ok := errors.AsType[*GroupVersionError](err); ok { // it becomes one of the version written
-		stored, err = mismatch.Stored, nil
 	}
 	if err != nil {
 		return "", err
@@ -189,12 +206,24 @@ func (s *Service) prepare(ctx context.Context, c Consistency, reg Registration, 
 	return stored.GetVersion(), prepareUpdate(reg, r, stored)
 }
 
+// stored reads the resource with the id's name, whatever its uid and its group
+// version.
+func (s *Service) stored(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
+	r, err := s.cfg.Backend.Read(ctx, c, &pb.ID{Name: id.GetName(), Type: id.GetType(), Tenancy: id.GetTenancy()})
+	if mismatch, ok := errors.AsType[*GroupVersionError](err); ok {
+		return mismatch.Stored, nil
+	}
+	return r, err
+}
+
 func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resource) error {
 	switch {
 	case r.Id.Uid != "":
-		return fmt.Errorf("write %s: %w: there is none, and uid %s was given; leave the uid out to create one", IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
+		return fmt.Errorf("write %s: %w: it does not exist, but uid %s was given; leave the uid out to create one",
+			IDString(r.Id), ErrUIDMismatch, r.Id.Uid)
 	case r.Version != "":
-		return fmt.Errorf("write %s: %w: there is none, and version %s was given; leave the version out to create one", IDString(r.Id), ErrConflict, r.Version)
+		return fmt.Errorf("write %s: %w: it does not exist, but version %s was given; leave the version out to create one",
+			IDString(r.Id), ErrConflict, r.Version)
 	}
 	if r.Owner != nil {
 		owner, err := s.findOwner(ctx, c, r.Owner)
@@ -207,7 +236,7 @@ func (s *Service) prepareCreate(ctx context.Context, c Consistency, r *pb.Resour
 	return nil
 }
 
-// findOwner returns the stored owner's id, with its uid.
+// findOwner returns the id of the stored owner, with its uid.
 func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*pb.ID, error) {
 	reg, err := s.cfg.Registry.Lookup(given.GetType())
 	if err != nil {
@@ -227,27 +256,32 @@ func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*
 	return proto.CloneOf(owner.GetId()), nil
 }
 
-// prepareUpdate takes over what a write does not change.
+// prepareUpdate copies into r what a write does not change.
 func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 	if r.Id.Uid != "" && r.Id.Uid != stored.Id.Uid {
 		return fmt.Errorf("write %s: %w: %s, not %s", IDString(r.Id), ErrUIDMismatch, stored.Id.Uid, r.Id.Uid)
 	}
 	if r.Version != "" && r.Version != stored.Version {
-		return fmt.Errorf("write %s: %w: its version is %s, not %s; read it and try again", IDString(r.Id), ErrConflict, stored.Version, r.Version)
+		return fmt.Errorf("write %s: %w", IDString(r.Id), versionConflict(stored.Version, r.Version))
 	}
 	if r.Owner != nil && !sameOwner(r.Owner, stored.Owner) {
 		return fmt.Errorf("%w owner %s: must be as it was at creation; leave it out", ErrInvalid, IDString(r.Owner))
 	}
 	r.Id.Uid, r.Owner, r.Status = stored.Id.Uid, stored.Owner, stored.Status
 	if sameData(reg, r, stored) {
-		r.Generation, r.Data = stored.Generation, stored.Data // the latter as it is encoded
+		r.Generation, r.Data = stored.Generation, stored.Data // the stored encoding of the same message
 	} else {
 		r.Generation = NewGeneration()
 	}
 	return nil
 }
 
-// sameOwner compares the owner that a client gave, perhaps without uid, with the stored one.
+func versionConflict(stored, given string) error {
+	return fmt.Errorf("%w: its version is %s, not %s; read it and try again", ErrConflict, stored, given)
+}
+
+// sameOwner compares the owner of a request, which may have no uid, with the
+// stored one.
 func sameOwner(given, stored *pb.ID) bool {
 	if stored == nil || given.GetUid() != "" && given.GetUid() != stored.GetUid() {
 		return false
@@ -256,7 +290,8 @@ func sameOwner(given, stored *pb.ID) bool {
 		proto.Equal(FillTenancy(given.GetTenancy()), FillTenancy(stored.GetTenancy()))
 }
 
-// sameData compares messages, since the same message has several encodings. a is valid.
+// sameData compares data as messages, because a message has several encodings.
+// The data of a is valid.
 func sameData(reg Registration, a, b *pb.Resource) bool {
 	if a.Data.GetTypeUrl() == b.Data.GetTypeUrl() && bytes.Equal(a.Data.GetValue(), b.Data.GetValue()) {
 		return true
@@ -267,4 +302,261 @@ func sameData(reg Registration, a, b *pb.Resource) bool {
 
 func newMessage(reg Registration) proto.Message {
 	return reg.Message.ProtoReflect().New().Interface()
+}
+
+// Delete deletes a resource and the resources that it owns. A resource with
+// finalizers gets a deletion timestamp instead. Delete succeeds if the resource,
+// or the one with the given uid, does not exist.
+func (s *Service) Delete(ctx context.Context, req *pb.DeleteRequest) (*pb.DeleteResponse, error) {
+	if err := s.delete(ctx, req); err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.DeleteResponse{}, nil
+}
+
+func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
+	id, reg, err := s.admitDelete(ctx, req.GetId())
+	if err != nil {
+		return err
+	}
+	if forward, err := s.forwards(reg); forward {
+		return s.forwardDelete(ctx, id, req.GetVersion())
+	} else if err != nil {
+		return err
+	}
+	_, err = s.cfg.Backend.Commit(ctx, RemoveOp(id, req.GetVersion()))
+	return err
+}
+
+// admitDelete checks and authorizes a deletion, and returns the complete id.
+func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Registration, error) {
+	peer, reg, err := s.admit(ctx, given.GetType())
+	if err != nil {
+		return nil, reg, err
+	}
+	id, err := checkRequestID(reg, given)
+	if err != nil {
+		return nil, reg, err
+	}
+	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
+	if errors.Is(err, ErrNotFound) {
+		// The local state may be stale. So the deletion is authorized by its id
+		// and committed.
+		stored, err = &pb.Resource{Id: id}, nil
+	}
+	if err != nil {
+		return nil, reg, err
+	}
+	return id, reg, s.authorize(reg, peer, VerbDelete, stored)
+}
+
+// WriteStatus replaces one status of a resource, which must have the given uid.
+// A request with a version is a compare-and-swap. The generation stays. Every
+// datacenter has its own status, also of federated types.
+func (s *Service) WriteStatus(ctx context.Context, req *pb.WriteStatusRequest) (*pb.WriteStatusResponse, error) {
+	r, err := s.writeStatus(ctx, req)
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.WriteStatusResponse{Resource: r}, nil
+}
+
+func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (*pb.Resource, error) {
+	peer, reg, err := s.admit(ctx, req.GetId().GetType())
+	if err != nil {
+		return nil, err
+	}
+	id, err := checkRequestID(reg, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkStatus(req); err != nil {
+		return nil, err
+	}
+	authorize := func(stored *pb.Resource) error { return s.authorize(reg, peer, VerbWriteStatus, stored) }
+	for try := 1; ; try++ {
+		stored, err := s.statusTarget(ctx, Eventual, id, req.GetVersion(), authorize)
+		if err != nil && !errors.Is(err, ErrDenied) { // the eventual read may be stale
+			stored, err = s.statusTarget(ctx, Strong, id, req.GetVersion(), authorize)
+		}
+		if err != nil {
+			return nil, err
+		}
+		next := withStatus(stored, req.GetKey(), req.GetStatus())
+		if err := checkSize(next); err != nil {
+			return nil, err
+		}
+		out, err := s.commitOne(ctx, PutOp(next, stored.GetVersion()))
+		if !errors.Is(err, ErrConflict) || req.GetVersion() != "" || try == maxWriteTries {
+			return out, err
+		}
+	}
+}
+
+// statusTarget returns the stored resource if it has the uid of id and the
+// version.
+func (s *Service) statusTarget(
+	ctx context.Context, c Consistency, id *pb.ID, version string, authorize func(*pb.Resource) error,
+) (*pb.Resource, error) {
+	stored, err := s.cfg.Backend.Read(ctx, c, &pb.ID{Name: id.Name, Type: id.Type, Tenancy: id.Tenancy})
+	if errors.Is(err, ErrNotFound) {
+		if denied := authorize(&pb.Resource{Id: id}); denied != nil {
+			return nil, denied
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := authorize(stored); err != nil {
+		return nil, err
+	}
+	switch {
+	case stored.GetId().GetUid() != id.Uid:
+		return nil, fmt.Errorf("write status of %s: %w: %s, not %s",
+			IDString(id), ErrUIDMismatch, stored.GetId().GetUid(), id.Uid)
+	case version != "" && version != stored.GetVersion():
+		return nil, fmt.Errorf("write status of %s: %w", IDString(id), versionConflict(stored.GetVersion(), version))
+	}
+	return stored, nil
+}
+
+// withStatus returns a copy of r with another status under key.
+func withStatus(r *pb.Resource, key string, status *pb.Status) *pb.Resource {
+	r, status = proto.CloneOf(r), proto.CloneOf(status)
+	status.UpdatedAt = timestamppb.New(time.Now())
+	if r.Status == nil {
+		r.Status = make(map[string]*pb.Status)
+	}
+	r.Status[key] = status
+	return r
+}
+
+// maxStatusKey bounds the key of a status, in bytes.
+const maxStatusKey = 253
+
+func checkStatus(req *pb.WriteStatusRequest) error {
+	if err := checkVersion(req.GetVersion()); err != nil {
+		return err
+	}
+	key := req.GetKey()
+	switch {
+	case req.GetId().GetUid() == "":
+		return invalidField("id.uid", "", "must be that of the resource that the status is of")
+	case key == "" || len(key) > maxStatusKey:
+		return invalidField("key", key, "must be 1 to "+strconv.Itoa(maxStatusKey)+" bytes")
+	case req.GetStatus() == nil:
+		return fmt.Errorf("%w status: it is missing", ErrInvalid)
+	case req.GetStatus().GetObservedGeneration() == "":
+		return invalidField("status.observed_generation", "", "must be the generation that was observed")
+	}
+	for i, c := range req.GetStatus().GetConditions() {
+		if c.GetType() == "" {
+			return invalidField(fmt.Sprintf("status.conditions[%d].type", i), "", "must not be empty")
+		}
+	}
+	return nil
+}
+
+// Step is one part of WriteAll: a write, a deletion, or an expectation.
+type Step struct {
+	// Write is a resource as Service.Write takes it. With a version the step is
+	// a compare-and-swap. Its owner may be a resource that an earlier step
+	// creates; the owner then needs no uid.
+	Write *pb.Resource
+	// Create makes the step fail if a resource of that name exists.
+	Create bool
+	// Overwrite replaces whatever is stored when the commit is applied, and
+	// keeps stored metadata. It needs no read and causes no ErrConflict. Write
+	// must have no version, uid or owner.
+	Overwrite bool
+	// Delete is the resource to delete. Version, if not empty, is its expected
+	// version.
+	Delete  *pb.ID
+	Version string
+	// Expect is a query whose List returned Listed. If that has changed, the
+	// commit fails with ErrConflict.
+	Expect *Query
+	Listed []*pb.Resource
+}
+
+// WriteAll makes all steps in order in one commit, or none. Each is checked and
+// authorized as Write and Delete do. WriteAll returns the stored resource of each
+// step, nil for a deletion or an expectation. It tries once: after an ErrConflict
+// the caller reads again and decides again. Its errors are those of this package,
+// not of gRPC.
+func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, error) {
+	ops := make([]*pb.Op, len(steps))
+	created := map[string]*pb.ID{}
+	for i, step := range steps {
+		op, err := s.stepOp(ctx, step, created)
+		if err != nil {
+			return nil, err
+		}
+		ops[i] = op
+	}
+	return s.cfg.Backend.Commit(ctx, ops...)
+}
+
+// stepOp returns the op of a step. Created holds the ids of the resources that
+// earlier steps create, by IDString.
+func (s *Service) stepOp(ctx context.Context, step Step, created map[string]*pb.ID) (*pb.Op, error) {
+	switch {
+	case step.Expect != nil:
+		if err := s.Allow(ctx, VerbList, step.Expect.Type); err != nil {
+			return nil, err
+		}
+		return ExpectOp(*step.Expect, step.Listed), nil
+	case (step.Write == nil) == (step.Delete == nil):
+		return nil, fmt.Errorf("%w step: it must either write or delete", ErrInvalid)
+	case step.Delete != nil:
+		id, reg, err := s.admitDelete(ctx, step.Delete)
+		if err != nil {
+			return nil, err
+		}
+		return RemoveOp(id, step.Version), s.checkWritable(reg)
+	}
+	r, reg, err := s.admitWrite(ctx, step.Write)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkWritable(reg); err != nil {
+		return nil, err
+	}
+	if step.Overwrite {
+		if !canOverwrite(r) {
+			return nil, fmt.Errorf("%w step: an overwrite must have no version, uid or owner", ErrInvalid)
+		}
+		return overwriteOp(r, true), nil
+	}
+	if step.Create {
+		return PutOp(r, ""), s.prepareStep(ctx, r, created)
+	}
+	expect, err := s.prepare(ctx, reg, r)
+	return PutOp(r, expect), err
+}
+
+// prepareStep completes r, which must not exist yet.
+func (s *Service) prepareStep(ctx context.Context, r *pb.Resource, created map[string]*pb.ID) error {
+	var owner *pb.ID // a resource that an earlier step creates, so it is not stored
+	if r.Owner != nil {
+		owner = created[IDString(r.Owner)]
+	}
+	if owner != nil && (r.Owner.GetUid() == "" || r.Owner.GetUid() == owner.GetUid()) {
+		r.Owner = nil
+	} else {
+		owner = nil
+	}
+	err := s.prepareCreate(ctx, Eventual, r)
+	if err != nil {
+		err = s.prepareCreate(ctx, Strong, r)
+	}
+	if err != nil {
+		return err
+	}
+	if owner != nil {
+		r.Owner = proto.CloneOf(owner)
+	}
+	created[IDString(r.Id)] = r.Id
+	clearStoreFields(r)
+	return nil
 }

@@ -46,7 +46,7 @@ func TestServiceWrite(t *testing.T) {
 		t.Errorf("other data written: %v", second)
 	}
 
-	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource was changed meanwhile: its version is `+second.Version+", not "+same.Version)
+	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
 	r := node(t, "b", "")
 	r.Version = "12"
 	g.fails(r, codes.Aborted, resource.ErrConflict, "there is none")
