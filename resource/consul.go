@@ -15,16 +15,16 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// The resource service under the name that Consul's clients call. Names of messages are not on the wire: with the same
-// numbers, they are the same.
+// Consul's clients call the resource service under its name in Consul. The names
+// of messages are not on the wire, and the field numbers are the same.
 const (
 	consulPackage = "hashicorp.consul.resource"
 	consulFile    = "pbresource/resource.proto"
-	// ConsulService is the service's second name.
+	// ConsulService is the second name of the service.
 	ConsulService = consulPackage + ".ResourceService"
 )
 
-// RegisterService registers the resource service under both of its names.
+// RegisterService registers the resource service under both names.
 func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
 	pb.RegisterResourceServiceServer(r, s)
 	second := pb.ResourceService_ServiceDesc
@@ -32,7 +32,8 @@ func RegisterService(r grpc.ServiceRegistrar, s pb.ResourceServiceServer) {
 	r.RegisterService(&second, s)
 }
 
-// Method returns a gRPC method, "/package.Service/Method", under the service's first name. Others are returned as they are.
+// CanonicalMethod translates a gRPC method of the second name,
+// "/package.Service/Method", to the first name. It returns others unchanged.
 func CanonicalMethod(full string) string {
 	if name, ok := strings.CutPrefix(full, "/"+ConsulService+"/"); ok {
 		return "/" + pb.ResourceService_ServiceDesc.ServiceName + "/" + name
@@ -40,12 +41,13 @@ func CanonicalMethod(full string) string {
 	return full
 }
 
-// Descriptors is what gRPC reflection needs: the files that this program was built with, and that of the second name.
+// Descriptors resolves the files that gRPC reflection needs: those of the program
+// and one for the second name.
 type Descriptors struct{ second protoregistry.Files }
 
 var _ protodesc.Resolver = (*Descriptors)(nil)
 
-// NewDescriptors makes the second name's file from the first's.
+// NewDescriptors derives the file of the second name from that of the first.
 func NewDescriptors() (*Descriptors, error) {
 	first := pb.File_api_pb_resource_proto
 	p := protodesc.ToFileDescriptorProto(first)
@@ -60,7 +62,7 @@ func NewDescriptors() (*Descriptors, error) {
 	return d, d.second.RegisterFile(f)
 }
 
-// rename gives all types that a file refers to by the beginning old another beginning.
+// rename replaces the prefix of the names of all types that a file refers to.
 func rename(f *descriptorpb.FileDescriptorProto, old, new string) {
 	change := func(name *string) {
 		if name != nil && strings.HasPrefix(*name, old) {

@@ -1,50 +1,67 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package resource is the record platform: everything durable is a resource of a registered type, kept by a Backend and
-// served by one gRPC service.
-//
-// A Backend (backend.go has the whole contract) reads, lists, commits and watches. Its implementations are the packages
-// memory and raftstore, and Routed, by which a follower has its leader do what only that can; resourcetest is the suite all
-// pass. What replicates records between datacenters, what reconciles them and what their data means are other packages.
-//
-// # Flow of a write
-//
-// Service.Write takes a resource from a verified peer. The Registry says what its type demands: name, tenancy and data are
-// checked, the type's Mutate, Authorize and Validate run, in this order. The service then chooses uid (new at creation) and
-// generation (new when the data is), keeps status and owner, and commits one Put: with the version the client gave, as
-// compare-and-swap; without one, against what is stored now, again at most eight times if others write between. The
-// state machine alone decides, in commit order, whether the expectation holds.
-//
-// Code inside a server that writes records of its own uses the Backend directly, with PutOp, RemoveOp and ReplicaOp, and
-// chooses uids with NewUID.
-//
-// # Flow of a deletion
-//
-// A resource with finalizers is marked, and goes with the last of them. One without goes at once, and what it owns with it, up
-// to MaxCascade resources; a tombstone remembers what else there is, and Reap, which the leader runs, takes that in bounded
-// steps. A crash or another leader leaves the tombstone where it is.
-//
-// # Promises
-//
-// Resources handed out by a Backend are shared: clone before changing one. Versions and indexes are those of one store and
-// mean nothing in another; uid, generation and data are the same everywhere. Every deletion is in watches, also of what
-// went with its owner. Errors are the sentinels of backend.go and errors.go; StatusError turns them into gRPC status and
-// FromStatus back, so that errors.Is works on both sides of the wire.
-//
-// # Limits
-//
-// A resource has at most MaxSize bytes. Partitions and namespaces need not be made before they are used. An answer is one gRPC
-// message: a List larger than api.MaxMessageSize fails, WatchList does not.
-//
-// No goroutine is started here; Reap is for the caller's. Methods of Service block only in the Backend, and end with their
-// context.
+// Package resource is the platform for durable data. Everything durable is a
+// resource of a registered type. A Backend stores resources, and Service serves
+// them by gRPC.
 //
 //	reg := resource.NewRegistry()
-//	err := reg.Register(resource.Registration{Type: typ, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true})
-//	svc, err := resource.NewService(resource.ServiceConfig{Backend: b, Registry: reg, DC: "dc1", Peer: peer, Primary: isPrimary})
+//	err := reg.Register(resource.Registration{
+//		Type: typ, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true,
+//	})
+//	svc, err := resource.NewService(resource.ServiceConfig{
+//		Backend: b, Registry: reg, DC: "dc1", Peer: peer, Primary: isPrimary,
+//	})
 //	pb.RegisterResourceServiceServer(grpcServer, svc)
 //
 //	r, err := resource.New(typ, "dc2", &pb.FederationState{Datacenter: "dc2"})
 //	stored, err := b.Commit(ctx, resource.PutOp(r, ""))
 //	state, err := resource.Decode[*pb.FederationState](stored[0])
+//
+// The packages memory and raftstore implement Backend. ForwardingBackend combines
+// a follower with its leader. Package resourcetest has the tests that all of them
+// pass. Other packages replicate resources between datacenters, reconcile them,
+// and give their data a meaning.
+//
+// # Flow of a write
+//
+// Service.Write gets a resource from a verified peer. The Registry defines the
+// rules of its type: name, tenancy and data are checked first, then the type's
+// Mutate, Authorize and Validate are called, in this order. The service sets the
+// uid (new at creation) and the generation (new when the data changes), and keeps
+// status and owner. It then commits one Put. If the request has a version, this is
+// a compare-and-swap. Otherwise the Put expects the version that is stored now,
+// and is tried up to eight times when concurrent writes make it fail. The state
+// machine checks the expectation in commit order.
+//
+// Code of a server that writes its own resources calls the Backend, with PutOp,
+// RemoveOp and ReplicaOp. It gets uids from NewUID.
+//
+// # Flow of a deletion
+//
+// A resource with finalizers gets a deletion timestamp, and is deleted with its
+// last finalizer. Other resources are deleted at once, with up to MaxCascade
+// resources that they own. A tombstone stands for the rest. The leader runs Reap,
+// which deletes the rest in bounded steps. A crash or a change of the leader does
+// not affect the tombstone.
+//
+// # Guarantees
+//
+// Resources that a Backend returns are shared: clone a resource before changing
+// it. Versions and indexes belong to one store. Uid, generation and data are the
+// same in all datacenters. Every deletion appears in watches, also that of an
+// owned resource. All errors that callers test for are variables of this package.
+// StatusError turns them into a gRPC status, and FromStatus turns the status back,
+// so that errors.Is works in the client as in the server.
+//
+// # Limits
+//
+// A resource has at most MaxSize bytes. Partitions and namespaces are not created
+// before they are used. A response is one gRPC message: a List larger than
+// api.MaxMessageSize fails, a WatchList does not.
+//
+// # Goroutines
+//
+// The package starts a goroutine only in ForwardingBackend, for the read index of
+// concurrent strong reads. It ends with the last of them. The methods of Service
+// block only in the Backend, and end with their context.
 package resource

@@ -5,6 +5,7 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,10 +16,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Verb is what a peer wants to do with a resource.
+// Verb is an action on a resource.
 type Verb string
 
-// The verbs that Registration.Authorize is asked about. Watching is listing, a dry run is writing.
+// The verbs of Registration.Authorize. A watch needs VerbList, and a dry run
+// VerbWrite.
 const (
 	VerbRead        Verb = "read"
 	VerbList        Verb = "list"
@@ -27,13 +29,13 @@ const (
 	VerbDelete      Verb = "delete"
 )
 
-// Scope says which parts a type's tenancy has.
+// Scope says which parts the tenancy of a type's resources has. The other parts
+// are empty.
 type Scope int
 
-// The scopes. What lies outside a type's scope is empty in its resources' tenancy.
 const (
 	ScopeNamespace Scope = iota // partition and namespace
-	ScopePartition              // partition alone
+	ScopePartition              // partition
 	ScopeCluster                // neither
 )
 
@@ -41,32 +43,38 @@ func (s Scope) String() string {
 	return [...]string{"namespace", "partition", "cluster"}[s]
 }
 
-// Registration says what a type of resource demands. Its functions are called from any goroutine, must not block and must
-// not keep the resource.
+// Registration describes a type of resource. Its functions may be called from any
+// goroutine. They must not block and must not keep the resource.
 type Registration struct {
 	// Type is group (lower case), group version and Kind. Required.
 	Type *pb.Type
-	// Message is a value of the type that data must have; its content does not matter. Required.
+	// Message is any value of the message type of the data. Required.
 	Message proto.Message
-	// Scope is where its resources live. Default: in a namespace.
+	// Scope defaults to ScopeNamespace.
 	Scope Scope
-	// Federated: only the primary stores what is written; every secondary has a replica.
+	// Federated types are written in the primary. Every secondary has replicas.
 	Federated bool
-	// CheckName says what is wrong with a name, as an ErrInvalid. Nil: package CheckName is the rule. Whatever it allows
-	// must be allowed by CheckFreeName, which is a rule by itself. All versions of a group's kind share names, and so the rule.
+	// CheckName returns an ErrInvalid for an invalid name. It defaults to the
+	// function CheckName. It must not allow names that CheckUTF8Name refuses. All
+	// versions of a type share names, and so must share the rule.
 	CheckName func(name string) error
-	// Mutate changes a resource about to be written, for example sets defaults in its data. Nil: nothing.
+	// Mutate changes a resource before it is written, for example to set
+	// defaults. Nil: no change.
 	Mutate func(r *pb.Resource) error
-	// Validate says what is wrong with a resource about to be written, after Mutate. Nil: nothing is. It is given a
-	// resource whose name and type of data are right.
+	// Validate checks a resource after Mutate. The resource has a valid name and
+	// data of the right message type. Nil: no check.
 	Validate func(r *pb.Resource) error
-	// Authorize says why p may not do verb. For VerbWrite r is what the client sent, mutated; for VerbDelete and
-	// VerbWriteStatus what is stored, if it is; for VerbRead and VerbList only its id is there, for VerbList without a name. Nil: operators (cli)
-	// may do everything, servers too in the own datacenter; others of it, and servers of others, may read and list.
+	// Authorize returns why p may not use verb on r. For VerbWrite, r is the
+	// request's resource after Mutate. For VerbDelete and VerbWriteStatus it is
+	// the stored resource if there is one. For VerbRead it has only the id, and
+	// for VerbList an id without a name. Nil: operators may do everything, and so
+	// may servers of this datacenter. Other peers of this datacenter, and servers
+	// of others, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
-// Registry knows the types of resources. It is filled when the program is assembled; it may be used from any goroutine.
+// Registry holds the types of resources. It is filled when the program is
+// assembled, and safe for concurrent use.
 type Registry struct {
 	mu    sync.RWMutex
 	types map[string]Registration // by TypeString
@@ -77,8 +85,9 @@ func NewRegistry() *Registry {
 	return &Registry{types: make(map[string]Registration)}
 }
 
-// Register adds a type. It fails for one that is there already, for one of another scope than another version of the same
-// group and kind, and for a registration with faults: all are named.
+// Register adds a type. It fails for a type that is registered already, and if
+// another version of the type has another Scope or Federated. It reports all
+// invalid fields of reg.
 func (g *Registry) Register(reg Registration) error {
 	var faults []error
 	if err := checkType(reg.Type); err != nil {
@@ -88,7 +97,8 @@ func (g *Registry) Register(reg Registration) error {
 		faults = append(faults, fmt.Errorf("%w message: must be a value of the data's type, not nil", ErrInvalid))
 	}
 	if reg.Scope < ScopeNamespace || reg.Scope > ScopeCluster {
-		faults = append(faults, fmt.Errorf("%w scope %d: must be ScopeNamespace, ScopePartition or ScopeCluster", ErrInvalid, int(reg.Scope)))
+		faults = append(faults, fmt.Errorf("%w scope %d: must be ScopeNamespace, ScopePartition or ScopeCluster",
+			ErrInvalid, int(reg.Scope)))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("register type %s: %w", TypeString(reg.Type), errors.Join(faults...))
@@ -102,7 +112,8 @@ func (g *Registry) Register(reg Registration) error {
 		return fmt.Errorf("register type %s: it is registered already", key)
 	}
 	for name, other := range g.types { // versions share names, and so must live in the same place
-		if other.Type.Group == reg.Type.Group && other.Type.Kind == reg.Type.Kind && (other.Scope != reg.Scope || other.Federated != reg.Federated) {
+		if other.Type.Group == reg.Type.Group && other.Type.Kind == reg.Type.Kind &&
+			(other.Scope != reg.Scope || other.Federated != reg.Federated) {
 			return fmt.Errorf("register type %s: %w scope %q, federated %t: must be as %s has it, %q and %t",
 				key, ErrInvalid, reg.Scope, reg.Federated, name, other.Scope, other.Federated)
 		}
@@ -111,33 +122,26 @@ func (g *Registry) Register(reg Registration) error {
 	return nil
 }
 
-// Lookup returns the registration of a type, or an ErrInvalid that lists the known types.
+// Lookup returns the registration of a type, or an ErrInvalid that lists the
+// registered types.
 func (g *Registry) Lookup(typ *pb.Type) (Registration, error) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	reg, ok := g.types[TypeString(typ)]
 	if !ok {
-		return Registration{}, invalidField("type", TypeString(typ), "is not registered; known are "+strings.Join(g.namesLocked(), ", "))
+		known := strings.Join(slices.Sorted(maps.Keys(g.types)), ", ")
+		return Registration{}, invalidField("type", TypeString(typ), "is not registered; known are "+known)
 	}
 	return reg, nil
 }
 
-// Types returns every registration, ordered by TypeString.
+// Types returns all registrations, ordered by TypeString.
 func (g *Registry) Types() []Registration {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	all := make([]Registration, 0, len(g.types))
-	for _, name := range g.namesLocked() {
+	for _, name := range slices.Sorted(maps.Keys(g.types)) {
 		all = append(all, g.types[name])
 	}
 	return all
-}
-
-func (g *Registry) namesLocked() []string {
-	names := make([]string, 0, len(g.types))
-	for name := range g.types {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -121,7 +121,7 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
 	switch {
-	case p.Role == tlsutil.RoleCLI, local && server, reads && (local || server):
+	case p.Role == tlsutil.RoleOperator, local && server, reads && (local || server):
 		return nil
 	case reads:
 		return fmt.Errorf("only servers and cli certificates may from outside datacenter %s", s.cfg.DC)

@@ -50,7 +50,7 @@ func TestForwardWrites(t *testing.T) {
 	p.fails(next, codes.Aborted, resource.ErrConflict, "not 99999")
 	absent := fed(t, "dc9", "gw1")
 	absent.Version = created.Version
-	p.fails(absent, codes.Aborted, resource.ErrConflict, "there is none")
+	p.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
 
 	// A status is local, and makes another version; with that the data can be written.
 	withStatus, err := p.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: created.Id, Key: "k", Status: &pb.Status{ObservedGeneration: "1"}})

@@ -142,7 +142,7 @@ func TestCheckAnswer(t *testing.T) {
 		if size == 0 {
 			continue
 		}
-		if err := resource.CheckListSize(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "ask for a prefix") {
+		if err := resource.CheckListSize(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "use a name prefix") {
 			t.Errorf("%d bytes where %d may be: %v", size, size-1, err)
 		}
 	}

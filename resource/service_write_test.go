@@ -49,10 +49,10 @@ func TestServiceWrite(t *testing.T) {
 	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
 	r := node(t, "b", "")
 	r.Version = "12"
-	g.fails(r, codes.Aborted, resource.ErrConflict, "there is none")
+	g.fails(r, codes.Aborted, resource.ErrConflict, "it does not exist")
 	r = node(t, "b", "")
 	r.Id.Uid = first.Id.Uid
-	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, "there is none")
+	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, "it does not exist")
 	r = node(t, "a", "")
 	r.Id.Uid = resource.NewUID()
 	g.fails(r, codes.FailedPrecondition, resource.ErrUIDMismatch, second.Id.Uid)

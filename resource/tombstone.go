@@ -17,11 +17,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TombstoneType is the type of tombstones: each remembers a deleted resource of which not everything that it owned is deleted
-// yet. They are stored like every resource, and so outlive restarts, restores and changes of leader.
+// TombstoneType is the type of tombstones. A tombstone represents a deleted
+// resource that still owns resources. Tombstones are stored as every resource is,
+// so they survive restarts, restores and changes of the leader.
 var TombstoneType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Tombstone"}
 
-// Register adds the types of this package to a registry: tombstones, which everybody who may read may see, and nobody write.
+// Register adds the types of this package to a registry. Every peer may read
+// tombstones, and none may write them.
 func Register(g *Registry) error {
 	return g.Register(Registration{
 		Type: TombstoneType, Message: &pb.Tombstone{}, Scope: ScopeCluster,
@@ -34,7 +36,8 @@ func Register(g *Registry) error {
 	})
 }
 
-// NewTombstone returns the tombstone of a deleted resource. It depends on the id alone. It is for Backends.
+// NewTombstone returns the tombstone of a deleted resource. It depends on the id
+// alone. It is for Backends.
 func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	data := new(anypb.Any)
 	err := anypb.MarshalFrom(data, &pb.Tombstone{Owner: owner}, proto.MarshalOptions{Deterministic: true})
@@ -47,8 +50,9 @@ func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	}, err
 }
 
-// Reap deletes what deleted resources have left of their property, as long as ctx lasts; it blocks. Who leads calls it, and
-// nobody else. It returns nil when ctx has ended, and else what a Commit failed with.
+// Reap deletes the resources whose deleted owners have tombstones, until ctx
+// ends. Only the leader may call it. It returns nil when ctx has ended, and the
+// error of a Commit otherwise.
 func Reap(ctx context.Context, b Backend, log *slog.Logger) error {
 	for {
 		err := reapWatched(ctx, b, log)
@@ -72,21 +76,24 @@ func reapWatched(ctx context.Context, b Backend, log *slog.Logger) error {
 		if err != nil {
 			return err
 		}
-		if t := ev.GetUpsert().GetResource(); t != nil {
-			n, err := reap(ctx, b, t)
-			if errors.Is(err, ErrInvalid) { // a tombstone that nobody can read: the others can go on
-				log.Error("deleting what a resource had owned", "tombstone", t.GetId().GetName(), "err", err)
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			log.Debug("deleted what a resource had owned", "owner", t.GetId().GetName(), "count", n)
+		t := ev.GetUpsert().GetResource()
+		if t == nil {
+			continue
+		}
+		n, err := reap(ctx, b, t)
+		switch {
+		case errors.Is(err, ErrInvalid): // the tombstone is damaged; the others are not
+			log.Error("cannot delete owned resources", "tombstone", t.GetId().GetName(), "err", err)
+		case err != nil:
+			return err
+		default:
+			log.Debug("owned resources deleted", "owner", t.GetId().GetName(), "count", n)
 		}
 	}
 }
 
-// ReapAll works off the tombstones that there are, and those that this leaves, and returns.
+// ReapAll deletes the resources of all tombstones, including the tombstones that
+// this creates, and returns.
 func ReapAll(ctx context.Context, b Backend) error {
 	for {
 		all, _, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
@@ -101,8 +108,9 @@ func ReapAll(ctx context.Context, b Backend) error {
 	}
 }
 
-// reap deletes what the tombstone's resource has left, in batches, and then the tombstone. What finalizers hold is marked and
-// stays; it deletes itself with its last one. It returns how many it took.
+// reap deletes the resources of a tombstone's owner in batches, and then the
+// tombstone. It returns how many it has deleted. A resource with finalizers gets
+// a deletion timestamp; the removal of its last finalizer deletes it.
 func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, err error) {
 	t, err := Decode[*pb.Tombstone](tombstone)
 	if err != nil {
@@ -114,26 +122,22 @@ func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, er
 			return count, err
 		}
 		left = slices.DeleteFunc(left, func(r *pb.Resource) bool {
-			_, marked := Terminating(r)
-			return marked || r.GetPrimaryModifyIndex() != 0 // a copy goes when the primary's does
+			_, terminating := Terminating(r)
+			return terminating || r.GetPrimaryModifyIndex() != 0 // replication deletes replicas
 		})
 		if len(left) == 0 {
 			_, err := b.Commit(ctx, RemoveOp(tombstone.GetId(), AnyVersion))
 			return count, err
 		}
 		for batch := range slices.Chunk(left, ReapBatch) {
-			if _, err := b.Commit(ctx, reapOps(batch)...); err != nil {
+			ops := make([]*pb.Op, len(batch))
+			for i, r := range batch {
+				ops[i] = RemoveOp(r.GetId(), AnyVersion)
+			}
+			if _, err := b.Commit(ctx, ops...); err != nil {
 				return count, err
 			}
 			count += len(batch)
 		}
 	}
-}
-
-func reapOps(batch []*pb.Resource) []*pb.Op {
-	ops := make([]*pb.Op, len(batch))
-	for i, r := range batch {
-		ops[i] = RemoveOp(r.GetId(), AnyVersion)
-	}
-	return ops
 }

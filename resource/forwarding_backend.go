@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+)
+
+// ReplicatedBackend is one server's part of a replicated store. Package raftstore
+// implements it.
+type ReplicatedBackend interface {
+	Backend
+	// IsLeader reports whether this server is the leader.
+	IsLeader() bool
+	// Leader returns the leader, if it is known.
+	Leader() (node string, ok bool)
+	// ReadIndex returns an index that covers everything acknowledged before the
+	// call. On a server that is not the leader it fails with ErrNotLeader.
+	ReadIndex(ctx context.Context) (uint64, error)
+	// WaitIndex returns when this server has applied everything up to index. If
+	// ctx ends before, it returns the context's error.
+	WaitIndex(ctx context.Context, index uint64) error
+	// OpsVersion returns the version of ops that all servers of the group
+	// support, and a server that supports no higher one.
+	OpsVersion() (version int, node string)
+	// WriteError returns nil, or an ErrReadOnly that says why this server cannot
+	// write its log now.
+	WriteError() error
+}
+
+// ForwardingBackend is a Backend that takes writes and strong reads on every
+// server. It forwards writes to the leader and reads the local state. A strong
+// read waits until this server has applied everything that the leader had
+// acknowledged. Without a known leader, writes and strong reads fail at once with
+// ErrNotLeader or ErrReadOnly.
+type ForwardingBackend struct {
+	node  string
+	local ReplicatedBackend
+	dial  func(node string) (pb.StoreServiceClient, error)
+	index coalescer[uint64] // calls readIndex
+}
+
+var _ Backend = (*ForwardingBackend)(nil)
+
+// NewForwardingBackend returns a ForwardingBackend over the local backend of a
+// node. Dial returns a client of another server of the datacenter, and must not
+// block.
+func NewForwardingBackend(
+	node string, local ReplicatedBackend, dial func(node string) (pb.StoreServiceClient, error),
+) (*ForwardingBackend, error) {
+	if node == "" || local == nil || dial == nil {
+		return nil, errors.New("forwarding backend: node, local and dial are required")
+	}
+	b := &ForwardingBackend{node: node, local: local, dial: dial}
+	b.index.call = b.readIndex
+	return b, nil
+}
+
+// leader returns a client of the leader, or nil if that is this server.
+func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if b.local.IsLeader() {
+		return nil, nil
+	}
+	node, ok := b.local.Leader()
+	switch {
+	case ok && node == b.node: // elected, but it still applies earlier entries
+		return nil, nil
+	case ok:
+		return b.dial(node)
+	}
+	if err := b.local.WriteError(); err != nil { // there may never be a leader
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
+}
+
+// readOnlyTimeout is how long a strong read waits for entries on a server that
+// cannot write its log.
+const readOnlyTimeout = time.Second
+
+// awaitFresh returns when the local state is fresh enough for c.
+func (b *ForwardingBackend) awaitFresh(ctx context.Context, c Consistency) error {
+	if c != Strong {
+		return nil
+	}
+	index, err := b.index.get(ctx)
+	if err != nil {
+		return err
+	}
+	readOnly := b.local.WriteError()
+	if readOnly != nil { // missing entries may never arrive
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, readOnlyTimeout)
+		defer cancel()
+	}
+	err = b.local.WaitIndex(ctx, index)
+	if readOnly != nil && errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w (%v)", readOnly, err)
+	}
+	return err
+}
+
+func (b *ForwardingBackend) readIndex(ctx context.Context) (uint64, error) {
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if leader == nil {
+		return b.local.ReadIndex(ctx)
+	}
+	out, err := leader.ReadIndex(ctx, &pb.ReadIndexRequest{})
+	known := FromStatus(err)
+	if status.Code(err) == codes.Unavailable && !errors.Is(known, ErrNotLeader) {
+		return 0, leaderUnreachable(err)
+	}
+	return out.GetIndex(), known
+}
+
+// leaderUnreachable is the error of a call that was not sent to the leader.
+func leaderUnreachable(err error) error {
+	return fmt.Errorf("%w, and the known leader cannot be reached: %s", ErrNotLeader, status.Convert(err).Message())
+}
+
+// Read implements Backend. A strong read takes a round trip to the leader, and
+// from there to a majority.
+func (b *ForwardingBackend) Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error) {
+	if err := b.awaitFresh(ctx, c); err != nil {
+		return nil, fmt.Errorf("read %s: %w", IDString(id), err)
+	}
+	return b.local.Read(ctx, Eventual, id)
+}
+
+// List implements Backend. A strong List costs as much as a strong Read.
+func (b *ForwardingBackend) List(ctx context.Context, c Consistency, q Query) ([]*pb.Resource, uint64, error) {
+	if err := b.awaitFresh(ctx, c); err != nil {
+		return nil, 0, fmt.Errorf("list %s: %w", TypeString(q.Type), err)
+	}
+	return b.local.List(ctx, Eventual, q)
+}
+
+// ListByOwner implements Backend.
+func (b *ForwardingBackend) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, error) {
+	return b.local.ListByOwner(ctx, owner)
+}
+
+// Watch implements Backend.
+func (b *ForwardingBackend) Watch(q Query) (Watch, error) { return b.local.Watch(q) }
+
+// Wait implements Backend.
+func (b *ForwardingBackend) Wait(ctx context.Context, q Query, after uint64) error {
+	return b.local.Wait(ctx, q, after)
+}
+
+// Commit implements Backend. When it returns, this server may not have applied
+// the batch yet. It fails with ErrUnsupported if a server of the group does not
+// support the ops.
+func (b *ForwardingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+	if err := CheckSupported(ops, b.local.OpsVersion); err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	leader, err := b.leader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if leader == nil {
+		return b.local.Commit(ctx, ops...)
+	}
+	var at grpcpeer.Peer // stays empty if the batch was not sent
+	out, err := leader.Commit(ctx, &pb.CommitRequest{Batch: &pb.Batch{Ops: ops}}, grpc.Peer(&at))
+	if err != nil {
+		return nil, remoteCommitError(err, at.Addr != nil)
+	}
+	if len(out.GetResults()) != len(ops) {
+		return nil, fmt.Errorf("commit: %w: the leader returned %d results for %d ops",
+			ErrUnknownOutcome, len(out.GetResults()), len(ops))
+	}
+	stored := make([]*pb.Resource, len(ops))
+	for i, r := range out.GetResults() {
+		stored[i] = r.GetResource()
+	}
+	return stored, nil
+}
+
+// remoteCommitError explains a failed Commit of the leader. Sent means that the
+// leader may have received the batch.
+func remoteCommitError(err error, sent bool) error {
+	known := FromStatus(err)
+	if knownOutcome(known) {
+		return known
+	}
+	switch code := status.Code(err); {
+	case !sent && code == codes.Unavailable:
+		return fmt.Errorf("commit: %w", leaderUnreachable(err))
+	case !sent && (code == codes.DeadlineExceeded || code == codes.Canceled):
+		return fmt.Errorf("commit at the leader, which was not reached in time: nothing was written: %w", known)
+	case code == codes.Unimplemented, code == codes.PermissionDenied, code == codes.Unauthenticated,
+		code == codes.ResourceExhausted: // the leader refused the call
+		return fmt.Errorf("commit at the leader: %w", err)
+	}
+	return fmt.Errorf("commit at the leader: %w: %w", ErrUnknownOutcome, known)
+}
+
+// StoreService serves the calls of other servers' ForwardingBackends on the
+// leader. Only servers of the same datacenter may call it; the caller of
+// NewStoreService must ensure that.
+type StoreService struct {
+	pb.UnimplementedStoreServiceServer
+	local ReplicatedBackend
+}
+
+// NewStoreService returns the service over the local backend.
+func NewStoreService(local ReplicatedBackend) *StoreService { return &StoreService{local: local} }
+
+// Commit implements pb.StoreServiceServer.
+func (s *StoreService) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	stored, err := s.local.Commit(ctx, req.GetBatch().GetOps()...)
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	out := &pb.CommitResponse{Results: make([]*pb.CommitResponse_Result, len(stored))}
+	for i, r := range stored {
+		out.Results[i] = &pb.CommitResponse_Result{Resource: r}
+	}
+	return out, nil
+}
+
+// ReadIndex implements pb.StoreServiceServer.
+func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*pb.ReadIndexResponse, error) {
+	index, err := s.local.ReadIndex(ctx)
+	if err != nil {
+		return nil, StatusError(err)
+	}
+	return &pb.ReadIndexResponse{Index: index}, nil
+}
+
+// coalescer merges concurrent calls of one function. A caller shares a result
+// only if the function was called after the caller had arrived. That is stricter
+// than singleflight, and what a strong read needs.
+type coalescer[T any] struct {
+	call func(ctx context.Context) (T, error)
+
+	mu      sync.Mutex
+	running bool
+	next    *coalesced[T] // result of the next call; nil: no caller waits for it
+}
+
+type coalesced[T any] struct {
+	done     chan struct{} // closed when the result is set
+	value    T
+	err      error
+	timedOut bool // after coalesceTimeout
+}
+
+// coalesceTimeout bounds one call, which does not end with a caller's context.
+const coalesceTimeout = 5 * time.Second
+
+// get returns the result of a call that began after get was called. It returns
+// when ctx ends.
+func (c *coalescer[T]) get(ctx context.Context) (T, error) {
+	for {
+		r := c.join()
+		select {
+		case <-r.done:
+			if !r.timedOut {
+				return r.value, r.err
+			}
+		case <-ctx.Done():
+			var none T
+			return none, ctx.Err()
+		}
+	}
+}
+
+func (c *coalescer[T]) join() *coalesced[T] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next == nil {
+		c.next = &coalesced[T]{done: make(chan struct{})}
+	}
+	if !c.running {
+		c.running = true
+		go c.run() // ends when no caller waits, at the latest after coalesceTimeout
+	}
+	return c.next
+}
+
+func (c *coalescer[T]) run() {
+	for {
+		c.mu.Lock()
+		r := c.next
+		c.next, c.running = nil, r != nil
+		c.mu.Unlock()
+		if r == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), coalesceTimeout)
+		r.value, r.err = c.call(ctx)
+		r.timedOut = r.err != nil && ctx.Err() != nil
+		cancel()
+		close(r.done)
+	}
+}
