@@ -20,6 +20,7 @@ import (
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -52,7 +53,7 @@ type parts struct {
 	// the upper group
 	keys        *gossip.KeyringStore // nil: gossip is not encrypted
 	lan, wan    *gossip.Pool
-	keyring     *keyring
+	keyring     *keyring.Service
 	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
 	hinter      *federation.GatewayTagger

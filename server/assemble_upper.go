@@ -25,10 +25,37 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
+	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
+
+// buildKeys opens the keyring of the data directory, or creates one.
+func (p *parts) buildKeys() (err error) {
+	var initial *gossip.Key
+	if p.cfg.EncryptFile != "" {
+		key, err := gossip.ReadKeyFile(p.cfg.EncryptFile, p.logger)
+		if err != nil {
+			return err
+		}
+		initial = &key
+	}
+	p.keys, err = gossip.OpenKeyringStore(gossip.KeyringStoreConfig{
+		Path: filepath.Join(p.cfg.DataDir, "keyring.json"), InitialKey: initial, Logger: p.logger,
+	})
+	return err
+}
+
+func (p *parts) buildKeyring() error {
+	p.keyring = keyring.New(keyring.Config{
+		DC: p.cfg.DC, Node: p.cfg.Node, PrimaryDC: p.cfg.PrimaryDC,
+		AcceptsPlaintext: p.cfg.GossipAcceptPlain, SendsPlaintext: p.cfg.GossipSendPlain,
+		RetryJoin: p.cfg.RetryJoin, Store: p.keys, LAN: p.lan, WAN: p.wan, RaftPeers: p.store.Peers,
+		Book: p.book, Dialer: p.dialer, Calls: p.calls, Logger: p.logger,
+	})
+	return nil
+}
 
 func (p *parts) buildPools() (err error) {
 	lanTags := p.tags()

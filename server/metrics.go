@@ -68,7 +68,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descMembers, float64(v), name, status.String())
 		}
 	}
-	keys := c.p.keyring.self()
+	keys := c.p.keyring.Self()
 	gauge(descKeys, float64(len(keys.Fingerprints)))
 	gauge(descKeysVsn, float64(keys.Version))
 	port := c.p.mux.Stats()

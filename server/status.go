@@ -31,7 +31,7 @@ func (s source) Status(ctx context.Context) (api.Status, error) {
 	leader, _, _ := s.Leader()
 	out := api.Status{
 		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.primacy.PrimaryDC(),
-		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.status(), Components: s.components(), Replicated: replicated,
+		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.Status(), Components: s.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
@@ -156,7 +156,7 @@ func (s source) components() []api.ComponentStatus {
 	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
 	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
 	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
-	add("gossip keys", true, "", s.p.keyring.detail())
+	add("gossip keys", true, "", s.p.keyring.Detail())
 	if s.p.store.IsLeader() {
 		up := s.p.antiEntropy.Status()
 		add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))

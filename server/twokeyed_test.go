@@ -176,10 +176,10 @@ func (f *twoKeyed) refusesNonsense(gone, now gossip.Key) {
 		says string
 	}{
 		{f.operator, opRemove, now.Base64(), codes.FailedPrecondition, "is the primary"},
-		{f.operator, opUse, gone.Base64(), codes.FailedPrecondition, "not in the ring"},
+		{f.operator, opUse, gone.Base64(), codes.FailedPrecondition, "not in the keyring"},
 		{f.operator, opUse, "no base64!", codes.FailedPrecondition, "not base64"},
 		{f.operator, opInstall, now.Fingerprint(), codes.FailedPrecondition, "12 bytes, not 32"},
-		{f.operator, 0, now.Base64(), codes.FailedPrecondition, "not install, not use, not remove"},
+		{f.operator, 0, now.Base64(), codes.FailedPrecondition, "must be install, use or remove"},
 		{far, opInstall, gone.Base64(), codes.FailedPrecondition, "dc2 is not the primary: the keyring is changed in dc1"},
 		{keyringAt(f.t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleServer, "dc1"), opInstall, gone.Base64(), codes.PermissionDenied, "role is server"},
 	} {

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package keyring
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/dcrpc"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// Config configures a Service. All fields are required unless they say
+// otherwise.
+type Config struct {
+	// DC and Node name this server. PrimaryDC is the datacenter that makes new
+	// keyrings.
+	DC, Node, PrimaryDC string
+	// AcceptsPlaintext and SendsPlaintext say how this server gossips while a
+	// federation is becoming encrypted: it also accepts gossip without encryption,
+	// and it sends gossip without encryption. They have no effect without a Store.
+	AcceptsPlaintext, SendsPlaintext bool
+	// RetryJoin are addresses of servers of this datacenter. They are contacted
+	// while no other server is alive in the LAN pool: outdated keys may be the
+	// reason. May be empty.
+	RetryJoin []string
+	// Store keeps the keyring. nil: gossip is not encrypted.
+	Store *gossip.KeyringStore
+	// LAN and WAN are the gossip pools.
+	LAN, WAN *gossip.Pool
+	// RaftPeers returns the nodes of the Raft group.
+	RaftPeers func() ([]string, error)
+	// Book has the known datacenters.
+	Book *wanfed.SharedAddressBook
+	// Dialer dials servers of this datacenter. Calls reaches the others.
+	Dialer *wanfed.Dialer
+	Calls  Caller
+	Logger *slog.Logger
+}
+
+// Caller calls servers of other datacenters.
+type Caller interface {
+	// Reader returns a connection to any server of datacenter dc.
+	Reader(dc string) grpc.ClientConnInterface
+	// Reachability returns what is known about each datacenter, and a channel that
+	// is closed at the next change.
+	Reachability() (map[string]dcrpc.Reachability, <-chan struct{})
+}
+
+// Service serves the KeyringService and compares the keyrings of all servers.
+type Service struct {
+	pb.UnimplementedKeyringServiceServer
+	Config
+	changing chan struct{} // size 1: holds a token while a new keyring is made
+
+	mu       sync.Mutex
+	problems map[string]string // server → the mismatch that was logged
+}
+
+// New returns a Service.
+func New(cfg Config) *Service {
+	return &Service{Config: cfg, changing: make(chan struct{}, 1), problems: map[string]string{}}
+}
+
+const notEncrypted = "gossip is not encrypted at %s: to begin, start every server with --encrypt-file; " +
+	"for the steps see: wanfed keyring --help"
+
+// Change implements pb.KeyringServiceServer.
+func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb.KeyringReport, error) {
+	operator, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.DC != s.PrimaryDC:
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"%s is not the primary: the keyring is changed in %s; call a server there, directly or through a gateway",
+			s.DC, s.PrimaryDC)
+	case s.Store == nil:
+		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, s.name())
+	}
+	select {
+	case s.changing <- struct{}{}:
+		defer func() { <-s.changing }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	servers := s.collect(ctx) // this server has the newest keyring after this
+	before := s.Store.Current()
+	next, key, err := apply(before, req)
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if behind := leftBehind(req.Op, key, before, servers); len(behind) > 0 && !req.Force {
+		return report(servers, before, refusal(req.Op, key, behind, len(servers))), nil
+	}
+	now, err := s.Store.Update(func(r gossip.Keyring) (gossip.Keyring, error) {
+		if r.Version != before.Version {
+			return r, errors.New("the keyring was changed at another server at the same time; try again")
+		}
+		return next, nil
+	})
+	if err != nil {
+		return nil, status.Error(codes.Aborted, err.Error())
+	}
+	if now.Version == before.Version {
+		return report(servers, now, ""), nil // collect has sent it to the servers that lacked it
+	}
+	s.Logger.Info("gossip keyring changed by an operator", "peer", operator.String(), "op", opName(req.Op),
+		"key", key.Fingerprint(), "version", now.Version, "force", req.Force)
+	out := report(s.collect(ctx), now, "")
+	out.Changed = true
+	return out, nil
+}
+
+// apply returns the keyring that req asks for, and the key that it is about.
+func apply(r gossip.Keyring, req *pb.ChangeKeyringRequest) (next gossip.Keyring, key gossip.Key, err error) {
+	switch req.Op {
+	case pb.ChangeKeyringRequest_OP_INSTALL:
+		if key, err = gossip.ParseKey(req.Key); err == nil {
+			next, err = r.Add(key)
+		}
+	case pb.ChangeKeyringRequest_OP_USE:
+		if key, err = r.Find(req.Key); err == nil {
+			next, err = r.Use(key)
+		}
+	case pb.ChangeKeyringRequest_OP_REMOVE:
+		if key, err = r.Find(req.Key); err == nil {
+			next, err = r.Remove(key)
+		}
+	default:
+		err = fmt.Errorf("op is %v: must be install, use or remove", req.Op)
+	}
+	return next, key, err
+}
+
+func opName(op pb.ChangeKeyringRequest_Op) string {
+	return strings.ToLower(strings.TrimPrefix(op.String(), "OP_"))
+}
+
+// leftBehind returns the servers that a change would cut off.
+//
+// To use a key, every server that is alive must have it. To remove a key, every
+// known server, alive or not, must use the primary key. A server that has missed
+// the change of the primary key still shares the old key with the others, and
+// receives the new keyring under it when it returns. Without the old key it
+// could not.
+func leftBehind(
+	op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Keyring, servers []*pb.ServerKeyring,
+) (behind []*pb.ServerKeyring) {
+	for _, sk := range servers {
+		bad := false
+		switch op {
+		case pb.ChangeKeyringRequest_OP_USE:
+			bad = !slices.Contains(sk.Fingerprints, key.Fingerprint()) &&
+				(sk.Error == "" || sk.Member == gossip.StatusAlive.String())
+		case pb.ChangeKeyringRequest_OP_REMOVE:
+			bad = sk.Error != "" || !slices.Equal(firstOf(sk.Fingerprints), firstOf(r.Fingerprints()))
+		}
+		if bad {
+			behind = append(behind, sk)
+		}
+	}
+	return behind
+}
+
+func firstOf(s []string) []string { return s[:min(len(s), 1)] }
+
+// refusal returns why a change is refused, for the operator.
+func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, behind []*pb.ServerKeyring, total int) string {
+	const shown = 5
+	var names []string
+	for _, sk := range behind[:min(len(behind), shown)] {
+		names = append(names, sk.Node+"."+sk.Datacenter)
+	}
+	if len(behind) > shown {
+		names = append(names, "...")
+	}
+	servers := fmt.Sprintf("%d of %d servers (%s)", len(behind), total, strings.Join(names, ", "))
+	if op == pb.ChangeKeyringRequest_OP_REMOVE {
+		return fmt.Sprintf("key %s is not removed: %s may still need it to receive the others; "+
+			"wait until they are back, or cut them off with --force", key, servers)
+	}
+	return fmt.Sprintf("key %s is not used: %s do not have it; "+
+		"install it again when they answer, or cut them off with --force", key, servers)
+}
+
+// List implements pb.KeyringServiceServer.
+func (s *Service) List(ctx context.Context, req *pb.ListKeyringRequest) (*pb.KeyringReport, error) {
+	servers := s.collect(ctx)
+	if s.Store == nil {
+		return &pb.KeyringReport{Servers: servers}, nil
+	}
+	r := s.Store.Current()
+	out := report(servers, r, "")
+	if req.ShowKeys {
+		for _, key := range r.Keys {
+			out.Keys = append(out.Keys, key.Base64())
+		}
+	}
+	return out, nil
+}
+
+func report(servers []*pb.ServerKeyring, r gossip.Keyring, refused string) *pb.KeyringReport {
+	return &pb.KeyringReport{Servers: servers, Version: r.Version, Fingerprints: r.Fingerprints(), Refused: refused}
+}
+
+// Give implements pb.KeyringServiceServer. It adds a key to the keyring of this
+// server alone, and resets its version: any keyring of the federation that has
+// the key supersedes it.
+func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerKeyring, error) {
+	operator, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.Store == nil {
+		return nil, status.Errorf(codes.FailedPrecondition, notEncrypted, s.name())
+	}
+	key, err := gossip.ParseKey(req.Key)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	_, err = s.Store.Update(func(r gossip.Keyring) (gossip.Keyring, error) {
+		if r.Has(key) {
+			return r, nil
+		}
+		next, err := r.Add(key)
+		next.Version = 0
+		return next, err
+	})
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	s.Logger.Info("gossip key added to this server by an operator", "peer", operator.String(), "key", key.Fingerprint())
+	return s.Self(), nil
+}
+
+// Exchange implements pb.KeyringServiceServer. It accepts the caller's keyring if
+// that is newer, and returns its own if that is.
+func (s *Service) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
+	caller, err := rpc.Peer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := &pb.ExchangeKeyringResponse{}
+	if s.Store != nil {
+		s.accept(req.Sealed)
+		r := s.Store.Current()
+		if gossip.KeyringSupersedes(r.Version, r.Fingerprints(), req.Version, req.Fingerprints) {
+			sealed, err := r.Encrypt(req.Fingerprints)
+			if err == nil && len(req.Fingerprints) > 0 && len(sealed) > 0 {
+				resp.Sealed = &pb.SealedKeyring{Fingerprint: sealed[0].Fingerprint, Box: sealed[0].Ciphertext}
+			}
+		}
+	}
+	s.compare(&pb.ServerKeyring{
+		Datacenter: caller.DC, Node: caller.Node, Fingerprints: req.Fingerprints,
+		AcceptsPlain: req.AcceptsPlain, SendsPlain: req.SendsPlain,
+	})
+	if req.Datacenter {
+		resp.Servers = s.collectLocal(ctx, req.Sealed)
+	} else {
+		resp.Servers = []*pb.ServerKeyring{s.Self()}
+	}
+	return resp, nil
+}
+
+// accept accepts the keyring of another server if it is newer and can be
+// decrypted.
+func (s *Service) accept(sealed []*pb.SealedKeyring) {
+	if s.Store == nil || len(sealed) == 0 || len(sealed) > 2*gossip.MaxKeys {
+		return
+	}
+	encrypted := make([]gossip.EncryptedKeyring, len(sealed))
+	for i, e := range sealed {
+		encrypted[i] = gossip.EncryptedKeyring{Fingerprint: e.GetFingerprint(), Ciphertext: e.GetBox()}
+	}
+	if _, err := s.Store.AcceptNewer(encrypted); err != nil && !errors.Is(err, gossip.ErrNoSharedKey) {
+		s.Logger.Warn("cannot accept a newer gossip keyring", "err", err)
+	}
+}
+
+func (s *Service) name() string { return federation.WANName(s.Node, s.DC) }
+
+// Self returns what this server reports about its own keyring.
+func (s *Service) Self() *pb.ServerKeyring {
+	out := &pb.ServerKeyring{Datacenter: s.DC, Node: s.Node, AcceptsPlain: true, SendsPlain: true}
+	if s.Store != nil {
+		r := s.Store.Current()
+		out.Version, out.Fingerprints = r.Version, r.Fingerprints()
+		out.AcceptsPlain, out.SendsPlain = s.AcceptsPlaintext, s.SendsPlaintext
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package keyring
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/backoff"
+)
+
+const (
+	// syncInterval is how often one server of this datacenter and one other
+	// datacenter are compared with, chosen at random.
+	syncInterval = 30 * time.Second
+	// minSyncDelay and maxSyncDelay bound the backoff after a failed comparison.
+	minSyncDelay = 500 * time.Millisecond
+	maxSyncDelay = 15 * time.Second
+	// maxSyncs bounds the comparisons in flight.
+	maxSyncs = 16
+)
+
+// syncTarget is whom to compare keyrings with: any server of another datacenter,
+// or a server of this one at an address.
+type syncTarget struct{ dc, node, addr string }
+
+// syncState is the state of one target. Only Run's goroutine uses it.
+type syncState struct {
+	running    bool
+	failures   int       // in a row
+	due        time.Time // zero: nothing to do until something changes
+	alive      bool      // in the LAN pool
+	recoveries int       // of its datacenter
+}
+
+// Run compares keyrings with other servers until ctx ends: see the package
+// documentation.
+func (s *Service) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	states := map[syncTarget]*syncState{}
+	type result struct {
+		target syncTarget
+		ok     bool
+	}
+	done := make(chan result, maxSyncs) // one for each comparison: a send never blocks
+	tick := time.NewTicker(backoff.Jitter(syncInterval))
+	defer tick.Stop()
+	var keys <-chan struct{}
+	for {
+		if s.Store != nil {
+			s.Store.Reconcile()
+			keys = s.Store.Changed()
+		}
+		lan, book := s.LAN.Changed(), s.Book.Changed()
+		reachability, reachabilityChanged := s.Calls.Reachability()
+		recoveries := map[string]int{}
+		for dc, r := range reachability {
+			recoveries[dc] = r.Recoveries
+		}
+		updateTargets(states, s.targets(), recoveries, time.Now())
+		begun, wait := startDue(states, time.Now())
+		for _, t := range begun {
+			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case r := <-done:
+			states[r.target].finished(r.ok, time.Now())
+		case <-timer.C:
+		case <-lan:
+		case <-book:
+		case <-reachabilityChanged:
+		case <-keys:
+			keyringChanged(states, s.DC, time.Now())
+		case <-tick.C:
+			if s.Store != nil {
+				pickRandom(states, s.DC, time.Now())
+			}
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		timer.Stop()
+	}
+}
+
+// targets returns all known targets, and whether each is alive in the LAN pool.
+// While no other server is, it includes Config.RetryJoin.
+func (s *Service) targets() map[syncTarget]bool {
+	out := map[syncTarget]bool{}
+	alone := true
+	for _, m := range s.LAN.Members() {
+		if m.Name != s.Node && m.Status != gossip.StatusLeft {
+			out[syncTarget{s.DC, m.Name, m.Addr}] = m.Alive()
+			alone = alone && !m.Alive()
+		}
+	}
+	if alone {
+		for _, addr := range s.RetryJoin {
+			out[syncTarget{dc: s.DC, addr: addr}] = false
+		}
+	}
+	for dc := range s.Book.Load().Paths {
+		out[syncTarget{dc: dc}] = false
+	}
+	return out
+}
+
+// sync exchanges keyrings with t. ok is false if it must be tried again.
+func (s *Service) sync(ctx context.Context, t syncTarget) (ok bool) {
+	var got []*pb.ServerKeyring
+	var err error
+	if t.dc == s.DC {
+		var one *pb.ServerKeyring
+		one, err = s.exchangeWithServer(ctx, t.node, t.addr, nil)
+		got = []*pb.ServerKeyring{one}
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, datacenterTimeout)
+		defer cancel()
+		got, err = s.exchange(ctx, s.Calls.Reader(t.dc), &pb.ExchangeKeyringRequest{})
+	}
+	if err != nil {
+		s.Logger.Debug("cannot compare gossip keys", "peer", t.dc+"/"+t.node, "addr", t.addr, "err", err)
+		return false
+	}
+	if s.Store == nil {
+		return true // a mismatch was logged; only a restart with a key resolves it
+	}
+	return !slices.ContainsFunc(got, func(sk *pb.ServerKeyring) bool { return mismatch(s.Self(), sk) != "" })
+}
+
+// updateTargets adds and removes states so that they match targets. A target that
+// is new, or reachable again, is due.
+func updateTargets(
+	states map[syncTarget]*syncState, targets map[syncTarget]bool, recoveries map[string]int, now time.Time,
+) {
+	for t, alive := range targets {
+		st := states[t]
+		if st == nil {
+			st = &syncState{due: now, recoveries: recoveries[t.dc]}
+			states[t] = st
+		}
+		if alive && !st.alive || recoveries[t.dc] > st.recoveries {
+			st.due, st.failures = now, 0
+		}
+		st.alive, st.recoveries = alive, recoveries[t.dc]
+	}
+	for t, st := range states {
+		if _, ok := targets[t]; !ok && !st.running {
+			delete(states, t)
+		}
+	}
+}
+
+// startDue marks the targets that are due as running and returns them, and how
+// long until the next one is due.
+func startDue(states map[syncTarget]*syncState, now time.Time) (begun []syncTarget, wait time.Duration) {
+	wait = time.Hour
+	running := 0
+	for _, st := range states {
+		if st.running {
+			running++
+		}
+	}
+	for t, st := range states {
+		switch left := st.due.Sub(now); {
+		case st.running || st.due.IsZero():
+		case left > 0:
+			wait = min(wait, left)
+		case running < maxSyncs: // else the end of a running one wakes Run
+			st.running, st.due = true, time.Time{}
+			running++
+			begun = append(begun, t)
+		}
+	}
+	return begun, wait
+}
+
+// finished records the result of a comparison.
+func (st *syncState) finished(ok bool, now time.Time) {
+	st.running = false
+	if ok {
+		st.failures = 0
+		return
+	}
+	st.failures++
+	if st.due.IsZero() { // else a change has made it due already
+		st.due = now.Add(backoff.Delay(st.failures, minSyncDelay, maxSyncDelay))
+	}
+}
+
+// keyringChanged makes the targets due that the new keyring may help: those of
+// this datacenter, and those whose comparisons fail.
+func keyringChanged(states map[syncTarget]*syncState, local string, now time.Time) {
+	for t, st := range states {
+		if t.dc == local || st.failures > 0 {
+			st.due = now
+		}
+	}
+}
+
+// pickRandom makes one server of this datacenter and one other datacenter due.
+func pickRandom(states map[syncTarget]*syncState, local string, now time.Time) {
+	pickedLocal, pickedRemote := false, false
+	for t, st := range states { // in random order
+		picked := &pickedRemote
+		if t.dc == local {
+			picked = &pickedLocal
+		}
+		if !*picked && st.due.IsZero() {
+			st.due, *picked = now, true
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package keyring
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// syncRig plays Run's loop over its targets at a fixed time.
+type syncRig struct {
+	states map[syncTarget]*syncState
+	now    time.Time
+}
+
+func newSyncRig() *syncRig {
+	return &syncRig{states: map[syncTarget]*syncState{}, now: time.Unix(1000, 0)}
+}
+
+func (r *syncRig) update(recoveries int, targets map[syncTarget]bool) {
+	updateTargets(r.states, targets, map[string]int{"dc2": recoveries}, r.now)
+}
+
+func (r *syncRig) wantDue(t *testing.T, when string, want ...syncTarget) {
+	t.Helper()
+	got, _ := startDue(r.states, r.now)
+	for _, target := range want {
+		if !slices.Contains(got, target) {
+			t.Errorf("%s: startDue() = %v, want it to contain %v", when, got, target)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s: startDue() = %v, want %v", when, got, want)
+	}
+}
+
+func (r *syncRig) wantWait(t *testing.T, when string, want time.Duration) {
+	t.Helper()
+	if _, got := startDue(r.states, r.now); got < want || got > want*5/4 {
+		t.Errorf("%s: startDue() waits %v, want %v to %v", when, got, want, want*5/4)
+	}
+}
+
+func TestSync_WhenTargetsAreDue(t *testing.T) {
+	r := newSyncRig()
+	local, remote := syncTarget{"dc1", "srv2", "127.0.0.1:1"}, syncTarget{dc: "dc2"}
+	both := map[syncTarget]bool{local: false, remote: false}
+	r.update(0, both)
+	r.wantDue(t, "at the start", local, remote)
+	r.wantDue(t, "while they run")
+	r.states[local].finished(true, r.now)
+	r.states[remote].finished(false, r.now)
+	r.wantDue(t, "after a success and a failure")
+	r.wantWait(t, "after one failure", minSyncDelay)
+	r.update(1, both)
+	r.wantDue(t, "when a datacenter is reachable again", remote)
+	for range 20 {
+		r.states[remote].finished(false, r.now)
+		r.states[remote].running, r.states[remote].due = true, time.Time{}
+	}
+	r.states[remote].finished(false, r.now)
+	r.wantWait(t, "after many failures", maxSyncDelay)
+	r.update(1, map[syncTarget]bool{local: true, remote: false})
+	r.wantDue(t, "when a server is alive again", local)
+	r.states[local].finished(true, r.now)
+	keyringChanged(r.states, "dc1", r.now)
+	r.wantDue(t, "when the keyring changes", local, remote)
+	keyringChanged(r.states, "dc1", r.now)
+	r.states[local].finished(true, r.now)
+	r.wantDue(t, "when the keyring changed during a comparison", local)
+	r.states[local].finished(true, r.now)
+	r.states[remote].finished(true, r.now)
+	pickRandom(r.states, "dc1", r.now)
+	r.wantDue(t, "at the interval", local, remote)
+	r.states[local].finished(true, r.now)
+	r.update(1, map[syncTarget]bool{})
+	if got := len(r.states); got != 1 {
+		t.Errorf("%d states are kept without targets, want 1: that of the running comparison", got)
+	}
+}
+
+func TestSync_BoundsComparisonsInFlight(t *testing.T) {
+	r := newSyncRig()
+	targets := map[syncTarget]bool{}
+	for i := range 1000 {
+		targets[syncTarget{dc: fmt.Sprintf("dc%d", i)}] = false
+	}
+	r.update(0, targets)
+	if got, _ := startDue(r.states, r.now); len(got) != maxSyncs {
+		t.Errorf("startDue() starts %d comparisons, want %d", len(got), maxSyncs)
+	}
+	pickRandom(r.states, "dc1", r.now)
+}
