@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // BenchmarkLink sends packets of memberlist's usual size to another datacenter over one link, on loopback without a
@@ -65,7 +67,7 @@ func TestWriteToAddressDoesNotAllocate(t *testing.T) {
 	for range 1000 {
 		write()
 	}
-	eventually(t, "link waits", 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() })
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() }, "link waits")
 	if got := testing.AllocsPerRun(1000, write); got > 0 {
 		t.Errorf("%v allocations per packet", got)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -83,10 +84,10 @@ func TestConsulFallback(t *testing.T) {
 	}
 	gw.mu.Unlock()
 	trUp := up.tun.Transport(PoolWAN)
-	eventually(t, "a packet by the tunnel's protocol", 10*time.Second, func() bool {
+	testutil.Eventually(t, 10*time.Second, func() bool {
 		send(t, tr, "srv1.dc2", "new")
 		return len(trUp.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
-	})
+	}, "a packet by the tunnel's protocol")
 	c, err = tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestEncryptedGossip: what memberlist has encrypted comes out of the tunnel as it went in, packets and streams, also by
@@ -42,7 +44,7 @@ func TestEncryptedGossip(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				eventually(t, "both see both", 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 })
+				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 }, "both see both")
 				large := bytes.Repeat([]byte{byte('a' + i)}, 1<<20)
 				to := x.Members()[0]
 				if to.Name != "srv1.dc2" {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // member starts a memberlist of n's with short intervals.
@@ -70,7 +72,7 @@ func TestMemberlistOverTheTunnel(t *testing.T) {
 	see := func(who []string, whom string) {
 		t.Helper()
 		for _, name := range who {
-			eventually(t, name+" sees "+whom, 20*time.Second, func() bool { return alive(ms[name]) == whom })
+			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == whom }, "%s", name+" sees "+whom)
 		}
 	}
 	const all = "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
@@ -130,9 +132,9 @@ func TestBothPoolsShareTheTunnel(t *testing.T) {
 	}
 	join(t, wan["srv2.dc2"], "*.dc1/192.0.2.2:1")
 	for name := range w.nodes {
-		eventually(t, name+"'s pools", 20*time.Second, func() bool {
+		testutil.Eventually(t, 20*time.Second, func() bool {
 			return alive(lan[name]) == "srv1 srv2" && alive(wan[name]) == "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
-		})
+		}, "%s", name+"'s pools")
 	}
 	msg := []byte("user message")
 	for _, m := range lan["srv1.dc1"].Members() {

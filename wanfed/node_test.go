@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -49,7 +50,7 @@ func TestNodesGossip(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]*memberlist.Memberlist{"a.dc1": m1, "a.dc2": m2, "b.dc2": mb} {
-		eventually(t, name+" sees all", 20*time.Second, func() bool { return m.NumMembers() == 3 })
+		testutil.Eventually(t, 20*time.Second, func() bool { return m.NumMembers() == 3 }, "%s", name+" sees all")
 	}
 }
 

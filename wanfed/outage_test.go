@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -20,9 +21,9 @@ func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "before")
 	receive(t, t2)
-	eventually(t, "link up", 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].ConnectedSince.IsZero() })
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].ConnectedSince.IsZero() }, "link up")
 	w.gws["dc2"].stop()
-	eventually(t, "link down", 5*time.Second, func() bool { return n1.tun.Stats().Links[0].ConnectedSince.IsZero() })
+	testutil.Eventually(t, 5*time.Second, func() bool { return n1.tun.Stats().Links[0].ConnectedSince.IsZero() }, "link down")
 	send(t, t1, "srv1.dc2", "after")
 	w.gws["dc2"].restart()
 	if got := receive(t, t2); got != "after" {
@@ -41,7 +42,7 @@ func TestBookChangeEndsTheBackOff(t *testing.T) {
 	good := n1.book.Load()
 	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: closedPort(t)}}}})
 	send(t, t1, "srv1.dc2", "x")
-	eventually(t, "a failed dial", 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() })
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() }, "a failed dial")
 	n1.book.Store(good)
 	if got := receive(t, t2); got != "x" {
 		t.Errorf("received %q", got)
@@ -95,11 +96,11 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 	send(t, t1, "srv1.dc2", "one")
 	receive(t, t2)
 	echoes := func() bool { return n1.tun.Stats().Links[0].RTT > 0 }
-	eventually(t, "an echo", 10*time.Second, echoes)
+	testutil.Eventually(t, 10*time.Second, echoes, "an echo")
 	first.freeze(true)
-	eventually(t, "the link is over the second gateway", 10*time.Second, func() bool {
+	testutil.Eventually(t, 10*time.Second, func() bool {
 		return n1.tun.Stats().Links[0].Path.Addr == second.addr
-	})
+	}, "the link is over the second gateway")
 	send(t, t1, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
 		t.Errorf("received %q", got)
@@ -109,13 +110,13 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 			t.Errorf("the frozen gateway has a clean record: %+v", p)
 		}
 	}
-	eventually(t, "an echo over the second gateway", 10*time.Second, echoes)
+	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
 	// One way, silent for a moment: what is dialed beside it is silent too, and the connection goes on when it answers.
 	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	second.freeze(true)
 	send(t, t1, "srv1.dc2", "three")
-	eventually(t, "a doubt", 10*time.Second, func() bool { return second.count() > 1 })
+	testutil.Eventually(t, 10*time.Second, func() bool { return second.count() > 1 }, "a doubt")
 	second.freeze(false)
 	if got := receive(t, t2); got != "three" {
 		t.Errorf("received %q", got)

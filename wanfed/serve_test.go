@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -79,8 +80,8 @@ func TestBadFramesCloseTheConnection(t *testing.T) {
 			if !isClosedByPeer(c) {
 				t.Error("the connection stays open")
 			}
-			eventually(t, "fault counted", 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 })
-			eventually(t, "packet counted", 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 })
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 }, "fault counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 }, "packet counted")
 		})
 	}
 }
@@ -129,11 +130,11 @@ func TestFramesDoNotLoop(t *testing.T) {
 	if got := receive(t, t1); got != "near" {
 		t.Errorf("srv1 received %q", got)
 	}
-	eventually(t, "packets counted", 5*time.Second, func() bool {
+	testutil.Eventually(t, 5*time.Second, func() bool {
 		a, b := n1.traffic(PoolWAN, "dc2"), n1.traffic(PoolWAN, "dc1")
 		return a.Dropped["unknown_node"] == 1 && a.Relayed == 1 && a.Received == 1 &&
 			b.Dropped["misrouted"] == 1 && b.Relayed == 0 && b.Received == 1
-	})
+	}, "packets counted")
 	if got := n1.traffic(PoolLAN, "dc1"); got.Dropped["misrouted"] != 1 {
 		t.Errorf("LAN from dc1: %+v", got)
 	}

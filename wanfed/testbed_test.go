@@ -197,18 +197,3 @@ func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *w
 	}
 	return w
 }
-
-// eventually waits for an event that has no channel, by looking again and again.
-func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) {
-	t.Helper()
-	end := time.After(limit)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("not within %v: %s", limit, what)
-		}
-	}
-}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestStreamErrors(t *testing.T) {
@@ -54,10 +56,10 @@ func TestWriteToAddressErrors(t *testing.T) {
 	if at, err := tr.WriteToAddress([]byte("x"), to("a.dc9")); err != nil || at.IsZero() {
 		t.Errorf("unknown datacenter: %v", err)
 	}
-	eventually(t, "link's error", 5*time.Second, func() bool {
+	testutil.Eventually(t, 5*time.Second, func() bool {
 		l := n.tun.Stats().Links
 		return len(l) == 1 && strings.Contains(l[0].LastError, "no path") && l[0].Queued == 1
-	})
+	}, "link's error")
 	tr.Shutdown()
 	if _, err := tr.WriteToAddress([]byte("x"), to("a.dc2")); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Shutdown: %v", err)
@@ -76,7 +78,7 @@ func TestTransportShutdownLeavesTheTunnel(t *testing.T) {
 		_, err := t1.DialAddressTimeout(to("srv1.dc2"), time.Hour)
 		done <- err
 	}()
-	eventually(t, "dial under way", 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "dial under way")
 	t1.Shutdown()
 	if err := <-done; !errors.Is(err, net.ErrClosed) || !isRemoteFailure(err) {
 		t.Errorf("dial: %v", err)
@@ -93,7 +95,7 @@ func TestTransportShutdownLeavesTheTunnel(t *testing.T) {
 		t.Errorf("dial to a pool that was shut down: %v", err)
 	}
 	send(t, again, "srv1.dc2", "three")
-	eventually(t, "packet dropped", 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 }, "packet dropped")
 }
 
 func TestDialTimeoutWhileAnotherDials(t *testing.T) {
@@ -110,7 +112,7 @@ func TestDialTimeoutWhileAnotherDials(t *testing.T) {
 		}
 		long <- err
 	}()
-	eventually(t, "dial under way", 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "dial under way")
 	start := time.Now() // who waited for the other dial would wait for 20 s
 	_, err := t1.DialAddressTimeout(to("srv1.dc2"), 50*time.Millisecond)
 	var ne net.Error

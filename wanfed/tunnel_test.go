@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func to(name string) memberlist.Address { return memberlist.Address{Name: name, Addr: "192.0.2.2:1"} }
@@ -74,17 +76,17 @@ func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
 		if len(s.Links) != 2 {
 			t.Errorf("%s has links %+v", name, s.Links)
 		}
-		eventually(t, "links are up", 5*time.Second, func() bool {
+		testutil.Eventually(t, 5*time.Second, func() bool {
 			for _, l := range n.tun.Stats().Links {
 				if l.ConnectedSince.IsZero() || l.RTT <= 0 || l.Protocol != ProtoGossip || l.Path.Addr == "" {
 					return false
 				}
 			}
 			return true
-		})
+		}, "links are up")
 	}
 	// Of two packets from each server, one is for the server that did not get the connection.
-	eventually(t, "relayed packets counted", 5*time.Second, func() bool {
+	testutil.Eventually(t, 5*time.Second, func() bool {
 		relayed := uint64(0)
 		for _, n := range w.nodes {
 			for _, dc := range []string{"dc1", "dc2"} {
@@ -92,7 +94,7 @@ func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
 			}
 		}
 		return relayed == 4
-	})
+	}, "relayed packets counted")
 }
 
 func TestLANPackets(t *testing.T) {
@@ -182,13 +184,13 @@ func TestPoolFullDropsAndCounts(t *testing.T) {
 	n2 := w.nodes["srv1.dc2"]
 	t2 := n2.tun.Transport(PoolWAN) // nobody takes its packets
 	sent := 0
-	eventually(t, "packets dropped", 10*time.Second, func() bool {
+	testutil.Eventually(t, 10*time.Second, func() bool {
 		for range 100 {
 			send(t, t1, "srv1.dc2", "x")
 			sent++
 		}
 		return n2.traffic(PoolWAN, "dc1").Dropped["pool_full"] > 0
-	})
+	}, "packets dropped")
 	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog || len(t2.PacketCh()) != packetBacklog {
 		t.Errorf("traffic: %+v", got)
 	}

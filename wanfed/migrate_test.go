@@ -5,6 +5,8 @@ package wanfed
 import (
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // A secondary that started over its primary's gateway moves to its own one when the book names it: links and sessions, and
@@ -36,16 +38,16 @@ func TestConnectionsMoveToTheBetterWay(t *testing.T) {
 				len(st.Sessions) == 1 && st.Sessions[0].Path == h
 		}
 	}
-	eventually(t, "everything goes over the remote gateway", 5*time.Second, over(remote))
+	testutil.Eventually(t, 5*time.Second, over(remote), "everything goes over the remote gateway")
 	book(Path{Addr: closedPort(t), Via: "own", Local: true}, remote) // a better one that does not work changes nothing
-	eventually(t, "the dead gateway was tried", 5*time.Second, func() bool {
+	testutil.Eventually(t, 5*time.Second, func() bool {
 		for _, p := range n1.d.Paths() {
 			if p.Failures > 0 {
 				return true
 			}
 		}
 		return false
-	})
+	}, "the dead gateway was tried")
 	send(t, t1, "srv1.dc2", "still there")
 	receive(t, t2)
 	if !over(remote)() {

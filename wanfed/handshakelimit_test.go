@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // strangers opens n connections that say nothing; ClientHello bytes that are cut off when half is set.
@@ -59,7 +61,7 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 				t.Errorf("%d handshakes at once", n)
 			}
 			shed := uint64(len(idle) + 1 - b.m.cfg.MaxHandshakes)
-			eventually(t, "strangers shed", 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed })
+			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed }, "strangers shed")
 			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
 				t.Errorf("log:\n%s", log)
 			}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 var errTest = errors.New("no answer")
@@ -42,7 +44,7 @@ func (r *spareRig) call() *GRPCConn {
 
 func (r *spareRig) dialed(first, second int) {
 	r.t.Helper()
-	eventually(r.t, "the dials", 10*time.Second, func() bool { return r.first.count() == first && r.second.count() == second })
+	testutil.Eventually(r.t, 10*time.Second, func() bool { return r.first.count() == first && r.second.count() == second }, "the dials")
 }
 
 func (r *spareRig) over(g *gatewayDouble) {
@@ -58,11 +60,11 @@ func TestSpareTakesOver(t *testing.T) {
 	settle, again := r.c.OpenStandby(), r.c.OpenStandby()
 	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
 	s := r.c.session
-	eventually(t, "the spare is ready", 10*time.Second, func() bool {
+	testutil.Eventually(t, 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return s.standby.isReady()
-	})
+	}, "the spare is ready")
 	r.over(r.first)
 	r.c.MarkDead(errTest)
 	settle(false)
@@ -103,13 +105,13 @@ func TestSpareIsDropped(t *testing.T) {
 	r := newSpareRig(t)
 	connected := func() uint64 { return r.n2.mux.Stats().Accepted }
 	settle, other := r.c.OpenStandby(), r.c.OpenStandby()
-	eventually(t, "the spare is connected", 10*time.Second, func() bool { return connected() == 2 })
+	testutil.Eventually(t, 10*time.Second, func() bool { return connected() == 2 }, "the spare is connected")
 	settle(false)
 	if r.c.session.standby == nil {
 		t.Error("a spare was dropped while the session was doubted")
 	}
 	other(false)
-	eventually(t, "the spare is closed", 10*time.Second, func() bool { return r.n2.streams() == 1 })
+	testutil.Eventually(t, 10*time.Second, func() bool { return r.n2.streams() == 1 }, "the spare is closed")
 	r.call()
 	r.over(r.first)
 	for n := range 3 {
@@ -136,11 +138,11 @@ func TestSpareFails(t *testing.T) {
 	r := newSpareRig(t)
 	r.n1.book.Store(hops(closedPort(t)))
 	settle := r.c.OpenStandby()
-	eventually(t, "the spare fails", 10*time.Second, func() bool {
+	testutil.Eventually(t, 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return r.c.session.standby == nil && !r.c.session.notBefore.IsZero()
-	})
+	}, "the spare fails")
 	r.n1.book.Store(hops(r.first.addr, r.second.addr))
 	r.c.MarkDead(errTest)
 	settle(false)

@@ -17,8 +17,88 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/internal/proxyproto"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
+
+// One peer has so many connections and no more, whoever has them meanwhile; others come in.
+func TestMuxMaxPerPeer(t *testing.T) {
+	a := newAuthority(t)
+	var handed net.Listener
+	ln := listen(t)
+	b := newMuxBedOn(t, a, ln, func(c *MuxConfig) { c.MaxPerPeer = 2 }, func(m *Mux) {
+		handed = m.Listener("handed/1", tlsutil.Roles, false)
+	})
+	open := func(id *tlsutil.Identity, alpn string) (c *tls.Conn, in bool) {
+		c, err := tls.Dial("tcp", b.addr, id.ClientConfig("", alpn))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if alpn == "handed/1" {
+			s, err := handed.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			s.Write([]byte("hi"))
+			go func() {
+				io.Copy(io.Discard, s)
+				s.Close()
+			}()
+		}
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err = io.ReadFull(c, make([]byte, 2))
+		return c, err == nil
+	}
+	gw, other := a.identity(tlsutil.RoleGateway, "gw1", "dc2"), a.identity(tlsutil.RoleGateway, "gw2", "dc2")
+	one, _ := open(gw, "all/1")
+	two, in := open(gw, "handed/1")
+	if !in {
+		t.Fatal("the second does not come in")
+	}
+	if _, in := open(gw, "all/1"); in {
+		t.Error("a third comes in")
+	}
+	b.refusedFor(t, tooMany)
+	if _, in := open(other, "all/1"); !in {
+		t.Error("another peer does not come in")
+	}
+	for _, c := range []*tls.Conn{one, two} {
+		c.Close()
+		testutil.Eventually(t, 5*time.Second, func() bool {
+			again, in := open(gw, "all/1")
+			if in {
+				again.Close()
+			}
+			return in
+		}, "room for another")
+	}
+	b.stop()
+	if n := len(b.m.peers.open); n > 0 {
+		t.Errorf("%d peers are counted in the end", n)
+	}
+}
+
+// A stranger cannot make long lines.
+func TestRefusalsAreShort(t *testing.T) {
+	a := newAuthority(t)
+	b := newMuxBed(t, a)
+	for _, cfg := range []*tls.Config{
+		{ServerName: strings.Repeat("x", 15<<10), NextProtos: []string{"all/1"}},
+		{NextProtos: strings.Split(strings.Repeat(strings.Repeat("x", 250)+" ", 60)+"y", " ")},
+	} {
+		cfg.InsecureSkipVerify = true
+		if c, err := tls.Dial("tcp", b.addr, cfg); err == nil {
+			c.Close()
+			t.Error("let in")
+		}
+	}
+	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two lines")
+	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, string(unknownSNI)) || !strings.Contains(log, string(unknownALPN)) {
+		t.Errorf("%d bytes: %.1000s", len(log), log)
+	}
+}
 
 func headerOf(source string) []byte {
 	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:8300"))
@@ -189,9 +269,9 @@ func TestMuxProxyShedsBySource(t *testing.T) {
 		return maps.Clone(b.m.handshakes.sources)
 	}
 	one := behind(t, b.addr, headerOf("192.0.2.1:1"))
-	eventually(t, "the first", 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 }, "the first")
 	many := []net.Conn{behind(t, b.addr, headerOf("192.0.2.2:1")), behind(t, b.addr, headerOf("192.0.2.2:2"))}
-	eventually(t, "the others", 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 }, "the others")
 	<-time.After(2 * helloGrace) // any of them may be ended now
 	c := tls.Client(behind(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err := c.Handshake(); err != nil {
@@ -206,5 +286,5 @@ func TestMuxProxyShedsBySource(t *testing.T) {
 	for _, c := range append(many, one) {
 		c.Close()
 	}
-	eventually(t, "nothing is left", 5*time.Second, func() bool { return len(sources()) == 0 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(sources()) == 0 }, "nothing is left")
 }

@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // probing runs a Prober of n that is quicker than the default one.
@@ -36,7 +39,7 @@ func (n *node) way(addr string) PathStatus {
 
 func (n *node) awaitHealth(addr string, want PathHealth) {
 	n.t.Helper()
-	eventually(n.t, fmt.Sprintf("%s is %s", addr, want), 10*time.Second, func() bool { return n.way(addr).Health == want })
+	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.way(addr).Health == want }, "%s", fmt.Sprintf("%s is %s", addr, want))
 }
 
 func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
@@ -282,4 +285,147 @@ func TestResolver(t *testing.T) {
 			t.Errorf("%d names are kept", len(r.cache))
 		}
 	})
+}
+
+// A connection on a fallback way moves when a probe finds that the preferred one works again, without waiting for its own look.
+func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.migrateInterval = time.Hour })
+	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
+	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	own.stop()
+	ownHop := Path{Addr: own.addr, Via: "own", Local: true}
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
+	n.d.paths.recordSuccess("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
+	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
+	send(t, t1, "srv1.dc2", "x")
+	receive(t, t2)
+	over := func(addr string) func() bool {
+		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
+	}
+	testutil.Eventually(t, 5*time.Second, over(w.gws["dc2"].addr), "the fallback is used")
+	probing(t, n)
+	own.restart()
+	testutil.Eventually(t, 5*time.Second, over(own.addr), "the own gateway is used")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.way(own.addr).SmoothedRTT > 0 }, "echoes are evidence")
+}
+
+// lateConn is a connection over a slow network: what it brings comes late.
+type lateConn struct {
+	net.Conn
+	late time.Duration
+}
+
+func (c lateConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	<-time.After(c.late)
+	return n, err
+}
+
+// In automatic mode a connection over the own gateway moves to the far one that measures much better, and stays there.
+func TestAutoModeMovesToTheFasterWay(t *testing.T) {
+	w := newWorld(t, 1, []string{"dc2"})
+	far, remote := w.nodes["srv1.dc2"], w.gws["dc2"].addr
+	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	n := newNode(t, w.a, "srv1", "dc1", func(c *DialerConfig) {
+		c.Mode, c.AttemptDelay = ModeAuto, 5*time.Second
+		c.DialTCP = func(ctx context.Context, addr string) (net.Conn, error) {
+			conn, err := dialTCP(ctx, addr)
+			if err == nil && addr == own.addr {
+				conn = lateConn{conn, 50 * time.Millisecond}
+			}
+			return conn, err
+		}
+	})
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: own.addr, Via: "own", Local: true}, {Addr: remote, Via: "remote"}}}})
+	n.start(listen(t), func(tm *limits) { tm.migrateInterval = 50 * time.Millisecond })
+	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
+	over := func(addr string) func() bool {
+		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
+	}
+	send(t, t1, "srv1.dc2", "x")
+	receive(t, t2)
+	if !over(own.addr)() {
+		t.Errorf("nothing is measured, so it is a tie, but: %+v", n.tun.Stats().Links)
+	}
+	probing(t, n)
+	testutil.Eventually(t, 10*time.Second, over(remote), "the far gateway is used")
+	if ways := n.d.PathsTo("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
+		t.Errorf("ways: %+v", ways)
+	}
+	if s := n.log.String(); strings.Count(s, "migrates to a better path") != 1 {
+		t.Errorf("log: %s", s)
+	}
+}
+
+func TestProbeWait(t *testing.T) {
+	const every = 20 * time.Second
+	worked := ago(time.Hour)
+	for _, tt := range []struct {
+		name   string
+		e      pathHistory
+		spread float64
+		want   time.Duration
+	}{
+		{"works", pathHistory{lastSuccess: ago(1)}, 0, every},
+		{"with spread", pathHistory{lastSuccess: ago(1)}, 1, 25 * time.Second},
+		{"failed once", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 1}, 0, 3 * time.Second},
+		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 2}, 0, 6 * time.Second},
+		{"failed often", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 99}, 0, every},
+		{"a dial failed, or was overtaken", pathHistory{lastSuccess: worked, lastFailure: ago(1)}, 0, 3 * time.Second},
+		{"never worked", pathHistory{lastFailure: ago(1), failedProbes: 1}, 0, 3 * time.Second},
+		{"never worked, and failed five times", pathHistory{lastFailure: ago(1), failedProbes: 5}, 0, 48 * time.Second},
+		{"never worked, and failed often", pathHistory{lastFailure: ago(1), failedProbes: 99}, 0, 5 * time.Minute},
+		{"works again", pathHistory{lastSuccess: ago(1), lastFailure: worked}, 0, every},
+	} {
+		if got := tt.e.probeWait(every, tt.spread); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	const every = 20 * time.Second
+	good := func(d time.Duration) pathHistory { return pathHistory{lastSuccess: ago(d)} }
+	failed := func(d time.Duration, fails int) pathHistory {
+		return pathHistory{lastSuccess: ago(time.Hour), lastFailure: ago(d), failedProbes: fails}
+	}
+	for _, tt := range []struct {
+		name   string
+		book   string
+		ev     map[string]pathHistory
+		busy   string
+		favour bool
+		want   string // "": none
+		wait   time.Duration
+	}{
+		{"a new hop at once", "a b", map[string]pathHistory{"a": good(0)}, "", true, "b", 0},
+		{"but only once at a time", "a b", map[string]pathHistory{"a": good(0)}, "b", true, "", every},
+		{"all are fresh", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "", 15 * time.Second},
+		{"the one that waits longest", "a b c", map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
+		{"the failed one first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
+		{"but not each time", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
+		{"nor when it has failed for long", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
+		{"what never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: ago(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"urgent or not, when only that is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
+		{"a remembered hop not while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
+		{"but when none does", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},
+		{"no hops", "", nil, "", true, "", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			book := &SharedAddressBook{}
+			book.Store(&AddressBook{Paths: map[string][]Path{"dc2": hopsOf(tt.book), "dc1": hopsOf("z")}})
+			p := newPathTable(book, "dc1", ModeLocal)
+			for addr, e := range tt.ev {
+				p.update("dc2", Path{Addr: addr}, func(s *pathState) { s.pathHistory = e })
+			}
+			busy := map[pathKey]bool{}
+			for _, r := range tt.busy {
+				busy[pathKey{"dc2", string(r)}] = true
+			}
+			got := p.planProbe(every, busy, tt.favour, scoreNow)
+			if got.path.Addr != tt.want || got.found != (tt.want != "") || got.wait != tt.wait {
+				t.Errorf("%+v, want %q, wait %v", got, tt.want, tt.wait)
+			}
+		})
+	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/yamux"
 	"golang.org/x/net/nettest"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // echoCalls accepts calls at n and sends back what comes.
@@ -241,7 +243,7 @@ func TestSessionWaitsBeforeItCloses(t *testing.T) {
 	}
 	began := time.Now()
 	c.Close()
-	eventually(t, "an empty session closes", 10*time.Second, func() bool { return !open() })
+	testutil.Eventually(t, 10*time.Second, func() bool { return !open() }, "an empty session closes")
 	if took := time.Since(began); took < look {
 		t.Errorf("the session closed after %v, at the first look that found it empty", took)
 	}

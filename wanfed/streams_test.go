@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -74,10 +75,10 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 			t.Errorf("%s: status %d, %v; want %d", tt.name, got, err, tt.want)
 		}
 	}
-	eventually(t, "faults counted", 5*time.Second, func() bool {
+	testutil.Eventually(t, 5*time.Second, func() bool {
 		got := n.tun.Stats().Closed
 		return got[string(faultHeader)] == 2 && got[string(faultSource)] == 4
-	})
+	}, "faults counted")
 }
 
 func TestSilentStreamBlocksNoOther(t *testing.T) {
@@ -99,7 +100,7 @@ func TestSilentStreamBlocksNoOther(t *testing.T) {
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent stream: %v", err)
 	}
-	eventually(t, "fault counted", 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 })
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 }, "fault counted")
 }
 
 func TestTooManyStreamsAreRefused(t *testing.T) {
@@ -114,7 +115,7 @@ func TestTooManyStreamsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		case got == streamOK:
 			ok++
-			eventually(t, "stream waits to be accepted", 5*time.Second, func() bool { return len(tr.StreamCh()) == ok })
+			testutil.Eventually(t, 5*time.Second, func() bool { return len(tr.StreamCh()) == ok }, "stream waits to be accepted")
 		case got == streamBusy:
 			busy++
 		}
