@@ -50,11 +50,11 @@ func BenchmarkWriteToAddress(b *testing.B) {
 func benchPair(b *testing.B) (n1, n2 *node) {
 	a := newAuthority(b)
 	n1, n2 = newNode(b, a, "srv1", "dc1").start(listen(b)), newNode(b, a, "srv1", "dc2").start(listen(b))
-	n1.book.Store(hops(n2.addr))
+	n1.book.Store(bookOf(n2.addr))
 	return n1, n2
 }
 
-func TestWriteToAddressDoesNotAllocate(t *testing.T) {
+func TestTransport_WriteDoesNotAllocate(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	tr := n.tun.Transport(PoolWAN)

@@ -36,11 +36,11 @@ func (n *node) asConsulOn(ln net.Listener) *node {
 	return n
 }
 
-func TestConsulFallback(t *testing.T) {
+func TestConsul_Fallback(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	c1, c2 := newNode(t, a, "srv1", "dc2").asConsul(), newNode(t, a, "srv2", "dc2").asConsul()
-	gw := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
+	gw := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote"}}}})
 	tr, tr1, tr2 := n.tun.Transport(PoolWAN), c1.tun.Transport(PoolWAN), c2.tun.Transport(PoolWAN)
 	for range 2 { // the first time it does not know yet what dc2 speaks
@@ -115,7 +115,7 @@ func checkEcho(t *testing.T, a, b net.Conn) {
 	}
 }
 
-func TestConsulStreamWhenUpgradedBetweenDials(t *testing.T) {
+func TestConsul_UpgradedBetweenDials(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
 	n.tun.setConsul("dc2", true) // as if it had been

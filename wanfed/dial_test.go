@@ -18,7 +18,7 @@ import (
 const testProto = "test/1"
 
 // echoNode is a server of dc2, and a gateway to it, that sends back what testProto connections bring.
-func echoNode(t testing.TB, a *authority, name string) (*node, *gatewayDouble) {
+func echoNode(t testing.TB, a *authority, name string) (*node, *fakeGateway) {
 	t.Helper()
 	n := newNode(t, a, name, "dc2")
 	n.mux.Handle(testProto, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
@@ -35,10 +35,10 @@ func echoNode(t testing.TB, a *authority, name string) (*node, *gatewayDouble) {
 		}
 	})
 	n.start(listen(t))
-	return n, newGatewayDouble(t, listen(t), "dc2", map[string]string{name: n.addr})
+	return n, newFakeGateway(t, listen(t), "dc2", map[string]string{name: n.addr})
 }
 
-func hops(addrs ...string) *AddressBook {
+func bookOf(addrs ...string) *AddressBook {
 	r := &AddressBook{Paths: map[string][]Path{}}
 	for _, a := range addrs {
 		r.Paths["dc2"] = append(r.Paths["dc2"], Path{Addr: a, Via: "remote"})
@@ -65,11 +65,11 @@ func closedPort(t testing.TB) string {
 	return ln.Addr().String()
 }
 
-func TestDialThroughGateway(t *testing.T) {
+func TestDial_ThroughGateway(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	n := newNode(t, a, "srv1", "dc1")
-	n.book.Store(hops(gw.addr))
+	n.book.Store(bookOf(gw.addr))
 	for _, target := range []Target{{DC: "dc2"}, {DC: "dc2", Node: "srv1"}, {DC: "dc2", Node: "srv1", Addr: "192.0.2.1:1"}} {
 		c, err := n.d.Dial(t.Context(), target, "other/1", testProto)
 		if err != nil {
@@ -87,12 +87,12 @@ func TestDialThroughGateway(t *testing.T) {
 	}
 }
 
-func TestDialDeadGatewayCostsNothing(t *testing.T) {
+func TestDial_DeadGatewayCostsNothing(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = time.Hour })
 	dead := closedPort(t)
-	n.book.Store(hops(dead, gw.addr))
+	n.book.Store(bookOf(dead, gw.addr))
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 	if err != nil {
 		t.Fatal(err)
@@ -108,14 +108,14 @@ func TestDialDeadGatewayCostsNothing(t *testing.T) {
 	}
 }
 
-func TestDialSilentGatewayCostsAStagger(t *testing.T) {
+func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
-	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
 	const stagger = 2 * time.Second // so long no machine stands still, and the second dial goes to one gateway only
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = stagger })
-	n.book.Store(hops(silent.addr, gw.addr))
+	n.book.Store(bookOf(silent.addr, gw.addr))
 	for i, least := range []time.Duration{stagger, 0} {
 		start := time.Now()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
@@ -140,7 +140,7 @@ func TestDialSilentGatewayCostsAStagger(t *testing.T) {
 	}
 }
 
-func TestDialNames(t *testing.T) {
+func TestDial_Names(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	_, port, _ := net.SplitHostPort(gw.addr)
@@ -154,7 +154,7 @@ func TestDialNames(t *testing.T) {
 			return []net.IP{net.IPv4(127, 0, 0, 9), net.IPv6loopback, net.IPv4(127, 0, 0, 1)}, nil
 		}
 	})
-	n.book.Store(hops("nowhere.example:"+port, "gw.example:"+port))
+	n.book.Store(bookOf("nowhere.example:"+port, "gw.example:"+port))
 	for range 2 {
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
@@ -171,7 +171,7 @@ func TestDialNames(t *testing.T) {
 }
 
 // The address of a name that worked last is tried last when the name has others now, and all the same when nobody resolves it.
-func TestDialNameThatMoved(t *testing.T) {
+func TestDial_MovedName(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	_, port, _ := net.SplitHostPort(gw.addr)
@@ -179,7 +179,7 @@ func TestDialNameThatMoved(t *testing.T) {
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
 		c.LookupIP = func(context.Context, string) ([]net.IP, error) { return answer, fault }
 	})
-	n.book.Store(hops("gw.example:" + port))
+	n.book.Store(bookOf("gw.example:" + port))
 	dial := func(what string) {
 		t.Helper()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
@@ -213,12 +213,12 @@ func TestSortAddrs(t *testing.T) {
 	}
 }
 
-func TestDialObeysContext(t *testing.T) {
+func TestDial_Context(t *testing.T) {
 	a := newAuthority(t)
-	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
 	n := newNode(t, a, "srv1", "dc1")
-	n.book.Store(hops(silent.addr))
+	n.book.Store(bookOf(silent.addr))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
@@ -228,7 +228,7 @@ func TestDialObeysContext(t *testing.T) {
 	}
 }
 
-func TestDialAnyLocalServer(t *testing.T) {
+func TestDial_AnyLocalServer(t *testing.T) {
 	a := newAuthority(t)
 	srv, _ := echoNode(t, a, "srv2")
 	n := newNode(t, a, "srv1", "dc2") // first by name, but oneself comes last
@@ -244,7 +244,7 @@ func TestDialAnyLocalServer(t *testing.T) {
 	}
 }
 
-func TestNewDialerRefuses(t *testing.T) {
+func TestNewDialer_InvalidConfig(t *testing.T) {
 	_, err := NewDialer(DialerConfig{AttemptDelay: -1})
 	for _, want := range []string{"Identity", "Book", "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-func TestDialErrors(t *testing.T) {
+func TestDial_Errors(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	srv, gw := echoNode(t, a, "srv1")
-	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	routeless := newGatewayDouble(t, listen(t), "dc9", nil)
-	wrong := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv2": srv.addr})
-	foreignGW := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
+	routeless := newFakeGateway(t, listen(t), "dc9", nil)
+	wrong := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv2": srv.addr})
+	foreignGW := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
 	dead := closedPort(t)
 	for _, tt := range []struct {
 		name   string
@@ -27,23 +27,23 @@ func TestDialErrors(t *testing.T) {
 		want   []string // in the error's text
 		is     error
 	}{
-		{"unknown datacenter", hops(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
+		{"unknown datacenter", bookOf(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
 		{"unknown server", &AddressBook{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
 		{"no server", &AddressBook{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
-		{"no datacenter", hops(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
-		{"bad node", hops(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
-		{"no protocol", hops(gw.addr), Target{DC: "dc2"}, []string{}, []string{"protocol id"}, nil},
-		{"refused", hops(dead), Target{DC: "dc2"}, nil,
+		{"no datacenter", bookOf(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
+		{"bad node", bookOf(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
+		{"no protocol", bookOf(gw.addr), Target{DC: "dc2"}, []string{}, []string{"protocol id"}, nil},
+		{"refused", bookOf(dead), Target{DC: "dc2"}, nil,
 			[]string{"server.dc2.wanfed", "dc2", "remote gateway " + dead + ": connect: connection refused", "firewall"}, nil},
 		{"refused here", &AddressBook{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
 			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
-		{"two hops", hops(dead, silent.addr), Target{DC: "dc2"}, nil,
+		{"two hops", bookOf(dead, silent.addr), Target{DC: "dc2"}, nil,
 			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
-		{"no route", hops(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
-		{"other server answers", hops(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
-		{"other CA", hops(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip}, []string{foreignGW.addr, "another CA", "one CA"}, nil},
-		{"other protocol", hops(gw.addr), Target{DC: "dc2"}, []string{"never/1"}, []string{gw.addr, "ALPN"}, nil},
-		{"no port", hops("10.0.0.1"), Target{DC: "dc2"}, nil, []string{`"10.0.0.1"`, "host:port"}, nil},
+		{"no route", bookOf(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
+		{"other server answers", bookOf(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
+		{"other CA", bookOf(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip}, []string{foreignGW.addr, "another CA", "one CA"}, nil},
+		{"other protocol", bookOf(gw.addr), Target{DC: "dc2"}, []string{"never/1"}, []string{gw.addr, "ALPN"}, nil},
+		{"no port", bookOf("10.0.0.1"), Target{DC: "dc2"}, nil, []string{`"10.0.0.1"`, "host:port"}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {

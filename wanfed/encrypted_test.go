@@ -15,7 +15,7 @@ import (
 
 // TestEncryptedGossip: what memberlist has encrypted comes out of the tunnel as it went in, packets and streams, also by
 // Consul's protocols, and so while the key changes.
-func TestEncryptedGossip(t *testing.T) {
+func TestTunnel_EncryptedGossip(t *testing.T) {
 	for name, start := range map[string]func(*node) *node{
 		"the tunnel's protocols": func(n *node) *node { return n.start(listen(t)) },
 		"Consul's protocols":     (*node).asConsul,
@@ -25,7 +25,7 @@ func TestEncryptedGossip(t *testing.T) {
 			near := newNode(t, a, "srv1", "dc1").start(listen(t))
 			far := start(newNode(t, a, "srv1", "dc2"))
 			for _, pair := range [][2]*node{{near, far}, {far, near}} {
-				gw := newGatewayDouble(t, listen(t), pair[1].dc, map[string]string{"srv1": pair[1].addr})
+				gw := newFakeGateway(t, listen(t), pair[1].dc, map[string]string{"srv1": pair[1].addr})
 				pair[0].book.Store(&AddressBook{Paths: map[string][]Path{pair[1].dc: {{Addr: gw.addr, Via: "remote"}}}})
 			}
 			keys := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
@@ -53,11 +53,11 @@ func TestEncryptedGossip(t *testing.T) {
 				if err := x.SendReliable(to, large); err != nil { // a stream
 					t.Fatal(err)
 				}
-				await(t, got, large)
+				awaitMessage(t, got, large)
 				if err := x.SendBestEffort(to, large[:1000]); err != nil { // a packet
 					t.Fatal(err)
 				}
-				await(t, got, large[:1000])
+				awaitMessage(t, got, large[:1000])
 			}
 			if alive(x) != "srv1.dc1 srv1.dc2" || alive(y) != "srv1.dc1 srv1.dc2" {
 				t.Errorf("members: %s, %s", alive(x), alive(y))
@@ -69,7 +69,7 @@ func TestEncryptedGossip(t *testing.T) {
 	}
 }
 
-func await(t *testing.T, got <-chan []byte, want []byte) {
+func awaitMessage(t *testing.T, got <-chan []byte, want []byte) {
 	t.Helper()
 	select {
 	case b := <-got:

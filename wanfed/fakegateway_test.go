@@ -19,34 +19,34 @@ import (
 
 // gatewayDouble is a test double of a gateway: it reads the SNI of each connection, as the real one does, and copies bytes.
 // Unlike the real one it can be told to fall silent.
-type gatewayDouble struct {
-	t      testing.TB
-	dc     string
-	addr   string
-	routes map[string]string // node -> address
-	far    map[string]string // datacenter -> address of its only server, for a gateway that is another datacenter's own; else nil
-	dial   func(addr string) (net.Conn, error)
+type fakeGateway struct {
+	t          testing.TB
+	dc         string
+	addr       string
+	routes     map[string]string // node -> address
+	farServers map[string]string // datacenter -> address of its only server, for a gateway that is another datacenter's own; else nil
+	dial       func(addr string) (net.Conn, error)
 
-	mu     sync.Mutex
-	frozen bool
-	thaw   chan struct{} // closed when frozen ends
-	ln     net.Listener  // nil: stopped
-	conns  map[net.Conn]bool
-	next   int
-	seen   int // connections
-	wg     sync.WaitGroup
+	mu         sync.Mutex
+	frozen     bool
+	thawed     chan struct{} // closed when frozen ends
+	ln         net.Listener  // nil: stopped
+	conns      map[net.Conn]bool
+	nextServer int
+	accepted   int // connections
+	wg         sync.WaitGroup
 }
 
-func newGatewayDouble(t testing.TB, ln net.Listener, dc string, routes map[string]string) *gatewayDouble {
-	g := &gatewayDouble{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thaw: make(chan struct{})}
+func newFakeGateway(t testing.TB, ln net.Listener, dc string, routes map[string]string) *fakeGateway {
+	g := &fakeGateway{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thawed: make(chan struct{})}
 	g.dial = func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }
-	close(g.thaw)
+	close(g.thawed)
 	g.serve(ln)
 	t.Cleanup(g.stop)
 	return g
 }
 
-func (g *gatewayDouble) serve(ln net.Listener) {
+func (g *fakeGateway) serve(ln net.Listener) {
 	g.mu.Lock()
 	g.ln = ln
 	g.mu.Unlock()
@@ -62,7 +62,7 @@ func (g *gatewayDouble) serve(ln net.Listener) {
 }
 
 // stop is the death of the gateway's process.
-func (g *gatewayDouble) stop() {
+func (g *fakeGateway) stop() {
 	g.freeze(false)
 	g.mu.Lock()
 	if g.ln != nil {
@@ -77,7 +77,7 @@ func (g *gatewayDouble) stop() {
 }
 
 // restart listens on the same address again.
-func (g *gatewayDouble) restart() {
+func (g *fakeGateway) restart() {
 	g.t.Helper()
 	ln, err := net.Listen("tcp", g.addr)
 	if err != nil {
@@ -87,32 +87,32 @@ func (g *gatewayDouble) restart() {
 }
 
 // freeze makes the gateway keep its connections, and accept more, without passing a byte on: a stopped process.
-func (g *gatewayDouble) freeze(yes bool) {
+func (g *fakeGateway) freeze(yes bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if yes && !g.frozen {
-		g.thaw = make(chan struct{})
+		g.thawed = make(chan struct{})
 	}
 	if !yes && g.frozen {
-		close(g.thaw)
+		close(g.thawed)
 	}
 	g.frozen = yes
 }
 
-func (g *gatewayDouble) wait() {
+func (g *fakeGateway) waitThawed() {
 	g.mu.Lock()
-	c := g.thaw
+	c := g.thawed
 	g.mu.Unlock()
 	<-c
 }
 
-func (g *gatewayDouble) count() int {
+func (g *fakeGateway) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.seen
+	return g.accepted
 }
 
-func (g *gatewayDouble) track(c net.Conn) bool {
+func (g *fakeGateway) track(c net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ln == nil {
@@ -123,15 +123,15 @@ func (g *gatewayDouble) track(c net.Conn) bool {
 	return true
 }
 
-func (g *gatewayDouble) relay(c net.Conn) {
+func (g *fakeGateway) relay(c net.Conn) {
 	defer c.Close()
 	if !g.track(c) {
 		return
 	}
 	g.mu.Lock()
-	g.seen++
+	g.accepted++
 	g.mu.Unlock()
-	g.wait()
+	g.waitThawed()
 	sni, raw := peekSNI(c)
 	addr := g.route(sni)
 	if addr == "" {
@@ -154,9 +154,9 @@ func (g *gatewayDouble) relay(c net.Conn) {
 	wg.Wait()
 }
 
-func (g *gatewayDouble) route(sni string) string {
-	if dc, ok := strings.CutSuffix(sni, "."+tlsutil.DefaultDomain); ok && g.far != nil {
-		return g.far[dc[strings.LastIndex(dc, ".")+1:]]
+func (g *fakeGateway) route(sni string) string {
+	if dc, ok := strings.CutSuffix(sni, "."+tlsutil.DefaultDomain); ok && g.farServers != nil {
+		return g.farServers[dc[strings.LastIndex(dc, ".")+1:]]
 	}
 	name, ok := strings.CutSuffix(sni, "server."+g.dc+"."+tlsutil.DefaultDomain)
 	if !ok || len(g.routes) == 0 {
@@ -168,16 +168,16 @@ func (g *gatewayDouble) route(sni string) string {
 	names := slices.Sorted(maps.Keys(g.routes))
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.next++
-	return g.routes[names[(g.next-1)%len(names)]]
+	g.nextServer++
+	return g.routes[names[(g.nextServer-1)%len(names)]]
 }
 
-func (g *gatewayDouble) copy(dst, src net.Conn) {
+func (g *fakeGateway) copy(dst, src net.Conn) {
 	buf := make([]byte, 4096)
 	for {
-		g.wait()
+		g.waitThawed()
 		n, err := src.Read(buf)
-		g.wait()
+		g.waitThawed()
 		if n > 0 {
 			if _, err := dst.Write(buf[:n]); err != nil {
 				src.Close()

@@ -22,7 +22,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 // inSpec checks that SPEC.md lists a vector as it is here.
-func inSpec(t *testing.T, vector string) {
+func checkInSpec(t *testing.T, vector string) {
 	t.Helper()
 	spec, err := os.ReadFile("SPEC.md")
 	if err != nil {
@@ -33,7 +33,7 @@ func inSpec(t *testing.T, vector string) {
 	}
 }
 
-func TestFrameVectors(t *testing.T) {
+func TestFrame_Vectors(t *testing.T) {
 	for _, tt := range []struct {
 		hex    string
 		pool   Pool
@@ -46,7 +46,7 @@ func TestFrameVectors(t *testing.T) {
 		{"0000000a 00 00 00000000000003e8", poolEcho, "", "\x00\x00\x00\x00\x00\x00\x03\xe8"},
 	} {
 		t.Run(tt.hex, func(t *testing.T) {
-			inSpec(t, tt.hex)
+			checkInSpec(t, tt.hex)
 			want := unhex(t, tt.hex)
 			if got := appendFrame(nil, tt.pool, tt.name, []byte(tt.packet)); !bytes.Equal(got, want) {
 				t.Errorf("appendFrame = %x, want %x", got, want)
@@ -65,7 +65,7 @@ func TestFrameVectors(t *testing.T) {
 	}
 }
 
-func TestFrameRefused(t *testing.T) {
+func TestFrame_Invalid(t *testing.T) {
 	for _, tt := range []struct {
 		why  string
 		hex  string
@@ -124,7 +124,7 @@ func TestConsulFrames(t *testing.T) {
 	frames = appendFrame(frames, PoolLAN, "srv1", []byte("no"))
 	frames = appendFrame(frames, PoolWAN, "srv1", []byte("c"))
 	const vector = "00000002 6162"
-	inSpec(t, vector)
+	checkInSpec(t, vector)
 	if got, want := appendConsulFrames(nil, frames), unhex(t, vector+"00000001 63"); !bytes.Equal(got, want) {
 		t.Errorf("appendConsulFrames = %x, want %x", got, want)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // echoCalls accepts calls at n and sends back what comes.
-func echoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
+func serveEchoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	t.Helper()
 	ln := n.tun.GRPCListener()
 	accepted = make(chan *GRPCConn, 16)
@@ -40,7 +40,7 @@ func echoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	return accepted
 }
 
-func askBack(t *testing.T, c net.Conn) {
+func checkCall(t *testing.T, c net.Conn) {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
 	b := []byte("hello")
@@ -53,10 +53,10 @@ func askBack(t *testing.T, c net.Conn) {
 }
 
 // Calls and memberlist's streams share the one session to a datacenter, and it says who the peers are.
-func TestCallsRideOnTheSession(t *testing.T) {
+func TestDialGRPC_SharesTheSession(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	accepted := echoCalls(t, n2)
+	accepted := serveEchoCalls(t, n2)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	for range 2 { // the second over the open session
 		c, err := n1.tun.DialGRPC(t.Context(), "dc2")
@@ -64,7 +64,7 @@ func TestCallsRideOnTheSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		askBack(t, c)
+		checkCall(t, c)
 		far := <-accepted
 		if got := far.ConnectionState().PeerCertificates[0].DNSNames[0]; !strings.HasPrefix(got, "srv1.server.dc1") && !strings.HasPrefix(got, "server.dc1") {
 			t.Errorf("dc2 sees %q", got)
@@ -90,7 +90,7 @@ func TestCallsRideOnTheSession(t *testing.T) {
 	}
 }
 
-func TestCallsAreRefused(t *testing.T) {
+func TestDialGRPC_Refused(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	var refused *refusedError
@@ -130,13 +130,13 @@ func TestCallsAreRefused(t *testing.T) {
 }
 
 // A doubted session takes no new calls; its hop is tried last.
-func TestDoubtedCallsGoAnotherWay(t *testing.T) {
+func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	echoCalls(t, n2)
+	serveEchoCalls(t, n2)
 	first := w.gws["dc2"]
-	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	n1.book.Store(hops(first.addr, second.addr))
+	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	n1.book.Store(bookOf(first.addr, second.addr))
 	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 	if err != nil {
 		t.Fatal(err)
@@ -152,14 +152,14 @@ func TestDoubtedCallsGoAnotherWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	askBack(t, next)
-	askBack(t, c) // which was well: what is under way on it goes on
+	checkCall(t, next)
+	checkCall(t, c) // which was well: what is under way on it goes on
 	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", s)
 	}
 }
 
-func TestCallConnIsANetConn(t *testing.T) {
+func TestGRPCConn_NetConn(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, ln := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"].tun.GRPCListener()
 	number := byte(0)
@@ -188,7 +188,7 @@ func TestCallConnIsANetConn(t *testing.T) {
 }
 
 // The dial of a session goes on while anybody waits for it. Who leaves because of news makes it begin anew for the others.
-func TestSessionDialBeginsAnew(t *testing.T) {
+func TestSession_DialRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
 		var dials []time.Duration
@@ -201,7 +201,7 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *limits) { tm.dialTimeout = time.Hour })
-		n1.book.Store(hops("10.0.2.1:8300"))
+		n1.book.Store(bookOf("10.0.2.1:8300"))
 		news := errors.New("other ways")
 		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: news, 4 * time.Second: nil} {
 			go func() {
@@ -226,17 +226,17 @@ func TestSessionDialBeginsAnew(t *testing.T) {
 
 // A session closes when it was unused for its time and empty at two looks: not while a stream is open, and not at the first look after,
 // when the end of the last stream may be unread. The time is real: yamux shares timers between sessions, which synctest forbids.
-func TestSessionWaitsBeforeItCloses(t *testing.T) {
+func TestSession_IdleTimeout(t *testing.T) {
 	const look = 50 * time.Millisecond
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look })
 	n1 := w.nodes["srv1.dc1"]
-	echoCalls(t, w.nodes["srv1.dc2"])
+	serveEchoCalls(t, w.nodes["srv1.dc2"])
 	open := func() bool { return len(n1.tun.Stats().Sessions) > 0 }
 	c, err := n1.tun.DialGRPC(t.Context(), "dc2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	askBack(t, c)
+	checkCall(t, c)
 	time.Sleep(10 * look)
 	if !open() {
 		t.Fatal("a session with a stream closed")
@@ -251,7 +251,7 @@ func TestSessionWaitsBeforeItCloses(t *testing.T) {
 
 // Two looks at a session are as far apart as they should be, also where the first comes late: else a machine that stood still would look
 // twice at once, and close a session while the end of its last stream is unread.
-func TestLooksAtASessionAreApart(t *testing.T) {
+func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 	const look = 200 * time.Millisecond
 	n := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look }).nodes["srv1.dc1"]
 	near, far := net.Pipe()

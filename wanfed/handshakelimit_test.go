@@ -17,7 +17,7 @@ import (
 )
 
 // strangers opens n connections that say nothing; ClientHello bytes that are cut off when half is set.
-func strangers(t *testing.T, addr string, n int, half bool) []net.Conn {
+func openSilent(t *testing.T, addr string, n int, half bool) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, n)
 	for i := range conns {
@@ -36,12 +36,12 @@ func strangers(t *testing.T, addr string, n int, half bool) []net.Conn {
 	return conns
 }
 
-func TestMuxLetsPeersPastStrangers(t *testing.T) {
+func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newMuxBed(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // in which no stranger's ends
-			idle := strangers(t, b.addr, 1000, half)
+			b := newMuxFixture(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // in which no stranger's ends
+			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
 			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 			if err != nil {
@@ -78,9 +78,9 @@ func TestMuxLetsPeersPastStrangers(t *testing.T) {
 
 // Peers that come at once, and more of them than may do handshakes, all get in, in turn. Here none is ever overdue, since on
 // a busy machine some of the test's own would be.
-func TestMuxShedsNoPeerInARush(t *testing.T) {
+func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
+	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
 		func(m *Mux) { m.handshakes.helloGrace, m.handshakes.grace = time.Minute, time.Minute })
 	id := a.server("srv2", "dc1")
 	const peers = 60
@@ -120,7 +120,7 @@ type fromAddr struct {
 func (c fromAddr) RemoteAddr() net.Addr { return c.addr }
 func (c fromAddr) Close() error         { return nil }
 
-func TestWhichHandshakeIsShed(t *testing.T) {
+func TestHandshakeLimit_Order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newHandshakeLimit(5)
 		var order []*handshake

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestRace(t *testing.T) {
+func TestHappyEyeballs(t *testing.T) {
 	const ms = time.Millisecond
 	type runner struct {
 		takes time.Duration
@@ -60,7 +60,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-func TestRaceDiscardsWhoComesLate(t *testing.T) {
+func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var discarded []int
 		got, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
@@ -75,7 +75,7 @@ func TestRaceDiscardsWhoComesLate(t *testing.T) {
 	})
 }
 
-func TestRaceEndsWithContext(t *testing.T) {
+func TestHappyEyeballs_Context(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()

@@ -21,11 +21,11 @@ func memPair(t *testing.T, nw *memNet) (n1, n2 *node) {
 	use := func(c *DialerConfig) { c.DialTCP = nw.dial }
 	n1 = newNode(t, a, "srv1", "dc1", use).start(nw.listen("10.0.1.1:8300"))
 	n2 = newNode(t, a, "srv1", "dc2", use).start(nw.listen("10.0.2.1:8300"))
-	n1.book.Store(hops(n2.addr))
+	n1.book.Store(bookOf(n2.addr))
 	return n1, n2
 }
 
-func TestLinkIdle(t *testing.T) {
+func TestLink_IdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
@@ -59,11 +59,11 @@ func TestLinkIdle(t *testing.T) {
 	})
 }
 
-func TestLinkBacksOff(t *testing.T) {
+func TestLink_Backoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
-		n1.book.Store(hops("10.0.9.9:1")) // where nobody listens
+		n1.book.Store(bookOf("10.0.9.9:1")) // where nobody listens
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		tm := n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
@@ -87,7 +87,7 @@ func TestLinkBacksOff(t *testing.T) {
 		if got := n1.traffic(PoolWAN, "dc2").Dropped["expired"]; got != 1 || len(n1.tun.Stats().Links) != 0 {
 			t.Errorf("expired %d, links %+v", got, n1.tun.Stats().Links)
 		}
-		n1.book.Store(hops(n2.addr))
+		n1.book.Store(bookOf(n2.addr))
 		send(t, t1, "srv1.dc2", "y")
 		if got := receive(t, t2); got != "y" {
 			t.Errorf("received %q", got)
@@ -95,7 +95,7 @@ func TestLinkBacksOff(t *testing.T) {
 	})
 }
 
-func TestLinkNoticesSilence(t *testing.T) {
+func TestLink_EchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
@@ -114,7 +114,7 @@ func TestLinkNoticesSilence(t *testing.T) {
 		})
 		ln := nw.listen("10.0.2.1:8300")
 		background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
-		n1.book.Store(hops("10.0.2.1:8300"))
+		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1 := n1.tun.Transport(PoolWAN)
 		tm := n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
@@ -133,7 +133,7 @@ func TestLinkNoticesSilence(t *testing.T) {
 }
 
 // A server that was cut off takes all others for dead, and has queued that it says so. It must not say it when it is back.
-func TestStalePacketsAreNotSent(t *testing.T) {
+func TestLink_DropsStalePackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
@@ -161,7 +161,7 @@ func TestStalePacketsAreNotSent(t *testing.T) {
 	})
 }
 
-func TestPeerIdleClosesTheConnection(t *testing.T) {
+func TestPacketConn_IdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
@@ -189,13 +189,13 @@ func TestPeerIdleClosesTheConnection(t *testing.T) {
 	})
 }
 
-func TestConsulConnectionsAreRenewed(t *testing.T) {
+func TestLink_ConsulMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
 		n2 := newNode(t, a, "srv1", "dc2").asConsulOn(nw.listen("10.0.2.1:8300"))
-		n1.book.Store(hops(n2.addr))
+		n1.book.Store(bookOf(n2.addr))
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		start := time.Now()
 		for time.Since(start) < 5*time.Minute {
@@ -213,7 +213,7 @@ func TestConsulConnectionsAreRenewed(t *testing.T) {
 	})
 }
 
-func TestLifetime(t *testing.T) {
+func TestRunGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newRunGroup()
 		ended := make(chan string, 2) // one for each that is started
@@ -247,7 +247,7 @@ func TestLifetime(t *testing.T) {
 }
 
 // The first dial of a link is no outage: what has waited for it is sent, however long it took. After an outage it is dropped.
-func TestFirstDialIsNoOutage(t *testing.T) {
+func TestLink_FirstDialKeepsPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
@@ -259,7 +259,7 @@ func TestFirstDialIsNoOutage(t *testing.T) {
 			}
 		}).start(nw.listen("10.0.1.1:8300"))
 		n2 := newNode(t, a, "srv1", "dc2", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.2.1:8300"))
-		n1.book.Store(hops("10.0.2.1:8300"))
+		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		send(t, t1, "srv1.dc2", "first")
 		time.Sleep(slow + time.Second)

@@ -18,7 +18,7 @@ import (
 )
 
 // answering is a server on ln that answers echoes until it is told to be silent.
-func answering(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool) {
+func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool) {
 	t.Helper()
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc2")})
 	if err != nil {
@@ -48,14 +48,14 @@ func answering(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool)
 }
 
 // A link asks for echoes seldom while it has nothing to send, but with the first packet after that.
-func TestQuietLinkNoticesSilence(t *testing.T) {
+func TestLink_IdleEchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
 		var silent atomic.Bool
-		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
-		n1.book.Store(hops("10.0.2.1:8300"))
+		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
+		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(tm.idleAfter + 3*tm.idleEchoInterval + tm.idleEchoInterval/2)
@@ -76,14 +76,14 @@ func TestQuietLinkNoticesSilence(t *testing.T) {
 }
 
 // A path that dies while nothing is sent is found by the next of the rare echoes.
-func TestQuietLinkOnADeadPathEnds(t *testing.T) {
+func TestLink_IdleOnDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
 		n1 := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.DialTCP = nw.dial }).start(nw.listen("10.0.1.1:8300"))
 		var silent atomic.Bool
-		answering(t, a, nw.listen("10.0.2.1:8300"), &silent)
-		n1.book.Store(hops("10.0.2.1:8300"))
+		serveEchoes(t, a, nw.listen("10.0.2.1:8300"), &silent)
+		n1.book.Store(bookOf("10.0.2.1:8300"))
 		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(2 * tm.idleAfter)
@@ -95,7 +95,7 @@ func TestQuietLinkOnADeadPathEnds(t *testing.T) {
 	})
 }
 
-func TestTooManyQuietLinks(t *testing.T) {
+func TestLink_MaxIdleLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
@@ -155,7 +155,7 @@ func TestTooManyQuietLinks(t *testing.T) {
 }
 
 // A gateway that stands still is found out by all links over it as soon as one of them notices, long before a quiet one would ask.
-func TestQuietLinksShareDoubts(t *testing.T) {
+func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		a := newAuthority(t)
@@ -165,10 +165,10 @@ func TestQuietLinksShareDoubts(t *testing.T) {
 		for i, dc := range []string{"dc2", "dc3", "dc4"} {
 			far[dc] = newNode(t, a, "srv1", dc, use).start(nw.listen(fmt.Sprintf("10.0.%d.1:8300", 2+i))).addr
 		}
-		var gws []*gatewayDouble
+		var gws []*fakeGateway
 		for _, addr := range []string{"10.0.1.101:8443", "10.0.1.102:8443"} {
-			g := newGatewayDouble(t, nw.listen(addr), "dc1", nil)
-			g.far, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
+			g := newFakeGateway(t, nw.listen(addr), "dc1", nil)
+			g.farServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
 		hop := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }

@@ -60,7 +60,7 @@ func alive(m *memberlist.Memberlist) string {
 	return strings.Join(names, " ")
 }
 
-func TestMemberlistOverTheTunnel(t *testing.T) {
+func TestTransport_Memberlist(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *limits) {
 		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
 		tm.keepaliveInterval, tm.keepaliveTimeout = 100*time.Millisecond, 400*time.Millisecond
@@ -119,7 +119,7 @@ func TestMemberlistOverTheTunnel(t *testing.T) {
 	see(everybody, all)
 }
 
-func TestBothPoolsShareTheTunnel(t *testing.T) {
+func TestTransport_BothPools(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	lan := map[string]*memberlist.Memberlist{}
 	wan := map[string]*memberlist.Memberlist{}

@@ -11,11 +11,11 @@ import (
 
 // A secondary that started over its primary's gateway moves to its own one when the book names it: links and sessions, and
 // without losing a packet or breaking a stream.
-func TestConnectionsMoveToTheBetterWay(t *testing.T) {
+func TestMigrate_ToPreferredPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
-	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	book := func(hops ...Path) {
 		r := *n1.book.Load()
 		r.Paths = map[string][]Path{"dc2": hops}

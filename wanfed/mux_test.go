@@ -22,7 +22,7 @@ import (
 )
 
 // muxBed is a mux of srv1 in dc1 with two protocols: one for servers and gateways, one for servers of dc1.
-type muxBed struct {
+type muxFixture struct {
 	m    *Mux
 	addr string
 	log  *logBuffer
@@ -30,18 +30,18 @@ type muxBed struct {
 	stop func()
 }
 
-func newMuxBed(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxBed {
+func newMuxFixture(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxFixture {
 	t.Helper()
-	return newMuxBedOn(t, a, listen(t), func(c *MuxConfig) {
+	return newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) {
 		for _, f := range change {
 			f(c)
 		}
 	})
 }
 
-func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig), tune ...func(*Mux)) *muxBed {
+func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig), tune ...func(*Mux)) *muxFixture {
 	t.Helper()
-	b := &muxBed{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
+	b := &muxFixture{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
 	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
 	change(&cfg)
 	var err error
@@ -65,7 +65,7 @@ func newMuxBedOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxCo
 }
 
 // refusedFor waits until the mux has counted one refusal, of that kind.
-func (b *muxBed) refusedFor(t *testing.T, why refusal) {
+func (b *muxFixture) awaitRefusal(t *testing.T, why refusal) {
 	t.Helper()
 	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "refusal "+string(why))
 	if got := b.m.Stats().Refused; got[string(why)] != 1 || len(got) != 1 {
@@ -79,7 +79,7 @@ func (b *muxBed) refusedFor(t *testing.T, why refusal) {
 	}
 }
 
-func TestMuxRefusals(t *testing.T) {
+func TestMux_Refusals(t *testing.T) {
 	a, expired := expiredCert(t)
 	foreign := newAuthority(t)
 	sni := tlsutil.ServerName("", "dc1", tlsutil.DefaultDomain)
@@ -119,7 +119,7 @@ func TestMuxRefusals(t *testing.T) {
 		{hungUp, func(t *testing.T, c net.Conn) {}},
 	} {
 		t.Run(string(tt.why), func(t *testing.T) {
-			b := newMuxBed(t, a, func(c *MuxConfig) {
+			b := newMuxFixture(t, a, func(c *MuxConfig) {
 				if tt.why == tooSlow {
 					c.HandshakeTimeout = 50 * time.Millisecond
 				}
@@ -131,7 +131,7 @@ func TestMuxRefusals(t *testing.T) {
 			c.SetDeadline(time.Now().Add(5 * time.Second))
 			tt.run(t, c)
 			c.Close()
-			b.refusedFor(t, tt.why)
+			b.awaitRefusal(t, tt.why)
 			if len(b.got) != 0 {
 				t.Error("a handler ran")
 			}
@@ -166,9 +166,9 @@ func present(cert tls.Certificate) func(*tls.Config) {
 	}
 }
 
-func TestMuxHandsOut(t *testing.T) {
+func TestMux_ChoosesHandler(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBed(t, a)
+	b := newMuxFixture(t, a)
 	for _, tt := range []struct {
 		id   *tlsutil.Identity
 		alpn []string
@@ -198,9 +198,9 @@ func TestMuxHandsOut(t *testing.T) {
 	}
 }
 
-func TestMuxStopClosesConnections(t *testing.T) {
+func TestMux_StopClosesConnections(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBed(t, a)
+	b := newMuxFixture(t, a)
 	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestMuxStopClosesConnections(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreNotLoggedTooOften(t *testing.T) {
+func TestRefusals_LogRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logBuffer{}
 		r := newRefusals(log.logger())
@@ -243,7 +243,7 @@ func TestRefusalsAreNotLoggedTooOften(t *testing.T) {
 	})
 }
 
-func TestMuxMistakes(t *testing.T) {
+func TestMux_Misuse(t *testing.T) {
 	if _, err := NewMux(MuxConfig{}); err == nil || !strings.Contains(err.Error(), "Identity") {
 		t.Errorf("no identity: %v", err)
 	}
@@ -269,7 +269,7 @@ func TestMuxMistakes(t *testing.T) {
 	}
 }
 
-func TestMuxListener(t *testing.T) {
+func TestMux_Listener(t *testing.T) {
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
 	if err != nil {
@@ -360,7 +360,7 @@ func (l *shortListener) Addr() net.Addr {
 	return l.Listener.Addr()
 }
 
-func TestMuxBacksOff(t *testing.T) {
+func TestMux_AcceptBackoff(t *testing.T) {
 	a := newAuthority(t)
 	id := a.server("srv1", "dc1")
 	synctest.Test(t, func(t *testing.T) {
@@ -382,9 +382,9 @@ func TestMuxBacksOff(t *testing.T) {
 	})
 }
 
-func TestMuxSurvivesShortage(t *testing.T) {
+func TestMux_FileDescriptorShortage(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBedOn(t, a, &shortListener{Listener: listen(t)}, func(*MuxConfig) {})
+	b := newMuxFixtureOn(t, a, &shortListener{Listener: listen(t)}, func(*MuxConfig) {})
 	c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err != nil {
 		t.Fatal(err)

@@ -22,11 +22,11 @@ import (
 )
 
 // One peer has so many connections and no more, whoever has them meanwhile; others come in.
-func TestMuxMaxPerPeer(t *testing.T) {
+func TestMux_MaxPerPeer(t *testing.T) {
 	a := newAuthority(t)
 	var handed net.Listener
 	ln := listen(t)
-	b := newMuxBedOn(t, a, ln, func(c *MuxConfig) { c.MaxPerPeer = 2 }, func(m *Mux) {
+	b := newMuxFixtureOn(t, a, ln, func(c *MuxConfig) { c.MaxPerPeer = 2 }, func(m *Mux) {
 		handed = m.Listener("handed/1", tlsutil.Roles, false)
 	})
 	open := func(id *tlsutil.Identity, alpn string) (c *tls.Conn, in bool) {
@@ -60,7 +60,7 @@ func TestMuxMaxPerPeer(t *testing.T) {
 	if _, in := open(gw, "all/1"); in {
 		t.Error("a third comes in")
 	}
-	b.refusedFor(t, tooMany)
+	b.awaitRefusal(t, tooMany)
 	if _, in := open(other, "all/1"); !in {
 		t.Error("another peer does not come in")
 	}
@@ -81,9 +81,9 @@ func TestMuxMaxPerPeer(t *testing.T) {
 }
 
 // A stranger cannot make long lines.
-func TestRefusalsAreShort(t *testing.T) {
+func TestRefusals_ClipPeerText(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBed(t, a)
+	b := newMuxFixture(t, a)
 	for _, cfg := range []*tls.Config{
 		{ServerName: strings.Repeat("x", 15<<10), NextProtos: []string{"all/1"}},
 		{NextProtos: strings.Split(strings.Repeat(strings.Repeat("x", 250)+" ", 60)+"y", " ")},
@@ -108,12 +108,12 @@ func headerOf(source string) []byte {
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
 // fromLoopback has connections of this machine begin with a PROXY header.
-func fromLoopback(c *MuxConfig) {
+func proxyFromLoopback(c *MuxConfig) {
 	c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("::ffff:127.0.0.0/104")}
 }
 
 // behind connects and says a header.
-func behind(t *testing.T, addr string, header ...[]byte) net.Conn {
+func dialWithHeader(t *testing.T, addr string, header ...[]byte) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -128,11 +128,11 @@ func behind(t *testing.T, addr string, header ...[]byte) net.Conn {
 }
 
 // The address that a gateway tells is the connection's, for handlers and in the log.
-func TestMuxProxySource(t *testing.T) {
+func TestMux_ProxySource(t *testing.T) {
 	a := newAuthority(t)
 	remote, log := make(chan string, 1), &logBuffer{}
-	b := newMuxBedOn(t, a, listen(t), func(c *MuxConfig) {
-		fromLoopback(c)
+	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) {
+		proxyFromLoopback(c)
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}, func(m *Mux) {
 		m.Handle("where/1", tlsutil.Roles, false, func(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
@@ -151,10 +151,10 @@ func TestMuxProxySource(t *testing.T) {
 	} {
 		var c net.Conn
 		if tt.want == "" {
-			c = behind(t, b.addr, tt.header)
+			c = dialWithHeader(t, b.addr, tt.header)
 			tt.want = c.LocalAddr().String()
 		} else { // byte by byte, the hello at once behind
-			c = behind(t, b.addr)
+			c = dialWithHeader(t, b.addr)
 			for _, x := range tt.header {
 				c.Write([]byte{x})
 			}
@@ -174,7 +174,7 @@ func TestMuxProxySource(t *testing.T) {
 	}
 }
 
-func TestMuxProxyRefusals(t *testing.T) {
+func TestMux_ProxyRefusals(t *testing.T) {
 	a := newAuthority(t)
 	good := headerOf("192.0.2.7:4711")
 	hello := func(t *testing.T, c net.Conn) {
@@ -202,7 +202,7 @@ func TestMuxProxyRefusals(t *testing.T) {
 		{"from elsewhere", good, nil, "198.51.100.0/24", proxyForeign, "127.0.0.1:"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newMuxBed(t, a, fromLoopback, func(c *MuxConfig) {
+			b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) {
 				if tt.why == tooSlow {
 					c.HandshakeTimeout = 100 * time.Millisecond
 				}
@@ -214,7 +214,7 @@ func TestMuxProxyRefusals(t *testing.T) {
 				}
 			})
 			began := time.Now()
-			c := behind(t, b.addr, tt.header)
+			c := dialWithHeader(t, b.addr, tt.header)
 			if tt.then != nil {
 				tt.then(t, c)
 			}
@@ -222,7 +222,7 @@ func TestMuxProxyRefusals(t *testing.T) {
 			if took := time.Since(began); took >= 5*time.Second { // the time of a handshake
 				t.Errorf("closed after %v", took)
 			}
-			b.refusedFor(t, tt.why)
+			b.awaitRefusal(t, tt.why)
 			if log := b.log.String(); !strings.Contains(log, tt.log) {
 				t.Errorf("the log lacks %q:\n%s", tt.log, log)
 			}
@@ -237,7 +237,7 @@ func TestMuxProxyRefusals(t *testing.T) {
 }
 
 // The header and the handshake share one time.
-func TestMuxProxyHeaderTakesOfTheHandshakesTime(t *testing.T) {
+func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
@@ -260,20 +260,20 @@ func TestMuxProxyHeaderTakesOfTheHandshakesTime(t *testing.T) {
 }
 
 // Behind one gateway, who holds many unfinished handshakes takes the room from himself.
-func TestMuxProxyShedsBySource(t *testing.T) {
+func TestMux_ProxyShedsBySource(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxBed(t, a, fromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
+	b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
 	sources := func() map[netip.Prefix]int {
 		b.m.handshakes.mu.Lock()
 		defer b.m.handshakes.mu.Unlock()
 		return maps.Clone(b.m.handshakes.sources)
 	}
-	one := behind(t, b.addr, headerOf("192.0.2.1:1"))
+	one := dialWithHeader(t, b.addr, headerOf("192.0.2.1:1"))
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 }, "the first")
-	many := []net.Conn{behind(t, b.addr, headerOf("192.0.2.2:1")), behind(t, b.addr, headerOf("192.0.2.2:2"))}
+	many := []net.Conn{dialWithHeader(t, b.addr, headerOf("192.0.2.2:1")), dialWithHeader(t, b.addr, headerOf("192.0.2.2:2"))}
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 }, "the others")
 	<-time.After(2 * helloGrace) // any of them may be ended now
-	c := tls.Client(behind(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	c := tls.Client(dialWithHeader(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err := c.Handshake(); err != nil {
 		t.Fatal(err)
 	}

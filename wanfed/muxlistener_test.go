@@ -19,7 +19,7 @@ import (
 )
 
 // TestMuxHTTP serves HTTPS through a Mux: who may connect gets answers by each protocol, and the rest is counted.
-func TestMuxHTTP(t *testing.T) {
+func TestHTTPListener(t *testing.T) {
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
 	if err != nil {
@@ -89,7 +89,7 @@ func TestMuxHTTP(t *testing.T) {
 }
 
 // One port, HTTP with and without TLS: what is plain says so, and is read from its first byte on.
-func TestMuxPlainHTTP(t *testing.T) {
+func TestHTTPListener_PlainText(t *testing.T) {
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 2 * time.Second})
 	if err != nil {

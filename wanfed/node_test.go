@@ -18,7 +18,7 @@ import (
 )
 
 // TestNodesGossip: a Node needs nothing but its parts' wiring to gossip with another datacenter and within its own.
-func TestNodesGossip(t *testing.T) {
+func TestNode_Gossip(t *testing.T) {
 	a := newAuthority(t)
 	start := func(name, dc string, gateways map[string][]string) (*Node, string) {
 		ln := listen(t)
@@ -31,10 +31,10 @@ func TestNodesGossip(t *testing.T) {
 	}
 	ln2 := listen(t)
 	a1, addr1 := start("a", "dc1", map[string][]string{"dc2": {ln2.Addr().String()}})
-	gw1 := newGatewayDouble(t, listen(t), "dc1", map[string]string{"a": addr1})
+	gw1 := newFakeGateway(t, listen(t), "dc1", map[string]string{"a": addr1})
 	a2, addr2 := start("a", "dc2", map[string][]string{"dc1": {gw1.addr}})
 	b2, addrB2 := start("b", "dc2", map[string][]string{"dc1": {gw1.addr}})
-	newGatewayDouble(t, ln2, "dc2", map[string]string{"a": addr2}) // what is for b passes a
+	newFakeGateway(t, ln2, "dc2", map[string]string{"a": addr2}) // what is for b passes a
 	a2.SetServer("b.dc2", addrB2)
 	b2.SetServer("a.dc2", addr2)
 	a2.SetServer("a.dc1", "192.0.2.9:1") // of another datacenter: no news for the book
@@ -69,7 +69,7 @@ func nodeMember(t testing.TB, n *Node) *memberlist.Memberlist {
 	return m
 }
 
-func TestNodeSetGateways(t *testing.T) {
+func TestNode_SetGateways(t *testing.T) {
 	a := newAuthority(t)
 	n, err := NewNode(NodeConfig{
 		Identity: a.server("a", "dc1"), Advertise: "127.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
@@ -103,7 +103,7 @@ func TestNodeSetGateways(t *testing.T) {
 	}
 }
 
-func TestNewNodeRefuses(t *testing.T) {
+func TestNewNode_InvalidConfig(t *testing.T) {
 	a := newAuthority(t)
 	if _, err := NewNode(NodeConfig{}); err == nil || !strings.Contains(err.Error(), "Identity is missing") {
 		t.Errorf("got %v", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
+func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMax = 50 * time.Millisecond })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
@@ -35,7 +35,7 @@ func TestQueuedPacketsGoOutWhenTheGatewayReturns(t *testing.T) {
 	}
 }
 
-func TestBookChangeEndsTheBackOff(t *testing.T) {
+func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
@@ -50,10 +50,10 @@ func TestBookChangeEndsTheBackOff(t *testing.T) {
 }
 
 // A stopped gateway process keeps its connections open and swallows what is written to them.
-func TestLinkLeavesAFrozenGateway(t *testing.T) {
+func TestLink_FrozenGatewayTimeout(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
 	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
@@ -85,10 +85,10 @@ func TestLinkLeavesAFrozenGateway(t *testing.T) {
 }
 
 // A link whose echo is late finds another way long before it holds its peer for dead.
-func TestLinkDoubtsAFrozenGateway(t *testing.T) {
+func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	first, second := w.gws["dc2"], newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	first, second := w.gws["dc2"], newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
 	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
@@ -124,7 +124,7 @@ func TestLinkDoubtsAFrozenGateway(t *testing.T) {
 }
 
 // A peer that accepts and never reads must cost its own datacenter only.
-func TestBlackHole(t *testing.T) {
+func TestLink_PeerThatNeverReads(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
@@ -184,10 +184,10 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 }
 
 // A stream that is opened over a session whose gateway froze goes another way, long before the session's keepalive.
-func TestStreamLeavesAFrozenGateway(t *testing.T) {
+func TestSession_FrozenGateway(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	first := w.gws["dc2"]
 	r := *n1.book.Load()
 	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}

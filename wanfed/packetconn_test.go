@@ -42,23 +42,23 @@ func (*scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (*scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
 // reading is a server, srv1 of dc1, that reads scripts.
-type reading struct {
+type packetReader struct {
 	tun *Tunnel
 	tr  *Transport
 }
 
-func newReading(t testing.TB) *reading {
+func newPacketReader(t testing.TB) *packetReader {
 	t.Helper()
 	n := newNode(t, newAuthority(t), "srv1", "dc1")
 	tun, err := NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: n.mux, Advertise: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &reading{tun, tun.Transport(PoolWAN)}
+	return &packetReader{tun, tun.Transport(PoolWAN)}
 }
 
 // read has a server of dc2 send in, and returns the packets that memberlist gets, the echoes, and why the connection ended.
-func (r *reading) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal, err error) {
+func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal, err error) {
 	t.Helper()
 	c := &scriptConn{in: in, chunk: chunk}
 	pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
@@ -79,7 +79,7 @@ func (r *reading) read(t testing.TB, in []byte, chunk int, consul bool) (got []s
 }
 
 func TestPacketConn(t *testing.T) {
-	r := newReading(t)
+	r := newPacketReader(t)
 	large := bytes.Repeat([]byte("L"), MaxPacket)
 	var in, consul []byte
 	var want []string
@@ -120,7 +120,7 @@ func FuzzPacketConn(f *testing.F) {
 	f.Add(appendFrame(two, PoolLAN, "", []byte("x")), 1)
 	f.Add(appendFrame(two, PoolWAN, "srv2", []byte("x")), 7)
 	f.Add(two[:len(two)-1], 5)
-	r := newReading(f)
+	r := newPacketReader(f)
 	f.Fuzz(func(t *testing.T, in []byte, chunk int) {
 		var want []string
 		var echoes []byte
@@ -155,7 +155,7 @@ func FuzzPacketConn(f *testing.F) {
 // Memory for a packet is allocated as its bytes arrive, not by its announced
 // length.
 func TestReadPacket_AnnouncedLengthAllocatesNothing(t *testing.T) {
-	r := newReading(t)
+	r := newPacketReader(t)
 	for _, announced := range []int{MaxPacket, maxConsulPacket} {
 		for arrived, limit := range map[int]int{25: readBufferSize, 50 << 10: 128 << 10} {
 			c := &scriptConn{in: make([]byte, arrived), chunk: 1000}

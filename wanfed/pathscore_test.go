@@ -9,7 +9,7 @@ import (
 )
 
 // hopsOf makes hops of words: an address of one letter, then o for an own gateway, c for critical, r for remembered.
-func hopsOf(words string) []Path {
+func parsePaths(words string) []Path {
 	var hops []Path
 	for w := range strings.FieldsSeq(words) {
 		h := Path{Addr: w[:1], Local: strings.Contains(w[1:], "o")}
@@ -33,19 +33,19 @@ func letters(hops []Path) (s string) {
 
 var scoreNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func ago(d time.Duration) time.Time { return scoreNow.Add(-d) }
+func beforeNow(d time.Duration) time.Time { return scoreNow.Add(-d) }
 
 // fast is the evidence of a hop that works, with a round trip in milliseconds.
-func fast(ms int) pathHistory {
-	return pathHistory{lastSuccess: ago(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
+func provenPath(ms int) pathHistory {
+	return pathHistory{lastSuccess: beforeNow(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
 }
 
-func TestOrder(t *testing.T) {
+func TestScorer_Order(t *testing.T) {
 	type ev = map[string]pathHistory
-	flawed := fast(40)
-	flawed.flaps, flawed.flapsAt = 1, ago(time.Second)
+	flawed := provenPath(40)
+	flawed.flaps, flawed.flapsAt = 1, beforeNow(time.Second)
 	healed := flawed
-	healed.flapsAt = ago(10 * time.Minute)
+	healed.flapsAt = beforeNow(10 * time.Minute)
 	for _, tt := range []struct {
 		name string
 		mode Mode
@@ -54,51 +54,51 @@ func TestOrder(t *testing.T) {
 		want string
 	}{
 		{"nothing known: the book's order", ModeAuto, "a b c", nil, "abc"},
-		{"what worked goes before what is hoped for", ModeLocal, "a b c", ev{"c": fast(0)}, "cab"},
-		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {lastSuccess: ago(provenPeriod)}}, "abc"},
-		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {lastFailure: ago(time.Second)}}, "bca"},
-		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {lastFailure: ago(2 * time.Second), lastSuccess: ago(time.Second)}}, "abc"},
-		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {lastSuccess: ago(2 * time.Second), lastFailure: ago(time.Second)}}, "bca"},
-		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {lastFailure: ago(failurePenalty)}}, "abc"},
-		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: ago(failurePenalty - 1)}}, "ba"},
+		{"what worked goes before what is hoped for", ModeLocal, "a b c", ev{"c": provenPath(0)}, "cab"},
+		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
+		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
+		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
+		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: beforeNow(failurePenalty - 1)}}, "ba"},
 		{"all failed: the longest ago first", ModeLocal, "a b c",
-			ev{"a": {lastFailure: ago(time.Second)}, "b": {lastFailure: ago(3 * time.Second)}, "c": {lastFailure: ago(2 * time.Second)}}, "bca"},
-		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {lastFailure: ago(1)}, "b": {lastFailure: ago(1)}}, "cab"},
+			ev{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)}, "c": {lastFailure: beforeNow(2 * time.Second)}}, "bca"},
+		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
 		{"none", ModeLocal, "", nil, ""},
 
-		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": fast(50), "b": fast(40)}, "ab"},
-		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": fast(10), "b": fast(1)}, "ab"},
-		{"much faster goes first", ModeLocal, "a b c", ev{"a": fast(52), "b": fast(40), "c": fast(40)}, "bca"},
-		{"the slow ones by how slow they are", ModeLocal, "a b c", ev{"a": fast(300), "b": fast(200), "c": fast(40)}, "cba"},
-		{"slow but working goes before untested", ModeLocal, "a b c", ev{"b": fast(400), "c": fast(40)}, "cba"},
-		{"a failure weighs after it worked again", ModeLocal, "a b", ev{"a": flawed, "b": fast(40)}, "ba"},
-		{"and is forgotten with time", ModeLocal, "a b", ev{"a": healed, "b": fast(40)}, "ab"},
+		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": provenPath(50), "b": provenPath(40)}, "ab"},
+		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": provenPath(10), "b": provenPath(1)}, "ab"},
+		{"much faster goes first", ModeLocal, "a b c", ev{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)}, "bca"},
+		{"the slow ones by how slow they are", ModeLocal, "a b c", ev{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
+		{"slow but working goes before untested", ModeLocal, "a b c", ev{"b": provenPath(400), "c": provenPath(40)}, "cba"},
+		{"a failure weighs after it worked again", ModeLocal, "a b", ev{"a": flawed, "b": provenPath(40)}, "ba"},
+		{"and is forgotten with time", ModeLocal, "a b", ev{"a": healed, "b": provenPath(40)}, "ab"},
 
-		{"local: own first, however slow", ModeLocal, "ao b co", ev{"a": fast(200), "b": fast(40)}, "acb"},
+		{"local: own first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)}, "acb"},
 		{"local: own in doubt before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
-		{"local: own failed", ModeLocal, "ao b", ev{"a": {lastFailure: ago(1)}}, "ba"},
-		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": fast(1), "b": fast(400)}, "bdca"},
-		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {lastFailure: ago(1)}}, "ab"},
-		{"auto: a tie goes to own", ModeAuto, "ao b", ev{"a": fast(48), "b": fast(40)}, "ab"},
-		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": fast(60), "b": fast(40)}, "ba"},
-		{"auto: what is healthy before what is in doubt", ModeAuto, "ao boc c dc er", ev{"b": fast(1)}, "acbde"},
-		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": fast(40)}, "ba"},
+		{"local: own failed", ModeLocal, "ao b", ev{"a": {lastFailure: beforeNow(1)}}, "ba"},
+		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": provenPath(1), "b": provenPath(400)}, "bdca"},
+		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {lastFailure: beforeNow(1)}}, "ab"},
+		{"auto: a tie goes to own", ModeAuto, "ao b", ev{"a": provenPath(48), "b": provenPath(40)}, "ab"},
+		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": provenPath(60), "b": provenPath(40)}, "ba"},
+		{"auto: what is healthy before what is in doubt", ModeAuto, "ao boc c dc er", ev{"b": provenPath(1)}, "acbde"},
+		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": provenPath(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
-			if got := letters(s.order(hopsOf(tt.book))); got != tt.want {
+			if got := letters(s.order(parsePaths(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestBetter(t *testing.T) {
+func TestScorer_Better(t *testing.T) {
 	type ev = map[string]pathHistory
-	failedOnce, unsteady := fast(40), fast(40)
-	failedOnce.flaps, failedOnce.flapsAt = 1, ago(time.Second)
-	unsteady.flaps, unsteady.flapsAt = 3, ago(time.Second)
-	oneSample := fast(40)
+	failedOnce, unsteady := provenPath(40), provenPath(40)
+	failedOnce.flaps, failedOnce.flapsAt = 1, beforeNow(time.Second)
+	unsteady.flaps, unsteady.flapsAt = 3, beforeNow(time.Second)
+	oneSample := provenPath(40)
 	oneSample.samples = 1
 	for _, tt := range []struct {
 		name string
@@ -109,32 +109,32 @@ func TestBetter(t *testing.T) {
 		want string
 	}{
 		{"equals are not left", ModeLocal, "b", "a b c", nil, ""},
-		{"nor for one that is a little faster", ModeLocal, "b", "a b", ev{"a": fast(40), "b": fast(58)}, ""},
-		{"nor for a few milliseconds", ModeLocal, "b", "a b", ev{"a": fast(1), "b": fast(20)}, ""},
-		{"but for one that is much faster", ModeLocal, "b", "a b", ev{"a": fast(40), "b": fast(62)}, "a"},
-		{"not on one measurement", ModeLocal, "b", "a b", ev{"a": oneSample, "b": fast(400)}, ""},
+		{"nor for one that is a little faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(58)}, ""},
+		{"nor for a few milliseconds", ModeLocal, "b", "a b", ev{"a": provenPath(1), "b": provenPath(20)}, ""},
+		{"but for one that is much faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(62)}, "a"},
+		{"not on one measurement", ModeLocal, "b", "a b", ev{"a": oneSample, "b": provenPath(400)}, ""},
 		{"not for one that was fast once", ModeLocal, "b", "a b",
-			ev{"a": {lastSuccess: ago(time.Hour), rtt: 1, samples: 9}, "b": fast(400)}, ""},
-		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": fast(1)}, "a"},
-		{"own that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": fast(1)}, "a"},
-		{"one over which dials failed is not left", ModeLocal, "b", "a b", ev{"a": fast(40), "b": unsteady}, ""},
-		{"own that comes and goes is not", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": fast(1)}, ""},
-		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {lastFailure: ago(1)}}, ""},
-		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": fast(400), "b": fast(1)}, ""},
+			ev{"a": {lastSuccess: beforeNow(time.Hour), rtt: 1, samples: 9}, "b": provenPath(400)}, ""},
+		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": provenPath(1)}, "a"},
+		{"own that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)}, "a"},
+		{"one over which dials failed is not left", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": unsteady}, ""},
+		{"own that comes and goes is not", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": provenPath(1)}, ""},
+		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {lastFailure: beforeNow(1)}}, ""},
+		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": provenPath(400), "b": provenPath(1)}, ""},
 		{"from in doubt to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
 		{"from remembered to named", ModeLocal, "b", "a br", nil, "a"},
 		{"remote", ModeRemote, "a", "ao b", nil, "b"},
-		{"auto: to own when at par", ModeAuto, "b", "ao b", ev{"a": fast(45), "b": fast(40)}, "a"},
-		{"auto: not to own untested", ModeAuto, "b", "ao b", ev{"b": fast(40)}, ""},
-		{"auto: not to own when slower", ModeAuto, "b", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
-		{"auto: from own not while hardly slower", ModeAuto, "a", "ao b", ev{"a": fast(55), "b": fast(40)}, ""},
-		{"auto: from own when much slower", ModeAuto, "a", "ao b", ev{"a": fast(70), "b": fast(40)}, "b"},
-		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: ago(1)}, "c": fast(1)}, "cb"},
+		{"auto: to own when at par", ModeAuto, "b", "ao b", ev{"a": provenPath(45), "b": provenPath(40)}, "a"},
+		{"auto: not to own untested", ModeAuto, "b", "ao b", ev{"b": provenPath(40)}, ""},
+		{"auto: not to own when slower", ModeAuto, "b", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: from own not while hardly slower", ModeAuto, "a", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: from own when much slower", ModeAuto, "a", "ao b", ev{"a": provenPath(70), "b": provenPath(40)}, "b"},
+		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
 		{"no hops", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
-			if got := letters(s.better(Path{Addr: tt.cur}, hopsOf(tt.book))); got != tt.want {
+			if got := letters(s.better(Path{Addr: tt.cur}, parsePaths(tt.book))); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -142,12 +142,14 @@ func TestBetter(t *testing.T) {
 }
 
 // Whatever two hops cost, a connection that has moved from one to the other does not move back.
-func TestBetterDoesNotFlap(t *testing.T) {
-	book := hopsOf("ao b")
+func TestScorer_BetterDoesNotFlap(t *testing.T) {
+	book := parsePaths("ao b")
 	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
 		for a := 1; a < 400; a += 3 {
 			for b := 1; b < 400; b += 3 {
-				s := scorer{mode, failurePenalty, scoreNow, func(h Path) pathHistory { return map[string]pathHistory{"a": fast(a), "b": fast(b)}[h.Addr] }}
+				s := scorer{mode, failurePenalty, scoreNow, func(h Path) pathHistory {
+					return map[string]pathHistory{"a": provenPath(a), "b": provenPath(b)}[h.Addr]
+				}}
 				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
 					t.Fatalf("%s: a %d ms, b %d ms: a connection goes to and fro", mode, a, b)
 				}
@@ -156,29 +158,29 @@ func TestBetterDoesNotFlap(t *testing.T) {
 	}
 }
 
-func TestEvidence(t *testing.T) {
+func TestPathHistory(t *testing.T) {
 	var e pathHistory
-	e.recordSuccess(ago(10*time.Second), 40*time.Millisecond)
-	e.recordSuccess(ago(9*time.Second), 80*time.Millisecond)
+	e.recordSuccess(beforeNow(10*time.Second), 40*time.Millisecond)
+	e.recordSuccess(beforeNow(9*time.Second), 80*time.Millisecond)
 	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.isProven(scoreNow) {
 		t.Errorf("after two samples: %+v", e)
 	}
-	e.lastSuccess = ago(4 * time.Minute)
-	e.recordFailure(ago(3 * time.Minute))
-	e.recordFailure(ago(2 * time.Minute)) // still failing: nothing new
-	e.recordSuccess(ago(2*time.Minute), 0)
-	e.recordFailure(ago(2 * time.Minute))
-	if e.flapsNow(ago(2*time.Minute)) != 1.5 || e.flapsNow(scoreNow) != 0.375 {
+	e.lastSuccess = beforeNow(4 * time.Minute)
+	e.recordFailure(beforeNow(3 * time.Minute))
+	e.recordFailure(beforeNow(2 * time.Minute)) // still failing: nothing new
+	e.recordSuccess(beforeNow(2*time.Minute), 0)
+	e.recordFailure(beforeNow(2 * time.Minute))
+	if e.flapsNow(beforeNow(2*time.Minute)) != 1.5 || e.flapsNow(scoreNow) != 0.375 {
 		t.Errorf("after two failures: %+v, flaw %v", e, e.flapsNow(scoreNow))
 	}
-	e.recordFailure(ago(time.Minute))
+	e.recordFailure(beforeNow(time.Minute))
 	e.recordSuccess(scoreNow, 0)
 	if e.failedProbes != 0 || e.rtt != 50*time.Millisecond || e.isPenalized(scoreNow, failurePenalty) {
 		t.Errorf("after it worked again: %+v", e)
 	}
 }
 
-func TestMode(t *testing.T) {
+func TestMode_Check(t *testing.T) {
 	for _, m := range []Mode{"", ModeLocal, ModeRemote, ModeAuto} {
 		if err := m.Check(); err != nil {
 			t.Error(err)
@@ -189,7 +191,7 @@ func TestMode(t *testing.T) {
 	}
 }
 
-func TestPathsFollowTheBook(t *testing.T) {
+func TestPathTable_FollowsAddressBook(t *testing.T) {
 	book := &SharedAddressBook{}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
 	p := newPathTable(book, "dc1", ModeLocal)

@@ -18,7 +18,7 @@ import (
 )
 
 // probing runs a Prober of n that is quicker than the default one.
-func probing(t *testing.T, n *node) {
+func startProber(t *testing.T, n *node) {
 	t.Helper()
 	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
 	if err != nil {
@@ -28,7 +28,7 @@ func probing(t *testing.T, n *node) {
 }
 
 // way is what is known of one hop to dc2.
-func (n *node) way(addr string) PathStatus {
+func (n *node) pathStatus(addr string) PathStatus {
 	for _, w := range n.d.PathsTo("dc2") {
 		if w.Addr == addr {
 			return w
@@ -39,28 +39,28 @@ func (n *node) way(addr string) PathStatus {
 
 func (n *node) awaitHealth(addr string, want PathHealth) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.way(addr).Health == want }, "%s", fmt.Sprintf("%s is %s", addr, want))
+	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.pathStatus(addr).Health == want }, "%s", fmt.Sprintf("%s is %s", addr, want))
 }
 
-func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
+func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	unused := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	unused := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	used := w.gws["dc2"]
-	n.book.Store(hops(used.addr, unused.addr))
-	probing(t, n)
+	n.book.Store(bookOf(used.addr, unused.addr))
+	startProber(t, n)
 	n.awaitHealth(used.addr, PathOK)
 	n.awaitHealth(unused.addr, PathOK)
-	if p := n.way(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 || p.Remote != unused.addr || p.LastSuccess.IsZero() {
+	if p := n.pathStatus(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 || p.Remote != unused.addr || p.LastSuccess.IsZero() {
 		t.Errorf("the probed hop: %+v", p)
 	}
 
 	unused.stop()
 	n.awaitHealth(unused.addr, PathFailing)
-	if p := n.way(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
+	if p := n.pathStatus(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
 		t.Errorf("the hop that died: %+v", p)
 	}
-	n.book.Store(hops(unused.addr, used.addr)) // now it would be the first
+	n.book.Store(bookOf(unused.addr, used.addr)) // now it would be the first
 	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
 		t.Errorf("the dead hop is tried first: %+v", got)
 	}
@@ -73,32 +73,32 @@ func TestProbesKnowBeforeItIsNeeded(t *testing.T) {
 		t.Error("nobody is told that it came back")
 	}
 
-	late := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
-	n.book.Store(hops(unused.addr, used.addr, late.addr))
+	late := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	n.book.Store(bookOf(unused.addr, used.addr, late.addr))
 	n.awaitHealth(late.addr, PathOK)
 }
 
 // A gateway that accepts and stays silent, and one whose servers are stuck after TLS, are found out too.
-func TestProbesGoTheWholeWay(t *testing.T) {
+func TestProber_ExercisesWholePath(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1")
-	silent := newGatewayDouble(t, listen(t), "dc2", nil)
+	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
 	hole := blackHole(t, a, "srv1", "dc2")
 	c := newNode(t, a, "srv1", "dc2").asConsul()
-	consul := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": c.addr})
-	n.book.Store(hops(silent.addr, hole, consul.addr))
-	probing(t, n)
+	consul := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c.addr})
+	n.book.Store(bookOf(silent.addr, hole, consul.addr))
+	startProber(t, n)
 	n.awaitHealth(silent.addr, PathFailing)
 	n.awaitHealth(hole, PathFailing)
 	n.awaitHealth(consul.addr, PathOK) // its handshake is all there is
-	if p := n.way(consul.addr); p.SmoothedRTT <= 0 {
+	if p := n.pathStatus(consul.addr); p.SmoothedRTT <= 0 {
 		t.Errorf("not measured: %+v", p)
 	}
 }
 
 // pretend is a network on which every dial fails, at once or by silence. It counts.
-type pretend struct {
+type failingNet struct {
 	silent bool
 
 	mu      sync.Mutex
@@ -108,7 +108,7 @@ type pretend struct {
 	most    int
 }
 
-func (p *pretend) dial(ctx context.Context, addr string) (net.Conn, error) {
+func (p *failingNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	p.mu.Lock()
 	p.at = append(p.at, time.Now())
 	p.by[addr]++
@@ -127,7 +127,7 @@ func (p *pretend) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return nil, errors.New("refused")
 }
 
-func TestProbesKeepToTheirBudget(t *testing.T) {
+func TestProber_RateLimit(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
 	for _, tt := range []struct {
 		name     string
@@ -141,7 +141,7 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				net := &pretend{silent: tt.silent, by: map[string]int{}}
+				net := &failingNet{silent: tt.silent, by: map[string]int{}}
 				book := &SharedAddressBook{}
 				routes := &AddressBook{Paths: map[string][]Path{}}
 				for dc := range tt.dcs {
@@ -184,12 +184,12 @@ func TestProbesKeepToTheirBudget(t *testing.T) {
 	}
 }
 
-func TestNewAddressIsProbedAtOnce(t *testing.T) {
+func TestProber_NewAddress(t *testing.T) {
 	id := newAuthority(t).server("srv1", "dc1")
 	synctest.Test(t, func(t *testing.T) {
-		net := &pretend{by: map[string]int{}}
+		net := &failingNet{by: map[string]int{}}
 		book := &SharedAddressBook{}
-		book.Store(hops("10.0.0.1:1", "10.0.0.2:1"))
+		book.Store(bookOf("10.0.0.1:1", "10.0.0.2:1"))
 		d, err := NewDialer(DialerConfig{Identity: id, AddressBook: book, DialTCP: net.dial})
 		if err != nil {
 			t.Fatal(err)
@@ -204,7 +204,7 @@ func TestNewAddressIsProbedAtOnce(t *testing.T) {
 		time.Sleep(10*time.Minute + time.Millisecond) // in the bubble
 		synctest.Wait()
 		before := len(net.at)
-		book.Store(hops("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
+		book.Store(bookOf("10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
 		synctest.Wait()
 		if len(net.at) != before+1 || net.by["10.0.0.3:1"] != 1 {
 			t.Errorf("%d probes before, %d after; %v", before, len(net.at), net.by)
@@ -216,7 +216,7 @@ func TestNewAddressIsProbedAtOnce(t *testing.T) {
 	})
 }
 
-func TestNewProberRefuses(t *testing.T) {
+func TestNewProber_InvalidConfig(t *testing.T) {
 	if _, err := NewProber(ProberConfig{}); err == nil {
 		t.Error("no Dialer, no error")
 	}
@@ -288,10 +288,10 @@ func TestResolver(t *testing.T) {
 }
 
 // A connection on a fallback way moves when a probe finds that the preferred one works again, without waiting for its own look.
-func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
+func TestMigrate_AfterProbe(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.migrateInterval = time.Hour })
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
-	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
 	ownHop := Path{Addr: own.addr, Via: "own", Local: true}
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
@@ -303,35 +303,35 @@ func TestConnectionsMoveWhenAProbeFindsTheWay(t *testing.T) {
 		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
 	}
 	testutil.Eventually(t, 5*time.Second, over(w.gws["dc2"].addr), "the fallback is used")
-	probing(t, n)
+	startProber(t, n)
 	own.restart()
 	testutil.Eventually(t, 5*time.Second, over(own.addr), "the own gateway is used")
-	testutil.Eventually(t, 5*time.Second, func() bool { return n.way(own.addr).SmoothedRTT > 0 }, "echoes are evidence")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.pathStatus(own.addr).SmoothedRTT > 0 }, "echoes are evidence")
 }
 
 // lateConn is a connection over a slow network: what it brings comes late.
-type lateConn struct {
+type slowConn struct {
 	net.Conn
-	late time.Duration
+	delay time.Duration
 }
 
-func (c lateConn) Read(b []byte) (int, error) {
+func (c slowConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	<-time.After(c.late)
+	<-time.After(c.delay)
 	return n, err
 }
 
 // In automatic mode a connection over the own gateway moves to the far one that measures much better, and stays there.
-func TestAutoModeMovesToTheFasterWay(t *testing.T) {
+func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc2"})
 	far, remote := w.nodes["srv1.dc2"], w.gws["dc2"].addr
-	own := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
+	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	n := newNode(t, w.a, "srv1", "dc1", func(c *DialerConfig) {
 		c.Mode, c.AttemptDelay = ModeAuto, 5*time.Second
 		c.DialTCP = func(ctx context.Context, addr string) (net.Conn, error) {
 			conn, err := dialTCP(ctx, addr)
 			if err == nil && addr == own.addr {
-				conn = lateConn{conn, 50 * time.Millisecond}
+				conn = slowConn{conn, 50 * time.Millisecond}
 			}
 			return conn, err
 		}
@@ -347,7 +347,7 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 	if !over(own.addr)() {
 		t.Errorf("nothing is measured, so it is a tie, but: %+v", n.tun.Stats().Links)
 	}
-	probing(t, n)
+	startProber(t, n)
 	testutil.Eventually(t, 10*time.Second, over(remote), "the far gateway is used")
 	if ways := n.d.PathsTo("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
 		t.Errorf("ways: %+v", ways)
@@ -359,23 +359,23 @@ func TestAutoModeMovesToTheFasterWay(t *testing.T) {
 
 func TestProbeWait(t *testing.T) {
 	const every = 20 * time.Second
-	worked := ago(time.Hour)
+	worked := beforeNow(time.Hour)
 	for _, tt := range []struct {
 		name   string
 		e      pathHistory
 		spread float64
 		want   time.Duration
 	}{
-		{"works", pathHistory{lastSuccess: ago(1)}, 0, every},
-		{"with spread", pathHistory{lastSuccess: ago(1)}, 1, 25 * time.Second},
-		{"failed once", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 1}, 0, 3 * time.Second},
-		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 2}, 0, 6 * time.Second},
-		{"failed often", pathHistory{lastSuccess: worked, lastFailure: ago(1), failedProbes: 99}, 0, every},
-		{"a dial failed, or was overtaken", pathHistory{lastSuccess: worked, lastFailure: ago(1)}, 0, 3 * time.Second},
-		{"never worked", pathHistory{lastFailure: ago(1), failedProbes: 1}, 0, 3 * time.Second},
-		{"never worked, and failed five times", pathHistory{lastFailure: ago(1), failedProbes: 5}, 0, 48 * time.Second},
-		{"never worked, and failed often", pathHistory{lastFailure: ago(1), failedProbes: 99}, 0, 5 * time.Minute},
-		{"works again", pathHistory{lastSuccess: ago(1), lastFailure: worked}, 0, every},
+		{"works", pathHistory{lastSuccess: beforeNow(1)}, 0, every},
+		{"with spread", pathHistory{lastSuccess: beforeNow(1)}, 1, 25 * time.Second},
+		{"failed once", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
+		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 2}, 0, 6 * time.Second},
+		{"failed often", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 99}, 0, every},
+		{"a dial failed, or was overtaken", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0, 3 * time.Second},
+		{"never worked", pathHistory{lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
+		{"never worked, and failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0, 48 * time.Second},
+		{"never worked, and failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
+		{"works again", pathHistory{lastSuccess: beforeNow(1), lastFailure: worked}, 0, every},
 	} {
 		if got := tt.e.probeWait(every, tt.spread); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
@@ -383,11 +383,11 @@ func TestProbeWait(t *testing.T) {
 	}
 }
 
-func TestPlan(t *testing.T) {
+func TestPlanProbe(t *testing.T) {
 	const every = 20 * time.Second
-	good := func(d time.Duration) pathHistory { return pathHistory{lastSuccess: ago(d)} }
+	good := func(d time.Duration) pathHistory { return pathHistory{lastSuccess: beforeNow(d)} }
 	failed := func(d time.Duration, fails int) pathHistory {
-		return pathHistory{lastSuccess: ago(time.Hour), lastFailure: ago(d), failedProbes: fails}
+		return pathHistory{lastSuccess: beforeNow(time.Hour), lastFailure: beforeNow(d), failedProbes: fails}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -405,7 +405,7 @@ func TestPlan(t *testing.T) {
 		{"the failed one first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
 		{"but not each time", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
 		{"nor when it has failed for long", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
-		{"what never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: ago(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"what never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
 		{"urgent or not, when only that is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
 		{"a remembered hop not while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
 		{"but when none does", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},
@@ -413,7 +413,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			book := &SharedAddressBook{}
-			book.Store(&AddressBook{Paths: map[string][]Path{"dc2": hopsOf(tt.book), "dc1": hopsOf("z")}})
+			book.Store(&AddressBook{Paths: map[string][]Path{"dc2": parsePaths(tt.book), "dc1": parsePaths("z")}})
 			p := newPathTable(book, "dc1", ModeLocal)
 			for addr, e := range tt.ev {
 				p.update("dc2", Path{Addr: addr}, func(s *pathState) { s.pathHistory = e })

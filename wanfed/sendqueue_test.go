@@ -25,7 +25,7 @@ func packetsOf(t testing.TB, frames []byte) []string {
 	return out
 }
 
-func TestFrameQueueDropsOldest(t *testing.T) {
+func TestSendQueue_DropsOldest(t *testing.T) {
 	const now = time.Second
 	q := sendQueue{max: 3 * (frameHeadLen + 1 + 1)} // three frames with a name and a packet of one byte each
 	for i, want := range []frameCounts{{}, {}, {}, {PoolWAN: 1}, {PoolLAN: 1}} {
@@ -56,7 +56,7 @@ type modelled struct {
 }
 
 // The queue against a plain slice of packets.
-func TestFrameQueueModel(t *testing.T) {
+func TestSendQueue_Model(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	q := sendQueue{max: 2000}
 	var model []modelled
@@ -109,7 +109,7 @@ func TestFrameQueueModel(t *testing.T) {
 }
 
 // A full queue must not move all that it holds for each packet.
-func TestFrameQueueMovesLittle(t *testing.T) {
+func TestSendQueue_MovesLittle(t *testing.T) {
 	q := sendQueue{max: 64 << 10}
 	packet, moved, head := make([]byte, 100), 0, 0
 	for range 10000 {
@@ -125,7 +125,7 @@ func TestFrameQueueMovesLittle(t *testing.T) {
 	}
 }
 
-func TestFrameQueuePushDoesNotAllocate(t *testing.T) {
+func TestSendQueue_PushDoesNotAllocate(t *testing.T) {
 	q := sendQueue{max: 64 << 10}
 	packet, now := make([]byte, 1400), time.Duration(0)
 	push := func() {

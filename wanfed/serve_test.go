@@ -33,7 +33,7 @@ func isClosedByPeer(c net.Conn) bool {
 	return !isTimeout(err)
 }
 
-func TestBadFramesCloseTheConnection(t *testing.T) {
+func TestPacketConn_BadFrames(t *testing.T) {
 	a := newAuthority(t)
 	for _, tt := range []struct {
 		name, alpn string
@@ -86,7 +86,7 @@ func TestBadFramesCloseTheConnection(t *testing.T) {
 	}
 }
 
-func TestOnlyServersGossip(t *testing.T) {
+func TestTunnel_OtherRolesRefused(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	tr := n.tun.Transport(PoolWAN)
@@ -107,7 +107,7 @@ func TestOnlyServersGossip(t *testing.T) {
 	}
 }
 
-func TestFramesDoNotLoop(t *testing.T) {
+func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -140,7 +140,7 @@ func TestFramesDoNotLoop(t *testing.T) {
 	}
 }
 
-func TestEchoComesBack(t *testing.T) {
+func TestPacketConn_Echo(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	c := rawConn(t, n, a.server("srv1", "dc2"), ProtoGossip)

@@ -13,49 +13,49 @@ import (
 var errTest = errors.New("no answer")
 
 // spareRig is a server of dc1 with a call to dc2, which has two gateways: the call goes over the first.
-type spareRig struct {
+type standbyRig struct {
 	t             *testing.T
 	n1, n2        *node
-	first, second *gatewayDouble
+	first, second *fakeGateway
 	c             *GRPCConn
 }
 
-func newSpareRig(t *testing.T) *spareRig {
+func newStandbyRig(t *testing.T) *standbyRig {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
-	r := &spareRig{t: t, n1: w.nodes["srv1.dc1"], n2: w.nodes["srv1.dc2"], first: w.gws["dc2"]}
+	r := &standbyRig{t: t, n1: w.nodes["srv1.dc1"], n2: w.nodes["srv1.dc2"], first: w.gws["dc2"]}
 	r.n1.d.cfg.AttemptDelay = 4 * time.Second // the dials are counted: none is to be made because the machine stood still
-	echoCalls(t, r.n2)
-	r.second = newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": r.n2.addr})
-	r.n1.book.Store(hops(r.first.addr, r.second.addr))
+	serveEchoCalls(t, r.n2)
+	r.second = newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": r.n2.addr})
+	r.n1.book.Store(bookOf(r.first.addr, r.second.addr))
 	r.c = r.call()
 	return r
 }
 
-func (r *spareRig) call() *GRPCConn {
+func (r *standbyRig) call() *GRPCConn {
 	r.t.Helper()
 	c, err := r.n1.tun.DialGRPC(r.t.Context(), "dc2")
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	askBack(r.t, c)
+	checkCall(r.t, c)
 	return c
 }
 
-func (r *spareRig) dialed(first, second int) {
+func (r *standbyRig) dialed(first, second int) {
 	r.t.Helper()
 	testutil.Eventually(r.t, 10*time.Second, func() bool { return r.first.count() == first && r.second.count() == second }, "the dials")
 }
 
-func (r *spareRig) over(g *gatewayDouble) {
+func (r *standbyRig) over(g *fakeGateway) {
 	r.t.Helper()
 	if s := r.n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != g.addr {
 		r.t.Errorf("sessions: %+v, want one over %s", s, g.addr)
 	}
 }
 
-func TestSpareTakesOver(t *testing.T) {
-	r := newSpareRig(t)
+func TestStandby_Promoted(t *testing.T) {
+	r := newStandbyRig(t)
 	r.first.freeze(true)
 	settle, again := r.c.OpenStandby(), r.c.OpenStandby()
 	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
@@ -83,9 +83,9 @@ func TestSpareTakesOver(t *testing.T) {
 }
 
 // A spare that is not ready yet is what the next call waits for: no second dial. Its first gateway is not blamed for what is behind it.
-func TestSpareIsWaitedFor(t *testing.T) {
-	r := newSpareRig(t)
-	r.n1.book.Store(hops(r.first.addr))
+func TestStandby_PromotedWhileDialing(t *testing.T) {
+	r := newStandbyRig(t)
+	r.n1.book.Store(bookOf(r.first.addr))
 	r.first.freeze(true)
 	settle := r.c.OpenStandby()
 	r.dialed(2, 0)
@@ -101,8 +101,8 @@ func TestSpareIsWaitedFor(t *testing.T) {
 }
 
 // A spare goes when the session is found alive, or nobody doubts it any more. The next ones have to wait.
-func TestSpareIsDropped(t *testing.T) {
-	r := newSpareRig(t)
+func TestStandby_Dropped(t *testing.T) {
+	r := newStandbyRig(t)
 	connected := func() uint64 { return r.n2.mux.Stats().Accepted }
 	settle, other := r.c.OpenStandby(), r.c.OpenStandby()
 	testutil.Eventually(t, 10*time.Second, func() bool { return connected() == 2 }, "the spare is connected")
@@ -130,20 +130,20 @@ func TestSpareIsDropped(t *testing.T) {
 	if rest := time.Until(r.c.session.notBefore); rest <= 0 || rest > minStandbyBackoff*5/4 {
 		t.Errorf("after a long time the next has to wait %v", rest)
 	}
-	askBack(t, r.c)
+	checkCall(t, r.c)
 }
 
 // Without any way, a spare fails, and costs the next call nothing but what a dial costs.
-func TestSpareFails(t *testing.T) {
-	r := newSpareRig(t)
-	r.n1.book.Store(hops(closedPort(t)))
+func TestStandby_DialFails(t *testing.T) {
+	r := newStandbyRig(t)
+	r.n1.book.Store(bookOf(closedPort(t)))
 	settle := r.c.OpenStandby()
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return r.c.session.standby == nil && !r.c.session.notBefore.IsZero()
 	}, "the spare fails")
-	r.n1.book.Store(hops(r.first.addr, r.second.addr))
+	r.n1.book.Store(bookOf(r.first.addr, r.second.addr))
 	r.c.MarkDead(errTest)
 	settle(false)
 	r.call()

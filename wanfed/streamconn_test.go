@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/nettest"
 )
 
-func TestStreamConnIsANetConn(t *testing.T) {
+func TestStreamConn_NetConn(t *testing.T) {
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		a, b := net.Pipe()
 		cfg := defaultLimits().yamuxConfig(orDiscard(nil))
@@ -35,7 +35,7 @@ func TestStreamConnIsANetConn(t *testing.T) {
 	})
 }
 
-func TestStreamConnTellsAnEndFromABreak(t *testing.T) {
+func TestStreamConn_EOF(t *testing.T) {
 	pair := func() (c, s *streamConn, client *yamux.Session) {
 		a, b := net.Pipe()
 		cfg := defaultLimits().yamuxConfig(orDiscard(nil))

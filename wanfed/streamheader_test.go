@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestStreamHeaderVectors(t *testing.T) {
+func TestStreamHeader_Vectors(t *testing.T) {
 	for _, tt := range []struct {
 		hex  string
 		want streamHeader
@@ -20,7 +20,7 @@ func TestStreamHeaderVectors(t *testing.T) {
 		{"51 03 00 08 737276322e646332", streamHeader{poolGRPC, "", "srv2.dc2"}},
 	} {
 		t.Run(tt.hex, func(t *testing.T) {
-			inSpec(t, tt.hex)
+			checkInSpec(t, tt.hex)
 			b := unhex(t, tt.hex)
 			if got := tt.want.append(nil); !bytes.Equal(got, b) {
 				t.Errorf("append = %x, want %x", got, b)
@@ -37,7 +37,7 @@ func TestStreamHeaderVectors(t *testing.T) {
 	}
 }
 
-func TestStreamHeaderRefused(t *testing.T) {
+func TestStreamHeader_Invalid(t *testing.T) {
 	for _, tt := range []struct {
 		why  string
 		hex  string
@@ -90,7 +90,7 @@ func FuzzStreamHeader(f *testing.F) {
 	})
 }
 
-func TestRefusedErrorSaysWhy(t *testing.T) {
+func TestRefusedError_Text(t *testing.T) {
 	for s := streamOK; s <= streamUnreachable; s++ {
 		if streamStatusText[s] == "" {
 			t.Errorf("status %d has no text", s)

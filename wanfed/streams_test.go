@@ -27,7 +27,7 @@ func streamClient(t testing.TB, n *node, id *tlsutil.Identity) *yamux.Session {
 }
 
 // askRaw sends header bytes on a new stream and returns the status.
-func askRaw(t *testing.T, s *yamux.Session, header []byte) (streamStatus, error) {
+func openRaw(t *testing.T, s *yamux.Session, header []byte) (streamStatus, error) {
 	t.Helper()
 	st, err := s.Open()
 	if err != nil {
@@ -43,7 +43,7 @@ func askRaw(t *testing.T, s *yamux.Session, header []byte) (streamStatus, error)
 	return streamStatus(b[0]), err
 }
 
-func TestStreamHeadersAreChecked(t *testing.T) {
+func TestServeStream_Header(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
@@ -71,7 +71,7 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 		{"garbage", far, []byte("GET / HTTP/1.1\r\n\r\n"), streamBadHeader},
 		{"other version", far, unhex(t, "52 01 00 05 612e646331"), streamBadHeader},
 	} {
-		if got, err := askRaw(t, tt.s, tt.header); err != nil || got != tt.want {
+		if got, err := openRaw(t, tt.s, tt.header); err != nil || got != tt.want {
 			t.Errorf("%s: status %d, %v; want %d", tt.name, got, err, tt.want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestStreamHeadersAreChecked(t *testing.T) {
 	}, "faults counted")
 }
 
-func TestSilentStreamBlocksNoOther(t *testing.T) {
+func TestServeStream_SilentStream(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second }) // the header that is whole has to come in it
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
@@ -93,7 +93,7 @@ func TestSilentStreamBlocksNoOther(t *testing.T) {
 	if _, err := silent.Write([]byte{streamVersion}); err != nil { // so that yamux opens it
 		t.Fatal(err)
 	}
-	if got, err := askRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); err != nil || got != streamOK {
+	if got, err := openRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); err != nil || got != streamOK {
 		t.Errorf("behind a silent stream: status %d, %v", got, err)
 	}
 	silent.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -103,14 +103,14 @@ func TestSilentStreamBlocksNoOther(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 }, "fault counted")
 }
 
-func TestTooManyStreamsAreRefused(t *testing.T) {
+func TestServeStream_TooMany(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"})
 	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN) // nobody accepts
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
 	ok, busy := 0, 0
 	for range streamBacklog + 2 {
-		switch got, err := askRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); {
+		switch got, err := openRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); {
 		case err != nil:
 			t.Fatal(err)
 		case got == streamOK:
@@ -125,7 +125,7 @@ func TestTooManyStreamsAreRefused(t *testing.T) {
 	}
 }
 
-func TestRelayTellsWhatFailed(t *testing.T) {
+func TestServeStream_RelayStatus(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
 	r := *n.book.Load()
@@ -133,13 +133,13 @@ func TestRelayTellsWhatFailed(t *testing.T) {
 	n.book.Store(&r)
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
 	for node, want := range map[string]streamStatus{"srv2": streamNoPool, "srv3": streamUnreachable} {
-		if got, err := askRaw(t, s, streamHeader{PoolWAN, node, "srv1.dc2"}.append(nil)); err != nil || got != want {
+		if got, err := openRaw(t, s, streamHeader{PoolWAN, node, "srv1.dc2"}.append(nil)); err != nil || got != want {
 			t.Errorf("%s: status %d, %v; want %d", node, got, err, want)
 		}
 	}
 }
 
-func TestDeadSessionIsReplaced(t *testing.T) {
+func TestSession_DeadIsReplaced(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = 50*time.Millisecond, 2*time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -155,7 +155,7 @@ func TestDeadSessionIsReplaced(t *testing.T) {
 		s.Close()
 	}
 	open()
-	second := newGatewayDouble(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
+	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
 	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr}, {Addr: second.addr}}}
 	n1.book.Store(&r)

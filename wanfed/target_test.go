@@ -55,7 +55,7 @@ func FuzzParseTarget(f *testing.F) {
 	})
 }
 
-func TestRouteFor(t *testing.T) {
+func TestActionFor(t *testing.T) {
 	self := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	near := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}
 	far := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc2"}

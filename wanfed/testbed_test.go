@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -168,13 +167,13 @@ type world struct {
 	t     testing.TB
 	a     *authority
 	nodes map[string]*node // by <node>.<dc>
-	gws   map[string]*gatewayDouble
+	gws   map[string]*fakeGateway
 }
 
 // newWorld starts servers srv1 to srv<perDC> in each datacenter. Their books have the other datacenters' gateways as hops.
 func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *world {
 	t.Helper()
-	w := &world{t: t, a: newAuthority(t), nodes: map[string]*node{}, gws: map[string]*gatewayDouble{}}
+	w := &world{t: t, a: newAuthority(t), nodes: map[string]*node{}, gws: map[string]*fakeGateway{}}
 	servers := map[string]map[string]string{}
 	for _, dc := range dcs {
 		servers[dc] = map[string]string{}
@@ -184,7 +183,7 @@ func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *w
 			servers[dc][name] = ln.Addr().String()
 			w.nodes[name+"."+dc] = newNode(t, w.a, name, dc).start(ln, change...)
 		}
-		w.gws[dc] = newGatewayDouble(t, listen(t), dc, servers[dc])
+		w.gws[dc] = newFakeGateway(t, listen(t), dc, servers[dc])
 	}
 	for _, n := range w.nodes {
 		r := &AddressBook{Servers: servers[n.dc], Paths: map[string][]Path{}}

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-func TestStreamErrors(t *testing.T) {
+func TestTransport_DialErrors(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
@@ -42,7 +42,7 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-func TestWriteToAddressErrors(t *testing.T) {
+func TestTransport_WriteErrors(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"})
 	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
@@ -66,7 +66,7 @@ func TestWriteToAddressErrors(t *testing.T) {
 	}
 }
 
-func TestTransportShutdownLeavesTheTunnel(t *testing.T) {
+func TestTransport_Shutdown(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
@@ -98,7 +98,7 @@ func TestTransportShutdownLeavesTheTunnel(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 }, "packet dropped")
 }
 
-func TestDialTimeoutWhileAnotherDials(t *testing.T) {
+func TestTransport_TimeoutWhileAnotherDials(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1 := w.nodes["srv1.dc1"]
 	t1 := n1.tun.Transport(PoolWAN)

@@ -47,7 +47,7 @@ func isRemoteFailure(err error) bool {
 	return ok && strings.HasPrefix(op.Net, "tcp") && (op.Op == "dial" || op.Op == "read" || op.Op == "write")
 }
 
-func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
+func TestTunnel_Packets(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	trs := map[string]*Transport{}
 	for name, n := range w.nodes {
@@ -97,7 +97,7 @@ func TestPacketsBetweenAndInsideDatacenters(t *testing.T) {
 	}, "relayed packets counted")
 }
 
-func TestLANPackets(t *testing.T) {
+func TestTunnel_LANPackets(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]
 	t1, t2 := n1.tun.Transport(PoolLAN), n2.tun.Transport(PoolLAN)
@@ -115,7 +115,7 @@ func TestLANPackets(t *testing.T) {
 	}
 }
 
-func TestStreams(t *testing.T) {
+func TestTunnel_Streams(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	far := map[string]*Transport{
 		"srv1.dc2": w.nodes["srv1.dc2"].tun.Transport(PoolWAN),
@@ -178,7 +178,7 @@ func checkHalfClose(t *testing.T, a, b net.Conn) {
 	}
 }
 
-func TestPoolFullDropsAndCounts(t *testing.T) {
+func TestTransport_PoolFull(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	t1 := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
 	n2 := w.nodes["srv1.dc2"]
@@ -196,7 +196,7 @@ func TestPoolFullDropsAndCounts(t *testing.T) {
 	}
 }
 
-func TestNewTunnelRefuses(t *testing.T) {
+func TestNewTunnel_InvalidConfig(t *testing.T) {
 	for _, adv := range []string{"", "10.0.0.1", "0.0.0.0:8300", "host:8300", "10.0.0.1:0"} {
 		_, err := NewTunnel(TunnelConfig{Advertise: adv, MaxIdleLinks: -1})
 		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "MaxIdleLinks"} {
@@ -220,7 +220,7 @@ func TestNewTunnelRefuses(t *testing.T) {
 	n.tun.Transport(PoolWAN)
 }
 
-func TestTunnelEndsWhileBusy(t *testing.T) {
+func TestTunnel_StopsWhileBusy(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	trs := map[string]*Transport{}
 	for name, n := range w.nodes {
@@ -255,7 +255,7 @@ func TestTunnelEndsWhileBusy(t *testing.T) {
 }
 
 // A server that moved: memberlist still has its old address, or the book has.
-func TestServerWithTwoAddresses(t *testing.T) {
+func TestTunnel_ServerWithTwoAddresses(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]
 	t1, t2 := n1.tun.Transport(PoolLAN), n2.tun.Transport(PoolLAN)

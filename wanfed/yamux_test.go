@@ -25,7 +25,7 @@ func yamuxHeader(kind byte, flags uint16, stream, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, stream), n)
 }
 
-func TestFloodClosesTheSession(t *testing.T) {
+func TestServeStreams_FloodClosesSession(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		read bool
@@ -61,7 +61,7 @@ func TestFloodClosesTheSession(t *testing.T) {
 	}
 }
 
-func TestGuard(t *testing.T) {
+func TestPingGuard(t *testing.T) {
 	asks, says := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
 	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(asks, maxPings*2)...)
 	for _, step := range []int{1, 5, yamuxHeaderLen, 1000} {
@@ -92,7 +92,7 @@ func TestGuard(t *testing.T) {
 }
 
 // However the bytes come, the guard sees the same frames.
-func FuzzGuard(f *testing.F) {
+func FuzzPingGuard(f *testing.F) {
 	asks := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
 	f.Add(bytes.Repeat(asks, maxPings+1), 7)
 	f.Add(append(append(yamuxHeader(yamuxTypeData, 1, 1, 30), bytes.Repeat(asks, 2)...), asks...), 13)
@@ -113,30 +113,30 @@ func FuzzGuard(f *testing.F) {
 }
 
 // framedConn writes as a muxConn does, and counts.
-type framedConn struct {
+type countingConn struct {
 	net.Conn
 	frames headerJoiner
 	writes atomic.Int64
 }
 
-func (c *framedConn) Write(b []byte) (int, error) {
+func (c *countingConn) Write(b []byte) (int, error) {
 	return c.frames.write(b, func(b []byte) (int, error) {
 		c.writes.Add(1)
 		return c.Conn.Write(b)
 	})
 }
 
-func framedPair(t testing.TB) (client, server *yamux.Session, c *framedConn) {
+func countingPair(t testing.TB) (client, server *yamux.Session, c *countingConn) {
 	t.Helper()
 	a, b := net.Pipe()
 	cfg := defaultLimits().yamuxConfig(orDiscard(nil))
 	cfg.EnableKeepAlive = false
-	c = &framedConn{Conn: a}
+	c = &countingConn{Conn: a}
 	client, err := yamux.Client(c, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err = yamux.Server(&framedConn{Conn: b}, cfg)
+	server, err = yamux.Server(&countingConn{Conn: b}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,9 +144,9 @@ func framedPair(t testing.TB) (client, server *yamux.Session, c *framedConn) {
 	return client, server, c
 }
 
-func TestStreamsOfFramesAreNetConns(t *testing.T) {
+func TestHeaderJoiner_NetConn(t *testing.T) {
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-		client, server, _ := framedPair(t)
+		client, server, _ := countingPair(t)
 		c, err := client.OpenStream()
 		if err != nil {
 			return nil, nil, nil, err
@@ -157,8 +157,8 @@ func TestStreamsOfFramesAreNetConns(t *testing.T) {
 }
 
 // A frame is one write; one that fills records has its header by itself.
-func TestFramesAreOneWrite(t *testing.T) {
-	client, server, conn := framedPair(t)
+func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
+	client, server, conn := countingPair(t)
 	c, err := client.OpenStream()
 	if err != nil {
 		t.Fatal(err)
