@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -82,7 +82,7 @@ func (e *estate) tombstones(ctx context.Context) (int, error) {
 // gone waits until nothing is left, and no tombstone; it returns the most memory that the server had meanwhile.
 func (e *estate) gone(t *testing.T, d *disked) (most int) {
 	t.Helper()
-	lab.Eventually(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
+	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
 		most = max(most, rssOf(t, &site{server: d.server}))
 		n, err := e.tombstones(ctx)
 		if err == nil && n > 0 {
@@ -146,7 +146,7 @@ func TestCascade(t *testing.T) {
 		d.start()
 		connect(killed)
 		n := -1
-		lab.Eventually(t, patience, "a list", func(ctx context.Context) (err error) {
+		testutil.Await(t, patience, "a list", func(ctx context.Context) (err error) {
 			n, err = killed.left(resource.WithConsistency(ctx, resource.Strong))
 			return err
 		})

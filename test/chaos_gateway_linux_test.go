@@ -76,7 +76,7 @@ func cutOneWay(t *testing.T, p *wan.Path) (heal func()) {
 	return func() { set(false) }
 }
 
-func standInFault(m lab.Manners) func(*testing.T, chaosLab, *lab.Node) (func(), *lab.Node) {
+func standInFault(m lab.Behaviour) func(*testing.T, chaosLab, *lab.Node) (func(), *lab.Node) {
 	return func(t *testing.T, _ chaosLab, g *lab.Node) (func(), *lab.Node) {
 		g.Kill()
 		s := g.StandIn(m)

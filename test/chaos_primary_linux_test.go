@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
@@ -51,7 +52,7 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 	<-time.After(cut)
 	healed := time.Now()
 	dc1.Gateways[0].HealWAN()
-	alive := lab.Eventually(t, 2*failure, "all alive", func(ctx context.Context) error {
+	alive := testutil.Await(t, 2*failure, "all alive", func(ctx context.Context) error {
 		for _, s := range l.Running() {
 			if err := allAlive(ctx, l, s); err != nil {
 				return fmt.Errorf("%s: %w", s.WANName(), err)

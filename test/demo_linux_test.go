@@ -17,6 +17,7 @@ import (
 
 	"github.com/wanfed/wanfed/demo"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -73,7 +74,7 @@ func addressesOf(r demo.Report) (addrs []string) {
 // checkGone waits until nothing listens any more where the demo's processes did.
 func checkGone(t testing.TB, r demo.Report) {
 	t.Helper()
-	lab.Eventually(t, 20*time.Second, "all processes of the demo are gone", func(ctx context.Context) error {
+	testutil.Await(t, 20*time.Second, "all processes of the demo are gone", func(ctx context.Context) error {
 		for _, addr := range addressesOf(r) {
 			var d net.Dialer
 			if c, err := d.DialContext(ctx, "tcp", addr); err == nil {

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -146,7 +146,7 @@ func (d *disked) fill() (refusal string, took time.Duration) {
 // awaitPut waits until a write is acknowledged.
 func (d *disked) awaitPut(what string) time.Duration {
 	d.t.Helper()
-	return lab.Eventually(d.t, patience, what, func(context.Context) error {
+	return testutil.Await(d.t, patience, what, func(context.Context) error {
 		if refusal, _ := d.put(); refusal != "" {
 			return errors.New(refusal)
 		}
@@ -228,7 +228,7 @@ func TestFullDisk(t *testing.T) {
 	d.server.Kill()
 
 	d.start()
-	lab.Eventually(t, patience, "the disk is full for the new process too", func(context.Context) error {
+	testutil.Await(t, patience, "the disk is full for the new process too", func(context.Context) error {
 		refusal, took = d.put()
 		if !strings.Contains(refusal, noSpace) {
 			return errors.New(refusal)
@@ -237,7 +237,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	d.wantUnwritable(noSpace, refusal, took)
 	last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
-	lab.Eventually(t, patience, "it shows what it has, though it cannot write", func(context.Context) error {
+	testutil.Await(t, patience, "it shows what it has, though it cannot write", func(context.Context) error {
 		if status, answer, _ := d.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
 			return fmt.Errorf("%d %.200q", status, answer)
 		}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -42,7 +42,7 @@ func TestFullDiskOfOne(t *testing.T) {
 	full, other := all[0], all[1]
 	full.awaitPut("a leader")
 	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
-	lab.Eventually(t, patience, "leadership of srv1", func(ctx context.Context) error {
+	testutil.Await(t, patience, "leadership of srv1", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--dc", "dc1", "--server", full.server.Addr,
 			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
 		if err != nil {
@@ -65,7 +65,7 @@ func TestFullDiskOfOne(t *testing.T) {
 		t.Errorf("srv1 has what it has no room for: %d", status)
 	}
 	remount(t, full.data(), 0, "size=400m")
-	t.Logf("srv1 is level %v after there was room", lab.Eventually(t, patience, "srv1 is level", func(context.Context) error {
+	t.Logf("srv1 is level %v after there was room", testutil.Await(t, patience, "srv1 is level", func(context.Context) error {
 		for _, d := range []*disked{full, other} {
 			last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
 			if status, answer, _ := full.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // loopDisk is a file system on a block device of its own, which turns read-only when it finds an error, as most are told to.
@@ -111,7 +111,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 	if err := unix.Unmount(d.data(), 0); err != nil {
 		t.Fatal(err)
 	}
-	lab.Eventually(t, patience, "a file system in nobody's use", func(ctx context.Context) error { // another namespace may have it for a while
+	testutil.Await(t, patience, "a file system in nobody's use", func(ctx context.Context) error { // another namespace may have it for a while
 		out, err := exec.CommandContext(ctx, "e2fsck", "-p", disk.device).CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // errors were corrected
 			return nil

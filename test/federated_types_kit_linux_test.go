@@ -18,6 +18,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/document"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -131,7 +132,7 @@ func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map
 // same waits until the secondary has what the primary has.
 func (f *sharers) same(what string) {
 	f.t.Helper()
-	took := lab.Eventually(f.t, 40*time.Second, what, func(ctx context.Context) error {
+	took := testutil.Await(f.t, 40*time.Second, what, func(ctx context.Context) error {
 		var lists []map[string]string
 		for _, at := range []pb.ResourceServiceClient{f.there[0], f.here} {
 			out, err := at.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: document.Type})

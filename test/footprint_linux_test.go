@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 var (
@@ -29,7 +29,7 @@ func TestIdleFootprint(t *testing.T) {
 	t.Logf("%d datacenters, each with %d servers and a gateway", *footprintDCs, *footprintServers)
 	c.join()
 	for _, share := range []float64{0.99, 1} { // the last few wait for an exchange of state, which memberlist does each 2 minutes
-		took := lab.Eventually(t, 6*time.Minute, "all see all", func(context.Context) error { return c.converged(share) })
+		took := testutil.Await(t, 6*time.Minute, "all see all", func(context.Context) error { return c.converged(share) })
 		t.Logf("%.0f %% of pairs see each other %v later", 100*share, took.Round(10*time.Millisecond))
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -28,7 +29,7 @@ func TestGatewayChanges(t *testing.T) {
 	dc2.Servers[0].StartServer()
 	dc2.Gateways[0].StartGateway()
 	servers := []*lab.Node{dc1.Servers[0], dc2.Servers[0], dc3.Servers[0]}
-	lab.Eventually(t, 30*time.Second, "federation", func(ctx context.Context) error {
+	testutil.Await(t, 30*time.Second, "federation", func(ctx context.Context) error {
 		for _, s := range servers {
 			if err := federated(ctx, s, 3, "dc1", "dc2", "dc3"); err != nil {
 				return err
@@ -42,7 +43,7 @@ func TestGatewayChanges(t *testing.T) {
 	// shown waits until dc1 and dc3 show a gateway of dc2 at an address with a health, or not at all (wan "").
 	shown := func(what, node, wan string, healthy bool, limit time.Duration) {
 		t.Helper()
-		took := lab.Eventually(t, limit, what, func(ctx context.Context) error {
+		took := testutil.Await(t, limit, what, func(ctx context.Context) error {
 			for _, s := range others {
 				got, ok, err := gatewayOf(ctx, s, "dc2", node)
 				if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -42,7 +43,7 @@ func TestMeshGatewayModes(t *testing.T) {
 		to    *lab.Datacenter
 		other string // the hop that nothing uses
 	}{{remote, dc2, ownOf(dc1)}, {local, dc1, toDC1}} {
-		lab.Eventually(t, comeback, s.from.WANName()+" has probed "+s.other, func(ctx context.Context) error {
+		testutil.Await(t, comeback, s.from.WANName()+" has probed "+s.other, func(ctx context.Context) error {
 			h, err := hopOf(ctx, s.from, s.to, s.other)
 			if err != nil || h.Health != "ok" || h.RTT == nil || h.Used || len(h.Sources) == 0 {
 				return fmt.Errorf("%+v, %w", h, err)
@@ -66,13 +67,13 @@ func TestMeshGatewayModes(t *testing.T) {
 		}
 	}
 	leg(remote, "down")
-	lab.Eventually(t, comeback, "no way around the own gateway, remote mode", func(ctx context.Context) error { return answersFor(ctx, remote, dc2) })
+	testutil.Await(t, comeback, "no way around the own gateway, remote mode", func(ctx context.Context) error { return answersFor(ctx, remote, dc2) })
 	awaitHop(t, remote, dc2, ownOf(dc1), comeback)
 	leg(remote, "up")
 	t.Logf("away from the own gateway after %v", awaitHop(t, remote, dc2, toDC2, comeback))
 
 	dc2.Gateways[0].Kill() // all of dc2's own; nothing gets in there now
-	lab.Eventually(t, promptly, "own gateways down, local mode", func(ctx context.Context) error { return answersFor(ctx, local, dc1) })
+	testutil.Await(t, promptly, "own gateways down, local mode", func(ctx context.Context) error { return answersFor(ctx, local, dc1) })
 	awaitHop(t, local, dc1, toDC1, comeback)
 	dc2.Gateways[0].StartGateway()
 	t.Logf("back on the own gateway after %v", awaitHop(t, local, dc1, ownOf(dc2), comeback))
@@ -90,7 +91,7 @@ func TestMeshGatewayModes(t *testing.T) {
 // awaitHop waits until a server's gossip to dc goes over a hop.
 func awaitHop(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit time.Duration) time.Duration {
 	t.Helper()
-	return lab.Eventually(t, limit, fmt.Sprintf("%s goes to %s over %s", s.WANName(), dc.Name, addr), func(ctx context.Context) error {
+	return testutil.Await(t, limit, fmt.Sprintf("%s goes to %s over %s", s.WANName(), dc.Name, addr), func(ctx context.Context) error {
 		h, err := hopOf(ctx, s, dc, addr)
 		if err == nil && !h.Used {
 			err = fmt.Errorf("it does not: %+v", h)

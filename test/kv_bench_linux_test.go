@@ -24,7 +24,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/internal/subprocess"
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -101,7 +101,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	out.far = strings.TrimPrefix(far.HTTP, "http://")
 	c := operatorOf(b, l, "dc2")
 	defer c.CloseIdleConnections()
-	lab.Eventually(b, patience, "keys in dc2", func(ctx context.Context) error {
+	testutil.Await(b, patience, "keys in dc2", func(ctx context.Context) error {
 		for i := range kvKeys {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:", 1)+"/v1/kv/"+kvKey(i), strings.NewReader("hello world"))
 			if err != nil {
@@ -118,7 +118,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		_, err = answerOf(http.DefaultClient, req)
 		return err
 	})
-	lab.Eventually(b, patience, "the leader where it should be", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
+	testutil.Await(b, patience, "the leader where it should be", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
 	return out
 }
 

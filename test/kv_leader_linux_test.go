@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // A server that asks a follower of another datacenter much for what must be fresh goes over to its leader, and after the next one when
@@ -23,7 +23,7 @@ func TestReadsGoToTheLeader(t *testing.T) {
 		}
 		return err
 	}
-	lab.Eventually(t, patience, "the leader answers", leads)
+	testutil.Await(t, patience, "the leader answers", leads)
 	st, err := k.status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestReadsGoToTheLeader(t *testing.T) {
 			break
 		}
 	}
-	lab.Eventually(t, 2*patience, "the new leader answers", func(ctx context.Context) error {
+	testutil.Await(t, 2*patience, "the new leader answers", func(ctx context.Context) error {
 		err := leads(ctx)
 		if now, serr := k.status(ctx); err == nil && (serr != nil || now.Leader == st.Leader) {
 			err = fmt.Errorf("%s still leads (%v)", st.Leader, serr)

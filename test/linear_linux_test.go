@@ -22,6 +22,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -67,7 +68,7 @@ func linearize(t *testing.T, seed uint64) {
 	for _, s := range dc.Servers {
 		servers = append(servers, pb.NewResourceServiceClient(operatorAt(t, s, id)))
 	}
-	lab.Eventually(t, 30*time.Second, "a leader", func(ctx context.Context) error {
+	testutil.Await(t, 30*time.Second, "a leader", func(ctx context.Context) error {
 		_, err := servers[0].Write(ctx, &pb.WriteRequest{Resource: linearRecord("started", "x", "")})
 		return err
 	})
@@ -88,7 +89,7 @@ func linearize(t *testing.T, seed uint64) {
 	wg.Wait()
 
 	last := &linearClient{id: linearClients, h: h, servers: servers, seen: map[string]stored{}}
-	lab.Eventually(t, 30*time.Second, "all servers answer again", func(ctx context.Context) error {
+	testutil.Await(t, 30*time.Second, "all servers answer again", func(ctx context.Context) error {
 		for i, s := range servers {
 			if err := last.readAll(ctx, s); err != nil {
 				return fmt.Errorf("%s: %w", dc.Servers[i].Name, err)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
@@ -95,7 +96,7 @@ func (l *loopback) keep(p *subprocess.Process) {
 // federated waits until every site has seen a healthy gateway and a living server of each.
 func (l *loopback) federated(sites ...*site) {
 	l.t.Helper()
-	lab.Eventually(l.t, patience, "federation", func(ctx context.Context) error {
+	testutil.Await(l.t, patience, "federation", func(ctx context.Context) error {
 		for _, s := range sites {
 			st, err := s.status(ctx)
 			if err != nil {
@@ -188,7 +189,7 @@ func (f *logFile) lines(expr string) (matches [][]string, err error) {
 // await waits for the first line that matches and returns its submatches.
 func (f *logFile) await(t testing.TB, expr string) (match []string) {
 	t.Helper()
-	lab.Eventually(t, patience, "line "+expr, func(context.Context) error {
+	testutil.Await(t, patience, "line "+expr, func(context.Context) error {
 		matches, err := f.lines(expr)
 		if err == nil && len(matches) == 0 {
 			err = errors.New("no such line in " + f.path)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -41,7 +42,7 @@ func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
 // mustRestore restores file at s: again, as people would, while a leader that was lost leaves it open whether that is done.
 func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	t.Helper()
-	lab.Eventually(t, failure, "restored "+file, func(context.Context) error {
+	testutil.Await(t, failure, "restored "+file, func(context.Context) error {
 		out, err := operate(t, l, s, "snapshot", "restore", file)
 		if err == nil {
 			t.Logf("wanfed snapshot restore: %s", strings.TrimSpace(out))
@@ -55,7 +56,7 @@ func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 // awaitGroup waits until the Raft group, as a server's leader sees it, is as said: voters' names, others in brackets.
 func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want string) {
 	t.Helper()
-	took := lab.Eventually(t, limit, "Raft group "+want, func(context.Context) error {
+	took := testutil.Await(t, limit, "Raft group "+want, func(context.Context) error {
 		out, err := operate(t, l, s, "operator", "raft", "list-peers", "--format", "json")
 		if err != nil {
 			return errors.New(out)
@@ -178,7 +179,7 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	last := stop()
 	awaitNumber(t, promptly, 5, everybody...)
 	awaitWhole(t, l, promptly, "restore in the primary")
-	lab.Eventually(t, promptly, "the same records everywhere", func(ctx context.Context) error {
+	testutil.Await(t, promptly, "the same records everywhere", func(ctx context.Context) error {
 		for _, s := range everybody {
 			states, err := statesOf(ctx, s)
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/test/lab"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -73,7 +73,7 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	t.Run("the others are not disturbed", func(t *testing.T) {
 		l.federated(healthy...)
 		put(stateWith("dc3", "192.0.2.3:1", dc3.gateway.WAN)) // replication goes on
-		lab.Eventually(t, patience, "dc2 has the new state", func(ctx context.Context) error {
+		testutil.Await(t, patience, "dc2 has the new state", func(ctx context.Context) error {
 			states, err := dc2.states(ctx)
 			if err != nil {
 				return err

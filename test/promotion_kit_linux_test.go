@@ -18,6 +18,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/document"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
 )
@@ -76,7 +77,7 @@ func (f promotion) start(s *lab.Node, primary string, args ...string) {
 
 func (f promotion) await(what string, check func(ctx context.Context) error) {
 	f.t.Helper()
-	lab.Eventually(f.t, takesOver, what, check)
+	testutil.Await(f.t, takesOver, what, check)
 }
 
 // component waits until one of the parts that a server's status lists is as said.
@@ -121,7 +122,7 @@ func (f promotion) primary(limit time.Duration, primary string, dcs ...*lab.Data
 	f.t.Helper()
 	for _, dc := range dcs {
 		for _, s := range dc.Servers {
-			lab.Eventually(f.t, limit, s.WANName()+" has the primary "+primary, func(ctx context.Context) error {
+			testutil.Await(f.t, limit, s.WANName()+" has the primary "+primary, func(ctx context.Context) error {
 				var st api.Status
 				if err := s.Get(ctx, api.StatusPath, &st); err != nil {
 					return err

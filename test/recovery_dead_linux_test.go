@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -87,7 +88,7 @@ func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, arg
 // awaitGone waits until no server has the state of dc.
 func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
 	t.Helper()
-	took := lab.Eventually(t, promptly, "state of "+dc+" gone", func(ctx context.Context) error {
+	took := testutil.Await(t, promptly, "state of "+dc+" gone", func(ctx context.Context) error {
 		for _, s := range servers {
 			states, err := statesOf(ctx, s)
 			if err != nil {
@@ -105,7 +106,7 @@ func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
 // awaitNoDials waits until servers know no hop to dc any more.
 func awaitNoDials(t *testing.T, dc string, servers ...*lab.Node) {
 	t.Helper()
-	lab.Eventually(t, promptly, "no dials of "+dc, func(ctx context.Context) error {
+	testutil.Await(t, promptly, "no dials of "+dc, func(ctx context.Context) error {
 		for _, s := range servers {
 			text, err := s.Metrics(ctx)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -99,7 +100,7 @@ func throughGateway(t *testing.T, l *lab.Lab, dc *lab.Datacenter, srv *lab.Node,
 		t.Fatal(err)
 	}
 	sni := tlsutil.ServerName(srv.Name, srv.DC().Name, "wanfed")
-	return lab.Eventually(t, promptly, "connection to "+srv.WANName(), func(ctx context.Context) error {
+	return testutil.Await(t, promptly, "connection to "+srv.WANName(), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		raw, err := lab.DialIn(lab.One(dc).NS)(ctx, "tcp", dc.Gateways[0].LANAddr())

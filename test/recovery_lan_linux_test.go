@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -35,7 +36,7 @@ func TestServersCutApart(t *testing.T) {
 			for _, n := range cut {
 				n.CutFrom(append(slices.Clone(rest), dc2.Gateways...)...)
 			}
-			lab.Eventually(t, failure, "both sides call each other failed", func(ctx context.Context) error {
+			testutil.Await(t, failure, "both sides call each other failed", func(ctx context.Context) error {
 				for _, s := range dc2.Servers {
 					if err := lanFailed(ctx, s, slices.Contains(cut, s), cut, rest); err != nil {
 						return err
@@ -51,7 +52,7 @@ func TestServersCutApart(t *testing.T) {
 			}
 			awaitNumber(t, promptly, 1, cut...)
 			awaitWhole(t, l, promptly, "cut ended")
-			lab.Eventually(t, promptly, "LAN pool whole", func(ctx context.Context) error {
+			testutil.Await(t, promptly, "LAN pool whole", func(ctx context.Context) error {
 				for _, s := range dc2.Servers {
 					if err := lanFailed(ctx, s, false, nil, nil); err != nil {
 						return err

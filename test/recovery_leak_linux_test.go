@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -23,12 +24,12 @@ func TestNothingLeaks(t *testing.T) {
 		for range gateways {
 			dc2.Gateways[0].Kill()
 			dc2.Gateways[0].StartGateway()
-			lab.Eventually(t, promptly, "gateway restarted", func(ctx context.Context) error { return whole(ctx, l) })
+			testutil.Await(t, promptly, "gateway restarted", func(ctx context.Context) error { return whole(ctx, l) })
 		}
 		for range servers {
 			lab.One(dc2).Kill()
 			lab.One(dc2).StartServer()
-			lab.Eventually(t, promptly, "server restarted", func(ctx context.Context) error { return whole(ctx, l) })
+			testutil.Await(t, promptly, "server restarted", func(ctx context.Context) error { return whole(ctx, l) })
 		}
 	}
 	cycle(2, 1) // what is made once
@@ -40,7 +41,7 @@ func TestNothingLeaks(t *testing.T) {
 	cycle(20, 5)
 
 	var g, f, th int
-	took := lab.Eventually(t, 90*time.Second, "as many goroutines and files as before", func(context.Context) error {
+	took := testutil.Await(t, 90*time.Second, "as many goroutines and files as before", func(context.Context) error {
 		if g, f = usage(t, lab.One(dc1)); g > goroutines+slack || f > files+slack {
 			return fmt.Errorf("%d goroutines and %d files; there were %d and %d", g, f, goroutines, files)
 		}

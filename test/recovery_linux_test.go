@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -58,7 +59,7 @@ func outage(t *testing.T, d time.Duration) {
 // awaitWhole waits until the federation is whole again, and logs how long that took.
 func awaitWhole(t *testing.T, l *lab.Lab, limit time.Duration, what string) time.Duration {
 	t.Helper()
-	took := lab.Eventually(t, limit, what, func(ctx context.Context) error { return whole(ctx, l) })
+	took := testutil.Await(t, limit, what, func(ctx context.Context) error { return whole(ctx, l) })
 	t.Logf("%s: whole after %v", what, took.Round(time.Millisecond))
 	return took
 }
@@ -213,7 +214,7 @@ func ask(ctx context.Context, s *lab.Node, path string, out any) error {
 func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api.MemberStatus, by ...*lab.Node) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s", member.WANName(), status)
-	took := lab.Eventually(t, limit, what, func(ctx context.Context) error {
+	took := testutil.Await(t, limit, what, func(ctx context.Context) error {
 		for _, s := range by {
 			members, err := wanMembers(ctx, s)
 			if err != nil {
@@ -238,7 +239,7 @@ func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	cc := connect(t, l, tlsutil.RoleOperator, dc, "operator", s.NS, s.ServerAddr(), tlsutil.ServerName("", dc, "wanfed"))
 	defer cc.Close()
 	out := records{}
-	lab.Eventually(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {
+	testutil.Await(t, promptly, "records of "+s.WANName(), func(ctx context.Context) error {
 		resp, err := pb.NewResourceServiceClient(cc).List(ctx, &pb.ListRequest{Type: federation.StateType})
 		if err != nil {
 			return err

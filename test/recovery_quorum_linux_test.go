@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -121,7 +122,7 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 		t.Errorf("a write without a quorum: after %v: %v", took, err)
 	}
 	t.Logf("a write without a quorum is refused after %v: %v", took.Round(time.Millisecond), status.Convert(err).Message())
-	lab.Eventually(t, promptly, "reads without a quorum", func(ctx context.Context) error {
+	testutil.Await(t, promptly, "reads without a quorum", func(ctx context.Context) error {
 		states, err := statesOf(ctx, s)
 		if err != nil {
 			return err
@@ -147,7 +148,7 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 // awaitNumber waits until servers have the state of dc9 with a number.
 func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.Node) {
 	t.Helper()
-	took := lab.Eventually(t, limit, "record of dc9", func(ctx context.Context) error {
+	took := testutil.Await(t, limit, "record of dc9", func(ctx context.Context) error {
 		for _, s := range servers {
 			states, err := statesOf(ctx, s)
 			if err != nil {
@@ -165,7 +166,7 @@ func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.No
 // awaitShown waits until servers show the gateways of dc as they are.
 func awaitShown(t *testing.T, limit time.Duration, dc *lab.Datacenter, servers ...*lab.Node) {
 	t.Helper()
-	took := lab.Eventually(t, limit, "gateways of "+dc.Name, func(ctx context.Context) error {
+	took := testutil.Await(t, limit, "gateways of "+dc.Name, func(ctx context.Context) error {
 		for _, s := range servers {
 			states, err := statesOf(ctx, s)
 			if err != nil {
@@ -184,7 +185,7 @@ func awaitShown(t *testing.T, limit time.Duration, dc *lab.Datacenter, servers .
 func leaderAmong(t *testing.T, servers []*lab.Node) *lab.Node {
 	t.Helper()
 	var leader *lab.Node
-	lab.Eventually(t, promptly, "a leader", func(ctx context.Context) error {
+	testutil.Await(t, promptly, "a leader", func(ctx context.Context) error {
 		var addr string
 		if err := ask(ctx, servers[0], "/v1/status/leader", &addr); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -85,7 +86,7 @@ func TestWritersOutliveTheLeader(t *testing.T) {
 		t.Fatal("no writes")
 	}
 	leader.Kill()
-	lab.Eventually(t, 20*time.Second, "another leader", func(ctx context.Context) error {
+	testutil.Await(t, 20*time.Second, "another leader", func(ctx context.Context) error {
 		for _, s := range dc.Servers {
 			var addr string
 			if s == leader {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -33,7 +34,7 @@ func TestSameAddresses(t *testing.T) {
 	dc1.Start()
 	dc2.Start()
 	all := slices.Concat(dc1.Servers, dc2.Servers)
-	took := lab.Eventually(t, 30*time.Second, "federation", func(ctx context.Context) error {
+	took := testutil.Await(t, 30*time.Second, "federation", func(ctx context.Context) error {
 		for _, s := range all {
 			if err := federated(ctx, s, 4, "dc1", "dc2"); err != nil {
 				return err
@@ -108,7 +109,7 @@ func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
 		if to == b {
 			dc = "dc2"
 		}
-		lab.Eventually(t, 10*time.Second, "request to "+dc, func(ctx context.Context) error {
+		testutil.Await(t, 10*time.Second, "request to "+dc, func(ctx context.Context) error {
 			var there, here []string
 			if err := from.Get(ctx, "/v1/status/peers?dc="+dc, &there); err != nil {
 				return err
@@ -171,7 +172,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 	survivors := slices.DeleteFunc(slices.Clone(dc1.Servers), func(n *lab.Node) bool { return n == leader })
 	wantNumber := func(who []*lab.Node, dc string, least int) {
 		t.Helper()
-		lab.Eventually(t, 20*time.Second, fmt.Sprintf("number %d of %s", least, dc), func(ctx context.Context) error {
+		testutil.Await(t, 20*time.Second, fmt.Sprintf("number %d of %s", least, dc), func(ctx context.Context) error {
 			for _, s := range who {
 				var a api.FederationStateResponse
 				if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {
@@ -194,7 +195,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 	leader.StartServer()
 	wantNumber([]*lab.Node{leader}, "dc9", acked)
 	wantNumber([]*lab.Node{leader}, "dc2", registered)
-	lab.Eventually(t, 30*time.Second, "the killed server alive everywhere", func(ctx context.Context) error {
+	testutil.Await(t, 30*time.Second, "the killed server alive everywhere", func(ctx context.Context) error {
 		for _, s := range slices.Concat(dc1.Servers, dc2.Servers) {
 			if err := federated(ctx, s, 4, "dc1", "dc2"); err != nil {
 				return err
@@ -263,7 +264,7 @@ func numberOfJSON(s api.FederationState) int {
 func leaderOf(t *testing.T, dc *lab.Datacenter) *lab.Node {
 	t.Helper()
 	var leader *lab.Node
-	lab.Eventually(t, 10*time.Second, "leader of "+dc.Name, func(ctx context.Context) error {
+	testutil.Await(t, 10*time.Second, "leader of "+dc.Name, func(ctx context.Context) error {
 		var addr string
 		if err := dc.Servers[0].Get(ctx, "/v1/status/leader", &addr); err != nil {
 			return err

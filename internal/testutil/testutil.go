@@ -3,6 +3,9 @@
 package testutil
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -14,12 +17,40 @@ const pollInterval = 5 * time.Millisecond
 // when timeout has passed: format and args name the condition that was not met.
 func Eventually(t testing.TB, timeout time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
-	deadline := time.Now().Add(timeout)
-	for !cond() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v: want "+format, append([]any{timeout}, args...)...)
+	Await(t, timeout, fmt.Sprintf(format, args...), func(context.Context) error {
+		if !cond() {
+			return errNotYet
 		}
-		time.Sleep(pollInterval)
+		return nil
+	})
+}
+
+var errNotYet = errors.New("it does not hold")
+
+// Await is Eventually for a condition that can fail in several ways: it calls
+// check until that returns nil, and prints the last error if timeout passes. The
+// context of check ends with timeout. Await returns how long it waited.
+func Await(t testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return time.Since(start)
+		}
+		if last == nil || ctx.Err() == nil { // an error after the deadline only reports the deadline
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("after %v: want %s, but %v", timeout, what, last)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type Capture struct {
 
 	mu     sync.Mutex
 	flows  map[Flow]*stream
-	other  map[string]int // frames that are neither TCP nor ARP nor IPv6 neighbour chatter, by what they are
+	other  map[string]int // count of other frames than TCP, ARP and IPv6 neighbour discovery, by kind
 	frames int
 	err    error
 }
@@ -39,7 +39,7 @@ type segment struct {
 	data []byte
 }
 
-// StartCapture captures on the bridge of a namespace. The test's end stops it.
+// StartCapture captures on the bridge of a namespace until the test ends.
 func StartCapture(t testing.TB, ns string) *Capture {
 	t.Helper()
 	c := &Capture{flows: map[Flow]*stream{}, other: map[string]int{}}
@@ -81,7 +81,7 @@ func (c *Capture) read(ctx context.Context) {
 		}
 		ll, ok := from.(*unix.SockaddrLinklayer)
 		if ok && ll.Pkttype == unix.PACKET_OUTGOING {
-			continue // the same frame, leaving by another port
+			continue // the same frame, sent out of another port
 		}
 		c.frame(buf[:n])
 	}
@@ -119,7 +119,7 @@ func (c *Capture) frame(b []byte) {
 	case etherARP:
 	case etherIPv6:
 		if len(b) >= 14+40 && (b[14+6] == protoICM6 || b[14+6] == 0) {
-			return // neighbour discovery of the kernel itself
+			return // neighbour discovery by the kernel
 		}
 		c.other["IPv6"]++
 	case etherIPv4:
@@ -158,7 +158,7 @@ func (c *Capture) ipv4(b []byte) {
 	s.segments = append(s.segments, segment{binary.BigEndian.Uint32(tcp[4:]), slices.Clone(tcp[off:])})
 }
 
-// Report says what a capture saw.
+// Report summarizes a capture.
 type Report struct {
 	Frames  int
 	Flows   []Flow
@@ -167,8 +167,9 @@ type Report struct {
 	Other   map[string]int
 }
 
-// Check fails the test unless every TCP flow has port on exactly one side and carries TLS records (RFC 8446 section 5.1) and
-// nothing else, and nothing but TCP was seen. It stops the capture.
+// Check stops the capture. It fails the test unless all traffic is TCP, every
+// flow has port on exactly one end, and every flow consists of TLS records (RFC
+// 8446 section 5.1).
 func (c *Capture) Check(t testing.TB, port uint16) Report {
 	t.Helper()
 	c.Stop()
@@ -190,12 +191,13 @@ func (c *Capture) Check(t testing.TB, port uint16) Report {
 		r.Records, r.Bytes = r.Records+records, r.Bytes+bytes
 	}
 	if len(c.other) > 0 {
-		t.Errorf("other traffic than TCP: %v", c.other)
+		t.Errorf("other traffic than TCP = %v, want none", c.other)
 	}
 	return r
 }
 
-// tlsRecords puts a flow's segments in order and walks over its records. A last record may be cut off by the capture's end.
+// tlsRecords reassembles the segments of a flow and counts its records. The end
+// of the capture may truncate the last record.
 func tlsRecords(s *stream) (records, n int, err error) {
 	if len(s.segments) == 0 {
 		return 0, 0, nil
@@ -221,7 +223,7 @@ func tlsRecords(s *stream) (records, n int, err error) {
 	for b := data; len(b) >= 5; {
 		typ, major, size := b[0], b[1], int(binary.BigEndian.Uint16(b[3:]))
 		if typ < 20 || typ > 23 || major != 3 || size == 0 || size > 16384+256 {
-			return records, len(data), fmt.Errorf("byte %d is no TLS record: % x", len(data)-len(b), b[:min(16, len(b))])
+			return records, len(data), fmt.Errorf("byte %d does not begin a TLS record: % x", len(data)-len(b), b[:min(16, len(b))])
 		}
 		records++
 		if len(b) < 5+size {

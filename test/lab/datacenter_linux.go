@@ -13,14 +13,15 @@ import (
 	"testing"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// WANPort is the port of every gateway's WAN address, LANPort of its LAN address, ServerPort of every server.
+// Ports of all nodes.
 const (
-	WANPort    = 8443
-	LANPort    = 8444
-	ServerPort = 8300
+	WANPort    = 8443 // WAN listener of a gateway
+	LANPort    = 8444 // LAN listener of a gateway
+	ServerPort = 8300 // server
 )
 
 // Lab is a federation under test. dc1 is the primary.
@@ -28,8 +29,9 @@ type Lab struct {
 	t   testing.TB
 	Net *Network
 	PKI *subprocess.PKI
-	WAN string // namespace of the WAN's switch; empty if the WAN is emulated
-	// PrimaryGateways (host:port) is what servers of secondaries are told at their start. Default: all gateways of dc1.
+	WAN string // namespace of the WAN bridge; empty if the WAN is emulated
+	// PrimaryGateways (host:port) is the setting of servers of secondaries. nil
+	// means all gateways of dc1.
 	PrimaryGateways []string
 
 	dir      string
@@ -38,7 +40,7 @@ type Lab struct {
 	emulator *emulator // nil: the WAN is a bridge
 }
 
-// Datacenter is one of a lab.
+// Datacenter is one datacenter of a lab.
 type Datacenter struct {
 	lab      *Lab
 	Name     string
@@ -75,14 +77,15 @@ func Binary(t testing.TB) string {
 	return built.path
 }
 
-// RemoveBinary deletes what Binary made; for TestMain.
+// RemoveBinary deletes the program that Binary built. TestMain calls it.
 func RemoveBinary() {
 	if built.path != "" {
 		os.RemoveAll(filepath.Dir(built.path))
 	}
 }
 
-// New makes an empty lab, or skips the test.
+// New returns an empty lab. It skips the test where a lab cannot run, and in
+// short mode.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	l := newLab(t)
@@ -90,12 +93,13 @@ func New(t testing.TB) *Lab {
 	return l
 }
 
-// newLab makes a lab without a WAN.
+// newLab returns a lab without a WAN.
 func newLab(t testing.TB) *Lab {
 	t.Helper()
+	testutil.Cluster(t)
 	l := &Lab{t: t, Net: NewNetwork(t), dir: t.TempDir(), bin: Binary(t)}
 	var err error
-	if keep := os.Getenv("WANFED_LAB_DIR"); keep != "" { // to look at logs afterwards
+	if keep := os.Getenv("WANFED_LAB_DIR"); keep != "" { // keeps the logs
 		if l.dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
 			t.Fatal(err)
 		}
@@ -106,16 +110,19 @@ func newLab(t testing.TB) *Lab {
 	return l
 }
 
-// Use has processes that start from now on run another wanfed, and returns the path of the one before.
-func (l *Lab) Use(bin string) (was string) {
-	was, l.bin = l.bin, bin
-	return was
+// Use sets the program that later starts run. It returns the path of the
+// previous one.
+func (l *Lab) Use(bin string) (previous string) {
+	previous, l.bin = l.bin, bin
+	return previous
 }
 
-// Datacenters lists those added so far. The caller must not change the slice.
+// Datacenters returns the datacenters in the order of Add. The caller must not
+// change the slice.
 func (l *Lab) Datacenters() []*Datacenter { return l.dcs }
 
-// Running lists the servers whose processes run, of all datacenters or of the given ones.
+// Running returns the servers whose processes run, of the given datacenters or
+// of all.
 func (l *Lab) Running(dcs ...*Datacenter) []*Node {
 	if len(dcs) == 0 {
 		dcs = l.dcs
@@ -131,13 +138,14 @@ func (l *Lab) Running(dcs ...*Datacenter) []*Node {
 	return out
 }
 
-// One is the first server of a datacenter: for those that have one.
+// One returns the first server of a datacenter.
 func One(d *Datacenter) *Node { return d.Servers[0] }
 
-// Nodes lists servers and gateways.
+// Nodes returns the servers and gateways.
 func (d *Datacenter) Nodes() []*Node { return slices.Concat(d.Servers, d.Gateways) }
 
-// Add adds a datacenter of servers and gateways. Nothing runs yet. Every datacenter has the same subnet and addresses.
+// Add adds a datacenter with servers and gateways. It starts nothing. Every
+// datacenter has the same subnet and addresses.
 func (l *Lab) Add(servers, gateways int) *Datacenter {
 	l.t.Helper()
 	dc := &Datacenter{lab: l, number: len(l.dcs) + 1}
@@ -158,7 +166,7 @@ func (d *Datacenter) addServer() {
 	d.Servers = append(d.Servers, d.node(tlsutil.RoleServer, fmt.Sprintf("srv%d", i), fmt.Sprintf("10.10.0.%d", 10+i), ""))
 }
 
-// AddGateway adds a gateway with legs in the LAN and the WAN.
+// AddGateway adds a gateway with interfaces in the LAN and the WAN.
 func (d *Datacenter) AddGateway() *Node {
 	d.lab.t.Helper()
 	i := len(d.Gateways) + 1
@@ -172,14 +180,15 @@ func (d *Datacenter) AddGateway() *Node {
 	return g
 }
 
-// Kill kills (-9) all servers and gateways of a datacenter.
+// Kill ends all servers and gateways of a datacenter with SIGKILL.
 func (d *Datacenter) Kill() {
 	for _, n := range d.Nodes() {
 		n.Kill()
 	}
 }
 
-// Start starts all servers and gateways of a datacenter, and does not wait for what they do together.
+// Start starts all servers and gateways of a datacenter. It does not wait for a
+// leader or a federation.
 func (d *Datacenter) Start() {
 	d.lab.t.Helper()
 	for _, s := range d.Servers {

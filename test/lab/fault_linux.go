@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// NeedNFT skips the test where packets cannot be dropped.
+// NeedNFT skips the test if the nft command is missing.
 func NeedNFT(t testing.TB) {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -25,7 +25,8 @@ func NeedNFT(t testing.TB) {
 // holeTable is the nft table of BlackHole.
 const holeTable = "hole"
 
-// BlackHole drops every packet that reaches or leaves the node, on all its links, without an answer to anybody. Needs NeedNFT.
+// BlackHole silently drops every packet that the node sends or receives, on all
+// its links. Call NeedNFT first.
 func (n *Node) BlackHole() {
 	n.dc.lab.t.Helper()
 	n.nft(fmt.Sprintf(`table inet %[1]s {
@@ -34,7 +35,8 @@ func (n *Node) BlackHole() {
 	}`, holeTable))
 }
 
-// CutFrom drops every packet between the node and others of its datacenter, without an answer to anybody. Needs NeedNFT.
+// CutFrom silently drops every packet between the node and others of its
+// datacenter. Call NeedNFT first.
 func (n *Node) CutFrom(others ...*Node) {
 	n.dc.lab.t.Helper()
 	var addrs []string
@@ -69,7 +71,7 @@ func (n *Node) OpenFiles() (int, error) {
 	return len(fds), err
 }
 
-// Metrics reads all of a server's metrics, as text.
+// Metrics returns all metrics of a server as text.
 func (n *Node) Metrics(ctx context.Context) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500/metrics", nil)
 	if err != nil {
@@ -84,7 +86,7 @@ func (n *Node) Metrics(ctx context.Context) (string, error) {
 	return string(b), err
 }
 
-// Metric reads the sum of a server's metric over all its labels.
+// Metric returns the sum of a server's metric over all labels.
 func (n *Node) Metric(ctx context.Context, name string) (sum float64, err error) {
 	text, err := n.Metrics(ctx)
 	if err != nil {

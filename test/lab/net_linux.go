@@ -26,7 +26,8 @@ type Network struct {
 
 var networks atomic.Int32 // numbers the networks of this process
 
-// NewNetwork makes an empty network, or skips the test where it cannot.
+// NewNetwork returns an empty network. It skips the test where network
+// namespaces are not available.
 func NewNetwork(t testing.TB) *Network {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -51,7 +52,8 @@ func (n *Network) ip(args ...string) {
 	}
 }
 
-// Namespace adds a namespace with its loopback up and returns its name for ip netns exec.
+// Namespace adds a namespace with its loopback interface up. It returns the
+// name for ip netns exec.
 func (n *Network) Namespace(name string) string {
 	n.t.Helper()
 	full := n.prefix + name
@@ -67,7 +69,7 @@ func (n *Network) delete(name string) {
 	}
 }
 
-// Bridge adds a namespace that is nothing but a switch. Its device is br0.
+// Bridge adds a namespace that is only a switch. Its device is br0.
 func (n *Network) Bridge(name string) string {
 	n.t.Helper()
 	ns := n.Namespace(name)
@@ -76,7 +78,8 @@ func (n *Network) Bridge(name string) string {
 	return ns
 }
 
-// Plug gives namespace ns a device dev with an address (with prefix length) on a bridge.
+// Plug adds a device dev with an address (with prefix length) to namespace ns
+// and connects it to a bridge.
 func (n *Network) Plug(ns, dev, addr, bridge string) {
 	n.t.Helper()
 	n.links++
@@ -87,8 +90,8 @@ func (n *Network) Plug(ns, dev, addr, bridge string) {
 	n.ip("-n", ns, "link", "set", dev, "up")
 }
 
-// Hosts gives a namespace names: addr by name, in an /etc/hosts of its own. Programs started there afterwards see it, and
-// every later change of it.
+// Hosts writes an /etc/hosts for a namespace, with an address per name.
+// Programs started there afterwards read it, and every later change of it.
 func (n *Network) Hosts(ns string, names map[string]string) {
 	n.t.Helper()
 	dir := filepath.Join("/etc/netns", ns) // see ip-netns(8)
@@ -111,13 +114,13 @@ func (n *Network) Address(ns, dev, addr string) {
 	n.ip("-n", ns, "addr", "add", addr, "dev", dev)
 }
 
-// Flush takes all addresses from a device.
+// Flush removes all addresses of a device.
 func (n *Network) Flush(ns, dev string) {
 	n.t.Helper()
 	n.ip("-n", ns, "addr", "flush", "dev", dev)
 }
 
-// in runs f on a thread inside a namespace. Sockets that f makes stay there.
+// in runs f on a thread inside a namespace. Sockets that f opens stay there.
 func in(ns string, f func() error) error {
 	errc := make(chan error, 1)
 	go func() {
@@ -137,7 +140,8 @@ func in(ns string, f func() error) error {
 	return <-errc
 }
 
-// DialIn returns a dial function that connects from inside a namespace. Addresses are IP addresses with ports.
+// DialIn returns a dial function that connects from inside a namespace.
+// Addresses are IP addresses with ports.
 func DialIn(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = in(ns, func() error {

@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Node is a server or gateway, with its namespace and, while it runs, its process.
+// Node is a server or gateway with its namespace and its process.
 type Node struct {
 	dc      *Datacenter
 	Name    string
@@ -26,7 +26,7 @@ type Node struct {
 	LAN     string // IP
 	WAN     string // IP; empty for a server
 	TLS     tlsutil.Files
-	Process *subprocess.Process
+	Process *subprocess.Process // nil before the first start
 	client  *http.Client
 }
 
@@ -55,30 +55,36 @@ func (d *Datacenter) node(role tlsutil.Role, name, lan, wan string) *Node {
 	return n
 }
 
-// ServerAddr is the address (host:port) of a server's port, LANAddr and WANAddr are those of a gateway's two sides.
+// ServerAddr returns the address (host:port) of a server's port.
 func (n *Node) ServerAddr() string { return net.JoinHostPort(n.LAN, fmt.Sprint(ServerPort)) }
-func (n *Node) LANAddr() string    { return net.JoinHostPort(n.LAN, fmt.Sprint(LANPort)) }
-func (n *Node) WANAddr() string    { return net.JoinHostPort(n.WAN, fmt.Sprint(WANPort)) }
 
-// WANName is a server's name in the WAN pool.
+// LANAddr returns the address (host:port) of a gateway's LAN listener.
+func (n *Node) LANAddr() string { return net.JoinHostPort(n.LAN, fmt.Sprint(LANPort)) }
+
+// WANAddr returns the address (host:port) of a gateway's WAN listener.
+func (n *Node) WANAddr() string { return net.JoinHostPort(n.WAN, fmt.Sprint(WANPort)) }
+
+// WANName returns a server's name in the WAN pool.
 func (n *Node) WANName() string { return n.Name + "." + n.dc.Name }
 
-// DC is where the node is.
+// DC returns the datacenter of the node.
 func (n *Node) DC() *Datacenter { return n.dc }
 
 func (n *Node) program() []string {
 	return []string{"ip", "netns", "exec", n.NS, n.dc.lab.bin}
 }
 
-func (n *Node) folder() string {
+// directory returns the directory of the node's files.
+func (n *Node) directory() string {
 	return filepath.Join(n.dc.lab.dir, n.dc.Name+"-"+n.Name)
 }
 
-// StartServer starts, or starts again, a server on its data.
+// StartServer starts a server on its data directory, for the first time or
+// again.
 func (n *Node) StartServer(args ...string) {
 	n.dc.lab.t.Helper()
 	cfg := subprocess.ServerConfig{
-		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS,
+		Program: n.program(), Dir: n.directory(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS,
 		Bind: n.LAN, Port: ServerPort, HTTPAddr: "127.0.0.1:8500", PrimaryDC: "dc1", Args: args,
 	}
 	if n.dc.number > 1 {
@@ -104,7 +110,8 @@ func (n *Node) StartServer(args ...string) {
 	n.Process = s.Process
 }
 
-// StartGateway starts, or starts again, a gateway at its present WAN address.
+// StartGateway starts a gateway at its current WAN address, for the first time
+// or again.
 func (n *Node) StartGateway(args ...string) {
 	n.dc.lab.t.Helper()
 	var servers []string
@@ -114,7 +121,7 @@ func (n *Node) StartGateway(args ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	g, err := subprocess.StartGateway(ctx, subprocess.GatewayConfig{
-		Program: n.program(), Dir: n.folder(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
+		Program: n.program(), Dir: n.directory(), DC: n.dc.Name, Node: n.Name, TLS: n.TLS, Servers: servers,
 		LAN: n.LANAddr(), WAN: n.WANAddr(), Args: args,
 	})
 	if err != nil {
@@ -140,7 +147,7 @@ func (n *Node) Kill() {
 	}
 }
 
-// Running says whether the process has been started and has not ended.
+// Running reports whether the process was started and has not ended.
 func (n *Node) Running() bool {
 	if n.Process == nil {
 		return false
@@ -153,7 +160,7 @@ func (n *Node) Running() bool {
 	}
 }
 
-// ReAddressLAN gives a node whose process does not run another LAN address.
+// ReAddressLAN changes the LAN address of a node whose process does not run.
 func (n *Node) ReAddressLAN(lan string) {
 	n.dc.lab.t.Helper()
 	n.dc.lab.Net.Flush(n.NS, "lan")
@@ -161,7 +168,7 @@ func (n *Node) ReAddressLAN(lan string) {
 	n.LAN = lan
 }
 
-// ReAddress gives a stopped gateway another WAN address.
+// ReAddress changes the WAN address of a stopped gateway.
 func (n *Node) ReAddress(wan string) {
 	n.dc.lab.t.Helper()
 	n.dc.lab.Net.Flush(n.NS, "wan")
@@ -172,7 +179,8 @@ func (n *Node) ReAddress(wan string) {
 	}
 }
 
-// Get asks a server's HTTP API and decodes the JSON into out, if not nil.
+// Get sends a GET request to a server's HTTP API. It decodes the JSON response
+// into out unless out is nil.
 func (n *Node) Get(ctx context.Context, path string, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8500"+path, nil)
 	if err != nil {
@@ -196,7 +204,7 @@ func (n *Node) Get(ctx context.Context, path string, out any) error {
 	return json.Unmarshal(body, out)
 }
 
-// CLI runs a wanfed command in the node's namespace and returns what it printed.
+// CLI runs a wanfed command in the node's namespace and returns its output.
 func (n *Node) CLI(args ...string) (string, error) {
 	cmd := exec.Command("ip", append([]string{"netns", "exec", n.NS, n.dc.lab.bin}, args...)...)
 	out, err := cmd.CombinedOutput()

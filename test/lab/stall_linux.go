@@ -14,21 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stalls notes when this machine stood still. On each processor a thread sleeps stallStep and looks how much longer it was: it goes
-// before all ordinary work, see sched(7), so that what delays it by more than a moment is no work of this machine, but the host of a
-// virtual one, which gave the processor to others.
+// Stalls records when this machine stalled. On each processor a real-time
+// thread (sched(7)) sleeps for stallStep and measures how late it wakes.
+// Ordinary work of this machine cannot delay it. A longer delay means that the
+// host of this virtual machine ran something else.
 type Stalls struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
 	all   []Stall
-	looks map[int]time.Time // when the thread of a processor looked last: it may stand still now
+	looks map[int]time.Time // last wake-up of the thread of each processor
 }
 
-// Stall is a time in which a processor did nothing.
+// Stall is an interval in which a processor did not run.
 type Stall struct {
-	At   time.Time // its end
+	At   time.Time // end of the interval
 	Took time.Duration
 	CPU  int
 }
@@ -42,13 +43,14 @@ func (s Stall) String() string {
 
 const (
 	stallStep = 5 * time.Millisecond
-	// stallLeast is what is noted; shorter delays are the kernel's and the runtime's.
+	// stallLeast is the shortest recorded delay. Shorter ones come from the
+	// kernel and the Go runtime.
 	stallLeast = 10 * time.Millisecond
-	// stallPriority is above the emulated WAN's.
+	// stallPriority is higher than that of the emulated WAN.
 	stallPriority = 2
 )
 
-// WatchStalls begins to note. It ends when the test does.
+// WatchStalls records stalls until the test ends.
 func WatchStalls(t testing.TB) *Stalls {
 	t.Helper()
 	var cpus unix.CPUSet
@@ -74,10 +76,10 @@ func (s *Stalls) watch(ctx context.Context, cpu int) {
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: stallPriority}, 0)
 	var one unix.CPUSet
 	one.Set(cpu)
-	_ = unix.SchedSetaffinity(0, &one) // after the priority: else the processor might not be given to this thread for long
+	_ = unix.SchedSetaffinity(0, &one) // after the priority: a busy processor would delay an ordinary thread
 	step := unix.NsecToTimespec(int64(stallStep))
 	for last := time.Now(); ctx.Err() == nil; {
-		_ = unix.Nanosleep(&step, nil) // not the runtime's timers, which are late when its processors are busy
+		_ = unix.Nanosleep(&step, nil) // timers of the Go runtime are late on busy processors
 		now := time.Now()
 		s.mu.Lock()
 		if late := now.Sub(last) - stallStep; late >= stallLeast {
@@ -89,7 +91,8 @@ func (s *Stalls) watch(ctx context.Context, cpu int) {
 	}
 }
 
-// Worst is the longest stall that was not over before from; zero: there was none of 10 ms.
+// Worst returns the longest stall that ended after from. It returns the zero
+// value if there was none of at least 10 ms.
 func (s *Stalls) Worst(from time.Time) (worst Stall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +104,8 @@ func (s *Stalls) Worst(from time.Time) (worst Stall) {
 	return worst
 }
 
-// Awake is how long it is since from, without the times in which a processor did nothing: what a test may ask of a program that
-// has to share this machine with others.
+// Awake returns the time since from without the stalls. A test with a bound on
+// time uses it on a machine that it shares.
 func (s *Stalls) Awake(from time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

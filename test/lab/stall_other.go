@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Stalls notes nothing here.
+// Stalls records nothing on this system.
 type Stalls struct{}
 
-// WatchStalls begins to note nothing.
+// WatchStalls returns a Stalls that records nothing.
 func WatchStalls(testing.TB) *Stalls { return &Stalls{} }
 
-// Awake is how long it is since from.
+// Awake returns the time since from.
 func (*Stalls) Awake(from time.Time) time.Duration { return time.Since(from) }

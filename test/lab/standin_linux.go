@@ -12,27 +12,28 @@ import (
 	"time"
 )
 
-// Manners say how a StandIn treats a connection.
-type Manners string
+// Behaviour selects how a StandIn treats a connection.
+type Behaviour string
 
 const (
-	// Silent takes what is sent and never answers.
-	Silent Manners = "silent"
-	// HangUp closes when the client has said the first thing.
-	HangUp Manners = "hang up"
-	// Trickle answers with a TLS record that looks right and comes in at a byte per second.
-	Trickle Manners = "trickle"
+	// Silent reads and never responds.
+	Silent Behaviour = "silent"
+	// HangUp closes the connection after the first read.
+	HangUp Behaviour = "hang up"
+	// Trickle responds with a plausible TLS record, one byte per second.
+	Trickle Behaviour = "trickle"
 )
 
-// StandIn listens in a gateway's place.
+// StandIn listens in place of a gateway.
 type StandIn struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	accepted atomic.Int64
 }
 
-// StandIn listens on both addresses of a gateway whose process does not run. The test's end stops it.
-func (n *Node) StandIn(m Manners) *StandIn {
+// StandIn listens on both addresses of a gateway whose process does not run,
+// until the test ends.
+func (n *Node) StandIn(b Behaviour) *StandIn {
 	t := n.dc.lab.t
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,37 +58,39 @@ func (n *Node) StandIn(m Manners) *StandIn {
 					return
 				}
 				s.accepted.Add(1)
-				s.wg.Go(func() { m.treat(ctx, c) })
+				s.wg.Go(func() { b.serve(ctx, c) })
 			}
 		})
 	}
 	return s
 }
 
-// Accepted counts the connections so far.
+// Accepted returns the number of connections so far.
 func (s *StandIn) Accepted() int { return int(s.accepted.Load()) }
 
-// Stop closes all. It may be called more than once.
+// Stop closes the listeners and all connections. It may be called more than
+// once.
 func (s *StandIn) Stop() {
 	s.cancel()
 	s.wg.Wait()
 }
 
-// treat owns c and ends with ctx.
-func (m Manners) treat(ctx context.Context, c net.Conn) {
+// serve owns c. It ends with ctx.
+func (b Behaviour) serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	buf := make([]byte, 4096)
-	if _, err := c.Read(buf); err != nil || m == HangUp {
+	if _, err := c.Read(buf); err != nil || b == HangUp {
 		return
 	}
-	if m == Trickle {
+	if b == Trickle {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		// A handshake record of TLS (RFC 8446 section 5.1) with a ServerHello, both as long as they may be.
-		answer := append([]byte{22, 3, 3, 0x40, 0x00, 2, 0, 0x3f, 0xfc}, make([]byte, 16<<10)...)
-		for i := range answer {
-			if _, err := c.Write(answer[i : i+1]); err != nil {
+		// A TLS handshake record (RFC 8446 section 5.1) with a ServerHello,
+		// both of the largest permitted size.
+		response := append([]byte{22, 3, 3, 0x40, 0x00, 2, 0, 0x3f, 0xfc}, make([]byte, 16<<10)...)
+		for i := range response {
+			if _, err := c.Write(response[i : i+1]); err != nil {
 				return
 			}
 			select {

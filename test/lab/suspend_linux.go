@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Suspend stops the process where it is (SIGSTOP) and returns when it stands still. Its kernel goes on: connections to its
-// ports are accepted, what is sent to it is taken until buffers are full. Resume lets it go on.
+// Suspend stops the process with SIGSTOP and returns when it is stopped. The
+// kernel still accepts connections to its ports, and data until the buffers are
+// full. Resume continues the process.
 func (n *Node) Suspend() {
 	n.dc.lab.t.Helper()
 	n.signal(syscall.SIGSTOP)
@@ -28,7 +29,7 @@ func (n *Node) Suspend() {
 	}
 }
 
-// Resume ends Suspend.
+// Resume continues a process after Suspend.
 func (n *Node) Resume() {
 	n.dc.lab.t.Helper()
 	n.signal(syscall.SIGCONT)

@@ -14,19 +14,20 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// emulator is a lab's WAN when it is no bridge.
+// emulator is the emulated WAN of a lab.
 type emulator struct {
 	w    *wan.WAN
 	taps atomic.Pointer[[]*tap]
 
-	mu    sync.Mutex // for writing taps, and for ports
+	mu    sync.Mutex // guards writes to taps, and ports
 	ports map[*Node]*wan.Port
 }
 
 type tap struct{ f func(packet []byte) }
 
-// NewWAN makes an empty lab whose WAN is emulated: every direction between two gateways does to packets what link says, until
-// WANLink says otherwise. It skips the test where that cannot be.
+// NewWAN returns an empty lab with an emulated WAN. Every direction between two
+// gateways has the properties of link until WANLink.Set changes them. NewWAN
+// skips the test where a WAN cannot be emulated.
 func NewWAN(t testing.TB, link wan.Link) *Lab {
 	t.Helper()
 	if err := wan.Check(); err != nil {
@@ -52,7 +53,7 @@ func NewWAN(t testing.TB, link wan.Link) *Lab {
 	return l
 }
 
-// attach gives a gateway its leg in the WAN.
+// attach adds the WAN interface of a gateway.
 func (e *emulator) attach(n *Node) {
 	t := n.dc.lab.t
 	t.Helper()
@@ -66,7 +67,7 @@ func (e *emulator) attach(n *Node) {
 	e.ports[n] = port
 }
 
-// moved tells the emulator a gateway's new address.
+// moved sets the new address of a gateway.
 func (e *emulator) moved(n *Node) {
 	e.port(n).SetAddrs(netip.MustParseAddr(n.WAN))
 }
@@ -83,8 +84,9 @@ func (e *emulator) tap(packet []byte) {
 	}
 }
 
-// Tap calls f with every IP packet that a gateway sends to an emulated WAN, before anything happens to it, until stop is
-// called. f must not block, nor keep the slice; it may still be running when stop returns.
+// Tap calls f with every IP packet that a gateway sends into the emulated WAN,
+// before delay and loss, until stop is called. f must not block and must not
+// retain the slice. f may still run when stop returns.
 func (l *Lab) Tap(f func(packet []byte)) (stop func()) {
 	e, one := l.emulator, &tap{f}
 	change := func(with func([]*tap) []*tap) {
@@ -99,7 +101,8 @@ func (l *Lab) Tap(f func(packet []byte)) (stop func()) {
 	}
 }
 
-// FlowOf reads to which direction of which TCP connection an IPv4 packet belongs.
+// FlowOf returns the flow of an IPv4 packet. It returns false if the packet is
+// not TCP over IPv4.
 func FlowOf(packet []byte) (f Flow, ok bool) {
 	if len(packet) < 20 || packet[0]>>4 != 4 || packet[9] != protoTCP {
 		return f, false
@@ -115,7 +118,7 @@ func FlowOf(packet []byte) (f Flow, ok bool) {
 	}, true
 }
 
-// Capture captures all of the WAN, be it a bridge or emulated. The test's end stops it.
+// Capture captures all traffic of the WAN until the test ends.
 func (l *Lab) Capture() *Capture {
 	l.t.Helper()
 	if l.emulator == nil {
@@ -126,7 +129,7 @@ func (l *Lab) Capture() *Capture {
 	return c
 }
 
-// packet is frame for what has no Ethernet header.
+// packet records a packet without an Ethernet header.
 func (c *Capture) packet(b []byte) {
 	typ := uint16(etherIPv4)
 	if len(b) > 0 && b[0]>>4 == 6 {
@@ -137,11 +140,12 @@ func (c *Capture) packet(b []byte) {
 
 // WANLink is the emulated WAN between two gateways.
 type WANLink struct {
-	There, Back *wan.Path // from the first gateway to the second, and from that to the first
-	t           testing.TB
+	There *wan.Path // from the first gateway to the second
+	Back  *wan.Path // from the second gateway to the first
+	t     testing.TB
 }
 
-// WANLink returns what is between two gateways of a lab made by NewWAN.
+// WANLink returns the link between two gateways of a lab made by NewWAN.
 func (l *Lab) WANLink(a, b *Node) WANLink {
 	e := l.emulator
 	return WANLink{There: e.w.Path(e.port(a), e.port(b)), Back: e.w.Path(e.port(b), e.port(a)), t: l.t}
@@ -157,8 +161,10 @@ func (k WANLink) Set(link wan.Link) {
 	}
 }
 
-// Cut drops everything in both directions; Heal ends that. Neither changes what else the link does.
-func (k WANLink) Cut()  { k.t.Helper(); k.cut(true) }
+// Cut drops all packets in both directions until Heal. Delay and loss stay.
+func (k WANLink) Cut() { k.t.Helper(); k.cut(true) }
+
+// Heal ends Cut.
 func (k WANLink) Heal() { k.t.Helper(); k.cut(false) }
 
 func (k WANLink) cut(yes bool) {
@@ -172,8 +178,11 @@ func (k WANLink) cut(yes bool) {
 	}
 }
 
-// CutWAN cuts a gateway's links to all others. Its process and its LAN side go on. HealWAN ends that.
-func (n *Node) CutWAN()  { n.dc.lab.t.Helper(); n.eachLink(WANLink.Cut) }
+// CutWAN cuts the links of a gateway to all other gateways until HealWAN. Its
+// process and its LAN interface keep working.
+func (n *Node) CutWAN() { n.dc.lab.t.Helper(); n.eachLink(WANLink.Cut) }
+
+// HealWAN ends CutWAN.
 func (n *Node) HealWAN() { n.dc.lab.t.Helper(); n.eachLink(WANLink.Heal) }
 
 func (n *Node) eachLink(f func(WANLink)) {
