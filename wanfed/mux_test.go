@@ -67,7 +67,7 @@ func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*M
 // refusedFor waits until the mux has counted one refusal, of that kind.
 func (b *muxFixture) awaitRefusal(t *testing.T, why refusal) {
 	t.Helper()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "refusal "+string(why))
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "%s", "refusal "+string(why))
 	if got := b.m.Stats().Refused; got[string(why)] != 1 || len(got) != 1 {
 		t.Errorf("refused: %v, want one %s", got, why)
 	}
