@@ -88,7 +88,7 @@ type DatacenterStatus struct {
 // HopStatus is what the server that answers knows of one way to a datacenter: from its own connections and probes.
 type HopStatus struct {
 	Address string // host:port that is dialed
-	Via     string // "own gateway", "remote gateway", "configured address" or "remembered address"
+	Via     string // "own gateway", "remote gateway", "configured address" or "cached address"
 	Used    bool   // gossip goes over it now
 	Health  string // "ok", "failing", "untested", or "slow": another one, tried later, was faster
 	// RTT is the smoothed round trip to a server there over this hop, in seconds; absent: not measured.
@@ -97,7 +97,7 @@ type HopStatus struct {
 	LastFailure time.Time `json:",omitzero"`
 	LastError   string    `json:",omitempty"` // of LastFailure, also when it works again
 
-	// Sources say where the address is known from: "heartbeat", "gossip", "federation state", "configuration", "earlier".
+	// Sources say where the address is known from: "heartbeat", "gossip", "federation state", "configuration", "cache".
 	Sources []string `json:",omitempty"`
 	// KnowledgeAge is how long ago the latest of Sources said so, in seconds; absent when one says so now.
 	KnowledgeAge *float64 `json:",omitempty"`

@@ -19,24 +19,26 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServiceConfig configures a Service.
+// ServiceConfig configures a Service. All fields but Writable are required.
 type ServiceConfig struct {
 	Backend resource.Backend
-	// DC is this datacenter, PrimaryDC the one that owns federation states.
-	DC, PrimaryDC string
-	// Writable says why states cannot be written here now. Nil: they can in PrimaryDC.
+	DC      string // this datacenter
+	// PrimaryDC is the datacenter that owns federation states.
+	PrimaryDC string
+	// Writable returns why states cannot be written here now, or nil. Default:
+	// they can be written in PrimaryDC.
 	Writable func() error
-	// Peer tells who calls, from the verified certificate.
+	// Peer returns the caller, as in its verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
-	// Alive says whether any server of a datacenter is alive in the WAN pool.
+	// Alive reports whether any server of a datacenter is alive in the WAN pool.
 	Alive func(dc string) bool
-	// Ask returns a client of any server of another datacenter.
-	Ask    func(dc string) (pb.FederationServiceClient, error)
-	Logger *slog.Logger
+	// Connect returns a client of any server of another datacenter.
+	Connect func(dc string) (pb.FederationServiceClient, error)
+	Logger  *slog.Logger
 }
 
-// Service answers for federation states. Writes happen on the primary's leader; the server forwards them there before it
-// calls Apply.
+// Service implements pb.FederationServiceServer. Apply runs on the leader of the
+// primary: the server forwards calls there.
 type Service struct {
 	pb.UnimplementedFederationServiceServer
 	cfg ServiceConfig
@@ -44,14 +46,17 @@ type Service struct {
 
 // NewService checks cfg.
 func NewService(cfg ServiceConfig) (*Service, error) {
-	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil || cfg.Ask == nil || cfg.Logger == nil {
-		return nil, errors.New("federation: every field of ServiceConfig is required")
+	if cfg.Backend == nil || cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Peer == nil || cfg.Alive == nil ||
+		cfg.Connect == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: every field of ServiceConfig but Writable is required")
 	}
 	return &Service{cfg: cfg}, nil
 }
 
 // Apply implements pb.FederationServiceServer.
-func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest) (*pb.ApplyFederationStateResponse, error) {
+func (s *Service) Apply(
+	ctx context.Context, req *pb.ApplyFederationStateRequest,
+) (*pb.ApplyFederationStateResponse, error) {
 	peer, err := s.cfg.Peer(ctx)
 	if err != nil {
 		return nil, err
@@ -70,7 +75,7 @@ func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest
 		}
 		return s.upsert(ctx, req.State)
 	case pb.ApplyFederationStateRequest_OP_DELETE:
-		if err := mayDelete(peer, s.cfg.DC); err != nil {
+		if err := checkDeleteAccess(peer, s.cfg.DC); err != nil {
 			return nil, status.Error(codes.PermissionDenied, err.Error())
 		}
 		return s.remove(ctx, dc, req.Force, peer)
@@ -78,7 +83,7 @@ func (s *Service) Apply(ctx context.Context, req *pb.ApplyFederationStateRequest
 	return nil, status.Errorf(codes.InvalidArgument, "op is %v: not an upsert, not a delete", req.Op)
 }
 
-// writable says why states cannot be written here.
+// writable returns why states cannot be written here, or nil.
 func (s *Service) writable() error {
 	switch {
 	case s.cfg.Writable == nil && s.cfg.DC == s.cfg.PrimaryDC:
@@ -88,14 +93,16 @@ func (s *Service) writable() error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s is not the primary: federation states are written in %s; call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
+	return fmt.Errorf("%s is not the primary: federation states are written in %s; "+
+		"call a server there, directly or through a gateway", s.cfg.DC, s.cfg.PrimaryDC)
 }
 
-func mayDelete(p tlsutil.Peer, primary string) error {
+func checkDeleteAccess(p tlsutil.Peer, primary string) error {
 	if p.Role == tlsutil.RoleOperator || (p.Role == tlsutil.RoleServer && p.DC == primary) {
 		return nil
 	}
-	return fmt.Errorf("%v may not delete federation states: make an operator's certificate with: wanfed tls cert create --cli --dc %s", p, p.DC)
+	return fmt.Errorf("%v may not delete federation states: create an operator's certificate with: "+
+		"wanfed tls cert create --cli --dc %s", p, p.DC)
 }
 
 func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.ApplyFederationStateResponse, error) {
@@ -107,14 +114,16 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 		return nil, resource.StatusError(err)
 	}
 	if changed {
-		s.cfg.Logger.Info("federation state written", "datacenter", want.Datacenter, "gateways", len(want.MeshGateways))
+		s.cfg.Logger.Info("federation state written", "dc", want.Datacenter, "count", len(want.MeshGateways))
 	}
 	return &pb.ApplyFederationStateResponse{Changed: changed, State: stored}, nil
 }
 
-// Upsert stores a state in the primary's store unless the same one is there. It is what Apply does, without the caller's
-// rights checked: for the primary's own anti-entropy.
-func Upsert(ctx context.Context, b resource.Backend, want *pb.FederationState) (stored *pb.FederationState, changed bool, err error) {
+// Upsert stores a state in the primary's store unless it is stored already.
+// Unlike Apply it checks no access: the primary's own anti-entropy calls it.
+func Upsert(
+	ctx context.Context, b resource.Backend, want *pb.FederationState,
+) (stored *pb.FederationState, changed bool, err error) {
 	for {
 		have, r, err := ReadState(ctx, b, want.Datacenter)
 		if err != nil {
@@ -149,10 +158,12 @@ func Upsert(ctx context.Context, b resource.Backend, want *pb.FederationState) (
 	}
 }
 
-func (s *Service) remove(ctx context.Context, dc string, force bool, by tlsutil.Peer) (*pb.ApplyFederationStateResponse, error) {
+func (s *Service) remove(
+	ctx context.Context, dc string, force bool, by tlsutil.Peer,
+) (*pb.ApplyFederationStateResponse, error) {
 	if !force && s.cfg.Alive(dc) {
-		return nil, status.Errorf(codes.FailedPrecondition,
-			"%s is alive in the WAN pool and would write its federation state again; stop its servers first, or delete it all the same with --force", dc)
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is alive in the WAN pool and would write its federation state "+
+			"again; stop its servers first, or delete the state anyway with --force", dc)
 	}
 	have, _, err := ReadState(ctx, s.cfg.Backend, dc)
 	if err != nil {
@@ -165,16 +176,18 @@ func (s *Service) remove(ctx context.Context, dc string, force bool, by tlsutil.
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
-	s.cfg.Logger.Info("federation state deleted", "datacenter", dc, "peer", by.String(), "force", force)
+	s.cfg.Logger.Info("federation state deleted", "dc", dc, "peer", by.String(), "force", force)
 	return &pb.ApplyFederationStateResponse{Changed: true, State: have}, nil
 }
 
 // Get implements pb.FederationServiceServer.
-func (s *Service) Get(ctx context.Context, req *pb.GetFederationStateRequest) (*pb.GetFederationStateResponse, error) {
-	if far, q, err := s.elsewhere(req.Query); err != nil {
+func (s *Service) Get(
+	ctx context.Context, req *pb.GetFederationStateRequest,
+) (*pb.GetFederationStateResponse, error) {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
-	} else if far != nil {
-		return far.Get(ctx, &pb.GetFederationStateRequest{Datacenter: req.Datacenter, Query: q})
+	} else if remote != nil {
+		return remote.Get(ctx, &pb.GetFederationStateRequest{Datacenter: req.Datacenter, Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
 	if err != nil {
@@ -190,22 +203,26 @@ func (s *Service) Get(ctx context.Context, req *pb.GetFederationStateRequest) (*
 }
 
 // List implements pb.FederationServiceServer.
-func (s *Service) List(ctx context.Context, req *pb.ListFederationStatesRequest) (*pb.ListFederationStatesResponse, error) {
-	if far, q, err := s.elsewhere(req.Query); err != nil {
+func (s *Service) List(
+	ctx context.Context, req *pb.ListFederationStatesRequest,
+) (*pb.ListFederationStatesResponse, error) {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
-	} else if far != nil {
-		return far.List(ctx, &pb.ListFederationStatesRequest{Query: q})
+	} else if remote != nil {
+		return remote.List(ctx, &pb.ListFederationStatesRequest{Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
 	return &pb.ListFederationStatesResponse{States: states, Index: index}, err
 }
 
 // ListMeshGateways implements pb.FederationServiceServer.
-func (s *Service) ListMeshGateways(ctx context.Context, req *pb.ListMeshGatewaysRequest) (*pb.ListMeshGatewaysResponse, error) {
-	if far, q, err := s.elsewhere(req.Query); err != nil {
+func (s *Service) ListMeshGateways(
+	ctx context.Context, req *pb.ListMeshGatewaysRequest,
+) (*pb.ListMeshGatewaysResponse, error) {
+	if remote, q, err := s.target(req.Query); err != nil {
 		return nil, err
-	} else if far != nil {
-		return far.ListMeshGateways(ctx, &pb.ListMeshGatewaysRequest{Query: q})
+	} else if remote != nil {
+		return remote.ListMeshGateways(ctx, &pb.ListMeshGatewaysRequest{Query: q})
 	}
 	states, index, err := s.read(ctx, req.Query)
 	out := &pb.ListMeshGatewaysResponse{Index: index, Datacenters: map[string]*pb.ListMeshGatewaysResponse_Gateways{}}
@@ -217,32 +234,34 @@ func (s *Service) ListMeshGateways(ctx context.Context, req *pb.ListMeshGateways
 	return out, err
 }
 
-// elsewhere returns a client when the query names another datacenter, and the query to send there.
-func (s *Service) elsewhere(q *pb.QueryOptions) (pb.FederationServiceClient, *pb.QueryOptions, error) {
+// target returns a client and the query to send if the query names another
+// datacenter. Otherwise the client is nil.
+func (s *Service) target(q *pb.QueryOptions) (pb.FederationServiceClient, *pb.QueryOptions, error) {
 	dc := q.GetTargetDatacenter()
 	if dc == "" || dc == s.cfg.DC {
 		return nil, nil, nil
 	}
-	c, err := s.cfg.Ask(dc)
+	c, err := s.cfg.Connect(dc)
 	if err != nil {
 		return nil, nil, status.Error(codes.Unavailable, err.Error())
 	}
 	q = proto.Clone(q).(*pb.QueryOptions)
-	q.TargetDatacenter = dc // the far server sees its own name and answers itself
+	q.TargetDatacenter = dc // the remote server finds its own name and answers
 	return c, q, nil
 }
 
-// MaxWait bounds how long a blocking query waits.
+// MaxWait limits the wait of a blocking query.
 const MaxWait = 10 * time.Minute
 
-// read returns all states once their index is above the query's, or its wait is over.
+// read returns all states when their index exceeds that of the query, or when its
+// wait has ended.
 func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.FederationState, uint64, error) {
 	if q.GetMinIndex() > 0 {
 		wait := min(q.GetWait().AsDuration(), MaxWait)
-		wctx, cancel := context.WithTimeout(ctx, wait)
-		err := s.cfg.Backend.Wait(wctx, resource.Query{Type: StateType}, q.MinIndex)
+		waitCtx, cancel := context.WithTimeout(ctx, wait)
+		err := s.cfg.Backend.Wait(waitCtx, resource.Query{Type: StateType}, q.MinIndex)
 		cancel()
-		if err != nil && wctx.Err() == nil {
+		if err != nil && waitCtx.Err() == nil {
 			return nil, 0, resource.StatusError(err)
 		}
 		if ctx.Err() != nil {

@@ -3,7 +3,6 @@
 package federation
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +16,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// StateType is the federated type of federation states. A resource's name is its datacenter's.
+// StateType is the federated type of federation states. The name of a resource is
+// that of its datacenter.
 var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
-// Register adds StateType to a registry.
+// Register adds StateType to a registry. Every peer may read states. See
+// CheckWriteAccess for writes.
 func Register(r *resource.Registry) error {
 	return r.Register(resource.Registration{
 		Type: StateType, Message: &pb.FederationState{}, Scope: resource.ScopeCluster, Federated: true,
@@ -28,7 +29,6 @@ func Register(r *resource.Registry) error {
 	})
 }
 
-// authorize: everybody may read. A server writes the state of its own datacenter and of no other; an operator any.
 func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	if verb == resource.VerbRead || verb == resource.VerbList {
 		return nil
@@ -36,7 +36,8 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 	return CheckWriteAccess(p, r.GetId().GetName())
 }
 
-// CheckWriteAccess says whether peer p may write the federation state of dc; the error is for people.
+// CheckWriteAccess returns an error unless peer p may write the federation state
+// of dc. An operator may write any state, a server that of its own datacenter.
 func CheckWriteAccess(p tlsutil.Peer, dc string) error {
 	switch {
 	case p.Role == tlsutil.RoleOperator:
@@ -60,13 +61,13 @@ func validate(r *pb.Resource) error {
 	return ValidateState(s)
 }
 
-// MaxGateways bounds the gateways of one federation state, MaxStateSize its size in bytes.
+// Limits of a federation state.
 const (
 	MaxGateways  = 1024
-	MaxStateSize = 1 << 20
+	MaxStateSize = 1 << 20 // bytes
 )
 
-// ValidateState says what is wrong with a state, or nil.
+// ValidateState returns the first fault of a state, or nil.
 func ValidateState(s *pb.FederationState) error {
 	if err := tlsutil.CheckLabel(s.GetDatacenter()); err != nil {
 		return fmt.Errorf("federation state: datacenter: %w", err)
@@ -95,7 +96,8 @@ func ValidateState(s *pb.FederationState) error {
 	return nil
 }
 
-// Same says whether two states agree in all but UpdatedAt and the indexes. The order of gateways does not matter.
+// SameContent reports whether two states are equal except for UpdatedAt, the
+// indexes and the order of gateways.
 func SameContent(a, b *pb.FederationState) bool {
 	return proto.Equal(content(a), content(b))
 }
@@ -106,12 +108,8 @@ func content(s *pb.FederationState) *pb.FederationState {
 	return c
 }
 
-func byNode(a, b *pb.MeshGateway) int {
-	return cmp.Or(cmp.Compare(a.GetNode().GetNode(), b.GetNode().GetNode()),
-		cmp.Compare(a.GetService().GetId(), b.GetService().GetId()))
-}
-
-// FromResource returns the state that a resource holds, with the indexes of its envelope. The result is the caller's.
+// FromResource returns the state in a resource, with the indexes of the resource.
+// The caller owns the result.
 func FromResource(r *pb.Resource) (*pb.FederationState, error) {
 	s, err := resource.Decode[*pb.FederationState](r)
 	if err != nil {
@@ -122,7 +120,8 @@ func FromResource(r *pb.Resource) (*pb.FederationState, error) {
 	return s, nil
 }
 
-// States returns all federation states by datacenter, and their index.
+// ListStates returns all federation states, ordered by datacenter, and their
+// index.
 func ListStates(ctx context.Context, b resource.Backend) ([]*pb.FederationState, uint64, error) {
 	rs, index, err := b.List(ctx, resource.Eventual, resource.Query{Type: StateType})
 	if err != nil {
@@ -139,7 +138,8 @@ func ListStates(ctx context.Context, b resource.Backend) ([]*pb.FederationState,
 	return out, index, nil
 }
 
-// State returns the state of one datacenter, or nil, and the resource that holds it.
+// ReadState returns the state of one datacenter and its resource. Both are nil if
+// there is none.
 func ReadState(ctx context.Context, b resource.Backend, dc string) (*pb.FederationState, *pb.Resource, error) {
 	r, err := b.Read(ctx, resource.Eventual, resource.ID(StateType, dc))
 	if errors.Is(err, resource.ErrNotFound) {

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func TestSame(t *testing.T) {
+func TestSameContent(t *testing.T) {
 	base := func() *pb.FederationState {
 		return &pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{
 			meshGateway("dc2", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusPassing),
@@ -26,7 +26,7 @@ func TestSame(t *testing.T) {
 		change func(*pb.FederationState)
 		same   bool
 	}{
-		{"nothing", func(*pb.FederationState) {}, true},
+		{"no change", func(*pb.FederationState) {}, true},
 		{"updated_at", func(s *pb.FederationState) { s.UpdatedAt = timestamppb.Now() }, true},
 		{"indexes", func(s *pb.FederationState) { s.CreateIndex, s.ModifyIndex, s.PrimaryModifyIndex = 1, 2, 3 }, true},
 		{"order of gateways", func(s *pb.FederationState) {
@@ -36,7 +36,7 @@ func TestSame(t *testing.T) {
 		{"WAN address", func(s *pb.FederationState) {
 			s.MeshGateways[0].Service.TaggedAddresses[catalog.TagWAN].Address = "198.51.100.9"
 		}, false},
-		{"a gateway less", func(s *pb.FederationState) { s.MeshGateways = s.MeshGateways[:1] }, false},
+		{"missing gateway", func(s *pb.FederationState) { s.MeshGateways = s.MeshGateways[:1] }, false},
 		{"datacenter", func(s *pb.FederationState) { s.Datacenter = "dc3" }, false},
 	}
 	for _, tt := range tests {
@@ -44,13 +44,13 @@ func TestSame(t *testing.T) {
 			b := base()
 			tt.change(b)
 			if SameContent(base(), b) != tt.same || SameContent(b, base()) != tt.same {
-				t.Errorf("Same is not %v", tt.same)
+				t.Errorf("SameContent() = %v, want %v", !tt.same, tt.same)
 			}
 		})
 	}
 }
 
-func TestMayWrite(t *testing.T) {
+func TestCheckWriteAccess(t *testing.T) {
 	for _, tt := range []struct {
 		peer tlsutil.Peer
 		ok   bool
@@ -63,7 +63,7 @@ func TestMayWrite(t *testing.T) {
 		{tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "cli"}, true},
 	} {
 		if err := CheckWriteAccess(tt.peer, "dc2"); (err == nil) != tt.ok {
-			t.Errorf("%v writes dc2's state: %v", tt.peer, err)
+			t.Errorf("CheckWriteAccess(%v, dc2) = %v, want success %v", tt.peer, err, tt.ok)
 		}
 	}
 }
@@ -92,8 +92,8 @@ func TestValidateState(t *testing.T) {
 }
 
 func TestAdmit(t *testing.T) {
-	disputed := ""
-	admit := Admit("dc3", "dc1", func(node, dc, primary string) { disputed = node + " " + dc + " " + primary })
+	conflict := ""
+	admit := Admit("dc3", "dc1", func(node, dc, primary string) { conflict = node + " " + dc + " " + primary })
 	for _, tt := range []struct {
 		name, dc, primary string
 		want              string
@@ -107,11 +107,11 @@ func TestAdmit(t *testing.T) {
 	} {
 		err := admit(gossip.Member{Name: tt.name, Tags: map[string]string{TagDC: tt.dc, TagPrimary: tt.primary}})
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%+v: %v", tt, err)
+			t.Errorf("Admit() of %s with tags %q and %q = %v, want %q", tt.name, tt.dc, tt.primary, err, tt.want)
 		}
 	}
-	if disputed != "srv1 dc2 dc9" {
-		t.Errorf("disputed by %q", disputed)
+	if want := "srv1 dc2 dc9"; conflict != want {
+		t.Errorf("conflict = %q, want %q", conflict, want)
 	}
 }
 
@@ -122,7 +122,7 @@ func FuzzSplitWANName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		node, dc, err := SplitWANName(s)
 		if err == nil && WANName(node, dc) != s {
-			t.Errorf("%q splits into %q and %q", s, node, dc)
+			t.Errorf("SplitWANName(%q) = %q, %q, want parts that join to it", s, node, dc)
 		}
 	})
 }

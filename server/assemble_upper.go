@@ -172,7 +172,7 @@ func (p *parts) buildGRPC() error {
 	fed, err := federation.NewService(federation.ServiceConfig{
 		Backend: p.primacy.Fenced(p.store), DC: p.cfg.DC, PrimaryDC: p.cfg.PrimaryDC, Writable: p.primacy.Writable, Peer: rpc.Peer, Logger: p.logger,
 		Alive: p.datacenterAlive,
-		Ask: func(dc string) (pb.FederationServiceClient, error) {
+		Connect: func(dc string) (pb.FederationServiceClient, error) {
 			if _, known := p.book.Load().Paths[dc]; !known {
 				return nil, fmt.Errorf("no path to datacenter %s: it is not in the address book", dc)
 			}

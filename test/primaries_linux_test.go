@@ -42,8 +42,8 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no route to, or no certificate for, the name we asked for`)
 	for i, s := range healthy {
 		says := fmt.Sprintf(`says the primary datacenter is \\"dc9\\", %s says \\"dc1\\": set the same primary_datacenter everywhere`, s.dc)
-		logs[i].await(t, `level=WARN msg="joining the WAN pool" dc=`+s.dc+` node=srv1 peer=\*\.dc3 err="srv1\.dc3 `+says+`"$`)
-		logs[i].await(t, `level=DEBUG msg="joining the WAN pool" .*`+says) // it tries again, and has no more news
+		logs[i].await(t, `level=WARN msg="cannot join in the WAN pool" dc=`+s.dc+` node=srv1 peer=\*\.dc3 err="srv1\.dc3 `+says+`"$`)
+		logs[i].await(t, `level=DEBUG msg="cannot join in the WAN pool" .*`+says) // it tries again, and has no more news
 		if all, err := logs[i].lines(`level=(WARN|ERROR) .*says the primary`); err != nil || len(all) != 1 {
 			t.Errorf("%s: %d lines, %v, want one: %q", s.dc, len(all), err, all)
 		}

@@ -147,8 +147,8 @@ func (v *server) buildReplication(w *world) (err error) {
 		v.source = src.Run
 		fed, err := federation.NewService(federation.ServiceConfig{
 			Backend: s.store, DC: s.dc, PrimaryDC: primary, Logger: silent, Peer: peerOf,
-			Alive: func(string) bool { return true },
-			Ask:   func(string) (pb.FederationServiceClient, error) { return nil, errNoRoute },
+			Alive:   func(string) bool { return true },
+			Connect: func(string) (pb.FederationServiceClient, error) { return nil, errNoRoute },
 		})
 		if err != nil {
 			return err

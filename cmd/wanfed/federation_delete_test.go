@@ -87,8 +87,8 @@ func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory
 	}
 	svc, err := federation.NewService(federation.ServiceConfig{
 		Backend: store, DC: "dc1", PrimaryDC: "dc1", Logger: slog.New(slog.DiscardHandler),
-		Alive: func(dc string) bool { return dc == "dc2" },
-		Ask:   func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
+		Alive:   func(dc string) bool { return dc == "dc2" },
+		Connect: func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
 			p, _ := peer.FromContext(ctx)
 			return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
@@ -137,7 +137,7 @@ func TestFederationDelete(t *testing.T) {
 		{"nothing there", "dc3 --dc dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
 		{"alive", "dc2 --dc dc1 --server " + addr, cli,
 			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and would write its federation state again; " +
-				"stop its servers first, or delete it all the same with --force", exitFailed},
+				"stop its servers first, or delete the state anyway with --force", exitFailed},
 		{"gateway's certificate", "dc2 --force --dc dc1 --server " + addr, gateway, "gateway/dc1/gw1 may not delete federation states", exitFailed},
 		{"another CA's certificate", "dc2 --force --dc dc1 --server " + addr, foreign, "is signed by another CA", exitFailed},
 		{"not the primary's name", "dc2 --force --dc dc9 --server " + addr, cli, "reach server.dc9.wanfed through " + addr, exitFailed},

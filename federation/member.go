@@ -10,7 +10,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Tags of WAN pool members.
+// Tags of members of the WAN pool.
 const (
 	TagRole    = "role"
 	TagDC      = "dc"
@@ -20,19 +20,19 @@ const (
 	TagBuild   = "build"
 )
 
-// RoleValue is what TagRole holds for a server: the word that Consul's servers demand of members.
+// RoleValue is the value of TagRole for a server. Consul's servers require it.
 const RoleValue = "consul"
 
-// WANName is the name of a node in the WAN pool.
+// WANName returns the name of a node in the WAN pool.
 func WANName(node, dc string) string { return node + "." + dc }
 
-// DatacenterOf is the datacenter of a member of the WAN pool, by its name.
+// DatacenterOf returns the datacenter in the name of a member of the WAN pool.
 func DatacenterOf(member string) string {
 	_, dc, _ := strings.Cut(member, ".")
 	return dc
 }
 
-// SplitWANName splits <node>.<dc>.
+// SplitWANName splits <node>.<dc> and checks both parts.
 func SplitWANName(name string) (node, dc string, err error) {
 	node, dc, ok := strings.Cut(name, ".")
 	if !ok {
@@ -47,23 +47,24 @@ func SplitWANName(name string) (node, dc string, err error) {
 	return node, dc, nil
 }
 
-// Admit returns the rule of who may be a member of the WAN pool of a federation whose primary is primary. Who names another one is
-// told to dispute, if that is not nil.
-func Admit(dc, primary string, dispute func(node, dc, primary string)) func(gossip.Member) error {
+// Admit returns a check for members of the WAN pool, for a server of dc that is
+// configured with primary. A member that names another primary is rejected and
+// passed to onConflict, if that is not nil.
+func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(gossip.Member) error {
 	return func(m gossip.Member) error {
-		node, theirDC, err := SplitWANName(m.Name)
+		node, memberDC, err := SplitWANName(m.Name)
 		if err != nil {
 			return err
 		}
-		if tag := m.Tags[TagDC]; tag != theirDC {
+		if tag := m.Tags[TagDC]; tag != memberDC {
 			return fmt.Errorf("WAN member %s says its datacenter is %q", m.Name, tag)
 		}
-		if theirs := m.Tags[TagPrimary]; theirs != primary {
-			if dispute != nil {
-				dispute(node, theirDC, theirs)
+		if named := m.Tags[TagPrimary]; named != primary {
+			if onConflict != nil {
+				onConflict(node, memberDC, named)
 			}
 			return fmt.Errorf("%s says the primary datacenter is %q, %s says %q: set the same primary_datacenter everywhere",
-				m.Name, theirs, dc, primary)
+				m.Name, named, dc, primary)
 		}
 		return nil
 	}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/backoff"
+	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// AddressBookUpdaterConfig configures an AddressBookUpdater. All fields but
+// Domain, PrimaryGateways and Paths are required.
+type AddressBookUpdaterConfig struct {
+	DC, PrimaryDC string
+	Domain        string
+	// PrimaryGateways are the configured addresses of the primary. The primary
+	// itself does not use them.
+	PrimaryGateways []string
+	Backend         resource.Backend
+	LAN, WAN        *gossip.Pool
+	// Ready is closed when Backend has caught up with its datacenter after a
+	// start. Until then, gateways get no snapshot: they would drop routes.
+	Ready <-chan struct{}
+	// File is the path of the address cache.
+	File string
+	// Book is written by this AddressBookUpdater alone.
+	Book *wanfed.SharedAddressBook
+	// Paths returns the results of dials and probes. The cache keeps addresses
+	// that worked. Default: none.
+	Paths  func() []wanfed.PathStatus
+	Logger *slog.Logger
+}
+
+// AddressBookUpdater computes how every datacenter is reached, and publishes it.
+type AddressBookUpdater struct {
+	cfg AddressBookUpdaterConfig
+
+	// The methods read, publish and updateCache use these fields. One goroutine at
+	// a time calls them.
+	cache         addressCache
+	cacheChanged  bool      // the cache differs from the file
+	saved         time.Time // when the file was last written
+	statesChanged bool      // the states must be read again
+	states        []*stateGateways
+	decoded       map[string]decodedState // as last read, by name
+	tags          tagReader
+
+	changed broadcast.Broadcast // of snapshot
+
+	mu       sync.Mutex
+	entries  map[string]*entry   // by datacenter; immutable
+	snapshot *pb.GatewaySnapshot // immutable; nil: not known yet
+}
+
+// decodedState is a decoded resource. Resources are immutable.
+type decodedState struct {
+	from  *pb.Resource
+	state *stateGateways
+}
+
+// NewAddressBookUpdater checks cfg and reads the address cache. It publishes the
+// configured and the cached addresses.
+func NewAddressBookUpdater(cfg AddressBookUpdaterConfig) (*AddressBookUpdater, error) {
+	if cfg.DC == "" || cfg.PrimaryDC == "" || cfg.Backend == nil || cfg.LAN == nil || cfg.WAN == nil ||
+		cfg.Ready == nil || cfg.File == "" || cfg.Book == nil || cfg.Logger == nil {
+		return nil, errors.New("federation: DC, PrimaryDC, Backend, LAN, WAN, Ready, File, Book and Logger are required")
+	}
+	u := &AddressBookUpdater{cfg: cfg, statesChanged: true, decoded: map[string]decodedState{}}
+	var err error
+	if u.cache, err = loadAddressCache(cfg.File); err != nil {
+		cfg.Logger.Warn("cannot use the address cache", "err", err)
+	}
+	u.publish(inputs{}, false)
+	return u, nil
+}
+
+// bookEvents are the events after which an address book is computed again.
+type bookEvents struct {
+	states   chan struct{} // capacity 1: federation states have changed
+	gateways chan struct{} // capacity 1: local gateways have changed
+	lan, wan <-chan struct{}
+	ready    <-chan struct{} // nil after it was received
+}
+
+// Run keeps the address book up to date until ctx ends. It computes the book
+// after each change. Several changes at the same time cost one computation.
+func (u *AddressBookUpdater) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ev := &bookEvents{states: make(chan struct{}, 1), gateways: make(chan struct{}, 1), ready: u.cfg.Ready}
+	wg.Go(func() { resource.Notify(ctx, u.cfg.Backend, resource.Query{Type: StateType}, ev.states) })
+	for _, typ := range []*pb.Type{catalog.NodeType, catalog.ServiceType, catalog.CheckType} {
+		wg.Go(func() { resource.Notify(ctx, u.cfg.Backend, resource.Query{Type: typ}, ev.gateways) })
+	}
+	defer u.saveCache()
+	defer u.updateCache()
+	for ctx.Err() == nil {
+		ev.lan, ev.wan = u.cfg.LAN.Changed(), u.cfg.WAN.Changed()
+		in, err := u.read(ctx)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("address book: %w", err)
+		}
+		if err == nil {
+			u.publish(in, ev.ready == nil)
+		}
+		next := time.Now().Add(updateInterval(len(in.states)))
+		u.waitEvent(ctx, ev)
+		backoff.Sleep(ctx, time.Until(next), nil)
+		select {
+		case <-ev.states: // an event during the pause
+			u.statesChanged = true
+		default:
+		}
+	}
+	return nil
+}
+
+// waitEvent blocks until an event, until the cache is due, or until ctx ends.
+func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
+	due := cacheUpdateInterval
+	if u.cacheChanged {
+		due = min(due, time.Until(u.saved.Add(saveInterval(len(u.cache)))))
+	}
+	timer := time.NewTimer(due)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-ev.states:
+		u.statesChanged = true
+	case <-ev.gateways:
+	case <-ev.lan:
+	case <-ev.wan:
+	case <-ev.ready:
+		ev.ready = nil
+	case <-timer.C: // publish updates and saves the cache
+	}
+}
+
+// updateInterval returns the minimum time between two computations in a
+// federation of so many datacenters. The cost of a computation is proportional
+// to them (about 6 us each), and so is the number of changes when many start at
+// once. A single change is processed at once.
+func updateInterval(datacenters int) time.Duration {
+	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
+}
+
+func (u *AddressBookUpdater) read(ctx context.Context) (in inputs, err error) {
+	if in.states, err = u.readStates(ctx); err != nil {
+		return in, err
+	}
+	if in.local, err = catalog.ListGateways(ctx, u.cfg.Backend); err != nil {
+		return in, err
+	}
+	in.servers = map[string]string{}
+	for _, m := range u.cfg.LAN.Members() {
+		if m.Alive() {
+			in.servers[m.Name] = m.Addr
+		}
+	}
+	hasState := func(dc string) bool { return u.decoded[dc].state != nil }
+	in.tagged = u.tags.collect(u.cfg.WAN.Members(), u.cfg.DC, u.cfg.PrimaryDC, hasState)
+	return in, nil
+}
+
+// readStates decodes the federation states that have changed since the last call.
+func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, error) {
+	if !u.statesChanged {
+		return u.states, nil
+	}
+	rs, _, err := u.cfg.Backend.List(ctx, resource.Eventual, resource.Query{Type: StateType})
+	if err != nil {
+		return nil, err
+	}
+	states, decoded := make([]*stateGateways, 0, len(rs)), make(map[string]decodedState, len(rs))
+	for _, r := range rs {
+		name := r.GetId().GetName()
+		d := u.decoded[name]
+		if d.from != r {
+			s, err := resource.Decode[*pb.FederationState](r)
+			if err != nil {
+				return nil, fmt.Errorf("federation state %s: %w", name, err)
+			}
+			d = decodedState{r, gatewaysOf(s)}
+		}
+		decoded[name] = d
+		states = append(states, d.state)
+	}
+	u.states, u.decoded, u.statesChanged = states, decoded, false
+	return states, nil
+}
+
+// publish publishes what follows from in. Gateways get a snapshot if ready.
+func (u *AddressBookUpdater) publish(in inputs, ready bool) {
+	in.cache = u.cache
+	c := compute(u.cfg, in, u.entries)
+	u.mu.Lock()
+	u.entries = c.entries
+	u.mu.Unlock()
+	u.updateCache()
+	old := u.cfg.Book.Load()
+	sameServers := maps.Equal(old.Servers, in.servers)
+	if !c.same || !sameServers {
+		book := c.addressBook(in.servers)
+		if !sameServers || !maps.EqualFunc(old.Paths, book.Paths, slices.Equal) {
+			u.cfg.Book.Store(book)
+			u.cfg.Logger.Debug("address book changed", "datacenters", len(book.Paths), "servers", len(book.Servers))
+		}
+	}
+	if !ready || u.snapshot != nil && c.same && sameServers { // only this goroutine writes snapshot
+		return
+	}
+	snap := c.snapshot(u.cfg, in.servers)
+	if u.snapshot != nil && sameSnapshot(u.snapshot, snap) {
+		return
+	}
+	u.mu.Lock()
+	u.snapshot = snap
+	u.mu.Unlock()
+	u.changed.Notify()
+}
+
+// sameSnapshot is proto.Equal for two snapshots of one server. It is fast because
+// they share most parts.
+func sameSnapshot(a, b *pb.GatewaySnapshot) bool {
+	return slices.EqualFunc(a.Datacenters, b.Datacenters,
+		func(a, b *pb.SnapshotDatacenter) bool { return a == b || proto.Equal(a, b) }) &&
+		slices.EqualFunc(a.Servers, b.Servers, func(a, b *pb.SnapshotServer) bool { return proto.Equal(a, b) })
+}
+
+// cacheUpdateInterval is the longest time between two updates of the cache. The
+// address book is computed then too.
+const cacheUpdateInterval = time.Minute
+
+// saveInterval returns the minimum time between two writes of the file, with the
+// addresses of so many datacenters.
+func saveInterval(datacenters int) time.Duration {
+	return min(time.Duration(datacenters)*10*time.Millisecond, 10*time.Second)
+}
+
+// updateCache records which addresses are known and which worked, and saves the
+// cache if it is due.
+func (u *AddressBookUpdater) updateCache() {
+	now := time.Now()
+	u.cacheChanged = u.cache.record(u.entries, workedAddrs(u.cfg), now) || u.cacheChanged
+	if now.Sub(u.saved) >= saveInterval(len(u.cache)) {
+		u.saveCache()
+	}
+}
+
+func (u *AddressBookUpdater) saveCache() {
+	if !u.cacheChanged {
+		return
+	}
+	u.cacheChanged, u.saved = false, time.Now()
+	if err := u.cache.save(u.cfg.File, u.saved); err != nil {
+		u.cfg.Logger.Warn("cannot save the address cache", "err", err)
+	}
+}
+
+// workedAddrs returns, by datacenter, the remote addresses that this server has
+// dialed successfully, and when last. For a DNS name that includes the resolved
+// address, which is needed when the name cannot be resolved.
+func workedAddrs(cfg AddressBookUpdaterConfig) map[string]map[string]time.Time {
+	if cfg.Paths == nil {
+		return nil
+	}
+	out := map[string]map[string]time.Time{}
+	for _, p := range cfg.Paths() {
+		if p.DC == cfg.DC || p.Local || p.LastSuccess.IsZero() {
+			continue
+		}
+		if out[p.DC] == nil {
+			out[p.DC] = map[string]time.Time{}
+		}
+		for _, addr := range []string{p.Addr, p.Remote} {
+			if addr != "" && p.LastSuccess.After(out[p.DC][addr]) {
+				out[p.DC][addr] = p.LastSuccess
+			}
+		}
+	}
+	return out
+}
+
+// Origins returns the origins of the paths to dc, by address.
+func (u *AddressBookUpdater) Origins(dc string) map[string]Origin {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.entries[dc].origins()
+}
+
+// Snapshot returns what gateways need to know, or nil if this server does not
+// know it yet. The channel is closed when there is a newer snapshot.
+func (u *AddressBookUpdater) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
+	changed := u.changed.Wait()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.snapshot, changed
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/gossip"
+	mem "github.com/wanfed/wanfed/resource/memory"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// The file is not written for each of many changes. It has all of them soon
+// afterwards, and at the end.
+func TestAddressBookUpdater_SavesCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, ready := mem.New(), make(chan struct{})
+		defer store.Close()
+		close(ready)
+		cfg := AddressBookUpdaterConfig{
+			DC: "dc0", PrimaryDC: "dc0", Domain: "wanfed", Backend: store, LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: ready,
+			File: filepath.Join(t.TempDir(), "addresses.json"), Book: &wanfed.SharedAddressBook{},
+			Logger: slog.New(slog.DiscardHandler),
+		}
+		u, err := NewAddressBookUpdater(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		const many = 40
+		added := 0
+		addDatacenter := func() {
+			added++
+			dc := fmt.Sprintf("dc%d", added)
+			gw := meshGateway(dc, "gw-a", "10.0.0.1", fmt.Sprintf("198.51.100.%d", added), catalog.StatusPassing)
+			state := &pb.FederationState{Datacenter: dc, MeshGateways: []*pb.MeshGateway{gw}}
+			if _, _, err := Upsert(ctx, store, state); err != nil {
+				t.Fatal(err)
+			}
+		}
+		onDisk := func() int {
+			c, err := loadAddressCache(cfg.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(c)
+		}
+		for range many {
+			addDatacenter()
+			time.Sleep(updateInterval(many))
+		}
+		if n := len(cfg.Book.Load().Paths); n < many-1 {
+			t.Errorf("address book has %d datacenters, want at least %d", n, many-1)
+		}
+		if n := onDisk(); n == many {
+			t.Errorf("file has %d datacenters right after the changes, want fewer than %d", n, many)
+		}
+		time.Sleep(saveInterval(many) + updateInterval(many))
+		synctest.Wait()
+		if n := onDisk(); n != many {
+			t.Errorf("file has %d datacenters, want %d", n, many)
+		}
+		addDatacenter()
+		time.Sleep(updateInterval(many) + time.Millisecond)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+		if n := onDisk(); n != many+1 {
+			t.Errorf("file has %d datacenters at the end, want %d", n, many+1)
+		}
+	})
+}
+
+// A restarted server knows the addresses that worked, including the resolved
+// address of a DNS name.
+func TestAddressBookUpdater_CachesWorkingAddresses(t *testing.T) {
+	cfg := AddressBookUpdaterConfig{
+		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed", PrimaryGateways: []string{"gw.dc1.example:8443"},
+		Backend: mem.New(), LAN: &gossip.Pool{}, WAN: &gossip.Pool{}, Ready: make(chan struct{}),
+		File: filepath.Join(t.TempDir(), "addresses.json"), Logger: slog.New(slog.DiscardHandler),
+	}
+	start := func(paths ...wanfed.PathStatus) (*AddressBookUpdater, []wanfed.Path) {
+		t.Helper()
+		cfg.Book, cfg.Paths = &wanfed.SharedAddressBook{}, func() []wanfed.PathStatus { return paths }
+		u, err := NewAddressBookUpdater(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u, cfg.Book.Load().Paths["dc1"]
+	}
+	name := wanfed.Path{Addr: "gw.dc1.example:8443", Via: ViaConfigured}
+	u, got := start(wanfed.PathStatus{DC: "dc1", Addr: name.Addr, Remote: "198.51.100.1:8443", LastSuccess: time.Now()})
+	if d := cmp.Diff([]wanfed.Path{name}, got); d != "" {
+		t.Errorf("paths at first (-want +got):\n%s", d)
+	}
+	u.updateCache()
+	_, got = start()
+	cached := wanfed.Path{Addr: "198.51.100.1:8443", Via: ViaCached, Rank: wanfed.RankCached}
+	if d := cmp.Diff([]wanfed.Path{name, cached}, got); d != "" {
+		t.Errorf("paths after a restart (-want +got):\n%s", d)
+	}
+}
+
+func TestWorkedAddrs(t *testing.T) {
+	at := time.Unix(9, 0)
+	got := workedAddrs(AddressBookUpdaterConfig{DC: "dc2", Paths: func() []wanfed.PathStatus {
+		return []wanfed.PathStatus{
+			{DC: "dc1", Addr: "gw.dc1.example:8443", Remote: "198.51.100.1:8443", LastSuccess: at},
+			{DC: "dc1", Addr: "198.51.100.1:8443", Remote: "198.51.100.1:8443", LastSuccess: at.Add(-1)},
+			{DC: "dc1", Addr: "198.51.100.2:8443"},
+			{DC: "dc1", Addr: "10.0.0.9:8443", Local: true, LastSuccess: at},
+			{DC: "dc2", Addr: "10.0.0.5:8300", LastSuccess: at},
+		}
+	}})
+	want := map[string]map[string]time.Time{"dc1": {"gw.dc1.example:8443": at, "198.51.100.1:8443": at}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("workedAddrs() (-want +got):\n%s", d)
+	}
+	if got := workedAddrs(AddressBookUpdaterConfig{}); got != nil {
+		t.Errorf("workedAddrs() without paths = %v, want nil", got)
+	}
+}

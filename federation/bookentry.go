@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+// Values of wanfed.Path.Via.
+const (
+	ViaLocalGateway  = "own gateway"
+	ViaRemoteGateway = "remote gateway"
+	ViaConfigured    = "configured address"
+	ViaCached        = "cached address"
+)
+
+// Values of Origin.Sources.
+const (
+	SourceHeartbeat  = "heartbeat" // of a local gateway
+	SourceGossip     = "gossip"
+	SourceState      = "federation state"
+	SourceConfigured = "configuration"
+	SourceCache      = "cache" // no other source names the address now
+)
+
+// Origin describes where the address of a path comes from.
+type Origin struct {
+	// Sources are values that begin with Source.
+	Sources []string
+	// At is when the last source named the address. Zero means now.
+	At time.Time
+}
+
+// sources is a set of sources in one byte, because an address book has one for
+// each gateway of the federation.
+type sources uint8
+
+const (
+	fromHeartbeat sources = 1 << iota
+	fromGossip
+	fromState
+	fromConfig
+	fromCache
+)
+
+// words returns the sources as in Origin.Sources.
+func (s sources) words() (out []string) {
+	for i, word := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
+		if s&(1<<i) != 0 {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+// never is the zero time.
+var never time.Time
+
+// candidate is one address from which a path is made.
+type candidate struct {
+	addr     string
+	at       time.Time // see Origin.At
+	from     sources
+	critical bool
+}
+
+func (c candidate) origin() Origin { return Origin{c.from.words(), c.at} }
+
+// path returns the path of c, the address of a remote gateway.
+func (c candidate) path() wanfed.Path {
+	p := wanfed.Path{Addr: c.addr, Via: ViaRemoteGateway}
+	switch {
+	case c.from&fromConfig != 0:
+		p.Via = ViaConfigured
+	case c.from&fromCache != 0:
+		p.Via, p.Rank = ViaCached, wanfed.RankCached
+	}
+	if c.critical {
+		p.Rank = wanfed.RankCritical
+	}
+	return p
+}
+
+// candidates are in order of preference, without duplicates.
+type candidates []candidate
+
+func (cs candidates) find(addr string) int {
+	return slices.IndexFunc(cs, func(c candidate) bool { return c.addr == addr })
+}
+
+// add appends addr, or adds a source to it if it is present.
+func (cs candidates) add(addr string, critical bool, from sources, at time.Time) candidates {
+	i := cs.find(addr)
+	if i < 0 {
+		return append(cs, candidate{addr, at, from, critical})
+	}
+	cs[i].from |= from
+	if !cs[i].at.IsZero() && (at.IsZero() || at.After(cs[i].at)) {
+		cs[i].at = at
+	}
+	return cs
+}
+
+func (cs candidates) addrs() []string {
+	if len(cs) == 0 {
+		return nil
+	}
+	out := make([]string, len(cs))
+	for i, c := range cs {
+		out[i] = c.addr
+	}
+	return out
+}
+
+// candidatesOf returns the addresses of gateways, healthy ones first. Critical
+// gateways are kept: a health check may be wrong, and the last known address
+// must not be lost.
+func candidatesOf(gs []*pb.MeshGateway, tag string, from sources, at time.Time) (cs candidates) {
+	gs = slices.Clone(gs)
+	slices.SortStableFunc(gs, func(a, b *pb.MeshGateway) int {
+		if catalog.Healthy(a) != catalog.Healthy(b) {
+			if catalog.Healthy(a) {
+				return -1
+			}
+			return 1
+		}
+		return byNode(a, b)
+	})
+	for _, g := range gs {
+		if addr := catalog.TaggedAddr(g, tag); addr != "" {
+			cs = cs.add(addr, !catalog.Healthy(g), from, at)
+		}
+	}
+	return cs
+}
+
+// stateGateways are the gateway addresses in a federation state; immutable.
+type stateGateways struct {
+	dc         string
+	candidates candidates // healthy ones first
+}
+
+func gatewaysOf(s *pb.FederationState) *stateGateways {
+	at := s.GetUpdatedAt().AsTime()
+	return &stateGateways{s.Datacenter, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
+}
+
+// inputs are what an address book is computed from, read at one moment.
+type inputs struct {
+	states  []*stateGateways
+	local   []*pb.MeshGateway   // gateways of this datacenter
+	servers map[string]string   // node: host:port of an alive server of this datacenter
+	tagged  map[string][]string // datacenter: addresses in gateway tags
+	cache   addressCache
+}
+
+// entry is what is known of one datacenter, and the paths that follow from it;
+// immutable. Most changes of a large federation concern one datacenter, so the
+// entries of the others are reused.
+type entry struct {
+	state  *stateGateways // nil: none
+	tagged []string
+	local  candidates // local gateways
+
+	remote candidates // remote gateways: those of named, then those of the cache
+	named  []string   // addresses that a source other than the cache names
+	paths  []wanfed.Path
+	snap   *pb.SnapshotDatacenter
+}
+
+// computed is the result of compute.
+type computed struct {
+	entries map[string]*entry // by datacenter
+	same    bool              // no entry has changed
+}
+
+// compute returns the entries for in. It reuses those of before whose inputs have
+// not changed.
+func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) computed {
+	c := computed{entries: make(map[string]*entry, len(before)), same: true}
+	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, never)
+	add := func(dc string, state *stateGateways) {
+		e := before[dc]
+		if e == nil || e.state != state || !slices.Equal(e.tagged, in.tagged[dc]) || !slices.Equal(e.local, local) ||
+			!in.cache.matches(dc, e) {
+			e, c.same = newEntry(cfg, dc, state, in, local), false
+		}
+		c.entries[dc] = e
+	}
+	for _, s := range in.states {
+		if s.dc != cfg.DC {
+			add(s.dc, s)
+		}
+	}
+	for dc := range in.tagged {
+		if c.entries[dc] == nil {
+			add(dc, nil)
+		}
+	}
+	if cfg.DC != cfg.PrimaryDC && c.entries[cfg.PrimaryDC] == nil {
+		add(cfg.PrimaryDC, nil)
+	}
+	c.same = c.same && len(c.entries) == len(before)
+	return c
+}
+
+func newEntry(
+	cfg AddressBookUpdaterConfig, dc string, state *stateGateways, in inputs, local candidates,
+) *entry {
+	e := &entry{state: state, tagged: in.tagged[dc], local: local}
+	for _, addr := range e.tagged { // tags are more recent than a state
+		e.remote = e.remote.add(addr, false, fromGossip, never)
+	}
+	if state != nil {
+		for _, c := range state.candidates {
+			e.remote = e.remote.add(c.addr, c.critical, c.from, c.at)
+		}
+	}
+	if dc == cfg.PrimaryDC {
+		for _, addr := range cfg.PrimaryGateways {
+			e.remote = e.remote.add(addr, false, fromConfig, never)
+		}
+	}
+	e.named = e.remote.addrs()
+	for _, addr := range in.cache.addrs(dc) {
+		if !slices.Contains(e.named, addr) {
+			e.remote = e.remote.add(addr, false, fromCache, in.cache.get(dc, addr).lastUse())
+		}
+	}
+	e.remote = slices.Clip(e.remote)
+	if len(e.remote) == 0 {
+		return e
+	}
+	e.paths = make([]wanfed.Path, 0, len(local)+len(e.remote))
+	for _, c := range local {
+		p := wanfed.Path{Addr: c.addr, Via: ViaLocalGateway, Local: true}
+		if c.critical {
+			p.Rank = wanfed.RankCritical
+		}
+		e.paths = append(e.paths, p)
+	}
+	for _, c := range e.remote {
+		if local.find(c.addr) < 0 { // otherwise a dial from here reaches the local gateway
+			e.paths = append(e.paths, c.path())
+		}
+	}
+	e.snap = &pb.SnapshotDatacenter{Name: dc, Gateways: e.remote.addrs()}
+	return e
+}
+
+// origins returns the origin of each path, by address.
+func (e *entry) origins() map[string]Origin {
+	if e == nil || len(e.paths) == 0 {
+		return nil
+	}
+	out := make(map[string]Origin, len(e.paths))
+	for _, c := range e.remote {
+		out[c.addr] = c.origin()
+	}
+	for _, c := range e.local {
+		out[c.addr] = c.origin()
+	}
+	return out
+}
+
+func (c computed) addressBook(servers map[string]string) *wanfed.AddressBook {
+	book := &wanfed.AddressBook{Servers: servers, Paths: make(map[string][]wanfed.Path, len(c.entries))}
+	for dc, e := range c.entries {
+		if len(e.paths) > 0 {
+			book.Paths[dc] = e.paths
+		}
+	}
+	return book
+}
+
+func (c computed) snapshot(cfg AddressBookUpdaterConfig, servers map[string]string) *pb.GatewaySnapshot {
+	s := &pb.GatewaySnapshot{Datacenter: cfg.DC, Domain: cfg.Domain}
+	for _, dc := range slices.Sorted(maps.Keys(c.entries)) {
+		if e := c.entries[dc]; e.snap != nil {
+			s.Datacenters = append(s.Datacenters, e.snap)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(servers)) {
+		s.Servers = append(s.Servers, &pb.SnapshotServer{Node: node, Address: servers[node]})
+	}
+	return s
+}
+
+func byNode(a, b *pb.MeshGateway) int {
+	return cmp.Or(cmp.Compare(a.GetNode().GetNode(), b.GetNode().GetNode()),
+		cmp.Compare(a.GetService().GetId(), b.GetService().GetId()))
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package federation
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/catalog"
+	"github.com/wanfed/wanfed/wanfed"
+)
+
+func meshGateway(dc, node, lan, wan, status string) *pb.MeshGateway {
+	return &pb.MeshGateway{
+		Node: &pb.Node{Node: node, Datacenter: dc},
+		Service: &pb.Service{Node: node, Id: node, Kind: catalog.KindMeshGateway, TaggedAddresses: map[string]*pb.Address{
+			catalog.TagLAN: {Address: lan, Port: 8443}, catalog.TagWAN: {Address: wan, Port: 8443},
+		}},
+		Checks: []*pb.Check{{Node: node, CheckId: "service:" + node, ServiceId: node, Status: status}},
+	}
+}
+
+func stateOf(dc string, gateways ...*pb.MeshGateway) *stateGateways {
+	return gatewaysOf(&pb.FederationState{Datacenter: dc, MeshGateways: gateways})
+}
+
+// The inputs of these tests: dc2 is a secondary of dc1. The gateway of dc3 has the
+// same LAN address as the local one, so only names distinguish datacenters.
+var (
+	secondary = AddressBookUpdaterConfig{
+		DC: "dc2", PrimaryDC: "dc1", Domain: "wanfed",
+		PrimaryGateways: []string{"gw.dc1.example:8443", "198.51.100.1:8443"},
+	}
+	dc1State = stateOf("dc1",
+		meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical),
+		meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing))
+	localGateways = []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusPassing)}
+	dc3State      = stateOf("dc3", meshGateway("dc3", "gw-a", "10.0.0.9", "198.51.100.3", catalog.StatusWarning))
+
+	localPath = wanfed.Path{Addr: "10.0.0.9:8443", Via: ViaLocalGateway, Local: true}
+)
+
+func configured(addr string) wanfed.Path { return wanfed.Path{Addr: addr, Via: ViaConfigured} }
+
+func remote(addr string) wanfed.Path { return wanfed.Path{Addr: addr, Via: ViaRemoteGateway} }
+
+func cached(addr string) wanfed.Path {
+	return wanfed.Path{Addr: addr, Via: ViaCached, Rank: wanfed.RankCached}
+}
+
+func TestCompute_Secondary(t *testing.T) {
+	configuredDC1 := []wanfed.Path{configured("gw.dc1.example:8443"), configured("198.51.100.1:8443")}
+	configuredSnap := &pb.SnapshotDatacenter{Name: "dc1", Gateways: secondary.PrimaryGateways}
+	criticalDC1 := wanfed.Path{Addr: "198.51.100.1:8443", Via: ViaConfigured, Rank: wanfed.RankCritical}
+	withLocal := func(paths ...wanfed.Path) []wanfed.Path { return append([]wanfed.Path{localPath}, paths...) }
+
+	for _, tt := range []struct {
+		name  string
+		in    inputs
+		paths map[string][]wanfed.Path
+		snap  []*pb.SnapshotDatacenter
+	}{
+		{
+			name:  "first start: configured addresses only",
+			paths: map[string][]wanfed.Path{"dc1": configuredDC1},
+			snap:  []*pb.SnapshotDatacenter{configuredSnap},
+		},
+		{
+			name:  "a local gateway comes first, before any state is known",
+			in:    inputs{local: localGateways},
+			paths: map[string][]wanfed.Path{"dc1": withLocal(configuredDC1...)},
+			snap:  []*pb.SnapshotDatacenter{configuredSnap},
+		},
+		{
+			name: "healthy gateways come first, critical ones stay, the local datacenter is left out",
+			in: inputs{
+				local: localGateways, states: []*stateGateways{dc1State, stateOf("dc2", localGateways...), dc3State},
+				servers: map[string]string{"srv1": "10.0.0.5:8300"},
+			},
+			paths: map[string][]wanfed.Path{
+				"dc1": withLocal(remote("198.51.100.2:8443"), criticalDC1, configured("gw.dc1.example:8443")),
+				"dc3": withLocal(remote("198.51.100.3:8443")),
+			},
+			snap: []*pb.SnapshotDatacenter{
+				{Name: "dc1", Gateways: []string{"198.51.100.2:8443", "198.51.100.1:8443", "gw.dc1.example:8443"}},
+				{Name: "dc3", Gateways: []string{"198.51.100.3:8443"}},
+			},
+		},
+		{
+			name: "cached addresses come last, and add no datacenter",
+			in: inputs{states: []*stateGateways{dc3State}, cache: addressCache{
+				"dc3": {
+					{addr: "198.51.100.30:8443", Known: time.Unix(1, 0)}, {addr: "198.51.100.31:8443", Worked: time.Unix(2, 0)},
+					{addr: "198.51.100.3:8443", Known: time.Unix(3, 0)},
+				},
+				"dc8": {{addr: "198.51.100.8:8443", Known: time.Unix(1, 0)}},
+			}},
+			paths: map[string][]wanfed.Path{
+				"dc1": configuredDC1,
+				"dc3": {remote("198.51.100.3:8443"), cached("198.51.100.31:8443"), cached("198.51.100.30:8443")},
+			},
+			snap: []*pb.SnapshotDatacenter{
+				configuredSnap,
+				{Name: "dc3", Gateways: []string{"198.51.100.3:8443", "198.51.100.31:8443", "198.51.100.30:8443"}},
+			},
+		},
+		{
+			name: "gateway tags come before the state",
+			in: inputs{
+				local: localGateways, states: []*stateGateways{dc3State},
+				tagged: map[string][]string{"dc3": {"198.51.100.33:8443"}, "dc5": {"198.51.100.5:8443"}},
+			},
+			paths: map[string][]wanfed.Path{
+				"dc1": withLocal(configuredDC1...),
+				"dc3": withLocal(remote("198.51.100.33:8443"), remote("198.51.100.3:8443")),
+				"dc5": withLocal(remote("198.51.100.5:8443")),
+			},
+			snap: []*pb.SnapshotDatacenter{
+				configuredSnap,
+				{Name: "dc3", Gateways: []string{"198.51.100.33:8443", "198.51.100.3:8443"}},
+				{Name: "dc5", Gateways: []string{"198.51.100.5:8443"}},
+			},
+		},
+		{
+			name:  "a datacenter without gateways has no path, even with local gateways",
+			in:    inputs{local: localGateways, states: []*stateGateways{stateOf("dc4")}},
+			paths: map[string][]wanfed.Path{"dc1": withLocal(configuredDC1...)},
+			snap:  []*pb.SnapshotDatacenter{configuredSnap},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := compute(secondary, tt.in, nil)
+			if d := cmp.Diff(tt.paths, c.addressBook(tt.in.servers).Paths); d != "" {
+				t.Errorf("paths (-want +got):\n%s", d)
+			}
+			snap := c.snapshot(secondary, tt.in.servers)
+			if len(snap.Datacenters) != len(tt.snap) {
+				t.Fatalf("snapshot has datacenters %v, want %v", snap.Datacenters, tt.snap)
+			}
+			for i, want := range tt.snap {
+				if got := snap.Datacenters[i]; got.Name != want.Name || !cmp.Equal(got.Gateways, want.Gateways) {
+					t.Errorf("snapshot has %v as datacenter %d, want %v", got, i, want)
+				}
+			}
+			if len(snap.Servers) != len(tt.in.servers) {
+				t.Errorf("snapshot has servers %v, want %v", snap.Servers, tt.in.servers)
+			}
+		})
+	}
+}
+
+func TestCompute_PrimaryWithoutSecondaries(t *testing.T) {
+	cfg := AddressBookUpdaterConfig{DC: "dc1", PrimaryDC: "dc1", Domain: "wanfed"}
+	c := compute(cfg, inputs{}, nil)
+	if len(c.addressBook(nil).Paths) != 0 || len(c.snapshot(cfg, nil).Datacenters) != 0 {
+		t.Errorf("compute() = %v, want no datacenter", c.entries)
+	}
+}
+
+func TestOrigins(t *testing.T) {
+	cfg := secondary
+	cfg.PrimaryGateways = []string{"gw.dc1.example:8443"}
+	written := time.Unix(500, 0).UTC()
+	state := gatewaysOf(&pb.FederationState{
+		Datacenter: "dc1", UpdatedAt: timestamppb.New(written), MeshGateways: []*pb.MeshGateway{
+			meshGateway("dc1", "gw-a", "10.0.0.1", "198.51.100.1", catalog.StatusCritical), // a tag lists it as healthy
+			meshGateway("dc1", "gw-b", "10.0.0.2", "198.51.100.2", catalog.StatusPassing),
+			meshGateway("dc1", "gw-c", "10.0.0.3", "10.0.0.9", catalog.StatusPassing), // a local gateway has this address
+		},
+	})
+	c := compute(cfg, inputs{
+		local: []*pb.MeshGateway{
+			meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusCritical),
+			meshGateway("dc2", "gw-b", "10.0.0.8", "203.0.113.2", catalog.StatusPassing),
+		},
+		states: []*stateGateways{state},
+		tagged: map[string][]string{"dc1": {"198.51.100.1:8443"}},
+		cache: addressCache{"dc1": {
+			{addr: "198.51.100.2:8443", Known: time.Unix(400, 0)}, {addr: "198.51.100.7:8443", Known: time.Unix(300, 0)},
+			{addr: "gw.dc1.example:8443", Known: time.Unix(600, 0)},
+		}},
+	}, nil)
+	want := map[string]Origin{
+		"10.0.0.8:8443":       {Sources: []string{SourceHeartbeat}},
+		"10.0.0.9:8443":       {Sources: []string{SourceHeartbeat}},
+		"198.51.100.1:8443":   {Sources: []string{SourceGossip, SourceState}},
+		"198.51.100.2:8443":   {Sources: []string{SourceState}, At: written},
+		"gw.dc1.example:8443": {Sources: []string{SourceConfigured}},
+		"198.51.100.7:8443":   {Sources: []string{SourceCache}, At: time.Unix(300, 0)},
+	}
+	if d := cmp.Diff(want, c.entries["dc1"].origins()); d != "" {
+		t.Errorf("origins (-want +got):\n%s", d)
+	}
+	paths := []wanfed.Path{
+		{Addr: "10.0.0.8:8443", Via: ViaLocalGateway, Local: true},
+		{Addr: "10.0.0.9:8443", Via: ViaLocalGateway, Local: true, Rank: wanfed.RankCritical},
+		remote("198.51.100.1:8443"), remote("198.51.100.2:8443"),
+		configured("gw.dc1.example:8443"), cached("198.51.100.7:8443"),
+	}
+	if d := cmp.Diff(paths, c.addressBook(nil).Paths["dc1"]); d != "" {
+		t.Errorf("paths (-want +got):\n%s", d)
+	}
+}
+
+// Entries whose inputs have not changed are reused. A book computed in steps is
+// equal to one that is computed at once.
+func TestCompute_ReusesEntries(t *testing.T) {
+	cfg := secondary
+	cfg.PrimaryGateways = []string{"gw.dc1.example:8443"}
+	gw4 := meshGateway("dc4", "gw-a", "10.0.0.9", "198.51.100.4", catalog.StatusPassing)
+	dc4State := stateOf("dc4", gw4)
+	in := inputs{
+		states: []*stateGateways{dc3State, dc4State}, local: localGateways,
+		cache: addressCache{"dc3": {{addr: "198.51.100.33:8443", Known: time.Unix(1, 0)}}},
+	}
+	tagDC4 := func() { in.tagged = map[string][]string{"dc4": {"198.51.100.44:8443"}} }
+	c := compute(cfg, in, nil)
+	for _, s := range []struct {
+		name   string
+		change func()
+		want   []string // datacenters with a new entry
+	}{
+		{"no change", func() {}, nil},
+		{"tag", tagDC4, []string{"dc4"}},
+		{"same tag", tagDC4, nil},
+		{"new time of a cached address", func() {
+			in.cache = addressCache{"dc3": {{addr: "198.51.100.33:8443", Known: time.Unix(2, 0)}}}
+		}, []string{"dc3"}},
+		{"cached address that the state names", func() {
+			in.cache = addressCache{"dc3": in.cache["dc3"], "dc4": {{addr: "198.51.100.4:8443", Known: time.Unix(2, 0)}}}
+		}, nil},
+		{"additional cached address", func() {
+			in.cache = addressCache{"dc3": append(in.cache["dc3"], cachedAddress{addr: "198.51.100.34:8443", Known: time.Unix(3, 0)})}
+		}, []string{"dc3"}},
+		{"removed cached address", func() { in.cache = addressCache{"dc3": in.cache["dc3"][:1]} }, []string{"dc3"}},
+		{"state", func() { in.states = []*stateGateways{dc3State, stateOf("dc4", gw4)} }, []string{"dc4"}},
+		{"critical local gateway", func() {
+			in.local = []*pb.MeshGateway{meshGateway("dc2", "gw-a", "10.0.0.9", "203.0.113.1", catalog.StatusCritical)}
+		}, []string{"dc1", "dc3", "dc4"}},
+		{"removed datacenter", func() { in.states, in.tagged = in.states[:1], nil }, []string{"dc4"}},
+	} {
+		before := c
+		s.change()
+		c = compute(cfg, in, before.entries)
+		var got []string
+		for _, dc := range []string{"dc1", "dc3", "dc4"} {
+			if c.entries[dc] != before.entries[dc] {
+				got = append(got, dc)
+			}
+		}
+		if d := cmp.Diff(s.want, got); d != "" || c.same != (s.want == nil) {
+			t.Errorf("%s: same = %v, new entries (-want +got):\n%s", s.name, c.same, d)
+		}
+		whole := compute(cfg, in, nil)
+		if d := cmp.Diff(whole.addressBook(nil), c.addressBook(nil)); d != "" ||
+			!sameSnapshot(whole.snapshot(cfg, nil), c.snapshot(cfg, nil)) {
+			t.Errorf("%s: book in steps differs from one at once (-want +got):\n%s", s.name, d)
+		}
+	}
+}
