@@ -1,44 +1,64 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package catalog knows what runs in one datacenter: nodes, services and checks, each a resource, and the gateways among
-// them with their heartbeats.
+// Package catalog has the nodes, services and checks of one datacenter. Each of them
+// is a resource. The gateways of the datacenter are in the catalog too, with their
+// heartbeats.
 //
-// A View reads it as Snapshots of one moment, a Writer writes entries in one commit each, Gateways and Reports keep deadlines in
-// the leader's memory.
+// A View reads the catalog as Snapshots of one moment. A Writer writes a Registration
+// in one commit. Gateways and TTLMonitor keep deadlines in the leader's memory.
 //
-// It leaves to others: how resources are kept (package resource), how programs ask by HTTP (package httpapi), what other
-// datacenters are told of the gateways (packages federation and replication), and who may call (package server checks
-// certificates before it calls).
+// Other packages store the resources (resource), serve programs by HTTP (httpapi),
+// send the gateways to other datacenters (federation, replication), and check
+// certificates (server).
 //
 // # Flow
 //
-// A gateway calls Register every two seconds. The first call, and any that brings a new address, writes three resources in
-// one Raft entry: a Node, a Service it owns, and a Check that the service owns. Every other call only moves a deadline in the
-// leader's memory: a heartbeat costs no disk write. When the deadline passes, the leader writes the check "critical"; the
-// next heartbeat writes it "passing". Deregister deletes the node, and with it the rest. A gateway that stayed silent for
-// GoneAfter is deleted too.
+// A gateway calls Gateways.Register every two seconds. The first call, and each one
+// with a new address, writes three resources in one commit: a Node, a Service that the
+// node owns, and a Check that the service owns. Every other call only moves a deadline
+// in memory, so that a heartbeat costs no disk write. When the deadline passes, the
+// leader writes the check as critical. The next heartbeat writes it as passing.
+// Deregister deletes the node and all that it owns, and so does ReapAfter without a
+// heartbeat.
 //
-// Programs register services with checks that have a TTL, and report them. Reports takes the reports: one that changes nothing
-// moves a deadline. When it passes, the leader writes the check "critical"; a service that is critical for longer than it
-// may be is deleted.
+// Programs register services with checks that have a TTL, and send updates of these
+// checks. TTLMonitor.Update takes them: an update that changes nothing moves a
+// deadline. When the deadline passes, the leader writes the check as critical. A
+// service that is critical for longer than its limit is deleted.
+//
+// # Example
+//
+//	view := catalog.NewView(backend)
+//	writer := catalog.NewWriter(service, view)
+//	err := writer.Register(ctx, catalog.Registration{
+//		Node:    &pb.Node{Node: "db1", Address: "10.0.0.9"},
+//		Service: &pb.Service{Id: "postgres", Service: "postgres", Port: 5432},
+//	})
+//	...
+//	s, err := view.At(ctx, resource.Strong)
+//	fmt.Println(s.Node("db1").Service("postgres").Port)
 //
 // # Names
 //
-// A node's resource has its name. A service's, and a check's, has the node's name, a slash and the id, since ids are unique on their
-// node alone; "/" and "%" in the node's name are escaped. A gateway's have its node's name. Who is what stands in the data.
+// The resource of a node has the node's name. The resource of a service or check has
+// the node's name, a slash and the id, since an id is unique on its node only. "/" and
+// "%" in the node's name are escaped. The service and check of a gateway have the
+// node's name alone. The data of a resource holds the authoritative names and ids.
 //
 // # Leadership
 //
-// Heartbeats live in the leader's memory. A new leader gives every known gateway one full TTL before it believes in a loss,
-// so that a change of leader is never seen as a dead gateway.
+// A new leader gives every known gateway and check one full TTL. A change of leader
+// makes no gateway critical.
 //
 // # Goroutines
 //
-// Gateways.Run is one goroutine: a timer for the nearest deadline. Reports.Run is two: one more follows what is registered. They
-// belong under leadership. Register, Deregister and Report run in their callers' goroutines and fail with resource.ErrNotLeader
-// elsewhere. View.Wait starts three while it waits.
+// Gateways.Run and TTLMonitor.Run run while the server leads. The first uses one
+// goroutine, the second two. Register, Deregister and Update run in the goroutines of
+// their callers, and fail with resource.ErrNotLeader where Run does not run. View.Wait
+// uses three goroutines while it waits.
 //
 // # Limits
 //
-// Timings are constants: Interval 2 s, TTL 10 s, GoneAfter 72 h. A datacenter's gateways are few; List reads all of them.
+// HeartbeatInterval, HeartbeatTTL and ReapAfter are constants. MaxOutput and the other
+// limits of a resource are in validate.go.
 package catalog

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,24 +18,25 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Timings of gateway heartbeats.
+// Times of gateway heartbeats.
 const (
-	// Interval is how often a gateway calls Register.
+	// HeartbeatInterval is the time between two calls of Register by a gateway.
 	HeartbeatInterval = 2 * time.Second
-	// TTL is how long it may be silent before its check is critical.
+	// HeartbeatTTL is the time without a heartbeat after which the check of a gateway
+	// is critical.
 	HeartbeatTTL = 10 * time.Second
-	// ReapAfter is how long it may be silent before its records are deleted.
+	// ReapAfter is the time without a heartbeat after which a gateway is deleted.
 	ReapAfter = 72 * time.Hour
 )
 
-// Registration is what a gateway says of itself. Node comes from its certificate.
+// GatewayRegistration describes a gateway. Node comes from its certificate.
 type GatewayRegistration struct {
 	Node     string
 	LAN, WAN string // host:port
 	Meta     map[string]string
 }
 
-// GatewaysConfig configures Gateways.
+// GatewaysConfig configures Gateways. Every field is required.
 type GatewaysConfig struct {
 	Backend resource.Backend
 	DC      string
@@ -51,7 +53,7 @@ type Gateways struct {
 	critical map[string]bool      // nodes whose check this leader wrote, or found, critical
 }
 
-// NewGateways checks cfg.
+// NewGateways returns Gateways for a valid cfg.
 func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
 	if cfg.Backend == nil || cfg.DC == "" || cfg.Logger == nil {
 		return nil, errors.New("catalog: Backend, DC and Logger are required")
@@ -59,10 +61,11 @@ func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
 	return &Gateways{cfg: cfg, wake: make(chan struct{}, 1)}, nil
 }
 
-// Register records that a gateway is alive at these addresses. It writes only when something changed. It fails with
-// resource.ErrNotLeader where Run is not running, and with a plain error naming the field for a bad registration.
+// Register records a heartbeat of a gateway at these addresses. It writes only what
+// changed. It fails with resource.ErrNotLeader where Run does not run. The error for an
+// invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
-	want, err := g.records(reg)
+	want, err := g.describe(reg)
 	if err != nil {
 		return err
 	}
@@ -82,14 +85,14 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 		return resource.ErrNotLeader
 	}
 	if _, known := g.lastSeen[reg.Node]; !known || g.critical[reg.Node] {
-		g.poke()
+		notify(g.wake)
 	}
 	g.lastSeen[reg.Node] = time.Now()
 	delete(g.critical, reg.Node)
 	return nil
 }
 
-// Deregister deletes a gateway's records. A gateway that is not there is no error.
+// Deregister deletes a gateway. It succeeds if there is no such gateway.
 func (g *Gateways) Deregister(ctx context.Context, node string) error {
 	if !g.leading() {
 		return resource.ErrNotLeader
@@ -106,7 +109,8 @@ func (g *Gateways) Deregister(ctx context.Context, node string) error {
 	return nil
 }
 
-// Run watches the deadlines until ctx ends. Call it while this server leads, once at a time.
+// Run watches the deadlines until ctx ends. Call it while this server leads, once at a
+// time.
 func (g *Gateways) Run(ctx context.Context) error {
 	known, err := ListGateways(ctx, g.cfg.Backend)
 	if err != nil {
@@ -136,16 +140,16 @@ func (g *Gateways) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-g.wake:
 		}
-		silent, gone, next := g.due(time.Now())
-		for _, node := range silent {
+		expired, reap, next := g.due(time.Now())
+		for _, node := range expired {
 			if err := g.setCritical(ctx, node); err != nil && ctx.Err() == nil {
-				g.cfg.Logger.Warn("marking a silent gateway critical", "gateway", node, "err", err)
+				g.cfg.Logger.Warn("cannot mark a gateway as critical", "gateway", node, "err", err)
 				next = min(next, time.Second)
 			}
 		}
-		for _, node := range gone {
+		for _, node := range reap {
 			if err := g.Deregister(ctx, node); err != nil && ctx.Err() == nil {
-				g.cfg.Logger.Warn("deleting a gateway that is long gone", "gateway", node, "err", err)
+				g.cfg.Logger.Warn("cannot delete a gateway without heartbeats", "gateway", node, "err", err)
 				next = min(next, time.Minute)
 			}
 		}
@@ -153,28 +157,30 @@ func (g *Gateways) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the gateways whose TTL, or ReapAfter, has passed, and how long until the next one's.
-func (g *Gateways) due(now time.Time) (silent, gone []string, next time.Duration) {
+// due returns the gateways whose HeartbeatTTL or ReapAfter has passed, and the time
+// until the next deadline.
+func (g *Gateways) due(now time.Time) (expired, reap []string, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next = time.Hour
 	for node, seen := range g.lastSeen {
 		switch idle := now.Sub(seen); {
 		case idle >= ReapAfter:
-			gone = append(gone, node)
+			reap = append(reap, node)
 		case g.critical[node]:
 			next = min(next, ReapAfter-idle)
 		case idle >= HeartbeatTTL:
-			silent = append(silent, node)
+			expired = append(expired, node)
 		default:
 			next = min(next, HeartbeatTTL-idle)
 		}
 	}
-	return silent, gone, next
+	return expired, reap, next
 }
 
+// setCritical writes the check of a gateway as critical, unless a heartbeat came.
 func (g *Gateways) setCritical(ctx context.Context, node string) error {
-	id := resource.ID(CheckType, recordName(node))
+	id := resource.ID(CheckType, node)
 	for {
 		r, err := g.cfg.Backend.Read(ctx, resource.Eventual, id)
 		if errors.Is(err, resource.ErrNotFound) {
@@ -187,20 +193,20 @@ func (g *Gateways) setCritical(ctx context.Context, node string) error {
 		if err != nil {
 			return err
 		}
-		if g.heardSince(node) {
+		if g.seenWithinTTL(node) {
 			return nil
 		}
-		c = proto.Clone(c).(*pb.Check)
-		// Constant text: it is compared, and replicated when it changes.
+		c = proto.CloneOf(c)
+		// The text is constant: it is compared, and replicated when it changes.
 		c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", HeartbeatTTL)
-		err = put(ctx, g.cfg.Backend, r, c)
+		err = replace(ctx, g.cfg.Backend, r, c)
 		if errors.Is(err, resource.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		g.cfg.Logger.Warn("gateway is silent", "gateway", node, "ttl", HeartbeatTTL)
+		g.cfg.Logger.Warn("gateway heartbeat missing", "gateway", node, "duration", HeartbeatTTL)
 		break
 	}
 	g.mu.Lock()
@@ -211,7 +217,7 @@ func (g *Gateways) setCritical(ctx context.Context, node string) error {
 	return nil
 }
 
-func (g *Gateways) heardSince(node string) bool {
+func (g *Gateways) seenWithinTTL(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	seen, ok := g.lastSeen[node]
@@ -224,15 +230,16 @@ func (g *Gateways) leading() bool {
 	return g.lastSeen != nil
 }
 
-func (g *Gateways) poke() {
+// notify makes a receive from wake, a channel of size 1, succeed.
+func notify(wake chan struct{}) {
 	select {
-	case g.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
 
-// records builds node, service and check of a registration.
-func (g *Gateways) records(reg GatewayRegistration) (*pb.MeshGateway, error) {
+// describe returns the node, service and check of a registration.
+func (g *Gateways) describe(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	lan, err := parseAddr("LAN", reg.LAN)
 	if err != nil {
 		return nil, err
@@ -241,7 +248,7 @@ func (g *Gateways) records(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMeta(reg.Meta); err != nil {
+	if err := checkGatewayMeta(reg.Meta); err != nil {
 		return nil, err
 	}
 	meta := maps.Clone(reg.Meta)
@@ -265,4 +272,101 @@ func (g *Gateways) records(reg GatewayRegistration) (*pb.MeshGateway, error) {
 			ServiceId: reg.Node, ServiceName: ServiceName, Type: "ttl", Interval: HeartbeatInterval.String(),
 		}},
 	}, nil
+}
+
+// store writes, in one commit, what differs between want and what is stored.
+func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed bool, err error) {
+	for {
+		ops, err := g.plan(ctx, want)
+		if err != nil || len(ops) == 0 {
+			return false, err
+		}
+		_, err = g.cfg.Backend.Commit(ctx, ops...)
+		if errors.Is(err, resource.ErrConflict) && ctx.Err() == nil {
+			continue // another write came between
+		}
+		return err == nil, err
+	}
+}
+
+// plan returns the ops of store. The three resources have the name of the node.
+func (g *Gateways) plan(ctx context.Context, want *pb.MeshGateway) ([]*pb.Op, error) {
+	var ops []*pb.Op
+	var owner *pb.ID
+	name := want.Node.Node
+	for i, data := range []proto.Message{want.Node, want.Service, want.Checks[0]} {
+		r, err := g.cfg.Backend.Read(ctx, resource.Eventual, resource.ID(types[i], name))
+		switch {
+		case errors.Is(err, resource.ErrNotFound):
+			r, err = resource.New(types[i], name, data)
+			if err != nil {
+				return nil, err
+			}
+			r.Owner = owner
+			ops = append(ops, resource.PutOp(r, ""))
+		case err != nil:
+			return nil, err
+		default:
+			old, err := r.Data.UnmarshalNew()
+			if err != nil {
+				return nil, fmt.Errorf("stored %s: %w", r.Id.Name, err)
+			}
+			if !proto.Equal(old, data) {
+				next, err := resource.WithData(r, data)
+				if err != nil {
+					return nil, err
+				}
+				ops = append(ops, resource.PutOp(next, r.Version))
+			}
+		}
+		owner = r.Id
+	}
+	return ops, nil
+}
+
+// replace writes new data to a stored resource, if it has not changed.
+func replace(ctx context.Context, b resource.Backend, r *pb.Resource, data proto.Message) error {
+	next, err := resource.WithData(r, data)
+	if err != nil {
+		return err
+	}
+	_, err = b.Commit(ctx, resource.PutOp(next, r.Version))
+	return err
+}
+
+// ListGateways returns the gateways of this datacenter, sorted by node, as this server
+// has applied them: the node, service and checks of each as one commit left them.
+func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
+	all, err := readAll(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	// Only what may belong to a gateway is decoded: a large catalog has few gateways.
+	gateways := map[string]bool{}
+	for _, service := range all.of[1] {
+		if node := nodeOf(service); node == service.GetId().GetName() {
+			gateways[node] = true
+		}
+	}
+	for i := range all.of {
+		all.of[i] = slices.DeleteFunc(all.of[i], func(r *pb.Resource) bool { return !gateways[nodeOf(r)] })
+	}
+	s, err := newSnapshot(all, nil)
+	if err != nil {
+		return nil, err
+	}
+	var out []*pb.MeshGateway
+	for _, node := range s.Nodes {
+		for _, service := range node.Services {
+			if service.Kind != KindMeshGateway || service.Resource.GetId().GetName() != nodeOf(service.Resource) {
+				continue
+			}
+			gw := &pb.MeshGateway{Node: node.Node, Service: service.Service}
+			for _, c := range service.AllChecks() {
+				gw.Checks = append(gw.Checks, c.Check)
+			}
+			out = append(out, gw)
+		}
+	}
+	return out, nil
 }

@@ -4,33 +4,47 @@ package catalog
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Snapshot is the catalog of one datacenter at one moment. It, and all that it points to, must not be changed.
+// maxReadAttempts bounds the attempts to read the three types at one moment, where
+// writes never pause.
+const maxReadAttempts = 10
+
+var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
+
+// Snapshot is the catalog of one datacenter at one moment. A Snapshot and all that it
+// points to are immutable.
 type Snapshot struct {
 	// Index is the highest of the store's indexes of the three types.
 	Index uint64
-	// Nodes are all nodes, by name.
+	// Nodes has all nodes, sorted by name.
 	Nodes []*Node
 
-	at      indexes
+	indexes [3]uint64 // of types
 	nodes   map[string]*Node
-	decoded map[*pb.Resource]any // what is not read again for the next snapshot
-	known   map[written]*pb.Resource
-	// orphans are records whose owner was deleted, and which will follow, by type and name.
+	decoded map[*pb.Resource]any // the data, for the next snapshot
+	known   map[write]*pb.Resource
+	// orphans has resources whose owner was deleted, by type and name. They are about
+	// to be deleted too.
 	orphans map[string]*pb.ID
 }
 
-// Node is a node with what is on it.
+// Node is a node with its services and checks.
 type Node struct {
 	*pb.Node
 	Resource *pb.Resource
-	Services []*Service // by id
-	Checks   []*Check   // of the node alone, by id
+	Services []*Service // sorted by id
+	Checks   []*Check   // of the node, not of its services; sorted by id
 }
 
 // Service is one instance of a service.
@@ -38,20 +52,20 @@ type Service struct {
 	*pb.Service
 	Resource *pb.Resource
 	OnNode   *Node
-	Checks   []*Check // by id
+	Checks   []*Check // sorted by id
 }
 
 // Check is the health of a node or service.
 type Check struct {
 	*pb.Check
 	Resource *pb.Resource
-	Service  *Service // nil: of the node
+	Service  *Service // nil for a check of the node
 }
 
 // Node returns the node of that name, nil if there is none.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Service returns the service with that id, nil if there is none. It may be asked of no node.
+// Service returns the service with that id, nil if there is none. n may be nil.
 func (n *Node) Service(id string) *Service {
 	if n == nil {
 		return nil
@@ -63,7 +77,8 @@ func (n *Node) Service(id string) *Service {
 	return n.Services[i]
 }
 
-// AllChecks returns the checks of the node, and then those of its services. It may be asked of no node.
+// AllChecks returns the checks of the node, and then those of its services. n may be
+// nil.
 func (n *Node) AllChecks() []*Check {
 	if n == nil {
 		return nil
@@ -75,7 +90,8 @@ func (n *Node) AllChecks() []*Check {
 	return all
 }
 
-// Check returns the check with that id, of the node or of one of its services; nil if there is none. It may be asked of no node.
+// Check returns the check with that id, of the node or of one of its services. It is
+// nil if there is none. n may be nil.
 func (n *Node) Check(id string) *Check {
 	all := n.AllChecks()
 	i := slices.IndexFunc(all, func(c *Check) bool { return c.CheckId == id })
@@ -85,99 +101,182 @@ func (n *Node) Check(id string) *Check {
 	return all[i]
 }
 
-// AllChecks returns the checks that say whether the service is healthy: those of its node, and its own.
+// AllChecks returns the checks that decide the health of the service: those of its
+// node, and its own.
 func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s.Checks) }
 
-// records are the resources of the three types, as lists of one moment.
-type records struct {
-	nodes, services, checks []*pb.Resource
-	at                      indexes
+// View reads the catalog as snapshots. While nothing changes, they are the same one.
+// After a change, only what changed is decoded. Its methods may be called from any
+// goroutine.
+type View struct {
+	backend resource.Backend
+	last    atomic.Pointer[Snapshot]
+	reading chan struct{} // size 1: a semaphore for making the next snapshot
 }
 
-// newSnapshot puts records together. What before has decoded is not decoded again; before may be nil. A record whose node or
-// service is not there, or is another one of that name, is left out: it is about to be deleted.
-func newSnapshot(r records, before *Snapshot) (*Snapshot, error) {
+// NewView returns a View of what b holds.
+func NewView(b resource.Backend) *View { return &View{backend: b, reading: make(chan struct{}, 1)} }
+
+// At returns the catalog. With resource.Strong, it has everything that was
+// acknowledged before the call.
+func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error) {
+	if c == resource.Strong {
+		// After a strong read of anything, an eventual read is as fresh.
+		_, err := v.backend.Read(ctx, c, resource.ID(NodeType, "-"))
+		if err != nil && !errors.Is(err, resource.ErrNotFound) {
+			return nil, err
+		}
+	}
+	if s := v.last.Load(); s != nil && !changed(v.backend, s.indexes) {
+		return s, nil
+	}
+	select {
+	case v.reading <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-v.reading }()
+	last := v.last.Load()
+	if last != nil && !changed(v.backend, last.indexes) { // another caller has made it
+		return last, nil
+	}
+	all, err := readAll(ctx, v.backend)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSnapshot(all, last)
+	if err != nil {
+		return nil, err
+	}
+	v.last.Store(s)
+	return s, nil
+}
+
+// Wait blocks until the catalog was written after s, or ctx ends (its error).
+func (v *View) Wait(ctx context.Context, s *Snapshot) error {
+	wctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	errs := make(chan error, len(types))
+	for i, after := range s.indexes {
+		wg.Go(func() { errs <- v.backend.Wait(wctx, resource.Query{Type: types[i]}, after) })
+	}
+	return <-errs
+}
+
+// resources are the resources of the three types with their indexes.
+type resources struct {
+	of      [3][]*pb.Resource
+	indexes [3]uint64
+}
+
+// readAll reads the three types as they were at one moment. Where writes never pause,
+// the result of the last attempt is the best there is.
+func readAll(ctx context.Context, b resource.Backend) (all resources, err error) {
+	for range maxReadAttempts {
+		for i, typ := range types {
+			all.of[i], all.indexes[i], err = b.List(ctx, resource.Eventual, resource.Query{Type: typ})
+			if err != nil {
+				return all, err
+			}
+		}
+		if !changed(b, all.indexes) {
+			break
+		}
+	}
+	return all, nil
+}
+
+// changed reports whether one of the types was written since it had its index.
+func changed(b resource.Backend, indexes [3]uint64) bool {
+	for i, index := range indexes {
+		if resource.Changed(b, resource.Query{Type: types[i]}, index) {
+			return true
+		}
+	}
+	return false
+}
+
+// newSnapshot puts resources together. Data that last has decoded are not decoded
+// again; last may be nil. A resource is left out if its node or service does not exist,
+// or is another one of the same name: it is about to be deleted.
+func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
+	nodes, services, checks := r.of[0], r.of[1], r.of[2]
+	size := len(nodes) + len(services) + len(checks)
 	s := &Snapshot{
-		Index: max(r.at.nodes, r.at.services, r.at.checks), at: r.at,
-		nodes: make(map[string]*Node, len(r.nodes)), orphans: map[string]*pb.ID{},
-		decoded: make(map[*pb.Resource]any, len(r.nodes)+len(r.services)+len(r.checks)),
-		known:   make(map[written]*pb.Resource, len(r.nodes)+len(r.services)+len(r.checks)),
+		Index: slices.Max(r.indexes[:]), indexes: r.indexes,
+		nodes: make(map[string]*Node, len(nodes)), orphans: map[string]*pb.ID{},
+		decoded: make(map[*pb.Resource]any, size), known: make(map[write]*pb.Resource, size),
 	}
-	if before == nil {
-		before = &Snapshot{}
+	if last == nil {
+		last = &Snapshot{}
 	}
-	for _, all := range [][]*pb.Resource{r.nodes, r.services, r.checks} {
-		s.keep(before, all)
+	for _, all := range r.of {
+		s.reuse(last, all)
 	}
-	for _, res := range r.nodes {
-		n, err := decode[*pb.Node](s, before, res)
+	for _, res := range nodes {
+		n, err := decode[*pb.Node](s, last, res)
 		if err != nil {
 			return nil, err
 		}
 		node := &Node{Node: n, Resource: res}
 		s.nodes[n.Node], s.Nodes = node, append(s.Nodes, node)
 	}
-	for _, res := range r.services {
-		v, err := decode[*pb.Service](s, before, res)
+	for _, res := range services {
+		v, err := decode[*pb.Service](s, last, res)
 		if err != nil {
 			return nil, err
 		}
 		node := s.nodes[v.Node]
 		if node == nil || !owns(node.Resource, res) {
-			s.orphan(res)
+			s.addOrphan(res)
 			continue
 		}
 		node.Services = append(node.Services, &Service{Service: v, Resource: res, OnNode: node})
 	}
-	for _, node := range s.Nodes { // before checks look for their services
+	slices.SortFunc(s.Nodes, func(a, b *Node) int { return cmp.Compare(a.Node.Node, b.Node.Node) })
+	for _, node := range s.Nodes { // before addChecks searches them
 		slices.SortFunc(node.Services, func(a, b *Service) int { return cmp.Compare(a.Id, b.Id) })
 	}
-	if err := s.addChecks(r.checks, before); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(s.Nodes, func(a, b *Node) int { return cmp.Compare(a.Node.Node, b.Node.Node) })
-	return s, nil
+	return s, s.addChecks(checks, last)
 }
 
-// written is one write of one record.
-type written struct {
+// write is one write of one resource.
+type write struct {
 	uid, kind, name string
 	index           uint64
 }
 
-// keep puts what before has in place of what is the same: lists may have other messages of it.
-func (s *Snapshot) keep(before *Snapshot, all []*pb.Resource) {
+// reuse replaces resources that last has too by those of last, whose data are decoded.
+func (s *Snapshot) reuse(last *Snapshot, all []*pb.Resource) {
 	for i, r := range all {
-		at := written{r.GetId().GetUid(), r.GetId().GetType().GetKind(), r.GetId().GetName(), r.GetModifyIndex()}
-		if was := before.known[at]; was != nil {
-			all[i] = was
+		id := r.GetId()
+		w := write{id.GetUid(), id.GetType().GetKind(), id.GetName(), r.GetModifyIndex()}
+		if old := last.known[w]; old != nil {
+			all[i] = old
 		}
-		s.known[at] = all[i]
+		s.known[w] = all[i]
 	}
 }
 
-func (s *Snapshot) addChecks(all []*pb.Resource, before *Snapshot) error {
+func (s *Snapshot) addChecks(all []*pb.Resource, last *Snapshot) error {
 	for _, res := range all {
-		c, err := decode[*pb.Check](s, before, res)
+		c, err := decode[*pb.Check](s, last, res)
 		if err != nil {
 			return err
 		}
 		check := &Check{Check: c, Resource: res}
 		node := s.nodes[c.Node]
+		check.Service = node.Service(c.ServiceId)
 		switch {
-		case node == nil:
-			s.orphan(res)
-		case c.ServiceId == "" && owns(node.Resource, res):
+		case node != nil && c.ServiceId == "" && owns(node.Resource, res):
+			check.Service = nil
 			node.Checks = append(node.Checks, check)
-		case c.ServiceId == "":
-			s.orphan(res)
-		default:
-			check.Service = node.Service(c.ServiceId)
-			if check.Service == nil || !owns(check.Service.Resource, res) {
-				s.orphan(res)
-				continue
-			}
+		case c.ServiceId != "" && check.Service != nil && owns(check.Service.Resource, res):
 			check.Service.Checks = append(check.Service.Checks, check)
+		default:
+			s.addOrphan(res)
 		}
 	}
 	for _, node := range s.Nodes {
@@ -193,18 +292,17 @@ func sortChecks(all []*Check) {
 	slices.SortFunc(all, func(a, b *Check) int { return cmp.Compare(a.CheckId, b.CheckId) })
 }
 
-// owns says whether owner is, or may be, the owner of r: who writes records by other means need not say one.
+// owns reports whether owner owns r, or may: a resource that was written by other means
+// need not have an owner.
 func owns(owner, r *pb.Resource) bool {
 	return r.GetOwner() == nil || r.GetOwner().GetUid() == owner.GetId().GetUid()
 }
 
-func (s *Snapshot) orphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
+func (s *Snapshot) addOrphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
 
-func decode[T interface {
-	comparable
-	pbMessage
-}](s, before *Snapshot, r *pb.Resource) (T, error) {
-	if old, ok := before.decoded[r].(T); ok {
+// decode returns the data of r, those of last if it has them.
+func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (T, error) {
+	if old, ok := last.decoded[r].(T); ok {
 		s.decoded[r] = old
 		return old, nil
 	}

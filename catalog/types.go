@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
@@ -19,18 +20,19 @@ var (
 	CheckType   = &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Check"}
 )
 
-// Words that stand in records.
+// Values of fields.
 const (
-	KindMeshGateway = "mesh-gateway"
-	ServiceName     = "mesh-gateway"
-	// MetaFederation marks a gateway that forwards between datacenters; the key and value are Consul's.
+	KindMeshGateway = "mesh-gateway" // Service.Kind
+	ServiceName     = "mesh-gateway" // Service.Service
+	// MetaFederation marks a gateway that forwards between datacenters. The key and
+	// its value "1" are Consul's.
 	MetaFederation = "consul-wan-federation"
 
-	StatusPassing  = "passing"
+	StatusPassing  = "passing" // Check.Status
 	StatusWarning  = "warning"
 	StatusCritical = "critical"
 
-	TagLAN = "lan"
+	TagLAN = "lan" // tagged addresses
 	TagWAN = "wan"
 )
 
@@ -41,7 +43,7 @@ func Register(r *resource.Registry) error {
 		{Type: ServiceType, Message: &pb.Service{}, Validate: validateService},
 		{Type: CheckType, Message: &pb.Check{}, Validate: validateCheck},
 	} {
-		reg.CheckName, reg.Authorize = resource.CheckUTF8Name, localOnly
+		reg.CheckName, reg.Authorize = resource.CheckUTF8Name, authorize
 		if err := r.Register(reg); err != nil {
 			return err
 		}
@@ -49,16 +51,18 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// localOnly: everyone with a certificate of this datacenter may read (the server checks the datacenter); operators and
-// servers may write. A gateway registers through its own service, never by writing records.
-func localOnly(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
-	if verb == resource.VerbRead || verb == resource.VerbList || p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
+// authorize lets every certificate read, and operators and servers write. The server
+// has checked the datacenter of the certificate. A gateway registers with
+// Gateways.Register, and writes no resources itself.
+func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
+	if verb == resource.VerbRead || verb == resource.VerbList ||
+		p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
 		return nil
 	}
 	return fmt.Errorf("%v may not write catalog records", p)
 }
 
-// Healthy says that no check of a gateway is critical.
+// Healthy reports whether no check of a gateway is critical.
 func Healthy(g *pb.MeshGateway) bool {
 	for _, c := range g.GetChecks() {
 		if c.Status == StatusCritical {
@@ -68,11 +72,26 @@ func Healthy(g *pb.MeshGateway) bool {
 	return true
 }
 
-// TaggedAddr returns host:port of a gateway under tag TagLAN or TagWAN; empty when it has none.
+// TaggedAddr returns host:port of a gateway under tag, which is TagLAN or TagWAN. It
+// is empty if the gateway has none.
 func TaggedAddr(g *pb.MeshGateway, tag string) string {
 	a := g.GetService().GetTaggedAddresses()[tag]
 	if a.GetAddress() == "" {
 		return ""
 	}
 	return net.JoinHostPort(a.Address, strconv.Itoa(int(a.Port)))
+}
+
+var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
+
+// resourceName returns the name of the resource of a service or check with that id. An
+// id is unique on its node only. The service and check of a gateway have the node's
+// name instead.
+func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
+
+// nodeOf returns the node's part of the name of a resource. That of a gateway's node
+// is its name, since a label needs no escapes.
+func nodeOf(r *pb.Resource) string {
+	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
+	return node
 }

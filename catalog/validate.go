@@ -5,18 +5,29 @@ package catalog
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Limits of what a record holds besides names.
+// Limits of the fields of a resource, in bytes unless a comment says otherwise.
 const (
-	maxPairs      = 64 // of metadata
-	maxPairKey    = 128
-	maxPairValue  = 512
-	maxDefinition = 4 << 10
-	// MaxOutput bounds what a check says of itself, in bytes.
+	maxName         = 250 // of a node, service or check; an id too
+	maxResourceName = 512
+	maxPairs        = 64 // number of metadata entries
+	maxPairKey      = 128
+	maxPairValue    = 512
+	maxDefinition   = 4 << 10
+	// maxGatewayMeta bounds all metadata of one gateway, which are replicated to
+	// every datacenter.
+	maxGatewayMeta = 4 << 10
+	// MaxOutput bounds the output of a check, in bytes.
 	MaxOutput = 4 << 10
 )
 
@@ -31,16 +42,43 @@ func validateNode(r *pb.Resource) error {
 	return checkNode(n)
 }
 
-func checkNode(n *pb.Node) error {
-	return errors.Join(checkText("node", n.Node), checkPairs("node metadata", n.Meta))
-}
-
 func validateService(r *pb.Resource) error {
 	s, err := resource.Decode[*pb.Service](r)
 	if err != nil {
 		return err
 	}
 	return checkService(s)
+}
+
+func validateCheck(r *pb.Resource) error {
+	c, err := resource.Decode[*pb.Check](r)
+	if err != nil {
+		return err
+	}
+	return checkCheck(c)
+}
+
+// checkRegistration checks a registration without regard to what is stored.
+func checkRegistration(reg Registration) error {
+	if err := checkNode(reg.Node); err != nil {
+		return err
+	}
+	if s := reg.Service; s != nil {
+		if err := errors.Join(checkService(s), checkResourceName(reg.Node.Node, s.Id)); err != nil {
+			return err
+		}
+	}
+	for _, c := range reg.Checks {
+		err := errors.Join(checkText("check id", c.CheckId), checkResourceName(reg.Node.Node, c.CheckId), checkCheck(c))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkNode(n *pb.Node) error {
+	return errors.Join(checkText("node", n.Node), checkPairs("node metadata", n.Meta))
 }
 
 func checkService(s *pb.Service) error {
@@ -55,23 +93,15 @@ func checkService(s *pb.Service) error {
 			return fmt.Errorf("tagged address %q of service %q: %w", tag, s.Id, err)
 		}
 	}
-	if s.Kind == KindMeshGateway { // its own limit: see checkMeta
+	if s.Kind == KindMeshGateway { // has another limit: see checkGatewayMeta
 		return nil
 	}
 	return checkPairs("service metadata", s.Meta)
 }
 
-func validateCheck(r *pb.Resource) error {
-	c, err := resource.Decode[*pb.Check](r)
-	if err != nil {
-		return err
-	}
-	return checkCheck(c)
-}
-
 func checkCheck(c *pb.Check) error {
 	switch {
-	case c.Status != StatusPassing && c.Status != StatusWarning && c.Status != StatusCritical:
+	case !isStatus(c.Status):
 		return fmt.Errorf("status of check %.300q is %.30q: not passing, warning or critical", c.CheckId, c.Status)
 	case len(c.Output) > MaxOutput:
 		return fmt.Errorf("output of check %.300q has %d bytes: more than %d", c.CheckId, len(c.Output), MaxOutput)
@@ -82,6 +112,8 @@ func checkCheck(c *pb.Check) error {
 	}
 	return nil
 }
+
+func isStatus(s string) bool { return s == StatusPassing || s == StatusWarning || s == StatusCritical }
 
 func checkPairs(what string, pairs map[string]string) error {
 	if len(pairs) > maxPairs {
@@ -95,20 +127,74 @@ func checkPairs(what string, pairs map[string]string) error {
 	return nil
 }
 
-// checkEntry looks at what the entry says; what is stored is another matter.
-func checkEntry(e Entry) error {
-	if err := checkNode(e.Node); err != nil {
-		return err
+func checkGatewayMeta(meta map[string]string) error {
+	n := 0
+	for k, v := range meta {
+		n += len(k) + len(v)
 	}
-	if e.Service != nil {
-		if err := errors.Join(checkService(e.Service), checkRecordName(e.Node.Node, e.Service.Id)); err != nil {
-			return err
-		}
-	}
-	for _, c := range e.Checks {
-		if err := errors.Join(checkText("check id", c.CheckId), checkRecordName(e.Node.Node, c.CheckId), checkCheck(c)); err != nil {
-			return err
-		}
+	if n > maxGatewayMeta {
+		return fmt.Errorf("meta has %d bytes: more than %d", n, maxGatewayMeta)
 	}
 	return nil
+}
+
+// checkText checks a name or id. Like Consul's, it has 1 to maxName bytes of UTF-8
+// without control characters.
+func checkText(what, s string) error {
+	switch {
+	case s == "":
+		return errors.New(what + " is empty")
+	case len(s) > maxName:
+		return fmt.Errorf("%s %.30q... has %d bytes: more than %d", what, s, len(s), maxName)
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fmt.Errorf("%s %q is not UTF-8 without control characters", what, s)
+	}
+	return nil
+}
+
+// checkResourceName checks the length of a node's escaped name and an id together.
+func checkResourceName(node, id string) error {
+	if n := len(resourceName(node, id)); n > maxResourceName {
+		return fmt.Errorf("node %.30q... and id %.30q... have %d bytes together: more than %d", node, id, n, maxResourceName)
+	}
+	return nil
+}
+
+// CheckAddress returns an error unless a can be dialed: its host is an IP address or a
+// DNS name, its port 1 to 65535. Gateways of other datacenters dial it.
+func CheckAddress(a *pb.Address) error {
+	if a.GetPort() == 0 || a.GetPort() > 65535 {
+		return errors.New("port is not a number from 1 to 65535")
+	}
+	host := a.GetAddress()
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() {
+			return fmt.Errorf("%s is unspecified: it cannot be dialed", ip)
+		}
+		return nil
+	}
+	if len(host) > 253 {
+		return fmt.Errorf("host %.20q... is longer than 253 characters", host)
+	}
+	if netaddr.CheckDNSName(strings.ToLower(strings.TrimSuffix(host, "."))) != nil {
+		return fmt.Errorf("host %q is neither an IP address nor a DNS name", host)
+	}
+	return nil
+}
+
+// parseAddr splits host:port. what names the address in errors.
+func parseAddr(what, s string) (*pb.Address, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || host == "" {
+		return nil, fmt.Errorf("%s address %.300q is not host:port", what, s)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		n = 0 // CheckAddress rejects it
+	}
+	a := &pb.Address{Address: host, Port: uint32(n)}
+	if err := CheckAddress(a); err != nil {
+		return nil, fmt.Errorf("%s address %.300q: %w", what, s, err)
+	}
+	return a, nil
 }

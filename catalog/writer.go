@@ -15,31 +15,35 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Entry is what is said of one node in one step: the node, at most one service on it, and checks of either.
-type Entry struct {
-	// Node is required; without an address it must be there already, and stays as it is.
+// Registration is what one step writes: a node, at most one service on it, and checks
+// of either.
+type Registration struct {
+	// Node is required. Without an address, the node must exist, and stays as it is.
 	Node *pb.Node
-	// Service may be nil. Checks of a service are of this one, or of one that is there.
+	// Service may be nil.
 	Service *pb.Service
-	Checks  []*pb.Check
-	// ReplaceChecks: other checks of Service are deleted.
+	// Checks are of the node, of Service, or of a service that exists.
+	Checks []*pb.Check
+	// ReplaceChecks deletes the other checks of Service.
 	ReplaceChecks bool
-	// Agent: a program registers what it is, again whenever it starts. A check that is there keeps status and output, which only a
-	// report changes, and the node what Node does not say.
+	// FromAgent is set when a program registers itself, which it repeats at each
+	// start. An existing check then keeps its status and output, which only a
+	// CheckUpdate changes. An existing node keeps the fields that Node does not have.
 	FromAgent bool
 }
 
-// What an entry, or a report, is about and is not there: each is a resource.ErrNotFound.
+// Errors for a node, service or check that does not exist. Each is a
+// resource.ErrNotFound.
 var (
-	ErrNoNode    error = missing("no such node")
-	ErrNoService error = missing("no such service")
-	ErrNoCheck   error = missing("no such check")
+	ErrNoNode    error = notFoundError("no such node")
+	ErrNoService error = notFoundError("no such service")
+	ErrNoCheck   error = notFoundError("no such check")
 )
 
-type missing string
+type notFoundError string
 
-func (m missing) Error() string { return string(m) }
-func (missing) Unwrap() error   { return resource.ErrNotFound }
+func (e notFoundError) Error() string { return string(e) }
+func (notFoundError) Unwrap() error   { return resource.ErrNotFound }
 
 // Writer writes the catalog through a resource.Service, which authorizes.
 type Writer struct {
@@ -47,22 +51,24 @@ type Writer struct {
 	view *View
 }
 
-// NewWriter returns a Writer.
+// NewWriter returns a Writer to res, which plans with the snapshots of view.
 func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: res, view: view} }
 
-// Register writes all of an entry in one step; what is stored as it says already is not written again. It fails with a
-// resource.ErrInvalid that names what is wrong, ErrNoNode or ErrNoService.
-func (w *Writer) Register(ctx context.Context, e Entry) error {
+// Register writes all of a registration in one step. What is stored already is not
+// written again. Errors are a resource.ErrInvalid that names the fault, ErrNoNode and
+// ErrNoService.
+func (w *Writer) Register(ctx context.Context, reg Registration) error {
 	if err := w.res.Allow(ctx, resource.VerbWrite, NodeType); err != nil {
 		return err
 	}
-	if err := checkEntry(e); err != nil {
+	if err := checkRegistration(reg); err != nil {
 		return fmt.Errorf("%w %w", resource.ErrInvalid, err)
 	}
-	return w.write(ctx, func(s *Snapshot) ([]resource.Step, error) { return planEntry(s, e) })
+	return w.write(ctx, func(s *Snapshot) ([]resource.Step, error) { return planRegistration(s, reg) })
 }
 
-// Deregister deletes a service, a check, or, without either id, the node, with all that is on it. What is not there is no error.
+// Deregister deletes a service, a check, or, without either id, the node, with all that
+// belongs to it. It succeeds if that does not exist.
 func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string) error {
 	if err := w.res.Allow(ctx, resource.VerbDelete, NodeType); err != nil {
 		return err
@@ -82,12 +88,14 @@ func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string
 	})
 }
 
-// maxWriteTries bounds how often a write is planned anew while others write the same records.
-const maxWriteTries = 32
+// maxWriteAttempts bounds the attempts of a write while others write the same
+// resources.
+const maxWriteAttempts = 32
 
-// write commits what plan makes of the catalog as it is now, again while others write between.
+// write commits the steps that plan returns for the present catalog. After a conflict
+// it plans again.
 func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.Step, error)) error {
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		s, err := w.view.At(ctx, resource.Strong)
 		if err != nil {
 			return err
@@ -97,57 +105,59 @@ func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.S
 			return err
 		}
 		_, err = w.res.WriteAll(ctx, steps...)
-		// Not found is an owner that was deleted meanwhile.
+		// ErrNotFound is of an owner that was deleted since.
 		again := errors.Is(err, resource.ErrConflict) || errors.Is(err, resource.ErrNotFound)
-		if !again || try == maxWriteTries || ctx.Err() != nil {
+		if !again || attempt == maxWriteAttempts || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
+func planRegistration(s *Snapshot, reg Registration) ([]resource.Step, error) {
 	p := planner{Snapshot: s}
-	node := s.Node(e.Node.Node)
-	if node == nil && e.Node.Address == "" {
-		return nil, fmt.Errorf("%w: %q; register it with its address", ErrNoNode, e.Node.Node)
+	name := reg.Node.Node
+	node := s.Node(name)
+	if node == nil && reg.Node.Address == "" {
+		return nil, fmt.Errorf("%w: %q; register it with its address", ErrNoNode, name)
 	}
-	if e.FromAgent && node != nil {
-		e.Node = merged(node.Node, e.Node)
+	if reg.FromAgent && node != nil {
+		reg.Node = withAddresses(node.Node, reg.Node)
 	}
-	nodeID := p.put(NodeType, e.Node.Node, stored(node), nil, e.Node, e.Node.Address == "")
+	nodeID := p.put(NodeType, name, stored(node), nil, reg.Node, reg.Node.Address == "")
 	var service *Service
 	serviceID := (*pb.ID)(nil)
-	if e.Service != nil {
-		service = node.Service(e.Service.Id)
-		serviceID = p.put(ServiceType, underNode(e.Node.Node, e.Service.Id), stored(service), nodeID, e.Service, false)
+	if reg.Service != nil {
+		service = node.Service(reg.Service.Id)
+		serviceID = p.put(ServiceType, resourceName(name, reg.Service.Id), stored(service), nodeID, reg.Service, false)
 	}
-	keep := map[string]bool{}
-	for _, c := range e.Checks {
-		keep[c.CheckId] = true
+	listed := map[string]bool{}
+	for _, c := range reg.Checks {
+		listed[c.CheckId] = true
 		c, owner := proto.CloneOf(c), nodeID
 		if c.ServiceId != "" {
-			c.ServiceName, owner = e.Service.GetService(), serviceID
-			if e.Service.GetId() != c.ServiceId {
+			c.ServiceName, owner = reg.Service.GetService(), serviceID
+			if reg.Service.GetId() != c.ServiceId {
 				of := node.Service(c.ServiceId)
 				if of == nil {
-					return nil, fmt.Errorf("%w: check %q is of service %q, which node %q does not have", ErrNoService, c.CheckId, c.ServiceId, e.Node.Node)
+					return nil, fmt.Errorf("%w: check %q is of service %q, which node %q does not have",
+						ErrNoService, c.CheckId, c.ServiceId, name)
 				}
 				c.ServiceName, owner = of.Service.Service, of.Resource.GetId()
 			}
 		}
 		old := node.Check(c.CheckId)
-		if e.FromAgent && old != nil {
+		if reg.FromAgent && old != nil {
 			c.Status, c.Output = old.Status, old.Output
 		}
-		if old != nil && old.ServiceId != c.ServiceId { // the owner of a resource does not change
+		if old != nil && old.ServiceId != c.ServiceId { // the owner of a resource cannot change
 			p.steps = append(p.steps, resource.Step{Delete: old.Resource.GetId()})
 			old = nil
 		}
-		p.put(CheckType, underNode(e.Node.Node, c.CheckId), stored(old), owner, c, false)
+		p.put(CheckType, resourceName(name, c.CheckId), stored(old), owner, c, false)
 	}
-	if e.ReplaceChecks && service != nil {
+	if reg.ReplaceChecks && service != nil {
 		for _, c := range service.Checks {
-			if !keep[c.CheckId] {
+			if !listed[c.CheckId] {
 				p.steps = append(p.steps, resource.Step{Delete: c.Resource.GetId()})
 			}
 		}
@@ -155,8 +165,8 @@ func planEntry(s *Snapshot, e Entry) ([]resource.Step, error) {
 	return p.steps, p.err
 }
 
-// merged is what is stored of a node, with the addresses that next has.
-func merged(old, next *pb.Node) *pb.Node {
+// withAddresses returns the stored node old with the addresses of next.
+func withAddresses(old, next *pb.Node) *pb.Node {
 	n := proto.CloneOf(old)
 	n.Address = next.Address
 	if n.TaggedAddresses == nil {
@@ -166,36 +176,37 @@ func merged(old, next *pb.Node) *pb.Node {
 	return n
 }
 
-// storedRecord is a record of a snapshot; its resource is nil if there is none.
-type storedRecord struct {
+// storedData is a resource of a snapshot with its data. Both are nil if there is none.
+type storedData struct {
 	r    *pb.Resource
 	data proto.Message
 }
 
 func stored[T interface {
 	comparable
-	record() storedRecord
-}](rec T) (out storedRecord) {
+	stored() storedData
+}](rec T) (out storedData) {
 	if rec != *new(T) {
-		return rec.record()
+		return rec.stored()
 	}
 	return out
 }
 
-func (n *Node) record() storedRecord    { return storedRecord{n.Resource, n.Node} }
-func (s *Service) record() storedRecord { return storedRecord{s.Resource, s.Service} }
-func (c *Check) record() storedRecord   { return storedRecord{c.Resource, c.Check} }
+func (n *Node) stored() storedData    { return storedData{n.Resource, n.Node} }
+func (s *Service) stored() storedData { return storedData{s.Resource, s.Service} }
+func (c *Check) stored() storedData   { return storedData{c.Resource, c.Check} }
 
-// planner collects the steps of one entry.
+// planner collects the steps of one registration.
 type planner struct {
 	*Snapshot
 	steps []resource.Step
 	err   error
 }
 
-// put adds the step that makes data stored, if it is not, and returns the id of its resource. Where asIs, what is there stays.
-func (p *planner) put(typ *pb.Type, name string, old storedRecord, owner *pb.ID, data proto.Message, asIs bool) *pb.ID {
-	if old.r != nil && (asIs || proto.Equal(old.data, data)) {
+// put adds the step that stores data, unless they are stored, and returns the id of
+// the resource. With keep, what is stored stays.
+func (p *planner) put(typ *pb.Type, name string, old storedData, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
+	if old.r != nil && (keep || proto.Equal(old.data, data)) {
 		return old.r.GetId()
 	}
 	packed, err := anypb.New(data)
@@ -203,14 +214,16 @@ func (p *planner) put(typ *pb.Type, name string, old storedRecord, owner *pb.ID,
 		p.err = errors.Join(p.err, err)
 		return nil
 	}
-	id := resource.ID(typ, name)
 	if old.r != nil {
-		id = old.r.GetId()
-		p.steps = append(p.steps, resource.Step{Write: &pb.Resource{Id: id, Version: old.r.GetVersion(), Metadata: old.r.GetMetadata(), Data: packed}})
-		return id
+		r := &pb.Resource{
+			Id: old.r.GetId(), Version: old.r.GetVersion(), Metadata: old.r.GetMetadata(), Data: packed,
+		}
+		p.steps = append(p.steps, resource.Step{Write: r})
+		return r.Id
 	}
-	if left := p.orphans[resource.IDString(id)]; left != nil {
-		p.steps = append(p.steps, resource.Step{Delete: left})
+	id := resource.ID(typ, name)
+	if orphan := p.orphans[resource.IDString(id)]; orphan != nil {
+		p.steps = append(p.steps, resource.Step{Delete: orphan})
 	}
 	p.steps = append(p.steps, resource.Step{Write: &pb.Resource{Id: id, Owner: owner, Data: packed}, Create: true})
 	return id

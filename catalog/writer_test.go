@@ -37,7 +37,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) register(e Entry) {
+func (r *rig) register(e Registration) {
 	r.Helper()
 	if err := r.Register(r.Context(), e); err != nil {
 		r.Fatal(err)
@@ -89,7 +89,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("catalog is %q, want %q", got, s)
 		}
 	}
-	r.register(Entry{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c1", "web"), checkFor("N 1/a", "c2", "")}})
+	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c1", "web"), checkFor("N 1/a", "c2", "")}})
 	want("N 1/a[c2] web[c1]")
 	if s := r.now(); s.Index < 2 || s.Node("N 1/a").Check("c1").ServiceName != "s" {
 		t.Errorf("%+v", s.Node("N 1/a").Check("c1"))
@@ -97,7 +97,7 @@ func TestWriter(t *testing.T) {
 	if n := r.store.count(); n != 1 {
 		t.Errorf("one registration made %d writes", n)
 	}
-	r.register(Entry{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c2", "")}})
+	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c2", "")}})
 	if n := r.store.count(); n != 1 {
 		t.Errorf("the same registration again made %d writes", n-1)
 	}
@@ -105,14 +105,14 @@ func TestWriter(t *testing.T) {
 	if before != r.now() {
 		t.Error("nothing has changed, and yet another snapshot")
 	}
-	r.register(Entry{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // it is the service's now
+	r.register(Registration{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // it is the service's now
 	want("N 1/a[] web[c1 c2]")
 	if after := r.now(); after.Index <= before.Index || after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
 		t.Error("what has not changed was decoded again, or the index has not moved")
 	}
-	r.register(Entry{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
+	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
 	want("N 1/a[] web[c3]")
-	r.register(Entry{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, whatever the slashes say
+	r.register(Registration{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, whatever the slashes say
 	want("N 1[] a/web[] N 1/a[] web[c3]")
 	for _, d := range [][3]string{{"N 1/a", "", "c3"}, {"N 1/a", "", "c3"}, {"N 1", "a/web", ""}, {"nobody", "", ""}, {"N 1", "none", "c"}} {
 		if err := r.Deregister(t.Context(), d[0], d[1], d[2]); err != nil {
@@ -131,9 +131,9 @@ func TestAgentRegistersAgain(t *testing.T) {
 	r := newRig(t)
 	old := node("n")
 	old.Meta, old.TaggedAddresses = map[string]string{"rack": "1"}, map[string]string{TagWAN: "198.51.100.1"}
-	r.register(Entry{Node: old, Service: service("n", "web"), Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
+	r.register(Registration{Node: old, Service: service("n", "web"), Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
 	next := &pb.Node{Node: "n", Address: "192.0.2.7", TaggedAddresses: map[string]string{TagLAN: "192.0.2.7"}}
-	r.register(Entry{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
+	r.register(Registration{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
 	n := r.now().Node("n")
 	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" || n.TaggedAddresses[TagLAN] != "192.0.2.7" {
 		t.Errorf("node %v", n.Node)
@@ -147,7 +147,7 @@ func TestAgentRegistersAgain(t *testing.T) {
 // place; that ends the registration.
 func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
 	r := newRig(t)
-	r.register(Entry{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})
+	r.register(Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})
 	held := proto.CloneOf(r.now().Node("n").Service("web").Resource)
 	held.Metadata = map[string]string{resource.FinalizersKey: "drain"}
 	if _, err := r.store.Commit(t.Context(), resource.PutOp(held, held.Version)); err != nil {
@@ -156,11 +156,11 @@ func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
 	if err := r.Deregister(t.Context(), "n", "", ""); err != nil {
 		t.Fatal(err)
 	}
-	r.register(Entry{Node: node("n")})
+	r.register(Registration{Node: node("n")})
 	if got := r.text(); got != "n[]" {
 		t.Errorf("catalog is %q", got)
 	}
-	if err := r.Register(t.Context(), Entry{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
+	if err := r.Register(t.Context(), Registration{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
 		t.Errorf("in the place of what is held: %v", err)
 	}
 	marked, err := r.store.Read(t.Context(), resource.Strong, held.GetId())
@@ -172,7 +172,7 @@ func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
 	if _, err := r.store.Commit(t.Context(), resource.PutOp(marked, marked.Version)); err != nil {
 		t.Fatal(err)
 	}
-	r.register(Entry{Node: node("n"), Service: service("n", "web")})
+	r.register(Registration{Node: node("n"), Service: service("n", "web")})
 	if got := r.text(); got != "n[] web[]" {
 		t.Errorf("when nothing is held any more, catalog is %q", got)
 	}
@@ -185,7 +185,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 		wg.Go(func() {
 			for j := range 10 {
 				id := fmt.Sprintf("s%d", i)
-				e := Entry{Node: node("n"), Service: service("n", id), Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
+				e := Registration{Node: node("n"), Service: service("n", id), Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
 				if err := r.Register(t.Context(), e); err != nil {
 					t.Error(err)
 				}
@@ -206,36 +206,36 @@ func TestConcurrentRegistrations(t *testing.T) {
 
 func TestWriterRefuses(t *testing.T) {
 	r := newRig(t)
-	r.register(Entry{Node: node("n")})
+	r.register(Registration{Node: node("n")})
 	long := strings.Repeat("x", maxName+1)
 	many := map[string]string{}
 	for i := range maxPairs + 1 {
 		many[fmt.Sprint(i)] = ""
 	}
-	with := func(change func(e *Entry)) Entry {
-		e := Entry{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}}
+	with := func(change func(e *Registration)) Registration {
+		e := Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}}
 		change(&e)
 		return e
 	}
 	for name, test := range map[string]struct {
-		e    Entry
+		e    Registration
 		want error
 	}{
-		"node that is missing":    {Entry{Node: &pb.Node{Node: "nobody"}}, ErrNoNode},
-		"service that is missing": {Entry{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}}, ErrNoService},
-		"empty node":              {with(func(e *Entry) { e.Node.Node = "" }), resource.ErrInvalid},
-		"long node":               {with(func(e *Entry) { e.Node.Node = long }), resource.ErrInvalid},
-		"NUL":                     {with(func(e *Entry) { e.Node.Node = "a\x00" }), resource.ErrInvalid},
-		"no UTF-8":                {with(func(e *Entry) { e.Service.Id = "\xff" }), resource.ErrInvalid},
-		"empty service":           {with(func(e *Entry) { e.Service.Service = "" }), resource.ErrInvalid},
-		"slashes that make it too long": {with(func(e *Entry) {
+		"node that is missing":    {Registration{Node: &pb.Node{Node: "nobody"}}, ErrNoNode},
+		"service that is missing": {Registration{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}}, ErrNoService},
+		"empty node":              {with(func(e *Registration) { e.Node.Node = "" }), resource.ErrInvalid},
+		"long node":               {with(func(e *Registration) { e.Node.Node = long }), resource.ErrInvalid},
+		"NUL":                     {with(func(e *Registration) { e.Node.Node = "a\x00" }), resource.ErrInvalid},
+		"no UTF-8":                {with(func(e *Registration) { e.Service.Id = "\xff" }), resource.ErrInvalid},
+		"empty service":           {with(func(e *Registration) { e.Service.Service = "" }), resource.ErrInvalid},
+		"slashes that make it too long": {with(func(e *Registration) {
 			e.Node.Node, e.Service.Id = strings.Repeat("/", maxName), "s"
 		}), resource.ErrInvalid},
-		"port":          {with(func(e *Entry) { e.Service.Port = 65536 }), resource.ErrInvalid},
-		"metadata":      {with(func(e *Entry) { e.Service.Meta = many }), resource.ErrInvalid},
-		"node metadata": {with(func(e *Entry) { e.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)} }), resource.ErrInvalid},
-		"status":        {with(func(e *Entry) { e.Checks[0].Status = "fine" }), resource.ErrInvalid},
-		"output":        {with(func(e *Entry) { e.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }), resource.ErrInvalid},
+		"port":          {with(func(e *Registration) { e.Service.Port = 65536 }), resource.ErrInvalid},
+		"metadata":      {with(func(e *Registration) { e.Service.Meta = many }), resource.ErrInvalid},
+		"node metadata": {with(func(e *Registration) { e.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)} }), resource.ErrInvalid},
+		"status":        {with(func(e *Registration) { e.Checks[0].Status = "fine" }), resource.ErrInvalid},
+		"output":        {with(func(e *Registration) { e.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }), resource.ErrInvalid},
 	} {
 		if err := r.Register(t.Context(), test.e); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
@@ -245,7 +245,7 @@ func TestWriterRefuses(t *testing.T) {
 		t.Errorf("something was written: %s", got)
 	}
 	r.who.Role = tlsutil.RoleClient
-	if err := r.Register(t.Context(), Entry{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // which would change nothing
+	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // which would change nothing
 		t.Errorf("a client's registration: %v", err)
 	}
 	if err := r.Deregister(t.Context(), "nobody", "", ""); !errors.Is(err, resource.ErrDenied) {
@@ -256,7 +256,7 @@ func TestWriterRefuses(t *testing.T) {
 func TestUnderNode(t *testing.T) {
 	seen := map[string]bool{}
 	for _, pair := range [][2]string{{"a", "b/c"}, {"a/b", "c"}, {"a%2Fb", "c"}, {"a%2fb", "c"}, {"a", "b"}, {"a/", "b"}} {
-		seen[underNode(pair[0], pair[1])] = true
+		seen[resourceName(pair[0], pair[1])] = true
 	}
 	if len(seen) != 6 {
 		t.Errorf("two are the same: %v", slices.Sorted(maps.Keys(seen)))

@@ -111,7 +111,7 @@ func (h *handler) agentServiceRegister(r *http.Request, q query) (response, erro
 
 // agentEntry returns what a request registers. The ids of checks are those that
 // Consul assigns.
-func (h *handler) agentEntry(body serviceBody) (e catalog.Entry, err error) {
+func (h *handler) agentEntry(body serviceBody) (e catalog.Registration, err error) {
 	if e.Service, err = body.record(h.node); err != nil {
 		return e, err
 	}
@@ -145,12 +145,12 @@ func (h *handler) agentCheckRegister(r *http.Request, q query) (response, error)
 		return response{}, badRequest{err}
 	}
 	c.ServiceId = body.ServiceID
-	return h.agentRegister(r, catalog.Entry{Checks: []*pb.Check{c}})
+	return h.agentRegister(r, catalog.Registration{Checks: []*pb.Check{c}})
 }
 
 // agentRegister registers e on this server's node, and the node with its first
 // service.
-func (h *handler) agentRegister(r *http.Request, e catalog.Entry) (response, error) {
+func (h *handler) agentRegister(r *http.Request, e catalog.Registration) (response, error) {
 	e.FromAgent = true
 	e.Node = &pb.Node{
 		Node: h.node, Address: h.address, Datacenter: h.dc,

@@ -77,7 +77,7 @@ func registerError(err error) error {
 	return err
 }
 
-func (b registration) entry() (e catalog.Entry, err error) {
+func (b registration) entry() (e catalog.Registration, err error) {
 	e.Node = &pb.Node{Id: b.ID, Node: b.Node, Address: b.Address, TaggedAddresses: b.TaggedAddresses, Meta: b.NodeMeta}
 	switch {
 	case b.Node == "":

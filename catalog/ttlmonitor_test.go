@@ -52,7 +52,7 @@ func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMon
 		store := &counting{Backend: mem}
 		w, v := newWriter(t, store, operator())
 		ctx, cancel := context.WithCancel(t.Context())
-		err := w.Register(ctx, Entry{
+		err := w.Register(ctx, Registration{
 			Node:    &pb.Node{Node: "n1", Address: "192.0.2.1"},
 			Service: &pb.Service{Node: "n1", Id: "web-1", Service: "web"},
 			Checks: []*pb.Check{{
@@ -193,8 +193,8 @@ func TestCut(t *testing.T) {
 		n    int
 		want string
 	}{{"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aéb", 2, "a"}, {"aéb", 3, "aé"}, {"\x80\x80", 1, ""}} {
-		if got := cut(test.s, test.n); got != test.want {
-			t.Errorf("cut(%q, %d) = %q, want %q", test.s, test.n, got, test.want)
+		if got := truncate(test.s, test.n); got != test.want {
+			t.Errorf("truncate(%q, %d) = %q, want %q", test.s, test.n, got, test.want)
 		}
 	}
 }

@@ -43,10 +43,10 @@ func TestParseAddr(t *testing.T) {
 }
 
 func TestCheckMeta(t *testing.T) {
-	if err := checkMeta(map[string]string{"k": strings.Repeat("v", maxMeta-1)}); err != nil {
+	if err := checkGatewayMeta(map[string]string{"k": strings.Repeat("v", maxGatewayMeta-1)}); err != nil {
 		t.Error(err)
 	}
-	if checkMeta(map[string]string{"k": strings.Repeat("v", maxMeta)}) == nil {
+	if checkGatewayMeta(map[string]string{"k": strings.Repeat("v", maxGatewayMeta)}) == nil {
 		t.Error("too much was accepted")
 	}
 }

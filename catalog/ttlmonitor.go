@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+const (
+	// TypeTTL is the type of checks that are updated by CheckUpdates.
+	TypeTTL = "ttl"
+	// TTLExpiredOutput is the output of a check whose TTL has passed.
+	TTLExpiredOutput = "TTL expired"
+	// OutputInterval is the minimum time between two writes of a check's output, while
+	// its status stays the same.
+	OutputInterval = 10 * time.Second
+	// MinDeregisterAfter is the minimum time after which a critical service is deleted.
+	MinDeregisterAfter = time.Minute
+	// writeRetry is the pause after a write that failed.
+	writeRetry = time.Second
+)
+
+// CheckUpdate is a new status and output of a check.
+type CheckUpdate struct {
+	Node, CheckID  string
+	Status, Output string
+}
+
+// TTLMonitor keeps the deadlines of checks with a TTL, in the leader's memory. An
+// update that changes nothing moves a deadline and writes nothing. A new leader gives
+// each check its full TTL.
+type TTLMonitor struct {
+	backend resource.Backend
+	logger  *slog.Logger
+	wake    chan struct{} // size 1: a deadline changed
+
+	mu     sync.Mutex
+	checks map[string]*ttlCheck // by name of the resource; nil while this server does not lead
+}
+
+// ttlCheck is the state of one check. TTLMonitor.mu guards it.
+type ttlCheck struct {
+	node, service string
+	status        string
+	ttl           time.Duration
+	deregister    time.Duration // after this time as critical, the service is deleted; 0: never
+	updated       time.Time     // last update, or when this leader first read the check
+	criticalSince time.Time     // zero while it is not critical
+	outputWritten time.Time     // when an output was written last
+	pending       string        // output that is not written yet; empty: none
+	notBefore     time.Time     // set after a write that failed
+}
+
+// NewTTLMonitor returns a TTLMonitor of the checks in b.
+func NewTTLMonitor(b resource.Backend, logger *slog.Logger) (*TTLMonitor, error) {
+	if b == nil || logger == nil {
+		return nil, errors.New("catalog: Backend and Logger are required")
+	}
+	return &TTLMonitor{backend: b, logger: logger, wake: make(chan struct{}, 1)}, nil
+}
+
+// Update takes an update of a check with a TTL. It writes when the status changes. It
+// writes an output that changes at most once per OutputInterval.
+//
+// It fails with resource.ErrNotLeader where Run does not run, with ErrNoCheck for a
+// check that does not exist or has no TTL, and with resource.ErrInvalid for another
+// status. The caller has been authorized.
+func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
+	if !isStatus(u.Status) {
+		return fmt.Errorf("%w status %.30q: must be passing, warning or critical", resource.ErrInvalid, u.Status)
+	}
+	u.Output = truncate(u.Output, MaxOutput)
+	name := resourceName(u.Node, u.CheckID)
+	if !m.leading() {
+		return resource.ErrNotLeader
+	}
+	for {
+		r, c, err := m.read(ctx, name)
+		if err != nil {
+			return err
+		}
+		if c == nil || c.Type != TypeTTL {
+			return fmt.Errorf("%w with a TTL: %q on node %q", ErrNoCheck, u.CheckID, u.Node)
+		}
+		if !m.record(name, c, u) {
+			return nil
+		}
+		c = proto.CloneOf(c)
+		c.Status, c.Output = u.Status, u.Output
+		if err := replace(ctx, m.backend, r, c); !errors.Is(err, resource.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// truncate shortens s to at most n bytes, and not inside a character.
+func truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
+
+// record moves the deadline and reports whether the update must be written now.
+func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.checks == nil {
+		return true // not the leader any more: the write fails and says so
+	}
+	now := time.Now()
+	k := m.checkLocked(name)
+	k.load(c, now)
+	k.updated = now
+	switch {
+	case u.Status != c.Status, u.Output != c.Output && now.Sub(k.outputWritten) >= OutputInterval:
+		k.outputWritten, k.pending = now, ""
+		return true
+	case u.Output == c.Output:
+		k.pending = ""
+		return false
+	}
+	k.pending = u.Output
+	notify(m.wake)
+	return false
+}
+
+// checkLocked returns the state of a check, which it creates if necessary.
+func (m *TTLMonitor) checkLocked(name string) *ttlCheck {
+	k := m.checks[name]
+	if k == nil {
+		k = new(ttlCheck)
+		m.checks[name] = k
+	}
+	return k
+}
+
+// load copies what is stored.
+func (k *ttlCheck) load(c *pb.Check, now time.Time) {
+	k.node, k.service, k.status = c.Node, c.ServiceId, c.Status
+	k.ttl, k.deregister = c.GetTtl().AsDuration(), 0
+	if d := c.GetDeregisterAfter().AsDuration(); d > 0 && c.ServiceId != "" {
+		k.deregister = max(d, MinDeregisterAfter)
+	}
+	switch {
+	case c.Status != StatusCritical:
+		k.criticalSince = time.Time{}
+	case k.criticalSince.IsZero():
+		k.criticalSince = now
+	}
+}
+
+func (m *TTLMonitor) read(ctx context.Context, name string) (*pb.Resource, *pb.Check, error) {
+	r, err := m.backend.Read(ctx, resource.Eventual, resource.ID(CheckType, name))
+	if errors.Is(err, resource.ErrNotFound) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := resource.Decode[*pb.Check](r)
+	return r, c, err
+}
+
+func (m *TTLMonitor) leading() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.checks != nil
+}
+
+// Run watches the deadlines until ctx ends. Call it while this server leads, once at a
+// time.
+func (m *TTLMonitor) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.checks = map[string]*ttlCheck{}
+	m.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	failed := make(chan error, 1)
+	wg.Go(func() { failed <- m.follow(ctx) })
+	defer func() {
+		cancel()
+		wg.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.checks = nil
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("watch checks: %w", err)
+		case <-timer.C:
+		case <-m.wake:
+		}
+		due, next := m.due(time.Now())
+		for _, a := range due {
+			if err := m.perform(ctx, a); err != nil && ctx.Err() == nil {
+				m.logger.Warn("cannot update a check after its deadline", "check", a.name, "err", err)
+				m.postpone(a.name)
+				next = min(next, writeRetry)
+			}
+		}
+		timer.Reset(next)
+	}
+}
+
+// follow keeps the state of all checks as they are stored, until ctx ends.
+func (m *TTLMonitor) follow(ctx context.Context) error {
+	for {
+		w, err := m.backend.Watch(resource.Query{Type: CheckType})
+		if err != nil {
+			return err
+		}
+		err = m.followWatch(ctx, w)
+		w.Close()
+		if !errors.Is(err, resource.ErrWatchReset) {
+			return err
+		}
+	}
+}
+
+func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
+	for {
+		ev, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if r := ev.GetUpsert().GetResource(); r != nil {
+			if err := m.upsert(r); err != nil {
+				m.logger.Error("cannot read a check", "check", r.GetId().GetName(), "err", err)
+			}
+		} else if r := ev.GetDelete().GetResource(); r != nil {
+			m.mu.Lock()
+			delete(m.checks, r.GetId().GetName())
+			m.mu.Unlock()
+		}
+	}
+}
+
+// upsert loads a check that a registration or this server wrote. Both give it its full
+// TTL.
+func (m *TTLMonitor) upsert(r *pb.Resource) error {
+	c, err := resource.Decode[*pb.Check](r)
+	if err != nil {
+		return err
+	}
+	name, now := r.GetId().GetName(), time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.GetTtl().AsDuration() <= 0 || c.Type != TypeTTL {
+		delete(m.checks, name)
+		return nil
+	}
+	k := m.checkLocked(name)
+	k.load(c, now)
+	k.updated = now
+	notify(m.wake)
+	return nil
+}
+
+// action is what must be done after a deadline.
+type action struct {
+	name          string // of the check's resource
+	node, service string
+	deregister    bool   // delete the service
+	expire        bool   // write the check as critical
+	output        string // otherwise: write this output
+}
+
+// due returns the actions whose deadlines have passed, and the time until the next
+// deadline.
+func (m *TTLMonitor) due(now time.Time) (due []action, next time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	next = time.Hour
+	for name, k := range m.checks {
+		a := action{name: name, node: k.node, service: k.service}
+		deadline := k.updated.Add(k.ttl)
+		switch {
+		case k.status == StatusCritical && k.deregister > 0:
+			deadline = k.criticalSince.Add(k.deregister)
+			a.deregister = true
+		case k.status == StatusCritical:
+			deadline = time.Time{}
+		default:
+			a.expire = true
+		}
+		if at := k.outputWritten.Add(OutputInterval); k.pending != "" && (deadline.IsZero() || at.Before(deadline)) {
+			deadline, a.deregister, a.expire, a.output = at, false, false, k.pending
+		}
+		switch {
+		case deadline.IsZero():
+			continue
+		case deadline.Before(k.notBefore):
+			deadline = k.notBefore
+		}
+		if wait := deadline.Sub(now); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		due = append(due, a)
+	}
+	return due, next
+}
+
+// postpone delays the next action of a check after a write that failed.
+func (m *TTLMonitor) postpone(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.checks[name]; k != nil {
+		k.notBefore = time.Now().Add(writeRetry)
+	}
+}
+
+func (m *TTLMonitor) perform(ctx context.Context, a action) error {
+	for {
+		r, c, err := m.read(ctx, a.name)
+		if err != nil {
+			return err
+		}
+		if c == nil || !m.stillDue(a) {
+			return nil // deleted or updated since
+		}
+		if a.deregister {
+			return m.deregister(ctx, a, r)
+		}
+		c = proto.CloneOf(c)
+		if a.expire {
+			c.Status, c.Output = StatusCritical, TTLExpiredOutput
+		} else {
+			c.Output = a.output
+		}
+		err = replace(ctx, m.backend, r, c)
+		if errors.Is(err, resource.ErrConflict) {
+			continue
+		}
+		if err == nil && a.expire {
+			m.logger.Info("check expired", "node", a.node, "check", c.CheckId, "service", a.service)
+		}
+		return err
+	}
+}
+
+// stillDue reports whether an action is still due. It records the write of an output.
+func (m *TTLMonitor) stillDue(a action) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, now := m.checks[a.name], time.Now()
+	switch {
+	case k == nil:
+		return false
+	case a.deregister:
+		return k.status == StatusCritical && now.Sub(k.criticalSince) >= k.deregister
+	case a.expire:
+		return k.status != StatusCritical && now.Sub(k.updated) >= k.ttl
+	}
+	if k.pending != a.output {
+		return false
+	}
+	k.outputWritten, k.pending = now, ""
+	return true
+}
+
+// deregister deletes the service of a check, which owns the check.
+func (m *TTLMonitor) deregister(ctx context.Context, a action, check *pb.Resource) error {
+	if check.GetOwner() == nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.checks, a.name)
+		return nil
+	}
+	_, err := m.backend.Commit(ctx, resource.RemoveOp(check.GetOwner(), resource.AnyVersion))
+	if err == nil {
+		m.logger.Info("service deleted after its critical limit", "node", a.node, "service", a.service)
+	}
+	return err
+}
