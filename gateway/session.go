@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,12 +45,17 @@ type opening struct {
 	target   *target
 }
 
+// openings keeps garbage small while many connections arrive: most stay open,
+// and their memory is what a gateway needs most.
+var openings = sync.Pool{New: func() any { return new(opening) }}
+
 // accept admits a connection. It returns nil for one that is refused, which is
 // counted and logged. reserve is called last and counts the connection towards
 // the limit; it returns false when there is no room.
 func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserve func() bool) *session {
 	l.accepted.Add(1)
-	s := &session{proxy: p, listener: l, remote: remote, opening: &opening{accepted: now}, record: p.access.begin(l, remote, now)}
+	s := &session{proxy: p, listener: l, remote: remote, opening: openings.Get().(*opening), record: p.access.begin(l, remote, now)}
+	s.opening.accepted = now
 	reason, ok := Reason(0), true
 	if s.opening.proxyHeader = l.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
 		reason, ok = s.admit()
@@ -176,6 +182,8 @@ func (s *session) Connected(addr string, failures int, now time.Time) {
 func (s *session) endOpening() {
 	if s.opening != nil {
 		s.proxy.hellos.resize(&s.opening.held, 0)
+		*s.opening = opening{}
+		openings.Put(s.opening)
 		s.opening = nil
 	}
 }

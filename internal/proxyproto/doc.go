@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package proxyproto reads and writes the header of the PROXY protocol, version 2, by which a balancer or a gateway tells the one
-// behind it who the client of a connection is. It is in HAProxy's proxy-protocol.txt, section 2.2. Only what concerns TCP is
-// taken, and of TLVs nothing. Whom to believe is left to the caller: a header from a stranger says whatever he likes.
+// Package proxyproto reads and writes the header of the PROXY protocol, version
+// 2. A load balancer or gateway sends it first on a connection, to name the
+// client. The specification is section 2.2 of HAProxy's proxy-protocol.txt. Only
+// the addresses of TCP connections are read; TLVs are skipped.
 //
-// [Parse] is for callers that have a buffer of their own; [ReadFrom] takes a header, and no byte more, off a connection. Both see at most
-// [MaxSize] bytes. [Append] writes one.
+//	source, size, err := proxyproto.Parse(received)
+//
+// [Parse] reads a header from a buffer. [ReadFrom] reads one from a connection,
+// and no byte after it. [Append] writes one. A header has at most [MaxSize]
+// bytes. The caller decides which senders it trusts: an unauthenticated peer can
+// name any address.
 package proxyproto

@@ -10,18 +10,19 @@ import (
 	"net/netip"
 )
 
-// Signature is what every header of version 2 begins with. Neither TLS nor a text protocol does.
+// Signature is the start of every header of version 2. Neither TLS nor a text
+// protocol begins with it.
 const Signature = "\r\n\r\n\x00\r\nQUIT\n"
 
-// MaxSize is how many bytes a whole header may have, with its TLVs; they have some hundred where they are used.
+// MaxSize bounds a header with its TLVs, in bytes. Usual TLVs have some hundred.
 const MaxSize = 4 << 10
 
 const (
-	fixed = 16 // bytes of signature, version and command, family and transport, length of the rest
+	fixed = 16 // size of signature, version and command, family and transport, length of the rest
 
 	version = 2
 
-	commandLocal = 0 // the sender speaks for itself
+	commandLocal = 0 // the connection is the sender's own
 	commandProxy = 1
 
 	unspec = 0 // family
@@ -31,19 +32,20 @@ const (
 	stream = 1 // transport
 )
 
-// addressSizes are the sizes of both addresses, with ports, by family.
+// addressSizes are the sizes of both addresses with ports, by family.
 var addressSizes = [...]int{unspec: 0, inet: 2 * (4 + 2), inet6: 2 * (16 + 2), unix: 2 * 108}
 
 var (
-	// ErrNeedMore says that the header is not complete yet, and right so far.
+	// ErrNeedMore says that the bytes so far may be the start of a header.
 	ErrNeedMore = errors.New("the PROXY header is not complete")
-	// ErrNoHeader says that there is something else in place of a header.
+	// ErrNoHeader says that there is no header.
 	ErrNoHeader = errors.New("it does not begin with a PROXY header of version 2")
 )
 
-// Parse reads the header that in begins with. It returns ErrNeedMore until that is complete, then its size in bytes and the
-// client's address, which is not valid if the header names none: then the connection is the sender's own, or from a socket in
-// its file system. TLVs are skipped.
+// Parse parses the header at the start of in. It returns ErrNeedMore until the
+// header is complete, then its size in bytes and the client's address. The
+// address is invalid if the header names none: the connection is the sender's
+// own, or comes from a Unix socket. TLVs are skipped.
 func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	n := min(len(in), len(Signature))
 	if string(in[:n]) != Signature[:n] {
@@ -56,12 +58,12 @@ func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	size = fixed + int(binary.BigEndian.Uint16(in[14:]))
 	switch {
 	case in[12]>>4 != version || command > commandProxy:
-		err = fmt.Errorf("version %d with command %d is not known", in[12]>>4, command)
+		err = fmt.Errorf("version %d with command %d is not supported", in[12]>>4, command)
 	case size > MaxSize:
-		err = fmt.Errorf("it has %d bytes; at most %d are taken", size, MaxSize)
+		err = fmt.Errorf("it has %d bytes; at most %d are accepted", size, MaxSize)
 	case command == commandLocal:
 	case int(family) >= len(addressSizes) || family != unspec && transport != stream:
-		err = fmt.Errorf("family %d with transport %d is none of TCP or a socket in the file system", family, transport)
+		err = fmt.Errorf("family %d with transport %d is neither TCP nor a Unix socket", family, transport)
 	case size < fixed+addressSizes[family]:
 		err = fmt.Errorf("its %d bytes are too few for the addresses of family %d", size, family)
 	}
@@ -79,8 +81,9 @@ func Parse(in []byte) (source netip.AddrPort, size int, err error) {
 	return source, size, nil
 }
 
-// ReadFrom is Parse for a connection, of which it takes no byte more than the header has. It returns as soon as what comes cannot be
-// one. How long that may take is for the caller to bound. An error of r is returned as it is; io.EOF if r ends too early.
+// ReadFrom reads a header from a connection, and no byte after it. It returns as
+// soon as the bytes cannot be a header. The caller sets a deadline. An error of
+// r is returned as it is; io.EOF if r ends too early.
 func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 	b := make([]byte, 0, fixed+addressSizes[unix]+16)
 	for want := fixed; ; {
@@ -102,8 +105,8 @@ func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 	}
 }
 
-// Append writes a header for a connection from source to local. If either is not valid, it says no more than that there is none to
-// tell of: the connection is the sender's own.
+// Append appends a header for a connection from source to local. If either is
+// invalid, the header says that the connection is the sender's own.
 func Append(b []byte, source, local netip.AddrPort) []byte {
 	b = append(b, Signature...)
 	if !source.IsValid() || !local.IsValid() {

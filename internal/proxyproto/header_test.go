@@ -12,12 +12,12 @@ import (
 	"testing/iotest"
 )
 
-// header makes a header of these parts.
+// header returns a header of these parts.
 func header(versionCommand, familyTransport byte, rest ...byte) []byte {
 	return append([]byte(Signature), append([]byte{versionCommand, familyTransport, byte(len(rest) >> 8), byte(len(rest))}, rest...)...)
 }
 
-func TestRead(t *testing.T) {
+func TestParse(t *testing.T) {
 	v4 := []byte{192, 0, 2, 1, 198, 51, 100, 1, 0x30, 0x39, 0x01, 0xbb}
 	ip6 := netip.MustParseAddr("2001:db8::1").As16()
 	mapped := netip.MustParseAddr("::ffff:192.0.2.7").As16()
@@ -34,34 +34,34 @@ func TestRead(t *testing.T) {
 		{"IPv4 with TLVs", header(0x21, 0x11, append(bytes.Clone(v4), tlv...)...), "192.0.2.1:12345", ""},
 		{"IPv6", header(0x21, 0x21, v6...), "[2001:db8::1]:1", ""},
 		{"IPv4 in IPv6", header(0x21, 0x21, v4in6...), "192.0.2.7:1", ""},
-		{"socket in the file system", header(0x21, 0x31, make([]byte, 216)...), "", ""},
-		{"not said", header(0x21, 0), "", ""},
-		{"not said, with TLVs", header(0x21, 0, tlv...), "", ""},
+		{"Unix socket", header(0x21, 0x31, make([]byte, 216)...), "", ""},
+		{"unspecified", header(0x21, 0), "", ""},
+		{"unspecified, with TLVs", header(0x21, 0, tlv...), "", ""},
 		{"LOCAL", header(0x20, 0), "", ""},
 		{"LOCAL with addresses", header(0x20, 0x11, v4...), "", ""},
-		{"LOCAL of a family that is not known", header(0x20, 0xff), "", ""},
+		{"LOCAL of an unknown family", header(0x20, 0xff), "", ""},
 		{"version 1", header(0x11, 0x11, v4...), "", "version 1"},
 		{"other command", header(0x22, 0x11, v4...), "", "command 2"},
 		{"UDP", header(0x21, 0x12, v4...), "", "family 1 with transport 2"},
 		{"other family", header(0x21, 0x41, v4...), "", "family 4"},
 		{"short IPv4", header(0x21, 0x11, v4[:11]...), "", "too few"},
 		{"short IPv6", header(0x21, 0x21, v4...), "", "too few"},
-		{"as long as it may be", header(0x21, 0x11, append(bytes.Clone(v4), make([]byte, MaxSize-fixed-12)...)...), "192.0.2.1:12345", ""},
+		{"largest size", header(0x21, 0x11, append(bytes.Clone(v4), make([]byte, MaxSize-fixed-12)...)...), "192.0.2.1:12345", ""},
 		{"too long", header(0x21, 0x11, make([]byte, MaxSize-fixed+1)...), "", "at most 4096"},
 		{"text version", []byte("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"), "", ErrNoHeader.Error()},
-		{"hello", []byte("\x16\x03\x01\x02\x00\x01"), "", ErrNoHeader.Error()},
-		{"nothing like it", []byte("\r\n\r\nx"), "", "does not begin with"},
+		{"ClientHello", []byte("\x16\x03\x01\x02\x00\x01"), "", ErrNoHeader.Error()},
+		{"other bytes", []byte("\r\n\r\nx"), "", "does not begin with"},
 	} {
 		source, size, err := Parse(append(bytes.Clone(tt.in), "rest"...))
 		switch {
 		case tt.err == "" && (err != nil || size != len(tt.in)), tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
-			t.Errorf("%s: %d of %d bytes, %v; want %q", tt.name, size, len(tt.in), err, tt.err)
+			t.Errorf("%s: Parse() = size %d, %v; want %d, %q", tt.name, size, err, len(tt.in), tt.err)
 		case tt.source == "" && source.IsValid() || tt.source != "" && source.String() != tt.source:
-			t.Errorf("%s: source %v", tt.name, source)
+			t.Errorf("%s: Parse() = source %v, want %q", tt.name, source, tt.source)
 		}
 		for n := range len(tt.in) {
 			if _, _, err := Parse(tt.in[:n]); err != ErrNeedMore && tt.err == "" {
-				t.Errorf("%s: after %d bytes: %v", tt.name, n, err)
+				t.Errorf("%s: Parse() of the first %d bytes = %v, want %v", tt.name, n, err, ErrNeedMore)
 			}
 		}
 	}
@@ -77,16 +77,16 @@ func TestAppend(t *testing.T) {
 	} {
 		b := Append([]byte("x"), netip.MustParseAddrPort(tt[0]), netip.MustParseAddrPort(tt[1]))
 		if source, size, err := Parse(b[1:]); err != nil || size != len(b)-1 || source.String() != tt[2] {
-			t.Errorf("%v: %v, %d, %v", tt, source, size, err)
+			t.Errorf("Append(%v) parses as %v, size %d, %v; want %v", tt[:2], source, size, err, tt[2])
 		}
 	}
 	b := Append(nil, netip.AddrPort{}, netip.AddrPort{})
 	if source, size, err := Parse(b); err != nil || size != len(b) || source.IsValid() {
-		t.Errorf("%v, %d, %v", source, size, err)
+		t.Errorf("Append() without addresses parses as %v, size %d, %v; want no source", source, size, err)
 	}
 }
 
-func FuzzRead(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add(Append(nil, netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("198.51.100.1:443")))
 	f.Add(Append(nil, netip.MustParseAddrPort("[2001:db8::1]:7"), netip.MustParseAddrPort("[2001:db8::2]:443")))
 	f.Add(header(0x21, 0x31, make([]byte, 220)...))
@@ -96,32 +96,32 @@ func FuzzRead(f *testing.F) {
 		source, size, err := Parse(in)
 		r := bytes.NewReader(in)
 		if from, fromErr := ReadFrom(r); err == nil && (fromErr != nil || from != source || r.Len() != len(in)-size) || err != nil && fromErr == nil {
-			t.Fatalf("from a connection %v, %v, %d bytes left; else %v, %v, %d", from, fromErr, r.Len(), source, err, len(in)-size)
+			t.Fatalf("ReadFrom() = %v, %v with %d bytes left; want %v, %v with %d", from, fromErr, r.Len(), source, err, len(in)-size)
 		}
 		if err != nil {
 			if source.IsValid() || err == ErrNeedMore && len(in) >= MaxSize {
-				t.Fatal(source, size, err)
+				t.Fatalf("Parse() = %v, %d with %v", source, size, err)
 			}
 			return
 		}
 		if size < fixed || size > min(len(in), MaxSize) {
-			t.Fatalf("size %d of %d", size, len(in))
+			t.Fatalf("Parse() = size %d, want at most %d", size, len(in))
 		}
 		for n := range size {
 			if _, _, err := Parse(in[:n]); err != ErrNeedMore {
-				t.Fatalf("the first %d bytes: %v", n, err)
+				t.Fatalf("Parse() of the first %d bytes = %v, want %v", n, err, ErrNeedMore)
 			}
 		}
-		if source.IsValid() { // what it says can be said again
+		if source.IsValid() { // it can be written again
 			again, _, err := Parse(Append(nil, source, source))
 			if err != nil || again.Port() != source.Port() || again.Addr() != source.Addr() {
-				t.Fatal(source, again, err)
+				t.Fatalf("the header for %v parses as %v, %v", source, again, err)
 			}
 		}
 	})
 }
 
-// TestReadFrom has headers come in pieces of all sizes, with a byte behind that must stay.
+// Headers arrive in pieces of all sizes. A byte after them must stay unread.
 func TestReadFrom(t *testing.T) {
 	long := header(0x21, 0x11, append([]byte{192, 0, 2, 1, 198, 51, 100, 1, 0, 7, 0, 9}, make([]byte, MaxSize-fixed-12)...)...)
 	for _, in := range [][]byte{
@@ -135,22 +135,22 @@ func TestReadFrom(t *testing.T) {
 		for _, slow := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.HalfReader, func(r io.Reader) io.Reader { return r }} {
 			r := bytes.NewReader(append(bytes.Clone(in), 'x'))
 			if got, err := ReadFrom(slow(r)); err != nil || got != want {
-				t.Errorf("%d bytes: %v, %v", len(in), got, err)
+				t.Errorf("ReadFrom() of %d bytes = %v, %v; want %v", len(in), got, err, want)
 			}
 			if r.Len() != 1 {
-				t.Errorf("%d bytes: %d are left behind them", len(in), r.Len())
+				t.Errorf("ReadFrom() of %d bytes left %d, want 1", len(in), r.Len())
 			}
 		}
 		for n := range len(in) {
 			if _, err := ReadFrom(bytes.NewReader(in[:n])); err != io.EOF {
-				t.Fatalf("cut after %d of %d bytes: %v", n, len(in), err)
+				t.Fatalf("ReadFrom() of the first %d of %d bytes = %v, want %v", n, len(in), err, io.EOF)
 			}
 		}
 	}
 	for _, bad := range [][]byte{[]byte("G"), []byte("\r\n\r\n\x00\r\nQUIX"), header(0x21, 0x11, make([]byte, MaxSize)...)} {
-		r := io.MultiReader(bytes.NewReader(bad), iotest.ErrReader(errors.New("asked for more")))
-		if _, err := ReadFrom(r); err == nil || strings.Contains(err.Error(), "asked") {
-			t.Errorf("%.20q: %v", bad, err)
+		r := io.MultiReader(bytes.NewReader(bad), iotest.ErrReader(errors.New("read again")))
+		if _, err := ReadFrom(r); err == nil || strings.Contains(err.Error(), "read again") {
+			t.Errorf("ReadFrom(%.20q) = %v, want an error without another read", bad, err)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (a *acceptor) accept(w *worker) (more bool) {
 // admit starts a connection. It is read at once if the last one had sent data
 // by then. Otherwise it costs less to wait for an event.
 func (a *acceptor) admit(w *worker, fd int32, remote netip.AddrPort) {
-	session := w.engine.Handler.Accept(a.listener, remote, w.time(), w.reserve)
+	session := w.engine.Handler.Accept(a.listener, remote, w.time(), w.tryReserve)
 	if session == nil {
 		sysClose(fd)
 		return

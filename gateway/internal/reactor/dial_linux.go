@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// helloBuffers lends the memory for ClientHellos of usual size.
-var helloBuffers = sync.Pool{New: func() any { return new([4 << 10]byte) }}
+// maxKeptHello bounds the buffer of a dial that is kept for another connection.
+const maxKeptHello = 4 << 10
 
 // dial is the selection of an upstream for one connection: the sockets that are
 // connecting, and the time at which something is due.
@@ -28,10 +27,10 @@ type dial struct {
 	upstream.Selection
 	conn     *conn
 	hello    []byte // with the PROXY header, if there is one
-	buffer   *[4 << 10]byte
 	race     bool
 	attempts []*attempt
 	first    attempt       // most dials have one attempt
+	used     bool          // first
 	next     time.Duration // when the next address is tried, since the engine's start
 	deadline time.Duration // when the dial fails
 	over     bool
@@ -63,9 +62,8 @@ const (
 
 // dial starts the selection of an upstream for c. It does not keep req.Hello.
 func (w *worker) dial(c *conn, req Request) {
-	d := &dial{conn: c, race: req.Race, deadline: w.now + 2*w.engine.Dialer.Timeout}
-	d.buffer = helloBuffers.Get().(*[4 << 10]byte)
-	d.hello = d.buffer[:0]
+	d := w.newDial()
+	d.conn, d.race, d.over, d.deadline = c, req.Race, false, w.now+2*w.engine.Dialer.Timeout
 	if req.ProxyHeader {
 		local, _ := sysAddrs(c.client.fd)
 		d.hello = proxyproto.Append(d.hello, req.Source, local)
@@ -129,13 +127,16 @@ func (d *dial) schedule(w *worker) {
 // start begins an attempt to connect to address n. The dial may be over when it
 // returns.
 func (d *dial) start(w *worker, n int) error {
+	addr, err := netip.ParseAddrPort(d.Addr(n))
+	byName := err != nil || addr.Addr().Zone() != ""
 	a := &d.first
-	if a.dial != nil {
+	if d.used || byName { // a message of resolve may come after d is used again
 		a = &attempt{}
+	} else {
+		d.used = true
 	}
 	*a = attempt{dial: d, n: n, fd: -1, deadline: w.now + w.engine.Dialer.Timeout}
-	addr, err := netip.ParseAddrPort(d.Addr(n))
-	if err != nil || addr.Addr().Zone() != "" {
+	if byName {
 		d.attempts = append(d.attempts, a)
 		a.resolve(w)
 		return nil
@@ -201,10 +202,24 @@ func (d *dial) release(w *worker) {
 	for _, a := range d.attempts {
 		a.close(w)
 	}
-	d.attempts = nil
-	d.hello = nil
-	helloBuffers.Put(d.buffer)
-	d.buffer = nil
+	clear(d.attempts)
+	d.attempts, d.used = d.attempts[:0], false
+	if d.hello = d.hello[:0]; cap(d.hello) > maxKeptHello {
+		d.hello = nil
+	}
+	if len(w.freeDials) < maxFreeDials {
+		w.freeDials = append(w.freeDials, d)
+	}
+}
+
+// newDial returns a dial that was released, or a new one.
+func (w *worker) newDial() *dial {
+	if n := len(w.freeDials); n > 0 {
+		d := w.freeDials[n-1]
+		w.freeDials = w.freeDials[:n-1]
+		return d
+	}
+	return &dial{}
 }
 
 func (a *attempt) fault(err error) error { return upstream.DialError(a.dial.Addr(a.n), err) }
@@ -230,7 +245,7 @@ func (a *attempt) resolve(w *worker) {
 
 // connected continues with the outcome of resolve.
 func (a *attempt) connected(w *worker, fd int32, err error) {
-	if a.dial.over || !slices.Contains(a.dial.attempts, a) {
+	if !slices.Contains(a.dial.attempts, a) { // the dial is over, or the attempt has timed out
 		if err == nil {
 			sysClose(fd)
 		}
