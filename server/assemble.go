@@ -21,6 +21,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/keyring"
+	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -58,6 +59,7 @@ type parts struct {
 	joiner      *federation.Joiner
 	hinter      *federation.GatewayTagger
 	group       *group
+	operator    *operator.Service
 	gateways    *catalog.Gateways
 	reports     *catalog.TTLMonitor
 	antiEntropy *replication.AntiEntropy

@@ -26,6 +26,7 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/keyring"
+	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -97,8 +98,12 @@ func (p *parts) buildPools() (err error) {
 	if err != nil {
 		return err
 	}
+	p.operator = operator.New(operator.Config{
+		DC: p.cfg.DC, Node: p.cfg.Node, Store: p.store, LAN: p.lan,
+		Expect: p.cfg.BootstrapExpect, DeadAfter: p.cfg.DeadServerAfter, Logger: p.logger,
+	})
 	p.group = &group{
-		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, deadAfter: p.cfg.DeadServerAfter, join: p.cfg.RetryJoin, tags: lanTags,
+		node: p.cfg.Node, expect: p.cfg.BootstrapExpect, join: p.cfg.RetryJoin, tags: lanTags,
 		raft: p.store, lan: p.lan, logger: p.logger,
 	}
 	return nil
@@ -222,10 +227,7 @@ func (p *parts) buildGRPC() error {
 	pb.RegisterKeyringServiceServer(p.edge, p.keyring)
 	pb.RegisterGatewayServiceServer(p.edge, &gatewayService{gateways: p.gateways, book: p.addressBook})
 	pb.RegisterCheckServiceServer(p.edge, &checkService{resources: p.resources, reports: p.reports})
-	pb.RegisterOperatorServiceServer(p.edge, &operatorService{
-		dc: p.cfg.DC, node: p.cfg.Node, store: p.store, members: p.lan.Members, holds: &p.group.holds,
-		saves: make(chan struct{}, maxSaves), logger: p.logger,
-	})
+	pb.RegisterOperatorServiceServer(p.edge, p.operator)
 	pb.RegisterServerServiceServer(p.edge, &serverService{query: func(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 		resp, err := httpapi.Serve(ctx, p.http.Handler, req)
 		if err != nil {

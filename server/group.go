@@ -12,12 +12,12 @@ import (
 
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/operator"
 )
 
 // Tags of LAN pool members.
 const (
-	tagExpect = "expect"
+	tagExpect = operator.TagExpect
 	// tagRaft is "1" once a server has Raft state: it must not be part of a new group.
 	tagRaft = "raft"
 	// tagOps is the version of ops that a server understands: resource.OpsVersion. Servers older than the tag understand 1.
@@ -45,29 +45,22 @@ func (p *parts) isPeer(node string) bool {
 	return err == nil && slices.Contains(peers, node)
 }
 
-// raftGroup is what bootstrap and membership need of the store.
+// raftGroup is what bootstrap needs of the store.
 type raftGroup interface {
 	HasState() bool
 	Bootstrap(nodes []string) error
-	Members() ([]raftstore.Member, error)
-	LastIndex() uint64
-	AddNonvoter(ctx context.Context, node string) error
-	AddVoter(ctx context.Context, node string) error
-	RemoveServer(ctx context.Context, node string) error
 	LeaderChanged() <-chan struct{}
 }
 
-// group forms the datacenter's Raft group out of the LAN pool, and keeps it true: see runMembers.
+// group forms the datacenter's Raft group out of the LAN pool.
 type group struct {
-	node      string
-	expect    int
-	deadAfter time.Duration // how long a server is down before it is removed
-	join      []string      // LAN addresses
-	tags      map[string]string
-	raft      raftGroup
-	lan       *gossip.Pool
-	holds     holds
-	logger    *slog.Logger
+	node   string
+	expect int
+	join   []string // LAN addresses
+	tags   map[string]string
+	raft   raftGroup
+	lan    *gossip.Pool
+	logger *slog.Logger
 }
 
 const (

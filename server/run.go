@@ -131,7 +131,7 @@ func (p *parts) lead(ctx context.Context) error {
 	g.Go(func() error { return p.gateways.Run(gctx) })
 	g.Go(func() error { return p.reports.Run(gctx) })
 	g.Go(func() error { return p.antiEntropy.Run(gctx) })
-	g.Go(func() error { return p.group.runMembers(gctx) })
+	g.Go(func() error { return p.operator.RunMembership(gctx) })
 	g.Go(func() error { return resource.Reap(gctx, p.store, p.logger) })
 	g.Go(func() error { return p.primacy.RunLeader(gctx) })
 	g.Go(func() error { return p.watchRivals(gctx) })

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
@@ -25,7 +26,7 @@ const (
 	DefaultDeadServerAfter = 10 * time.Minute
 	// MinDeadServerAfter is how long a server that was removed and is back has no vote: with less, a short break would cost the
 	// group more than it lasts. MaxDeadServerAfter is as good as never.
-	MinDeadServerAfter = stableFor
+	MinDeadServerAfter = operator.StableTime
 	MaxDeadServerAfter = 365 * 24 * time.Hour
 )
 
@@ -161,7 +162,7 @@ func (c Config) check() (errs []error) {
 	switch {
 	case c.DeadServerAfter < MinDeadServerAfter:
 		fault("dead_server_after is %v: must be %v or more, since a server that was removed and is back has no vote for %v: a shorter break would cost more than it lasts",
-			c.DeadServerAfter, MinDeadServerAfter, stableFor)
+			c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
 	case c.DeadServerAfter > MaxDeadServerAfter:
 		fault("dead_server_after is %v: must be %v (a year) or less", c.DeadServerAfter, MaxDeadServerAfter)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package operator
 
 import (
 	"bufio"
@@ -22,27 +22,31 @@ import (
 )
 
 const (
-	// partSize is how much data goes into one message, in bytes.
+	// partSize is the size of the data of one message, in bytes.
 	partSize = 256 << 10
-	// maxSaves bounds the snapshots that are saved at one time: each keeps a state in memory.
+	// maxSaves bounds the snapshots that are saved at a time. Each keeps one state
+	// of the store in memory.
 	maxSaves = 2
 )
 
-// SaveSnapshot implements pb.OperatorServiceServer. It ends with the caller: a caller that does not take what it is sent, and
-// does not answer either, is cut off by keepalive.
-func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[pb.SnapshotPart]) error {
+// SaveSnapshot implements pb.OperatorServiceServer. It blocks while the caller
+// does not read. A caller that does not respond at all is disconnected by
+// keepalive.
+func (s *Service) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[pb.SnapshotPart]) error {
 	select {
-	case o.saves <- struct{}{}:
-		defer func() { <-o.saves }()
+	case s.saves <- struct{}{}:
+		defer func() { <-s.saves }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "%d snapshots are being saved already; try again when one is done", maxSaves)
+		return status.Errorf(codes.ResourceExhausted,
+			"%d snapshots are being saved already; try again when one is done", maxSaves)
 	}
-	saved, err := o.store.Snapshot(stream.Context())
+	saved, err := s.Store.Snapshot(stream.Context())
 	if err != nil {
 		return resource.StatusError(err)
 	}
 	m := raftstore.Manifest{
-		Version: version.Version, Datacenter: o.dc, Node: o.node, CreatedAt: time.Now(), Index: saved.Index, Term: saved.Term,
+		Version: version.Version, Datacenter: s.DC, Node: s.Node, CreatedAt: time.Now(),
+		Index: saved.Index, Term: saved.Term,
 	}
 	if err := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}}); err != nil {
 		return err
@@ -56,11 +60,11 @@ func (o *operatorService) SaveSnapshot(_ *pb.SaveSnapshotRequest, stream grpc.Se
 		return err
 	}
 	m.Size, m.SHA256 = parts.n, hex.EncodeToString(parts.sum.Sum(nil))
-	o.logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "by", caller(stream.Context()))
+	s.Logger.Info("snapshot saved", "index", m.Index, "bytes", m.Size, "operator", operatorName(stream.Context()))
 	return stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_End{End: m.Proto()}})
 }
 
-// partWriter sends what is written, in messages.
+// partWriter sends written data in messages.
 type partWriter struct {
 	stream grpc.ServerStreamingServer[pb.SnapshotPart]
 	sum    hash.Hash
@@ -71,7 +75,8 @@ func (w *partWriter) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		chunk := p[done:min(len(p), done+partSize)]
 		if w.n+int64(len(chunk)) > raftstore.MaxArchiveSize {
-			return done, status.Errorf(codes.ResourceExhausted, "the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchiveSize))
+			return done, status.Errorf(codes.ResourceExhausted,
+				"the records are more than %d bytes: no snapshot file can hold them", int64(raftstore.MaxArchiveSize))
 		}
 		if err := w.stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: chunk}}); err != nil {
 			return done, err
@@ -84,7 +89,9 @@ func (w *partWriter) Write(p []byte) (int, error) {
 }
 
 // RestoreSnapshot implements pb.OperatorServiceServer.
-func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse]) error {
+func (s *Service) RestoreSnapshot(
+	stream grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse],
+) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -93,18 +100,19 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 		return status.Error(codes.InvalidArgument, "the first part of a snapshot is its manifest")
 	}
 	m := raftstore.ManifestFromProto(first.GetManifest())
-	if err := m.CheckDatacenter(o.dc); err != nil {
+	if err := m.CheckDatacenter(s.DC); err != nil {
 		return resource.StatusError(err)
 	}
-	o.logger.Info("snapshot is being restored", "index", m.Index, "bytes", m.Size, "created", m.CreatedAt, "by", caller(stream.Context()))
-	out, err := o.store.Restore(stream.Context(), m, &partReader{recv: stream.Recv})
+	s.Logger.Info("snapshot restore started", "index", m.Index, "bytes", m.Size, "created", m.CreatedAt,
+		"operator", operatorName(stream.Context()))
+	out, err := s.Store.Restore(stream.Context(), m, &partReader{recv: stream.Recv})
 	switch {
 	case errors.Is(err, raftstore.ErrRestoring):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case err != nil:
-		o.logger.Warn("restoring a snapshot", "err", err)
+		s.Logger.Warn("cannot restore a snapshot", "err", err)
 		err = resource.StatusError(err)
-		if status.Code(err) == codes.Internal { // no room on the disk, say: all but an unknown outcome means that nothing changed
+		if status.Code(err) == codes.Internal { // such as a full disk: nothing was changed
 			err = status.Error(codes.FailedPrecondition, err.Error())
 		}
 		return err
@@ -112,7 +120,7 @@ func (o *operatorService) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.S
 	return stream.SendAndClose(&pb.RestoreSnapshotResponse{Index: out.Index, Resources: uint64(out.Totals.Resources)})
 }
 
-// partReader reads the data of the parts that come.
+// partReader reads the data of received messages.
 type partReader struct {
 	recv func() (*pb.SnapshotPart, error)
 	rest []byte
@@ -128,7 +136,7 @@ func (r *partReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		if _, ok := part.GetPart().(*pb.SnapshotPart_Data); !ok {
-			return 0, status.Error(codes.InvalidArgument, "what follows a snapshot's manifest is data")
+			return 0, status.Error(codes.InvalidArgument, "only data may follow the manifest of a snapshot")
 		}
 		r.rest = part.GetData()
 	}

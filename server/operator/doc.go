@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package operator serves the OperatorService, through which operators see and
+// change the Raft group of a datacenter, and save and restore snapshots. It also
+// keeps the members of the group up to date: that work and the operators' changes
+// share state.
+//
+// # Membership
+//
+// The leader runs [Service.RunMembership], which applies these rules:
+//
+//   - A server of the LAN pool that is not in the group is added without a vote.
+//     It gets a vote once it has been alive and up to date for 10 seconds.
+//   - A server that has been down for [Config.DeadAfter] is removed. A voter is
+//     removed only if a quorum remains that is also a majority of the servers
+//     that the datacenter was set up for.
+//   - A server that left cleanly is expected back and stays, until the LAN pool
+//     removes it after 72 hours.
+//   - A server that an operator removed while it runs is not added again for 10
+//     minutes.
+//
+// # Snapshots
+//
+// At most 2 snapshots are saved at a time. Each keeps one state of the store in
+// memory until it is sent. A restore replaces all records of the datacenter; one
+// restore runs at a time.
+//
+// # Example
+//
+//	ops := operator.New(operator.Config{DC: "dc1", Node: "srv1", Store: store, LAN: lan, ...})
+//	pb.RegisterOperatorServiceServer(registrar, ops)
+//	err := store.RunWhileLeader(ctx, ops.RunMembership)
+//
+// The authorization rules of package rpc admit only operators of the same
+// datacenter, and forward calls to the leader where that is required.
+package operator

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package operator
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/resource/raftstore"
+)
+
+// datacenter parses a short description of a Raft group and a LAN pool. In
+// "a* b+ c! d- e?", a leads, b is alive, c failed, d left, and e is unknown to the
+// pool. A name in capitals has no vote. A name in brackets is not in the group.
+func datacenter(text string) (servers []raftstore.Member, members []gossip.Member) {
+	statuses := map[byte]gossip.Status{
+		'*': gossip.StatusAlive, '+': gossip.StatusAlive, '!': gossip.StatusFailed, '-': gossip.StatusLeft,
+	}
+	for word := range strings.FieldsSeq(text) {
+		name, outside := strings.CutPrefix(word, "(")
+		name = strings.TrimSuffix(name, ")")
+		mark := name[len(name)-1]
+		name = name[:len(name)-1]
+		node, status := strings.ToLower(name), statuses[mark]
+		if mark != '?' {
+			tags := map[string]string{TagExpect: "3"}
+			members = append(members, gossip.Member{Name: node, Status: status, Tags: tags})
+		}
+		if outside {
+			continue
+		}
+		contact := 10 * time.Millisecond
+		if status != gossip.StatusAlive {
+			contact = -1
+		}
+		servers = append(servers, raftstore.Member{
+			Node: node, Voter: name == node, Leader: mark == '*', LastIndex: 100, LastContact: contact,
+		})
+	}
+	return servers, members
+}
+
+func textOf(changes []change) string {
+	var out []string
+	for _, c := range changes {
+		out = append(out, string(c.kind)+" "+c.node)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func excludeNone(gossip.Member) bool { return false }
+
+func TestPlan_RemovesDeadServers(t *testing.T) {
+	for _, tt := range []struct {
+		group   string
+		expect  int
+		removed string // one after the other
+		warning string
+	}{
+		{"a* b+ c+", 3, "", ""},
+		{"a* b+ c!", 3, "c", ""},
+		{"a* b+ c?", 3, "c", ""}, // all others were restarted, and never saw it
+		{"a* b+ c-", 3, "", ""},  // stopped cleanly: a rolling restart
+		{"a* b! c!", 3, "", "more than a minority"},
+		{"a* b+", 3, "", ""},
+		{"a* b!", 3, "", "more than a minority"},
+		{"a* b! c-", 3, "", "more than a minority"},
+		{"a* b+ c+ d! e!", 5, "d e", ""},
+		{"a* b+ c+ d! e-", 5, "d", ""},
+		{"a* b+ c! d! e!", 5, "", "more than a minority"},
+		{"a* b+ c+ d!", 5, "d", ""},
+		{"a* b+ c!", 5, "", "2 voters would remain, and 5 servers (bootstrap_expect) need 3"},
+		{"a* b+ c!", 1, "c", ""},                   // the others expect 3
+		{"a* b+ c+ D! E!", 3, "d e", ""},           // servers without a vote may always be removed
+		{"a* b! C!", 3, "c", "than a minority"},    // also while a dead voter must stay
+		{"a* b+ c+ d+ e+ f! g!", 3, "f g", ""},     // more than expected
+		{"a* b+ c! D+", 3, "c", ""},                // its replacement gets a vote too
+		{"a* b+ c- d- e!", 5, "", "3 of 5 voters"}, // a majority is down
+	} {
+		t.Run(tt.group, func(t *testing.T) { testRemoval(t, tt.group, tt.expect, tt.removed, tt.warning) })
+	}
+}
+
+func testRemoval(t *testing.T, group string, expect int, wantRemoved, wantWarning string) {
+	const deadAfter = 10 * time.Minute
+	m := newMembership("a", expect, deadAfter)
+	servers, members := datacenter(group)
+	now := time.Unix(0, 0)
+	var removed []string
+	step := func() {
+		changes, wait := m.plan(now, servers, 100, members, excludeNone)
+		for _, c := range changes {
+			if c.kind == removeServer {
+				removed = append(removed, c.node)
+				servers = slices.DeleteFunc(servers, func(s raftstore.Member) bool { return s.Node == c.node })
+			}
+		}
+		if len(changes) == 0 && wait <= 0 {
+			t.Errorf("plan() = no changes, wait %v, want a positive wait", wait)
+		}
+	}
+	for _, d := range []time.Duration{0, deadAfter - time.Second} {
+		now = now.Add(d)
+		if step(); len(removed) > 0 {
+			t.Errorf("after %v: removed %v, want none yet", now.Sub(time.Unix(0, 0)), removed)
+		}
+	}
+	now = now.Add(2 * time.Second)
+	for range 6 {
+		step()
+	}
+	if got := strings.Join(removed, " "); got != wantRemoved {
+		t.Errorf("removed %q with expect %d, want %q", got, expect, wantRemoved)
+	}
+	all, seen := "", map[warning]bool{}
+	for _, w := range m.warnings {
+		if all += w.node + ": " + w.reason + "; "; seen[w] {
+			t.Errorf("warning %v is given twice", w)
+		}
+		seen[w] = true
+	}
+	if wantWarning == "" && all != "" || !strings.Contains(all, wantWarning) {
+		t.Errorf("warnings = %q, want %q", all, wantWarning)
+	}
+}
+
+// The last contact of Raft counts, whatever the pool reports. A server that
+// returns is no longer down.
+func TestPlan_DownSinceLastContact(t *testing.T) {
+	start := time.Unix(0, 0)
+	m := newMembership("a", 3, time.Minute)
+	servers, members := datacenter("a* b+ c!")
+	now := start
+	step := func(d time.Duration, contact time.Duration, want string) {
+		t.Helper()
+		now = now.Add(d)
+		servers[2].LastContact = contact
+		changes, _ := m.plan(now, servers, 100, members, excludeNone)
+		if got := textOf(changes); got != want {
+			t.Errorf("at %v: plan() = %q, want %q", now.Sub(start), got, want)
+		}
+	}
+	step(0, -1, "")
+	step(50*time.Second, time.Second, "") // last contact at 49 s
+	step(20*time.Second, -1, "")
+	members[2].Status = gossip.StatusAlive
+	step(5*time.Second, time.Millisecond, "")
+	members[2].Status = gossip.StatusFailed
+	step(5*time.Second, -1, "") // down since 80 s
+	step(59*time.Second, -1, "")
+	step(time.Second, -1, "remove c")
+}
+
+func TestPlan_NewServersGetVotesOnceStable(t *testing.T) {
+	m := newMembership("a", 3, time.Hour)
+	servers, members := datacenter("a* b+ c+ (d+) (e!)")
+	now := time.Unix(0, 0)
+	if changes, _ := m.plan(now, servers, 1000, members, excludeNone); textOf(changes) != "add d" {
+		t.Fatalf("plan() = %v, want add d", changes)
+	}
+	excludeAll := func(gossip.Member) bool { return true }
+	if changes, _ := m.plan(now, servers, 1000, members, excludeAll); len(changes) > 0 {
+		t.Fatalf("plan() = %v while d is excluded, want no changes", changes)
+	}
+	const alive, failed = gossip.StatusAlive, gossip.StatusFailed
+	for _, s := range []struct {
+		after   time.Duration
+		index   uint64
+		contact time.Duration
+		status  gossip.Status
+		want    string
+		when    string
+	}{
+		{0, 0, -1, alive, "", "its index is unknown"},
+		{time.Minute, 700, time.Millisecond, alive, "", "it is behind"},
+		{time.Minute, 800, time.Millisecond, alive, "", "it is up to date from now on"},
+		{StableTime - time.Second, 1000, time.Millisecond, alive, "", "not long enough"},
+		{time.Second / 2, 1000, recentContact, alive, "", "no contact"},
+		{time.Second / 2, 1000, time.Millisecond, alive, "", "up to date again"},
+		{StableTime - time.Second, 1000, time.Millisecond, failed, "", "failed"},
+		{time.Second, 1000, time.Millisecond, alive, "", "alive again"},
+		{StableTime, 1000, time.Millisecond, alive, "give a vote d", "stable"},
+	} {
+		now = now.Add(s.after)
+		members[3].Status = s.status
+		d := raftstore.Member{Node: "d", LastIndex: s.index, LastContact: s.contact}
+		changes, wait := m.plan(now, append(slices.Clone(servers), d), 1000, members, excludeNone)
+		if got := textOf(changes); got != s.want {
+			t.Errorf("%s: plan() = %q, want %q", s.when, got, s.want)
+		}
+		if len(changes) == 0 && wait > nonvoterInterval {
+			t.Errorf("%s: plan() waits %v, want at most %v", s.when, wait, nonvoterInterval)
+		}
+	}
+}
+
+func TestHolds(t *testing.T) {
+	var h holds
+	now := time.Unix(0, 0)
+	end := now.Add(time.Minute)
+	for _, node := range []string{"b", "c", "d"} {
+		h.add(node, end)
+	}
+	h.remove("d")
+	_, members := datacenter("a* b+ c! d+")
+	h.prune(members)
+	for node, want := range map[string]bool{"a": false, "b": true, "c": false, "d": false} {
+		if got := h.active(node, now); got != want {
+			t.Errorf("active(%s) = %v, want %v", node, got, want)
+		}
+	}
+	if h.active("b", end) {
+		t.Error("active(b) = true at the end of the hold, want false")
+	}
+}
+
+func TestCheckRemoval(t *testing.T) {
+	for _, tt := range []struct {
+		group, node string
+		force       bool
+		want        string // in the error; "": allowed
+	}{
+		{"a* b+ c!", "c", false, ""},
+		{"a* b+ c?", "c", false, ""},
+		{"a* b+ c-", "c", false, ""},
+		{"a* b+ c+", "c", false, "is alive"},
+		{"a* b+ c+", "c", true, ""},
+		{"a* b+ c+", "a", true, "leads"},
+		{"a*", "a", true, "the only voter"},
+		{"a* B+", "a", true, "the only voter"},
+		{"a* B+", "b", true, ""},
+		{"a* b+ c!", "b", true, "only 1 of the 2 voters that remain would be up"},
+		{"a* b+ c+ d! e!", "c", true, "only 2 of the 4 voters"},
+		{"a* b+ c+ d! e!", "d", false, ""},
+		{"a* b+", "c", true, "not in the Raft group"},
+	} {
+		servers, members := datacenter(tt.group)
+		err := checkRemoval("dc1", "a", &pb.RemovePeerRequest{Node: tt.node, Force: tt.force}, servers, members)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("checkRemoval(%s of %s, force %v) = %v, want %q", tt.node, tt.group, tt.force, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/rpc"
+)
+
+// successorTimeout bounds how long TransferLeader waits for the new leader to be
+// known.
+const successorTimeout = 10 * time.Second
+
+// TagExpect is the tag of a LAN pool member that has its Config.Expect.
+const TagExpect = "expect"
+
+// Config configures a Service. All fields are required.
+type Config struct {
+	// DC and Node name this server.
+	DC, Node string
+	// Store is this server's part of the Raft group.
+	Store *raftstore.Store
+	// LAN is the LAN pool.
+	LAN *gossip.Pool
+	// Expect is how many servers the datacenter was set up for
+	// (bootstrap_expect).
+	Expect int
+	// DeadAfter is how long a server is down before it is removed from the group.
+	DeadAfter time.Duration
+	Logger    *slog.Logger
+}
+
+// Service serves the OperatorService and keeps the Raft group up to date.
+type Service struct {
+	pb.UnimplementedOperatorServiceServer
+	Config
+	holds holds
+	saves chan struct{} // holds a token for each snapshot that is being saved
+}
+
+// New returns a Service.
+func New(cfg Config) *Service {
+	return &Service{Config: cfg, saves: make(chan struct{}, maxSaves)}
+}
+
+// ListPeers implements pb.OperatorServiceServer. The leader answers.
+func (s *Service) ListPeers(ctx context.Context, req *pb.ListPeersRequest) (*pb.ListPeersResponse, error) {
+	return s.ListPeersHere(ctx, req)
+}
+
+// ListPeersHere implements pb.OperatorServiceServer. Any server answers.
+func (s *Service) ListPeersHere(context.Context, *pb.ListPeersRequest) (*pb.ListPeersResponse, error) {
+	servers, err := s.Store.Members()
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	members, last := s.LAN.Members(), s.Store.LastIndex()
+	out := &pb.ListPeersResponse{}
+	for _, v := range servers {
+		p := &pb.RaftPeer{Node: v.Node, Leader: v.Leader, Voter: v.Voter, Member: "unknown", LastIndex: v.LastIndex}
+		if m := find(members, v.Node); m != nil {
+			p.Id, p.Address, p.Member = m.Tags[federation.TagNodeID], m.Addr, m.Status.String()
+		}
+		if v.LastContact >= 0 {
+			p.LastContact = durationpb.New(v.LastContact)
+		}
+		if v.LastIndex > 0 && last > v.LastIndex {
+			p.Trailing = last - v.LastIndex
+		}
+		out.Peers = append(out.Peers, p)
+	}
+	return out, nil
+}
+
+// RemovePeer implements pb.OperatorServiceServer.
+func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*pb.RemovePeerResponse, error) {
+	servers, err := s.Store.Members()
+	if err != nil {
+		return nil, resource.StatusError(err)
+	}
+	members := s.LAN.Members()
+	m := find(members, req.Node)
+	running := m != nil && m.Alive()
+	if err := checkRemoval(s.DC, s.Node, req, servers, members); err != nil {
+		return nil, err
+	}
+	if running { // before the removal: RunMembership would add it again at once
+		s.holds.add(req.Node, time.Now().Add(holdTime))
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	if err := s.Store.RemoveServer(ctx, req.Node); err != nil {
+		s.holds.remove(req.Node)
+		return nil, resource.StatusError(err)
+	}
+	s.Logger.Info("server removed from the Raft group", "peer", req.Node,
+		"reason", "an operator asked for it", "operator", operatorName(ctx))
+	return &pb.RemovePeerResponse{Running: running}, nil
+}
+
+// checkRemoval returns why an operator may not remove a server, as a status. It
+// is pure. self is the leader.
+func checkRemoval(
+	dc, self string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []gossip.Member,
+) error {
+	refuse := func(format string, args ...any) error {
+		return status.Errorf(codes.FailedPrecondition, format, args...)
+	}
+	i := slices.IndexFunc(servers, func(v raftstore.Member) bool { return v.Node == req.Node })
+	if i < 0 {
+		var names []string
+		for _, v := range servers {
+			names = append(names, v.Node)
+		}
+		return status.Errorf(codes.NotFound, "%q is not in the Raft group of %s; its servers are %s",
+			req.Node, dc, strings.Join(names, ", "))
+	}
+	s := servers[i]
+	rest, up := 0, 0
+	for _, v := range servers {
+		if !v.Voter || v.Node == s.Node {
+			continue
+		}
+		rest++
+		if m := find(members, v.Node); v.Node == self || m != nil && m.Alive() {
+			up++
+		}
+	}
+	m := find(members, s.Node)
+	alive := m != nil && m.Alive() || s.LastContact >= 0 && s.LastContact < recentContact
+	switch {
+	case s.Voter && rest == 0:
+		return refuse("%s is the only voter of %s: without it there is no leader, and nothing can be written", s.Node, dc)
+	case s.Node == self:
+		return refuse("%s leads %s: transfer leadership first, with: wanfed operator raft transfer-leader", s.Node, dc)
+	case alive && !req.Force:
+		return refuse("%s is alive; stop it first, or remove it all the same with --force", s.Node)
+	case s.Voter && up < rest/2+1:
+		return refuse("without %s only %d of the %d voters that remain would be up: no quorum; "+
+			"bring one of the others back first", s.Node, up, rest)
+	}
+	return nil
+}
+
+// TransferLeader implements pb.OperatorServiceServer.
+func (s *Service) TransferLeader(
+	ctx context.Context, req *pb.TransferLeaderRequest,
+) (*pb.TransferLeaderResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, successorTimeout)
+	defer cancel()
+	if req.Node == s.Node { // this server leads already
+		return &pb.TransferLeaderResponse{Leader: s.Node}, nil
+	}
+	var err error
+	if req.Node == "" {
+		err = s.Store.TransferLeadership(ctx)
+	} else {
+		err = s.Store.TransferLeadershipTo(ctx, req.Node)
+	}
+	if errors.Is(err, resource.ErrNotLeader) || errors.Is(err, context.DeadlineExceeded) {
+		return nil, resource.StatusError(err)
+	}
+	if err != nil {
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	for {
+		changed := s.Store.LeaderChanged()
+		if leader, ok := s.Store.Leader(); ok && leader != s.Node {
+			s.Logger.Info("leadership transferred", "leader", leader, "operator", operatorName(ctx))
+			return &pb.TransferLeaderResponse{Leader: leader}, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, status.Error(codes.DeadlineExceeded, fmt.Sprintf("%s gave leadership up, "+
+				"and does not know the new leader yet; see: wanfed operator raft list-peers", s.Node))
+		}
+	}
+}
+
+// operatorName returns the operator that makes a call, for the log.
+func operatorName(ctx context.Context) string {
+	p, err := rpc.Peer(ctx)
+	if err != nil {
+		return "unknown"
+	}
+	return p.String()
+}
