@@ -6,5 +6,5 @@ package wanfed_test
 
 import "time"
 
-// cpuTime is not known here.
+// cpuTime is not available on this system.
 func cpuTime() time.Duration { return 0 }

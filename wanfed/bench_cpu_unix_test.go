@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cpuTime is what this process has used of processors, in and below the kernel's interface.
+// cpuTime returns the user and system CPU time of this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -14,11 +14,13 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// BenchmarkThroughGateway sends packets from one server to another through a gateway, by the tunnel and, in turns with it,
-// by plainPool, and counts those that arrive. None is lost. An operation is one packet by each. In turns with both, as many bytes
-// go by rawBulk, which says how many packets of that size the machine could encrypt, forward and decrypt at all.
+// BenchmarkThroughGateway sends packets from one server to another through a
+// gateway, by the tunnel and by plainPool alternately, and counts those that
+// arrive. No packet is lost. An operation is one packet by each. rawBulk sends
+// as many bytes, which shows how many packets of that size the machine could
+// encrypt, forward and decrypt at most.
 func BenchmarkThroughGateway(b *testing.B) {
-	w := newBenchWorld(b, 4<<20)            // so that what the sender hands over in a burst finds room
+	w := newBenchWorld(b, 4<<20)            // room for the bursts of the senders
 	for _, size := range []int{100, 1400} { // a ping or an ack; memberlist's full packet
 		for _, senders := range []int{1, 8} {
 			b.Run(fmt.Sprintf("bytes=%d/senders=%d", size, senders), func(b *testing.B) { w.compare(b, size, senders) })
@@ -26,18 +28,18 @@ func BenchmarkThroughGateway(b *testing.B) {
 	}
 }
 
-// How much is sent and not yet received at most, so that nothing is dropped, neither by the link's queue nor by the
-// receiver, where 4096 packets may wait for memberlist.
+// Bounds of what is in flight, so that neither the link's queue nor the
+// receiver, where 4096 packets may wait for memberlist, drops a packet.
 const (
-	underWay    = 3 << 20 // bytes
-	mostPackets = 4000
+	maxInFlight        = 3 << 20 // bytes
+	maxPacketsInFlight = 4000
 )
 
 func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	packet, to := make([]byte, size), srv1(dcTunnel)
 	defer time.AfterFunc(5*time.Minute, func() { panic("a packet was lost") }).Stop()
 	tunnel := func(n int) time.Duration {
-		return transfer(n, senders, min(underWay/(size+16), mostPackets),
+		return transfer(n, senders, min(maxInFlight/(size+16), maxPacketsInFlight),
 			func() { w.write(b, packet, to) }, func() { <-w.receive.PacketCh() })
 	}
 	plain := func(n int) time.Duration {
@@ -77,11 +79,12 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	}
 }
 
-// transfer sends n packets and returns when all were received. At most window are under way.
+// transfer sends n packets and returns when all were received. At most window
+// are in flight.
 func transfer(n, senders, window int, send, receive func()) time.Duration {
 	const batch = 16
 	begin := time.Now()
-	credit := make(chan struct{}, max(1, min(window, n+batch)/batch)) // a batch under way each
+	credit := make(chan struct{}, max(1, min(window, n+batch)/batch)) // one batch in flight each
 	var taken atomic.Int64
 	var wg sync.WaitGroup
 	for range senders {
@@ -108,8 +111,9 @@ func transfer(n, senders, window int, send, receive func()) time.Duration {
 	return time.Since(begin)
 }
 
-// BenchmarkSend is what memberlist's goroutines pay for a packet while the peer takes all it gets, through a gateway: by the
-// tunnel, where the link's goroutine does the rest, and by plainPool. All that sender, gateway and peer allocate counts.
+// BenchmarkSend measures the time of a send in memberlist's goroutines, through
+// a gateway to a peer that reads: by the tunnel, where the link's goroutine
+// writes, and by plainPool. The allocations of sender, gateway and peer count.
 func BenchmarkSend(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcSink)
@@ -131,7 +135,8 @@ func BenchmarkSend(b *testing.B) {
 	})
 }
 
-// BenchmarkSendBlackHole is how long WriteToAddress takes when the peer accepts the connection and never reads.
+// BenchmarkSendBlackHole measures WriteToAddress to a peer that accepts the
+// connection and never reads.
 func BenchmarkSendBlackHole(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	packet, to := make([]byte, 1400), srv1(dcHole)
@@ -147,7 +152,8 @@ func BenchmarkSendBlackHole(b *testing.B) {
 	b.Run("plain", w.plainBlackHole)
 }
 
-// latencies calls f b.N times from some goroutines and reports how long single calls took.
+// latencies calls f b.N times from several goroutines and reports the
+// latencies.
 func latencies(b *testing.B, goroutines int, f func()) {
 	took := make([]time.Duration, b.N)
 	clear(took) // page faults now, not later
@@ -171,7 +177,8 @@ func latencies(b *testing.B, goroutines int, f func()) {
 	}
 }
 
-// plainBlackHole is how many packets plainPool sends to such a peer until a sender stands still.
+// plainBlackHole returns how many packets plainPool sends to such a peer until
+// a sender blocks.
 func (w *benchWorld) plainBlackHole(b *testing.B) {
 	for range b.N {
 		sent, failed := make(chan struct{}), make(chan struct{})
@@ -198,8 +205,9 @@ func (w *benchWorld) plainBlackHole(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkStreams opens streams (what memberlist needs for each exchange of state) and closes them, by the tunnel and by
-// plainPool, and counts the TLS handshakes that takes. An operation is one stream by each.
+// BenchmarkStreams opens and closes streams, as memberlist does for each
+// exchange of state, by the tunnel and by plainPool. It counts TLS handshakes.
+// An operation is one stream by each.
 func BenchmarkStreams(b *testing.B) {
 	w := newBenchWorld(b, 0)
 	background(b, func(ctx context.Context) error {

@@ -16,10 +16,11 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// plainPool is what benchmarks compare the tunnel with: gossip over gateways in the plain way, as Consul does it. For each
-// node it keeps idle TLS connections. A packet takes the one that was used last, or dials, is written by its sender as two
-// writes, a u32 length and the body, and gives the connection back. So packets sent at once need as many connections, and
-// senders wait for dials and for peers.
+// plainPool is the transport that benchmarks compare the tunnel with. It works
+// like Consul's. It keeps a pool of idle TLS connections per node. The sender
+// of a packet takes the one that was used last, or dials, writes a u32 length
+// and the body, and returns the connection. So concurrent packets need as many
+// connections, and senders wait for dials and for peers.
 type plainPool struct {
 	id      *tlsutil.Identity
 	gateway string
@@ -72,7 +73,7 @@ func (p *plainPool) takeIdle(name string) *tls.Conn {
 	return idle[len(idle)-1]
 }
 
-// dial makes a new connection to a node.
+// dial opens a connection to a node.
 func (p *plainPool) dial(node, dc, alpn string) (*tls.Conn, error) {
 	d := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 10 * time.Second},
@@ -95,7 +96,7 @@ func (p *plainPool) dialed() int {
 	return p.dials
 }
 
-// close ends the connections, also those on which somebody waits.
+// close closes all connections, also those in use.
 func (p *plainPool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,8 +105,8 @@ func (p *plainPool) close() {
 	}
 }
 
-// plainPackets is the other end: it reads length and body, each by itself, and waits until ch takes the packet, as
-// memberlist's NetTransport.IngestPacket does.
+// plainPackets is the receiver. It reads length and body separately, and waits
+// until ch takes the packet, like memberlist's NetTransport.IngestPacket.
 func plainPackets(ch chan<- []byte) wanfed.Handler {
 	return func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 		defer c.Close()
@@ -129,7 +130,8 @@ func plainPackets(ch chan<- []byte) wanfed.Handler {
 	}
 }
 
-// plainStreams is the other end of streams, one per connection: it reads until the end.
+// plainStreams is the receiver of streams, one per connection. It reads until
+// EOF.
 func plainStreams(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	_, _ = io.Copy(io.Discard, c)

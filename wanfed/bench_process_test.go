@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 )
 
-// gatewayEnv has the routes of a gateway, as JSON, that this test binary is to be, instead of tests.
+// gatewayEnv contains routes as JSON. If it is set, this test binary runs a
+// gateway with these routes instead of tests.
 const gatewayEnv = "WANFED_TEST_GATEWAY"
 
 func TestMain(m *testing.M) {
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// gatewayProcess is a real gateway in a process of its own, as gateways are.
+// gatewayProcess is a gateway in a process of its own.
 type gatewayProcess struct {
 	addr string
 	in   io.Writer
@@ -60,7 +61,7 @@ func startGatewayProcess(tb testing.TB, routes []gateway.Route) *gatewayProcess 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		in.Close() // tells it to stop
+		in.Close() // stops it
 		if err := cmd.Wait(); err != nil {
 			tb.Error(err)
 		}
@@ -72,7 +73,7 @@ func startGatewayProcess(tb testing.TB, routes []gateway.Route) *gatewayProcess 
 	return g
 }
 
-// cpuTime is what the gateway and this process have used of processors.
+// cpuTime returns the CPU time of the gateway and this process.
 func (g *gatewayProcess) cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
 	var its time.Duration
@@ -85,7 +86,8 @@ func (g *gatewayProcess) cpuTime(tb testing.TB) time.Duration {
 	return its + cpuTime()
 }
 
-// gatewayMain is a gateway, until standard input ends. It says its address, and for each line that it reads its processor time.
+// gatewayMain runs a gateway until standard input ends. It prints its address,
+// and its CPU time for each line that it reads.
 func gatewayMain(spec string) error {
 	var routes []gateway.Route
 	if err := json.Unmarshal([]byte(spec), &routes); err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// rawBulk is the bound of what one connection can carry on this machine: bytes without packets, in TLS records as large as they
-// can be, through the same gateway.
+// rawBulk measures the upper bound of one connection on this machine: bytes
+// without packets, in TLS records of the largest size, through the same
+// gateway.
 type rawBulk struct {
 	c   *tls.Conn
 	got chan int // bytes that arrived
@@ -21,7 +22,7 @@ type rawBulk struct {
 
 func newRawBulk() *rawBulk { return &rawBulk{got: make(chan int, 64)} } // it must not wait for who counts
 
-// sink is the other end.
+// sink is the receiver.
 func (r *rawBulk) sink(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	for buf := make([]byte, 32<<10); ; {

@@ -11,13 +11,14 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// BenchmarkLink sends packets of memberlist's usual size to another datacenter over one link, on loopback without a
-// gateway, as fast as they are received. No packet is dropped.
+// BenchmarkLink sends packets of memberlist's usual size to another datacenter
+// over one link, on loopback without a gateway, as fast as they are received.
+// No packet is dropped.
 func BenchmarkLink(b *testing.B) {
 	n1, n2 := benchPair(b)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	packet := make([]byte, 1400)
-	const window = 150 // packets under way; they fit the queue
+	const window = 150 // packets in flight; they fit into the queue
 	b.SetBytes(int64(len(packet)))
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -33,10 +34,11 @@ func BenchmarkLink(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "packets/s")
 }
 
-// BenchmarkWriteToAddress is the sender's side alone: what memberlist's goroutines pay.
+// BenchmarkWriteToAddress measures the sender alone, which runs in memberlist's
+// goroutines.
 func BenchmarkWriteToAddress(b *testing.B) {
 	n1, _ := benchPair(b)
-	n1.book.Store(&AddressBook{}) // no way to dc2: the queue is always full
+	n1.book.Store(&AddressBook{}) // no path to dc2: the queue is always full
 	t1 := n1.tun.Transport(PoolWAN)
 	packet, dest := make([]byte, 1400), memberlist.Address{Name: "srv1.dc2", Addr: "10.0.0.1:8300"}
 	b.ReportAllocs()
@@ -67,7 +69,7 @@ func TestTransport_WriteDoesNotAllocate(t *testing.T) {
 	for range 1000 {
 		write()
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() }, "link waits")
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() }, "a link in backoff")
 	if got := testing.AllocsPerRun(1000, write); got > 0 {
 		t.Errorf("%v allocations per packet", got)
 	}

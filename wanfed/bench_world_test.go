@@ -23,7 +23,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Datacenters of the benchmarks, one for each kind of server that is sent to.
+// Datacenters of the benchmarks, one for each kind of receiver.
 const (
 	dcTunnel = "dc2" // a tunnel, as it is
 	dcPlain  = "dc3" // plainPackets and plainStreams
@@ -32,7 +32,8 @@ const (
 	dcRaw    = "dc6" // rawBulk
 )
 
-// benchWorld is one server of dc1, which sends, one server in each other datacenter, and one gateway to all of them.
+// benchWorld is one server of dc1, which sends, one server in each other
+// datacenter, and one gateway to all of them.
 type benchWorld struct {
 	tunnel  *wanfed.Tunnel    // dc1's server
 	send    *wanfed.Transport // of it
@@ -82,11 +83,11 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	w.gateway = startGatewayProcess(tb, routes)
 	gw := w.gateway.addr
 	book := &wanfed.SharedAddressBook{}
-	hops := map[string][]wanfed.Path{}
+	paths := map[string][]wanfed.Path{}
 	for dc := range w.muxes {
-		hops[dc] = []wanfed.Path{{Addr: gw, Via: "remote"}}
+		paths[dc] = []wanfed.Path{{Addr: gw, Via: "remote"}}
 	}
-	book.Store(&wanfed.AddressBook{Paths: hops})
+	book.Store(&wanfed.AddressBook{Paths: paths})
 	mux, id, ln := newMux(tb, ca, "dc1")
 	w.tunnel, w.send = newTunnel(tb, id, mux, ln.Addr().String(), book, queueBytes)
 	background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
@@ -103,7 +104,8 @@ func (w *benchWorld) write(tb testing.TB, packet []byte, to memberlist.Address) 
 	}
 }
 
-// connected waits until the link to dc is up; a packet must have been written to it.
+// connected waits until the link to dc is up; a packet must have been written
+// to it.
 func (w *benchWorld) connected(tb testing.TB, dc string) {
 	tb.Helper()
 	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
@@ -121,7 +123,8 @@ func (w *benchWorld) connected(tb testing.TB, dc string) {
 	}
 }
 
-// srv1 is how memberlist calls the server of a datacenter. Its address means nothing.
+// srv1 returns memberlist's address of the server of a datacenter. The IP
+// address in it is not used.
 func srv1(dc string) memberlist.Address {
 	return memberlist.Address{Name: "srv1." + dc, Addr: "10.0.0.1:8300"}
 }
@@ -192,7 +195,7 @@ func newGateway(routes []gateway.Route) (*gateway.Proxy, *gateway.Listener, erro
 	return proxy, wan, nil
 }
 
-// background runs f until the end of the benchmark and joins it.
+// background runs f until the end of the benchmark, and waits for it.
 func background(tb testing.TB, f func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -204,13 +207,13 @@ func background(tb testing.TB, f func(context.Context) error) {
 	tb.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// hole is a peer that accepted a connection and stands still.
+// hole is a peer that accepts a connection and never reads.
 func hole(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	<-ctx.Done()
 	c.Close()
 }
 
-// sink reads frames, as SPEC.md has them, and sends echo frames back.
+// sink reads frames (see SPEC.md) and sends echo frames back.
 func sink(_ context.Context, c *tls.Conn, _ tlsutil.Peer) {
 	defer c.Close()
 	r := bufio.NewReaderSize(c, 32<<10)

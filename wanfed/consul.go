@@ -10,8 +10,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// serveConsulStream passes a ProtoConsulStream connection to the WAN pool. It is
-// one memberlist stream without a header.
+// serveConsulStream passes a ProtoConsulStream connection to the WAN pool. It
+// is one memberlist stream without a header.
 func (t *Tunnel) serveConsulStream(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	tr := t.pool(PoolWAN)
 	if tr == nil || !tr.hasRoom() {

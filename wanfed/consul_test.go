@@ -13,8 +13,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// asConsul makes a node that has not started serve only Consul's two protocols, which stand for a Consul server: its
-// framing is fixed by the test vectors. It can still send by the tunnel's own.
+// asConsul makes a node that has not started serve only Consul's two protocols,
+// like a Consul server. Consul's framing is fixed by the test vectors. The node
+// can still send with the tunnel's own protocols.
 func (n *node) asConsul() *node { return n.asConsulOn(listen(n.t)) }
 
 func (n *node) asConsulOn(ln net.Listener) *node {
@@ -43,7 +44,7 @@ func TestConsul_Fallback(t *testing.T) {
 	gw := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote"}}}})
 	tr, tr1, tr2 := n.tun.Transport(PoolWAN), c1.tun.Transport(PoolWAN), c2.tun.Transport(PoolWAN)
-	for range 2 { // the first time it does not know yet what dc2 speaks
+	for range 2 { // the first time the protocol of dc2 is unknown
 		for name, far := range map[string]*Transport{"srv1.dc2": tr1, "srv2.dc2": tr2} {
 			send(t, tr, name, "to "+name)
 			if got := receive(t, far); got != "to "+name {
@@ -68,9 +69,9 @@ func TestConsul_Fallback(t *testing.T) {
 		checkEcho(t, c, s)
 	}
 	if !n.tun.speaksConsul("dc2") {
-		t.Error("dc2 is not known to speak Consul's protocols")
+		t.Error("speaksConsul(dc2) = false, want true")
 	}
-	send(t, tr, "*.dc2", "for anybody")
+	send(t, tr, "*.dc2", "for any server")
 	if got := n.traffic(PoolWAN, "dc2"); got.Dropped["no_node"] != 1 || got.Sent < 2 {
 		t.Errorf("traffic: %+v", got)
 	}
@@ -87,7 +88,7 @@ func TestConsul_Fallback(t *testing.T) {
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		send(t, tr, "srv1.dc2", "new")
 		return len(trUp.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
-	}, "a packet by the tunnel's protocol")
+	}, "a packet over the tunnel's protocol")
 	c, err = tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func checkEcho(t *testing.T, a, b net.Conn) {
 func TestConsul_UpgradedBetweenDials(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
-	n.tun.setConsul("dc2", true) // as if it had been
+	n.tun.setConsul("dc2", true) // as if it had spoken Consul's protocols before
 	tr, far := n.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	c, err := tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
 	if err != nil {
@@ -126,6 +127,6 @@ func TestConsul_UpgradedBetweenDials(t *testing.T) {
 	}
 	checkEcho(t, c, <-far.StreamCh())
 	if n.tun.speaksConsul("dc2") {
-		t.Error("dc2 is still taken for Consul")
+		t.Error("speaksConsul(dc2) = true, want false")
 	}
 }

@@ -126,9 +126,9 @@ func orDiscard(l *slog.Logger) *slog.Logger {
 // listener chooses one; NegotiatedProtocol of the result reports it.
 //
 // With TLS 1.3 the handshake ends before the peer has verified the client's
-// certificate. The first Read reports if the peer rejected it. Dial blocks until
-// a path wins, all paths have failed, or ctx ends. AttemptTimeout bounds each
-// attempt. Errors are of type *DialError, are the error of ctx, or wrap
+// certificate. The first Read reports if the peer rejected it. Dial blocks
+// until a path wins, all paths have failed, or ctx ends. AttemptTimeout bounds
+// each attempt. Errors are of type *DialError, are the error of ctx, or wrap
 // ErrNoPath if the address book has no path to t.
 func (d *Dialer) Dial(ctx context.Context, t Target, alpn ...string) (*tls.Conn, error) {
 	paths, err := d.candidates(t)

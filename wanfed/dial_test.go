@@ -17,7 +17,8 @@ import (
 
 const testProto = "test/1"
 
-// echoNode is a server of dc2, and a gateway to it, that sends back what testProto connections bring.
+// echoNode starts a server of dc2 that echoes testProto connections, and a
+// gateway to it.
 func echoNode(t testing.TB, a *authority, name string) (*node, *fakeGateway) {
 	t.Helper()
 	n := newNode(t, a, name, "dc2")
@@ -57,7 +58,7 @@ func roundTrip(t testing.TB, c *tls.Conn) {
 	}
 }
 
-// closedPort is an address at which nobody listens.
+// closedPort returns an address without a listener.
 func closedPort(t testing.TB) string {
 	t.Helper()
 	ln := listen(t)
@@ -104,7 +105,7 @@ func TestDial_DeadGatewayCostsNothing(t *testing.T) {
 		t.Errorf("paths: %+v", paths)
 	}
 	if order := n.d.paths.order("dc2", n.book.Load().Paths["dc2"], time.Now()); order[0].Addr != gw.addr {
-		t.Errorf("the dead gateway is still tried first: %v", order)
+		t.Errorf("order() = %v, want the dead gateway last", order)
 	}
 }
 
@@ -113,7 +114,7 @@ func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
 	_, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	const stagger = 2 * time.Second // so long no machine stands still, and the second dial goes to one gateway only
+	const stagger = 2 * time.Second // long enough that the second dial uses one gateway only, also on a slow machine
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = stagger })
 	n.book.Store(bookOf(silent.addr, gw.addr))
 	for i, least := range []time.Duration{stagger, 0} {
@@ -128,11 +129,11 @@ func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
 		}
 	}
 	if got := silent.count(); got != 1 {
-		t.Errorf("the silent gateway was dialed %d times, want only once", got)
+		t.Errorf("the silent gateway was dialed %d times, want 1", got)
 	}
 	for _, p := range n.d.Paths() {
 		if p.Failures != 0 {
-			t.Errorf("being slower counts as a failure: %+v", p)
+			t.Errorf("Failures = %+v, want 0: being slow is not a failure", p)
 		}
 		if want := map[bool]PathHealth{true: PathSlow, false: PathOK}[p.Addr == silent.addr]; p.Health != want {
 			t.Errorf("health is not %s: %+v", want, p)
@@ -144,10 +145,10 @@ func TestDial_Names(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	_, port, _ := net.SplitHostPort(gw.addr)
-	asked := 0
+	lookups := 0
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
 		c.LookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
-			asked++
+			lookups++
 			if host != "gw.example" {
 				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 			}
@@ -161,16 +162,17 @@ func TestDial_Names(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr || p.path.Addr != "gw.example:"+port {
-			t.Errorf("went over %+v", p)
+			t.Errorf("dialed over %+v", p)
 		}
 		c.Close()
 	}
-	if last := n.d.paths.lastAddr("dc2", "gw.example:"+port); last != gw.addr || asked != 2 { // the second dial passes the name that has no address by, and knows the other's
-		t.Errorf("remembers %q; asked the resolver %d times", last, asked)
+	if last := n.d.paths.lastAddr("dc2", "gw.example:"+port); last != gw.addr || lookups != 2 { // the second dial skips the name without an address and uses the cached one
+		t.Errorf("lastAddr = %q after %d lookups, want 2 lookups", last, lookups)
 	}
 }
 
-// The address of a name that worked last is tried last when the name has others now, and all the same when nobody resolves it.
+// The address of a name that worked last is dialed last if the name has others
+// now. It is also used when the lookup fails.
 func TestDial_MovedName(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
@@ -194,13 +196,13 @@ func TestDial_MovedName(t *testing.T) {
 	dial("first")
 	n.d.names.cache = map[string]*lookupResult{} // as after five seconds
 	answer = []net.IP{net.IPv4(127, 0, 0, 9)}
-	dial("moved to where nobody is")
+	dial("moved to an address without a listener")
 	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
 		t.Errorf("resolved to %v", got)
 	}
 	n.d.names.cache["gw.example"] = &lookupResult{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	fault = errors.New("no resolver")
-	dial("not to be resolved")
+	dial("lookup fails")
 }
 
 func TestSortAddrs(t *testing.T) {
@@ -231,7 +233,7 @@ func TestDial_Context(t *testing.T) {
 func TestDial_AnyLocalServer(t *testing.T) {
 	a := newAuthority(t)
 	srv, _ := echoNode(t, a, "srv2")
-	n := newNode(t, a, "srv1", "dc2") // first by name, but oneself comes last
+	n := newNode(t, a, "srv1", "dc2") // first by name, but the dialing server is always last
 	n.book.Store(&AddressBook{Servers: map[string]string{"srv1": closedPort(t), "srv2": srv.addr}})
 	c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 	if err != nil {
@@ -248,7 +250,7 @@ func TestNewDialer_InvalidConfig(t *testing.T) {
 	_, err := NewDialer(DialerConfig{AttemptDelay: -1})
 	for _, want := range []string{"Identity", "Book", "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not mention %s", err, want)
+			t.Errorf("%v does not contain %q", err, want)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestDial_Errors(t *testing.T) {
 			[]string{"server.dc2.wanfed", "dc2", "remote gateway " + dead + ": connect: connection refused", "firewall"}, nil},
 		{"refused here", &AddressBook{Servers: map[string]string{"srv2": dead}}, Target{DC: "dc1", Node: "srv2"}, nil,
 			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
-		{"two hops", bookOf(dead, silent.addr), Target{DC: "dc2"}, nil,
+		{"two paths", bookOf(dead, silent.addr), Target{DC: "dc2"}, nil,
 			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
 		{"no route", bookOf(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
 		{"other server answers", bookOf(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
@@ -63,7 +63,7 @@ func TestDial_Errors(t *testing.T) {
 			t.Log(err)
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error does not say %q: %v", want, err)
+					t.Errorf("error does not contain %q: %v", want, err)
 				}
 			}
 			if tt.is != nil && !errors.Is(err, tt.is) {

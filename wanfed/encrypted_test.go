@@ -13,8 +13,9 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// TestEncryptedGossip: what memberlist has encrypted comes out of the tunnel as it went in, packets and streams, also by
-// Consul's protocols, and so while the key changes.
+// TestTunnel_EncryptedGossip checks that the tunnel carries encrypted packets
+// and streams unchanged, also over Consul's protocols, and while the key
+// changes.
 func TestTunnel_EncryptedGossip(t *testing.T) {
 	for name, start := range map[string]func(*node) *node{
 		"the tunnel's protocols": func(n *node) *node { return n.start(listen(t)) },
@@ -44,7 +45,7 @@ func TestTunnel_EncryptedGossip(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 }, "both see both")
+				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 }, "two members on both sides")
 				large := bytes.Repeat([]byte{byte('a' + i)}, 1<<20)
 				to := x.Members()[0]
 				if to.Name != "srv1.dc2" {
@@ -63,7 +64,7 @@ func TestTunnel_EncryptedGossip(t *testing.T) {
 				t.Errorf("members: %s, %s", alive(x), alive(y))
 			}
 			if consul := near.tun.speaksConsul("dc2"); consul != (name == "Consul's protocols") {
-				t.Errorf("dc2 speaks Consul's protocols: %v", consul)
+				t.Errorf("speaksConsul(dc2) = %v", consul)
 			}
 		})
 	}
@@ -74,21 +75,22 @@ func awaitMessage(t *testing.T, got <-chan []byte, want []byte) {
 	select {
 	case b := <-got:
 		if !bytes.Equal(b, want) {
-			t.Fatalf("%d bytes came out, want the %d that went in", len(b), len(want))
+			t.Fatalf("received %d bytes, want the %d that were sent", len(b), len(want))
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatalf("a message of %d bytes did not come out", len(want))
+		t.Fatalf("a message of %d bytes was not received", len(want))
 	}
 }
 
-// encryptedMember starts a memberlist of n's, and gives what it is sent.
+// encryptedMember starts a memberlist on n and returns the messages it
+// receives.
 func encryptedMember(t *testing.T, n *node, key []byte) (*memberlist.Memberlist, *memberlist.Keyring, <-chan []byte) {
 	t.Helper()
 	ring, err := memberlist.NewKeyring(nil, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := messages(make(chan []byte, 8)) // more than are ever sent
+	got := messages(make(chan []byte, 8)) // more than the test sends
 	conf := memberlist.DefaultWANConfig()
 	conf.Name, conf.RequireNodeNames = n.name+"."+n.dc, true
 	conf.Transport, conf.Keyring, conf.Delegate = n.tun.Transport(PoolWAN), ring, got
@@ -102,7 +104,7 @@ func encryptedMember(t *testing.T, n *node, key []byte) (*memberlist.Memberlist,
 	return m, ring, got
 }
 
-// messages is a memberlist.Delegate that keeps what users send.
+// messages is a memberlist.Delegate that collects user messages.
 type messages chan []byte
 
 func (m messages) NotifyMsg(b []byte)                       { m <- bytes.Clone(b) }

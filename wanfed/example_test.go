@@ -21,8 +21,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Two programs in two datacenters gossip by memberlist; all that lies between them is a gateway that forwards TLS connections by name.
-// What a program does is in gossip.
+// Two programs in two datacenters gossip with memberlist. A gateway between
+// them forwards TLS connections by name. The function gossip is what a program
+// does.
 func Example() {
 	dir, err := os.MkdirTemp("", "wanfed")
 	exitOn(err)
@@ -79,7 +80,8 @@ func Example() {
 	// Output: [a.dc1 b.dc2]
 }
 
-// identity makes a node's certificate, as wanfed tls cert create does, and loads it.
+// identity issues a node's certificate, as wanfed tls cert create does, and
+// loads it.
 func identity(ca tlsutil.KeyPair, dir, node, dc string) *tlsutil.Identity {
 	cert, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: node, DC: dc, CA: ca})
 	exitOn(err)

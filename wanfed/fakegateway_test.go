@@ -17,14 +17,14 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// gatewayDouble is a test double of a gateway: it reads the SNI of each connection, as the real one does, and copies bytes.
-// Unlike the real one it can be told to fall silent.
+// fakeGateway reads the SNI of each connection and copies bytes, like a
+// gateway. It can also stall.
 type fakeGateway struct {
 	t          testing.TB
 	dc         string
 	addr       string
 	routes     map[string]string // node -> address
-	farServers map[string]string // datacenter -> address of its only server, for a gateway that is another datacenter's own; else nil
+	farServers map[string]string // datacenter -> address of its only server, for the local gateway of another datacenter; nil otherwise
 	dial       func(addr string) (net.Conn, error)
 
 	mu         sync.Mutex
@@ -61,7 +61,7 @@ func (g *fakeGateway) serve(ln net.Listener) {
 	})
 }
 
-// stop is the death of the gateway's process.
+// stop closes everything, like a gateway process that was killed.
 func (g *fakeGateway) stop() {
 	g.freeze(false)
 	g.mu.Lock()
@@ -86,7 +86,8 @@ func (g *fakeGateway) restart() {
 	g.serve(ln)
 }
 
-// freeze makes the gateway keep its connections, and accept more, without passing a byte on: a stopped process.
+// freeze makes the gateway accept and keep connections without copying bytes,
+// like a stopped process.
 func (g *fakeGateway) freeze(yes bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,13 +186,13 @@ func (g *fakeGateway) copy(dst, src net.Conn) {
 			}
 		}
 		if err != nil {
-			dst.Close() // good enough for a double: no half-close
+			dst.Close() // no half-close
 			return
 		}
 	}
 }
 
-// peekConn records what is read and answers nothing.
+// peekConn records what is read and discards what is written.
 type peekConn struct {
 	net.Conn
 	raw bytes.Buffer
@@ -209,7 +210,7 @@ func peekSNI(c net.Conn) (sni string, raw []byte) {
 	p := &peekConn{Conn: c}
 	_ = tls.Server(p, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		sni = h.ServerName
-		return nil, errors.New("seen enough")
+		return nil, errors.New("SNI is known")
 	}}).Handshake()
 	return sni, p.raw.Bytes()
 }

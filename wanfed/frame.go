@@ -131,9 +131,9 @@ func parseConsulLength(b [lengthLen]byte) (int, error) {
 	return int(n), nil
 }
 
-// appendConsulFrames converts ProtoGossip frames to ProtoConsulPacket frames for
-// one node. Echoes and packets of the LAN pool, which Consul's framing lacks,
-// are left out. frames come from a sendQueue, so they are complete.
+// appendConsulFrames converts ProtoGossip frames to ProtoConsulPacket frames
+// for one node. Echoes and packets of the LAN pool, which Consul's framing
+// lacks, are left out. frames come from a sendQueue, so they are complete.
 func appendConsulFrames(dst, frames []byte) []byte {
 	for len(frames) > 0 {
 		f, err := decodeFrame(frames)

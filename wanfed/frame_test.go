@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// unhex reads the notation of SPEC.md: hex digits with spaces for the eye.
+// unhex decodes the notation of SPEC.md: hex digits with optional spaces.
 func unhex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
@@ -21,7 +21,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// inSpec checks that SPEC.md lists a vector as it is here.
+// checkInSpec checks that SPEC.md lists the same vector.
 func checkInSpec(t *testing.T, vector string) {
 	t.Helper()
 	spec, err := os.ReadFile("SPEC.md")
@@ -81,7 +81,7 @@ func TestFrame_Invalid(t *testing.T) {
 		{"echo with a name", "0000000b 00 01 61 0000000000000000", errFrameLength},
 		{"echo too short", "00000003 00 00 00", errFrameLength},
 		{"name too long", "000000ff 01 40 00", errFrameName},
-		{"name no label", "00000006 01 03 612e62 00", errFrameName},
+		{"name is not a label", "00000006 01 03 612e62 00", errFrameName},
 		{"name in upper case", "00000004 01 01 41 00", errFrameName},
 		{"cut in the head", "00000008 01", errFrameShort},
 		{"cut in the name", "00000008 01 04 7372", errFrameShort},
@@ -95,7 +95,7 @@ func TestFrame_Invalid(t *testing.T) {
 		})
 	}
 	if _, err := decodeFrame(appendFrame(nil, PoolWAN, strings.Repeat("n", MaxName), make([]byte, MaxPacket))); err != nil {
-		t.Errorf("the largest frame is refused: %v", err)
+		t.Errorf("decodeFrame() of the largest frame = %v, want nil", err)
 	}
 }
 

@@ -33,8 +33,8 @@ func (c *GRPCConn) Migrated() <-chan struct{} { return c.session.replacedC }
 func (c *GRPCConn) IsClosed() bool { return c.session.mux.IsClosed() }
 
 // MarkDead reports that the peer does not answer although the connection is
-// open; err is the cause. The next stream uses another path. Calls in flight may
-// still be answered. It is only for connections of DialGRPC.
+// open; err is the cause. The next stream uses another path. Calls in flight
+// may still be answered. It is only for connections of DialGRPC.
 func (c *GRPCConn) MarkDead(err error) {
 	if c.session.t.removeSession(c.session) {
 		c.session.reportFailure(err)
@@ -42,11 +42,11 @@ func (c *GRPCConn) MarkDead(err error) {
 }
 
 // OpenStandby starts to open a session over another path. The caller calls it
-// when a response is late, and then probes this connection. If the peer is dead,
-// the caller calls MarkDead: the next stream uses the standby, which is open by
-// then or about to be. The caller calls settle once, at the end; with alive, or
-// without a MarkDead before, the standby is closed. OpenStandby does not block.
-// It is only for connections of DialGRPC.
+// when a response is late, and then probes this connection. If the peer is
+// dead, the caller calls MarkDead: the next stream uses the standby, which is
+// open by then or about to be. The caller calls settle once, at the end; with
+// alive, or without a MarkDead before, the standby is closed. OpenStandby does
+// not block. It is only for connections of DialGRPC.
 func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.session.openStandby() }
 
 // ProbeTimeout is how long a response may take before the connection should be
@@ -55,11 +55,11 @@ func (c *GRPCConn) OpenStandby() (settle func(alive bool)) { return c.session.op
 func (c *GRPCConn) ProbeTimeout() time.Duration { return c.session.probeTimeout() }
 
 // DialGRPC opens a connection for gRPC to any server of another datacenter: a
-// stream of the session to it. Without a session it dials one, which takes a TLS
-// handshake; later streams need none. DialGRPC returns when ctx ends, at the
-// latest. If ctx is cancelled with a cause of the caller's own, that means that
-// the paths have changed, and a dial that others wait for starts again. Errors
-// are those of Dialer.Dial, and those of a refused stream.
+// stream of the session to it. Without a session it dials one, which takes a
+// TLS handshake; later streams need none. DialGRPC returns when ctx ends, at
+// the latest. If ctx is cancelled with a cause of the caller's own, that means
+// that the paths have changed, and a dial that others wait for starts again.
+// Errors are those of Dialer.Dial, and those of a refused stream.
 func (t *Tunnel) DialGRPC(ctx context.Context, dc string) (*GRPCConn, error) {
 	if dc == t.self.DC {
 		return nil, errors.New("gRPC inside a datacenter uses connections of its own")

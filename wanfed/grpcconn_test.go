@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// echoCalls accepts calls at n and sends back what comes.
+// serveEchoCalls accepts gRPC connections at n and echoes their bytes.
 func serveEchoCalls(t *testing.T, n *node) (accepted chan *GRPCConn) {
 	t.Helper()
 	ln := n.tun.GRPCListener()
@@ -52,7 +52,8 @@ func checkCall(t *testing.T, c net.Conn) {
 	}
 }
 
-// Calls and memberlist's streams share the one session to a datacenter, and it says who the peers are.
+// gRPC and memberlist streams share the one session to a datacenter. Its
+// certificates name the peers.
 func TestDialGRPC_SharesTheSession(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -101,12 +102,12 @@ func TestDialGRPC_Refused(t *testing.T) {
 		}
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(10 * time.Second))
-		_, err = c.Read(make([]byte, 1)) // the status of the first stream of a new session comes here
+		_, err = c.Read(make([]byte, 1)) // returns the status of the first stream of a new session
 		return err
 	}
 	for range 2 {
 		if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
-			t.Errorf("nobody listens: %v", err)
+			t.Errorf("without a listener: Read() = %v, want status %d", err, streamNoPool)
 		}
 	}
 	ln := n2.tun.GRPCListener()
@@ -118,18 +119,19 @@ func TestDialGRPC_Refused(t *testing.T) {
 		t.Errorf("Accept() = %v", err)
 	}
 	if _, err := n1.tun.DialGRPC(t.Context(), "dc1"); err == nil {
-		t.Error("calls to the own datacenter go over the tunnel")
+		t.Error("DialGRPC() to the local datacenter succeeds, want an error")
 	}
 	consul := newNode(t, w.a, "srv1", "dc3").asConsul()
 	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc3": {{Addr: consul.addr}}}})
 	for range 2 { // not known yet, and known
 		if _, err := n1.tun.DialGRPC(t.Context(), "dc3"); err == nil || !strings.Contains(err.Error(), "Consul") {
-			t.Errorf("to servers that speak Consul's protocols: %v", err)
+			t.Errorf("DialGRPC() to Consul servers = %v, want an error that names Consul", err)
 		}
 	}
 }
 
-// A doubted session takes no new calls; its hop is tried last.
+// A session that was marked dead takes no new calls, and its path is dialed
+// last.
 func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -143,7 +145,7 @@ func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	}
 	defer c.Close()
 	if p := c.ProbeTimeout(); p < MinProbeTimeout || p > MaxProbeTimeout {
-		t.Errorf("patience %v", p)
+		t.Errorf("ProbeTimeout() = %v, want between the bounds", p)
 	}
 	c.MarkDead(errors.New("no answer"))
 	<-c.Migrated()
@@ -153,7 +155,7 @@ func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	}
 	defer next.Close()
 	checkCall(t, next)
-	checkCall(t, c) // which was well: what is under way on it goes on
+	checkCall(t, c) // a call in flight on a session that was marked dead by mistake continues
 	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", s)
 	}
@@ -172,7 +174,7 @@ func TestGRPCConn_NetConn(t *testing.T) {
 		if _, err := c.Write([]byte{number}); err != nil {
 			return nil, nil, nil, err
 		}
-		for { // a stream that was opened anew, because its session seemed dead, has an older one that nobody uses
+		for { // skip unused streams of a session that was replaced because it seemed dead
 			far, err := ln.Accept()
 			if err != nil {
 				return nil, nil, nil, err
@@ -181,13 +183,14 @@ func TestGRPCConn_NetConn(t *testing.T) {
 			if _, err := io.ReadFull(far, got[:]); err == nil && got[0] == number {
 				return c, far, func() { c.Close() }, nil
 			}
-			t.Log("a stream that nobody uses")
+			t.Log("skipped an unused stream")
 			far.Close()
 		}
 	})
 }
 
-// The dial of a session goes on while anybody waits for it. Who leaves because of news makes it begin anew for the others.
+// The dial of a session continues while callers wait for it. A caller that
+// stops because the paths changed restarts it for the others.
 func TestSession_DialRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t)
@@ -202,30 +205,32 @@ func TestSession_DialRestarts(t *testing.T) {
 			}
 		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *limits) { tm.dialTimeout = time.Hour })
 		n1.book.Store(bookOf("10.0.2.1:8300"))
-		news := errors.New("other ways")
-		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: news, 4 * time.Second: nil} {
+		changed := errors.New("paths changed")
+		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: changed, 4 * time.Second: nil} {
 			go func() {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				time.AfterFunc(limit, func() { cancel(why) })
 				if _, err := n1.tun.DialGRPC(ctx, "dc2"); err == nil {
-					t.Error("a session over a dial that hangs")
+					t.Error("DialGRPC() succeeds over a dial that hangs")
 				}
 			}()
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(dials) != 2 || dials[0] != 0 || dials[1] != 2*time.Second {
-			t.Errorf("dialed at %v, want at the beginning, and when there was news", dials)
+			t.Errorf("dialed at %v, want at 0 s and at 2 s, when the paths changed", dials)
 		}
 		if s := n1.tun.Stats().Sessions; len(s) != 0 {
-			t.Errorf("a dial that nobody waits for goes on: %+v", s)
+			t.Errorf("a dial without callers continues: sessions %+v, want none", s)
 		}
 	})
 }
 
-// A session closes when it was unused for its time and empty at two looks: not while a stream is open, and not at the first look after,
-// when the end of the last stream may be unread. The time is real: yamux shares timers between sessions, which synctest forbids.
+// A session closes after sessionIdleTimeout and two ticks without streams: not
+// while a stream is open, and not at the first tick after, when the end of the
+// last stream may be unread. The clock is real: yamux shares timers between
+// sessions, which synctest forbids.
 func TestSession_IdleTimeout(t *testing.T) {
 	const look = 50 * time.Millisecond
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look })
@@ -239,18 +244,19 @@ func TestSession_IdleTimeout(t *testing.T) {
 	checkCall(t, c)
 	time.Sleep(10 * look)
 	if !open() {
-		t.Fatal("a session with a stream closed")
+		t.Fatal("the session closed while a stream was open")
 	}
 	began := time.Now()
 	c.Close()
-	testutil.Eventually(t, 10*time.Second, func() bool { return !open() }, "an empty session closes")
+	testutil.Eventually(t, 10*time.Second, func() bool { return !open() }, "the session without streams to be closed")
 	if took := time.Since(began); took < look {
-		t.Errorf("the session closed after %v, at the first look that found it empty", took)
+		t.Errorf("the session closed after %v, want at least two ticks without streams", took)
 	}
 }
 
-// Two looks at a session are as far apart as they should be, also where the first comes late: else a machine that stood still would look
-// twice at once, and close a session while the end of its last stream is unread.
+// After a late tick the next one comes a whole period later. Otherwise a
+// machine that was suspended would see two ticks at once, and close a session
+// while the end of its last stream is unread.
 func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 	const look = 200 * time.Millisecond
 	n := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look }).nodes["srv1.dc1"]
@@ -260,7 +266,7 @@ func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	s := newSession(n.tun, target{dc: "dc2"}, "") // unused since ever
+	s := newSession(n.tun, target{dc: "dc2"}, "") // never used
 	if s.mux, err = yamux.Client(near, n.tun.limits.yamuxConfig(orDiscard(nil))); err != nil {
 		t.Fatal(err)
 	}
@@ -269,11 +275,11 @@ func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
 	defer cancel()
 	var awake time.Time
 	s.watch(ctx, nil, func() bool {
-		<-time.After(look * 19 / 10) // the first look is late, and the second would be due
+		<-time.After(look * 19 / 10) // the first tick is late, and the second would be due
 		awake = time.Now()
 		return false
 	})
 	if took := time.Since(awake); took < look || ctx.Err() != nil {
-		t.Errorf("it was found empty twice within %v, %v", took, ctx.Err())
+		t.Errorf("the session closed %v after the late tick, %v; want at least one period", took, ctx.Err())
 	}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // A handshake that is slower than this may be shed for another one. A
-// ClientHello arrives at once, or after a retransmission. The rest takes a round
-// trip and, under load, time on the processor.
+// ClientHello arrives at once, or after a retransmission. The rest takes a
+// round trip and, under load, time on the processor.
 const (
 	helloGrace     = 250 * time.Millisecond // from the first read to the ClientHello
 	handshakeGrace = time.Second            // from the first read to the end

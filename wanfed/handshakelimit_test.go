@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// strangers opens n connections that say nothing; ClientHello bytes that are cut off when half is set.
+// openSilent opens n connections that send nothing, or half a ClientHello.
 func openSilent(t *testing.T, addr string, n int, half bool) []net.Conn {
 	t.Helper()
 	conns := make([]net.Conn, n)
@@ -40,7 +40,7 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newMuxFixture(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // in which no stranger's ends
+			b := newMuxFixture(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // longer than the test
 			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
 			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
@@ -53,31 +53,32 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 				t.Fatal(err)
 			}
 			took := time.Since(start)
-			t.Logf("let in after %v", took)
+			t.Logf("accepted after %v", took)
 			if limit := b.m.cfg.HandshakeTimeout / 2; took > limit {
-				t.Errorf("let in after %v, want at most %v", took, limit)
+				t.Errorf("accepted after %v, want at most %v", took, limit)
 			}
 			if n := b.m.Stats().Handshaking; n > b.m.cfg.MaxHandshakes {
-				t.Errorf("%d handshakes at once", n)
+				t.Errorf("Handshaking = %d, above MaxHandshakes", n)
 			}
 			shed := uint64(len(idle) + 1 - b.m.cfg.MaxHandshakes)
-			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed }, "strangers shed")
+			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed }, "the silent connections to be shed")
 			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
 				t.Errorf("log:\n%s", log)
 			}
 			if !isClosedByPeer(idle[0]) {
-				t.Error("the oldest stranger is still there")
+				t.Error("the oldest silent connection is still open")
 			}
 			b.stop()
 			if n := b.m.Stats().Handshaking; n != 0 {
-				t.Errorf("%d handshakes after the end", n)
+				t.Errorf("Handshaking = %d after Run, want 0", n)
 			}
 		})
 	}
 }
 
-// Peers that come at once, and more of them than may do handshakes, all get in, in turn. Here none is ever overdue, since on
-// a busy machine some of the test's own would be.
+// More peers than MaxHandshakes connect at once, and all are accepted one after
+// the other. The grace periods are long, because on a busy machine some of the
+// test's own handshakes would be overdue.
 func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
@@ -100,7 +101,7 @@ func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 		select {
 		case <-b.got:
 		case <-time.After(time.Minute):
-			t.Fatalf("a peer is missing; refused: %v", b.m.Stats().Refused)
+			t.Fatalf("a peer was not accepted; refused: %v", b.m.Stats().Refused)
 		}
 		if err := <-errc; err != nil {
 			t.Error(err)
@@ -111,7 +112,7 @@ func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	}
 }
 
-// fromAddr is a connection that comes from an address.
+// fromAddr is a connection with a given remote address.
 type fromAddr struct {
 	net.Conn
 	addr net.Addr
@@ -143,29 +144,29 @@ func TestHandshakeLimit_Order(t *testing.T) {
 		want := func(at time.Duration, which ...int) {
 			t.Helper()
 			if got := gone(); !slices.Equal(got, which) || time.Since(start) != at {
-				t.Fatalf("after %v shed %v, want %v after %v", time.Since(start), got, which, at)
+				t.Fatalf("after %v: shed %v, want %v after %v", time.Since(start), got, which, at)
 			}
 		}
 		for _, ip := range []string{"192.0.2.1", "2001:db8::1", "2001:db8::2", "2001:db8::3"} { // 0 to 3
 			add(ip)
 		}
 		s.noteHello(add("192.0.2.2")) // 4
-		add("192.0.2.3")              // 5: waits until 0 to 3 are overdue; of these one of the /64 that has three goes
+		add("192.0.2.3")              // 5: waits until 0 to 3 are overdue; then one of the /64 with three is shed
 		want(helloGrace, 1)
 		add("192.0.2.4") // 6: that /64 still has two
 		want(helloGrace, 1, 2)
-		add("192.0.2.5") // 7: now all have one, and 0 is the oldest
+		add("192.0.2.5") // 7: all sources have one, and 0 is the oldest
 		want(helloGrace, 0, 1, 2)
 		s.noteHello(order[3])
 		s.noteHello(order[5])
 		s.end(order[6])
 		s.noteHello(add("192.0.2.6")) // 8: there is room
 		want(helloGrace, 0, 1, 2)
-		add("192.0.2.7") // 9: 7 is the only one without a ClientHello, and has its time
+		add("192.0.2.7") // 9: 7 is the only one without a ClientHello, and becomes overdue
 		want(2*helloGrace, 0, 1, 2, 7)
 		s.end(order[9])
 		s.noteHello(add("192.0.2.7")) // 10
-		for range 2 {                 // all have a ClientHello: 3 and 4 are the oldest, once they have had their second
+		for range 2 {                 // all have a ClientHello: 3 and 4 are the oldest when a second has passed
 			s.noteHello(add("192.0.2.8")) // 11, 12
 		}
 		want(handshakeGrace, 0, 1, 2, 3, 4, 7)

@@ -25,14 +25,14 @@ func TestHappyEyeballs(t *testing.T) {
 		takes   time.Duration
 		started int
 	}{
-		{"the first wins alone", []runner{{100 * ms, true}, {0, true}}, 0, 100 * ms, 1},
-		{"a silent one costs a stagger", []runner{{time.Hour, true}, {10 * ms, true}}, 1, 260 * ms, 2},
+		{"first succeeds", []runner{{100 * ms, true}, {0, true}}, 0, 100 * ms, 1},
+		{"a silent one costs one delay", []runner{{time.Hour, true}, {10 * ms, true}}, 1, 260 * ms, 2},
 		{"a failure costs nothing", []runner{{10 * ms, false}, {20 * ms, true}}, 1, 30 * ms, 2},
 		{"two silent ones", []runner{{time.Hour, false}, {time.Hour, false}, {0, true}}, 2, 500 * ms, 3},
 		{"the slow first still wins", []runner{{300 * ms, true}, {100 * ms, true}}, 0, 300 * ms, 2},
 		{"all fail", []runner{{10 * ms, false}, {20 * ms, false}}, -1, 30 * ms, 2},
-		{"a failure restarts the stagger", []runner{{200 * ms, false}, {time.Hour, true}, {0, true}}, 2, 450 * ms, 3},
-		{"nobody runs", nil, -1, 0, 0},
+		{"a failure restarts the delay", []runner{{200 * ms, false}, {time.Hour, true}, {0, true}}, 2, 450 * ms, 3},
+		{"no attempts", nil, -1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestHappyEyeballs_DiscardsLateResult(t *testing.T) {
 		var discarded []int
 		got, _, _ := happyEyeballs(t.Context(), 2, time.Second, func(ctx context.Context, i int) (int, error) {
 			if i == 0 {
-				time.Sleep(3 * time.Second) // does not look at ctx
+				time.Sleep(3 * time.Second) // ignores ctx
 			}
 			return i, nil
 		}, func(i int) { discarded = append(discarded, i) })

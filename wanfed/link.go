@@ -47,8 +47,8 @@ func newLink(t *Tunnel, to target) *link {
 	return l
 }
 
-// push queues a copy of packet for node and returns at once. It returns false if
-// the link has retired.
+// push queues a copy of packet for node and returns at once. It returns false
+// if the link has retired.
 func (l *link) push(pool Pool, node, addr string, packet []byte, now time.Time) bool {
 	l.mu.Lock()
 	if l.retired {
@@ -204,7 +204,7 @@ func (l *link) dropStale(limit time.Duration) {
 	l.drop(dropExpired, lost)
 }
 
-// paths returns what the address book says about the target.
+// paths returns the paths to the target in the address book.
 func (l *link) paths() []Path {
 	b := l.t.book.Load()
 	if l.to.dc != l.t.self.DC {

@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// memPair starts srv1 of dc1, which reaches srv1 of dc2 through nw at the address of srv1.
+// memPair starts srv1 of dc1, which reaches srv1 of dc2 through nw at the
+// address of srv1.
 func memPair(t *testing.T, nw *memNet) (n1, n2 *node) {
 	t.Helper()
 	a := newAuthority(t)
@@ -31,7 +32,7 @@ func TestLink_IdleTimeout(t *testing.T) {
 		n1, n2 := memPair(t, nw)
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		tm := n1.tun.limits
-		for range 10 { // echoes keep the connection alive for as long as packets are sent now and then
+		for range 10 { // echoes keep the connection alive while packets are sent occasionally
 			send(t, t1, "srv1.dc2", "x")
 			receive(t, t2)
 			time.Sleep(tm.linkIdleTimeout - time.Second)
@@ -47,7 +48,7 @@ func TestLink_IdleTimeout(t *testing.T) {
 			t.Errorf("links, idle: %+v", l)
 		}
 		if got := n2.mux.Stats().Protocols[0]; got.ALPN != ProtoGossip || got.Open != 0 || got.Total != 1 {
-			t.Errorf("the peer's connections: %+v", got)
+			t.Errorf("connections of the peer: %+v, want none open, 1 in total", got)
 		}
 		send(t, t1, "srv1.dc2", "again")
 		if got := receive(t, t2); got != "again" {
@@ -63,7 +64,7 @@ func TestLink_Backoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
 		n1, n2 := memPair(t, nw)
-		n1.book.Store(bookOf("10.0.9.9:1")) // where nobody listens
+		n1.book.Store(bookOf("10.0.9.9:1")) // without a listener
 		t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 		tm := n1.tun.limits
 		send(t, t1, "srv1.dc2", "x")
@@ -80,9 +81,10 @@ func TestLink_Backoff(t *testing.T) {
 			t.Errorf("%d dials in 30 s", len(dials))
 		}
 		if got := strings.Count(n1.log.String(), "gossip link down"); got != 1 {
-			t.Errorf("logged %d times that it is down", got)
+			t.Errorf("%d log lines \"gossip link down\", want 1", got)
 		}
-		// Nothing new to send: it gives up, and what waited is counted as lost.
+		// Without new packets the link retires, and the queued packet is
+		// counted as expired.
 		time.Sleep(2*tm.linkIdleTimeout + 2*tm.backoffMax)
 		if got := n1.traffic(PoolWAN, "dc2").Dropped["expired"]; got != 1 || len(n1.tun.Stats().Links) != 0 {
 			t.Errorf("expired %d, links %+v", got, n1.tun.Stats().Links)
@@ -106,7 +108,7 @@ func TestLink_EchoTimeout(t *testing.T) {
 		}
 		m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
 			defer c.Close()
-			for buf := make([]byte, 1024); ; { // reads, and answers nothing
+			for buf := make([]byte, 1024); ; { // reads and does not echo
 				if _, err := c.Read(buf); err != nil {
 					return
 				}
@@ -132,7 +134,8 @@ func TestLink_EchoTimeout(t *testing.T) {
 	})
 }
 
-// A server that was cut off takes all others for dead, and has queued that it says so. It must not say it when it is back.
+// A server that was cut off has queued messages that all others are dead. It
+// must not send them when it is reconnected.
 func TestLink_DropsStalePackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -178,13 +181,13 @@ func TestPacketConn_IdleTimeout(t *testing.T) {
 		receive(t, t2)
 		start := time.Now()
 		if !isClosedByPeer(c) {
-			t.Error("the connection stays open")
+			t.Error("the connection is still open, want closed")
 		}
 		if took := time.Since(start).Round(time.Second); took != n2.tun.limits.acceptedIdleTimeout {
 			t.Errorf("closed after %v", took)
 		}
 		if got := n2.tun.Stats().Closed; len(got) != 0 {
-			t.Errorf("being idle is no fault: %v", got)
+			t.Errorf("Closed = %v, want none: idleness is not a fault", got)
 		}
 	})
 }
@@ -203,7 +206,7 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 			receive(t, t2)
 			time.Sleep(time.Second)
 		}
-		// One dial to find out the protocol, then one for each 30 s.
+		// One dial to detect the protocol, then one for each 30 s.
 		if got := len(nw.dialed()); got < 10 || got > 12 {
 			t.Errorf("%d dials in 5 min", got)
 		}
@@ -216,10 +219,10 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 func TestRunGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newRunGroup()
-		ended := make(chan string, 2) // one for each that is started
+		ended := make(chan string, 2) // one for each goroutine
 		early := func(ctx context.Context) { <-ctx.Done(); ended <- "early" }
 		if !l.spawn(early) {
-			t.Error("refused before run")
+			t.Error("spawn() before run = false, want true")
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -227,16 +230,16 @@ func TestRunGroup(t *testing.T) {
 		go func() { l.run(ctx); close(done) }()
 		synctest.Wait()
 		if !l.spawn(func(ctx context.Context) { <-ctx.Done(); time.Sleep(time.Second); ended <- "slow" }) {
-			t.Error("refused while running")
+			t.Error("spawn() during run = false, want true")
 		}
 		cancel()
 		synctest.Wait()
 		if l.spawn(early) {
-			t.Error("started after the end")
+			t.Error("spawn() after run = true, want false")
 		}
 		select {
 		case <-done:
-			t.Error("run did not wait")
+			t.Error("run returned before its goroutines")
 		default:
 		}
 		<-done
@@ -246,7 +249,8 @@ func TestRunGroup(t *testing.T) {
 	})
 }
 
-// The first dial of a link is no outage: what has waited for it is sent, however long it took. After an outage it is dropped.
+// Packets that waited for the first dial of a link are sent, however long it
+// took. After an outage they are dropped.
 func TestLink_FirstDialKeepsPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -271,15 +275,15 @@ func TestLink_FirstDialKeepsPackets(t *testing.T) {
 		}
 
 		nw.cut("10.0.2.1:8300")()
-		send(t, t1, "srv1.dc2", "after a break") // which nobody knows of before this write
+		send(t, t1, "srv1.dc2", "after a break") // the link detects it by this write
 		time.Sleep(time.Second)
 		send(t, t1, "srv1.dc2", "late")
 		time.Sleep(2 * slow)
 		if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["expired"] == 0 || got.Received != 0 {
-			t.Errorf("a dial after a break took %v: %+v", slow, got)
+			t.Errorf("after an outage and a dial of %v: %+v, want expired packets", slow, got)
 		}
 		if got := n2.traffic(PoolWAN, "dc1").Received; got != 1 {
-			t.Errorf("%d packets came, want the first alone", got)
+			t.Errorf("Received = %d, want 1", got)
 		}
 	})
 }

@@ -247,8 +247,9 @@ func (lc *linkConn) migrate(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // alertLinks makes the other links over the same first gateway send an echo
-// request now, once per outage: a gateway that stalls is silent for all of them,
-// and an idle link would send its next request only after idleEchoInterval.
+// request now, once per outage: a gateway that stalls is silent for all of
+// them, and an idle link would send its next request only after
+// idleEchoInterval.
 func (lc *linkConn) alertLinks(now time.Time) {
 	if !lc.echo.isLate() || lc.alerted.After(lc.echo.last()) {
 		return
@@ -257,11 +258,11 @@ func (lc *linkConn) alertLinks(now time.Time) {
 	lc.l.t.suspects.Notify(lc.path.path.Addr)
 }
 
-// replaceSilent is called when an echo is late: the path is dead, or the peer is
-// busy. It dials another path while the connection stays in use, and keeps the
-// new connection only if the echo is still missing then. A connection that never
-// received an echo is not replaced before echoTimeout, because a peer that does
-// not echo at all would cause one dial after the other.
+// replaceSilent is called when an echo is late: the path is dead, or the peer
+// is busy. It dials another path while the connection stays in use, and keeps
+// the new connection only if the echo is still missing then. A connection that
+// never received an echo is not replaced before echoTimeout, because a peer
+// that does not echo at all would cause one dial after the other.
 func (lc *linkConn) replaceSilent(ctx context.Context, wg *sync.WaitGroup) {
 	if lc.dialing || !lc.echo.isLate() {
 		return
@@ -283,8 +284,8 @@ func (lc *linkConn) replaceSilent(ctx context.Context, wg *sync.WaitGroup) {
 	})
 }
 
-// flush writes everything that is queued, followed by an echo request if echo is
-// true.
+// flush writes everything that is queued, followed by an echo request if echo
+// is true.
 func (lc *linkConn) flush(ctx context.Context, now time.Time, echo bool) error {
 	b := lc.l.take(lc.spare)
 	out := b.frames()

@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// answering is a server on ln that answers echoes until it is told to be silent.
+// serveEchoes runs a server on ln that echoes until silent is set.
 func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Bool) {
 	t.Helper()
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc2")})
@@ -47,7 +47,7 @@ func serveEchoes(t *testing.T, a *authority, ln net.Listener, silent *atomic.Boo
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 }
 
-// A link asks for echoes seldom while it has nothing to send, but with the first packet after that.
+// An idle link sends few echo requests, but sends one with its next packet.
 func TestLink_IdleEchoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -60,11 +60,11 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(tm.idleAfter + 3*tm.idleEchoInterval + tm.idleEchoInterval/2)
 		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || len(nw.dialed()) != 1 {
-			t.Fatalf("quiet: %+v, %d dials", l, len(nw.dialed()))
+			t.Fatalf("idle link: %+v, %d dials; want connected, 1 dial", l, len(nw.dialed()))
 		}
 		silent.Store(true)
 		send(t, t1, "srv1.dc2", "y")
-		time.Sleep(4 * MinProbeTimeout) // the second connection is no better
+		time.Sleep(4 * MinProbeTimeout) // the replacement is silent too
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || len(nw.dialed()) != 2 {
 			t.Errorf("link before: %+v, %d dials", l, len(nw.dialed()))
 		}
@@ -75,7 +75,8 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 	})
 }
 
-// A path that dies while nothing is sent is found by the next of the rare echoes.
+// A path that dies while no packet is sent is detected by the next echo request
+// of the idle link.
 func TestLink_IdleOnDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -121,14 +122,14 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if got := connected(); !slices.Equal(got, dcs) {
-			t.Errorf("in use: %v", got)
+			t.Errorf("connected = %v, want all", got)
 		}
 		send(t, t1, "srv1.dc2", "again")
 		time.Sleep(n1.tun.limits.idleAfter + 2*n1.tun.limits.echoInterval)
 		if got := connected(); !slices.Equal(got, []string{"dc2", "dc5"}) {
-			t.Errorf("quiet, the two used last stay: %v", got)
+			t.Errorf("connected = %v, want the two that were used last", got)
 		}
-		for range 2 { // all at once: after some seconds, twice as many may stay
+		for range 2 { // all at once: after some seconds, twice as many as maxIdleLinks may stay
 			for _, dc := range append(dcs, "dc6") {
 				send(t, t1, "srv1."+dc, "x")
 			}
@@ -136,7 +137,7 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 		}
 		time.Sleep(n1.tun.limits.recentUse + n1.tun.limits.echoInterval)
 		if got := connected(); len(got) != 5 {
-			t.Errorf("all were used in the same moment, so none is spare: %v", got)
+			t.Errorf("connected = %v, want all five: they were used at the same moment", got)
 		}
 		send(t, t1, "srv1.dc6", "x")
 		time.Sleep(time.Second)
@@ -146,7 +147,7 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 		}
 		time.Sleep(n1.tun.limits.recentUse)
 		if got := connected(); !slices.Equal(got, dcs) {
-			t.Errorf("spare: %v, want all but dc6, which was used first", got)
+			t.Errorf("connected = %v, want all but dc6, which was used first", got)
 		}
 		if log := n1.log.String(); strings.Contains(log, "WARN") {
 			t.Errorf("log:\n%s", log)
@@ -154,7 +155,8 @@ func TestLink_MaxIdleLinks(t *testing.T) {
 	})
 }
 
-// A gateway that stands still is found out by all links over it as soon as one of them notices, long before a quiet one would ask.
+// When one link detects that a gateway stalls, all links over it probe it at
+// once, long before an idle one would send a request.
 func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := newMemNet()
@@ -171,13 +173,13 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 			g.farServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
-		hop := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }
-		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{hop(0), hop(1)}, []Path{hop(0), hop(1)}, []Path{hop(1)}
+		via := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }
+		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{via(0), via(1)}, []Path{via(0), via(1)}, []Path{via(1)}
 		n1.book.Store(r)
 		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits
 		send(t, t1, "srv1.dc3", "x")
 		send(t, t1, "srv1.dc4", "x")
-		// Until half-way between two of the echoes that dc3's link asks for when it is quiet.
+		// Sleep until half-way between two echo requests of dc3's idle link.
 		time.Sleep(tm.idleAfter + 2*tm.idleEchoInterval + tm.idleEchoInterval/2)
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(tm.echoInterval + time.Second)
@@ -193,12 +195,12 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 			t.Fatalf("links go over %v", got)
 		}
 		gws[0].freeze(true)
-		time.Sleep(2 * tm.echoInterval) // dc2's link asks for an echo; dc3's would not yet
+		time.Sleep(2 * tm.echoInterval) // dc2's link sends an echo request; dc3's would not yet
 		if got := over(); !slices.Equal(got, []string{gws[1].addr, gws[1].addr, gws[1].addr}) {
 			t.Errorf("links go over %v", got)
 		}
 		if n := gws[1].count(); n != 3 {
-			t.Errorf("%d connections over the second gateway, want one of each link", n)
+			t.Errorf("%d connections over the second gateway, want one per link", n)
 		}
 		gws[0].freeze(false)
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// member starts a memberlist of n's with short intervals.
+// member starts a memberlist on n with short intervals.
 func member(t testing.TB, n *node, pool Pool) *memberlist.Memberlist {
 	t.Helper()
 	conf := memberlist.DefaultLANConfig()
@@ -36,7 +36,7 @@ func member(t testing.TB, n *node, pool Pool) *memberlist.Memberlist {
 	return m
 }
 
-// join has m join, over sessions that a machine which stands still may break.
+// join joins at. It retries, because a slow machine may break a session.
 func join(t testing.TB, m *memberlist.Memberlist, at string) {
 	t.Helper()
 	var err error
@@ -48,7 +48,7 @@ func join(t testing.TB, m *memberlist.Memberlist, at string) {
 	t.Fatal(err)
 }
 
-// alive lists the members that m takes for alive.
+// alive lists the members that are alive for m.
 func alive(m *memberlist.Memberlist) string {
 	var names []string
 	for _, n := range m.Members() {
@@ -72,12 +72,12 @@ func TestTransport_Memberlist(t *testing.T) {
 	see := func(who []string, whom string) {
 		t.Helper()
 		for _, name := range who {
-			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == whom }, "%s", name+" sees "+whom)
+			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == whom }, "%s to see %s", name, whom)
 		}
 	}
 	const all = "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
 	everybody := strings.Fields(all)
-	join(t, ms["srv1.dc2"], "*.dc1/192.0.2.2:1") // nobody listens at that address
+	join(t, ms["srv1.dc2"], "*.dc1/192.0.2.2:1") // no server listens at that address
 	for _, name := range []string{"srv2.dc1", "srv2.dc2"} {
 		first := "srv1" + strings.TrimPrefix(name, "srv2")
 		join(t, ms[name], first+"/"+w.nodes[first].addr)
@@ -91,7 +91,7 @@ func TestTransport_Memberlist(t *testing.T) {
 	join(t, ms["srv2.dc2"], "*.dc1/192.0.2.2:1")
 	see(everybody, all)
 
-	// Both gateways stand still: each datacenter is alone, and knows it.
+	// Both gateways stall: each datacenter sees only itself.
 	w.gws["dc1"].freeze(true)
 	w.gws["dc2"].freeze(true)
 	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
@@ -102,7 +102,7 @@ func TestTransport_Memberlist(t *testing.T) {
 
 	// No gateway at all: an empty address book must not keep members alive.
 	full := w.nodes["srv1.dc1"].book.Load()
-	w.gws["dc1"].stop() // else state exchange from dc2 would still refute what dc1 believes
+	w.gws["dc1"].stop() // otherwise a state exchange from dc2 would refute the suspicion
 	w.gws["dc2"].stop()
 	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
 		r := *w.nodes[name].book.Load()
@@ -134,7 +134,7 @@ func TestTransport_BothPools(t *testing.T) {
 	for name := range w.nodes {
 		testutil.Eventually(t, 20*time.Second, func() bool {
 			return alive(lan[name]) == "srv1 srv2" && alive(wan[name]) == "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
-		}, "%s", name+"'s pools")
+		}, "complete pools at %s", name)
 	}
 	msg := []byte("user message")
 	for _, m := range lan["srv1.dc1"].Members() {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// memNet is a network inside a synctest bubble: pipes between those who listen and those who dial. There, limits of
-// minutes are tested as they are. yamux cannot take part: it keeps timers in a global pool that bubbles must not share.
+// memNet is a network of pipes inside a synctest bubble, where limits of
+// minutes are tested without change. yamux does not work there: it keeps timers
+// in a global pool, which bubbles must not share.
 type memNet struct {
 	mu        sync.Mutex
 	listeners map[string]*memListener
@@ -37,7 +38,7 @@ func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	l := n.listeners[addr]
 	n.mu.Unlock()
 	if l == nil {
-		return nil, errors.New("nobody listens")
+		return nil, errors.New("no listener")
 	}
 	a, b := net.Pipe()
 	select {
@@ -53,7 +54,7 @@ func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 }
 
-// cut ends the connections to addr and refuses others, until heal.
+// cut closes the connections to addr and refuses new ones until heal is called.
 func (n *memNet) cut(addr string) (heal func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -9,16 +9,17 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// A secondary that started over its primary's gateway moves to its own one when the book names it: links and sessions, and
-// without losing a packet or breaking a stream.
+// A secondary that started over its primary's gateway migrates to its local one
+// when the address book lists it: links and sessions, and without losing a
+// packet or breaking a stream.
 func TestMigrate_ToPreferredPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
-	book := func(hops ...Path) {
+	book := func(paths ...Path) {
 		r := *n1.book.Load()
-		r.Paths = map[string][]Path{"dc2": hops}
+		r.Paths = map[string][]Path{"dc2": paths}
 		n1.book.Store(&r)
 	}
 	remote, better := Path{Addr: w.gws["dc2"].addr, Via: "remote"}, Path{Addr: own.addr, Via: "own", Local: true}
@@ -38,8 +39,8 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 				len(st.Sessions) == 1 && st.Sessions[0].Path == h
 		}
 	}
-	testutil.Eventually(t, 5*time.Second, over(remote), "everything goes over the remote gateway")
-	book(Path{Addr: closedPort(t), Via: "own", Local: true}, remote) // a better one that does not work changes nothing
+	testutil.Eventually(t, 5*time.Second, over(remote), "link and session over the remote gateway")
+	book(Path{Addr: closedPort(t), Via: "own", Local: true}, remote) // a preferred path that fails changes nothing
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		for _, p := range n1.d.Paths() {
 			if p.Failures > 0 {
@@ -47,7 +48,7 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 			}
 		}
 		return false
-	}, "the dead gateway was tried")
+	}, "a dial of the dead gateway")
 	send(t, t1, "srv1.dc2", "still there")
 	receive(t, t2)
 	if !over(remote)() {
@@ -56,19 +57,19 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 
 	book(better, remote)
 	for i := 0; !over(better)(); i++ {
-		send(t, t1, "srv1.dc2", "while it moves")
+		send(t, t1, "srv1.dc2", "during the migration")
 		receive(t, t2)
 		if i > 100000 {
-			t.Fatalf("nothing moved: %+v", n1.tun.Stats())
+			t.Fatalf("no migration: %+v", n1.tun.Stats())
 		}
 	}
-	checkHalfClose(t, c, s) // the old session's stream goes on
+	checkHalfClose(t, c, s) // the stream of the old session continues
 	checkHalfClose(t, s, c)
 	c.Close()
 	s.Close()
-	w.gws["dc2"].stop() // whatever is still on it would break now
-	send(t, t1, "srv1.dc2", "over the own gateway")
-	if got := receive(t, t2); got != "over the own gateway" {
+	w.gws["dc2"].stop() // anything that still uses it would break now
+	send(t, t1, "srv1.dc2", "over the local gateway")
+	if got := receive(t, t2); got != "over the local gateway" {
 		t.Errorf("received %q", got)
 	}
 	if c, err = t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err != nil {
@@ -76,7 +77,7 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 	}
 	checkEcho(t, c, <-t2.StreamCh())
 
-	book() // the gateway left the book: what works stays
+	book() // the gateway left the address book, but a working connection stays
 	send(t, t1, "srv1.dc2", "still")
 	receive(t, t2)
 	if got := n1.traffic(PoolWAN, "dc2"); len(got.Dropped) != 0 {

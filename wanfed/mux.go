@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Handler serves one connection. It owns c and closes it. It returns when it has
-// finished, and soon after ctx has ended, when c is also closed by the Mux.
+// Handler serves one connection. It owns c and closes it. It returns when it
+// has finished, and soon after ctx has ended, when c is also closed by the Mux.
 type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
 
 // MuxConfig configures a Mux.
@@ -31,9 +31,10 @@ type MuxConfig struct {
 	// HandshakeTimeout bounds the TLS handshake, and a PROXY header before it,
 	// from accept on. Default (0): 5 s.
 	HandshakeTimeout time.Duration
-	// MaxHandshakes bounds concurrent handshakes. At the limit, a new one starts
-	// when another ends, or replaces a slow one: first one without a ClientHello
-	// after 250 ms, then one that has taken a second. Default (0): 512.
+	// MaxHandshakes bounds concurrent handshakes. At the limit, a new one
+	// starts when another ends, or replaces a slow one: first one without a
+	// ClientHello after 250 ms, then one that has taken a second. Default (0):
+	// 512.
 	MaxHandshakes int
 	// MaxPerPeer bounds the open connections of one peer, by role, node and
 	// datacenter of its certificate. All plain text connections (HTTPListener)
@@ -53,8 +54,8 @@ type MuxConfig struct {
 }
 
 // Mux accepts TLS connections on one port and passes each to the handler of the
-// protocol that was negotiated by ALPN (RFC 7301). It refuses peers that may not
-// use the protocol.
+// protocol that was negotiated by ALPN (RFC 7301). It refuses peers that may
+// not use the protocol.
 type Mux struct {
 	cfg        MuxConfig
 	self       tlsutil.Peer
@@ -85,8 +86,9 @@ type muxProtocol struct {
 	total  uint64
 }
 
-// defaultMaxPerPeer is generous: servers have a few connections to each other, a
-// gateway has one, but many programs may share the certificate of an operator.
+// defaultMaxPerPeer is generous: servers have a few connections to each other,
+// a gateway has one, but many programs may share the certificate of an
+// operator.
 const defaultMaxPerPeer = 512
 
 // NewMux checks cfg. It does not listen yet.
@@ -140,8 +142,8 @@ func (m *Mux) handle(alpn string, roles []tlsutil.Role, sameDC bool, h Handler) 
 }
 
 // Run accepts connections on ln until ctx ends. It then closes ln and all
-// connections that were not passed on by a Listener, waits for all handlers, and
-// returns nil. A permanent error of ln is returned. Call it once.
+// connections that were not passed on by a Listener, waits for all handlers,
+// and returns nil. A permanent error of ln is returned. Call it once.
 func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

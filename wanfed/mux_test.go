@@ -21,7 +21,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// muxBed is a mux of srv1 in dc1 with two protocols: one for servers and gateways, one for servers of dc1.
+// muxBed is a mux of srv1 in dc1 with two protocols: one for servers and
+// gateways, one for servers of dc1.
 type muxFixture struct {
 	m    *Mux
 	addr string
@@ -64,7 +65,8 @@ func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*M
 	return b
 }
 
-// refusedFor waits until the mux has counted one refusal, of that kind.
+// awaitRefusal waits until the Mux has counted one refusal, and checks its
+// reason.
 func (b *muxFixture) awaitRefusal(t *testing.T, why refusal) {
 	t.Helper()
 	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "%s", "refusal "+string(why))
@@ -109,7 +111,7 @@ func TestMux_Refusals(t *testing.T) {
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
 		}))},
 		{certForeign, shake(with(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"), func(c *tls.Config) {
-			c.InsecureSkipVerify, c.VerifyConnection = true, nil // the test's client does not mind; the server does
+			c.InsecureSkipVerify, c.VerifyConnection = true, nil // only the server verifies
 		}))},
 		{certInvalid, shake(with(srv2.ClientConfig(sni, "all/1"), present(expired)))},
 		{peerRefusedUs, shake(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"))},
@@ -139,7 +141,8 @@ func TestMux_Refusals(t *testing.T) {
 	}
 }
 
-// expiredCert makes a CA of two years ago, and the certificate of a server that expired a year ago.
+// expiredCert returns a CA of two years ago and a server certificate that
+// expired a year ago.
 func expiredCert(t *testing.T) (*authority, tls.Certificate) {
 	t.Helper()
 	old := time.Now().AddDate(-2, 0, 0)
@@ -158,7 +161,7 @@ func expiredCert(t *testing.T) (*authority, tls.Certificate) {
 	return &authority{t, ca}, cert
 }
 
-// present makes a client use cert and trust anybody.
+// present makes a client use cert and accept any server certificate.
 func present(cert tls.Certificate) func(*tls.Config) {
 	return func(c *tls.Config) {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
@@ -177,7 +180,7 @@ func TestMux_ChoosesHandler(t *testing.T) {
 		{a.server("srv2", "dc2"), []string{"all/1"}, "all/1"},
 		{a.identity(tlsutil.RoleGateway, "gw1", "dc1"), []string{"all/1"}, "all/1"},
 		{a.server("srv2", "dc1"), []string{"own/1"}, "own/1"},
-		{a.server("srv2", "dc1"), []string{"own/1", "nope/1", "all/1"}, "all/1"}, // the listener's order counts
+		{a.server("srv2", "dc1"), []string{"own/1", "nope/1", "all/1"}, "all/1"}, // the order of the listener decides
 	} {
 		c, err := tls.Dial("tcp", b.addr, tt.id.ClientConfig("srv1.server.dc1.wanfed", tt.alpn...))
 		if err != nil {
@@ -308,18 +311,19 @@ func TestMux_Listener(t *testing.T) {
 		t.Errorf("accept on a closed listener: %v", err)
 	}
 	if _, err := dial(ProtoGRPC).Read(make([]byte, 1)); err == nil {
-		t.Error("a closed listener's protocol is still served")
+		t.Error("the protocol of a closed listener is still served")
 	}
-	waiting := dial(ProtoRaft) // nobody accepts it
+	waiting := dial(ProtoRaft) // no Accept takes it
 	testutil.Eventually(t, 5*time.Second, func() bool { return m.Stats().Protocols[0].Open == 1 }, "handshake")
 	stop()
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accept after the end: %v", err)
 	}
 	if _, err := waiting.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("a connection that nobody accepted: %v", err)
+		t.Errorf("Read() of a connection that was not accepted = %v, want closed", err)
 	}
-	// Who accepted a connection owns it: the mux's end does not close it.
+	// An accepted connection belongs to its owner: the end of Run does not
+	// close it.
 	go s.Write([]byte("x"))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 		t.Error(err)
@@ -329,7 +333,8 @@ func TestMux_Listener(t *testing.T) {
 	}
 }
 
-// shortListener fails as a process without file descriptors does, twice; then for good, or never again.
+// shortListener fails twice like a process without file descriptors. Then it
+// fails with last, or works.
 type shortListener struct {
 	net.Listener
 	n    atomic.Int32

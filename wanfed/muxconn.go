@@ -50,8 +50,8 @@ func (c *trackedConn) Close() error {
 }
 
 // peerLimit bounds the open connections of each peer. So one certificate cannot
-// use all file descriptors, or all memory, of a server. The zero Peer stands for
-// plain text connections, whose peer is not authenticated.
+// use all file descriptors, or all memory, of a server. The zero Peer stands
+// for plain text connections, whose peer is not authenticated.
 type peerLimit struct {
 	max int // negative: no limit
 
@@ -104,8 +104,8 @@ type sniffConn struct {
 	unread bool // Read returns first next
 }
 
-// peek reads the first byte, until limit. It returns false without one; the next
-// Read then returns the error.
+// peek reads the first byte, until limit. It returns false without one; the
+// next Read then returns the error.
 func (p *sniffConn) peek(limit time.Time) bool {
 	_ = p.Conn.SetReadDeadline(limit) // an error shows in Read
 	var b [1]byte

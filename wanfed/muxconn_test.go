@@ -21,7 +21,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// One peer has so many connections and no more, whoever has them meanwhile; others come in.
+// A peer has at most MaxPerPeer connections, also when they were passed on.
+// Other peers are accepted.
 func TestMux_MaxPerPeer(t *testing.T) {
 	a := newAuthority(t)
 	var handed net.Listener
@@ -55,14 +56,14 @@ func TestMux_MaxPerPeer(t *testing.T) {
 	one, _ := open(gw, "all/1")
 	two, in := open(gw, "handed/1")
 	if !in {
-		t.Fatal("the second does not come in")
+		t.Fatal("the second connection is refused, want accepted")
 	}
 	if _, in := open(gw, "all/1"); in {
-		t.Error("a third comes in")
+		t.Error("the third connection is accepted, want refused")
 	}
 	b.awaitRefusal(t, tooMany)
 	if _, in := open(other, "all/1"); !in {
-		t.Error("another peer does not come in")
+		t.Error("another peer is refused, want accepted")
 	}
 	for _, c := range []*tls.Conn{one, two} {
 		c.Close()
@@ -76,11 +77,11 @@ func TestMux_MaxPerPeer(t *testing.T) {
 	}
 	b.stop()
 	if n := len(b.m.peers.open); n > 0 {
-		t.Errorf("%d peers are counted in the end", n)
+		t.Errorf("%d peers are counted after Run, want 0", n)
 	}
 }
 
-// A stranger cannot make long lines.
+// An unauthenticated peer cannot cause long log lines.
 func TestRefusals_ClipPeerText(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxFixture(t, a)
@@ -91,7 +92,7 @@ func TestRefusals_ClipPeerText(t *testing.T) {
 		cfg.InsecureSkipVerify = true
 		if c, err := tls.Dial("tcp", b.addr, cfg); err == nil {
 			c.Close()
-			t.Error("let in")
+			t.Error("Dial() succeeds, want an error")
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two lines")
@@ -104,15 +105,15 @@ func headerOf(source string) []byte {
 	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:8300"))
 }
 
-// localHeader says that the connection is the sender's own.
+// localHeader has the command LOCAL: the connection is the sender's own.
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
-// fromLoopback has connections of this machine begin with a PROXY header.
+// proxyFromLoopback requires a PROXY header of connections from this machine.
 func proxyFromLoopback(c *MuxConfig) {
 	c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("::ffff:127.0.0.0/104")}
 }
 
-// behind connects and says a header.
+// dialWithHeader connects and sends a header.
 func dialWithHeader(t *testing.T, addr string, header ...[]byte) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -127,7 +128,8 @@ func dialWithHeader(t *testing.T, addr string, header ...[]byte) net.Conn {
 	return c
 }
 
-// The address that a gateway tells is the connection's, for handlers and in the log.
+// The address in the PROXY header is the connection's RemoteAddr, for handlers
+// and in the log.
 func TestMux_ProxySource(t *testing.T) {
 	a := newAuthority(t)
 	remote, log := make(chan string, 1), &logBuffer{}
@@ -153,7 +155,7 @@ func TestMux_ProxySource(t *testing.T) {
 		if tt.want == "" {
 			c = dialWithHeader(t, b.addr, tt.header)
 			tt.want = c.LocalAddr().String()
-		} else { // byte by byte, the hello at once behind
+		} else { // byte by byte, followed at once by the ClientHello
 			c = dialWithHeader(t, b.addr)
 			for _, x := range tt.header {
 				c.Write([]byte{x})
@@ -183,8 +185,8 @@ func TestMux_ProxyRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		header []byte
-		then   func(*testing.T, net.Conn) // nil: nothing more comes
-		from   string                     // whose connections begin with a header; empty: this machine's
+		then   func(*testing.T, net.Conn) // nil: nothing more is sent
+		from   string                     // network that must send a header; empty: loopback
 		why    refusal
 		log    string
 	}{
@@ -206,7 +208,7 @@ func TestMux_ProxyRefusals(t *testing.T) {
 				if tt.why == tooSlow {
 					c.HandshakeTimeout = 100 * time.Millisecond
 				}
-				if tt.name == "silent behind it" { // the header has to come in this time
+				if tt.name == "silent behind it" { // long enough for the header
 					c.HandshakeTimeout = 2 * time.Second
 				}
 				if tt.from != "" {
@@ -230,13 +232,13 @@ func TestMux_ProxyRefusals(t *testing.T) {
 				t.Error("a handler ran")
 			}
 			if n := b.m.Stats().Handshaking; n != 0 {
-				t.Errorf("%d handshakes are left", n)
+				t.Errorf("Handshaking = %d, want 0", n)
 			}
 		})
 	}
 }
 
-// The header and the handshake share one time.
+// The header and the handshake share one timeout.
 func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -259,7 +261,8 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// Behind one gateway, who holds many unfinished handshakes takes the room from himself.
+// Behind one gateway, a client with many unfinished handshakes displaces its
+// own.
 func TestMux_ProxyShedsBySource(t *testing.T) {
 	a := newAuthority(t)
 	b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
@@ -272,13 +275,13 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 }, "the first")
 	many := []net.Conn{dialWithHeader(t, b.addr, headerOf("192.0.2.2:1")), dialWithHeader(t, b.addr, headerOf("192.0.2.2:2"))}
 	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 }, "the others")
-	<-time.After(2 * helloGrace) // any of them may be ended now
+	<-time.After(2 * helloGrace) // any of them may be shed now
 	c := tls.Client(dialWithHeader(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err := c.Handshake(); err != nil {
 		t.Fatal(err)
 	}
 	if !isClosedByPeer(many[0]) {
-		t.Error("the older one of the source that has two is still there")
+		t.Error("the older handshake of the source with two is still open, want shed")
 	}
 	if log := b.log.String(); !strings.Contains(log, "remote=192.0.2.2:1 ") || strings.Contains(log, "remote=192.0.2.1:1") {
 		t.Errorf("log:\n%s", log)
@@ -286,5 +289,5 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 	for _, c := range append(many, one) {
 		c.Close()
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(sources()) == 0 }, "nothing is left")
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(sources()) == 0 }, "no handshakes left")
 }

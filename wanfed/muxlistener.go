@@ -114,8 +114,8 @@ func (m *Mux) closeListeners() {
 	}
 }
 
-// Addr returns the address of the port after Run was called, and the protocol id
-// before.
+// Addr returns the address of the port after Run was called, and the protocol
+// id before.
 func (l *muxListener) Addr() net.Addr {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()

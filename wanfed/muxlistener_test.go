@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestMuxHTTP serves HTTPS through a Mux: who may connect gets answers by each protocol, and the rest is counted.
+// TestHTTPListener serves HTTPS through a Mux. Permitted clients are served by
+// each protocol; the others are refused and counted.
 func TestHTTPListener(t *testing.T) {
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.server("srv1", "dc1")})
@@ -88,7 +89,8 @@ func TestHTTPListener(t *testing.T) {
 	}
 }
 
-// One port, HTTP with and without TLS: what is plain says so, and is read from its first byte on.
+// One port serves HTTP with and without TLS. A plain text connection is passed
+// on from its first byte.
 func TestHTTPListener_PlainText(t *testing.T) {
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 2 * time.Second})
@@ -125,7 +127,8 @@ func TestHTTPListener_PlainText(t *testing.T) {
 		t.Errorf("TLS: %q", got)
 	}
 
-	// Who says nothing is let go, and so is who begins with a byte of TLS and goes on otherwise.
+	// A silent client is disconnected, and so is one that sends a first byte of
+	// TLS and then something else.
 	silent, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +146,6 @@ func TestHTTPListener_PlainText(t *testing.T) {
 	odd.SetDeadline(time.Now().Add(20 * time.Second))
 	io.WriteString(odd, "\x16GET / HTTP/1.0\r\n\r\n")
 	if b, err := io.ReadAll(odd); strings.Contains(string(b), "HTTP/") {
-		t.Errorf("begins as TLS does: %q, %v", b, err)
+		t.Errorf("first byte of TLS, then HTTP: ReadAll() = %q, %v; want no response", b, err)
 	}
 }

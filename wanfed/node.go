@@ -103,12 +103,12 @@ func (n *Node) Run(ctx context.Context, ln net.Listener) error {
 
 // SetServer sets the address (host:port) of a member of the local datacenter in
 // the address book; "" removes it. Call it for every member event of the pools.
-// member is the name that the pool uses, <node>.<dc> or <node>. Members of other
-// datacenters are ignored.
+// member is the name that the pool uses, <node>.<dc> or <node>. Members of
+// other datacenters are ignored.
 //
 // Gateways send traffic for any server of the datacenter to this node, which
 // relays it to the address set here. Without an address it is dropped. Before
-// Run, set the servers that the program is told to join: until its pool has
+// Run, set the servers that the program joins: until its pool has
 // joined, no event reports their addresses.
 func (n *Node) SetServer(member, addr string) {
 	node, dc, wan := strings.Cut(strings.ToLower(member), ".")

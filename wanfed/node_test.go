@@ -17,7 +17,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestNodesGossip: a Node needs nothing but its parts' wiring to gossip with another datacenter and within its own.
+// TestNode_Gossip gossips with another datacenter and within the local one,
+// through Nodes alone.
 func TestNode_Gossip(t *testing.T) {
 	a := newAuthority(t)
 	start := func(name, dc string, gateways map[string][]string) (*Node, string) {
@@ -34,12 +35,12 @@ func TestNode_Gossip(t *testing.T) {
 	gw1 := newFakeGateway(t, listen(t), "dc1", map[string]string{"a": addr1})
 	a2, addr2 := start("a", "dc2", map[string][]string{"dc1": {gw1.addr}})
 	b2, addrB2 := start("b", "dc2", map[string][]string{"dc1": {gw1.addr}})
-	newFakeGateway(t, ln2, "dc2", map[string]string{"a": addr2}) // what is for b passes a
+	newFakeGateway(t, ln2, "dc2", map[string]string{"a": addr2}) // traffic for b is relayed by a
 	a2.SetServer("b.dc2", addrB2)
 	b2.SetServer("a.dc2", addr2)
-	a2.SetServer("a.dc1", "192.0.2.9:1") // of another datacenter: no news for the book
+	a2.SetServer("a.dc1", "192.0.2.9:1") // a member of another datacenter is ignored
 	if got := slices.Sorted(maps.Keys(a2.AddressBook.Load().Servers)); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("servers in the book: %v", got)
+		t.Errorf("Servers = %v, want b", got)
 	}
 
 	m1, m2, mb := nodeMember(t, a1), nodeMember(t, a2), nodeMember(t, b2)
@@ -50,11 +51,11 @@ func TestNode_Gossip(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]*memberlist.Memberlist{"a.dc1": m1, "a.dc2": m2, "b.dc2": mb} {
-		testutil.Eventually(t, 20*time.Second, func() bool { return m.NumMembers() == 3 }, "%s", name+" sees all")
+		testutil.Eventually(t, 20*time.Second, func() bool { return m.NumMembers() == 3 }, "%s to see all members", name)
 	}
 }
 
-// nodeMember starts a memberlist of n's with short intervals.
+// nodeMember starts a memberlist on n with short intervals.
 func nodeMember(t testing.TB, n *Node) *memberlist.Memberlist {
 	t.Helper()
 	conf := memberlist.DefaultWANConfig()
@@ -84,13 +85,13 @@ func TestNode_SetGateways(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody was told of the change")
+		t.Error("Changed() channel is open after SetGateways, want closed")
 	}
 	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 || got["dc3"][1].Addr != "[2001:db8::1]:8443" {
-		t.Errorf("hops: %v", got)
+		t.Errorf("Paths = %v", got)
 	}
 	if err := n.SetGateways("dc2"); err != nil || len(n.AddressBook.Load().Paths) != 1 {
-		t.Errorf("dc2 is not forgotten: %v, %v", n.AddressBook.Load().Paths, err)
+		t.Errorf("SetGateways() without addresses: Paths = %v, %v; want dc2 removed", n.AddressBook.Load().Paths, err)
 	}
 	for want, f := range map[string]func() error{
 		"local datacenter": func() error { return n.SetGateways("dc1", "192.0.2.1:1") },
@@ -98,7 +99,7 @@ func TestNode_SetGateways(t *testing.T) {
 		`"Dc2"`:            func() error { return n.SetGateways("Dc2", "192.0.2.1:1") },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want it to say %s", err, want)
+			t.Errorf("got %v, want an error that contains %q", err, want)
 		}
 	}
 }
@@ -116,7 +117,7 @@ func TestNewNode_InvalidConfig(t *testing.T) {
 	}
 	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "not host:port", "not an ip:port that others can dial"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %s", err, want)
+			t.Errorf("%v does not contain %q", err, want)
 		}
 	}
 }

@@ -49,7 +49,8 @@ func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 	}
 }
 
-// A stopped gateway process keeps its connections open and swallows what is written to them.
+// A stopped gateway process keeps its connections open and swallows what is
+// written to them.
 func TestLink_FrozenGatewayTimeout(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -70,7 +71,7 @@ func TestLink_FrozenGatewayTimeout(t *testing.T) {
 			continue
 		case <-t2.PacketCh():
 		case <-time.After(10 * time.Second):
-			t.Fatal("nothing came over the second gateway")
+			t.Fatal("no packet over the second gateway")
 		}
 		break
 	}
@@ -79,12 +80,12 @@ func TestLink_FrozenGatewayTimeout(t *testing.T) {
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == w.gws["dc2"].addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has a clean record: %+v", p)
+			t.Errorf("the frozen gateway has no failure: %+v", p)
 		}
 	}
 }
 
-// A link whose echo is late finds another way long before it holds its peer for dead.
+// A link whose echo is late uses another path long before echoTimeout.
 func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -107,23 +108,24 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has a clean record: %+v", p)
+			t.Errorf("the frozen gateway has no failure: %+v", p)
 		}
 	}
 	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
-	// One way, silent for a moment: what is dialed beside it is silent too, and the connection goes on when it answers.
+	// With one path that stalls briefly, the replacement stalls too, and the
+	// connection stays in use when the echo arrives.
 	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "own"}}}
 	n1.book.Store(&r)
 	second.freeze(true)
 	send(t, t1, "srv1.dc2", "three")
-	testutil.Eventually(t, 10*time.Second, func() bool { return second.count() > 1 }, "a doubt")
+	testutil.Eventually(t, 10*time.Second, func() bool { return second.count() > 1 }, "a replacement dial")
 	second.freeze(false)
 	if got := receive(t, t2); got != "three" {
 		t.Errorf("received %q", got)
 	}
 }
 
-// A peer that accepts and never reads must cost its own datacenter only.
+// A peer that accepts and never reads affects only its own datacenter.
 func TestLink_PeerThatNeverReads(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
@@ -155,15 +157,16 @@ func TestLink_PeerThatNeverReads(t *testing.T) {
 		case <-tick.C:
 		}
 	}
-	// Some microseconds on an idle machine, and one that waits for the writer takes all of its time. The limits leave room for the race
-	// detector and for a machine that stands still for a second.
+	// A send takes some microseconds; one that waited for the writer would take
+	// writeTimeout. The limits leave room for the race detector and for a
+	// machine that is suspended for a second.
 	slices.Sort(each)
 	median, slowest := each[len(each)/2], each[len(each)-1]
 	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond || slowest > n1.tun.limits.writeTimeout/2 {
-		t.Error("sends wait")
+		t.Error("a send waited for the network")
 	}
 	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {
-		t.Errorf("nothing was dropped for a full queue: %+v", got)
+		t.Errorf("traffic = %+v, want packets dropped for a full queue", got)
 	}
 }
 
@@ -183,7 +186,8 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 	return ln.Addr().String()
 }
 
-// A stream that is opened over a session whose gateway froze goes another way, long before the session's keepalive.
+// A stream over a session whose gateway is frozen uses another path long before
+// keepaliveTimeout.
 func TestSession_FrozenGateway(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
@@ -219,7 +223,7 @@ func TestSession_FrozenGateway(t *testing.T) {
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has a clean record: %+v", p)
+			t.Errorf("the frozen gateway has no failure: %+v", p)
 		}
 	}
 }

@@ -57,8 +57,8 @@ func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	return false
 }
 
-// serveConsulPackets reads the packets of a ProtoConsulPacket connection. All of
-// them are for this server's WAN pool.
+// serveConsulPackets reads the packets of a ProtoConsulPacket connection. All
+// of them are for this server's WAN pool.
 func (t *Tunnel) serveConsulPackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
 	pc := t.newPacketConn(c, p)
 	why, err := pc.run(pc.readConsulFrame)
@@ -178,8 +178,8 @@ func (pc *packetConn) readConsulFrame() (refusal, error) {
 	return why, err
 }
 
-// readPacket reads a packet of n bytes. Its memory grows as the bytes arrive, so
-// a peer cannot allocate memory by an announced length alone.
+// readPacket reads a packet of n bytes. Its memory grows as the bytes arrive,
+// so a peer cannot allocate memory by an announced length alone.
 func (pc *packetConn) readPacket(n int) (packet []byte, why refusal, err error) {
 	for len(packet) < n && err == nil {
 		from := len(packet)

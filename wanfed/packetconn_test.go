@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// scriptConn stands for a connection of which only the bytes matter: it gives in, at most chunk bytes at a time, then EOF, and
-// keeps what is written.
+// scriptConn is a connection that returns in, at most chunk bytes per Read,
+// then EOF, and records what is written.
 type scriptConn struct {
 	net.Conn
 	in    []byte
@@ -41,7 +41,7 @@ func (*scriptConn) RemoteAddr() net.Addr             { return nameAddr("far") }
 func (*scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (*scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// reading is a server, srv1 of dc1, that reads scripts.
+// packetReader is srv1 of dc1, which reads scripts.
 type packetReader struct {
 	tun *Tunnel
 	tr  *Transport
@@ -57,7 +57,8 @@ func newPacketReader(t testing.TB) *packetReader {
 	return &packetReader{tun, tun.Transport(PoolWAN)}
 }
 
-// read has a server of dc2 send in, and returns the packets that memberlist gets, the echoes, and why the connection ended.
+// read receives in from a server of dc2. It returns the packets for memberlist,
+// the echoes, and why the connection ended.
 func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal, err error) {
 	t.Helper()
 	c := &scriptConn{in: in, chunk: chunk}
@@ -70,10 +71,10 @@ func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (go
 	for len(r.tr.packets) > 0 {
 		p := <-r.tr.packets
 		if cap(p.Buf) != len(p.Buf) {
-			t.Errorf("a packet of %d bytes has room for %d: another one's", len(p.Buf), cap(p.Buf))
+			t.Errorf("a packet of %d bytes has capacity %d, want equal", len(p.Buf), cap(p.Buf))
 		}
 		got = append(got, string(p.Buf))
-		clear(p.Buf) // it belongs to who took it
+		clear(p.Buf) // the receiver owns it
 	}
 	return got, c.out, why, err
 }
@@ -95,7 +96,7 @@ func TestPacketConn(t *testing.T) {
 			want = append(want, string(large))
 		}
 		if i%10 == 9 {
-			in = appendFrame(in, PoolWAN, "srv9", []byte("for nobody"))
+			in = appendFrame(in, PoolWAN, "srv9", []byte("for an unknown node"))
 		}
 	}
 	for _, chunk := range []int{1, 5, 1000, 16 << 10, 1 << 20} {
@@ -108,11 +109,12 @@ func TestPacketConn(t *testing.T) {
 		}
 	}
 	if got := r.tun.traffic(PoolWAN, "dc2"); got.dropped[dropUnknownNode].Load() != 5*38 || got.received.Load() != uint64(10*len(want)) {
-		t.Errorf("%d for nobody, %d received", got.dropped[dropUnknownNode].Load(), got.received.Load())
+		t.Errorf("%d for an unknown node, %d received", got.dropped[dropUnknownNode].Load(), got.received.Load())
 	}
 }
 
-// Frames as they come, in pieces, must mean the same as decodeFrame of all.
+// Frames that arrive in pieces must have the same effect as decodeFrame of the
+// whole.
 func FuzzPacketConn(f *testing.F) {
 	two := appendFrame(appendFrame(nil, PoolWAN, "srv1", []byte("one")), PoolWAN, "", []byte("two"))
 	f.Add(two, 3)
@@ -129,7 +131,7 @@ func FuzzPacketConn(f *testing.F) {
 		for rest := in; len(rest) > 0; {
 			fr, err := decodeFrame(rest)
 			switch {
-			case errors.Is(err, errFrameShort): // what it lacks may not be all that is wrong with it
+			case errors.Is(err, errFrameShort): // it may have another fault besides
 				whys = []refusal{faultTruncated, faultFrame, faultLAN}
 				break model
 			case err != nil:

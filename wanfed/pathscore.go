@@ -20,8 +20,8 @@ const (
 	provenPeriod = 2 * time.Minute
 	// flapHalfLife is the half-life of pathHistory.flaps.
 	flapHalfLife = time.Minute
-	// flapCost is what one fresh failure adds to the cost of a path. A dial that
-	// fails costs about one DialerConfig.AttemptDelay.
+	// flapCost is what one fresh failure adds to the cost of a path. A dial
+	// that fails costs about one DialerConfig.AttemptDelay.
 	flapCost = 250 * time.Millisecond
 	// maxFlaps is the value of pathHistory.flaps from which connections do not
 	// migrate to the path: two recent failures are tolerated, three are not.
@@ -35,7 +35,8 @@ const (
 	// faster one, or by atParLeast.
 	atPar, atParLeast = 4, 10 * time.Millisecond
 	// A connection migrates to a path that is faster by at least 1/faster of
-	// that path's RTT and by fasterLeast. The difference to atPar is hysteresis.
+	// that path's RTT and by fasterLeast. The difference to atPar is
+	// hysteresis.
 	faster, fasterLeast = 2, 20 * time.Millisecond
 )
 

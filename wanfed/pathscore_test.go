@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// hopsOf makes hops of words: an address of one letter, then o for an own gateway, c for critical, r for remembered.
+// parsePaths makes paths of words: an address of one letter, then o for a local
+// gateway, c for critical, r for cached.
 func parsePaths(words string) []Path {
-	var hops []Path
+	var paths []Path
 	for w := range strings.FieldsSeq(words) {
 		h := Path{Addr: w[:1], Local: strings.Contains(w[1:], "o")}
 		switch {
@@ -19,13 +20,13 @@ func parsePaths(words string) []Path {
 		case strings.Contains(w[1:], "r"):
 			h.Rank = RankCached
 		}
-		hops = append(hops, h)
+		paths = append(paths, h)
 	}
-	return hops
+	return paths
 }
 
-func letters(hops []Path) (s string) {
-	for _, h := range hops {
+func letters(paths []Path) (s string) {
+	for _, h := range paths {
 		s += h.Addr
 	}
 	return s
@@ -35,7 +36,8 @@ var scoreNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func beforeNow(d time.Duration) time.Time { return scoreNow.Add(-d) }
 
-// fast is the evidence of a hop that works, with a round trip in milliseconds.
+// provenPath is the history of a path that works, with a round trip in
+// milliseconds.
 func provenPath(ms int) pathHistory {
 	return pathHistory{lastSuccess: beforeNow(time.Second), rtt: time.Duration(ms) * time.Millisecond, samples: minSamples}
 }
@@ -53,36 +55,36 @@ func TestScorer_Order(t *testing.T) {
 		ev   ev
 		want string
 	}{
-		{"nothing known: the book's order", ModeAuto, "a b c", nil, "abc"},
-		{"what worked goes before what is hoped for", ModeLocal, "a b c", ev{"c": provenPath(0)}, "cab"},
-		{"what worked long ago is only hoped for", ModeLocal, "a b c", ev{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
-		{"a failure goes behind", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
-		{"worked since: not behind", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
-		{"worked before only: behind", ModeLocal, "a b c", ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
-		{"an old failure is forgotten", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
+		{"no history: order of the address book", ModeAuto, "a b c", nil, "abc"},
+		{"proven before unproven", ModeLocal, "a b c", ev{"c": provenPath(0)}, "cab"},
+		{"an old success is unproven", ModeLocal, "a b c", ev{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
+		{"a failed path goes last", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"failed, then worked", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
+		{"worked, then failed", ModeLocal, "a b c", ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"an old failure does not count", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
 		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: beforeNow(failurePenalty - 1)}}, "ba"},
-		{"all failed: the longest ago first", ModeLocal, "a b c",
+		{"all failed: the oldest failure first", ModeLocal, "a b c",
 			ev{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)}, "c": {lastFailure: beforeNow(2 * time.Second)}}, "bca"},
-		{"two failed at once: the book's order", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
-		{"none", ModeLocal, "", nil, ""},
+		{"two failed at once: order of the address book", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
+		{"no paths", ModeLocal, "", nil, ""},
 
 		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": provenPath(50), "b": provenPath(40)}, "ab"},
 		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": provenPath(10), "b": provenPath(1)}, "ab"},
 		{"much faster goes first", ModeLocal, "a b c", ev{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)}, "bca"},
-		{"the slow ones by how slow they are", ModeLocal, "a b c", ev{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
-		{"slow but working goes before untested", ModeLocal, "a b c", ev{"b": provenPath(400), "c": provenPath(40)}, "cba"},
-		{"a failure weighs after it worked again", ModeLocal, "a b", ev{"a": flawed, "b": provenPath(40)}, "ba"},
-		{"and is forgotten with time", ModeLocal, "a b", ev{"a": healed, "b": provenPath(40)}, "ab"},
+		{"slow ones by cost", ModeLocal, "a b c", ev{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
+		{"slow before untested", ModeLocal, "a b c", ev{"b": provenPath(400), "c": provenPath(40)}, "cba"},
+		{"a flap counts after recovery", ModeLocal, "a b", ev{"a": flawed, "b": provenPath(40)}, "ba"},
+		{"an old flap does not count", ModeLocal, "a b", ev{"a": healed, "b": provenPath(40)}, "ab"},
 
-		{"local: own first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)}, "acb"},
-		{"local: own in doubt before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
-		{"local: own failed", ModeLocal, "ao b", ev{"a": {lastFailure: beforeNow(1)}}, "ba"},
+		{"local: local gateway first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)}, "acb"},
+		{"local: critical local gateway before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
+		{"local: local gateway failed", ModeLocal, "ao b", ev{"a": {lastFailure: beforeNow(1)}}, "ba"},
 		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": provenPath(1), "b": provenPath(400)}, "bdca"},
 		{"remote: remote failed", ModeRemote, "ao b", ev{"b": {lastFailure: beforeNow(1)}}, "ab"},
-		{"auto: a tie goes to own", ModeAuto, "ao b", ev{"a": provenPath(48), "b": provenPath(40)}, "ab"},
+		{"auto: a tie goes to the local gateway", ModeAuto, "ao b", ev{"a": provenPath(48), "b": provenPath(40)}, "ab"},
 		{"auto: the much faster wins", ModeAuto, "ao b", ev{"a": provenPath(60), "b": provenPath(40)}, "ba"},
-		{"auto: what is healthy before what is in doubt", ModeAuto, "ao boc c dc er", ev{"b": provenPath(1)}, "acbde"},
-		{"auto: what works before what is hoped for", ModeAuto, "ao b", ev{"b": provenPath(40)}, "ba"},
+		{"auto: healthy before critical", ModeAuto, "ao boc c dc er", ev{"b": provenPath(1)}, "acbde"},
+		{"auto: proven before unproven", ModeAuto, "ao b", ev{"b": provenPath(40)}, "ba"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
@@ -108,29 +110,29 @@ func TestScorer_Better(t *testing.T) {
 		ev   ev
 		want string
 	}{
-		{"equals are not left", ModeLocal, "b", "a b c", nil, ""},
-		{"nor for one that is a little faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(58)}, ""},
-		{"nor for a few milliseconds", ModeLocal, "b", "a b", ev{"a": provenPath(1), "b": provenPath(20)}, ""},
-		{"but for one that is much faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(62)}, "a"},
-		{"not on one measurement", ModeLocal, "b", "a b", ev{"a": oneSample, "b": provenPath(400)}, ""},
-		{"not for one that was fast once", ModeLocal, "b", "a b",
+		{"equal", ModeLocal, "b", "a b c", nil, ""},
+		{"a little faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(58)}, ""},
+		{"a few milliseconds faster", ModeLocal, "b", "a b", ev{"a": provenPath(1), "b": provenPath(20)}, ""},
+		{"much faster", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": provenPath(62)}, "a"},
+		{"much faster in one sample", ModeLocal, "b", "a b", ev{"a": oneSample, "b": provenPath(400)}, ""},
+		{"fast long ago", ModeLocal, "b", "a b",
 			ev{"a": {lastSuccess: beforeNow(time.Hour), rtt: 1, samples: 9}, "b": provenPath(400)}, ""},
-		{"own is preferred, untested too", ModeLocal, "b", "ao b", ev{"b": provenPath(1)}, "a"},
-		{"own that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)}, "a"},
-		{"one over which dials failed is not left", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": unsteady}, ""},
-		{"own that comes and goes is not", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": provenPath(1)}, ""},
-		{"own that failed is not", ModeLocal, "b", "ao b", ev{"a": {lastFailure: beforeNow(1)}}, ""},
-		{"not to another class for speed", ModeLocal, "a", "ao b", ev{"a": provenPath(400), "b": provenPath(1)}, ""},
-		{"from in doubt to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
-		{"from remembered to named", ModeLocal, "b", "a br", nil, "a"},
+		{"untested local gateway", ModeLocal, "b", "ao b", ev{"b": provenPath(1)}, "a"},
+		{"local gateway that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)}, "a"},
+		{"faster, while dials over the current path fail", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": unsteady}, ""},
+		{"flapping local gateway", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": provenPath(1)}, ""},
+		{"failed local gateway", ModeLocal, "b", "ao b", ev{"a": {lastFailure: beforeNow(1)}}, ""},
+		{"faster path of another class", ModeLocal, "a", "ao b", ev{"a": provenPath(400), "b": provenPath(1)}, ""},
+		{"from critical to healthy", ModeLocal, "a", "aoc bo c", nil, "b"},
+		{"from cached to listed", ModeLocal, "b", "a br", nil, "a"},
 		{"remote", ModeRemote, "a", "ao b", nil, "b"},
-		{"auto: to own when at par", ModeAuto, "b", "ao b", ev{"a": provenPath(45), "b": provenPath(40)}, "a"},
-		{"auto: not to own untested", ModeAuto, "b", "ao b", ev{"b": provenPath(40)}, ""},
-		{"auto: not to own when slower", ModeAuto, "b", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
-		{"auto: from own not while hardly slower", ModeAuto, "a", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
-		{"auto: from own when much slower", ModeAuto, "a", "ao b", ev{"a": provenPath(70), "b": provenPath(40)}, "b"},
-		{"it has left the book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
-		{"no hops", ModeLocal, "x", "", nil, ""},
+		{"auto: local gateway at par", ModeAuto, "b", "ao b", ev{"a": provenPath(45), "b": provenPath(40)}, "a"},
+		{"auto: untested local gateway", ModeAuto, "b", "ao b", ev{"b": provenPath(40)}, ""},
+		{"auto: slower local gateway", ModeAuto, "b", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: remote gateway hardly faster", ModeAuto, "a", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
+		{"auto: remote gateway much faster", ModeAuto, "a", "ao b", ev{"a": provenPath(70), "b": provenPath(40)}, "b"},
+		{"current path left the address book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
+		{"no paths", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := scorer{tt.mode, failurePenalty, scoreNow, func(h Path) pathHistory { return tt.ev[h.Addr] }}
@@ -141,7 +143,8 @@ func TestScorer_Better(t *testing.T) {
 	}
 }
 
-// Whatever two hops cost, a connection that has moved from one to the other does not move back.
+// Whatever two paths cost, a connection that has migrated from one to the other
+// does not migrate back.
 func TestScorer_BetterDoesNotFlap(t *testing.T) {
 	book := parsePaths("ao b")
 	for _, mode := range []Mode{ModeLocal, ModeRemote, ModeAuto} {
@@ -151,7 +154,7 @@ func TestScorer_BetterDoesNotFlap(t *testing.T) {
 					return map[string]pathHistory{"a": provenPath(a), "b": provenPath(b)}[h.Addr]
 				}}
 				if there, back := s.better(book[0], book), s.better(book[1], book); len(there) > 0 && len(back) > 0 {
-					t.Fatalf("%s: a %d ms, b %d ms: a connection goes to and fro", mode, a, b)
+					t.Fatalf("%s: a %d ms, b %d ms: a connection flaps", mode, a, b)
 				}
 			}
 		}
@@ -167,7 +170,7 @@ func TestPathHistory(t *testing.T) {
 	}
 	e.lastSuccess = beforeNow(4 * time.Minute)
 	e.recordFailure(beforeNow(3 * time.Minute))
-	e.recordFailure(beforeNow(2 * time.Minute)) // still failing: nothing new
+	e.recordFailure(beforeNow(2 * time.Minute)) // still failing: not another flap
 	e.recordSuccess(beforeNow(2*time.Minute), 0)
 	e.recordFailure(beforeNow(2 * time.Minute))
 	if e.flapsNow(beforeNow(2*time.Minute)) != 1.5 || e.flapsNow(scoreNow) != 0.375 {
@@ -176,7 +179,7 @@ func TestPathHistory(t *testing.T) {
 	e.recordFailure(beforeNow(time.Minute))
 	e.recordSuccess(scoreNow, 0)
 	if e.failedProbes != 0 || e.rtt != 50*time.Millisecond || e.isPenalized(scoreNow, failurePenalty) {
-		t.Errorf("after it worked again: %+v", e)
+		t.Errorf("after recovery: %+v", e)
 	}
 }
 
@@ -207,13 +210,13 @@ func TestPathTable_FollowsAddressBook(t *testing.T) {
 	}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})
 	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
-		t.Errorf("after the hop left the book: %+v", got)
+		t.Errorf("after the path left the address book: status() = %+v", got)
 	}
 	if got := p.pathsTo("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
-		t.Errorf("ways: %+v", got)
+		t.Errorf("PathsTo() = %+v", got)
 	}
 	touch("dc2", "b")
 	if len(p.known) != 1 {
-		t.Errorf("%d entries are kept", len(p.known))
+		t.Errorf("%d entries, want 1", len(p.known))
 	}
 }

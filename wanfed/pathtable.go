@@ -141,8 +141,8 @@ func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
 	}
 }
 
-// recordSuccess records a success of (dc, path). addr is what was dialed, "" for
-// an echo on an open connection. rtt is the round trip that was measured.
+// recordSuccess records a success of (dc, path). addr is what was dialed, ""
+// for an echo on an open connection. rtt is the round trip that was measured.
 func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Duration, change func(*pathState)) {
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {

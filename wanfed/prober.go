@@ -238,8 +238,9 @@ type probePlan struct {
 
 // planProbe chooses among the paths that are due and not busy. A path is urgent
 // if it has just failed. Urgent paths must neither wait for the round over all
-// other paths nor starve it; preferUrgent says which group goes first. Inside a
-// group the path that is due longest goes first, a new path before all.
+// other paths nor starve it; preferUrgent selects which group goes first.
+// Inside a group the path that is due longest goes first, a new path before
+// all.
 func (t *pathTable) planProbe(
 	interval time.Duration, busy map[pathKey]bool, preferUrgent bool, now time.Time,
 ) probePlan {

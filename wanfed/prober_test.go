@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// probing runs a Prober of n that is quicker than the default one.
+// startProber runs a Prober of n with short intervals.
 func startProber(t *testing.T, n *node) {
 	t.Helper()
 	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
@@ -27,7 +27,7 @@ func startProber(t *testing.T, n *node) {
 	background(t, p.Run)
 }
 
-// way is what is known of one hop to dc2.
+// pathStatus returns the status of one path to dc2.
 func (n *node) pathStatus(addr string) PathStatus {
 	for _, w := range n.d.PathsTo("dc2") {
 		if w.Addr == addr {
@@ -52,25 +52,25 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	n.awaitHealth(used.addr, PathOK)
 	n.awaitHealth(unused.addr, PathOK)
 	if p := n.pathStatus(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 || p.Remote != unused.addr || p.LastSuccess.IsZero() {
-		t.Errorf("the probed hop: %+v", p)
+		t.Errorf("status of the probed path: %+v", p)
 	}
 
 	unused.stop()
 	n.awaitHealth(unused.addr, PathFailing)
 	if p := n.pathStatus(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
-		t.Errorf("the hop that died: %+v", p)
+		t.Errorf("status of the failed path: %+v", p)
 	}
-	n.book.Store(bookOf(unused.addr, used.addr)) // now it would be the first
+	n.book.Store(bookOf(unused.addr, used.addr)) // it is the first now
 	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
-		t.Errorf("the dead hop is tried first: %+v", got)
+		t.Errorf("PathsTo() = %+v, want the failed path last", got)
 	}
-	turned := n.d.paths.recovered.Wait("dc2")
+	recovered := n.d.paths.recovered.Wait("dc2")
 	unused.restart()
 	n.awaitHealth(unused.addr, PathOK)
 	select {
-	case <-turned:
+	case <-recovered:
 	case <-time.After(5 * time.Second):
-		t.Error("nobody is told that it came back")
+		t.Error("no notification that the path recovered")
 	}
 
 	late := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
@@ -78,7 +78,8 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	n.awaitHealth(late.addr, PathOK)
 }
 
-// A gateway that accepts and stays silent, and one whose servers are stuck after TLS, are found out too.
+// A gateway that accepts and stays silent, and one whose servers are stuck
+// after TLS, are detected too.
 func TestProber_ExercisesWholePath(t *testing.T) {
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1")
@@ -91,13 +92,14 @@ func TestProber_ExercisesWholePath(t *testing.T) {
 	startProber(t, n)
 	n.awaitHealth(silent.addr, PathFailing)
 	n.awaitHealth(hole, PathFailing)
-	n.awaitHealth(consul.addr, PathOK) // its handshake is all there is
+	n.awaitHealth(consul.addr, PathOK) // a handshake is enough
 	if p := n.pathStatus(consul.addr); p.SmoothedRTT <= 0 {
-		t.Errorf("not measured: %+v", p)
+		t.Errorf("status = %+v, want a round trip", p)
 	}
 }
 
-// pretend is a network on which every dial fails, at once or by silence. It counts.
+// failingNet is a network on which every dial fails, at once or by a timeout.
+// It counts dials.
 type failingNet struct {
 	silent bool
 
@@ -137,7 +139,7 @@ func TestProber_RateLimit(t *testing.T) {
 	}{
 		{"1000 datacenters", 1000, false, 595, 601},
 		{"1000 silent datacenters", 1000, true, 235, 245},
-		{"two datacenters", 2, false, 48, 56}, // 8 hops that never work: after 0, 3, 9, 21, 45, 93 and 189 s, and a bit
+		{"two datacenters", 2, false, 48, 56}, // 8 paths that never work: after 0, 3, 9, 21, 45, 93 and 189 s, plus jitter
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -177,7 +179,7 @@ func TestProber_RateLimit(t *testing.T) {
 					least, most = min(least, n), max(most, n)
 				}
 				if most-least > 1 && tt.dcs > 2 || len(net.by) != min(4*tt.dcs, len(net.at)) {
-					t.Errorf("%d of %d hops were probed, each %d to %d times", len(net.by), 4*tt.dcs, least, most)
+					t.Errorf("%d of %d paths were probed, each %d to %d times", len(net.by), 4*tt.dcs, least, most)
 				}
 			})
 		})
@@ -218,21 +220,21 @@ func TestProber_NewAddress(t *testing.T) {
 
 func TestNewProber_InvalidConfig(t *testing.T) {
 	if _, err := NewProber(ProberConfig{}); err == nil {
-		t.Error("no Dialer, no error")
+		t.Error("NewProber() without a Dialer succeeds, want an error")
 	}
 	if _, err := NewProber(ProberConfig{Dialer: &Dialer{}, Gap: -1}); err == nil {
-		t.Error("a negative gap, no error")
+		t.Error("NewProber() with a negative Gap succeeds, want an error")
 	}
 }
 
 func TestResolver(t *testing.T) {
 	ip := func(n byte) []net.IP { return []net.IP{net.IPv4(198, 51, 100, n)} }
 	synctest.Test(t, func(t *testing.T) {
-		asked, slow := 0, false
+		calls, slow := 0, false
 		var answer []net.IP
 		var fault error
 		r := newResolver(func(ctx context.Context, _ string) ([]net.IP, error) {
-			asked++
+			calls++
 			if slow {
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -241,38 +243,38 @@ func TestResolver(t *testing.T) {
 		}, 5*time.Second)
 		check := func(what string, want []net.IP, lookups int, takes time.Duration) {
 			t.Helper()
-			asked = 0
+			calls = 0
 			begin := time.Now()
 			got, err := r.lookup(t.Context(), "gw.example")
-			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || asked != lookups || time.Since(begin) != takes {
-				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, asked, time.Since(begin))
+			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || calls != lookups || time.Since(begin) != takes {
+				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, calls, time.Since(begin))
 			}
 		}
 		check("no address", nil, 1, 0)
 		slow = true
-		check("no answer, and nothing known", nil, 1, 5*time.Second)
+		check("timeout without a cached result", nil, 1, 5*time.Second)
 		slow, answer = false, ip(1)
-		check("first answer", ip(1), 1, 0)
+		check("first result", ip(1), 1, 0)
 		answer = ip(2)
-		check("soon again", ip(1), 0, 0)
+		check("cached", ip(1), 0, 0)
 		time.Sleep(lookupTTL)
 		check("later", ip(2), 1, 0)
 		time.Sleep(time.Hour)
 		slow = true
 		check("outage", ip(2), 1, staleLookupTimeout)
-		check("it is not asked again at once", ip(2), 0, 0)
+		check("cached after the outage", ip(2), 0, 0)
 		time.Sleep(lookupTTL)
 		slow, fault = false, errors.New("no such host")
-		check("the name is gone", ip(2), 1, 0)
+		check("the name does not exist any more", ip(2), 1, 0)
 		time.Sleep(lookupTTL)
 		fault, answer = nil, ip(3)
-		check("it is back", ip(3), 1, 0)
+		check("the name exists again", ip(3), 1, 0)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		slow = true
 		if got, err := r.lookup(ctx, "other.example"); got != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("nobody waits: %v, %v", got, err)
+			t.Errorf("lookup() with a cancelled context = %v, %v", got, err)
 		}
 		slow = false
 		for i := range maxCachedNames + 10 {
@@ -282,34 +284,35 @@ func TestResolver(t *testing.T) {
 			}
 		}
 		if len(r.cache) != maxCachedNames || r.cache["gw.example"] != nil {
-			t.Errorf("%d names are kept", len(r.cache))
+			t.Errorf("%d names in the cache", len(r.cache))
 		}
 	})
 }
 
-// A connection on a fallback way moves when a probe finds that the preferred one works again, without waiting for its own look.
+// A connection over a fallback path migrates when a probe succeeds on the
+// preferred one. It does not wait for migrateInterval.
 func TestMigrate_AfterProbe(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.migrateInterval = time.Hour })
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
-	ownHop := Path{Addr: own.addr, Via: "own", Local: true}
-	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {ownHop, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
-	n.d.paths.recordSuccess("dc2", ownHop, own.addr, time.Millisecond, nil) // earlier
+	localPath := Path{Addr: own.addr, Via: "own", Local: true}
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {localPath, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
+	n.d.paths.recordSuccess("dc2", localPath, own.addr, time.Millisecond, nil) // earlier
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
 	over := func(addr string) func() bool {
 		return func() bool { l := n.tun.Stats().Links; return len(l) == 1 && l[0].Path.Addr == addr }
 	}
-	testutil.Eventually(t, 5*time.Second, over(w.gws["dc2"].addr), "the fallback is used")
+	testutil.Eventually(t, 5*time.Second, over(w.gws["dc2"].addr), "the link over the fallback")
 	startProber(t, n)
 	own.restart()
-	testutil.Eventually(t, 5*time.Second, over(own.addr), "the own gateway is used")
-	testutil.Eventually(t, 5*time.Second, func() bool { return n.pathStatus(own.addr).SmoothedRTT > 0 }, "echoes are evidence")
+	testutil.Eventually(t, 5*time.Second, over(own.addr), "the link over the local gateway")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.pathStatus(own.addr).SmoothedRTT > 0 }, "a round trip from echoes")
 }
 
-// lateConn is a connection over a slow network: what it brings comes late.
+// slowConn delays each Read.
 type slowConn struct {
 	net.Conn
 	delay time.Duration
@@ -321,7 +324,8 @@ func (c slowConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// In automatic mode a connection over the own gateway moves to the far one that measures much better, and stays there.
+// In automatic mode a connection over the local gateway migrates to a much
+// faster remote one, and stays there.
 func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc2"})
 	far, remote := w.nodes["srv1.dc2"], w.gws["dc2"].addr
@@ -345,12 +349,12 @@ func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 	send(t, t1, "srv1.dc2", "x")
 	receive(t, t2)
 	if !over(own.addr)() {
-		t.Errorf("nothing is measured, so it is a tie, but: %+v", n.tun.Stats().Links)
+		t.Errorf("links %+v, want the local gateway: without measurements it wins a tie", n.tun.Stats().Links)
 	}
 	startProber(t, n)
-	testutil.Eventually(t, 10*time.Second, over(remote), "the far gateway is used")
-	if ways := n.d.PathsTo("dc2"); ways[0].Addr != remote || ways[1].SmoothedRTT < 40*time.Millisecond {
-		t.Errorf("ways: %+v", ways)
+	testutil.Eventually(t, 10*time.Second, over(remote), "the link over the remote gateway")
+	if paths := n.d.PathsTo("dc2"); paths[0].Addr != remote || paths[1].SmoothedRTT < 40*time.Millisecond {
+		t.Errorf("PathsTo() = %+v", paths)
 	}
 	if s := n.log.String(); strings.Count(s, "migrates to a better path") != 1 {
 		t.Errorf("log: %s", s)
@@ -363,21 +367,21 @@ func TestProbeWait(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		e      pathHistory
-		spread float64
+		jitter float64
 		want   time.Duration
 	}{
 		{"works", pathHistory{lastSuccess: beforeNow(1)}, 0, every},
-		{"with spread", pathHistory{lastSuccess: beforeNow(1)}, 1, 25 * time.Second},
+		{"with jitter", pathHistory{lastSuccess: beforeNow(1)}, 1, 25 * time.Second},
 		{"failed once", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
 		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 2}, 0, 6 * time.Second},
 		{"failed often", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 99}, 0, every},
-		{"a dial failed, or was overtaken", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0, 3 * time.Second},
+		{"a dial failed, or lost to a later one", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0, 3 * time.Second},
 		{"never worked", pathHistory{lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
-		{"never worked, and failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0, 48 * time.Second},
-		{"never worked, and failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
+		{"never worked, failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0, 48 * time.Second},
+		{"never worked, failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
 		{"works again", pathHistory{lastSuccess: beforeNow(1), lastFailure: worked}, 0, every},
 	} {
-		if got := tt.e.probeWait(every, tt.spread); got != tt.want {
+		if got := tt.e.probeWait(every, tt.jitter); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
@@ -390,26 +394,26 @@ func TestPlanProbe(t *testing.T) {
 		return pathHistory{lastSuccess: beforeNow(time.Hour), lastFailure: beforeNow(d), failedProbes: fails}
 	}
 	for _, tt := range []struct {
-		name   string
-		book   string
-		ev     map[string]pathHistory
-		busy   string
-		favour bool
-		want   string // "": none
-		wait   time.Duration
+		name         string
+		book         string
+		ev           map[string]pathHistory
+		busy         string
+		preferUrgent bool
+		want         string // "": none
+		wait         time.Duration
 	}{
-		{"a new hop at once", "a b", map[string]pathHistory{"a": good(0)}, "", true, "b", 0},
-		{"but only once at a time", "a b", map[string]pathHistory{"a": good(0)}, "b", true, "", every},
-		{"all are fresh", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "", 15 * time.Second},
-		{"the one that waits longest", "a b c", map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
-		{"the failed one first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
-		{"but not each time", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
-		{"nor when it has failed for long", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
-		{"what never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
-		{"urgent or not, when only that is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
-		{"a remembered hop not while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
-		{"but when none does", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},
-		{"no hops", "", nil, "", true, "", 0},
+		{"new path", "a b", map[string]pathHistory{"a": good(0)}, "", true, "b", 0},
+		{"new path that is being probed", "a b", map[string]pathHistory{"a": good(0)}, "b", true, "", every},
+		{"none is due", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "", 15 * time.Second},
+		{"longest due", "a b c", map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
+		{"urgent first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
+		{"urgent last when not preferred", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
+		{"not urgent after many failures", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
+		{"never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"only an urgent one is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
+		{"cached path while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
+		{"cached path while none works", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},
+		{"no paths", "", nil, "", true, "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			book := &SharedAddressBook{}
@@ -422,7 +426,7 @@ func TestPlanProbe(t *testing.T) {
 			for _, r := range tt.busy {
 				busy[pathKey{"dc2", string(r)}] = true
 			}
-			got := p.planProbe(every, busy, tt.favour, scoreNow)
+			got := p.planProbe(every, busy, tt.preferUrgent, scoreNow)
 			if got.path.Addr != tt.want || got.found != (tt.want != "") || got.wait != tt.wait {
 				t.Errorf("%+v, want %q, wait %v", got, tt.want, tt.wait)
 			}

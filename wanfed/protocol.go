@@ -28,13 +28,14 @@ const (
 	// PoolWAN contains the servers of every datacenter. Members are called
 	// <node>.<dc>.
 	PoolWAN Pool = 1
-	// PoolLAN contains the servers of one datacenter. Members are called <node>.
+	// PoolLAN contains the servers of one datacenter. Members are called
+	// <node>.
 	PoolLAN Pool = 2
 
 	// poolEcho marks an echo frame, which carries no packet.
 	poolEcho Pool = 0
 	// poolGRPC marks a stream that carries gRPC to the server that accepts it.
-	// There are no packets of it.
+	// It has no packets.
 	poolGRPC Pool = 3
 )
 

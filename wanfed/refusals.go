@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal is why a connection was refused, or closed for a fault of the peer. It
-// is the "reason" in the log and the key of MuxStats.Refused and
+// refusal is why a connection was refused, or closed for a fault of the peer.
+// It is the "reason" in the log and the key of MuxStats.Refused and
 // TunnelStats.Closed.
 type refusal string
 
@@ -198,8 +198,8 @@ func captureHello(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// classifyFailure returns the reason of a failed handshake, from the ClientHello
-// and the type of the error.
+// classifyFailure returns the reason of a failed handshake, from the
+// ClientHello and the type of the error.
 func classifyFailure(h *clientHello, err error) refusal {
 	var (
 		header  *proxyHeaderError

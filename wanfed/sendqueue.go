@@ -17,11 +17,11 @@ func (c frameCounts) total() (n int) {
 	return n
 }
 
-// sendQueue holds encoded frames in order, ready to be written. It holds at most
-// max bytes. A push that does not fit drops the oldest frames, since older
+// sendQueue holds encoded frames in order, ready to be written. It holds at
+// most max bytes. A push that does not fit drops the oldest frames, since older
 // gossip is worth less. It has no lock. The zero value with max set is empty.
 //
-// Invariants: buf[head:] is a sequence of whole frames, as many as count says.
+// Invariants: buf[head:] is a sequence of whole frames, count of them.
 // The first ages[0].n of them were pushed first, then ages[1].n, and so on. The
 // capacity of buf is at most about twice max, or one frame.
 type sendQueue struct {
@@ -54,8 +54,8 @@ func (q *sendQueue) push(pool Pool, name string, packet []byte, now time.Duratio
 	for q.bytes() > 0 && q.bytes()+need > q.max {
 		dropped[q.popFront()]++
 	}
-	// Compact only when at least as much was dropped as is kept. So a push moves
-	// no more than its own bytes on average.
+	// Compact only when at least as much was dropped as is kept. So a push
+	// moves no more than its own bytes on average.
 	if len(q.buf)+need > cap(q.buf) && q.head >= q.bytes() {
 		q.buf = q.buf[:copy(q.buf, q.buf[q.head:])]
 		q.head = 0

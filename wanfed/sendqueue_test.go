@@ -41,7 +41,7 @@ func TestSendQueue_DropsOldest(t *testing.T) {
 		t.Errorf("%d frames, %d bytes", q.count.total(), q.bytes())
 	}
 	if got := q.push(PoolWAN, "n", make([]byte, 100), now); got != (frameCounts{PoolWAN: 3}) || q.count != (frameCounts{PoolWAN: 1}) {
-		t.Errorf("a packet larger than the queue dropped %v and left %v", got, q.count)
+		t.Errorf("push() of a packet larger than the queue dropped %v and left %v", got, q.count)
 	}
 	b := q.take(nil)
 	if b.count != (frameCounts{PoolWAN: 1}) || len(packetsOf(t, b.frames())) != 1 || q.count != (frameCounts{}) || q.bytes() != 0 {
@@ -49,13 +49,13 @@ func TestSendQueue_DropsOldest(t *testing.T) {
 	}
 }
 
-// modelled is a packet in a plain slice that stands for the queue.
+// modelled is a packet in the model of a queue: a plain slice.
 type modelled struct {
 	packet string
 	at     time.Duration
 }
 
-// The queue against a plain slice of packets.
+// Compare the queue with a plain slice of packets.
 func TestSendQueue_Model(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	q := sendQueue{max: 2000}
@@ -108,7 +108,7 @@ func TestSendQueue_Model(t *testing.T) {
 	}
 }
 
-// A full queue must not move all that it holds for each packet.
+// A full queue must not move its whole content for each packet.
 func TestSendQueue_MovesLittle(t *testing.T) {
 	q := sendQueue{max: 64 << 10}
 	packet, moved, head := make([]byte, 100), 0, 0

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// rawConn dials n as id, with one protocol, past Dialer and Tunnel.
+// rawConn dials n as id, with one protocol and without Dialer and Tunnel.
 func rawConn(t testing.TB, n *node, id *tlsutil.Identity, alpn string) *tls.Conn {
 	t.Helper()
 	sni := tlsutil.ServerName(n.name, n.dc, tlsutil.DefaultDomain)
@@ -39,7 +39,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 		name, alpn string
 		peer       *tlsutil.Identity
 		send       string
-		half       bool // end our direction after that
+		half       bool // then end the sending direction
 		why        refusal
 	}{
 		{"garbage", ProtoGossip, a.server("srv1", "dc2"), "47455420 2f20 0000", false, faultFrame},
@@ -57,7 +57,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) {
-				if tt.why == faultStalled { // what is cut must not be late as well
+				if tt.why == faultStalled { // other cases must not reach this timeout
 					tm.frameTimeout = 100 * time.Millisecond
 				}
 			})
@@ -78,7 +78,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 				t.Errorf("received %q", got)
 			}
 			if !isClosedByPeer(c) {
-				t.Error("the connection stays open")
+				t.Error("the connection is still open, want closed")
 			}
 			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 }, "fault counted")
 			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 }, "packet counted")
@@ -103,7 +103,7 @@ func TestTunnel_OtherRolesRefused(t *testing.T) {
 		t.Errorf("refused %d times", got)
 	}
 	if len(tr.PacketCh()) != 0 || len(tr.StreamCh()) != 0 {
-		t.Error("something came through")
+		t.Error("a packet or stream was delivered, want none")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 	far := rawConn(t, n1, w.a.server("srv1", "dc2"), ProtoGossip)
 	near := rawConn(t, n1, w.a.server("srv2", "dc1"), ProtoGossip)
 	frames := appendFrame(nil, PoolWAN, "srv2", []byte("relayed"))
-	frames = appendFrame(frames, PoolWAN, "srv9", []byte("nobody"))
+	frames = appendFrame(frames, PoolWAN, "srv9", []byte("unknown"))
 	frames = appendFrame(frames, PoolWAN, "", []byte("far"))
 	far.Write(frames)
 	if got := receive(t, t2); got != "relayed" {

@@ -39,8 +39,8 @@ type session struct {
 	lastUsed atomic.Int64 // when a stream was opened last, in Unix nanoseconds
 }
 
-// errSessionSilent reports that the liveness probe of a session failed, which is
-// much earlier than its keepalive would.
+// errSessionSilent reports that the liveness probe of a session failed, which
+// is much earlier than its keepalive would.
 var errSessionSilent = errors.New("the session's peer, or a gateway on the path, stopped answering")
 
 // sessionTo returns the session to key when it is ready. It dials one if there
@@ -61,7 +61,7 @@ func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*sessi
 }
 
 // stopWaiting is called when a caller stops waiting for the dial of s. The dial
-// ends if there are no other callers. With restart, because the caller learned
+// ends with its last caller. With restart, because the caller learned
 // that other paths exist, it starts again for them. A timeout of one caller is
 // not a reason to restart: the dial may be about to succeed.
 func (s *session) stopWaiting(restart bool) {
@@ -223,8 +223,8 @@ func (s *session) setConn(c *tls.Conn) (err error) {
 	return err
 }
 
-// watch returns when the session is broken, idle, replaced, or ctx ends. migrate
-// dials a better path and sends the connection to dialedC.
+// watch returns when the session is broken, idle, replaced, or ctx ends.
+// migrate dials a better path and sends the connection to dialedC.
 func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate func() bool) {
 	period := s.t.limits.sessionIdleTimeout / 4
 	tick, better := time.NewTicker(period), time.NewTicker(s.t.limits.migrateInterval)
@@ -264,7 +264,8 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 			if unused++; s.mux.NumStreams() > 0 {
 				unused = 0
 			}
-			// Not at the first tick: the end of the last stream may still be unread at either end.
+			// Not at the first tick: the end of the last stream may still be
+			// unread at either end.
 			idle := time.Since(time.Unix(0, s.lastUsed.Load()))
 			if unused > 1 && (s.isReplaced() || idle >= s.t.limits.sessionIdleTimeout) {
 				return
@@ -310,7 +311,8 @@ func (s *session) replaceWith(c *tls.Conn) {
 
 // openStream opens a stream of pool to a member, over the session to its
 // datacenter, or to it in the local datacenter. source is the member that opens
-// it. A broken session is replaced once; no data of the caller was sent by then.
+// it. A broken session is replaced once; no data of the caller was sent by
+// then.
 func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, source string) (net.Conn, error) {
 	key := target{dc: to.dc}
 	if to.dc == t.self.DC {

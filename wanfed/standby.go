@@ -10,9 +10,9 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// Bounds of how long a stream, an echo or a gRPC response may be late before the
-// liveness of its connection is probed. Between them the timeout is two round
-// trips of the path.
+// Bounds of how long a stream, an echo or a gRPC response may be late before
+// the liveness of its connection is probed. Between them the timeout is two
+// round trips of the path.
 const (
 	MinProbeTimeout = 150 * time.Millisecond
 	MaxProbeTimeout = time.Second
@@ -29,7 +29,7 @@ const (
 )
 
 // standbyState links a session and its standby. It is guarded by Tunnel.mu
-// unless a field says otherwise.
+// unless a field states otherwise.
 type standbyState struct {
 	probes    int             // running probes of this session
 	standby   *session        // of this session; nil: none
@@ -48,8 +48,8 @@ func (s *session) probeTimeout() time.Duration {
 // probeTimeout returns two round trips of the path of p, within the bounds. The
 // round trip is that of the handshake, or the measured one if that is shorter,
 // since a handshake may be slow for other reasons. Through a local gateway the
-// handshake takes two round trips, because the gateway dials the next one during
-// it.
+// handshake takes two round trips, because the gateway dials the next one
+// during it.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	two := p.handshakeRTT
 	if !p.path.Local {
@@ -61,10 +61,10 @@ func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	return min(max(two, MinProbeTimeout), MaxProbeTimeout)
 }
 
-// probe sends a ping to the peer of the session. Without a pong within twice the
-// probe timeout the session is removed, so that the next stream uses another
-// path, and the returned channel is closed. A slow server answers a ping; a dead
-// path does not. The probe has no effect after ctx has ended.
+// probe sends a ping to the peer of the session. Without a pong within twice
+// the probe timeout the session is removed, so that the next stream uses
+// another path, and the returned channel is closed. A slow server answers a
+// ping; a dead path does not. The probe has no effect after ctx has ended.
 func (s *session) probe(ctx context.Context) <-chan struct{} {
 	silent := make(chan struct{})
 	alive := make(chan struct{})
@@ -95,10 +95,10 @@ func (s *session) probe(ctx context.Context) <-chan struct{} {
 	return silent
 }
 
-// openStandby opens a standby while the caller probes s. The caller calls settle
-// once, with the result of the probe. If s is dead, the caller removes it before
-// that, which promotes the standby. A standby that was not promoted is dropped
-// when s is alive, or when the last probe ends.
+// openStandby opens a standby while the caller probes s. The caller calls
+// settle once, with the result of the probe. If s is dead, the caller removes
+// it before that, which promotes the standby. A standby that was not promoted
+// is dropped when s is alive, or when the last probe ends.
 func (s *session) openStandby() (settle func(alive bool)) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -174,8 +174,8 @@ func (s *session) dialFirst(ctx context.Context, first bool) (*tls.Conn, error) 
 	return s.t.cfg.Dialer.dialPaths(ctx, Target{DC: s.to.dc}, s.firstPaths, alpn)
 }
 
-// reportFailure records that the path of s failed, unless the standby works over
-// the same first gateway: then the fault is behind that gateway.
+// reportFailure records that the path of s failed, unless the standby works
+// over the same first gateway: then the fault is behind that gateway.
 func (s *session) reportFailure(err error) {
 	s.t.mu.RLock()
 	n := s.t.sessions[s.to]

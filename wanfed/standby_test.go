@@ -12,7 +12,8 @@ import (
 
 var errTest = errors.New("no answer")
 
-// spareRig is a server of dc1 with a call to dc2, which has two gateways: the call goes over the first.
+// standbyRig is a server of dc1 with a gRPC connection to dc2, which has two
+// gateways. The connection uses the first.
 type standbyRig struct {
 	t             *testing.T
 	n1, n2        *node
@@ -23,7 +24,7 @@ type standbyRig struct {
 func newStandbyRig(t *testing.T) *standbyRig {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	r := &standbyRig{t: t, n1: w.nodes["srv1.dc1"], n2: w.nodes["srv1.dc2"], first: w.gws["dc2"]}
-	r.n1.d.cfg.AttemptDelay = 4 * time.Second // the dials are counted: none is to be made because the machine stood still
+	r.n1.d.cfg.AttemptDelay = 4 * time.Second // the test counts dials: a slow machine must not cause more
 	serveEchoCalls(t, r.n2)
 	r.second = newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": r.n2.addr})
 	r.n1.book.Store(bookOf(r.first.addr, r.second.addr))
@@ -58,13 +59,13 @@ func TestStandby_Promoted(t *testing.T) {
 	r := newStandbyRig(t)
 	r.first.freeze(true)
 	settle, again := r.c.OpenStandby(), r.c.OpenStandby()
-	r.dialed(1, 1) // one spare for all doubts, and not over the way that is doubted
+	r.dialed(1, 1) // one standby for both probes, over the other path
 	s := r.c.session
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return s.standby.isReady()
-	}, "the spare is ready")
+	}, "a standby that is ready")
 	r.over(r.first)
 	r.c.MarkDead(errTest)
 	settle(false)
@@ -78,11 +79,12 @@ func TestStandby_Promoted(t *testing.T) {
 		}
 	}
 	if n := r.n1.tun.sessions[s.to]; n.active != nil || s.standby != nil {
-		t.Error("sessions that are over are held in memory")
+		t.Error("ended sessions are still referenced")
 	}
 }
 
-// A spare that is not ready yet is what the next call waits for: no second dial. Its first gateway is not blamed for what is behind it.
+// The next call waits for a standby that is not ready yet, without another
+// dial. Its gateway, which works, is not reported as failed.
 func TestStandby_PromotedWhileDialing(t *testing.T) {
 	r := newStandbyRig(t)
 	r.n1.book.Store(bookOf(r.first.addr))
@@ -100,24 +102,25 @@ func TestStandby_PromotedWhileDialing(t *testing.T) {
 	}
 }
 
-// A spare goes when the session is found alive, or nobody doubts it any more. The next ones have to wait.
+// A standby is dropped when the session is alive, or when the last probe has
+// ended. The next one waits for the backoff.
 func TestStandby_Dropped(t *testing.T) {
 	r := newStandbyRig(t)
 	connected := func() uint64 { return r.n2.mux.Stats().Accepted }
 	settle, other := r.c.OpenStandby(), r.c.OpenStandby()
-	testutil.Eventually(t, 10*time.Second, func() bool { return connected() == 2 }, "the spare is connected")
+	testutil.Eventually(t, 10*time.Second, func() bool { return connected() == 2 }, "the standby to be connected")
 	settle(false)
 	if r.c.session.standby == nil {
-		t.Error("a spare was dropped while the session was doubted")
+		t.Error("the standby was dropped while a probe was running")
 	}
 	other(false)
-	testutil.Eventually(t, 10*time.Second, func() bool { return r.n2.streams() == 1 }, "the spare is closed")
+	testutil.Eventually(t, 10*time.Second, func() bool { return r.n2.streams() == 1 }, "the standby to be closed")
 	r.call()
 	r.over(r.first)
 	for n := range 3 {
-		r.c.OpenStandby()(true) // while spares rest
+		r.c.OpenStandby()(true) // during the backoff
 		if rest := time.Until(r.c.session.notBefore); rest <= 0 || rest > minStandbyBackoff<<n*5/4 {
-			t.Errorf("after %d spares the next has to wait %v", n+1, rest)
+			t.Errorf("after %d standbys: backoff %v", n+1, rest)
 		}
 		r.dialed(1, 1+n)
 		r.c.session.notBefore = time.Now()
@@ -125,15 +128,15 @@ func TestStandby_Dropped(t *testing.T) {
 		r.dialed(1, 2+n)
 		settle(true)
 	}
-	r.c.session.notBefore = time.Now().Add(-2 * maxStandbyBackoff) // it rested long ago
+	r.c.session.notBefore = time.Now().Add(-2 * maxStandbyBackoff) // the backoff ended long ago
 	r.c.OpenStandby()(true)
 	if rest := time.Until(r.c.session.notBefore); rest <= 0 || rest > minStandbyBackoff*5/4 {
-		t.Errorf("after a long time the next has to wait %v", rest)
+		t.Errorf("after a long time: backoff %v, want the minimum", rest)
 	}
 	checkCall(t, r.c)
 }
 
-// Without any way, a spare fails, and costs the next call nothing but what a dial costs.
+// If the dial of a standby fails, the next call dials as usual.
 func TestStandby_DialFails(t *testing.T) {
 	r := newStandbyRig(t)
 	r.n1.book.Store(bookOf(closedPort(t)))
@@ -142,7 +145,7 @@ func TestStandby_DialFails(t *testing.T) {
 		r.n1.tun.mu.RLock()
 		defer r.n1.tun.mu.RUnlock()
 		return r.c.session.standby == nil && !r.c.session.notBefore.IsZero()
-	}, "the spare fails")
+	}, "the standby to fail")
 	r.n1.book.Store(bookOf(r.first.addr, r.second.addr))
 	r.c.MarkDead(errTest)
 	settle(false)
@@ -150,7 +153,8 @@ func TestStandby_DialFails(t *testing.T) {
 	r.over(r.second)
 }
 
-// streams counts the connections of sessions that n has accepted and that are open.
+// streams counts the connections of sessions that n has accepted and that are
+// open.
 func (n *node) streams() int {
 	for _, p := range n.mux.Stats().Protocols {
 		if p.ALPN == ProtoStream {

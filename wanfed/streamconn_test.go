@@ -55,11 +55,11 @@ func TestStreamConn_EOF(t *testing.T) {
 	c, s, _ := pair()
 	c.CloseWrite()
 	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("after the peer's end: %v", err)
+		t.Errorf("Read() after the peer's end = %v, want EOF", err)
 	}
 	_, s, client := pair()
 	client.Close()
 	if _, err := s.Read(make([]byte, 1)); err == nil || err == io.EOF {
-		t.Errorf("after the session broke: %v", err)
+		t.Errorf("Read() after the session broke = %v, want an error that is not EOF", err)
 	}
 }

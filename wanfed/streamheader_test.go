@@ -28,7 +28,7 @@ func TestStreamHeader_Vectors(t *testing.T) {
 			if got, err := decodeStreamHeader(b); err != nil || got != tt.want {
 				t.Errorf("decodeStreamHeader = %+v, %v", got, err)
 			}
-			// What follows belongs to the stream's user.
+			// The bytes that follow belong to the user of the stream.
 			r := bytes.NewReader(append(b, "user"...))
 			if got, err := readStreamHeader(r); err != nil || got != tt.want || r.Len() != len("user") {
 				t.Errorf("readStreamHeader = %+v, %v, leaves %d bytes", got, err, r.Len())
@@ -51,7 +51,7 @@ func TestStreamHeader_Invalid(t *testing.T) {
 		{"no source", "51 01 04 00 73727631", errStreamName},
 		{"source without a datacenter", "51 01 00 04 73727631", errStreamName},
 		{"source with two dots", "51 01 00 05 612e622e63", errStreamName},
-		{"target no label", "51 01 01 05 2e 612e646331", errStreamName},
+		{"target is not a label", "51 01 01 05 2e 612e646331", errStreamName},
 		{"cut", "51 01 04 08 737276", errFrameShort},
 		{"empty", "", errFrameShort},
 	} {
@@ -61,7 +61,7 @@ func TestStreamHeader_Invalid(t *testing.T) {
 				t.Errorf("decodeStreamHeader = %v, want %v", err, tt.want)
 			}
 			if _, err := readStreamHeader(bytes.NewReader(b)); err == nil {
-				t.Error("readStreamHeader takes it")
+				t.Error("readStreamHeader succeeds, want an error")
 			} else if tt.want == errFrameShort && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("readStreamHeader = %v, want an EOF", err)
 			}

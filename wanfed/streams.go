@@ -44,8 +44,8 @@ func (t *Tunnel) serveStreams(ctx context.Context, c *tls.Conn, p tlsutil.Peer) 
 	}
 }
 
-// closeIdle closes a session without streams after acceptedIdleTimeout, which is
-// longer than the timeout of the side that opened it.
+// closeIdle closes a session without streams after acceptedIdleTimeout, which
+// is longer than the timeout of the side that opened it.
 func (t *Tunnel) closeIdle(ctx context.Context, s *yamux.Session) {
 	tick := time.NewTicker(t.limits.acceptedIdleTimeout / 8)
 	defer tick.Stop()
@@ -221,7 +221,7 @@ func splice(ctx context.Context, a, b net.Conn, idle time.Duration) {
 	wg.Wait()
 }
 
-// copyStream copies until src ends, which is no error, or a read or write fails.
+// copyStream copies until src ends (nil), or a read or write fails.
 func copyStream(dst, src net.Conn, start time.Time, active *atomic.Int64, idle time.Duration) error {
 	buf := make([]byte, 32<<10)
 	for {

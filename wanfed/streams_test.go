@@ -26,7 +26,7 @@ func streamClient(t testing.TB, n *node, id *tlsutil.Identity) *yamux.Session {
 	return s
 }
 
-// askRaw sends header bytes on a new stream and returns the status.
+// openRaw sends header bytes on a new stream and returns the status.
 func openRaw(t *testing.T, s *yamux.Session, header []byte) (streamStatus, error) {
 	t.Helper()
 	st, err := s.Open()
@@ -56,8 +56,8 @@ func TestServeStream_Header(t *testing.T) {
 		header []byte
 		want   streamStatus
 	}{
-		{"for me", far, streamHeader{PoolWAN, "srv1", "srv1.dc2"}.append(nil), streamOK},
-		{"for anybody", far, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil), streamOK},
+		{"for this server", far, streamHeader{PoolWAN, "srv1", "srv1.dc2"}.append(nil), streamOK},
+		{"for any server", far, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil), streamOK},
 		{"relayed", far, streamHeader{PoolWAN, "srv2", "srv1.dc2"}.append(nil), streamOK},
 		{"unknown node", far, streamHeader{PoolWAN, "srv9", "srv1.dc2"}.append(nil), streamUnknownNode},
 		{"LAN from elsewhere", far, streamHeader{PoolLAN, "srv1", "srv1.dc2"}.append(nil), streamNotAllowed},
@@ -82,7 +82,7 @@ func TestServeStream_Header(t *testing.T) {
 }
 
 func TestServeStream_SilentStream(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second }) // the header that is whole has to come in it
+	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second }) // long enough for the complete header
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
@@ -94,7 +94,7 @@ func TestServeStream_SilentStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := openRaw(t, s, streamHeader{PoolWAN, "", "srv1.dc2"}.append(nil)); err != nil || got != streamOK {
-		t.Errorf("behind a silent stream: status %d, %v", got, err)
+		t.Errorf("next to a silent stream: status %d, %v; want streamOK", got, err)
 	}
 	silent.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
@@ -106,7 +106,7 @@ func TestServeStream_SilentStream(t *testing.T) {
 func TestServeStream_TooMany(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1"})
 	n := w.nodes["srv1.dc1"]
-	tr := n.tun.Transport(PoolWAN) // nobody accepts
+	tr := n.tun.Transport(PoolWAN) // no receiver
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
 	ok, busy := 0, 0
 	for range streamBacklog + 2 {
@@ -115,7 +115,7 @@ func TestServeStream_TooMany(t *testing.T) {
 			t.Fatal(err)
 		case got == streamOK:
 			ok++
-			testutil.Eventually(t, 5*time.Second, func() bool { return len(tr.StreamCh()) == ok }, "stream waits to be accepted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return len(tr.StreamCh()) == ok }, "a stream in the backlog")
 		case got == streamBusy:
 			busy++
 		}
@@ -159,7 +159,7 @@ func TestSession_DeadIsReplaced(t *testing.T) {
 	r := *n1.book.Load()
 	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr}, {Addr: second.addr}}}
 	n1.book.Store(&r)
-	w.gws["dc2"].freeze(true) // the session is dead, but nobody knows yet
+	w.gws["dc2"].freeze(true) // the session is dead, but this is not detected yet
 	open()
 	if got := n1.tun.Stats().Sessions; len(got) != 1 || got[0].Path.Addr != second.addr {
 		t.Errorf("sessions: %+v", got)

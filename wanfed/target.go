@@ -67,10 +67,10 @@ const (
 	forbidden               // the peer must not send it
 )
 
-// actionFor returns what self does with a frame or stream from peer for the node
-// called name in pool. It does not check whether that node exists. Only traffic
-// from another datacenter is relayed, so a frame crosses between datacenters at
-// most once, is relayed at most once, and cannot loop.
+// actionFor returns what self does with a frame or stream from peer for the
+// node called name in pool. It does not check whether that node exists. Only
+// traffic from another datacenter is relayed, so a frame crosses between
+// datacenters at most once, is relayed at most once, and cannot loop.
 func actionFor(self, peer tlsutil.Peer, pool Pool, name string) action {
 	switch {
 	case pool == PoolLAN && peer.DC != self.DC:

@@ -70,12 +70,12 @@ func TestActionFor(t *testing.T) {
 		{far, PoolWAN, "srv2", relay},
 		{far, PoolWAN, "srv9", relay},
 		{near, PoolWAN, "srv1", deliver},
-		{near, PoolWAN, "srv3", misrouted}, // relayed once already
+		{near, PoolWAN, "srv3", misrouted}, // was relayed already
 		{near, PoolLAN, "srv1", deliver},
 		{near, PoolLAN, "", deliver},
 		{near, PoolLAN, "srv3", misrouted},
 		{far, poolGRPC, "", deliver},
-		{far, poolGRPC, "srv2", misrouted}, // calls are not relayed
+		{far, poolGRPC, "srv2", misrouted}, // gRPC is not relayed
 		{far, PoolLAN, "srv1", forbidden},
 		{far, PoolLAN, "srv2", forbidden},
 		{far, PoolLAN, "", forbidden},

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// authority makes certificates.
+// authority issues certificates.
 type authority struct {
 	t  testing.TB
 	ca tlsutil.KeyPair
@@ -30,7 +30,7 @@ func newAuthority(t testing.TB) *authority {
 	return &authority{t, ca}
 }
 
-// identity makes the identity of role/dc/node.
+// identity issues a certificate for role/dc/node and loads it.
 func (a *authority) identity(role tlsutil.Role, node, dc string) *tlsutil.Identity {
 	a.t.Helper()
 	p, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: role, Node: node, DC: dc, CA: a.ca})
@@ -86,7 +86,7 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// background runs f until stop is called, or the test ends, and joins it.
+// background runs f until stop is called or the test ends, and waits for it.
 func background(t testing.TB, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func background(t testing.TB, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// node is one server: everything of this package on one real port.
+// node is one server: all parts of this package on one real port.
 type node struct {
 	t    testing.TB
 	dc   string
@@ -116,7 +116,7 @@ type node struct {
 	stop func()
 }
 
-// newNode makes a server that does not run yet.
+// newNode returns a server that does not run yet.
 func newNode(t testing.TB, a *authority, name, dc string, change ...func(*DialerConfig)) *node {
 	t.Helper()
 	n := &node{t: t, dc: dc, name: name, id: a.server(name, dc), book: &SharedAddressBook{}, log: &logBuffer{}}
@@ -134,7 +134,7 @@ func newNode(t testing.TB, a *authority, name, dc string, change ...func(*Dialer
 	return n
 }
 
-// start makes the tunnel and runs it and the mux on ln.
+// start builds the tunnel and runs it and the Mux on ln.
 func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	n.t.Helper()
 	n.addr = ln.Addr().String()
@@ -152,7 +152,7 @@ func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	return n
 }
 
-// traffic gives the counters of (pool, dc).
+// traffic returns the counters of (pool, dc).
 func (n *node) traffic(pool Pool, dc string) Traffic {
 	for _, tr := range n.tun.Stats().Traffic {
 		if tr.Pool == pool && tr.DC == dc {
@@ -162,7 +162,7 @@ func (n *node) traffic(pool Pool, dc string) Traffic {
 	return Traffic{}
 }
 
-// world is some servers with a gateway per datacenter between them.
+// world is a set of servers with one gateway per datacenter.
 type world struct {
 	t     testing.TB
 	a     *authority
@@ -170,7 +170,8 @@ type world struct {
 	gws   map[string]*fakeGateway
 }
 
-// newWorld starts servers srv1 to srv<perDC> in each datacenter. Their books have the other datacenters' gateways as hops.
+// newWorld starts servers srv1 to srv<perDC> in each datacenter. Their address
+// books list the gateways of the other datacenters.
 func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *world {
 	t.Helper()
 	w := &world{t: t, a: newAuthority(t), nodes: map[string]*node{}, gws: map[string]*fakeGateway{}}

@@ -26,8 +26,8 @@ type Transport struct {
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 
-	// ctx ends with Shutdown. It is stored because memberlist's interface has no
-	// context.
+	// ctx ends with Shutdown. It is stored because memberlist's interface has
+	// no context.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
@@ -140,8 +140,8 @@ func (tr *Transport) isShut() bool { return tr.ctx.Err() != nil }
 // other, so the wall clock is not read.
 func (tr *Transport) now() time.Time { return tr.start.Add(time.Since(tr.start)) }
 
-// receive passes a packet, and its ownership, to memberlist. It returns false if
-// the packet was dropped because too many wait.
+// receive passes a packet, and its ownership, to memberlist. It returns false
+// if the packet was dropped because too many wait.
 func (tr *Transport) receive(p *memberlist.Packet) bool {
 	select {
 	case tr.packets <- p:

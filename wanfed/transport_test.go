@@ -18,14 +18,14 @@ func TestTransport_DialErrors(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
-	w.nodes["srv1.dc2"].tun.Transport(PoolWAN) // srv2.dc2 takes no part in the pool
+	w.nodes["srv1.dc2"].tun.Transport(PoolWAN) // srv2.dc2 is not in the pool
 	for _, tt := range []struct {
 		name, want string
 	}{
 		{"srv9.dc2", "has no such server"},
 		{"srv2.dc2", "is not in the pool"},
 		{"srv1.dc9", "no path to datacenter dc9"},
-		{"srv9.dc1", "refused"}, // the address that memberlist gave is tried
+		{"srv9.dc1", "refused"}, // the address that memberlist passed is dialed
 		{"nodots", "not a name of the form"},
 	} {
 		start := time.Now()
@@ -47,14 +47,15 @@ func TestTransport_WriteErrors(t *testing.T) {
 	n := w.nodes["srv1.dc1"]
 	tr := n.tun.Transport(PoolWAN)
 	if _, err := tr.WriteToAddress(make([]byte, MaxPacket+1), to("a.dc2")); err == nil || isRemoteFailure(err) {
-		t.Errorf("too large a packet is our fault, not the peer's: %v", err)
+		t.Errorf("WriteToAddress() of a packet above MaxPacket = %v, want a local failure", err)
 	}
 	if _, err := tr.WriteTo([]byte("x"), "10.0.0.1:1"); !isRemoteFailure(err) {
-		t.Errorf("no name: %v", err)
+		t.Errorf("WriteTo() without a name = %v, want a remote failure", err)
 	}
-	// Nobody knows dc9: the packet waits, so that the missing ack makes memberlist suspect it.
+	// dc9 is unknown: the packet waits, and the missing ack makes memberlist
+	// suspect the member.
 	if at, err := tr.WriteToAddress([]byte("x"), to("a.dc9")); err != nil || at.IsZero() {
-		t.Errorf("unknown datacenter: %v", err)
+		t.Errorf("WriteToAddress() to an unknown datacenter = %v, want nil", err)
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		l := n.tun.Stats().Links
@@ -78,18 +79,18 @@ func TestTransport_Shutdown(t *testing.T) {
 		_, err := t1.DialAddressTimeout(to("srv1.dc2"), time.Hour)
 		done <- err
 	}()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "dial under way")
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "a dial in progress")
 	t1.Shutdown()
 	if err := <-done; !errors.Is(err, net.ErrClosed) || !isRemoteFailure(err) {
 		t.Errorf("dial: %v", err)
 	}
 	w.gws["dc2"].freeze(false)
-	again := n1.tun.Transport(PoolWAN) // serf started anew
+	again := n1.tun.Transport(PoolWAN) // serf was restarted
 	send(t, again, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
 		t.Errorf("received %q", got)
 	}
-	// Who is not there any more refuses.
+	// A server that left the pool refuses.
 	t2.Shutdown()
 	if _, err := again.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err == nil || !strings.Contains(err.Error(), "not in the pool") {
 		t.Errorf("dial to a pool that was shut down: %v", err)
@@ -112,8 +113,8 @@ func TestTransport_TimeoutWhileAnotherDials(t *testing.T) {
 		}
 		long <- err
 	}()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "dial under way")
-	start := time.Now() // who waited for the other dial would wait for 20 s
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "a dial in progress")
+	start := time.Now() // waiting for the other dial would take 20 s
 	_, err := t1.DialAddressTimeout(to("srv1.dc2"), 50*time.Millisecond)
 	var ne net.Error
 	if took := time.Since(start); took > 10*time.Second || !errors.As(err, &ne) || !ne.Timeout() || !isRemoteFailure(err) {

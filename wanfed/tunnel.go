@@ -29,8 +29,8 @@ type TunnelConfig struct {
 	Advertise string
 	// MaxIdleLinks bounds the links that stay open without a packet for a
 	// minute; the least recently used are closed first. Up to twice as many may
-	// be without a packet for two seconds. A link uses about 40 KiB at each end.
-	// Default (0): 128.
+	// be without a packet for two seconds. A link uses about 40 KiB at each
+	// end. Default (0): 128.
 	MaxIdleLinks int
 	Logger       *slog.Logger // default: no log
 }
@@ -149,9 +149,9 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 }
 
 // Run dials and writes until ctx ends; packets that were sent earlier wait in
-// their queues. When ctx ends, Run writes what is queued for connected peers for
-// up to a quarter of a second. It then closes all connections, waits for its
-// goroutines and returns nil. Call it once.
+// their queues. When ctx ends, Run writes what is queued for connected peers
+// for up to a quarter of a second. It then closes all connections, waits for
+// its goroutines and returns nil. Call it once.
 func (t *Tunnel) Run(ctx context.Context) error {
 	t.group.run(ctx)
 	return nil
@@ -180,11 +180,11 @@ func (t *Tunnel) serve(h func(context.Context, *tls.Conn, tlsutil.Peer) (kept bo
 }
 
 // Transport returns the memberlist.NodeAwareTransport of one pool. In the WAN
-// pool, members are called <node>.<dc>, and an address of the form
-// *.<dc>/<any ip:port> means any server of that datacenter. In the LAN pool they
-// are called <node>, and an address without a name means the server of this
-// datacenter that listens there. A pool has at most one transport at a time: a
-// second call before Shutdown of the first panics.
+// pool, members are called <node>.<dc>, and an address of the form *.<dc>/<any
+// ip:port> means any server of that datacenter. In the LAN pool they are called
+// <node>, and an address without a name means the server of this datacenter
+// that listens there. A pool has at most one transport at a time: a second call
+// before Shutdown of the first panics.
 func (t *Tunnel) Transport(p Pool) *Transport {
 	if p != PoolWAN && p != PoolLAN {
 		panic("wanfed: Tunnel.Transport of an unknown pool")

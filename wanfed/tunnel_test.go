@@ -36,12 +36,13 @@ func receive(t testing.TB, tr *Transport) string {
 		}
 		return string(p.Buf)
 	case <-time.After(10 * time.Second):
-		t.Fatal("no packet came")
+		t.Fatal("no packet received")
 		return ""
 	}
 }
 
-// isRemoteFailure says whether memberlist's failedRemote (state.go) takes err as the peer's fault.
+// isRemoteFailure reports whether memberlist's failedRemote (state.go)
+// attributes err to the peer.
 func isRemoteFailure(err error) bool {
 	op, ok := err.(*net.OpError) // memberlist does not unwrap
 	return ok && strings.HasPrefix(op.Net, "tcp") && (op.Op == "dial" || op.Op == "read" || op.Op == "write")
@@ -72,7 +73,8 @@ func TestTunnel_Packets(t *testing.T) {
 	}
 	for name, n := range w.nodes {
 		s := n.tun.Stats()
-		// One link to the other datacenter, however many servers it has, and one to the other server of the own.
+		// One link to the other datacenter, whatever its number of servers, and
+		// one to the other local server.
 		if len(s.Links) != 2 {
 			t.Errorf("%s has links %+v", name, s.Links)
 		}
@@ -83,9 +85,10 @@ func TestTunnel_Packets(t *testing.T) {
 				}
 			}
 			return true
-		}, "links are up")
+		}, "connected links")
 	}
-	// Of two packets from each server, one is for the server that did not get the connection.
+	// Of two packets from each server, one is for the server that did not get
+	// the connection.
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		relayed := uint64(0)
 		for _, n := range w.nodes {
@@ -138,7 +141,8 @@ func TestTunnel_Streams(t *testing.T) {
 			s.Close()
 		}
 	}
-	// Half of the streams were for the server that had no session with srv1.dc1.
+	// Half of the streams were for the server that had no session with
+	// srv1.dc1.
 	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" || got[0].ConnectedSince.IsZero() {
 		t.Errorf("sessions: %+v", got)
 	}
@@ -174,7 +178,7 @@ func checkHalfClose(t *testing.T, a, b net.Conn) {
 	}()
 	got, err := io.ReadAll(b)
 	if err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("%d of %d bytes came: %v", len(got), len(data), err)
+		t.Fatalf("received %d of %d bytes: %v", len(got), len(data), err)
 	}
 }
 
@@ -182,7 +186,7 @@ func TestTransport_PoolFull(t *testing.T) {
 	w := newWorld(t, 1, []string{"dc1", "dc2"})
 	t1 := w.nodes["srv1.dc1"].tun.Transport(PoolWAN)
 	n2 := w.nodes["srv1.dc2"]
-	t2 := n2.tun.Transport(PoolWAN) // nobody takes its packets
+	t2 := n2.tun.Transport(PoolWAN) // no receiver
 	sent := 0
 	testutil.Eventually(t, 10*time.Second, func() bool {
 		for range 100 {
@@ -201,7 +205,7 @@ func TestNewTunnel_InvalidConfig(t *testing.T) {
 		_, err := NewTunnel(TunnelConfig{Advertise: adv, MaxIdleLinks: -1})
 		for _, want := range []string{"Identity", "Dialer", "Mux", "Advertise", "MaxIdleLinks"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v does not mention %s", err, want)
+				t.Errorf("%v does not contain %q", err, want)
 			}
 		}
 	}
@@ -214,7 +218,7 @@ func TestNewTunnel_InvalidConfig(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a second transport of the same pool")
+			t.Error("a second Transport() of the same pool does not panic")
 		}
 	}()
 	n.tun.Transport(PoolWAN)
@@ -246,15 +250,16 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	}
 	for _, tr := range trs {
 		if _, err := tr.WriteToAddress([]byte("x"), to("srv1.dc9")); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("send after the end: %v", err)
+			t.Errorf("WriteToAddress() after Run = %v, want net.ErrClosed", err)
 		}
 		if _, err := tr.DialAddressTimeout(to("srv1.dc9"), time.Second); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("dial after the end: %v", err)
+			t.Errorf("DialAddressTimeout() after Run = %v, want net.ErrClosed", err)
 		}
 	}
 }
 
-// A server that moved: memberlist still has its old address, or the book has.
+// A server has moved, and either memberlist or the address book has its old
+// address.
 func TestTunnel_ServerWithTwoAddresses(t *testing.T) {
 	w := newWorld(t, 2, []string{"dc1"})
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv2.dc1"]

@@ -148,8 +148,8 @@ func bodyFollows(b []byte) bool {
 }
 
 // pingGuard counts the pings of a peer that this side has not answered yet.
-// yamux answers each in a goroutine that ends when the answer is sent, so a peer
-// that sends pings without reading could start any number of them.
+// yamux answers each in a goroutine that ends when the answer is sent, so a
+// peer that sends pings without reading could start any number of them.
 type pingGuard struct {
 	head       [yamuxHeaderLen]byte
 	n          int    // bytes of head that have arrived
@@ -157,8 +157,8 @@ type pingGuard struct {
 	unanswered atomic.Int32
 }
 
-// received parses the bytes that arrived, in pieces of any size. It is called by
-// one goroutine.
+// received parses the bytes that arrived, in pieces of any size. It is called
+// by one goroutine.
 func (g *pingGuard) received(b []byte) error {
 	for len(b) > 0 {
 		if g.body > 0 {

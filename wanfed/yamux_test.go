@@ -44,7 +44,7 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				read.Go(func() { io.Copy(io.Discard, c) })
 			}
 			var err error
-			for i := uint32(0); err == nil; { // how many it takes is a matter of who runs first
+			for i := uint32(0); err == nil; { // the number depends on scheduling
 				var flood []byte
 				for range 1000 {
 					flood = append(flood, tt.next(i)...)
@@ -53,7 +53,7 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				_, err = c.Write(flood)
 			}
 			if isTimeout(err) {
-				t.Error("the session stays open")
+				t.Error("the session is still open, want closed")
 			}
 			read.Wait()
 			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultFlood)] == 1 }, "fault counted")
@@ -62,8 +62,8 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 }
 
 func TestPingGuard(t *testing.T) {
-	asks, says := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
-	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(asks, maxPings*2)...)
+	request, response := yamuxHeader(yamuxTypePing, pingRequest, 0, 1), yamuxHeader(yamuxTypePing, pingResponse, 0, 1)
+	body := append(yamuxHeader(yamuxTypeData, 0, 1, maxPings*2*yamuxHeaderLen), bytes.Repeat(request, maxPings*2)...)
 	for _, step := range []int{1, 5, yamuxHeaderLen, 1000} {
 		g := &pingGuard{}
 		feed := func(b []byte) (err error) {
@@ -72,30 +72,30 @@ func TestPingGuard(t *testing.T) {
 			}
 			return err
 		}
-		for range 10 * maxPings { // each is answered
-			if err := feed(asks); err != nil {
+		for range 10 * maxPings { // each ping is answered
+			if err := feed(request); err != nil {
 				t.Fatal(err)
 			}
-			g.sent(says)
+			g.sent(response)
 		}
-		g.sent(asks)
-		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)), feed(bytes.Repeat(says, 10*maxPings))); err != nil {
-			t.Errorf("what asks for nothing: %v", err)
+		g.sent(request)
+		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)), feed(bytes.Repeat(response, 10*maxPings))); err != nil {
+			t.Errorf("frames without requests: %v, want no error", err)
 		}
-		if err := feed(bytes.Repeat(asks, maxPings)); err != nil {
+		if err := feed(bytes.Repeat(request, maxPings)); err != nil {
 			t.Errorf("%d pings: %v", maxPings, err)
 		}
-		if err := feed(asks); sessionFault(err) != faultFlood {
-			t.Errorf("one more: %v", err)
+		if err := feed(request); sessionFault(err) != faultFlood {
+			t.Errorf("one ping more: %v, want a flood", err)
 		}
 	}
 }
 
-// However the bytes come, the guard sees the same frames.
+// The guard sees the same frames, whatever the sizes of the reads.
 func FuzzPingGuard(f *testing.F) {
-	asks := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
-	f.Add(bytes.Repeat(asks, maxPings+1), 7)
-	f.Add(append(append(yamuxHeader(yamuxTypeData, 1, 1, 30), bytes.Repeat(asks, 2)...), asks...), 13)
+	request := yamuxHeader(yamuxTypePing, pingRequest, 0, 1)
+	f.Add(bytes.Repeat(request, maxPings+1), 7)
+	f.Add(append(append(yamuxHeader(yamuxTypeData, 1, 1, 30), bytes.Repeat(request, 2)...), request...), 13)
 	f.Add(yamuxHeader(yamuxTypeData, 1, 1, 1<<32-1), 1)
 	f.Fuzz(func(t *testing.T, b []byte, step int) {
 		whole, parts := &pingGuard{}, &pingGuard{}
@@ -112,7 +112,7 @@ func FuzzPingGuard(f *testing.F) {
 	})
 }
 
-// framedConn writes as a muxConn does, and counts.
+// countingConn joins headers like a yamuxConn, and counts writes.
 type countingConn struct {
 	net.Conn
 	frames headerJoiner
@@ -156,7 +156,8 @@ func TestHeaderJoiner_NetConn(t *testing.T) {
 	})
 }
 
-// A frame is one write; one that fills records has its header by itself.
+// A frame is one write. Only a frame that fills a record has its header in a
+// write of its own.
 func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 	client, server, conn := countingPair(t)
 	c, err := client.OpenStream()
@@ -170,7 +171,7 @@ func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 	for _, tc := range []struct{ size, writes int }{
 		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1}, {maxRecord, 2}, {streamChunk, 2}, {100, 1},
 	} {
-		// Zeros are a header without a body, and 12 of them a header as long as one.
+		// Zero bytes look like a header without a body.
 		sent := make([]byte, tc.size)
 		before := conn.writes.Load()
 		if _, err := c.Write(sent); err != nil {
@@ -181,10 +182,10 @@ func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 		}
 		got := make([]byte, tc.size)
 		if _, err := io.ReadFull(s, got); err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("%d bytes: %v, or others came", tc.size, err)
+			t.Errorf("%d bytes: ReadFull() = %v, or different bytes", tc.size, err)
 		}
 		if cap(conn.frames.header) > maxJoinBuffer {
-			t.Errorf("after %d bytes %d are kept", tc.size, cap(conn.frames.header))
+			t.Errorf("after %d bytes: buffer of %d bytes kept", tc.size, cap(conn.frames.header))
 		}
 	}
 }
