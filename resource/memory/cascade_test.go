@@ -42,7 +42,7 @@ func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 func TestCascadeStep(t *testing.T) {
 	s := New()
 	defer s.Close()
-	b := steps{s}
+	b := unreaped{s}
 	owners, err := b.Commit(t.Context(), things(t, "o", 3, nil)...)
 	if err != nil {
 		t.Fatal(err)

@@ -1,58 +1,68 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package memory keeps resources in memory. State is the state machine that the Raft store applies its log to; Store is a
-// resource.Backend by itself, for tests and caches. What a Backend promises is said in package resource.
-//
-// # State
-//
-// Persistent trees hold the resources, by group, kind, tenancy and name, and by the owner's uid; for each type the index of its
-// last write; and the latest deletions. A reader has one version of all of them, which nothing changes. ApplyAll takes entries,
-// each some ops and the store index it has: all of an entry is done, or nothing, and readers see all entries at once. It is
-// a function of the state and its arguments alone, so that every server that applies the same log has the same state. The version
-// of a resource is the index of its last write, in decimal.
-//
-// A resource is stored as one piece of bytes, a row, of which each reader has messages made: a record of 256 bytes takes 400, and
-// the collector does not look into it. What messages share with the row, the data, nobody may write to.
-//
-// # Watches
-//
-// Who watches or waits follows a topic: the changes to all names that begin with one prefix, or to one name. Topics are there
-// only as long as somebody follows them, so that a write costs one append for each prefix of its name that is followed, however
-// many follow it, and wakes nobody else. A commit is appended together with the transaction, under one lock; a watch takes its
-// snapshot and its place in the topic under the same lock, so that nothing is lost or doubled between the two. The snapshot is
-// read as it is asked for. While it is not read to its end, it keeps alive what has been replaced since; so a watch that has read nothing
-// for 10 seconds is cut off as soon as 8192 changes have come since it was looked at.
-//
-// A topic keeps what its slowest follower has not read, up to 8192 events or 16 MiB, and all topics together 256 MiB. A
-// follower that would make it more is cut off: it gets resource.ErrWatchReset. So does every follower when a snapshot is restored. The
-// writer waits for no follower.
-//
-// A follower that has somebody send its events (Push) has no goroutine that wakes: a few for each commit serve all of them in turn. One
-// whose send blocks keeps others waiting for milliseconds, once; then somebody else serves these, and it gets a goroutine of its own for
-// a while.
-//
-// # Indexes
-//
-// The index of a query is the highest ModifyIndex of what it selects, or that of a deletion, if that is higher. The latest 4096
-// to 8192 deletions are remembered by name; when older ones are forgotten, the latest of them counts for every name of its type.
-//
-// # Snapshots
-//
-// Snapshot is a consistent view in constant time; WriteTo streams it, Restore reads such a stream, replaces everything in
-// one step and resets all watches. The index of a type never falls, whatever is restored. snapshot.go has the format.
-//
-// # Limits
-//
-// No goroutine is started but to wake or serve those who follow, for each commit that somebody follows; it ends when it has. Methods block only where
-// resource.Backend says so.
-//
-// Where resource.Backend leaves a choice: a new resource must name an owner that is stored (resource.ErrNotFound), else it
-// would outlive it; a replica need not, since the owner may come later. A write that puts another uid in a resource's place
-// deletes the old resource, with what it owns, and watches see that. The event of a deletion shows the resource as it was
-// last, but with the index of the deletion as ModifyIndex. State leaves tombstones to whoever calls resource.Reap; Store works
-// them off before Commit returns.
+// Package memory stores resources in memory. State is the state machine to which
+// the Raft store applies its log. Store is a resource.Backend for tests and
+// caches. The contract is that of resource.Backend.
 //
 //	s := memory.New()
 //	defer s.Close()
 //	stored, err := s.Commit(ctx, resource.PutOp(r, ""))
+//
+// # State
+//
+// The state is a set of ordered tables: resources by group, kind, tenancy and
+// name; resources by the uid of their owner; the index of each type; and the
+// latest deletions. A table is a copy-on-write B-tree. The writer changes its own
+// tables and publishes a copy of them after each commit, so a reader sees one
+// state that never changes. All readers share the stored messages.
+//
+// ApplyAll takes entries, each with ops and a store index. An entry is applied as
+// a whole or not at all, and readers see all entries at once. The result depends
+// only on the state and the arguments: all servers that apply the same log have
+// the same state. The version of a resource is the decimal index of its last
+// write.
+//
+// # Watches
+//
+// A watch or Wait follows a topic: the changes of all names with one prefix, or
+// of one name. A topic exists only while it is followed. A write appends one event
+// to each followed topic of its name, and wakes no other followers. The commit and
+// its events are one step under one lock. A watch takes its snapshot and joins its
+// topic under the same lock, so no change is lost or sent twice.
+//
+// A topic retains the events that its slowest follower has not read: up to 8192
+// events or 16 MiB, and 256 MiB for all topics. A follower that would exceed a
+// limit is cut off and gets resource.ErrWatchReset. So do all followers when a
+// snapshot is restored. The writer never waits for a follower. A watch whose
+// snapshot is not read keeps the replaced resources in memory. It is cut off if it
+// reads nothing for 10 seconds while the index grows by more than 8192.
+//
+// # Indexes
+//
+// The index of a query is the highest ModifyIndex of the selected resources, or
+// that of a later deletion. The latest 4096 to 8192 deletions are stored by name.
+// When older ones are dropped, the latest dropped one counts for every name of its
+// type.
+//
+// # Snapshots
+//
+// Snapshot returns a consistent view in constant time, and WriteTo streams it.
+// Restore reads such a stream, replaces the whole state in one step, and resets
+// all watches. The index of a type never falls. The format is described in
+// snapshot.go.
+//
+// # Goroutines
+//
+// A commit may start a goroutine that wakes the followers of a topic, and ends
+// then. A watch has a timer until its snapshot is read.
+//
+// # Choices that resource.Backend leaves open
+//
+// The owner of a new resource must be stored (resource.ErrNotFound), because
+// nothing would delete the resource otherwise. A replica may arrive before its
+// owner. A write that replaces a resource by one with another uid deletes the old
+// one and what it owns, and watches get these events. A delete event has the last
+// state of the resource, with the index of the deletion as ModifyIndex. State
+// leaves tombstones to the caller of resource.Reap. Store deletes the owned
+// resources before Commit returns.
 package memory

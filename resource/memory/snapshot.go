@@ -301,7 +301,7 @@ func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	s.published.Store(s.own.copy())
 	s.index = index
 	s.epoch.Add(1)
-	s.notifyIndexLocked()
+	s.moved.Notify()
 	for info := range withPrefix(in.tables.types, "") {
 		s.watchedTypeLocked(typeKey(info.typ)).index = info.index
 	}

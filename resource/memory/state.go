@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -29,10 +30,11 @@ type State struct {
 	retained  atomic.Int64           // bytes of events that topics retain for slow watches
 	limits    limits
 
+	moved broadcast.Broadcast // of commits, restores and Close
+
 	mu    sync.Mutex // makes a commit and its events one step; held briefly
 	index uint64     // of the last commit that changed something
 	types map[string]*watchedType
-	moved chan struct{} // closed at the next commit, restore or Close; nil: not waited for
 }
 
 // NewState returns an empty state with index 1.
@@ -58,7 +60,7 @@ func (s *State) Index() uint64 {
 func (s *State) Close() {
 	s.mu.Lock()
 	s.closed.Store(true)
-	s.notifyIndexLocked()
+	s.moved.Notify()
 	ended := s.endTopicsLocked()
 	s.mu.Unlock()
 	wakeAll(ended)
@@ -181,7 +183,7 @@ func (s *State) commit(b *batch, index uint64) (woken []*item, err error) {
 	}
 	s.published.Store(b.tables.copy())
 	s.index = index
-	s.notifyIndexLocked()
+	s.moved.Notify()
 	return s.publishLocked(b.events), nil
 }
 
@@ -242,39 +244,18 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 // before, it returns the context's error.
 func (s *State) WaitIndex(ctx context.Context, index uint64) error {
 	for {
-		at, moved, err := s.indexChange(index)
-		if err != nil || moved == nil {
-			return err
+		moved := s.moved.Wait()
+		at := s.Index()
+		switch {
+		case s.closed.Load():
+			return resource.ErrClosed
+		case at >= index:
+			return nil
 		}
 		select {
 		case <-moved:
 		case <-ctx.Done():
 			return fmt.Errorf("wait for index %d, at %d: %w", index, at, ctx.Err())
 		}
-	}
-}
-
-// indexChange returns the present index and, if that is below want, a channel
-// that is closed when the index changes.
-func (s *State) indexChange(want uint64) (index uint64, moved <-chan struct{}, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed.Load() {
-		return s.index, nil, resource.ErrClosed
-	}
-	if s.index >= want {
-		return s.index, nil, nil
-	}
-	if s.moved == nil {
-		s.moved = make(chan struct{})
-	}
-	return s.index, s.moved, nil
-}
-
-// notifyIndexLocked wakes the calls of WaitIndex.
-func (s *State) notifyIndexLocked() {
-	if s.moved != nil {
-		close(s.moved)
-		s.moved = nil
 	}
 }
