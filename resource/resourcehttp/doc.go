@@ -1,46 +1,54 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package resourcehttp is the HTTP API of resources of every registered type, and the OpenAPI document that describes it. No type has
-// code here: what a type demands comes from the registry, and what is done is done by a resource service, this datacenter's or
-// another's. It leaves to others the listener, who may connect and who asks (tlsutil.PeerFromContext of the request's context).
+// Package resourcehttp is the HTTP API of all registered types of resources, and
+// the OpenAPI document that describes it. The rules of a type come from the
+// registry. A resource service, of this datacenter or of another, carries out the
+// requests. The package does not open a listener and does not authenticate:
+// tlsutil.PeerFrom of the request's context is the caller.
+//
+//	h, err := resourcehttp.New(resourcehttp.Config{DC: "dc1", Registry: registry, Client: client})
+//	mux.Handle("/api/", h)
 //
 // # Requests
 //
 //	GET    /api/GROUP/VERSION/KIND          list; ?prefix= ?partition= ?namespace= ("*": all) ?consistent ?watch
-//	GET    /api/GROUP/VERSION/KIND/NAME     one; ?uid= ?consistent; with ?owned what it owns
-//	PUT    /api/GROUP/VERSION/KIND/NAME     create or replace; ?version= ?uid=; ?dry-run checks only; ?status=KEY writes a status
+//	GET    /api/GROUP/VERSION/KIND/NAME     read one; ?uid= ?consistent; ?owned lists what it owns
+//	PUT    /api/GROUP/VERSION/KIND/NAME     create or replace; ?version= ?uid= ?dry-run; ?status=KEY writes a status
 //	DELETE /api/GROUP/VERSION/KIND/NAME     ?version= ?uid=
 //	GET    /api/types                       the registered types
-//	GET    /api/openapi.json                all of this, for tools
+//	GET    /api/openapi.json                the OpenAPI document
 //
-// All take ?dc=NAME, which asks a server of that datacenter, and ?pretty. The kind is written in upper or lower case. A name is the rest of
-// the path: it may hold "/" where its type allows that; parts that are empty, "." or ".." must be percent-encoded. A parameter
-// that is not known is refused: a misspelt ?version= would else write without a comparison.
+// All requests take ?dc=NAME, which forwards to a server of that datacenter, and
+// ?pretty. The case of the kind does not matter. A name is the rest of the path. It
+// may contain "/" if its type allows that. Parts that are empty, "." or ".." must
+// be percent-encoded. An unknown parameter is an error, because a misspelt
+// ?version= would write without a comparison.
 //
-// The body of a PUT is {"data": {...}}, perhaps with "metadata" and "owner", or a whole resource as a GET answers it (api.Resource).
-// What it says of version, uid, type, name and tenancy must agree with the path and the parameters; what the server decides is
-// ignored: generation, status, indexes. Unknown fields are refused.
+// The body of a PUT is {"data": {...}}, optionally with "metadata" and "owner", or
+// a whole resource as a GET returns it (api.Resource). Version, uid, type, name and
+// tenancy in the body must agree with the path and the parameters. Generation,
+// status and indexes are ignored. Unknown fields are an error.
 //
-// # Answers
+// # Responses
 //
-// Resources are JSON as api.Resource has it. Lists are {"resources": [...]}, written piece by piece, whatever their size. Errors are
-// one line of plain text; StatusOf says with which status. 503 means that nothing was done, 504 that nobody knows. While the
-// datacenter has no leader, what needs one waits up to 7 seconds for it.
+// Resources are JSON in the form of api.Resource. A list is {"resources": [...]},
+// written in pieces. An error is one line of plain text; StatusOf defines its
+// status. While the datacenter has no leader, requests that need one wait for it
+// up to 7 seconds.
 //
-// A watch is a stream of server-sent events: "upsert" and "delete", whose data are a resource, "end-of-snapshot" after what was there
-// at the beginning, and "end" with the reason when the server ends it. A comment comes every 15 seconds. Who does not read for 10
-// seconds is cut. A new watch begins with a new snapshot: there is nothing to resume.
+// A watch is a stream of server-sent events. The data of "upsert" and "delete" is a
+// resource. "end-of-snapshot" follows the initial resources. "end" has the reason
+// when the server ends the watch. A comment is sent every 15 seconds. A client that
+// does not read for 10 seconds is disconnected. A watch cannot be resumed: a new
+// one begins with a new snapshot.
 //
 // # Goroutines
 //
-// A watch has one besides its handler's, which ends before the handler does. Everything ends with the request's context. Deadlines of
-// reading and writing are set for each request.
+// A watch has one goroutine in addition to its handler, and ends it. A request ends
+// with its context, and sets its own read and write deadlines.
 //
 // # Limits
 //
-// A body has at most MaxBody bytes. A list from another datacenter that is larger than one gRPC message is read as a watch's
-// snapshot; only ?consistent is refused then.
-//
-//	h, err := resourcehttp.New(resourcehttp.Config{DC: "dc1", Registry: registry, Client: client})
-//	mux.Handle("/api/", h)
+// A body has at most MaxBody bytes. A list of another datacenter that exceeds one
+// gRPC message is read as the snapshot of a watch; with ?consistent it fails.
 package resourcehttp

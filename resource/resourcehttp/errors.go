@@ -16,17 +16,17 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// ErrNoDatacenter says that no datacenter of a name is known. It answers 404.
+// ErrNoDatacenter: no datacenter of that name is known. The response is 404.
 var ErrNoDatacenter = errors.New("no such datacenter")
 
-// errTooLarge is of a body above MaxBody.
+// errTooLarge: the body is larger than MaxBody.
 var errTooLarge = errors.New("request is too large")
 
 func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w "+format, append([]any{resource.ErrInvalid}, args...)...)
 }
 
-// statuses maps errors to HTTP. The first that matches counts.
+// statuses maps errors to HTTP, in order of precedence.
 var statuses = []struct {
 	err  error
 	code int
@@ -52,9 +52,18 @@ var statuses = []struct {
 	{context.Canceled, http.StatusServiceUnavailable},
 }
 
-// StatusOf returns the HTTP status for an error of a resource service or a Backend, wherever it came from: 400 for what breaks a rule, 403,
-// 404, 409 for what is stored otherwise than expected, 413 for what is too large, 503 when nothing was done and it may be
-// tried again, 504 when nobody knows whether it was done, 501 for what an older server does not know, else 500.
+// StatusOf returns the HTTP status of an error of a resource service or a
+// Backend:
+//
+//	400  the request breaks a rule
+//	403  the caller is not authorized
+//	404  the resource or the datacenter does not exist
+//	409  the stored resource is not as expected
+//	413  the request or the result is too large
+//	501  the server is too old for the request
+//	503  nothing was done; try again
+//	504  the outcome is unknown
+//	500  any other error
 func StatusOf(err error) int {
 	err = resource.FromStatus(err)
 	for _, s := range statuses {
@@ -77,9 +86,9 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// outcome says of a call that failed on its way, and had been sent to at, that nobody knows whether it was done. What a server answered stays
-// as it is.
-func (q *request) outcome(at net.Addr, err error) error {
+// outcome returns the error of a write that was sent to at. If the server has not
+// answered, it is an ErrUnknownOutcome. Errors of the server stay as they are.
+func outcome(at net.Addr, err error) error {
 	if err == nil || at == nil {
 		return err
 	}
@@ -96,21 +105,22 @@ func (q *request) outcome(at net.Addr, err error) error {
 	return err
 }
 
-// textOf returns what to tell of err, in one line.
+// textOf returns the text of err, on one line.
 func textOf(err error) string {
 	text := err.Error()
 	if st, ok := status.FromError(err); ok {
-		text = st.Message() // without the code, which stands in front of it
+		text = st.Message() // without the code
 	}
-	return strings.Join(strings.FieldsFunc(resource.ErrorText(text), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	lines := strings.FieldsFunc(resource.ErrorText(text), func(r rune) bool { return r == '\n' || r == '\r' })
+	return strings.Join(lines, "; ")
 }
 
-// failed answers for a request that could not be done and has had no other answer.
-func failed(w http.ResponseWriter, r *http.Request, err error) {
+// failWith responds to a request that has failed.
+func failWith(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, http.ErrAbortHandler) {
-		panic(http.ErrAbortHandler) // half of it is written: the client must see that it is not whole
+		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
-	if r.Context().Err() != nil { // the server stops, or the client has gone
+	if r.Context().Err() != nil { // the server stops, or the client has disconnected
 		fail(w, http.StatusServiceUnavailable, "the request was ended: this server is stopping; ask again, or another server")
 		return
 	}

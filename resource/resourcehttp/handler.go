@@ -3,7 +3,7 @@
 package resourcehttp
 
 import (
-	"context"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,52 +12,44 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Bounds of a request.
 const (
-	// MaxBody bounds a PUT's body, in bytes: a resource of resource.MaxSize, which JSON makes longer: bytes by a third.
+	// MaxBody bounds the body of a PUT, in bytes. JSON makes a resource of
+	// resource.MaxSize longer, binary data by a third.
 	MaxBody = resource.MaxSize + resource.MaxSize/2
-	// callTimeout bounds one call of a service, patience a client's next read or write.
+	// callTimeout bounds one call of a service.
 	callTimeout = 25 * time.Second
-	patience    = 30 * time.Second
+	// clientTimeout bounds one read from or write to a client.
+	clientTimeout = 30 * time.Second
 )
 
-// Client is what the handler needs of a resource service: pb.ResourceServiceClient has it.
-type Client interface {
-	Read(ctx context.Context, in *pb.ReadRequest, opts ...grpc.CallOption) (*pb.ReadResponse, error)
-	List(ctx context.Context, in *pb.ListRequest, opts ...grpc.CallOption) (*pb.ListResponse, error)
-	ListByOwner(ctx context.Context, in *pb.ListByOwnerRequest, opts ...grpc.CallOption) (*pb.ListByOwnerResponse, error)
-	Write(ctx context.Context, in *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error)
-	WriteStatus(ctx context.Context, in *pb.WriteStatusRequest, opts ...grpc.CallOption) (*pb.WriteStatusResponse, error)
-	Delete(ctx context.Context, in *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error)
-	MutateAndValidate(ctx context.Context, in *pb.MutateAndValidateRequest, opts ...grpc.CallOption) (*pb.MutateAndValidateResponse, error)
-	WatchList(ctx context.Context, in *pb.WatchListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchEvent], error)
-}
-
-// Config of the handler.
+// Config configures the handler.
 type Config struct {
-	// DC is this server's datacenter. Required.
+	// DC is the datacenter of this server. Required.
 	DC string
-	// Registry has the types. Required.
+	// Registry has the types of resources. It must be complete. Required.
 	Registry *resource.Registry
-	// Client returns a client of the resource service of a datacenter, "" for this one. It does not block. Its calls get the
-	// request's context, which says who asks. An error that is ErrNoDatacenter says that none of that name is known. Required.
+	// Client returns a client of the resource service of a datacenter. An empty
+	// dc means this one. Client must not block. Calls get the request's context,
+	// which identifies the caller. Client fails with ErrNoDatacenter if it does
+	// not know dc. Required.
 	Client func(dc string) (pb.ResourceServiceClient, error)
 }
 
 type handler struct {
 	Config
-	openAPI []byte
+	openAPI []byte // the document, in JSON
 }
 
-// New returns the handler of everything under api.ResourcePath. The registry's types must be complete: the OpenAPI document is made
-// now. It starts nothing.
+// New returns the handler of all paths under api.ResourcePath. It starts no
+// goroutine.
 func New(cfg Config) (http.Handler, error) {
 	var errs []error
 	for _, f := range []struct {
@@ -77,9 +69,8 @@ func New(cfg Config) (http.Handler, error) {
 	return h, err
 }
 
-// ServeHTTP finds out what is asked for.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	extend(w, callTimeout+patience)
+	extendWrite(w, callTimeout+clientTimeout)
 	rest, ok := strings.CutPrefix(r.URL.Path, api.ResourcePath)
 	if !ok {
 		fail(w, http.StatusNotFound, "no such path; resources are under "+api.ResourcePath)
@@ -95,7 +86,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t, err := h.target(rest)
 	if err != nil {
-		failed(w, r, err)
+		failWith(w, r, err)
 		return
 	}
 	op, allowed := t.operation(r)
@@ -106,27 +97,27 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	q, err := parse(r.URL.RawQuery, op.name, op.params)
 	if err != nil {
-		failed(w, r, err)
+		failWith(w, r, err)
 		return
 	}
 	client, err := h.client(q.dc)
 	if err != nil {
-		failed(w, r, err)
+		failWith(w, r, err)
 		return
 	}
 	if err := op.do(&request{h: h, w: w, r: r, t: t, q: q, client: client}); err != nil {
-		failed(w, r, err)
+		failWith(w, r, err)
 	}
 }
 
-func (h *handler) client(dc string) (Client, error) {
+func (h *handler) client(dc string) (pb.ResourceServiceClient, error) {
 	if dc == h.DC {
 		dc = ""
 	}
 	return h.Client(dc)
 }
 
-// get serves a document of this server.
+// get serves a document about this server.
 func (h *handler) get(w http.ResponseWriter, r *http.Request, serve func(w http.ResponseWriter, q query) error) {
 	if !isGet(r) {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -141,7 +132,7 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, serve func(w http.
 		err = serve(w, q)
 	}
 	if err != nil {
-		failed(w, r, err)
+		failWith(w, r, err)
 	}
 }
 
@@ -150,29 +141,29 @@ func (h *handler) types(w http.ResponseWriter, q query) error {
 	for _, reg := range h.Registry.Types() {
 		all = append(all, describeType(reg))
 	}
-	return answer(w, all, q.pretty)
+	return respond(w, all, q.pretty)
 }
 
 func (h *handler) describe(w http.ResponseWriter, q query) error {
-	return answer(w, json.RawMessage(h.openAPI), q.pretty)
+	return respond(w, json.RawMessage(h.openAPI), q.pretty)
 }
 
 func isGet(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// extend gives a client until d from now to take what is written.
-func extend(w http.ResponseWriter, d time.Duration) {
-	// Refused only where there is no connection: by a recorder, which never blocks.
+// extendWrite sets the write deadline to d from now.
+func extendWrite(w http.ResponseWriter, d time.Duration) {
+	// This fails only without a connection, in tests.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 
-// answer writes v as JSON with status 200.
-func answer(w http.ResponseWriter, v any, pretty bool) error {
+// respond writes v as JSON with status 200.
+func respond(w http.ResponseWriter, v any, pretty bool) error {
 	body, err := marshal(v, "", pretty)
 	if err != nil {
 		return err
 	}
 	jsonHeader(w)
-	_, _ = w.Write(append(body, '\n')) // the client has gone: nobody to tell
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 	return nil
 }
 
@@ -181,10 +172,50 @@ func jsonHeader(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// fail answers with one line of text, without an end of line, as the rest of the HTTP API does.
+// fail responds with one line of text without a newline, as the rest of the HTTP
+// API does.
 func fail(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text)
+}
+
+// encode returns r in the form of the HTTP API. Data of a message type that this
+// server does not know is encoded as {"@type": ..., "value": base64}.
+func (h *handler) encode(r *pb.Resource) api.Resource {
+	data, err := h.dataOf(r)
+	if err != nil {
+		data, _ = json.Marshal(map[string]any{"@type": r.GetData().GetTypeUrl(), "value": r.GetData().GetValue()})
+	}
+	return api.FromResource(r, data)
+}
+
+func (h *handler) dataOf(r *pb.Resource) (json.RawMessage, error) {
+	reg, err := h.Registry.Lookup(r.GetId().GetType())
+	if err != nil {
+		return nil, err
+	}
+	msg := newMessage(reg)
+	if err := r.GetData().UnmarshalTo(msg); err != nil {
+		return nil, err
+	}
+	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(msg) // marshal removes its random spaces
+}
+
+func newMessage(reg resource.Registration) proto.Message {
+	return reg.Message.ProtoReflect().New().Interface()
+}
+
+// marshal returns v as JSON on one line, or, if pretty, indented, with prefix
+// before each line.
+func marshal(v any, prefix string, pretty bool) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if pretty {
+		enc.SetIndent(prefix, "  ")
+	}
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }

@@ -22,19 +22,21 @@ func describeType(reg resource.Registration) api.ResourceType {
 	}
 }
 
-// describe makes the OpenAPI document of all types.
+// describe returns the OpenAPI document of all types.
 func describe(types []resource.Registration) object {
 	s := schemas{}
 	for _, m := range []string{"ID", "Status"} {
 		s.message(pb.File_api_pb_resource_proto.Messages().ByName(protoreflect.Name(m)))
 	}
 	s["Type"] = object{"type": "object", "properties": object{
-		"type": ref("wanfed.v1.Type"), "scope": object{"type": "string", "enum": []string{"namespace", "partition", "cluster"}},
+		"type":      ref("wanfed.v1.Type"),
+		"scope":     object{"type": "string", "enum": []string{"namespace", "partition", "cluster"}},
 		"federated": object{"type": "boolean"}, "message": text, "path": text,
 	}}
 	paths := object{
-		api.ResourceTypesPath: object{"get": get("types", "The registered types", "application/json", object{"type": "array", "items": ref("Type")}, nil)},
-		api.OpenAPIPath:       object{"get": get("openapi", "This document", "application/json", object{"type": "object"}, nil)},
+		api.ResourceTypesPath: object{"get": get("types", "The registered types",
+			object{"type": "array", "items": ref("Type")}, nil)},
+		api.OpenAPIPath: object{"get": get("openapi", "This document", object{"type": "object"}, nil)},
 	}
 	for _, reg := range types {
 		maps.Copy(paths, s.typePaths(reg))
@@ -42,9 +44,10 @@ func describe(types []resource.Registration) object {
 	return object{
 		"openapi": "3.1.0",
 		"info": object{
-			"title": "wanfed resources", "version": version.Version, "license": object{"name": "MPL-2.0", "identifier": "MPL-2.0"},
-			"description": "Resources of every type that this server knows. Reading needs a certificate of the federation, or this machine; " +
-				"writing an operator's certificate. Errors are one line of text.",
+			"title": "wanfed resources", "version": version.Version,
+			"license": object{"name": "MPL-2.0", "identifier": "MPL-2.0"},
+			"description": "Resources of every type that this server knows. Reads need a certificate of the federation, " +
+				"or come from this machine. Writes need an operator's certificate. Errors are one line of text.",
 		},
 		"paths": paths,
 		"components": object{
@@ -57,41 +60,47 @@ func describe(types []resource.Registration) object {
 
 var text = object{"type": "string"}
 
-// typePaths are the paths of one type, and its schemas.
+// typePaths returns the paths of one type and adds its schemas.
 func (s schemas) typePaths(reg resource.Registration) object {
 	typ := resource.TypeString(reg.Type)
 	name := reg.Type.Group + "." + reg.Type.GroupVersion + "." + reg.Type.Kind
 	s[name] = s.resource(reg, true)
 	s[name+".Write"] = s.resource(reg, false)
-	s[name+".List"] = object{"type": "object", "properties": object{"resources": object{"type": "array", "items": ref(name)}}, "required": []string{"resources"}}
+	s[name+".List"] = object{
+		"type": "object", "required": []string{"resources"},
+		"properties": object{"resources": object{"type": "array", "items": ref(name)}},
+	}
 	tags := []string{typ}
 	tagged := func(op object) object { op["tags"] = tags; return op }
-	list := tagged(get("list."+name, "List or watch "+typ, "application/json", ref(name+".List"), parameters(reg, opList.params)))
+	list := tagged(get("list."+name, "List or watch "+typ, ref(name+".List"), parameters(reg, opList.params)))
 	list["responses"].(object)["200"].(object)["content"].(object)["text/event-stream"] = object{"schema": text} // ?watch
 	write := object{
-		"operationId": "write." + name, "summary": "Create or replace a " + typ, "parameters": parameters(reg, opWrite.params),
+		"operationId": "write." + name, "summary": "Create or replace a " + typ,
+		"parameters": parameters(reg, opWrite.params),
 		"requestBody": object{"required": true, "content": object{"application/json": object{"schema": object{
 			"oneOf": []object{ref(name + ".Write"), ref("wanfed.v1.Status")}, // the latter with ?status=
 		}}}},
-		"responses": responses(object{"description": "As stored", "content": object{"application/json": object{"schema": ref(name)}}}, "200"),
+		"responses": responses("200", object{"description": "As stored", "content": jsonContent(ref(name))}),
 	}
 	remove := object{
-		"operationId": "delete." + name, "summary": "Delete a " + typ, "parameters": parameters(reg, opDelete.params),
-		"responses": responses(object{"description": "It is not there, or marked"}, "204"),
+		"operationId": "delete." + name, "summary": "Delete a " + typ,
+		"parameters": parameters(reg, opDelete.params),
+		"responses":  responses("204", object{"description": "Deleted, or marked for deletion"}),
 	}
 	inPath := object{"name": "name", "in": "path", "required": true, "schema": text, "description": "percent-encoded"}
 	return object{
 		api.ResourcePath + typ: object{"get": list},
 		api.ResourcePath + typ + "/{name}": object{
 			"parameters": []object{inPath},
-			"get":        tagged(get("read."+name, "Read one "+typ, "application/json", object{"anyOf": []object{ref(name), ref("Owned")}}, parameters(reg, opRead.params))),
-			"put":        tagged(write), "delete": tagged(remove),
+			"get": tagged(get("read."+name, "Read one "+typ,
+				object{"anyOf": []object{ref(name), ref("Owned")}}, parameters(reg, opRead.params))),
+			"put": tagged(write), "delete": tagged(remove),
 		},
 	}
 }
 
-// resource is the schema of a type's resources, as they are answered or written.
-func (s schemas) resource(reg resource.Registration, answered bool) object {
+// resource returns the schema of a type's resources, of a response or a request.
+func (s schemas) resource(reg resource.Registration, response bool) object {
 	data := s.message(reg.Message.ProtoReflect().Descriptor())
 	properties := object{
 		"id": ref("wanfed.v1.ID"), "owner": ref("wanfed.v1.ID"), "version": text, "generation": text,
@@ -103,19 +112,22 @@ func (s schemas) resource(reg resource.Registration, answered bool) object {
 	for _, name := range []string{"create_index", "modify_index", "primary_modify_index"} {
 		properties[name] = index
 	}
-	s["Owned"] = object{"type": "object", "description": "with ?owned: resources of any type", "properties": object{"resources": object{"type": "array", "items": object{"type": "object"}}}}
+	s["Owned"] = object{
+		"type": "object", "description": "with ?owned: resources of any type",
+		"properties": object{"resources": object{"type": "array", "items": object{"type": "object"}}},
+	}
 	required := []string{"data"}
-	if answered {
+	if response {
 		required = []string{"id", "version", "generation", "data"}
 	}
 	return object{"type": "object", "properties": properties, "required": required, "additionalProperties": false}
 }
 
-// get is an operation that reads.
-func get(id, summary, contentType string, schema object, params []object) object {
+// get returns an operation that reads.
+func get(id, summary string, schema object, params []object) object {
 	op := object{
 		"operationId": id, "summary": summary,
-		"responses": responses(object{"description": "Done", "content": object{contentType: object{"schema": schema}}}, "200"),
+		"responses": responses("200", object{"description": "Done", "content": jsonContent(schema)}),
 	}
 	if params != nil {
 		op["parameters"] = params
@@ -123,52 +135,150 @@ func get(id, summary, contentType string, schema object, params []object) object
 	return op
 }
 
-// responses are those of every operation, and good.
-func responses(good object, code string) object {
-	out := object{code: good}
+func jsonContent(schema object) object { return object{"application/json": object{"schema": schema}} }
+
+// responses returns a successful response and all error responses.
+func responses(code string, success object) object {
+	out := object{code: success}
 	for code, why := range map[int]string{
-		400: "It breaks a rule; the text names field, value and rule", 403: "Not allowed", 404: "Not there", 409: "Another version, uid or state is stored than expected",
-		413: "Too large", 503: "Nothing was done; try again", 504: "Nobody knows whether it was done",
+		400: "The request breaks a rule; the text names field, value and rule", 403: "Not allowed", 404: "Not found",
+		409: "The stored version, uid or state is not the expected one",
+		413: "Too large", 503: "Nothing was done; try again", 504: "The outcome is unknown",
 	} {
 		out[strconv.Itoa(code)] = object{"description": why, "content": object{"text/plain": object{"schema": text}}}
 	}
 	return out
 }
 
-// about says what each parameter means. Those without a value are switches.
-var about = map[string]struct {
+// parameterHelp describes the parameters. A toggle may have no value.
+var parameterHelp = map[string]struct {
 	help   string
 	toggle bool
 }{
-	"dc":         {"ask a server of that datacenter", false},
+	"dc":         {"forward to a server of that datacenter", false},
 	"pretty":     {"indent the JSON", true},
 	"partition":  {"default: default; in lists * is every one", false},
 	"namespace":  {"default: default; in lists * is every one", false},
 	"prefix":     {"of names", false},
 	"uid":        {"only the resource that has this uid", false},
 	"version":    {"only if this version is stored", false},
-	"consistent": {"see everything acknowledged before", true},
-	"watch":      {"answer with server-sent events: upsert, delete, end-of-snapshot, end", true},
-	"owned":      {"list what the resource owns", true},
-	"dry-run":    {"check, and answer what would be stored, without writing", true},
+	"consistent": {"read everything that was acknowledged before", true},
+	"watch":      {"respond with server-sent events: upsert, delete, end-of-snapshot, end", true},
+	"owned":      {"list the resources that it owns", true},
+	"dry-run":    {"check without writing, and return the result", true},
 	"status":     {"write the status of this key; the body is a status", false},
 }
 
 func parameters(reg resource.Registration, names []string) []object {
 	var out []object
 	for _, name := range append([]string{"dc", "pretty"}, names...) {
-		if name == "namespace" && reg.Scope != resource.ScopeNamespace || name == "partition" && reg.Scope == resource.ScopeCluster {
+		if name == "namespace" && reg.Scope != resource.ScopeNamespace ||
+			name == "partition" && reg.Scope == resource.ScopeCluster {
 			continue
 		}
 		schema := text
-		if about[name].toggle {
+		if parameterHelp[name].toggle {
 			schema = object{"type": "boolean"}
 		}
-		p := object{"name": name, "in": "query", "description": about[name].help, "schema": schema}
-		if about[name].toggle {
+		p := object{"name": name, "in": "query", "description": parameterHelp[name].help, "schema": schema}
+		if parameterHelp[name].toggle {
 			p["allowEmptyValue"] = true
 		}
 		out = append(out, p)
 	}
 	return out
+}
+
+// schemas are the JSON schemas of messages, by full name, in protojson's form.
+type schemas map[string]any
+
+type object = map[string]any
+
+func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
+
+// wellKnown are the messages with a special form in protojson.
+var wellKnown = map[protoreflect.FullName]object{
+	"google.protobuf.Timestamp":   {"type": "string", "format": "date-time"},
+	"google.protobuf.Duration":    {"type": "string", "pattern": `^-?[0-9]+(\.[0-9]+)?s$`},
+	"google.protobuf.FieldMask":   {"type": "string"},
+	"google.protobuf.Empty":       {"type": "object", "maxProperties": 0},
+	"google.protobuf.Struct":      {"type": "object"},
+	"google.protobuf.ListValue":   {"type": "array", "items": object{}},
+	"google.protobuf.Value":       {},
+	"google.protobuf.Any":         {"type": "object", "properties": object{"@type": text}, "required": []string{"@type"}},
+	"google.protobuf.BoolValue":   {"type": "boolean"},
+	"google.protobuf.StringValue": {"type": "string"},
+	"google.protobuf.BytesValue":  {"type": "string", "contentEncoding": "base64"},
+	"google.protobuf.DoubleValue": {"type": "number"},
+	"google.protobuf.FloatValue":  {"type": "number"},
+	"google.protobuf.Int32Value":  {"type": "integer", "format": "int32"},
+	"google.protobuf.UInt32Value": {"type": "integer", "format": "uint32"},
+	"google.protobuf.Int64Value":  {"type": "string", "format": "int64"},
+	"google.protobuf.UInt64Value": {"type": "string", "format": "uint64"},
+}
+
+// message returns a reference to m's schema. It adds the schema with all schemas
+// that it refers to.
+func (s schemas) message(m protoreflect.MessageDescriptor) object {
+	if known, ok := wellKnown[m.FullName()]; ok {
+		return known
+	}
+	name := string(m.FullName())
+	if _, ok := s[name]; ok {
+		return ref(name)
+	}
+	properties := object{}
+	// Set before the fields, because a message may contain itself.
+	s[name] = object{"type": "object", "properties": properties, "additionalProperties": false}
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		properties[string(f.Name())] = s.field(f)
+	}
+	return ref(name)
+}
+
+func (s schemas) field(f protoreflect.FieldDescriptor) object {
+	switch {
+	case f.IsMap():
+		return object{"type": "object", "additionalProperties": s.value(f.MapValue())}
+	case f.IsList():
+		return object{"type": "array", "items": s.value(f)}
+	}
+	return s.value(f)
+}
+
+// value returns the schema of one value of a field.
+func (s schemas) value(f protoreflect.FieldDescriptor) object {
+	switch f.Kind() {
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		return s.message(f.Message())
+	case protoreflect.EnumKind:
+		return enum(f.Enum())
+	case protoreflect.BoolKind:
+		return object{"type": "boolean"}
+	case protoreflect.StringKind:
+		return object{"type": "string"}
+	case protoreflect.BytesKind:
+		return object{"type": "string", "contentEncoding": "base64"}
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		return object{"type": "number"}
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
+		return object{"type": "string", "format": "int64"}
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return object{"type": "string", "format": "uint64"}
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return object{"type": "integer", "format": "uint32", "minimum": 0}
+	}
+	return object{"type": "integer", "format": "int32"}
+}
+
+func enum(e protoreflect.EnumDescriptor) object {
+	var names []string
+	for i := range e.Values().Len() {
+		names = append(names, string(e.Values().Get(i).Name()))
+	}
+	if e.FullName() == "google.protobuf.NullValue" {
+		return object{"type": "null"}
+	}
+	return object{"type": "string", "enum": names}
 }

@@ -71,7 +71,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	for _, op := range []operation{opList, opRead, opWrite, opDelete} {
 		for _, name := range op.params {
-			if about[name].help == "" {
+			if parameterHelp[name].help == "" {
 				t.Errorf("parameter %s has no description", name)
 			}
 		}

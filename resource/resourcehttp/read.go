@@ -12,51 +12,23 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/resource"
 )
-
-// request is one operation under way.
-type request struct {
-	h      *handler
-	w      http.ResponseWriter
-	r      *http.Request
-	t      target
-	q      query
-	client Client
-}
-
-func (q *request) tenancy() *pb.Tenancy {
-	return &pb.Tenancy{Partition: q.q.partition, Namespace: q.q.namespace}
-}
-
-func (q *request) id() *pb.ID {
-	return &pb.ID{Uid: q.q.uid, Name: q.t.name, Type: q.t.reg.Type, Tenancy: q.tenancy()}
-}
-
-// ctx is of one call of a service.
-func (q *request) ctx() (context.Context, context.CancelFunc) {
-	ctx := q.r.Context()
-	if q.q.consistent {
-		ctx = resource.WithConsistency(ctx, resource.Strong)
-	}
-	return context.WithTimeout(ctx, callTimeout)
-}
 
 func (q *request) read() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	if q.q.owned {
-		out, err := hold(ctx, q.client.ListByOwner, &pb.ListByOwnerRequest{Owner: q.id()})
+		out, err := withLeader(ctx, q.client.ListByOwner, &pb.ListByOwnerRequest{Owner: q.id()})
 		if err != nil {
 			return err
 		}
 		return q.writeList(out.GetResources())
 	}
-	out, err := hold(ctx, q.client.Read, &pb.ReadRequest{Id: q.id()})
+	out, err := withLeader(ctx, q.client.Read, &pb.ReadRequest{Id: q.id()})
 	if err != nil {
 		return err
 	}
-	return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 }
 
 func (q *request) list() error {
@@ -65,9 +37,10 @@ func (q *request) list() error {
 	}
 	ctx, cancel := q.ctx()
 	defer cancel()
-	out, err := hold(ctx, q.client.List, &pb.ListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
+	req := &pb.ListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix}
+	out, err := withLeader(ctx, q.client.List, req)
 	if status.Code(err) == codes.ResourceExhausted && !q.q.consistent {
-		return q.snapshot() // of another datacenter, and larger than one message
+		return q.snapshot() // too large for one message of another datacenter
 	}
 	if err != nil {
 		return err
@@ -85,11 +58,11 @@ func (q *request) writeList(all []*pb.Resource) error {
 	return l.end()
 }
 
-// snapshot answers a list with the beginning of a watch.
+// snapshot responds to a list with the snapshot of a watch.
 func (q *request) snapshot() error {
 	ctx, cancel := context.WithCancel(q.r.Context())
 	defer cancel()
-	stream, err := q.client.WatchList(ctx, &pb.WatchListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
+	stream, err := q.watchList(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,20 +84,23 @@ func (q *request) snapshot() error {
 	}
 }
 
-// list writes {"resources": [...]} piece by piece. Its errors are http.ErrAbortHandler: the client does not read, or has gone.
-type list struct {
+// listWriter writes {"resources": [...]} in pieces. It fails with
+// http.ErrAbortHandler if the client does not read or has disconnected.
+type listWriter struct {
 	q     *request
 	out   *bufio.Writer
 	begun bool
 }
 
-// piece is how many bytes of a list are written at once.
+// piece is the size of the pieces, in bytes.
 const piece = 64 << 10
 
-func (q *request) newList() *list { return &list{q: q, out: bufio.NewWriterSize(q.w, piece)} }
+func (q *request) newList() *listWriter {
+	return &listWriter{q: q, out: bufio.NewWriterSize(q.w, piece)}
+}
 
-// before returns what stands before the next element.
-func (l *list) before() (text string) {
+// separator returns the text before the next resource.
+func (l *listWriter) separator() (text string) {
 	switch {
 	case l.begun:
 		text = ",\n"
@@ -139,21 +115,21 @@ func (l *list) before() (text string) {
 	return text
 }
 
-func (l *list) add(r *pb.Resource) error {
+func (l *listWriter) add(r *pb.Resource) error {
 	body, err := marshal(l.q.h.encode(r), "    ", l.q.q.pretty)
 	if err != nil && !l.begun {
 		return err
 	}
-	return l.write(l.before(), body, err)
+	return l.write(l.separator(), body, err)
 }
 
-func (l *list) write(before string, body []byte, err error) error {
+func (l *listWriter) write(before string, body []byte, err error) error {
 	if !l.begun {
 		jsonHeader(l.q.w)
 		l.begun = true
 	}
 	if l.out.Available() < len(before)+len(body) {
-		extend(l.q.w, patience)
+		extendWrite(l.q.w, clientTimeout)
 	}
 	_, err1 := l.out.WriteString(before)
 	_, err2 := l.out.Write(body)
@@ -163,7 +139,7 @@ func (l *list) write(before string, body []byte, err error) error {
 	return nil
 }
 
-func (l *list) end() error {
+func (l *listWriter) end() error {
 	text := "]}\n"
 	switch {
 	case !l.begun:

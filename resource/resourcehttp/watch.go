@@ -9,27 +9,37 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
 const (
-	// heartbeat is how often a comment is sent on a quiet watch: so that both sides see when the other is gone.
-	heartbeat = 15 * time.Second
-	// slowest is how long a reader of a watch may take for one piece of it.
-	slowest = 10 * time.Second
-	// ahead is how many events are taken while others are written, so that a snapshot needs few writes.
-	ahead = 64
+	// heartbeatInterval is the time between comments on a watch without events.
+	// They let both sides detect a lost connection.
+	heartbeatInterval = 15 * time.Second
+	// watchTimeout is how long a client may take to read one piece of a watch.
+	watchTimeout = 10 * time.Second
+	// maxBuffered is how many events are received while others are written. A
+	// snapshot then needs few writes.
+	maxBuffered = 64
 )
 
-// received is what came of a stream: an event, or its end.
+// received is an event of a stream, or its end.
 type received struct {
 	ev  *pb.WatchEvent
 	err error
 }
 
-// watch answers with server-sent events until somebody ends it. Until the first event it can fail as other requests do.
+func (q *request) watchList(ctx context.Context) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
+	req := &pb.WatchListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix}
+	return q.client.WatchList(ctx, req)
+}
+
+// watch responds with server-sent events until one side ends the watch. It fails
+// as other requests do if there is no first event.
 func (q *request) watch() error {
 	if q.r.Method == http.MethodHead {
 		return badRequest("parameter watch: is not for HEAD")
@@ -38,11 +48,11 @@ func (q *request) watch() error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	stream, err := q.client.WatchList(ctx, &pb.WatchListRequest{Type: q.t.reg.Type, Tenancy: q.tenancy(), NamePrefix: q.q.prefix})
+	stream, err := q.watchList(ctx)
 	if err != nil {
 		return err
 	}
-	events := make(chan received, ahead)
+	events := make(chan received, maxBuffered)
 	wg.Go(func() {
 		for {
 			ev, err := stream.Recv()
@@ -75,22 +85,22 @@ func (q *request) watch() error {
 	return nil
 }
 
-// eventStream writes events as they come.
+// eventStream writes server-sent events.
 type eventStream struct {
 	w   http.ResponseWriter
 	rc  *http.ResponseController
 	h   *handler
 	buf bytes.Buffer
-	end bool // the last event is written
+	end bool // buf has the last event
 }
 
-// follow writes until the stream, the client or ctx ends.
+// follow writes events until the stream, the client or ctx ends.
 func (s *eventStream) follow(ctx context.Context, events <-chan received) {
-	tick := time.NewTicker(heartbeat)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case e := <-events: // before anything is sent: there may be more
+		case e := <-events: // collect all available events first
 			s.add(ctx, e)
 			if !s.end && s.buf.Len() < piece {
 				continue
@@ -105,13 +115,13 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 			s.add(ctx, e)
 		case <-tick.C:
 			s.buf.WriteString(": heartbeat\n\n")
-		case <-ctx.Done(): // the server stops, or the client has gone
+		case <-ctx.Done(): // the server stops, or the client has disconnected
 			s.add(ctx, received{err: ctx.Err()})
 		}
 	}
 }
 
-// add writes e into the buffer, unless the last event is there.
+// add appends e to the buffer, unless the last event is there.
 func (s *eventStream) add(ctx context.Context, e received) {
 	switch {
 	case s.end:
@@ -143,16 +153,16 @@ func (s *eventStream) event(name string, data any) {
 	s.buf.WriteString("\n\n")
 }
 
-// flush sends what is in the buffer. It fails when the client is gone or too slow.
+// flush sends the buffer. It fails if the client has disconnected or is too slow.
 func (s *eventStream) flush() error {
 	if s.buf.Len() == 0 {
 		return nil
 	}
-	extend(s.w, slowest)
+	extendWrite(s.w, watchTimeout)
 	_, err := s.w.Write(s.buf.Bytes())
 	s.buf.Reset()
 	if s.buf.Cap() > 4*piece {
-		s.buf = bytes.Buffer{} // one large event
+		s.buf = bytes.Buffer{} // release the memory of a large event
 	}
 	if err != nil {
 		return err

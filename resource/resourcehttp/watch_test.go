@@ -116,7 +116,7 @@ func TestWatchThatNobodyReads(t *testing.T) {
 		began := time.Now()
 		r := httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(t.Context())
 		g.ServeHTTP(w, r) // the snapshot is taken; then comes a heartbeat, and nobody takes it
-		if d := time.Since(began); d != heartbeat+slowest {
+		if d := time.Since(began); d != heartbeatInterval+watchTimeout {
 			t.Errorf("it took %v", d)
 		}
 		if got := w.body.String(); strings.Count(got, "event: ") != 2 || strings.Contains(got, "heartbeat") {
@@ -153,7 +153,7 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeat+time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeatInterval+time.Second)
 		defer cancel()
 		w := &slowWriter{header: http.Header{}, until: "nothing of the kind"}
 		g.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
@@ -196,13 +196,13 @@ func TestElection(t *testing.T) {
 		g.client = func(string) (pb.ResourceServiceClient, error) { return electing{g.svc.Client(), &calls}, nil }
 		began := time.Now()
 		g.one("PUT", web1, `{"data":{"address":"x"}}`)
-		if d := time.Since(began); d != 20*leaderLook {
+		if d := time.Since(began); d != 20*leaderInterval {
 			t.Errorf("written after %v", d)
 		}
 		calls = 1 << 20
 		began = time.Now()
 		g.fails(503, "commit: this server is not the leader", "PUT", web1, `{"data":{"address":"x"}}`)
-		if d := time.Since(began); d != leaderHold {
+		if d := time.Since(began); d != leaderTimeout {
 			t.Errorf("given up after %v", d)
 		}
 	})

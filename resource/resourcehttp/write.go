@@ -44,14 +44,14 @@ func (q *request) write() error {
 		if err != nil {
 			return err
 		}
-		return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+		return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 	}
-	var at peer.Peer // stays empty if the call was not sent, or is of this process
-	out, err := hold(ctx, q.client.Write, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
+	var at peer.Peer // stays empty if the call was not sent, or stays in this process
+	out, err := withLeader(ctx, q.client.Write, &pb.WriteRequest{Resource: r}, grpc.Peer(&at))
 	if err != nil {
-		return q.outcome(at.Addr, err)
+		return outcome(at.Addr, err)
 	}
-	return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 }
 
 func (q *request) writeStatus(body []byte) error {
@@ -65,31 +65,33 @@ func (q *request) writeStatus(body []byte) error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	out, err := hold(ctx, q.client.WriteStatus, &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}, grpc.Peer(&at))
+	req := &pb.WriteStatusRequest{Id: q.id(), Version: q.q.version, Key: q.q.status, Status: status}
+	out, err := withLeader(ctx, q.client.WriteStatus, req, grpc.Peer(&at))
 	if err != nil {
-		return q.outcome(at.Addr, err)
+		return outcome(at.Addr, err)
 	}
-	return answer(q.w, q.h.encode(out.GetResource()), q.q.pretty)
+	return respond(q.w, q.h.encode(out.GetResource()), q.q.pretty)
 }
 
 func (q *request) delete() error {
 	ctx, cancel := q.ctx()
 	defer cancel()
 	var at peer.Peer
-	if _, err := hold(ctx, q.client.Delete, &pb.DeleteRequest{Id: q.id(), Version: q.q.version}, grpc.Peer(&at)); err != nil {
-		return q.outcome(at.Addr, err)
+	req := &pb.DeleteRequest{Id: q.id(), Version: q.q.version}
+	if _, err := withLeader(ctx, q.client.Delete, req, grpc.Peer(&at)); err != nil {
+		return outcome(at.Addr, err)
 	}
 	q.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// body reads the request's.
+// body reads the body of the request.
 func (q *request) body() ([]byte, error) {
 	rc := http.NewResponseController(q.w)
-	_ = rc.SetReadDeadline(time.Now().Add(patience)) // refused only where there is no connection
+	_ = rc.SetReadDeadline(time.Now().Add(clientTimeout)) // fails only without a connection
 	body, err := io.ReadAll(http.MaxBytesReader(q.w, q.r.Body, MaxBody))
 	if err == nil {
-		_ = rc.SetReadDeadline(time.Time{}) // else it would end the request
+		_ = rc.SetReadDeadline(time.Time{}) // otherwise it would end the request
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, fmt.Errorf("%w: its body must be at most %d bytes", errTooLarge, MaxBody)
@@ -100,11 +102,11 @@ func (q *request) body() ([]byte, error) {
 	return body, nil
 }
 
-// decode reads the resource that a body has, and completes it from path and parameters.
+// decode reads the resource of a body and completes it from path and parameters.
 func (q *request) decode(body []byte) (*pb.Resource, error) {
 	var given struct {
 		api.Resource
-		ID *api.ResourceID `json:"id"` // may be left out
+		ID *api.ResourceID `json:"id"` // optional
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -130,7 +132,7 @@ func (q *request) decode(body []byte) (*pb.Resource, error) {
 	return r, err
 }
 
-// idWith returns the request's id. What the body says of it must be the same.
+// idWith returns the id of the request. The id in the body must agree with it.
 func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 	id := q.id()
 	if given == nil {
@@ -156,7 +158,7 @@ func (q *request) idWith(given *api.ResourceID) (*pb.ID, error) {
 	return id, errors.Join(errs...)
 }
 
-// agree returns what two places say of a field.
+// agree returns the value of a field that the request and the body may both have.
 func agree(field, request, body string) (string, error) {
 	if request != "" && body != "" && request != body {
 		return "", badRequest("%s %q: must be that of the request, %q, or left out", field, body, request)
@@ -164,10 +166,12 @@ func agree(field, request, body string) (string, error) {
 	return cmp.Or(request, body), nil
 }
 
-// data reads the JSON of a type's message. It may have the "@type" that protobuf's JSON has in its place.
+// data reads the JSON of a type's message. It may have "@type", as an Any in
+// protobuf's JSON.
 func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, badRequest("data: it is missing; it is the JSON of a %s", reg.Message.ProtoReflect().Descriptor().FullName())
+		return nil, badRequest("data: it is missing; it is the JSON of a %s",
+			reg.Message.ProtoReflect().Descriptor().FullName())
 	}
 	msg := newMessage(reg)
 	raw, err := withoutType(raw, string(msg.ProtoReflect().Descriptor().FullName()))
@@ -180,7 +184,7 @@ func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 	return anypb.New(msg)
 }
 
-// withoutType takes "@type" out of an object, which must be want.
+// withoutType removes "@type" from an object. Its value must be want.
 func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if !bytes.Contains(raw, []byte(`"@type"`)) || json.Unmarshal(raw, &fields) != nil || fields["@type"] == nil {
@@ -194,7 +198,8 @@ func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// protoPlace is what protojson writes before what is wrong. Its lines are not those of the request, and its space is not always the same.
+// protoPlace matches the prefix of protojson's errors. Its lines are not those of
+// the request, and its spaces vary.
 var protoPlace = regexp.MustCompile(`^proto:[\s\p{Zs}]*(\(line \d+:\d+\):[\s\p{Zs}]*)?`)
 
 func unmarshal(raw []byte, msg proto.Message) error {

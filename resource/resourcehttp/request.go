@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcehttp
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/resource"
+)
+
+// target is the type, or the resource of a type, that a path names.
+type target struct {
+	reg  resource.Registration
+	name string // empty: the type
+}
+
+// target parses group/version/kind[/name].
+func (h *handler) target(path string) (target, error) {
+	parts := strings.SplitN(path, "/", 4)
+	if len(parts) < 3 {
+		return target{}, badRequest("path %q: must be %sGROUP/VERSION/KIND, or that and a name; see /api/types",
+			"/api/"+path, "/api/")
+	}
+	typ := &pb.Type{Group: parts[0], GroupVersion: parts[1], Kind: parts[2]}
+	for _, reg := range h.Registry.Types() { // the case of the kind does not matter
+		if strings.EqualFold(reg.Type.Kind, typ.Kind) &&
+			reg.Type.Group == typ.Group && reg.Type.GroupVersion == typ.GroupVersion {
+			typ.Kind = reg.Type.Kind
+			break
+		}
+	}
+	reg, err := h.Registry.Lookup(typ)
+	if err != nil {
+		return target{}, err
+	}
+	t := target{reg: reg}
+	if len(parts) == 4 {
+		t.name = parts[3]
+	}
+	return t, nil
+}
+
+// operation is an action on a target.
+type operation struct {
+	name   string   // in errors
+	params []string // in addition to dc and pretty
+	do     func(q *request) error
+}
+
+func withTenancy(params ...string) []string { return append(params, "partition", "namespace") }
+
+var (
+	opList   = operation{"a list", withTenancy("prefix", "consistent", "watch"), (*request).list}
+	opRead   = operation{"a read", withTenancy("uid", "consistent", "owned"), (*request).read}
+	opWrite  = operation{"a write", withTenancy("version", "uid", "dry-run", "status"), (*request).write}
+	opDelete = operation{"a deletion", withTenancy("version", "uid"), (*request).delete}
+)
+
+// operation returns the operation of a request. If there is none, it returns the
+// allowed methods.
+func (t target) operation(r *http.Request) (op *operation, allowed string) {
+	switch {
+	case isGet(r) && t.name == "":
+		return &opList, ""
+	case t.name == "":
+		return nil, "GET, HEAD"
+	case isGet(r):
+		return &opRead, ""
+	case r.Method == http.MethodPut:
+		return &opWrite, ""
+	case r.Method == http.MethodDelete:
+		return &opDelete, ""
+	}
+	return nil, "GET, HEAD, PUT, DELETE"
+}
+
+// query holds the parameters of a request.
+type query struct {
+	dc, prefix, uid, version, status         string
+	partition, namespace                     string
+	consistent, watch, owned, dryRun, pretty bool
+}
+
+// parse reads the parameters of an operation. Params are the allowed ones, in
+// addition to dc and pretty.
+func parse(raw, op string, params []string) (query, error) {
+	var q query
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return q, badRequest("query string: %w", err)
+	}
+	texts := map[string]*string{
+		"dc": &q.dc, "prefix": &q.prefix, "uid": &q.uid, "version": &q.version, "status": &q.status,
+		"partition": &q.partition, "namespace": &q.namespace,
+	}
+	flags := map[string]*bool{
+		"consistent": &q.consistent, "watch": &q.watch, "owned": &q.owned, "dry-run": &q.dryRun, "pretty": &q.pretty,
+	}
+	known := append([]string{"dc", "pretty"}, params...)
+	for name, all := range values {
+		switch text, flag := texts[name], flags[name]; {
+		case !slices.Contains(known, name):
+			return q, badRequest("parameter %.100q: %s knows %s", name, op, strings.Join(known, ", "))
+		case len(all) > 1:
+			return q, badRequest("parameter %s: is given %d times", name, len(all))
+		case text != nil:
+			*text = all[0]
+		case all[0] == "":
+			*flag = true
+		default:
+			if *flag, err = strconv.ParseBool(all[0]); err != nil {
+				return q, badRequest("parameter %s %.100q: must be 1 or 0", name, all[0])
+			}
+		}
+	}
+	if q.watch && q.consistent {
+		return q, badRequest("parameters watch and consistent: a watch shows what the server has applied; leave one out")
+	}
+	return q, nil
+}
+
+// request is one operation in progress.
+type request struct {
+	h      *handler
+	w      http.ResponseWriter
+	r      *http.Request
+	t      target
+	q      query
+	client pb.ResourceServiceClient
+}
+
+func (q *request) tenancy() *pb.Tenancy {
+	return &pb.Tenancy{Partition: q.q.partition, Namespace: q.q.namespace}
+}
+
+func (q *request) id() *pb.ID {
+	return &pb.ID{Uid: q.q.uid, Name: q.t.name, Type: q.t.reg.Type, Tenancy: q.tenancy()}
+}
+
+// ctx returns the context of one call of a service.
+func (q *request) ctx() (context.Context, context.CancelFunc) {
+	ctx := q.r.Context()
+	if q.q.consistent {
+		ctx = resource.WithConsistency(ctx, resource.Strong)
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+const (
+	// leaderTimeout is how long a call waits for a leader, as gRPC calls do. It
+	// is longer than an election.
+	leaderTimeout = 7 * time.Second
+	// leaderInterval is the time between two tries.
+	leaderInterval = 100 * time.Millisecond
+)
+
+// withLeader makes a call, and tries again while there is no leader: a call
+// without a leader has no effect.
+func withLeader[In, Out any](
+	ctx context.Context, call func(context.Context, In, ...grpc.CallOption) (Out, error), in In, opts ...grpc.CallOption,
+) (Out, error) {
+	for end := time.Now().Add(leaderTimeout); ; {
+		out, err := call(ctx, in, opts...)
+		if err == nil || !errors.Is(resource.FromStatus(err), resource.ErrNotLeader) || !time.Now().Before(end) {
+			return out, err
+		}
+		pause := time.NewTimer(leaderInterval)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return out, err
+		}
+	}
+}
