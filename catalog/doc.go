@@ -32,7 +32,7 @@
 //	writer := catalog.NewWriter(service, view)
 //	err := writer.Register(ctx, catalog.Registration{
 //		Node:    &pb.Node{Node: "db1", Address: "10.0.0.9"},
-//		Service: &pb.Service{Id: "postgres", Service: "postgres", Port: 5432},
+//		Service: &pb.Service{Node: "db1", Id: "postgres", Service: "postgres", Port: 5432},
 //	})
 //	...
 //	s, err := view.At(ctx, resource.Strong)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -13,16 +14,76 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Entry is a key with what stands under it. The value is shared: it must not be changed.
+// EntryType is the type of entries. They are local to a datacenter.
+var EntryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
+
+const (
+	// MaxValue bounds a value, in bytes.
+	MaxValue = 512 << 10
+	// DeleteTreeBatch is the number of keys that DeleteTree deletes in one commit.
+	DeleteTreeBatch = 4096
+)
+
+// Register adds EntryType to a registry.
+func Register(r *resource.Registry) error {
+	return r.Register(resource.Registration{
+		Type: EntryType, Message: &pb.KVEntry{}, CheckName: resource.CheckUTF8Name,
+		Validate: validate, Authorize: authorize,
+	})
+}
+
+func validate(r *pb.Resource) error {
+	e, err := resource.Decode[*pb.KVEntry](r)
+	if err != nil {
+		return err
+	}
+	if n := len(e.Value); n > MaxValue {
+		return fmt.Errorf("data.value of %q has %d bytes: more than %d", r.GetId().GetName(), n, MaxValue)
+	}
+	return nil
+}
+
+// authorize lets servers and operators write, and clients read. Gateways need no keys.
+// Operators of other datacenters get here only where the server allows them.
+func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
+	switch p.Role {
+	case tlsutil.RoleServer, tlsutil.RoleOperator:
+		return nil
+	case tlsutil.RoleClient:
+		if verb == resource.VerbRead || verb == resource.VerbList {
+			return nil
+		}
+		return fmt.Errorf("%s certificates read keys; only %s and %s certificates write them",
+			p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
+	}
+	return fmt.Errorf("%s certificates have nothing to do with keys", p.Role)
+}
+
+// Entry is a key with its value. The value is shared and must not be changed.
 type Entry struct {
 	Key   string
 	Value []byte
 	Flags uint64
-	// Indexes of the writes that made the key and that changed it last. What a caller writes has none.
+	// CreateIndex and ModifyIndex are the indexes of the writes that created the key
+	// and that changed it last. They are ignored in what a caller writes.
 	CreateIndex, ModifyIndex uint64
 }
+
+// Precondition is the condition of a write. The zero value is no condition.
+type Precondition struct {
+	Required bool
+	// Index is the ModifyIndex that the key must have. 0: the key must not exist.
+	Index uint64
+}
+
+// IfIndex returns the condition that a key has that ModifyIndex, or, for 0, that it
+// does not exist.
+func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
+
+func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
 
 // Store reads and writes the entries of one datacenter.
 type Store struct {
@@ -30,7 +91,8 @@ type Store struct {
 	backend resource.Backend
 }
 
-// New returns the Store over res, which authorizes, and the Backend that res has.
+// New returns a Store that writes through res, and reads from backend, which must be
+// the Backend of res.
 func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	if res == nil || backend == nil {
 		return nil, errors.New("kv: the resource service and its backend are required")
@@ -38,7 +100,8 @@ func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	return &Store{res: res, backend: backend}, nil
 }
 
-// Get returns the entry of a key, nil if there is none, and the index of the key. The caller of ctx must be allowed to read.
+// Get returns the entry of a key, nil if there is none, and the index of the key. The
+// caller in ctx must be allowed to read.
 func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*Entry, uint64, error) {
 	if err := s.allow(ctx, resource.VerbRead); err != nil {
 		return nil, 0, err
@@ -46,7 +109,7 @@ func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*E
 	if err := resource.CheckUTF8Name(key); err != nil {
 		return nil, 0, err
 	}
-	all, index, err := s.backend.List(ctx, c, ofKey(key))
+	all, index, err := s.backend.List(ctx, c, keyQuery(key))
 	if err != nil || len(all) == 0 {
 		return nil, index, err
 	}
@@ -54,7 +117,8 @@ func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*E
 	return &e, index, err
 }
 
-// List returns the entries whose keys begin with prefix, ordered by the bytes of their keys, and the index of the prefix.
+// List returns the entries whose keys begin with prefix, in byte order of their keys,
+// and the index of the prefix.
 func (s *Store) List(ctx context.Context, c resource.Consistency, prefix string) ([]Entry, uint64, error) {
 	all, index, err := s.list(ctx, c, prefix)
 	if err != nil {
@@ -69,8 +133,9 @@ func (s *Store) List(ctx context.Context, c resource.Consistency, prefix string)
 	return entries, index, nil
 }
 
-// Keys returns the keys that begin with prefix, in order, and the index of the prefix. With a separator, keys that are the same up to
-// the first separator after the prefix become one, which ends there.
+// Keys returns the keys that begin with prefix, in order, and the index of the prefix.
+// With a separator, a key ends at the first separator after the prefix, and equal keys
+// are returned once.
 func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separator string) ([]string, uint64, error) {
 	all, index, err := s.list(ctx, c, prefix)
 	if err != nil {
@@ -84,7 +149,7 @@ func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separa
 				key = key[:len(prefix)+i+len(separator)]
 			}
 		}
-		if len(keys) == 0 || keys[len(keys)-1] != key { // the same ones stand side by side
+		if len(keys) == 0 || keys[len(keys)-1] != key { // equal keys are adjacent
 			keys = append(keys, key)
 		}
 	}
@@ -93,12 +158,13 @@ func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separa
 
 // WaitKey blocks until the index of a key is above after, or ctx ends (its error).
 func (s *Store) WaitKey(ctx context.Context, key string, after uint64) error {
-	return s.backend.Wait(ctx, ofKey(key), after)
+	return s.backend.Wait(ctx, keyQuery(key), after)
 }
 
-// WaitPrefix blocks until the index of a prefix is above after, or ctx ends (its error).
+// WaitPrefix blocks until the index of a prefix is above after, or ctx ends (its
+// error).
 func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) error {
-	return s.backend.Wait(ctx, resource.Query{Type: EntryType, Prefix: prefix}, after)
+	return s.backend.Wait(ctx, prefixQuery(prefix), after)
 }
 
 func (s *Store) list(ctx context.Context, c resource.Consistency, prefix string) ([]*pb.Resource, uint64, error) {
@@ -110,14 +176,140 @@ func (s *Store) list(ctx context.Context, c resource.Consistency, prefix string)
 			return nil, 0, err
 		}
 	}
-	return s.backend.List(ctx, c, resource.Query{Type: EntryType, Prefix: prefix})
+	return s.backend.List(ctx, c, prefixQuery(prefix))
 }
 
 func (s *Store) allow(ctx context.Context, verb resource.Verb) error {
 	return s.res.Allow(ctx, verb, EntryType)
 }
 
-func ofKey(key string) resource.Query { return resource.Query{Type: EntryType, Name: key} }
+func keyQuery(key string) resource.Query { return resource.Query{Type: EntryType, Name: key} }
+func prefixQuery(prefix string) resource.Query {
+	return resource.Query{Type: EntryType, Prefix: prefix}
+}
+
+// Put writes key, value and flags of e. If these are stored already, it changes
+// nothing. done is false if the condition does not hold; nothing was written then.
+func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
+	if !cond.Required {
+		// A server of an earlier version does not support Overwrite.
+		if done, err := s.overwrite(ctx, e); !errors.Is(err, resource.ErrUnsupported) {
+			return done, err
+		}
+	}
+	return s.update(ctx, e.Key, func(stored *pb.Resource) (*resource.Step, bool, error) {
+		if !cond.holds(stored) {
+			return nil, false, nil
+		}
+		step, err := putStep(e, stored)
+		if err == nil && stored != nil && proto.Equal(step.Write.Data, stored.Data) {
+			return nil, true, nil
+		}
+		return step, true, err
+	})
+}
+
+// overwrite writes e whatever is stored. Concurrent writes of the key cause no retry.
+func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
+	if err := s.allow(ctx, resource.VerbWrite); err != nil {
+		return false, err
+	}
+	if err := resource.CheckUTF8Name(e.Key); err != nil {
+		return false, err
+	}
+	step, err := putStep(e, nil)
+	if err != nil {
+		return false, err
+	}
+	step.Create, step.Overwrite = false, true
+	_, err = s.res.WriteAll(ctx, *step)
+	return err == nil, err
+}
+
+// Delete deletes a key. done is true if the key does not exist. With a condition, done
+// is false if the key has another ModifyIndex.
+func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done bool, err error) {
+	return s.update(ctx, key, func(stored *pb.Resource) (*resource.Step, bool, error) {
+		if cond.Required && (stored == nil || !cond.holds(stored)) {
+			return nil, stored == nil, nil
+		}
+		step := &resource.Step{Delete: resource.ID(EntryType, key)}
+		if cond.Required {
+			step.Version = stored.GetVersion()
+		}
+		return step, true, nil
+	})
+}
+
+// update commits the step that decide returns for the stored resource, which is nil if
+// there is none. Without a step, done is the result. The first read may be out of date:
+// a commit proves that it was not, and without a step decide is called again with a
+// strong read.
+func (s *Store) update(
+	ctx context.Context, key string, decide func(stored *pb.Resource) (step *resource.Step, done bool, err error),
+) (bool, error) {
+	if err := s.allow(ctx, resource.VerbWrite); err != nil {
+		return false, err
+	}
+	if err := resource.CheckUTF8Name(key); err != nil {
+		return false, err
+	}
+	for c := resource.Eventual; ; c = resource.Strong {
+		stored, err := s.backend.Read(ctx, c, resource.ID(EntryType, key))
+		if err != nil && !errors.Is(err, resource.ErrNotFound) {
+			return false, err
+		}
+		step, done, err := decide(stored)
+		switch {
+		case err != nil:
+			return false, err
+		case step == nil && c == resource.Strong:
+			return done, nil
+		case step == nil:
+			continue
+		}
+		if _, err = s.res.WriteAll(ctx, *step); !errors.Is(err, resource.ErrConflict) {
+			return err == nil && done, err
+		}
+	}
+}
+
+// DeleteTree deletes every key that begins with prefix; an empty prefix is all keys. Up
+// to DeleteTreeBatch keys are one commit. More are several commits, in order of the
+// keys; after an error the earlier commits stay. Keys that are created while it runs may
+// stay.
+func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
+	if err := s.allow(ctx, resource.VerbDelete); err != nil {
+		return err
+	}
+	all, _, err := s.list(ctx, resource.Strong, prefix)
+	if err != nil {
+		return err
+	}
+	for batch := range slices.Chunk(all, DeleteTreeBatch) {
+		steps := make([]resource.Step, len(batch))
+		for i, r := range batch {
+			steps[i].Delete = r.GetId()
+		}
+		if _, err := s.res.WriteAll(ctx, steps...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putStep returns the step that writes e over stored, or creates it if stored is nil.
+func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
+	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})
+	if err != nil {
+		return nil, fmt.Errorf("encode %q: %w", e.Key, err)
+	}
+	r := &pb.Resource{
+		Id: resource.ID(EntryType, e.Key), Data: data,
+		Metadata: stored.GetMetadata(), Version: stored.GetVersion(),
+	}
+	return &resource.Step{Write: r, Create: stored == nil}, nil
+}
 
 func entryOf(r *pb.Resource) (Entry, error) {
 	e := pb.KVEntry{}
@@ -128,7 +320,8 @@ func entryOf(r *pb.Resource) (Entry, error) {
 		return Entry{}, fmt.Errorf("%s: %w", resource.IDString(r.GetId()), err)
 	}
 	return Entry{
-		Key: r.GetId().GetName(), Value: e.Value, Flags: e.Flags, CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(),
+		Key: r.GetId().GetName(), Value: e.Value, Flags: e.Flags,
+		CreateIndex: r.GetCreateIndex(), ModifyIndex: r.GetModifyIndex(),
 	}, nil
 }
 

@@ -7,107 +7,127 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Verb says what an Op does.
+// Verb is what an Op does.
 type Verb string
 
-// The verbs. Those that fail say why in a Failure, and then nothing of the transaction is done.
+// The verbs of transactions. An op that fails has a Failure, and the transaction then
+// changes nothing.
 const (
-	VerbSet            Verb = "set"              // writes key, value and flags
-	VerbCAS            Verb = "cas"              // the same if the key has Index as ModifyIndex, or, for 0, is not there; else it fails
-	VerbDelete         Verb = "delete"           // deletes the key, if it is there
-	VerbDeleteCAS      Verb = "delete-cas"       // the same; it fails if the key is there with another ModifyIndex than Index
-	VerbDeleteTree     Verb = "delete-tree"      // deletes all keys that begin so
-	VerbGet            Verb = "get"              // returns the entry; fails without
+	VerbSet        Verb = "set"         // writes key, value and flags
+	VerbCAS        Verb = "cas"         // as VerbSet; fails unless ModifyIndex is Index (0: no such key)
+	VerbDelete     Verb = "delete"      // deletes the key, if it exists
+	VerbDeleteCAS  Verb = "delete-cas"  // as VerbDelete; fails if the key has another ModifyIndex than Index
+	VerbDeleteTree Verb = "delete-tree" // deletes all keys with that prefix
+	VerbGet        Verb = "get"         // returns the entry; fails if the key does not exist
+	VerbGetTree    Verb = "get-tree"    // returns the entries of all keys with that prefix
+
 	VerbGetOrEmpty     Verb = "get-or-empty"     // returns the entry, or one that has only the key
-	VerbGetTree        Verb = "get-tree"         // returns the entries of all keys that begin so
 	VerbCheckIndex     Verb = "check-index"      // fails unless the key has Index as ModifyIndex
-	VerbCheckNotExists Verb = "check-not-exists" // fails if the key is there
+	VerbCheckNotExists Verb = "check-not-exists" // fails if the key exists
 )
 
-// known has all verbs; of those that write, true.
-var known = map[Verb]bool{
+// verbs has all verbs, with true for those that write.
+var verbs = map[Verb]bool{
 	VerbSet: true, VerbCAS: true, VerbDelete: true, VerbDeleteCAS: true, VerbDeleteTree: true,
 	VerbGet: false, VerbGetOrEmpty: false, VerbGetTree: false, VerbCheckIndex: false, VerbCheckNotExists: false,
 }
 
-func (v Verb) tree() bool { return v == VerbGetTree || v == VerbDeleteTree }
+// ofTree reports whether the key of an op is a prefix.
+func (v Verb) ofTree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
-// blind says whether what is stored makes no difference.
-func (v Verb) blind() bool { return v == VerbSet || v == VerbDelete }
+// isBlind reports whether the op does not depend on what is stored.
+func (v Verb) isBlind() bool { return v == VerbSet || v == VerbDelete }
 
-// Op is one step of a transaction.
+// Op is one operation of a transaction.
 type Op struct {
 	Verb Verb
-	// Key is what it is about; a prefix, which may be empty, for the verbs of trees.
+	// Key is a key, or, for VerbGetTree and VerbDeleteTree, a prefix that may be empty.
 	Key   string
 	Value []byte
 	Flags uint64
 	Index uint64
 }
 
-// Failure says why an op of a transaction failed.
+// Failure is why an op of a transaction failed.
 type Failure struct {
-	Op     int // from 0
+	Op     int // position of the op, from 0
 	Reason string
 }
 
-// Txn does all ops in order, in one commit, or, if one fails, none; each sees what those before it have done. It returns the entries
-// that they return: of what was set, without the value. What is only set or deleted is not read, and others who write it cost
-// nothing; who reads it begins anew when others write it meanwhile. Without ops that write, it reads all of one moment, as fresh as c says, and
-// commits nothing; else c means nothing.
+const (
+	// maxRepeated bounds the bytes of entries that a transaction returns more than
+	// once: as many gets of the largest value as a request may have.
+	maxRepeated = 128 * (MaxValue + resource.MaxUTF8NameLen + entryOverhead)
+	// entryOverhead is what an entry takes besides key and value, in bytes.
+	entryOverhead = 128
+)
+
+// Txn performs all ops in order, in one commit; or none, if one fails. Each op sees the
+// effect of the ops before it. Txn returns the entries that the ops return; those of
+// writes have no value.
 //
-// The trees of a transaction that writes may have DeleteTreeBatch keys, and what is returned another time some 64 MiB; above, resource.ErrInvalid.
+// Keys that are only set or deleted are not read, and concurrent writes to them cause no
+// retry. After a concurrent write to another key of ops, the transaction starts again.
+//
+// Without ops that write, Txn reads all keys as of one moment, with the consistency c,
+// and commits nothing. With such ops, c has no effect.
+//
+// A tree of a transaction that writes has at most DeleteTreeBatch keys. The entries that
+// are returned more than once have about 64 MiB at most. Otherwise the error is a
+// resource.ErrInvalid.
 func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]Entry, []Failure, error) {
-	writes, err := s.admitTxn(ctx, ops)
+	writes, err := s.checkTxn(ctx, ops)
 	if err != nil || len(ops) == 0 {
 		return nil, nil, err
 	}
 	if writes {
-		c = resource.Eventual // a commit proves that it was fresh enough
+		c = resource.Eventual // a commit proves that the read was fresh enough
 	}
 	for ; ; c = resource.Strong {
 		t, err := s.readTxn(ctx, c, ops, writes)
 		if err != nil {
 			return nil, nil, err
 		}
-		failed, err := t.run(ops)
+		failures, err := t.run(ops)
 		if err != nil {
 			return nil, nil, err
 		}
-		if failed != nil || !t.changes() {
+		if failures != nil || !t.hasChanges() {
 			if writes && c != resource.Strong {
-				continue // what was read may have been old
+				continue // what was read may be out of date
 			}
-			if failed != nil {
-				return nil, failed, nil
+			if failures != nil {
+				return nil, failures, nil
 			}
-			return t.answers(nil), nil, nil
+			return t.entries(nil), nil, nil
 		}
 		stored, err := t.commit(ctx, s.res)
 		if errors.Is(err, resource.ErrConflict) {
 			if ctx.Err() != nil {
-				return nil, nil, fmt.Errorf("transaction: %w: each time, others had written what it reads", ctx.Err())
+				return nil, nil, fmt.Errorf("transaction: %w: in each attempt, others had written what it reads", ctx.Err())
 			}
 			continue
 		}
-		return t.answers(stored), nil, err
+		return t.entries(stored), nil, err
 	}
 }
 
-// admitTxn says whether ops write, and refuses what is malformed, or not allowed.
-func (s *Store) admitTxn(ctx context.Context, ops []Op) (writes bool, err error) {
+// checkTxn checks and authorizes ops, and reports whether they write.
+func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error) {
 	for i, op := range ops {
-		w, ok := known[op.Verb]
+		w, ok := verbs[op.Verb]
 		if !ok {
 			return false, fmt.Errorf("%w verb %q of operation %d", resource.ErrInvalid, op.Verb, i)
 		}
 		writes = writes || w
-		if op.Key == "" && op.Verb.tree() {
+		if op.Key == "" && op.Verb.ofTree() {
 			continue
 		}
 		if err := resource.CheckUTF8Name(op.Key); err != nil {
@@ -116,24 +136,25 @@ func (s *Store) admitTxn(ctx context.Context, ops []Op) (writes bool, err error)
 	}
 	verb := resource.VerbList
 	if writes {
-		verb = resource.VerbWrite // who may write may read and delete
+		verb = resource.VerbWrite // includes reading and deleting
 	}
 	return writes, s.allow(ctx, verb)
 }
 
-// readTxn reads what ops are about, as it was at one moment.
+// readTxn reads the keys and trees of ops, as they were at one moment.
 func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, writes bool) (*txn, error) {
-	if c == resource.Strong { // of anything: what is read here after it is fresh enough
-		if _, err := s.backend.Read(ctx, c, resource.ID(EntryType, "-")); err != nil && !errors.Is(err, resource.ErrNotFound) {
+	if c == resource.Strong { // after a strong read of anything, eventual reads are as fresh
+		_, err := s.backend.Read(ctx, c, resource.ID(EntryType, "-"))
+		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
 		}
 	}
 	for {
-		t := &txn{slots: map[string]*slot{}, trees: map[string]bool{}}
+		t := &txn{keys: map[string]*txnKey{}, trees: map[string]bool{}}
 		if err := s.readOps(ctx, t, ops, writes); err != nil {
 			return nil, err
 		}
-		if writes && c != resource.Strong || !t.moved(s.backend) {
+		if writes && c != resource.Strong || !t.changedSince(s.backend) {
 			return t, nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -145,18 +166,18 @@ func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, w
 func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) error {
 	blind := blindKeys(ops)
 	for _, op := range ops {
-		if blind[op.Key] && !op.Verb.tree() {
-			t.slot(op.Key).blind = true
+		if blind[op.Key] && !op.Verb.ofTree() {
+			t.key(op.Key).blind = true
 			continue
 		}
-		q := ofKey(op.Key)
-		if op.Verb.tree() {
+		q := keyQuery(op.Key)
+		if op.Verb.ofTree() {
 			if t.trees[op.Key] {
 				continue
 			}
 			t.trees[op.Key] = true
-			q = resource.Query{Type: EntryType, Prefix: op.Key}
-		} else if sl := t.slots[op.Key]; sl != nil && sl.named {
+			q = prefixQuery(op.Key)
+		} else if k := t.keys[op.Key]; k != nil && k.named {
 			continue
 		}
 		all, index, err := s.backend.List(ctx, resource.Eventual, q)
@@ -169,30 +190,269 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 		}
 		t.reads = append(t.reads, txnRead{q, all, index})
 		for _, r := range all {
-			t.slot(r.GetId().GetName()).was = r
+			t.key(r.GetId().GetName()).stored = r
 		}
-		if !op.Verb.tree() {
-			t.slot(op.Key).named = true
+		if !op.Verb.ofTree() {
+			t.key(op.Key).named = true
 		}
 	}
 	return nil
 }
 
-// blindKeys returns the keys of ops of which nothing has to be read.
+// blindKeys returns the keys that need not be read.
 func blindKeys(ops []Op) map[string]bool {
 	keys := map[string]bool{}
 	for _, op := range ops {
-		if op.Verb.blind() {
+		if op.Verb.isBlind() {
 			keys[op.Key] = true
 		}
 	}
 	for _, op := range ops {
 		switch {
-		case op.Verb.tree():
+		case op.Verb.ofTree():
 			maps.DeleteFunc(keys, func(key string, _ bool) bool { return strings.HasPrefix(key, op.Key) })
-		case !op.Verb.blind():
+		case !op.Verb.isBlind():
 			delete(keys, op.Key)
 		}
 	}
 	return keys
+}
+
+// txn is a running transaction: what was read, and the effect of its ops so far.
+type txn struct {
+	reads    []txnRead
+	trees    map[string]bool // prefixes that were read
+	keys     map[string]*txnKey
+	results  []txnResult
+	repeated int // bytes of entries that are returned more than once
+}
+
+// txnRead is a query with its result.
+type txnRead struct {
+	query  resource.Query
+	listed []*pb.Resource
+	index  uint64
+}
+
+// txnKey is one key of a transaction.
+type txnKey struct {
+	key    string
+	named  bool         // by an op, and not only by the prefix of a tree
+	blind  bool         // not read
+	stored *pb.Resource // as it was read; nil if there was none
+
+	now      *Entry // the effect of the ops so far; nil: no such key
+	written  bool   // now must be written
+	deleted  bool   // the stored key must be deleted, even if now is written after
+	returned bool
+}
+
+// txnResult is an entry that an op returns.
+type txnResult struct {
+	entry   Entry
+	written bool // its indexes are those of the commit
+}
+
+func (t *txn) key(name string) *txnKey {
+	if t.keys[name] == nil {
+		t.keys[name] = &txnKey{key: name}
+	}
+	return t.keys[name]
+}
+
+// sorted returns the keys in byte order.
+func (t *txn) sorted() []*txnKey {
+	return slices.SortedFunc(maps.Values(t.keys), func(a, b *txnKey) int { return strings.Compare(a.key, b.key) })
+}
+
+// changedSince reports whether a key that was read first was written before the last
+// was read.
+func (t *txn) changedSince(b resource.Backend) bool {
+	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool {
+		return resource.Changed(b, r.query, r.index)
+	})
+}
+
+// run performs ops on what was read.
+func (t *txn) run(ops []Op) (failures []Failure, err error) {
+	for _, k := range t.keys {
+		if k.stored != nil {
+			e, err := entryOf(k.stored)
+			if err != nil {
+				return nil, err
+			}
+			k.now = &e
+		}
+	}
+	for i, op := range ops {
+		if reason := t.perform(op); reason != "" {
+			failures = append(failures, Failure{i, reason})
+		}
+		if t.repeated > maxRepeated {
+			return nil, fmt.Errorf("%w transaction: it returns the same keys again and again, more than %d bytes of them: "+
+				"ask for each tree once", resource.ErrInvalid, maxRepeated)
+		}
+	}
+	return failures, nil
+}
+
+// perform performs one op, and returns why it failed.
+func (t *txn) perform(op Op) (reason string) {
+	if op.Verb.ofTree() {
+		t.performTree(op)
+		return ""
+	}
+	k := t.key(op.Key)
+	switch op.Verb {
+	case VerbSet:
+		t.set(k, op)
+	case VerbCAS:
+		if k.index() != op.Index || k.written {
+			return fmt.Sprintf("failed to set key %q, index is stale", op.Key)
+		}
+		t.set(k, op)
+	case VerbDelete:
+		k.remove()
+	case VerbDeleteCAS:
+		if k.now != nil && (k.written || k.now.ModifyIndex != op.Index) {
+			return fmt.Sprintf("failed to delete key %q, index is stale", op.Key)
+		}
+		k.remove()
+	case VerbGet, VerbGetOrEmpty:
+		switch {
+		case k.now != nil:
+			t.add(k, *k.now)
+		case op.Verb == VerbGet:
+			return fmt.Sprintf("key %q doesn't exist", op.Key)
+		default:
+			t.results = append(t.results, txnResult{entry: Entry{Key: op.Key}})
+		}
+	case VerbCheckIndex:
+		switch {
+		case k.now == nil:
+			return fmt.Sprintf("key %q doesn't exist", op.Key)
+		case k.written:
+			return fmt.Sprintf("key %q is written by an earlier operation of the transaction", op.Key)
+		case k.now.ModifyIndex != op.Index:
+			return fmt.Sprintf("key %q has ModifyIndex %d, not %d", op.Key, k.now.ModifyIndex, op.Index)
+		}
+		t.add(k, withoutValue(*k.now))
+	case VerbCheckNotExists:
+		if k.now != nil {
+			return fmt.Sprintf("key %q exists", op.Key)
+		}
+	}
+	return ""
+}
+
+func (t *txn) performTree(op Op) {
+	for _, k := range t.sorted() {
+		if !strings.HasPrefix(k.key, op.Key) || k.now == nil {
+			continue
+		}
+		if op.Verb == VerbDeleteTree {
+			k.remove()
+		} else {
+			t.add(k, *k.now)
+		}
+	}
+}
+
+func (t *txn) set(k *txnKey, op Op) {
+	k.now, k.written = &Entry{Key: op.Key, Value: op.Value, Flags: op.Flags}, true
+	t.add(k, withoutValue(*k.now))
+}
+
+// add adds an entry to the results.
+func (t *txn) add(k *txnKey, e Entry) {
+	if k.returned {
+		t.repeated += len(e.Key) + len(e.Value) + entryOverhead
+	}
+	k.returned = true
+	t.results = append(t.results, txnResult{e, k.written})
+}
+
+// index returns the ModifyIndex of the key, 0 if it does not exist.
+func (k *txnKey) index() uint64 {
+	if k.now == nil {
+		return 0
+	}
+	return k.now.ModifyIndex
+}
+
+func (k *txnKey) remove() { k.now, k.written, k.deleted = nil, false, k.stored != nil || k.blind }
+
+func withoutValue(e Entry) Entry {
+	e.Value = nil
+	return e
+}
+
+// hasChanges reports whether the ops change anything.
+func (t *txn) hasChanges() bool {
+	for _, k := range t.keys {
+		if k.written || k.deleted {
+			return true
+		}
+	}
+	return false
+}
+
+// commit makes the changes, and returns what is then stored, by key. It fails with
+// resource.ErrConflict if what was read has changed.
+func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb.Resource, error) {
+	var steps []resource.Step
+	for _, r := range t.reads {
+		steps = append(steps, resource.Step{Expect: &r.query, Listed: r.listed})
+	}
+	writes := map[string]int{} // position among steps
+	for _, k := range t.sorted() {
+		stored := k.stored
+		if k.deleted {
+			if k.written && len(resource.Finalizers(stored)) > 0 { // the deletion would wait for the finalizers
+				return nil, fmt.Errorf("set %q after its deletion in one transaction: %w", k.key, resource.ErrTerminating)
+			}
+			// The version of a blind key is empty: any version.
+			steps = append(steps, resource.Step{Delete: resource.ID(EntryType, k.key), Version: stored.GetVersion()})
+			stored = nil
+		}
+		if k.written {
+			step, err := putStep(*k.now, stored)
+			if err != nil {
+				return nil, err
+			}
+			if k.blind {
+				step.Create, step.Overwrite = false, true
+			}
+			writes[k.key] = len(steps)
+			steps = append(steps, *step)
+		}
+	}
+	out, err := res.WriteAll(ctx, steps...)
+	if err != nil {
+		return nil, err
+	}
+	stored := make(map[string]*pb.Resource, len(writes))
+	for key, i := range writes {
+		stored[key] = out[i]
+	}
+	return stored, nil
+}
+
+// entries returns the entries that the ops return. stored is the result of commit.
+func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
+	var index uint64 // of the commit; a write without a change keeps its index
+	for _, r := range stored {
+		index = max(index, r.GetModifyIndex())
+	}
+	out := make([]Entry, len(t.results))
+	for i, r := range t.results {
+		out[i] = r.entry
+		if r.written {
+			out[i].CreateIndex, out[i].ModifyIndex = index, index
+			if s := stored[r.entry.Key]; s != nil {
+				out[i].CreateIndex, out[i].ModifyIndex = s.GetCreateIndex(), s.GetModifyIndex()
+			}
+		}
+	}
+	return out
 }
