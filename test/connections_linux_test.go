@@ -33,7 +33,7 @@ func TestConnectionsOfServers(t *testing.T) {
 		if asked++; asked%10 == 1 && asked < 500 { // then idle
 			for s, dc := range map[*lab.Node]*lab.Datacenter{lab.One(dc1): dc2, lab.One(dc2): dc1} {
 				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
-				if err := answersFor(ctx, s, dc); err != nil {
+				if err := servesRequests(ctx, s, dc); err != nil {
 					t.Error(err)
 				}
 				cancel()

@@ -54,7 +54,7 @@ func TestMeshGatewayModes(t *testing.T) {
 
 	dc1.Gateways[0].Kill() // all of dc1's own
 	for range 20 {
-		if err := answersFor(t.Context(), remote, dc2); err != nil {
+		if err := servesRequests(t.Context(), remote, dc2); err != nil {
 			t.Errorf("own gateways down, remote mode: %v", err)
 		}
 	}
@@ -67,19 +67,19 @@ func TestMeshGatewayModes(t *testing.T) {
 		}
 	}
 	leg(remote, "down")
-	testutil.Await(t, comeback, "no way around the own gateway, remote mode", func(ctx context.Context) error { return answersFor(ctx, remote, dc2) })
+	testutil.Await(t, comeback, "no way around the own gateway, remote mode", func(ctx context.Context) error { return servesRequests(ctx, remote, dc2) })
 	awaitHop(t, remote, dc2, ownOf(dc1), comeback)
 	leg(remote, "up")
 	t.Logf("away from the own gateway after %v", awaitHop(t, remote, dc2, toDC2, comeback))
 
 	dc2.Gateways[0].Kill() // all of dc2's own; nothing gets in there now
-	testutil.Await(t, promptly, "own gateways down, local mode", func(ctx context.Context) error { return answersFor(ctx, local, dc1) })
+	testutil.Await(t, promptly, "own gateways down, local mode", func(ctx context.Context) error { return servesRequests(ctx, local, dc1) })
 	awaitHop(t, local, dc1, toDC1, comeback)
 	dc2.Gateways[0].StartGateway()
 	t.Logf("back on the own gateway after %v", awaitHop(t, local, dc1, ownOf(dc2), comeback))
 	leg(local, "down")
 	for range 20 {
-		if err := answersFor(t.Context(), local, dc1); err != nil {
+		if err := servesRequests(t.Context(), local, dc1); err != nil {
 			t.Errorf("no way around the own gateway, local mode: %v", err)
 		}
 	}
@@ -103,7 +103,7 @@ func awaitHop(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit 
 // hopOf is what a server says of one hop to dc.
 func hopOf(ctx context.Context, s *lab.Node, dc *lab.Datacenter, addr string) (api.HopStatus, error) {
 	var st api.Status
-	if err := ask(ctx, s, api.StatusPath, &st); err != nil {
+	if err := poll(ctx, s, api.StatusPath, &st); err != nil {
 		return api.HopStatus{}, err
 	}
 	for _, d := range st.Datacenters {

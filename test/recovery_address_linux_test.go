@@ -12,10 +12,11 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestServerMoves gives a server of dc2 another LAN address, under the same name and with the same data, and starts it again:
-// after a clean stop, and after a kill, when the others still have it alive at its old address. LAN pool, Raft, gateway
-// routes and WAN pool must all follow.
-func TestServerMoves(t *testing.T) {
+// TestServer_NewAddress restarts a server of dc2 at another LAN address, with
+// the same name and data: after a clean stop, and after a kill, when the others
+// still see it alive at the old address. LAN pool, Raft, gateway routes and WAN
+// pool must all use the new address.
+func TestServer_NewAddress(t *testing.T) {
 	t.Parallel()
 	for _, servers := range []int{1, 3} {
 		for _, killed := range []bool{false, true} {
@@ -27,8 +28,9 @@ func TestServerMoves(t *testing.T) {
 				for _, s := range dc2.Servers {
 					s.StartServer()
 				}
-				// The gateway knows a server by name, as it should: else nobody could tell it where a datacenter's only
-				// server went.
+				// The gateway is configured with the server's host name. With
+				// an IP address it could not find the only server of its
+				// datacenter again.
 				gw := dc2.Gateways[0]
 				l.Net.Hosts(gw.NS, map[string]string{"srv1.example": dc2.Servers[0].LAN})
 				gw.StartGateway("--server", net.JoinHostPort("srv1.example", strconv.Itoa(lab.ServerPort)))
@@ -46,7 +48,7 @@ func TestServerMoves(t *testing.T) {
 				l.Net.Hosts(gw.NS, map[string]string{"srv1.example": dc2.Servers[0].LAN})
 				srv.StartServer()
 				awaitWhole(t, l, 2*promptly, "server moved")
-				throughGateway(t, l, dc1, srv, wanfed.ProtoGRPC) // that very server
+				throughGateway(t, l, dc1, srv, wanfed.ProtoGRPC) // to this server, not to any
 				writeNumbers(t, l, dc1.Servers[0], 1)
 				awaitNumber(t, promptly, 1, dc2.Servers...)
 				sameEverywhere(t, l)

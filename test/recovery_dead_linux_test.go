@@ -15,10 +15,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestDeadDatacenter has two datacenters in the records of which nothing answers: dc9, which never existed, and dc3, which is
-// killed. The others must not be slower for it, and an operator can delete the records: with force at once, without once they
-// are known to be dead.
-func TestDeadDatacenter(t *testing.T) {
+// TestDeadDatacenter_IsHarmlessAndDeletable has federation states of two
+// unreachable datacenters: dc9, which never existed, and dc3, which is killed.
+// The others must not become slower. An operator can delete the states: at once
+// with --force, and without it once all members of the datacenter have failed.
+func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 1), l.Add(1, 1)
@@ -28,30 +29,32 @@ func TestDeadDatacenter(t *testing.T) {
 	dc3.Start()
 	awaitWhole(t, l, promptly, "joining beside a dead datacenter")
 	dc3.Kill()
-	// Time for those that dial it in vain; less than a probe takes to fail. memberlist tells newcomers nothing of whom it suspects.
+	// Time for those that dial it in vain; less than a probe takes to fail.
+	// memberlist tells newcomers nothing of whom it suspects.
 	outage(t, 2*time.Second)
 	lab.One(dc2).Kill()
 	lab.One(dc2).StartServer()
-	awaitWhole(t, l, promptly, "restart beside two dead datacenters")
+	awaitWhole(t, l, promptly, "restart next to two dead datacenters")
 	steady(t, lab.One(dc1), lab.One(dc2))
 
-	// Refused while it is alive. With force it is gone, and comes back, since dc2 is alive and writes it again.
+	// A delete is refused while the datacenter is alive. With --force it
+	// succeeds, and dc2 writes its state again.
 	if out, err := deleteState(t, l, dc2, "dc2"); err == nil || !strings.Contains(out, "is alive in the WAN pool") {
-		t.Errorf("delete of what is alive: %v: %s", err, out)
+		t.Errorf("delete of a live datacenter = %v, %s; want it refused", err, out)
 	}
 	if out, err := deleteState(t, l, dc2, "dc2", "--force"); err != nil {
-		t.Errorf("delete with --force: %v: %s", err, out)
+		t.Errorf("delete with --force = %v, %s; want nil", err, out)
 	}
 	awaitWhole(t, l, promptly, "deleted state of a living datacenter written again")
 
-	// Without force once it is dead.
+	// Without --force, a dead datacenter can be deleted.
 	if out, err := deleteState(t, l, dc2, "dc9"); err != nil {
-		t.Errorf("delete of what never was a member: %v: %s", err, out)
+		t.Errorf("delete of a datacenter that never joined = %v, %s; want nil", err, out)
 	}
 	awaitGone(t, "dc9", l.Running()...)
 	awaitStatus(t, failure, lab.One(dc3), api.MemberFailed, lab.One(dc1), lab.One(dc2))
 	if out, err := deleteState(t, l, dc2, "dc3"); err != nil {
-		t.Errorf("delete of what is dead: %v: %s", err, out)
+		t.Errorf("delete of a failed datacenter = %v, %s; want nil", err, out)
 	}
 	awaitGone(t, "dc3", l.Running()...)
 	awaitNoDials(t, "dc3", l.Running()...)
@@ -61,17 +64,19 @@ func TestDeadDatacenter(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// steady checks that requests between two datacenters are answered at once.
+// steady fails the test if a request between two datacenters fails or takes
+// longer than a second.
 func steady(t *testing.T, a, b *lab.Node) {
 	t.Helper()
 	s := load(t, 2*time.Second, a, b)
 	t.Logf("requests: %v", s)
 	if s.failed > 0 || s.longest() > time.Second {
-		t.Errorf("requests beside a dead datacenter: %v: %v", s, s.err)
+		t.Errorf("requests next to a dead datacenter: %v, first error %v; want none failed, all within 1s", s, s.err)
 	}
 }
 
-// deleteState runs "wanfed federation delete" on the server of dc, which reaches the primary through dc's gateway.
+// deleteState runs "wanfed federation delete" on the server of dc. It reaches
+// the primary through the gateway of dc.
 func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, args ...string) (string, error) {
 	t.Helper()
 	id, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "operator")
@@ -85,7 +90,7 @@ func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, arg
 	return out, err
 }
 
-// awaitGone waits until no server has the state of dc.
+// awaitGone waits until none of the servers has the state of dc.
 func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
 	t.Helper()
 	took := testutil.Await(t, promptly, "state of "+dc+" gone", func(ctx context.Context) error {
@@ -95,7 +100,7 @@ func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
 				return err
 			}
 			if _, there := states[dc]; there {
-				return fmt.Errorf("%s has it", s.WANName())
+				return fmt.Errorf("%s still has it", s.WANName())
 			}
 		}
 		return nil
@@ -103,7 +108,7 @@ func awaitGone(t *testing.T, dc string, servers ...*lab.Node) {
 	t.Logf("state of %s gone everywhere after %v", dc, took)
 }
 
-// awaitNoDials waits until servers know no hop to dc any more.
+// awaitNoDials waits until the servers have no path to dc.
 func awaitNoDials(t *testing.T, dc string, servers ...*lab.Node) {
 	t.Helper()
 	testutil.Await(t, promptly, "no dials of "+dc, func(ctx context.Context) error {
@@ -113,7 +118,7 @@ func awaitNoDials(t *testing.T, dc string, servers ...*lab.Node) {
 				return err
 			}
 			if strings.Contains(text, `wanfed_dial_attempts_total{addr="`) && strings.Contains(text, `dc="`+dc+`",via=`) {
-				return fmt.Errorf("%s still has hops to it", s.WANName())
+				return fmt.Errorf("%s still has paths to it", s.WANName())
 			}
 		}
 		return nil

@@ -18,8 +18,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestGatewayOutages kills every gateway between two datacenters and starts them again: at once, when their records have become
-// critical, and when each side has called the other's server failed.
+// TestGatewayOutages kills all gateways between two datacenters and restarts
+// them: at once, after their checks became critical, and after each datacenter
+// marked the servers of the other failed.
 func TestGatewayOutages(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -36,7 +37,7 @@ func TestGatewayOutages(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if tc.failed && tc.servers > 1 {
-				onlyChaos(t) // calling six members failed takes two minutes
+				onlyChaos(t) // marking six members failed takes two minutes
 			}
 			l := lab.New(t)
 			dc1, dc2 := l.Add(tc.servers, 1), l.Add(tc.servers, 1)
@@ -64,9 +65,10 @@ func TestGatewayOutages(t *testing.T) {
 	}
 }
 
-// TestGatewayRoutesFromDisk restarts dc2's gateway while dc2 has no server. What stands in for the server then speaks TLS with
-// its certificate and nothing else, so the gateway can have its routes from nowhere but its disk: a connection from dc1
-// must get there. When the server itself is back, all is as before.
+// TestGatewayRoutesFromDisk restarts dc2's gateway while dc2 has no server. A
+// stand-in for the server only completes TLS handshakes, so the gateway can
+// read its routes from its disk alone. A connection from dc1 must reach the
+// stand-in. When the server is back, the federation recovers.
 func TestGatewayRoutesFromDisk(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -87,8 +89,8 @@ func TestGatewayRoutesFromDisk(t *testing.T) {
 	awaitWhole(t, l, promptly, "server restarted")
 }
 
-// throughGateway waits until a connection from dc, through its gateway, gets to a certain server of another datacenter, and
-// returns how long that took.
+// throughGateway waits until a connection from dc through its gateway reaches
+// the given server of another datacenter. It returns how long that took.
 func throughGateway(t *testing.T, l *lab.Lab, dc *lab.Datacenter, srv *lab.Node, proto string) time.Duration {
 	t.Helper()
 	files, err := l.PKI.Issue(tlsutil.RoleOperator, dc.Name, "operator")
@@ -117,7 +119,8 @@ func throughGateway(t *testing.T, l *lab.Lab, dc *lab.Datacenter, srv *lab.Node,
 
 const standInProto = "stand-in"
 
-// standIn accepts TLS connections in a server's place, with its certificate, until the function it returns is called.
+// standIn accepts TLS connections in place of a server, with its certificate,
+// until stop is called.
 func standIn(t *testing.T, srv *lab.Node) (stop func()) {
 	t.Helper()
 	id, err := tlsutil.Load(srv.TLS, "wanfed", quiet)
@@ -140,23 +143,24 @@ func standIn(t *testing.T, srv *lab.Node) (stop func()) {
 				defer c.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
 				defer cancel()
-				_ = c.(*tls.Conn).HandshakeContext(ctx) // the client says how it went
+				_ = c.(*tls.Conn).HandshakeContext(ctx) // the client reports the error
 			})
 		}
 	})
 	return sync.OnceFunc(func() { ln.Close(); wg.Wait() })
 }
 
-// TestPrimaryReAddressed gives gateways of the primary other WAN addresses while dc2 is connected, cut off or down. dc2 is
-// configured with the address that the primary's second gateway has at the start.
+// TestPrimaryReAddressed changes the WAN addresses of the primary's gateways
+// while dc2 is connected, cut off or down. dc2 is configured with the initial
+// address of the primary's second gateway.
 func TestPrimaryReAddressed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		while  string
-		all    bool // the second gateway too: the configured address leads nowhere any more
-		both   bool // dc2's gateway too: only dc3 knows both
-		third  bool // there is a dc3: else only the primary itself can tell
-		always bool
+		all    bool // the second gateway as well: the configured address becomes invalid
+		both   bool // dc2's gateway as well: only dc3 learns both changes
+		third  bool // dc3 exists; without it only the primary knows the new addresses
+		always bool // not only in long variants
 	}{
 		{"connected", false, false, true, false},
 		{"cut off", false, false, true, false},

@@ -14,9 +14,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestServersCutApart cuts servers of one datacenter off from the others, without an answer to anybody, until both sides have
-// called each other failed. When the cut ends nothing is restarted: they must find each other again by themselves.
-func TestServersCutApart(t *testing.T) {
+// TestLANPartition_Heals silently separates servers of one datacenter until
+// both parts have marked each other failed. When the partition ends, nothing is
+// restarted: the servers must find each other again.
+func TestLANPartition_Heals(t *testing.T) {
 	t.Parallel()
 	lab.NeedNFT(t)
 	for _, tc := range []struct {
@@ -36,7 +37,7 @@ func TestServersCutApart(t *testing.T) {
 			for _, n := range cut {
 				n.CutFrom(append(slices.Clone(rest), dc2.Gateways...)...)
 			}
-			testutil.Await(t, failure, "both sides call each other failed", func(ctx context.Context) error {
+			testutil.Await(t, failure, "both parts to mark each other failed", func(ctx context.Context) error {
 				for _, s := range dc2.Servers {
 					if err := lanFailed(ctx, s, slices.Contains(cut, s), cut, rest); err != nil {
 						return err
@@ -51,8 +52,8 @@ func TestServersCutApart(t *testing.T) {
 				n.Heal()
 			}
 			awaitNumber(t, promptly, 1, cut...)
-			awaitWhole(t, l, promptly, "cut ended")
-			testutil.Await(t, promptly, "LAN pool whole", func(ctx context.Context) error {
+			awaitWhole(t, l, promptly, "end of the partition")
+			testutil.Await(t, promptly, "all servers alive in the LAN pool", func(ctx context.Context) error {
 				for _, s := range dc2.Servers {
 					if err := lanFailed(ctx, s, false, nil, nil); err != nil {
 						return err
@@ -65,14 +66,15 @@ func TestServersCutApart(t *testing.T) {
 	}
 }
 
-// lanFailed returns nil when a server sees those of the other side failed, and all others alive.
+// lanFailed returns nil if a server sees the servers of the other part failed
+// and all others alive.
 func lanFailed(ctx context.Context, s *lab.Node, isCut bool, cut, rest []*lab.Node) error {
 	other := cut
 	if isCut {
 		other = rest
 	}
 	var members []api.Member
-	if err := ask(ctx, s, "/v1/agent/members", &members); err != nil {
+	if err := poll(ctx, s, "/v1/agent/members", &members); err != nil {
 		return err
 	}
 	for _, m := range members {
@@ -81,7 +83,7 @@ func lanFailed(ctx context.Context, s *lab.Node, isCut bool, cut, rest []*lab.No
 			want = api.MemberFailed
 		}
 		if m.Status != want {
-			return fmt.Errorf("%s sees %s %s", s.Name, m.Name, m.Status)
+			return fmt.Errorf("%s sees %s %s, want %s", s.Name, m.Name, m.Status, want)
 		}
 	}
 	return nil

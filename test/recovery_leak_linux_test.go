@@ -12,8 +12,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestNothingLeaks restarts what is far of a server, again and again, and compares its goroutines and open files before and after.
-func TestNothingLeaks(t *testing.T) {
+// TestServer_LeaksNothing restarts the other datacenter's gateway and server
+// many times. It compares a server's goroutines and open files before and
+// after.
+func TestServer_LeaksNothing(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
@@ -32,7 +34,7 @@ func TestNothingLeaks(t *testing.T) {
 			testutil.Await(t, promptly, "server restarted", func(ctx context.Context) error { return whole(ctx, l) })
 		}
 	}
-	cycle(2, 1) // what is made once
+	cycle(2, 1) // allocates what is allocated once
 	goroutines, files := usage(t, lab.One(dc1))
 	through, err := dc1.Gateways[0].OpenFiles()
 	if err != nil {
@@ -41,20 +43,21 @@ func TestNothingLeaks(t *testing.T) {
 	cycle(20, 5)
 
 	var g, f, th int
-	took := testutil.Await(t, 90*time.Second, "as many goroutines and files as before", func(context.Context) error {
+	took := testutil.Await(t, 90*time.Second, "no more goroutines and files than before", func(context.Context) error {
 		if g, f = usage(t, lab.One(dc1)); g > goroutines+slack || f > files+slack {
-			return fmt.Errorf("%d goroutines and %d files; there were %d and %d", g, f, goroutines, files)
+			return fmt.Errorf("server has %d goroutines and %d files, want %d and %d", g, f, goroutines, files)
 		}
 		if th, err = dc1.Gateways[0].OpenFiles(); err != nil || th > through+slack {
-			return fmt.Errorf("the gateway has %d files, there were %d: %w", th, through, err)
+			return fmt.Errorf("gateway has %d files, want %d: %w", th, through, err)
 		}
 		return nil
 	})
-	t.Logf("server before: %d goroutines, %d files; after: %d and %d. Its gateway: %d files, %d. Reached %v after the last restart",
+	t.Logf("server before: %d goroutines, %d files; after: %d, %d; gateway before: %d files; after: %d; reached %v after the last restart",
 		goroutines, files, g, f, through, th, took.Round(time.Millisecond))
 }
 
-// slack is what comes and goes: connections for requests, streams of gossip.
+// slack is the number of short-lived goroutines and files: request connections
+// and gossip streams.
 const slack = 8
 
 func usage(t *testing.T, s *lab.Node) (goroutines, files int) {

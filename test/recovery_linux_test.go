@@ -21,27 +21,30 @@ import (
 )
 
 const (
-	// promptly bounds a recovery once the path exists again, on a busy machine. An idle one takes a fraction of it, but a
-	// recovery that waits for a timer of 30 s or 60 s takes more.
+	// promptly bounds a recovery after the path exists again, on a busy
+	// machine. An idle machine needs a fraction of it. A recovery that waits
+	// for a timer of 30 s or 60 s takes longer.
 	promptly = 8 * time.Second
-	// failure bounds how long the WAN pool takes to call a dead member failed: 20 s to 40 s of suspicion after a probe or two.
+	// failure bounds the time in which the WAN pool marks a dead member failed:
+	// 20 s to 40 s of suspicion after one or two probes.
 	failure = 60 * time.Second
-	// pollTimeout bounds one question of a poll. Longer than a dial over a dead path would make the poll measure that.
+	// pollTimeout bounds one request of a poll. It is shorter than a dial over
+	// a dead path, so that the poll does not measure that dial.
 	pollTimeout = 2 * time.Second
 )
 
-// chaos says that the long variants are asked for.
+// chaos reports whether the long variants are enabled.
 func chaos() bool { return os.Getenv("WANFED_CHAOS") != "" }
 
-// onlyChaos skips what is a long variant.
+// onlyChaos skips a long variant unless it is enabled.
 func onlyChaos(t *testing.T) {
 	t.Helper()
 	if !chaos() {
-		t.Skip("takes long; set WANFED_CHAOS=1, or: make chaos")
+		t.Skip("takes minutes; run it with WANFED_CHAOS=1 or make chaos")
 	}
 }
 
-// longer is a duration for the long variants, shorter for the others.
+// longer returns the first duration in long variants, and the second otherwise.
 func longer(long, short time.Duration) time.Duration {
 	if chaos() {
 		return long
@@ -49,14 +52,15 @@ func longer(long, short time.Duration) time.Duration {
 	return short
 }
 
-// outage lets time pass in which something is down: how long it lasts is what the test is about, back-offs grow meanwhile.
+// outage waits while something is down. The duration of an outage is part of
+// the test: backoffs grow with it.
 func outage(t *testing.T, d time.Duration) {
 	t.Helper()
 	t.Logf("outage of %v", d)
 	<-time.After(d)
 }
 
-// awaitWhole waits until the federation is whole again, and logs how long that took.
+// awaitWhole waits until whole returns nil, and logs how long that took.
 func awaitWhole(t *testing.T, l *lab.Lab, limit time.Duration, what string) time.Duration {
 	t.Helper()
 	took := testutil.Await(t, limit, what, func(ctx context.Context) error { return whole(ctx, l) })
@@ -64,8 +68,9 @@ func awaitWhole(t *testing.T, l *lab.Lab, limit time.Duration, what string) time
 	return took
 }
 
-// whole returns nil when every running server sees everything that runs: all servers alive, the state of each datacenter with
-// all its gateways, healthy and at their addresses, and when each datacenter answers for each other one.
+// whole returns nil if every running server sees the whole federation: all
+// servers alive, the state of each datacenter with all its gateways healthy and
+// at their addresses, and each datacenter serves requests from each other one.
 func whole(ctx context.Context, l *lab.Lab) error {
 	for _, s := range l.Running() {
 		if err := wholeFor(ctx, l, s); err != nil {
@@ -90,14 +95,15 @@ func wholeFor(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 		if len(l.Running(dc)) == 0 {
 			continue
 		}
-		if err := answersFor(ctx, s, dc); err != nil {
+		if err := servesRequests(ctx, s, dc); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// allAlive: the WAN pool has every running server alive at its address.
+// allAlive returns nil if server s sees every running server alive at its
+// address in the WAN pool.
 func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	members, err := wanMembers(ctx, s)
 	if err != nil {
@@ -106,21 +112,21 @@ func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	for _, other := range l.Running() {
 		switch m, ok := members[other.WANName()]; {
 		case !ok:
-			return fmt.Errorf("%s is no member", other.WANName())
+			return fmt.Errorf("%s is not a member", other.WANName())
 		case m.Status != api.MemberAlive:
-			return fmt.Errorf("%s is %s", other.WANName(), m.Status)
+			return fmt.Errorf("%s is %s, want alive", other.WANName(), m.Status)
 		case m.Addr != other.LAN:
-			return fmt.Errorf("%s has the address %s, not %s", other.WANName(), m.Addr, other.LAN)
+			return fmt.Errorf("%s has the address %s, want %s", other.WANName(), m.Addr, other.LAN)
 		}
 	}
 	return nil
 }
 
-// staysAlive watches for a while that no running server sees another one as anything but alive. One that this busy machine lets answer
-// late is asked again.
+// staysAlive fails the test if a running server sees another one not alive
+// within d. It repeats a request that times out on a busy machine.
 func staysAlive(t *testing.T, l *lab.Lab, d time.Duration) {
 	t.Helper()
-	const most = 3 // answers in a row that may be late
+	const most = 3 // consecutive requests that may time out
 	late := map[*lab.Node]int{}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -130,7 +136,7 @@ func staysAlive(t *testing.T, l *lab.Lab, d time.Duration) {
 			if !slices.ContainsFunc(l.Running(), func(s *lab.Node) bool { return late[s] > 0 }) {
 				return
 			}
-			end = time.After(0) // not before all have answered
+			end = time.After(0) // some request is still being repeated
 		case <-tick.C:
 		}
 		for _, s := range l.Running() {
@@ -146,7 +152,7 @@ func staysAlive(t *testing.T, l *lab.Lab, d time.Duration) {
 
 func wanMembers(ctx context.Context, s *lab.Node) (map[string]api.Member, error) {
 	var list []api.Member
-	if err := ask(ctx, s, "/v1/agent/members?wan=1", &list); err != nil {
+	if err := poll(ctx, s, "/v1/agent/members?wan=1", &list); err != nil {
 		return nil, err
 	}
 	out := map[string]api.Member{}
@@ -158,7 +164,7 @@ func wanMembers(ctx context.Context, s *lab.Node) (map[string]api.Member, error)
 
 func statesOf(ctx context.Context, s *lab.Node) (map[string]api.FederationState, error) {
 	var list []api.FederationState
-	if err := ask(ctx, s, "/v1/internal/federation-states", &list); err != nil {
+	if err := poll(ctx, s, "/v1/internal/federation-states", &list); err != nil {
 		return nil, err
 	}
 	out := map[string]api.FederationState{}
@@ -168,7 +174,8 @@ func statesOf(ctx context.Context, s *lab.Node) (map[string]api.FederationState,
 	return out, nil
 }
 
-// stateShows: the state has every running gateway of dc, healthy and at its address.
+// stateShows returns nil if the federation state lists every running gateway of
+// dc as healthy and at its address.
 func stateShows(st api.FederationState, dc *lab.Datacenter) error {
 	for _, g := range dc.Gateways {
 		if !g.Running() {
@@ -176,21 +183,22 @@ func stateShows(st api.FederationState, dc *lab.Datacenter) error {
 		}
 		i := slices.IndexFunc(st.MeshGateways, func(m api.MeshGateway) bool { return m.Node.Node == g.Name })
 		if i < 0 {
-			return fmt.Errorf("state of %s: no gateway %s", dc.Name, g.Name)
+			return fmt.Errorf("state of %s lacks gateway %s", dc.Name, g.Name)
 		}
 		got := st.MeshGateways[i]
 		if wan := got.Service.TaggedAddresses[catalog.TagWAN].Address; wan != g.WAN || !got.Healthy() {
-			return fmt.Errorf("state of %s: gateway %s at %s, healthy %v; it is at %s", dc.Name, g.Name, wan, got.Healthy(), g.WAN)
+			return fmt.Errorf("state of %s: gateway %s at %s, healthy %v; want %s, healthy", dc.Name, g.Name, wan, got.Healthy(), g.WAN)
 		}
 	}
 	return nil
 }
 
-// answersFor: asked through s, dc names the servers it has.
-func answersFor(ctx context.Context, s *lab.Node, dc *lab.Datacenter) error {
+// servesRequests returns nil if dc returns its list of servers to a request
+// through server s.
+func servesRequests(ctx context.Context, s *lab.Node, dc *lab.Datacenter) error {
 	var got, want []string
-	if err := ask(ctx, s, "/v1/status/peers?dc="+dc.Name, &got); err != nil {
-		return fmt.Errorf("asked for %s: %w", dc.Name, err)
+	if err := poll(ctx, s, "/v1/status/peers?dc="+dc.Name, &got); err != nil {
+		return fmt.Errorf("peers of %s: %w", dc.Name, err)
 	}
 	for _, n := range dc.Servers {
 		want = append(want, n.ServerAddr())
@@ -198,19 +206,19 @@ func answersFor(ctx context.Context, s *lab.Node, dc *lab.Datacenter) error {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		return fmt.Errorf("asked for %s: it has the servers %v, not %v", dc.Name, got, want)
+		return fmt.Errorf("peers of %s = %v, want %v", dc.Name, got, want)
 	}
 	return nil
 }
 
-// ask is Node.Get with the patience of a poll.
-func ask(ctx context.Context, s *lab.Node, path string, out any) error {
+// poll is Node.Get with the timeout of a poll.
+func poll(ctx context.Context, s *lab.Node, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	return s.Get(ctx, path, out)
 }
 
-// awaitStatus waits until servers see a member with a status.
+// awaitStatus waits until the servers in by see a member with the given status.
 func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api.MemberStatus, by ...*lab.Node) {
 	t.Helper()
 	what := fmt.Sprintf("%s %s", member.WANName(), status)
@@ -221,7 +229,7 @@ func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api
 				return err
 			}
 			if got := members[member.WANName()].Status; got != status {
-				return fmt.Errorf("%s sees it %s", s.WANName(), got)
+				return fmt.Errorf("%s sees %s", s.WANName(), got)
 			}
 		}
 		return nil
@@ -229,10 +237,11 @@ func awaitStatus(t *testing.T, limit time.Duration, member *lab.Node, status api
 	t.Logf("%s after %v", what, took.Round(time.Millisecond))
 }
 
-// records are federation states as stored, by datacenter.
+// records holds stored federation states by datacenter.
 type records map[string]*pb.Resource
 
-// recordsOf reads a server's records with an operator's certificate.
+// recordsOf reads the federation states of a server with an operator's
+// certificate.
 func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	t.Helper()
 	dc := s.DC().Name
@@ -252,18 +261,19 @@ func recordsOf(t *testing.T, l *lab.Lab, s *lab.Node) records {
 	return out
 }
 
-// sameRecords fails the test unless every record of before is there, is the same one, and has not gone back.
+// sameRecords fails the test unless after has every record of before with the
+// same uid and without a lower index or generation.
 func sameRecords(t *testing.T, before, after records) {
 	t.Helper()
 	for name, b := range before {
 		a := after[name]
 		switch {
 		case a == nil:
-			t.Errorf("record %s is lost", name)
+			t.Errorf("record %s is missing", name)
 		case a.Id.Uid != b.Id.Uid:
-			t.Errorf("record %s is another one: uid %s, not %s", name, a.Id.Uid, b.Id.Uid)
+			t.Errorf("record %s has uid %s, want %s", name, a.Id.Uid, b.Id.Uid)
 		case a.ModifyIndex < b.ModifyIndex || a.Generation < b.Generation && a.ModifyIndex == b.ModifyIndex:
-			t.Errorf("record %s went back: index %d, generation %s; it was %d, %s", name, a.ModifyIndex, a.Generation, b.ModifyIndex, b.Generation)
+			t.Errorf("record %s has index %d, generation %s; want at least %d, %s", name, a.ModifyIndex, a.Generation, b.ModifyIndex, b.Generation)
 		}
 		if err := replicaOf(a, b); err != nil {
 			t.Errorf("record %s: %v", name, err)
@@ -273,7 +283,7 @@ func sameRecords(t *testing.T, before, after records) {
 
 func replicaOf(a, b *pb.Resource) error {
 	if a.GetPrimaryModifyIndex() < b.GetPrimaryModifyIndex() {
-		return errors.New("its primary index went back")
+		return errors.New("its primary index decreased")
 	}
 	var state pb.FederationState
 	if err := a.GetData().UnmarshalTo(&state); err != nil {

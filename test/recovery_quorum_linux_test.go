@@ -19,11 +19,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal bounds how long a write may take to be refused where there is no quorum.
+// refusal bounds how long a write may take to be refused where there is no
+// quorum.
 const refusal = 12 * time.Second
 
-// TestServersOfASecondary kills servers of a secondary that has three: the leader, whose successor must go on with anti-entropy
-// and replication; then one more, so that there is no quorum.
+// TestServersOfASecondary kills servers of a secondary that has three: the
+// leader, whose successor must go on with anti-entropy and replication; then
+// one more, so that there is no quorum.
 func TestServersOfASecondary(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -67,7 +69,8 @@ func TestServersOfASecondary(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// TestServersOfThePrimary does the same to the primary, with a secondary that writes meanwhile.
+// TestServersOfThePrimary does the same to the primary, with a secondary that
+// writes meanwhile.
 func TestServersOfThePrimary(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -101,7 +104,8 @@ func TestServersOfThePrimary(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// withoutQuorum checks what a server says that has lost the majority: reads as before, and a clear refusal of writes in time.
+// withoutQuorum checks what a server says that has lost the majority: reads as
+// before, and a clear refusal of writes in time.
 func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 	t.Helper()
 	dc := s.DC().Name
@@ -109,7 +113,8 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 	defer cc.Close()
 	var took time.Duration
 	var err error
-	// A loss takes a moment to show: the leader's or, if s led at last, the others', so that it does not know what became of a write.
+	// A loss takes a moment to show: the leader's or, if s led at last, the
+	// others', so that it does not know what became of a write.
 	limit := time.Now().Add(2 * refusal)
 	for err == nil || status.Code(err) == codes.Unknown && time.Now().Before(limit) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*refusal)
@@ -132,13 +137,13 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 				return err
 			}
 			if len(l.Running(dc)) > 0 {
-				if err := answersFor(ctx, s, dc); err != nil {
+				if err := servesRequests(ctx, s, dc); err != nil {
 					return err
 				}
 			}
 		}
 		var leader string
-		if err := ask(ctx, s, "/v1/status/leader", &leader); err != nil || leader != "" {
+		if err := poll(ctx, s, "/v1/status/leader", &leader); err != nil || leader != "" {
 			return errors.Join(err, errors.New("leader is still said to be "+leader))
 		}
 		return nil
@@ -187,7 +192,7 @@ func leaderAmong(t *testing.T, servers []*lab.Node) *lab.Node {
 	var leader *lab.Node
 	testutil.Await(t, promptly, "a leader", func(ctx context.Context) error {
 		var addr string
-		if err := ask(ctx, servers[0], "/v1/status/leader", &addr); err != nil {
+		if err := poll(ctx, servers[0], "/v1/status/leader", &addr); err != nil {
 			return err
 		}
 		i := slices.IndexFunc(servers, func(n *lab.Node) bool { return n.ServerAddr() == addr })

@@ -9,8 +9,8 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestSecondaryReAddressed gives the only gateway of dc2 another WAN address: while all are connected, while the primary is cut
-// off, and while dc2 is down.
+// TestSecondaryReAddressed gives the only gateway of dc2 another WAN address:
+// while all are connected, while the primary is cut off, and while dc2 is down.
 func TestSecondaryReAddressed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -16,8 +16,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestServerRestarts kills the only server of a datacenter with SIGKILL and starts it again: at once, when the others still
-// believe it alive, and after they called it failed. The primary's server finds the secondaries by its own store.
+// TestServerRestarts kills the only server of a datacenter with SIGKILL and
+// starts it again: at once, when the others still believe it alive, and after
+// they called it failed. The primary's server finds the secondaries by its own
+// store.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	for _, victim := range []string{"dc1", "dc2"} {
@@ -53,7 +55,8 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// TestWholeRestarts kills all processes of the primary, or of the federation, with SIGKILL and starts them again on their data.
+// TestWholeRestarts kills all processes of the primary, or of the federation,
+// with SIGKILL and starts them again on their data.
 func TestWholeRestarts(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -115,8 +118,9 @@ func TestWholeRestarts(t *testing.T) {
 	}
 }
 
-// writeNumbers writes the state of dc9, which is nothing but a certificate, n times at the primary and returns the last number that was
-// acknowledged: the last.
+// writeNumbers writes the state of dc9, which is nothing but a certificate, n
+// times at the primary and returns the last number that was acknowledged: the
+// last.
 func writeNumbers(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
 	t.Helper()
 	cc := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", s.NS, s.ServerAddr(), tlsutil.ServerName("", s.DC().Name, "wanfed"))
@@ -143,7 +147,8 @@ func numberIn(t *testing.T, r *pb.Resource) int {
 	return numberOf(state)
 }
 
-// sameEverywhere fails the test unless every secondary's records are the primary's, by uid, index and content.
+// sameEverywhere fails the test unless every secondary's records are the
+// primary's, by uid, index and content.
 func sameEverywhere(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	dcs := l.Datacenters()

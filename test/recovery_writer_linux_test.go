@@ -18,8 +18,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestWritersOutliveTheLeader has followers take writes, by gRPC and by HTTP, one after the other, while the leader is killed and
-// started again. What had not been sent to it is not done, and waits for the next leader: besides the writes that it had, none fails.
+// TestWritersOutliveTheLeader has followers take writes, by gRPC and by HTTP,
+// one after the other, while the leader is killed and started again. What had
+// not been sent to it is not done, and waits for the next leader: besides the
+// writes that it had, none fails.
 func TestWritersOutliveTheLeader(t *testing.T) {
 	alongside(t)
 	l := lab.New(t)
