@@ -27,10 +27,10 @@ func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
 	writeNumbers(t, l, lab.One(dc1), 1)
 	dc2.Start()
 	dc3.Start()
-	awaitWhole(t, l, promptly, "joining beside a dead datacenter")
+	awaitWhole(t, l, promptly, "join next to a dead datacenter")
 	dc3.Kill()
-	// Time for those that dial it in vain; less than a probe takes to fail.
-	// memberlist tells newcomers nothing of whom it suspects.
+	// Long enough for dials to fail, shorter than a probe: memberlist does not send
+	// suspected members to a new one.
 	outage(t, 2*time.Second)
 	lab.One(dc2).Kill()
 	lab.One(dc2).StartServer()
