@@ -79,7 +79,8 @@ func (e *estate) tombstones(ctx context.Context) (int, error) {
 	return len(out.GetResources()), err
 }
 
-// gone waits until nothing is left, and no tombstone; it returns the most memory that the server had meanwhile.
+// gone waits until nothing is left, and no tombstone; it returns the most
+// memory that the server had meanwhile.
 func (e *estate) gone(t *testing.T, d *disked) (most int) {
 	t.Helper()
 	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
@@ -96,8 +97,9 @@ func (e *estate) gone(t *testing.T, d *disked) (most int) {
 	return most
 }
 
-// TestCascade: the deletion of one resource takes with it 10,000 that it owns, what these own, and a chain of 1,000 levels, without
-// much memory; another deletion survives kill -9 in its midst.
+// TestCascade: the deletion of one resource takes with it 10,000 that it owns,
+// what these own, and a chain of 1,000 levels, without much memory; another
+// deletion survives kill -9 in its midst.
 func TestCascade(t *testing.T) {
 	t.Parallel()
 	l := newLoopback(t)
@@ -160,7 +162,8 @@ func TestCascade(t *testing.T) {
 	}
 }
 
-// delete deletes the root of an estate by HTTP, and returns when that is acknowledged.
+// delete deletes the root of an estate by HTTP, and returns when that is
+// acknowledged.
 func (d *disked) delete(e *estate) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -15,20 +15,24 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// The tests of this file's kind break the path between datacenters that are 80 ms apart, while questions are asked across it,
-// and say what that did to the questions and to the WAN pool.
+// The tests of this file's kind break the path between datacenters that are 80
+// ms apart, while questions are asked across it, and say what that did to the
+// questions and to the WAN pool.
 const (
 	oneWay = 40 * time.Millisecond
-	// askEvery and askLimit: questions are asked at a fixed pace, whether or not earlier ones were answered.
+	// askEvery and askLimit: questions are asked at a fixed pace, whether or
+	// not earlier ones were answered.
 	askEvery = 100 * time.Millisecond
 	askLimit = 10 * time.Second
-	// maxRise is what the slowest hundredth of the questions may take more after a fault than before.
+	// maxRise is what the slowest hundredth of the questions may take more
+	// after a fault than before.
 	maxRise = 300 * time.Millisecond
 	// backAlive bounds how long members are not alive once their path is whole.
 	backAlive = 3 * time.Second
 )
 
-// long says that there is time: longer faults, each in a lab of its own and alone on the machine.
+// long says that there is time: longer faults, each in a lab of its own and
+// alone on the machine.
 func long() bool { return os.Getenv("WANFED_CHAOS") != "" }
 
 // byForm returns the one for the short form or the one for the long form.
@@ -96,7 +100,8 @@ func (a *asker) ask(s *lab.Node, dc string, at time.Time) {
 	a.answers = append(a.answers, answer{at, time.Since(at), err})
 }
 
-// stop waits for the answers that are still due. It may be called more than once.
+// stop waits for the answers that are still due. It may be called more than
+// once.
 func (a *asker) stop() {
 	a.cancel()
 	a.wg.Wait()
@@ -125,8 +130,8 @@ func (f figures) String() string {
 
 func ms(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// answeredBefore picks the questions that were answered before to, duringTime those that were under way at from or asked after
-// it, but before to.
+// answeredBefore picks the questions that were answered before to, duringTime
+// those that were under way at from or asked after it, but before to.
 func answeredBefore(to time.Time) func(answer) bool {
 	return func(r answer) bool { return r.at.Add(r.took).Before(to) }
 }
@@ -135,7 +140,8 @@ func duringTime(from, to time.Time) func(answer) bool {
 	return func(r answer) bool { return r.at.Before(to) && r.at.Add(r.took).After(from) }
 }
 
-// figures of some of the questions. A failed one counts as if it had taken askLimit. limit is what is not bad.
+// figures of some of the questions. A failed one counts as if it had taken
+// askLimit. limit is what is not bad.
 func (a *asker) figures(some func(answer) bool, from time.Time, limit time.Duration) figures {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// chaosLab is dc1 with a server and two gateways, and dc2 with three servers and a gateway, 80 ms apart.
+// chaosLab is dc1 with a server and two gateways, and dc2 with three servers
+// and a gateway, 80 ms apart.
 type chaosLab struct {
 	*lab.Lab
 	near, far *lab.Datacenter
@@ -31,8 +32,9 @@ func newChaosLab(t *testing.T) chaosLab {
 	return c
 }
 
-// fault breaks something on the way between two datacenters that have another way. victim is the gateway of dc1 over which
-// its questions go. What it returns mends it.
+// fault breaks something on the way between two datacenters that have another
+// way. victim is the gateway of dc1 over which its questions go. What it
+// returns mends it.
 type fault struct {
 	name  string
 	begin func(t *testing.T, c chaosLab, victim *lab.Node) (heal func(), down *lab.Node)
@@ -108,8 +110,9 @@ func suspendAnswerer(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node) 
 	return nil, nil
 }
 
-// TestChaosGateway breaks one of two ways between datacenters. Whatever fails silently, questions must find the other way,
-// no server may call another one failed that is not, and all must be as before when it is mended.
+// TestChaosGateway breaks one of two ways between datacenters. Whatever fails
+// silently, questions must find the other way, no server may call another one
+// failed that is not, and all must be as before when it is mended.
 func TestChaosGateway(t *testing.T) {
 	alongside(t)
 	var shared chaosLab
@@ -169,7 +172,8 @@ func (c chaosLab) endure(t *testing.T, f fault) (faults []string) {
 	return faults
 }
 
-// logSuspicions logs who had to say that it is alive, because others suspected it.
+// logSuspicions logs who had to say that it is alive, because others suspected
+// it.
 func (c chaosLab) logSuspicions(t *testing.T, since time.Time) {
 	t.Helper()
 	for _, s := range c.Running() {
@@ -190,8 +194,10 @@ func logTime(line string) string {
 	return at
 }
 
-// judge logs what a fault did to the questions, and returns what must not be. It demands that those asked when all was whole again are answered, and in the
-// long form that few took long during the fault: figures of the short form are of too few questions, and of a busy machine.
+// judge logs what a fault did to the questions, and returns what must not be.
+// It demands that those asked when all was whole again are answered, and in the
+// long form that few took long during the fault: figures of the short form are
+// of too few questions, and of a busy machine.
 func (a *asker) judge(t *testing.T, start, broken, healed, whole time.Time) (faults []string) {
 	t.Helper()
 	before := a.figures(answeredBefore(broken), start, time.Hour)

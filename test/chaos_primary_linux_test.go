@@ -16,8 +16,9 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// TestChaosPrimaryCut cuts the primary's only gateway from the WAN. Who is cut off is called failed in time, the secondaries must
-// never call each other so, and when the path is back all must be alive again at once, without a restart.
+// TestChaosPrimaryCut cuts the primary's only gateway from the WAN. Who is cut
+// off is called failed in time, the secondaries must never call each other so,
+// and when the path is back all must be alive again at once, without a restart.
 func TestChaosPrimaryCut(t *testing.T) {
 	alongside(t)
 	if !long() {
@@ -88,7 +89,8 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 	}
 }
 
-// judgeCut: of two servers with the cut between them, each calls the other one failed in time; nobody else is called so.
+// judgeCut: of two servers with the cut between them, each calls the other one
+// failed in time; nobody else is called so.
 func judgeCut(t *testing.T, l *lab.Lab, seen map[sighting]time.Duration, cut time.Duration) {
 	t.Helper()
 	primary := l.Datacenters()[0].Name
@@ -128,7 +130,8 @@ func pids(l *lab.Lab) (out []int) {
 	return out
 }
 
-// TestChaosLoss federates over a WAN that loses one packet in a hundred each way.
+// TestChaosLoss federates over a WAN that loses one packet in a hundred each
+// way.
 func TestChaosLoss(t *testing.T) {
 	alongside(t)
 	var took []time.Duration

@@ -11,15 +11,18 @@ import (
 )
 
 const (
-	// maxStall is how long this machine may stand still while a case of the long form runs. Longer, and what is measured is the machine:
-	// a way of 80 ms is held to be dead when nothing has come over it for 250.
+	// maxStall is how long this machine may stand still while a case of the
+	// long form runs. Longer, and what is measured is the machine: a way of 80
+	// ms is held to be dead when nothing has come over it for 250.
 	maxStall = 100 * time.Millisecond
-	// maxRuns bounds how often a case is run until the machine did not stand still.
+	// maxRuns bounds how often a case is run until the machine did not stand
+	// still.
 	maxRuns = 3
 )
 
-// undisturbed runs a case, which returns what was not as it must be, until the machine did not stand still meanwhile. A run in which it
-// did is void, whatever it showed, and the log says so; when all were void, the test fails.
+// undisturbed runs a case, which returns what was not as it must be, until the
+// machine did not stand still meanwhile. A run in which it did is void,
+// whatever it showed, and the log says so; when all were void, the test fails.
 func undisturbed(t *testing.T, run func(t *testing.T) (faults []string)) {
 	t.Helper()
 	for n := range maxRuns {

@@ -70,8 +70,9 @@ func (w *gossipWatch) stop() map[sighting]time.Duration {
 	return maps.Clone(w.seen)
 }
 
-// carriers returns the gateway of near over which near's questions to far go, and the one over which far's come, by what
-// passes the WAN for a second. Questions must be being asked both ways.
+// carriers returns the gateway of near over which near's questions to far go,
+// and the one over which far's come, by what passes the WAN for a second.
+// Questions must be being asked both ways.
 func carriers(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in *lab.Node) {
 	t.Helper()
 	var mu sync.Mutex

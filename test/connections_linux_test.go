@@ -13,10 +13,13 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestConnectionsOfServers counts the TCP connections of real servers to another datacenter, in which a secondary follows the primary's
-// records, while they gossip and ask each other: a packet link and a session, and no more for a whole second, or for ten minutes in
-// the long form. On a machine that is too busy a server may doubt a connection and have another one beside it: then it is looked at
-// again. Each server has a network namespace of its own, and dials nobody but its datacenter's gateway.
+// TestConnectionsOfServers counts the TCP connections of real servers to
+// another datacenter, in which a secondary follows the primary's records, while
+// they gossip and ask each other: a packet link and a session, and no more for
+// a whole second, or for ten minutes in the long form. On a machine that is too
+// busy a server may doubt a connection and have another one beside it: then it
+// is looked at again. Each server has a network namespace of its own, and dials
+// nobody but its datacenter's gateway.
 func TestConnectionsOfServers(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -52,7 +55,8 @@ func TestConnectionsOfServers(t *testing.T) {
 	t.Logf("most connections to the other datacenter: %v", most)
 }
 
-// connectionsTo counts the established TCP connections of s to addr, an ip:port of version 4.
+// connectionsTo counts the established TCP connections of s to addr, an ip:port
+// of version 4.
 func connectionsTo(t *testing.T, s *lab.Node, addr string) (n int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", s.Process.Pid()))

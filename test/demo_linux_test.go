@@ -71,7 +71,8 @@ func addressesOf(r demo.Report) (addrs []string) {
 	return addrs
 }
 
-// checkGone waits until nothing listens any more where the demo's processes did.
+// checkGone waits until nothing listens any more where the demo's processes
+// did.
 func checkGone(t testing.TB, r demo.Report) {
 	t.Helper()
 	testutil.Await(t, 20*time.Second, "all processes of the demo are gone", func(ctx context.Context) error {

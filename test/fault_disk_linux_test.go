@@ -24,7 +24,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// disked is a server, or one of three, and what was acknowledged of what was written through it.
+// disked is a server, or one of three, and what was acknowledged of what was
+// written through it.
 type disked struct {
 	*loopback
 	config subprocess.ServerConfig
@@ -34,10 +35,12 @@ type disked struct {
 	values map[string][]byte
 }
 
-// valueSize is what each write has: a file of the log, of 64 MiB, is full after some hundred.
+// valueSize is what each write has: a file of the log, of 64 MiB, is full after
+// some hundred.
 const valueSize = 500 << 10
 
-// soon bounds how long a write may take on a disk that is full: far less than the 7 s that one waits for a leader.
+// soon bounds how long a write may take on a disk that is full: far less than
+// the 7 s that one waits for a leader.
 const soon = 5 * time.Second
 
 func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *disked {
@@ -117,7 +120,8 @@ func (d *disked) ask(method, path string, body []byte) (status int, answer []byt
 	return resp.StatusCode, answer, time.Since(start)
 }
 
-// put writes one more value and notes it if that is acknowledged; else it returns the answer, and how long it took.
+// put writes one more value and notes it if that is acknowledged; else it
+// returns the answer, and how long it took.
 func (d *disked) put() (refusal string, took time.Duration) {
 	d.t.Helper()
 	name, value := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)), make([]byte, valueSize)
@@ -130,8 +134,8 @@ func (d *disked) put() (refusal string, took time.Duration) {
 	return "", took
 }
 
-// fill writes until a write is refused for the disk's sake, and returns how. Refused for another reason, such as an election, it tries
-// again.
+// fill writes until a write is refused for the disk's sake, and returns how.
+// Refused for another reason, such as an election, it tries again.
 func (d *disked) fill() (refusal string, took time.Duration) {
 	d.t.Helper()
 	for range 1000 {
@@ -166,7 +170,8 @@ func (d *disked) check(values map[string][]byte, query string) {
 
 const noSpace = "no space left on device"
 
-// wantUnwritable compares what a server says, while its disk cannot be written, with what it should.
+// wantUnwritable compares what a server says, while its disk cannot be written,
+// with what it should.
 func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
 	d.t.Helper()
 	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "see to the disk") || took > soon {
@@ -187,8 +192,10 @@ func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
 	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
 }
 
-// TestFullDisk: a server whose disk is full refuses writes at once, with the reason, and goes on reading; it goes on writing when there is
-// room, without being started again, and has all that it acknowledged, also after kill -9, and after a start on the full disk.
+// TestFullDisk: a server whose disk is full refuses writes at once, with the
+// reason, and goes on reading; it goes on writing when there is room, without
+// being started again, and has all that it acknowledged, also after kill -9,
+// and after a start on the full disk.
 func TestFullDisk(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

@@ -20,8 +20,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestFullDiskOfOne: the disk of the leader of three servers is full. Another leads, and all three take writes, the full one by
-// forwarding them; when there is room, it gets what it lacks.
+// TestFullDiskOfOne: the disk of the leader of three servers is full. Another
+// leads, and all three take writes, the full one by forwarding them; when there
+// is room, it gets what it lacks.
 func TestFullDiskOfOne(t *testing.T) {
 	l := newLoopback(t)
 	var all []*disked
@@ -84,7 +85,8 @@ func TestFullDiskOfOne(t *testing.T) {
 	all[2].check(full.values, "")
 }
 
-// TestNoDisk: a server whose data dir cannot be written does not start: it ends with status 1 and says which directory, why, and what to do.
+// TestNoDisk: a server whose data dir cannot be written does not start: it ends
+// with status 1 and says which directory, why, and what to do.
 func TestNoDisk(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

@@ -18,7 +18,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// loopDisk is a file system on a block device of its own, which turns read-only when it finds an error, as most are told to.
+// loopDisk is a file system on a block device of its own, which turns read-only
+// when it finds an error, as most are told to.
 type loopDisk struct {
 	t      *testing.T
 	device string
@@ -81,8 +82,10 @@ func (d *loopDisk) fail() {
 	}
 }
 
-// TestDiskTurnsReadOnly: the file system under a running server turns read-only. It refuses writes and says which directory and why, goes on
-// reading, and has all that it acknowledged when it is started on the file system that was checked.
+// TestDiskTurnsReadOnly: the file system under a running server turns
+// read-only. It refuses writes and says which directory and why, goes on
+// reading, and has all that it acknowledged when it is started on the file
+// system that was checked.
 func TestDiskTurnsReadOnly(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

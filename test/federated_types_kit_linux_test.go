@@ -79,7 +79,8 @@ func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resour
 	}
 }
 
-// writeAll writes documents from several clients at once, and returns when each was there.
+// writeAll writes documents from several clients at once, and returns when each
+// was there.
 func (f *sharers) writeAll(prefix string, from, to int) {
 	f.t.Helper()
 	var wg sync.WaitGroup
@@ -96,7 +97,8 @@ func (f *sharers) writeAll(prefix string, from, to int) {
 	wg.Wait()
 }
 
-// arrivals watches the secondary until it has seen n changes of documents whose names begin with prefix.
+// arrivals watches the secondary until it has seen n changes of documents whose
+// names begin with prefix.
 func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
 	f.t.Helper()
 	stream, err := f.here.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})

@@ -27,8 +27,10 @@ const (
 	changeGoal = 5 << 10                // bytes that one change among 1,000 costs
 )
 
-// TestFederatedTypes writes documents in a primary of three servers and in a secondary, and looks at the copies: how soon they
-// are there, what they cost, and what becomes of them when leaders are killed, gateways die and snapshots are restored.
+// TestFederatedTypes writes documents in a primary of three servers and in a
+// secondary, and looks at the copies: how soon they are there, what they cost,
+// and what becomes of them when leaders are killed, gateways die and snapshots
+// are restored.
 func TestFederatedTypes(t *testing.T) {
 	alongside(t)
 	l := lab.New(t)
@@ -53,7 +55,8 @@ func TestFederatedTypes(t *testing.T) {
 	f.restore(dc1)
 }
 
-// create: 200 creations, three times; the best counts, on a machine that others use.
+// create: 200 creations, three times; the best counts, on a machine that others
+// use.
 func (f *sharers) create() {
 	f.t.Helper()
 	best := time.Hour
@@ -144,7 +147,8 @@ func (f *sharers) sustained() {
 	}
 }
 
-// fromSecondary: an operator writes in the secondary, and finds there what he wrote.
+// fromSecondary: an operator writes in the secondary, and finds there what he
+// wrote.
 func (f *sharers) fromSecondary() {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
@@ -190,7 +194,8 @@ func (f *sharers) fromSecondary() {
 	}
 }
 
-// writeHere writes r, after last, in the secondary. Where an election comes between, it looks whether that was done.
+// writeHere writes r, after last, in the secondary. Where an election comes
+// between, it looks whether that was done.
 func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resource {
 	f.t.Helper()
 	for {
@@ -209,7 +214,8 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 	}
 }
 
-// faults: while documents are written and deleted, the primary's leader, the secondary's server and a gateway die.
+// faults: while documents are written and deleted, the primary's leader, the
+// secondary's server and a gateway die.
 func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.t.Context())

@@ -27,10 +27,11 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// crowd is the WAN pool of a large federation. Its servers are in this process, a tunnel and a memberlist each, with
-// memberlist's settings for wide areas; each datacenter has a gateway, which is a real process. There is no store: address
-// books and routes say what a federation's would. A server reaches another datacenter through its own gateway and that
-// datacenter's.
+// crowd is the WAN pool of a large federation. Its servers are in this process,
+// a tunnel and a memberlist each, with memberlist's settings for wide areas;
+// each datacenter has a gateway, which is a real process. There is no store:
+// address books and routes say what a federation's would. A server reaches
+// another datacenter through its own gateway and that datacenter's.
 type crowd struct {
 	t        testing.TB
 	servers  []*crowdServer
@@ -73,7 +74,8 @@ func (s *crowdServer) dial(ctx context.Context, addr, own string) (net.Conn, err
 	return countedConn{conn, &s.bytes}, nil
 }
 
-// runAll runs parts until the end of the test, then ends all at once and joins them.
+// runAll runs parts until the end of the test, then ends all at once and joins
+// them.
 func runAll(t testing.TB, parts []func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g, ctx := errgroup.WithContext(ctx)
@@ -139,8 +141,8 @@ func newCrowd(t testing.TB, dcs, perDC int) *crowd {
 	return c
 }
 
-// startGateway starts the gateway of dc, with one port for its servers and for other gateways. gateways keep the ports of
-// those that were not started yet.
+// startGateway starts the gateway of dc, with one port for its servers and for
+// other gateways. gateways keep the ports of those that were not started yet.
 func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, servers map[string]string) {
 	c.t.Helper()
 	var file strings.Builder

@@ -19,8 +19,9 @@ var (
 	footprintFor     = flag.Duration("footprint.for", 3*time.Minute, "how long it looks on after all have found each other")
 )
 
-// TestIdleFootprint makes the WAN pool of a large federation, lets it idle, and looks at what it holds open: at most two
-// connections from a server to each other datacenter, and nothing that grows.
+// TestIdleFootprint makes the WAN pool of a large federation, lets it idle, and
+// looks at what it holds open: at most two connections from a server to each
+// other datacenter, and nothing that grows.
 func TestIdleFootprint(t *testing.T) {
 	if os.Getenv("WANFED_BENCH") == "" {
 		t.Skip("takes minutes; set WANFED_BENCH=1")

@@ -20,7 +20,8 @@ import (
 // measure is what a crowd holds at one moment.
 type measure struct {
 	at time.Time
-	// Connections that servers opened: links and sessions to other datacenters, and both inside datacenters.
+	// Connections that servers opened: links and sessions to other datacenters,
+	// and both inside datacenters.
 	links, sessions, local int
 	mostPerDC, mostOut     int // links and sessions of one server to one other datacenter, and to all
 	// This process, which is all servers.
@@ -129,7 +130,8 @@ func (g *gatewayMeasure) add(metrics map[string]float64) {
 	g.cpu += metrics["process_cpu_seconds_total"]
 }
 
-// metrics reads a gateway's; those with the same name and other labels are added up.
+// metrics reads a gateway's; those with the same name and other labels are
+// added up.
 func (c *crowd) metrics(admin string) map[string]float64 {
 	c.t.Helper()
 	resp, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + admin + "/metrics")
@@ -171,7 +173,8 @@ func (c *crowd) report(before, after measure) {
 	c.t.Logf("goroutines by whom they serve: %v", by)
 }
 
-// ownerOf says whose goroutine has a stack: of the packages in it, the outermost one that is known.
+// ownerOf says whose goroutine has a stack: of the packages in it, the
+// outermost one that is known.
 func ownerOf(stack []uintptr) string {
 	owner := "other"
 	frames := runtime.CallersFrames(stack)

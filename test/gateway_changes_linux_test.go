@@ -15,11 +15,13 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// settle bounds how long a change of a gateway may take to show in other datacenters, once it is detected, on a busy machine.
-// An idle one takes a few tens of milliseconds: the log lines of the test tell.
+// settle bounds how long a change of a gateway may take to show in other
+// datacenters, once it is detected, on a busy machine. An idle one takes a few
+// tens of milliseconds: the log lines of the test tell.
 const settle = 5 * time.Second
 
-// TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2 and looks at dc1 and dc3.
+// TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2 and
+// looks at dc1 and dc3.
 func TestGatewayChanges(t *testing.T) {
 	l := lab.New(t)
 	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 2), l.Add(1, 1)
@@ -40,7 +42,8 @@ func TestGatewayChanges(t *testing.T) {
 	others := []*lab.Node{dc1.Servers[0], dc3.Servers[0]}
 	gw1, gw2 := dc2.Gateways[0], dc2.Gateways[1]
 
-	// shown waits until dc1 and dc3 show a gateway of dc2 at an address with a health, or not at all (wan "").
+	// shown waits until dc1 and dc3 show a gateway of dc2 at an address with a
+	// health, or not at all (wan "").
 	shown := func(what, node, wan string, healthy bool, limit time.Duration) {
 		t.Helper()
 		took := testutil.Await(t, limit, what, func(ctx context.Context) error {
@@ -76,7 +79,8 @@ func TestGatewayChanges(t *testing.T) {
 	gw2.StartGateway()
 	shown("killed gateway back", "gw2", "198.18.2.77", true, settle)
 
-	// The datacenter's only other gateway goes away altogether: what is left must carry everything.
+	// The datacenter's only other gateway goes away altogether: what is left
+	// must carry everything.
 	gw1.Process.Kill()
 	sameAnswerBothWays(t, dc1.Servers[0], dc2.Servers[0])
 }

@@ -16,11 +16,14 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// comeback bounds how long a hop that works again may stay unused: a probe comes 25 s after the last failed one at the latest.
+// comeback bounds how long a hop that works again may stay unused: a probe
+// comes 25 s after the last failed one at the latest.
 const comeback = 40 * time.Second
 
-// TestMeshGatewayModes has two datacenters whose servers have a leg in the WAN of their own. dc1 passes its own gateway by, and
-// does not miss it; when its leg is cut it falls back on the gateway, and moves away from it again. dc2 goes the other way round.
+// TestMeshGatewayModes has two datacenters whose servers have a leg in the WAN
+// of their own. dc1 passes its own gateway by, and does not miss it; when its
+// leg is cut it falls back on the gateway, and moves away from it again. dc2
+// goes the other way round.
 func TestMeshGatewayModes(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)

@@ -24,9 +24,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestGreatList has a server hold 100,000 resources: they are listed whole by HTTP and by a gRPC watch; a gRPC list, which is one message,
-// is refused with its reason; and those who read slowly, or not at all, by HTTP or gRPC, cost it no copies. A resource of 1 MiB goes
-// in and comes out.
+// TestGreatList has a server hold 100,000 resources: they are listed whole by
+// HTTP and by a gRPC watch; a gRPC list, which is one message, is refused with
+// its reason; and those who read slowly, or not at all, by HTTP or gRPC, cost
+// it no copies. A resource of 1 MiB goes in and comes out.
 func TestGreatList(t *testing.T) {
 	const count, slow = 100_000, 8
 	l := newLoopback(t)

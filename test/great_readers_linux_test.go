@@ -23,9 +23,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// standStill has 20 clients, each with a connection of its own, watch everything and read nothing, some from the beginning and some later, while a
-// fifth of it is replaced, and as many ask for a list that is too large for an answer. Others are answered meanwhile, the server's memory
-// stays within a bound, and who reads again learns that it has missed something.
+// standStill has 20 clients, each with a connection of its own, watch
+// everything and read nothing, some from the beginning and some later, while a
+// fifth of it is replaced, and as many ask for a list that is too large for an
+// answer. Others are answered meanwhile, the server's memory stays within a
+// bound, and who reads again learns that it has missed something.
 func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http.Client, name string) {
 	t.Helper()
 	const groups, each, replaced = 4, 5, 5000
@@ -119,8 +121,9 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 	t.Logf("%d lists at once that are too large for an answer: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
 }
 
-// putKeys writes count keys of 200 bytes, all the given one, numbered from first on, a hundred in each transaction: one by one they take
-// most of a test's time.
+// putKeys writes count keys of 200 bytes, all the given one, numbered from
+// first on, a hundred in each transaction: one by one they take most of a
+// test's time.
 func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int, fill byte) error {
 	const step = 100
 	g, ctx := errgroup.WithContext(ctx)

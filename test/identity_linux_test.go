@@ -32,7 +32,8 @@ type attempt struct {
 	want string // in the error's text
 }
 
-// refuseCalls calls with certificates of all kinds what each may not, and some of what it may.
+// refuseCalls calls with certificates of all kinds what each may not, and some
+// of what it may.
 func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 	before := stateOf(t, dc1, "dc2")
 	conns := map[string]*grpc.ClientConn{}
@@ -228,7 +229,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		return err
 	}, "gateway/dc1/gw5")
 
-	// What a call says of its caller counts only from a server of this datacenter.
+	// What a call says of its caller counts only from a server of this
+	// datacenter.
 	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
 		forged := strings.ReplaceAll(as, "/", " ")
 		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
@@ -248,7 +250,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	}
 	add(dc1, codes.OK, "", "watch", watchGateway, "gateway/dc1/gw1")
 
-	// Records of a federated type are written in the primary, and not by its own rules' detour.
+	// Records of a federated type are written in the primary, and not by its
+	// own rules' detour.
 	state := numbered("dc2", 1)
 	add(dc1, denied, "only a server of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
 	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")

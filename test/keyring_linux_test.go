@@ -16,7 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// restart kills a site's server and starts it again at its address and on its data, with other flags.
+// restart kills a site's server and starts it again at its address and on its
+// data, with other flags.
 func (l *loopback) restart(s *site, primary *site, args ...string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -43,7 +44,8 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 	l.keep(s.server.Process)
 }
 
-// keyring runs "wanfed keyring" as an operator, with what is on stdin, and returns what it prints.
+// keyring runs "wanfed keyring" as an operator, with what is on stdin, and
+// returns what it prints.
 func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
 	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
@@ -57,8 +59,10 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	return string(out)
 }
 
-// TestGossipBecomesEncrypted takes a federation that runs from plain to encrypted gossip, one server after the other, changes
-// its key, and takes it back, as docs/gossip-keys.md says. After every step both datacenters see each other.
+// TestGossipBecomesEncrypted takes a federation that runs from plain to
+// encrypted gossip, one server after the other, changes its key, and takes it
+// back, as docs/gossip-keys.md says. After every step both datacenters see each
+// other.
 func TestGossipBecomesEncrypted(t *testing.T) {
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")

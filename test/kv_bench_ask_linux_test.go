@@ -18,12 +18,15 @@ import (
 // kvTurns is how often those that are compared take turns.
 const kvTurns = 8
 
-// kvSettle is how long dc1 asks before anything is measured: who asks much moves to the leader.
+// kvSettle is how long dc1 asks before anything is measured: who asks much
+// moves to the leader.
 const kvSettle = 3 * time.Second
 
-// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways, and beside it, in turns, at a follower of dc2: as
-// fresh as Consul's default, and as any server has it; all clients the same key, or each one of its own. Dc1 is answered by a follower
-// at first, or by the leader; which of them it is, is chance otherwise.
+// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways,
+// and beside it, in turns, at a follower of dc2: as fresh as Consul's default,
+// and as any server has it; all clients the same key, or each one of its own.
+// Dc1 is answered by a follower at first, or by the leader; which of them it
+// is, is chance otherwise.
 func BenchmarkKVAcrossDatacenters(b *testing.B) {
 	for _, by := range []struct {
 		name  string
@@ -61,7 +64,8 @@ func (a *asked) percentile(p int) float64 {
 	return float64(a.took[len(a.took)*p/100].Nanoseconds()) / 1e6
 }
 
-// compare sends b.N requests across, and as many to a follower. Turns that a busy machine disturbed are not left out.
+// compare sends b.N requests across, and as many to a follower. Turns that a
+// busy machine disturbed are not left out.
 func (k *kvBench) compare(b *testing.B, clients, keys int, across, follower string) {
 	var far, near asked
 	b.ResetTimer()
@@ -99,8 +103,8 @@ func (k *kvBench) settle(b testing.TB) {
 	}
 }
 
-// ask sends n requests over that many connections, each of which waits for an answer before it asks again, and asks for one of so many
-// keys.
+// ask sends n requests over that many connections, each of which waits for an
+// answer before it asks again, and asks for one of so many keys.
 func (k *kvBench) ask(b testing.TB, to *asked, addr, query string, clients, keys, n int) {
 	conns := make([]net.Conn, clients)
 	for i := range conns {

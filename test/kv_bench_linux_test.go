@@ -38,7 +38,8 @@ func kvKey(i int) string {
 	return fmt.Sprintf("x%d", i)
 }
 
-// kvBench is dc1 with one server and dc2 with three, each with a gateway, as processes on the loopback, and keys in dc2.
+// kvBench is dc1 with one server and dc2 with three, each with a gateway, as
+// processes on the loopback, and keys in dc2.
 type kvBench struct {
 	far       string // host:port of HTTP of dc1's server
 	follower  string // of a server of dc2 that does not lead
@@ -122,8 +123,8 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	return out
 }
 
-// place finds out who leads dc2 and which of its servers answers dc1, and moves leadership if that server leads and should not, or
-// should and does not.
+// place finds out who leads dc2 and which of its servers answers dc1, and moves
+// leadership if that server leads and should not, or should and does not.
 func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*subprocess.Server, leads bool) error {
 	st, err := k.status(ctx)
 	if err != nil {
@@ -196,7 +197,8 @@ func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}}}
 }
 
-// unusedPort is one that nobody listens on: a server must know that of the first one before it runs.
+// unusedPort is one that nobody listens on: a server must know that of the
+// first one before it runs.
 func unusedPort(b testing.TB) int {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,8 +10,9 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// A server that asks a follower of another datacenter much for what must be fresh goes over to its leader, and after the next one when
-// that changes. No question is lost meanwhile: ask fails otherwise.
+// A server that asks a follower of another datacenter much for what must be
+// fresh goes over to its leader, and after the next one when that changes. No
+// question is lost meanwhile: ask fails otherwise.
 func TestReadsGoToTheLeader(t *testing.T) {
 	k := newKVBench(t, false)
 	leads := func(ctx context.Context) error {

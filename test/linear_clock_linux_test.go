@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clockJump sets this machine's clock by up to a minute forth or back, for a while. It is the whole machine's: only the long form
-// does it, which has the machine for itself. Where that is not allowed it says so and does nothing.
+// clockJump sets this machine's clock by up to a minute forth or back, for a
+// while. It is the whole machine's: only the long form does it, which has the
+// machine for itself. Where that is not allowed it says so and does nothing.
 func clockJump(ctx context.Context, t *testing.T, rng *rand.Rand) {
 	t.Helper()
 	by := time.Duration(rng.Int64N(int64(2*time.Minute))) - time.Minute

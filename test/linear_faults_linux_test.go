@@ -13,7 +13,8 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// torment breaks the servers of a datacenter in one way after the other, and mends each, until ctx ends. It returns what it did.
+// torment breaks the servers of a datacenter in one way after the other, and
+// mends each, until ctx ends. It returns what it did.
 func torment(ctx context.Context, t *testing.T, dc *lab.Datacenter, rng *rand.Rand) map[string]int {
 	t.Helper()
 	ways := map[string]func(leader *lab.Node, others []*lab.Node){

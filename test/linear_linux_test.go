@@ -35,9 +35,10 @@ const (
 	linearCall = 3 * time.Second
 )
 
-// TestLinearizable has five clients read, write, compare-and-swap and delete records at the three servers of a datacenter, while
-// servers are killed (-9), cut off and suspended. One order must explain all that they saw; what one server shows by eventual
-// reads never goes back.
+// TestLinearizable has five clients read, write, compare-and-swap and delete
+// records at the three servers of a datacenter, while servers are killed (-9),
+// cut off and suspended. One order must explain all that they saw; what one
+// server shows by eventual reads never goes back.
 func TestLinearizable(t *testing.T) {
 	lab.NeedNFT(t)
 	seeds := 2
@@ -224,7 +225,8 @@ func (c *linearClient) remove(at pb.ResourceServiceClient, key string) error {
 	return err
 }
 
-// neverSent says that gRPC found no connection for a call. It has no code of its own for that.
+// neverSent says that gRPC found no connection for a call. It has no code of
+// its own for that.
 func neverSent(err error) bool {
 	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "Error while dialing")
 }
@@ -256,8 +258,9 @@ func contentOf(r *pb.Resource) (stored, error) {
 	return stored{n.GetAddress(), r.GetVersion()}, err
 }
 
-// readsNeverGoBack makes eventual reads at one server until ctx ends. A server that was started again may have forgotten, and shows
-// itself by a call that fails.
+// readsNeverGoBack makes eventual reads at one server until ctx ends. A server
+// that was started again may have forgotten, and shows itself by a call that
+// fails.
 func readsNeverGoBack(ctx context.Context, t *testing.T, at pb.ResourceServiceClient) {
 	type place struct {
 		version uint64

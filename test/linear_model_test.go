@@ -12,8 +12,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What clients did to records, and whether one order of it explains what they saw. The check is porcupine's; the model is here: a
-// record is one value, and each write writes another one, so that a version stands for a value.
+// What clients did to records, and whether one order of it explains what they
+// saw. The check is porcupine's; the model is here: a record is one value, and
+// each write writes another one, so that a version stands for a value.
 
 type verb string
 
@@ -24,7 +25,8 @@ const (
 	verbDelete verb = "delete" // whatever is there
 )
 
-// call is what a client asked for, outcome what became of it. A record that is not there has the value "".
+// call is what a client asked for, outcome what became of it. A record that is
+// not there has the value "".
 type call struct {
 	verb          verb
 	key           string
@@ -37,7 +39,8 @@ type outcome struct {
 	unknown bool   // the client was not told: it may be done, now or later, or never
 }
 
-// step says whether a call can have that outcome where the record's value is state, and what it is afterwards.
+// step says whether a call can have that outcome where the record's value is
+// state, and what it is afterwards.
 func (c call) step(state string, o outcome) (ok bool, next string) {
 	switch c.verb {
 	case verbRead:

@@ -34,8 +34,8 @@ import (
 // patience is how long a test waits for one thing, on a busy machine.
 const patience = 20 * time.Second
 
-// site is a datacenter of a loopback: one server and one gateway, as processes on loopback addresses. Both log at debug, so
-// that every refusal has its line.
+// site is a datacenter of a loopback: one server and one gateway, as processes
+// on loopback addresses. Both log at debug, so that every refusal has its line.
 type site struct {
 	dc      string
 	server  *subprocess.Server
@@ -43,7 +43,8 @@ type site struct {
 	admin   string // URL of the gateway's admin address
 }
 
-// loopback is a federation for tests of what must not work in it: any user can run it, and any certificate can be made.
+// loopback is a federation for tests of what must not work in it: any user can
+// run it, and any certificate can be made.
 type loopback struct {
 	t   testing.TB
 	ca  *tlstest.CA
@@ -83,7 +84,8 @@ func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 	return s
 }
 
-// keep ends the process with the test, and shows the end of its log if that failed.
+// keep ends the process with the test, and shows the end of its log if that
+// failed.
 func (l *loopback) keep(p *subprocess.Process) {
 	l.t.Cleanup(func() {
 		p.Kill()
@@ -93,7 +95,8 @@ func (l *loopback) keep(p *subprocess.Process) {
 	})
 }
 
-// federated waits until every site has seen a healthy gateway and a living server of each.
+// federated waits until every site has seen a healthy gateway and a living
+// server of each.
 func (l *loopback) federated(sites ...*site) {
 	l.t.Helper()
 	testutil.Await(l.t, patience, "federation", func(ctx context.Context) error {
@@ -208,7 +211,8 @@ func (l *loopback) client(t testing.TB, role tlsutil.Role, node, dc, sni string,
 	return l.ca.Identity(t, role, node, dc).ClientConfig(sni, alpn...)
 }
 
-// signed is a TLS configuration with a certificate that "wanfed tls" would not make; the server is verified all the same.
+// signed is a TLS configuration with a certificate that "wanfed tls" would not
+// make; the server is verified all the same.
 func (l *loopback) signed(t testing.TB, cert x509.Certificate, sni string, alpn ...string) *tls.Config {
 	t.Helper()
 	cfg := l.client(t, tlsutil.RoleServer, "any", "dc9", sni, alpn...)
@@ -235,8 +239,9 @@ func dial(ctx context.Context, addr string, cfg *tls.Config) (*tls.Conn, error) 
 	return c.(*tls.Conn), nil
 }
 
-// closedBy waits until the other end closes the connection, or the handshake fails: with TLS 1.3 a client learns only from
-// its first read that its certificate was refused. It returns what was read before.
+// closedBy waits until the other end closes the connection, or the handshake
+// fails: with TLS 1.3 a client learns only from its first read that its
+// certificate was refused. It returns what was read before.
 func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []byte, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -18,8 +18,10 @@ import (
 	"time"
 )
 
-// TestNewResourceType does in a copy of the repository what docs/new-resource-type.md says, step by step, as a reader would: files are
-// written and changed as it has them, commands run in one shell's environment, and their output must be what it shows.
+// TestNewResourceType does in a copy of the repository what
+// docs/new-resource-type.md says, step by step, as a reader would: files are
+// written and changed as it has them, commands run in one shell's environment,
+// and their output must be what it shows.
 func TestNewResourceType(t *testing.T) {
 	for _, tool := range []string{"protoc", "make", "curl", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -126,7 +128,8 @@ func (r *reader) do(b block) {
 	}
 }
 
-// change adds the lines with a plus where the others are found, one after the other.
+// change adds the lines with a plus where the others are found, one after the
+// other.
 func (r *reader) change(path, diff string) {
 	r.Helper()
 	var before, after strings.Builder
@@ -148,7 +151,8 @@ func (r *reader) change(path, diff string) {
 	}
 }
 
-// readsOnly are commands that may be run again until their output is right: what another datacenter has comes a moment later.
+// readsOnly are commands that may be run again until their output is right:
+// what another datacenter has comes a moment later.
 var readsOnly = regexp.MustCompile(`resource (read|list)|^curl -s [^-]`)
 
 func (r *reader) run(command, want string) {
@@ -192,7 +196,8 @@ func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 var exported = regexp.MustCompile(`(?m)^  export (.*)$`)
 
-// startDemo runs the command until the end of the test, and takes over what it exports when it is ready.
+// startDemo runs the command until the end of the test, and takes over what it
+// exports when it is ready.
 func (r *reader) startDemo(command string) {
 	r.Helper()
 	var log bytes.Buffer

@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// seeWithOpenSSL asks a datacenter's gateway for a server of the other one with the commands of the documentation.
+// seeWithOpenSSL asks a datacenter's gateway for a server of the other one with
+// the commands of the documentation.
 func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("needs the openssl command (Debian package openssl)")

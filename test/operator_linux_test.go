@@ -19,7 +19,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// operate runs a command of an operator at a server, with its datacenter's operator's certificate.
+// operate runs a command of an operator at a server, with its datacenter's
+// operator's certificate.
 func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, error) {
 	t.Helper()
 	f, err := l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "operator")
@@ -39,7 +40,8 @@ func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
 	return out
 }
 
-// mustRestore restores file at s: again, as people would, while a leader that was lost leaves it open whether that is done.
+// mustRestore restores file at s: again, as people would, while a leader that
+// was lost leaves it open whether that is done.
 func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	t.Helper()
 	testutil.Await(t, failure, "restored "+file, func(context.Context) error {
@@ -53,7 +55,8 @@ func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	})
 }
 
-// awaitGroup waits until the Raft group, as a server's leader sees it, is as said: voters' names, others in brackets.
+// awaitGroup waits until the Raft group, as a server's leader sees it, is as
+// said: voters' names, others in brackets.
 func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want string) {
 	t.Helper()
 	took := testutil.Await(t, limit, "Raft group "+want, func(context.Context) error {
@@ -84,8 +87,9 @@ func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want
 	t.Logf("Raft group %s after %v", want, took.Round(time.Millisecond))
 }
 
-// TestDeadServerIsRemoved: a server that is killed is taken out of the Raft group, but not a second one; it comes back as a new
-// server, without a vote at first. One that stops cleanly stays.
+// TestDeadServerIsRemoved: a server that is killed is taken out of the Raft
+// group, but not a second one; it comes back as a new server, without a vote at
+// first. One that stops cleanly stays.
 func TestDeadServerIsRemoved(t *testing.T) {
 	t.Parallel()
 	const deadAfter = 10 * time.Second // the least that a server takes
@@ -125,12 +129,14 @@ func TestDeadServerIsRemoved(t *testing.T) {
 	awaitNumber(t, promptly, 1, others[0])
 	awaitGroup(t, l, others[0], 3*promptly, all) // after ten seconds without a break, which an election begins anew
 
-	// Its vote counts: it and the other one elect a leader, and take the old one out.
+	// Its vote counts: it and the other one elect a leader, and take the old
+	// one out.
 	leader.Kill()
 	writeNumbers(t, l, others[0], 2)
 	awaitGroup(t, l, others[0], failure, without(leader))
 
-	// Two are left, of which one stops cleanly: nothing is done, and it goes on when it is back.
+	// Two are left, of which one stops cleanly: nothing is done, and it goes on
+	// when it is back.
 	others[1].Stop()
 	outage(t, 2*deadAfter)
 	others[1].StartServer("--dead-server-after", deadAfter.String())
@@ -142,8 +148,9 @@ func TestDeadServerIsRemoved(t *testing.T) {
 	awaitWhole(t, l, promptly, "all back")
 }
 
-// TestRestoreOfTheFederation: a snapshot is restored in the primary's three servers while they are written to, and one in a
-// secondary; afterwards all servers have the same records again.
+// TestRestoreOfTheFederation: a snapshot is restored in the primary's three
+// servers while they are written to, and one in a secondary; afterwards all
+// servers have the same records again.
 func TestRestoreOfTheFederation(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -202,15 +209,17 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	awaitWhole(t, l, promptly, "all of dc1 killed and restarted")
 	sameEverywhere(t, l)
 
-	// From before the secondary was there: it says itself anew, and records that nobody says are gone everywhere.
+	// From before the secondary was there: it says itself anew, and records
+	// that nobody says are gone everywhere.
 	mustRestore(t, l, first, alone)
 	awaitNumber(t, promptly, -1, everybody...)
 	awaitWhole(t, l, promptly, "restore from before the secondary")
 	sameEverywhere(t, l)
 }
 
-// TestLostDatacenter: all servers of the primary are lost with their disks. New ones get the last snapshot; the secondary, which
-// has records from after it, ends up with what the primary has.
+// TestLostDatacenter: all servers of the primary are lost with their disks. New
+// ones get the last snapshot; the secondary, which has records from after it,
+// ends up with what the primary has.
 func TestLostDatacenter(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -241,8 +250,9 @@ func TestLostDatacenter(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// writeOn writes the state of a datacenter that is only a certificate, with a higher number each time, until it is stopped; then
-// it writes once more, and returns the number that was acknowledged last.
+// writeOn writes the state of a datacenter that is only a certificate, with a
+// higher number each time, until it is stopped; then it writes once more, and
+// returns the number that was acknowledged last.
 func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func() int) {
 	t.Helper()
 	s := to.Servers[1]

@@ -18,9 +18,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refuseOtherPrimary starts dc3, whose server takes dc9 for the primary although it is given dc1's gateway. dc1 knows dc3 from
-// a record of better days, so that servers of both meet. Neither lets the other in, both say why, and dc1 and dc2 go on as
-// if nothing had happened; when dc3 is mended it joins.
+// refuseOtherPrimary starts dc3, whose server takes dc9 for the primary
+// although it is given dc1's gateway. dc1 knows dc3 from a record of better
+// days, so that servers of both meet. Neither lets the other in, both say why,
+// and dc1 and dc2 go on as if nothing had happened; when dc3 is mended it
+// joins.
 func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	healthy := []*site{dc1, dc2}
 	logs := []*logFile{logOf(dc1.server.Process).mark(t), logOf(dc2.server.Process).mark(t)}
@@ -38,7 +40,8 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	}
 	put(stateWith("dc3", dc3.gateway.LAN, dc3.gateway.WAN))
 
-	// dc3 cannot use dc1's gateway for a primary that is not there. That alone names only dc9.
+	// dc3 cannot use dc1's gateway for a primary that is not there. That alone
+	// names only dc9.
 	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no route to, or no certificate for, the name we asked for`)
 	for i, s := range healthy {
 		says := fmt.Sprintf(`says the primary datacenter is \\"dc9\\", %s says \\"dc1\\": set the same primary_datacenter everywhere`, s.dc)

@@ -80,7 +80,8 @@ func (f promotion) await(what string, check func(ctx context.Context) error) {
 	testutil.Await(f.t, takesOver, what, check)
 }
 
-// component waits until one of the parts that a server's status lists is as said.
+// component waits until one of the parts that a server's status lists is as
+// said.
 func (f promotion) component(s *lab.Node, name, state, says string) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("%s: %s is %s, %q", s.WANName(), name, state, says), func(ctx context.Context) error {
@@ -88,7 +89,8 @@ func (f promotion) component(s *lab.Node, name, state, says string) {
 	})
 }
 
-// leading is component for whoever leads a datacenter, which may change meanwhile.
+// leading is component for whoever leads a datacenter, which may change
+// meanwhile.
 func (f promotion) leading(dc *lab.Datacenter, name, state, says string) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, says), func(ctx context.Context) error {
@@ -117,7 +119,8 @@ func componentIs(ctx context.Context, s *lab.Node, name, state, says string) err
 	return fmt.Errorf("status of %s: %+v", s.WANName(), st.Components)
 }
 
-// primary waits until every server of some datacenters holds one for the primary.
+// primary waits until every server of some datacenters holds one for the
+// primary.
 func (f promotion) primary(limit time.Duration, primary string, dcs ...*lab.Datacenter) {
 	f.t.Helper()
 	for _, dc := range dcs {
@@ -175,7 +178,8 @@ func (f promotion) list(ctx context.Context, dc *lab.Datacenter) (map[string]*pb
 	return out, err
 }
 
-// sameDocuments says whether two datacenters have the same, but for what is each one's own.
+// sameDocuments says whether two datacenters have the same, but for what is
+// each one's own.
 func sameDocuments(a, b map[string]*pb.Resource) bool {
 	for name, r := range a {
 		if b[name].GetId().GetUid() != r.Id.Uid || b[name].GetGeneration() != r.Generation || b[name].GetOwner().GetUid() != r.GetOwner().GetUid() {
@@ -206,8 +210,8 @@ func (f promotion) same(what string, dcs ...*lab.Datacenter) {
 	})
 }
 
-// keepWriting writes in each datacenter, one document after the other, whatever comes back. stop returns the generations of those
-// that were acknowledged.
+// keepWriting writes in each datacenter, one document after the other, whatever
+// comes back. stop returns the generations of those that were acknowledged.
 func (f promotion) keepWriting(dcs ...*lab.Datacenter) (stop func() map[string]string) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup

@@ -14,13 +14,17 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// takesOver bounds how long a secondary takes to become the primary when the former one does not answer: 20 s of waiting for it, of
-// which each new leader waits a few seconds again, on a machine that stands still and changes leaders.
+// takesOver bounds how long a secondary takes to become the primary when the
+// former one does not answer: 20 s of waiting for it, of which each new leader
+// waits a few seconds again, on a machine that stands still and changes
+// leaders.
 const takesOver = 90 * time.Second
 
-// TestPrimaryLost kills the primary for good and makes dc2, of three servers, the primary, by nothing but primary_datacenter and
-// restarts, dc3 first. Nothing that had been copied is lost, and writes go on. Then the old primary comes back: first as it was, which
-// both sides tell, and harms nobody; then as a secondary, which ends with what the new primary has.
+// TestPrimaryLost kills the primary for good and makes dc2, of three servers,
+// the primary, by nothing but primary_datacenter and restarts, dc3 first.
+// Nothing that had been copied is lost, and writes go on. Then the old primary
+// comes back: first as it was, which both sides tell, and harms nobody; then as
+// a secondary, which ends with what the new primary has.
 func TestPrimaryLost(t *testing.T) {
 	alongside(t)
 	f := newPromotion(t, 1, 3, 1)
@@ -40,7 +44,8 @@ func TestPrimaryLost(t *testing.T) {
 	f.same("before", dc1, dc2, dc3)
 	want := f.records(dc1)
 
-	// What the primary acknowledges while nobody can copy it is what is lost with it.
+	// What the primary acknowledges while nobody can copy it is what is lost
+	// with it.
 	dc1.Gateways[0].Stop()
 	f.mustWrite(dc1, f.doc("only-in-dc1", 1))
 	dc1.Kill()
@@ -65,7 +70,8 @@ func TestPrimaryLost(t *testing.T) {
 		}
 	}
 
-	// It writes, for others too, and what finalizers and owners say counts there now.
+	// It writes, for others too, and what finalizers and owners say counts
+	// there now.
 	f.mustWrite(dc2, f.doc("d1", 100))
 	f.mustWrite(dc3, f.doc("from-dc3", 100))
 	f.mustDelete(dc2, "held")
@@ -133,8 +139,10 @@ func TestPrimaryLost(t *testing.T) {
 	})
 }
 
-// TestPrimaryMoves moves the primary by plan from dc1 to dc2 and back, with all alive and writing, in the order that is least
-// likely to be right: the new primary first, the old one last. No acknowledged write is lost, also if servers are not stopped but killed.
+// TestPrimaryMoves moves the primary by plan from dc1 to dc2 and back, with all
+// alive and writing, in the order that is least likely to be right: the new
+// primary first, the old one last. No acknowledged write is lost, also if
+// servers are not stopped but killed.
 func TestPrimaryMoves(t *testing.T) {
 	for _, end := range []struct {
 		how string

@@ -13,8 +13,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestServersSeeTheSource has dc1's gateway tell its servers whom it forwards, dc2's not. What comes from dc2 comes to dc1's servers from
-// the address of dc2's gateway, who connected to dc1's; and dc2's servers, who are told nothing, see their own gateway alone.
+// TestServersSeeTheSource has dc1's gateway tell its servers whom it forwards,
+// dc2's not. What comes from dc2 comes to dc1's servers from the address of
+// dc2's gateway, who connected to dc1's; and dc2's servers, who are told
+// nothing, see their own gateway alone.
 func TestServersSeeTheSource(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -58,7 +60,8 @@ func TestServersSeeTheSource(t *testing.T) {
 	}
 	only(dc2.Servers[0], "server/dc1/srv1", gw2.LAN, true)
 
-	// Who is refused through the gateway is named too, and who connects from the gateway's machine without a header is told why.
+	// Who is refused through the gateway is named too, and who connects from
+	// the gateway's machine without a header is told why.
 	stranger := func(from *lab.Node, addr string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -29,8 +29,8 @@ func TestDeadDatacenter_IsHarmlessAndDeletable(t *testing.T) {
 	dc3.Start()
 	awaitWhole(t, l, promptly, "join next to a dead datacenter")
 	dc3.Kill()
-	// Long enough for dials to fail, shorter than a probe: memberlist does not send
-	// suspected members to a new one.
+	// Long enough for dials to fail, shorter than a probe: memberlist does not
+	// send suspected members to a new one.
 	outage(t, 2*time.Second)
 	lab.One(dc2).Kill()
 	lab.One(dc2).StartServer()

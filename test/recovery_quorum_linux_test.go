@@ -5,6 +5,7 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,14 +20,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refusal bounds how long a write may take to be refused where there is no
-// quorum.
+// refusal bounds the time until a write without a quorum is refused.
 const refusal = 12 * time.Second
 
-// TestServersOfASecondary kills servers of a secondary that has three: the
-// leader, whose successor must go on with anti-entropy and replication; then
-// one more, so that there is no quorum.
-func TestServersOfASecondary(t *testing.T) {
+// TestQuorum_Secondary kills servers of a secondary with three servers: first
+// the leader, whose successor must continue anti-entropy and replication, then
+// one more, so that the quorum is lost.
+func TestQuorum_Secondary(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(1, 1), l.Add(3, 1)
@@ -40,12 +40,12 @@ func TestServersOfASecondary(t *testing.T) {
 
 	writeNumbers(t, l, dc1.Servers[0], 1)
 	awaitNumber(t, promptly, 1, survivors...)
-	t.Logf("replication goes on %v after the leader's kill", time.Since(killed).Round(time.Millisecond))
+	t.Logf("replication continues %v after the leader was killed", time.Since(killed).Round(time.Millisecond))
 	dc2.Gateways[0].Stop()
 	dc2.Gateways[0].ReAddress("198.18.2.71")
 	dc2.Gateways[0].StartGateway()
 	awaitShown(t, promptly, dc2, append(survivors, dc1.Servers[0])...)
-	t.Logf("anti-entropy goes on %v after the leader's kill", time.Since(killed).Round(time.Millisecond))
+	t.Logf("anti-entropy continues %v after the leader was killed", time.Since(killed).Round(time.Millisecond))
 
 	second := leaderAmong(t, survivors)
 	second.Kill()
@@ -69,9 +69,8 @@ func TestServersOfASecondary(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// TestServersOfThePrimary does the same to the primary, with a secondary that
-// writes meanwhile.
-func TestServersOfThePrimary(t *testing.T) {
+// TestQuorum_Primary does the same to the primary, while a secondary writes.
+func TestQuorum_Primary(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
@@ -104,8 +103,8 @@ func TestServersOfThePrimary(t *testing.T) {
 	sameEverywhere(t, l)
 }
 
-// withoutQuorum checks what a server says that has lost the majority: reads as
-// before, and a clear refusal of writes in time.
+// withoutQuorum checks a server that has lost the majority: it serves reads,
+// and refuses writes within refusal with a clear error.
 func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 	t.Helper()
 	dc := s.DC().Name
@@ -113,8 +112,8 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 	defer cc.Close()
 	var took time.Duration
 	var err error
-	// A loss takes a moment to show: the leader's or, if s led at last, the
-	// others', so that it does not know what became of a write.
+	// The server needs a moment to notice the loss. If it led, the outcome of a
+	// write in that moment is unknown.
 	limit := time.Now().Add(2 * refusal)
 	for err == nil || status.Code(err) == codes.Unknown && time.Now().Before(limit) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*refusal)
@@ -124,9 +123,9 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 		cancel()
 	}
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no leader") || took > refusal {
-		t.Errorf("a write without a quorum: after %v: %v", took, err)
+		t.Errorf("write without a quorum = %v after %v, want Unavailable (no leader) within %v", err, took, refusal)
 	}
-	t.Logf("a write without a quorum is refused after %v: %v", took.Round(time.Millisecond), status.Convert(err).Message())
+	t.Logf("write without a quorum refused after %v: %v", took.Round(time.Millisecond), status.Convert(err).Message())
 	testutil.Await(t, promptly, "reads without a quorum", func(ctx context.Context) error {
 		states, err := statesOf(ctx, s)
 		if err != nil {
@@ -144,13 +143,14 @@ func withoutQuorum(t *testing.T, l *lab.Lab, s *lab.Node) {
 		}
 		var leader string
 		if err := poll(ctx, s, "/v1/status/leader", &leader); err != nil || leader != "" {
-			return errors.Join(err, errors.New("leader is still said to be "+leader))
+			return errors.Join(err, errors.New("leader is still "+leader))
 		}
 		return nil
 	})
 }
 
-// awaitNumber waits until servers have the state of dc9 with a number.
+// awaitNumber waits until the servers have the state of dc9 with the number
+// want.
 func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.Node) {
 	t.Helper()
 	took := testutil.Await(t, limit, "record of dc9", func(ctx context.Context) error {
@@ -160,7 +160,7 @@ func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.No
 				return err
 			}
 			if got := numberOfJSON(states["dc9"]); got != want {
-				return errors.New(s.WANName() + " has another one")
+				return fmt.Errorf("%s has number %d, want %d", s.WANName(), got, want)
 			}
 		}
 		return nil
@@ -168,7 +168,7 @@ func awaitNumber(t *testing.T, limit time.Duration, want int, servers ...*lab.No
 	t.Logf("record of dc9 at %d servers after %v", len(servers), took.Round(time.Millisecond))
 }
 
-// awaitShown waits until servers show the gateways of dc as they are.
+// awaitShown waits until the servers have the current gateways of dc.
 func awaitShown(t *testing.T, limit time.Duration, dc *lab.Datacenter, servers ...*lab.Node) {
 	t.Helper()
 	took := testutil.Await(t, limit, "gateways of "+dc.Name, func(ctx context.Context) error {
@@ -186,7 +186,7 @@ func awaitShown(t *testing.T, limit time.Duration, dc *lab.Datacenter, servers .
 	t.Logf("gateways of %s shown after %v", dc.Name, took.Round(time.Millisecond))
 }
 
-// leaderAmong returns the one of servers that leads.
+// leaderAmong waits until one of the servers leads, and returns it.
 func leaderAmong(t *testing.T, servers []*lab.Node) *lab.Node {
 	t.Helper()
 	var leader *lab.Node
@@ -197,7 +197,7 @@ func leaderAmong(t *testing.T, servers []*lab.Node) *lab.Node {
 		}
 		i := slices.IndexFunc(servers, func(n *lab.Node) bool { return n.ServerAddr() == addr })
 		if i < 0 {
-			return errors.New("leader is " + addr)
+			return fmt.Errorf("leader is %q, want one of the given servers", addr)
 		}
 		leader = servers[i]
 		return nil

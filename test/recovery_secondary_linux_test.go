@@ -9,13 +9,13 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestSecondaryReAddressed gives the only gateway of dc2 another WAN address:
-// while all are connected, while the primary is cut off, and while dc2 is down.
+// TestSecondaryReAddressed changes the WAN address of dc2's only gateway: while
+// all are connected, while the primary is cut off, and while dc2 is down.
 func TestSecondaryReAddressed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		while  string
-		third  bool // there is a dc3
+		third  bool // dc3 exists
 		always bool
 	}{
 		{"connected", true, true},

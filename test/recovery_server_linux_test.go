@@ -16,19 +16,19 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestServerRestarts kills the only server of a datacenter with SIGKILL and
-// starts it again: at once, when the others still believe it alive, and after
-// they called it failed. The primary's server finds the secondaries by its own
+// TestServer_Restart kills the only server of a datacenter with SIGKILL and
+// starts it again: at once, while the others still see it alive, and after they
+// marked it failed. The primary's server finds the secondaries through its own
 // store.
-func TestServerRestarts(t *testing.T) {
+func TestServer_Restart(t *testing.T) {
 	t.Parallel()
 	for _, victim := range []string{"dc1", "dc2"} {
 		for _, failed := range []bool{false, true} {
-			when := map[bool]string{false: "at once", true: "after it was called failed"}[failed]
+			when := map[bool]string{false: "at once", true: "after it was marked failed"}[failed]
 			t.Run(fmt.Sprintf("%s %s", victim, when), func(t *testing.T) {
 				t.Parallel()
 				if failed && victim == "dc2" {
-					onlyChaos(t) // TestDeadDatacenter has a secondary that comes back
+					onlyChaos(t) // TestDeadDatacenter covers a secondary that comes back
 				}
 				l := lab.New(t)
 				dc1, dc2 := l.Add(1, 1), l.Add(1, 1)
@@ -47,7 +47,7 @@ func TestServerRestarts(t *testing.T) {
 				}
 				srv.StartServer()
 				awaitWhole(t, l, promptly, "restart "+when)
-				staysAlive(t, l, longer(60*time.Second, 3*time.Second)) // long is longer than it takes to call a member failed
+				staysAlive(t, l, longer(60*time.Second, 3*time.Second)) // the long time exceeds the failure detection
 				sameRecords(t, before, recordsOf(t, l, srv))
 				sameEverywhere(t, l)
 			})
@@ -55,13 +55,13 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
-// TestWholeRestarts kills all processes of the primary, or of the federation,
-// with SIGKILL and starts them again on their data.
-func TestWholeRestarts(t *testing.T) {
+// TestFederation_Restart kills all processes of the primary, or of the
+// federation, with SIGKILL and starts them again on their data.
+func TestFederation_Restart(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
-		killed []int // datacenters, in the order of their start
+		killed []int // datacenters in the order of their start; 0 is the pause
 		pause  time.Duration
 		always bool
 	}{
@@ -112,15 +112,14 @@ func TestWholeRestarts(t *testing.T) {
 			}
 			sameEverywhere(t, l)
 			if got := numberIn(t, recordsOf(t, l, l.Datacenters()[0].Servers[0])["dc9"]); got != acked {
-				t.Errorf("the last write acknowledged before the kill was %d, the one found is %d", acked, got)
+				t.Errorf("number after the restart = %d, want %d, the last acknowledged", got, acked)
 			}
 		})
 	}
 }
 
-// writeNumbers writes the state of dc9, which is nothing but a certificate, n
-// times at the primary and returns the last number that was acknowledged: the
-// last.
+// writeNumbers writes the state of dc9 n times at the primary, with the numbers
+// 1 to n, and returns n. dc9 exists only as a certificate.
 func writeNumbers(t *testing.T, l *lab.Lab, s *lab.Node, n int) int {
 	t.Helper()
 	cc := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", s.NS, s.ServerAddr(), tlsutil.ServerName("", s.DC().Name, "wanfed"))
@@ -147,17 +146,17 @@ func numberIn(t *testing.T, r *pb.Resource) int {
 	return numberOf(state)
 }
 
-// sameEverywhere fails the test unless every secondary's records are the
-// primary's, by uid, index and content.
+// sameEverywhere fails the test unless every replica equals the primary's
+// resource in uid, index and content.
 func sameEverywhere(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	dcs := l.Datacenters()
 	want := recordsOf(t, l, dcs[0].Servers[0])
 	for _, dc := range dcs[1:] {
-		for name, copied := range recordsOf(t, l, dc.Servers[0]) {
+		for name, replica := range recordsOf(t, l, dc.Servers[0]) {
 			orig := want[name]
-			if orig == nil || orig.Id.Uid != copied.Id.Uid || orig.ModifyIndex != copied.PrimaryModifyIndex || !proto.Equal(orig.Data, copied.Data) {
-				t.Errorf("record %s of %s is %v, not %v of the primary", name, dc.Name, copied, orig)
+			if orig == nil || orig.Id.Uid != replica.Id.Uid || orig.ModifyIndex != replica.PrimaryModifyIndex || !proto.Equal(orig.Data, replica.Data) {
+				t.Errorf("replica %s in %s = %v, want %v", name, dc.Name, replica, orig)
 			}
 		}
 	}

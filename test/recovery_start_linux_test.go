@@ -9,9 +9,9 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestStartOrders starts a primary and a secondary in different orders, each
-// time with a long pause before the part that makes them whole. That part
-// decides: what others have tried in vain meanwhile must not delay them.
+// TestStartOrders starts a primary and a secondary in different orders, with a
+// long pause before the last part. The failed attempts of the other parts
+// during the pause must not delay the federation.
 func TestStartOrders(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

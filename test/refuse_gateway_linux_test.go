@@ -13,7 +13,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refuseAtGateway connects to both listeners of dc1's gateway as nobody can be forwarded.
+// refuseAtGateway connects to both listeners of dc1's gateway as nobody can be
+// forwarded.
 func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 	lan, wan := dc1.gateway.LAN, dc1.gateway.WAN
 	for _, test := range []struct {

@@ -33,7 +33,8 @@ func streamHeader(version, pool byte, target, source string) []byte {
 	return append(append(b, target...), source...)
 }
 
-// refuseGossip is a server of dc2 that does on the gossip protocols what no server may.
+// refuseGossip is a server of dc2 that does on the gossip protocols what no
+// server may.
 func refuseGossip(t *testing.T, l *loopback, s *site) {
 	closed := func(reason string) string { return fmt.Sprintf(`wanfed_gossip_closed_total{reason=%q}`, reason) }
 	for _, test := range []struct {

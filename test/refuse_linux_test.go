@@ -18,8 +18,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestRefuse runs one federation of two datacenters and tries on it what must not work. Each attempt must be turned away,
-// counted, and said in one line; and at the end both datacenters are as well as before.
+// TestRefuse runs one federation of two datacenters and tries on it what must
+// not work. Each attempt must be turned away, counted, and said in one line;
+// and at the end both datacenters are as well as before.
 func TestRefuse(t *testing.T) {
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")
@@ -46,8 +47,9 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// counted runs try and demands that the counter series of base has grown by one and that the log has one line with reason
-// and want, and no other with a reason.
+// counted runs try and demands that the counter series of base has grown by one
+// and that the log has one line with reason and want, and no other with a
+// reason.
 func counted(t *testing.T, log *logFile, base, series, reason, want string, try func()) {
 	t.Helper()
 	log.mark(t)
@@ -79,7 +81,8 @@ func readDoc(t *testing.T, file string) string {
 	return string(b)
 }
 
-// matches says whether line has all parts of want, which "…" separates, in order.
+// matches says whether line has all parts of want, which "…" separates, in
+// order.
 func matches(line, want string) bool {
 	for part := range strings.SplitSeq(want, "…") {
 		i := strings.Index(line, part)

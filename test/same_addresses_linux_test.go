@@ -21,8 +21,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestSameAddresses joins two datacenters with the same subnet and the same server address, whose only common network is the
-// WAN between their gateways, and kills the primary's leader in the middle of writes.
+// TestSameAddresses joins two datacenters with the same subnet and the same
+// server address, whose only common network is the WAN between their gateways,
+// and kills the primary's leader in the middle of writes.
 func TestSameAddresses(t *testing.T) {
 	l := lab.New(t)
 	capture := lab.StartCapture(t, l.WAN)
@@ -71,7 +72,8 @@ func noRoute(t *testing.T, ns, addr string) {
 	}
 }
 
-// federated returns nil when a server sees members alive and a state with a healthy gateway of each datacenter.
+// federated returns nil when a server sees members alive and a state with a
+// healthy gateway of each datacenter.
 func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) error {
 	var ms []api.Member
 	if err := s.Get(ctx, "/v1/agent/members?wan=1", &ms); err != nil {
@@ -100,7 +102,8 @@ func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) err
 	return nil
 }
 
-// sameAnswerBothWays asks each server for the other's datacenter and compares with what that says itself.
+// sameAnswerBothWays asks each server for the other's datacenter and compares
+// with what that says itself.
 func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Node{{a, b}, {b, a}} {
@@ -125,13 +128,16 @@ func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
 	}
 }
 
-// killLeaderDuringWrites writes two records without pause, one directly with acknowledgements, one through anti-entropy,
-// kills the primary's leader with SIGKILL, and checks that no acknowledged write is lost.
+// killLeaderDuringWrites writes two records without pause, one directly with
+// acknowledgements, one through anti-entropy, kills the primary's leader with
+// SIGKILL, and checks that no acknowledged write is lost.
 func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) {
-	// A server of dc9, which is nothing but a certificate here, reaches the primary through dc2's gateway.
+	// A server of dc9, which is nothing but a certificate here, reaches the
+	// primary through dc2's gateway.
 	writer := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", dc2.Servers[0].NS,
 		net.JoinHostPort(dc2.Gateways[0].LAN, strconv.Itoa(lab.LANPort)), tlsutil.ServerName("", "dc1", "wanfed"))
-	// A gateway of dc2 that registers again and again with another number: dc2's anti-entropy carries it to the primary.
+	// A gateway of dc2 that registers again and again with another number:
+	// dc2's anti-entropy carries it to the primary.
 	gateway := connect(t, l, tlsutil.RoleGateway, "dc2", "gw9", dc2.Servers[0].NS,
 		net.JoinHostPort(dc2.Servers[0].LAN, strconv.Itoa(lab.ServerPort)), tlsutil.ServerName("", "dc2", "wanfed"))
 
@@ -205,7 +211,8 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 	})
 }
 
-// connect makes a gRPC client with a certificate of its own, dialing addr from inside a namespace.
+// connect makes a gRPC client with a certificate of its own, dialing addr from
+// inside a namespace.
 func connect(t *testing.T, l *lab.Lab, role tlsutil.Role, dc, node, ns, addr, sni string) *grpc.ClientConn {
 	t.Helper()
 	files, err := l.PKI.Issue(role, dc, node)

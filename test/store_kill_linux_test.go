@@ -29,31 +29,33 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// mortal is a server that is killed again and again, and what it has acknowledged.
-type mortal struct {
+// killedServer is a server that is killed many times, with everything that it
+// has acknowledged.
+type killedServer struct {
 	*loopback
 	files  tlsutil.Files
 	server *subprocess.Server
 
 	mu       sync.Mutex
-	last     map[string]*pb.Resource // acknowledged, by name; nil: its deletion
-	open     map[string]bool         // whose last write or deletion was not acknowledged
-	uids     map[string]string       // every uid that was seen, and whose it is
-	versions map[uint64]string       // every version that was seen, and of what uid and data
+	last     map[string]*pb.Resource // last acknowledged value by name; nil means deleted
+	open     map[string]bool         // names whose last write or deletion was not acknowledged
+	uids     map[string]string       // name by uid, of every uid ever seen
+	versions map[uint64]string       // uid and data by version, of every version ever seen
 	writes   int
 }
 
 const killWriters = 4
 
-// TestKilledServer: over kill -9 of a whole server at random points, also while it starts, no acknowledged write and no
-// deletion is lost, what tears the end of the log is not taken for a write, and no uid and no version comes twice.
-func TestKilledServer(t *testing.T) {
+// TestKilledServer_LosesNothing kills a server with SIGKILL at random points,
+// also during its start. No acknowledged write or deletion is lost, a torn end
+// of the log is not read as a write, and no uid or version is used twice.
+func TestKilledServer_LosesNothing(t *testing.T) {
 	rounds := 5
 	if chaos() {
 		rounds = 200
 	}
 	l := newLoopback(t)
-	k := &mortal{
+	k := &killedServer{
 		loopback: l, files: l.ca.Files(t, tlsutil.RoleServer, "srv1", "dc1"),
 		last: map[string]*pb.Resource{}, open: map[string]bool{}, uids: map[string]string{}, versions: map[uint64]string{},
 	}
@@ -74,7 +76,7 @@ func TestKilledServer(t *testing.T) {
 		k.start()
 		k.check()
 		if t.Failed() {
-			t.Fatalf("after %d kills", round)
+			t.Fatalf("failed after %d kills", round)
 		}
 		k.writeUntilKilled(time.Duration(rand.IntN(150)) * time.Millisecond)
 		if rand.IntN(2) == 0 && k.tear() {
@@ -85,15 +87,15 @@ func TestKilledServer(t *testing.T) {
 	k.check()
 	t.Logf("%d acknowledged writes and deletions survived %d kills and %d torn ends of the log", k.writes, rounds, torn)
 	if k.writes < 10*rounds {
-		t.Errorf("only %d writes in %d rounds", k.writes, rounds)
+		t.Errorf("writes = %d in %d rounds, want at least %d", k.writes, rounds, 10*rounds)
 	}
 }
 
-func (k *mortal) config() subprocess.ServerConfig {
+func (k *killedServer) config() subprocess.ServerConfig {
 	return subprocess.ServerConfig{Program: []string{k.bin}, Dir: filepath.Join(k.dir, "srv1"), DC: "dc1", Node: "srv1", TLS: k.files, LogLevel: "warn"}
 }
 
-func (k *mortal) start() {
+func (k *killedServer) start() {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -103,8 +105,8 @@ func (k *mortal) start() {
 	}
 }
 
-// killStarting kills a server at some point before, or right after, it is ready.
-func (k *mortal) killStarting() {
+// killStarting kills a server during its start or right after it.
+func (k *killedServer) killStarting() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(300))*time.Millisecond)
 	defer cancel()
 	if s, err := subprocess.StartServer(ctx, k.config()); err == nil {
@@ -114,12 +116,13 @@ func (k *mortal) killStarting() {
 	}
 }
 
-func (k *mortal) client(t testing.TB) pb.ResourceServiceClient {
+func (k *killedServer) client(t testing.TB) pb.ResourceServiceClient {
 	return pb.NewResourceServiceClient(k.call(t, k.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "op", "dc1"))
 }
 
-// writeUntilKilled has writers create, change and delete, each names of its own, and kills the server in the midst of it.
-func (k *mortal) writeUntilKilled(after time.Duration) {
+// writeUntilKilled runs writers that create, change and delete resources, each
+// with its own names, and kills the server while they run.
+func (k *killedServer) writeUntilKilled(after time.Duration) {
 	c := k.client(k.t)
 	var killing atomic.Bool
 	begun := make(chan struct{})
@@ -145,14 +148,14 @@ func (k *mortal) writeUntilKilled(after time.Duration) {
 	time.Sleep(after)
 	killing.Store(true)
 	k.server.Kill()
-	cancel() // not to wait for another connection
+	cancel() // clients would wait for another connection
 	wg.Wait()
 }
 
 var killedType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
-// write changes or deletes what has the name, and takes note of what becomes of it.
-func (k *mortal) write(ctx context.Context, c pb.ResourceServiceClient, name string) error {
+// write changes or deletes the resource with the name and records the outcome.
+func (k *killedServer) write(ctx context.Context, c pb.ResourceServiceClient, name string) error {
 	id := resource.ID(killedType, name)
 	k.mu.Lock()
 	k.open[name] = true
@@ -177,7 +180,7 @@ func (k *mortal) write(ctx context.Context, c pb.ResourceServiceClient, name str
 	return nil
 }
 
-func (k *mortal) acknowledge(name string, r *pb.Resource) {
+func (k *killedServer) acknowledge(name string, r *pb.Resource) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.writes++
@@ -187,10 +190,10 @@ func (k *mortal) acknowledge(name string, r *pb.Resource) {
 	}
 }
 
-// seenLocked compares a resource with all that were seen before.
-func (k *mortal) seenLocked(r *pb.Resource) {
-	if was, ok := k.uids[r.Id.Uid]; ok && was != r.Id.Name {
-		k.t.Errorf("uid %s is that of %s and of %s", r.Id.Uid, was, r.Id.Name)
+// seenLocked compares a resource with all earlier ones. The caller holds k.mu.
+func (k *killedServer) seenLocked(r *pb.Resource) {
+	if other, ok := k.uids[r.Id.Uid]; ok && other != r.Id.Name {
+		k.t.Errorf("uid %s belongs to %s and to %s, want one name", r.Id.Uid, other, r.Id.Name)
 	}
 	k.uids[r.Id.Uid] = r.Id.Name
 	version, err := strconv.ParseUint(r.Version, 10, 64)
@@ -198,14 +201,14 @@ func (k *mortal) seenLocked(r *pb.Resource) {
 		k.t.Error(err)
 	}
 	what := r.Id.Uid + " " + string(r.Data.GetValue())
-	if was, ok := k.versions[version]; ok && was != what {
-		k.t.Errorf("version %d came twice: for %.60q and %.60q", version, was, what)
+	if other, ok := k.versions[version]; ok && other != what {
+		k.t.Errorf("version %d belongs to %.60q and to %.60q, want one", version, other, what)
 	}
 	k.versions[version] = what
 }
 
-// check reads everything and compares it with what was acknowledged.
-func (k *mortal) check() {
+// check reads all resources and compares them with the acknowledged ones.
+func (k *killedServer) check() {
 	k.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -232,22 +235,23 @@ func (k *mortal) check() {
 		got := stored[name]
 		lost := (got == nil) != (want == nil) || got != nil && (got.Version != want.Version || !bytes.Equal(got.Data.GetValue(), want.Data.GetValue()))
 		if lost && !k.open[name] {
-			k.t.Errorf("%s is at version %s of %s; version %s of %s was acknowledged last", name, got.GetVersion(), got.GetId().GetUid(), want.GetVersion(), want.GetId().GetUid())
+			k.t.Errorf("%s has version %s of uid %s, want the acknowledged version %s of uid %s", name, got.GetVersion(), got.GetId().GetUid(), want.GetVersion(), want.GetId().GetUid())
 		}
 	}
-	for name := range k.open { // what was not acknowledged may or may not be there, and is settled now
+	for name := range k.open { // an unacknowledged write may or may not have been stored
 		k.last[name] = stored[name]
 	}
 	clear(k.open)
 	for name := range stored {
 		if _, ok := k.last[name]; !ok {
-			k.t.Errorf("%s is there, and nobody wrote it", name)
+			k.t.Errorf("%s exists, but was never written", name)
 		}
 	}
 }
 
-// tear writes what a write that was cut short may leave after the last entry of the log, and says whether it did.
-func (k *mortal) tear() bool {
+// tear writes what an interrupted write may leave after the last entry of the
+// log. It reports whether it did.
+func (k *killedServer) tear() bool {
 	var newest string
 	err := filepath.WalkDir(filepath.Join(k.dir, "srv1", "data"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && filepath.Ext(path) == ".wal" && path > newest {
@@ -263,7 +267,8 @@ func (k *mortal) tear() bool {
 		k.t.Fatal(err)
 	}
 	end := (len(bytes.TrimRight(b, "\x00")) + 7) &^ 7
-	// A frame (its kind, three zeros, its length) with an entry, cut short, or whole and without the frame that commits it.
+	// A frame (its kind, three zeros, its length) with an entry: either
+	// truncated, or complete but without the frame that commits it.
 	size := 100 + rand.IntN(1000)
 	if end < 2*size || end+2*size > len(b) {
 		return false

@@ -21,13 +21,15 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestUpgrade starts a federation with the program that WANFED_OLD names, and changes it to this version while operators write: server
-// after server and gateway after gateway, all but the last server of each datacenter, then back, then all. Old and new work together,
-// every record is kept, and no acknowledged write is lost.
+// TestUpgrade starts a federation with the program that WANFED_OLD names and
+// upgrades it to this version while operators write. It replaces one process at
+// a time: first all but the last server of each datacenter, then back to the
+// old program, then all. Both versions work together, every resource is kept,
+// and no acknowledged write is lost.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("WANFED_OLD")
 	if old == "" {
-		t.Skip("WANFED_OLD names no older wanfed to upgrade from")
+		t.Skip("needs an older program: set WANFED_OLD to its path")
 	}
 	l := lab.New(t)
 	now := l.Use(old)
@@ -69,8 +71,8 @@ func TestUpgrade(t *testing.T) {
 				began := time.Now()
 				n.Stop()
 				start(n)
-				awaitWhole(t, l, failure, n.WANName()+" is of "+change.to)
-				t.Logf("%s changed to %s: whole after %v", n.WANName(), change.to, ms(time.Since(began)))
+				awaitWhole(t, l, failure, n.WANName()+" runs "+change.to)
+				t.Logf("%s changed to %s, federation recovered after %v", n.WANName(), change.to, ms(time.Since(began)))
 			}
 		}
 		acked := stop()
@@ -79,26 +81,27 @@ func TestUpgrade(t *testing.T) {
 		got := f.records(all[1])
 		for name, generation := range acked {
 			if r := got[name]; r == nil || r.Generation != generation {
-				t.Errorf("changed to %s: an acknowledged write of %s is lost: %v", change.to, name, r)
+				t.Errorf("changed to %s: document %s = %v, want the acknowledged generation %v", change.to, name, r, generation)
 			}
 		}
 		for name, r := range documents {
 			if got[name].GetId().GetUid() != r.Id.Uid || got[name].GetGeneration() != r.Generation {
-				t.Errorf("changed to %s: document %s is %v, was %v", change.to, name, got[name], r)
+				t.Errorf("changed to %s: document %s = %v, want %v", change.to, name, got[name], r)
 			}
 		}
 		keys := f.keys(all[1])
 		for i := range 100 {
 			if keys[fmt.Sprint("k", i)] == nil {
-				t.Errorf("changed to %s: key k%d is lost", change.to, i)
+				t.Errorf("changed to %s: key k%d is missing", change.to, i)
 			}
 		}
-		t.Logf("changed to %s: %d documents acknowledged meanwhile", change.to, len(acked))
+		t.Logf("changed to %s: %d documents acknowledged during the change", change.to, len(acked))
 	}
 }
 
-// keepPutting puts keys, by HTTP, at all servers of some datacenters, until stop is called: one of each server's own, whose
-// acknowledged values are to be found in the end, and one that all of a datacenter put.
+// keepPutting writes keys over HTTP at all servers of the datacenters until
+// stop is called: one key per server, whose last acknowledged value stop
+// verifies, and one key that all servers of a datacenter share.
 func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -117,7 +120,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 				return err
 			}
 			wg.Go(func() {
-				done, failed, said := 0, 0, ""
+				done, failed, lastErr := 0, 0, ""
 				for n := 0; ctx.Err() == nil; n++ {
 					for i, key := range []string{"of-" + s.Name, "of-all"} {
 						err := put(key, n)
@@ -127,7 +130,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 							acked[s] = n
 							mu.Unlock()
 						case err != nil && ctx.Err() == nil:
-							failed, said = failed+1, err.Error()
+							failed, lastErr = failed+1, err.Error()
 						}
 						done++
 					}
@@ -136,7 +139,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 					case <-ctx.Done():
 					}
 				}
-				f.t.Logf("put at %s: %d, %d of which failed; said last: %s", s.WANName(), done, failed, said)
+				f.t.Logf("%s: %d puts, %d failed, last error %q", s.WANName(), done, failed, lastErr)
 			})
 		}
 	}
@@ -149,7 +152,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 			if err := f.keys(s.DC())["of-"+s.Name].GetData().UnmarshalTo(&e); err != nil {
 				f.t.Errorf("key of %s: %v", s.WANName(), err)
 			} else if n, err := strconv.Atoi(string(e.Value)); err != nil || n < last {
-				f.t.Errorf("key of %s is %q, and %d was acknowledged (%v)", s.WANName(), e.Value, last, err)
+				f.t.Errorf("key of %s = %q, %v; want at least %d, which was acknowledged", s.WANName(), e.Value, err, last)
 			}
 		}
 	}
@@ -163,7 +166,7 @@ func entry(key string, n int) *pb.Resource {
 	return &pb.Resource{Id: &pb.ID{Type: kv.EntryType, Name: key}, Data: data}
 }
 
-// keys lists the keys of a datacenter.
+// keys returns the keys of a datacenter by name.
 func (f promotion) keys(dc *lab.Datacenter) map[string]*pb.Resource {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Second)
