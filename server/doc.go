@@ -1,49 +1,58 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package server assembles one datacenter server and owns its lifecycle. There is no Server type: Run builds the parts, gives
+// Package server assembles one datacenter server and owns its lifecycle.
+//
+//	err := server.Run(ctx, server.Config{
+//		DC: "dc1", Node: "srv1", DataDir: "/var/lib/wanfed",
+//		CAFile: "ca.pem", CertFile: "server.pem", KeyFile: "server-key.pem",
+//	})
+//
+// Run blocks until ctx ends or a component fails. It builds the components, gives
 // each what it needs, starts them in two groups and joins them.
 //
-// # What runs
+// # Components
 //
-// The lower group carries bytes: the TLS port (wanfed.Mux), the tunnel, certificate reloading, gRPC client connections. The
-// upper group is what people and peers see: both gossip pools, the address book, the joiner, Raft membership, the work of
-// the leader, gRPC and HTTP. At the end the upper group goes first, so that leaving the pools still has a network; then
-// Raft closes; then the lower group ends.
+// The lower group is the network: the TLS port (wanfed.Mux), the tunnel, reloading
+// of certificates, and gRPC connections to other servers (package dcrpc).
 //
-// # The leader's work
+// The upper group uses it: both gossip pools, the address book, the joiner, Raft
+// membership, the work of the leader, the gRPC edge (package server/rpc) and the
+// HTTP API (package server/httpapi). When ctx ends, the upper group is joined
+// first, so that leaving the pools still has a network. Then leadership is
+// transferred, the store is closed, and the lower group ends. Open requests get
+// two seconds.
 //
-// While this server leads its datacenter it watches heartbeats of gateways and checks, keeps the own federation state true in the primary,
-// follows the primary's records (in a secondary), and decides who is in the Raft group (operator_members.go): servers of the
-// LAN pool are added, and have a vote when they are stable; dead ones are removed, if a quorum remains. All of it is joined
-// before the next leadership begins, and begins anew after the restore of a snapshot.
+// # Work of the leader
 //
-// # Who may call what
+// The server that leads its datacenter
 //
-// Every gRPC method has a rule in rules.go: which roles, whether only from this datacenter, whether it belongs to the leader.
-// A call for the leader that arrives at a follower is forwarded, with the caller's identity; that identity is believed only
-// from servers of this datacenter. A method without a rule is refused.
+//   - checks the heartbeats of gateways and the TTL of health checks,
+//   - writes the federation state of its datacenter in the primary,
+//   - replicates the resources of the primary, in a secondary,
+//   - adds servers of the LAN pool to the Raft group, gives a vote to those that
+//     are stable, and removes dead ones while a quorum remains,
+//   - looks for a second primary.
 //
-// # Questions to other datacenters
+// All of it is joined before the next leadership begins. It starts again after a
+// snapshot was restored.
 //
-// "?dc=" of the HTTP API is asked of a server there. Reads that do not block share one stream to each datacenter (exchange.go), which
-// takes about half the time of calls; a question that finds no stream is a call (far.go). Those who ask the same before it is sent share
-// the question, and when many are away the next ones gather, for a millisecond at most (exchange_stream.go). One goroutine answers those
-// of a message in turn, unless that takes long (exchange_serve.go). Who asks a follower more
-// than 100 times a second for what must be fresh goes over to the leader that it names (exchange_lead.go): the session moves. While an
-// answer is late the connection is tested, and another way opened; when it is dead, its stream ends, and what was asked over it is asked
-// by calls, which go the other way. Writes are calls that are made once (vouch.go).
+// # Requests to other datacenters
 //
-// # Gossip keys
+// A request with "?dc=" is forwarded to any server of that datacenter. Reads are
+// sent as this server, and are repeated over another path when theirs is dead.
+// Writes are sent once, on behalf of the operator who made them, if the other
+// datacenter trusts this one (Config.RemoteWritesFrom).
 //
-// Both pools encrypt with one ring of keys (package gossip). Only the primary's leader makes new rings, for operators, and hands
-// them to all servers by gRPC; a server that was away compares its ring with others when it can reach them and takes the
-// newer one, if it has a key of it (keyring.go, keyring_sync.go; docs/gossip-keys.md).
+// # Data directory
 //
-// # The data directory
+//	<data-dir>/raft/           log, snapshots, and the name of the node they belong to
+//	<data-dir>/node-id         id of this server, created at the first start
+//	<data-dir>/datacenter      name of the datacenter the directory belongs to
+//	<data-dir>/keyring.json    gossip keys, if gossip is encrypted; mode 0600
+//	<data-dir>/addresses.json  all known addresses of gateways, for when the others changed
 //
-//	<data-dir>/raft/    log, snapshots, and the name of the node it belongs to
-//	<data-dir>/node-id  this server's id, made at the first start
-//	<data-dir>/datacenter  the datacenter it belongs to
-//	<data-dir>/keyring.json  the gossip keys, if gossip is encrypted; mode 0600
-//	<data-dir>/addresses.json  gateways' addresses that were ever known, for when all others have changed
+// # Limits
+//
+// A datacenter has 1, 3 or 5 servers when it is formed. A data directory belongs
+// to one process. Config is read once: only the certificate files are read again.
 package server

@@ -3,16 +3,18 @@
 package server
 
 import (
+	"context"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/replication"
+	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/keyring"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
-
-// collector reads what the parts count, at each scrape. Raft, serf and memberlist report by themselves.
-type collector struct{ p *parts }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("wanfed_"+name, help, labels, nil)
@@ -20,113 +22,207 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descLeader    = desc("leader", "1 while this server leads its datacenter.")
-	descWritable  = desc("log_writable", "1 while this server can write its log; 0 when its disk is full, for one.")
+	descWritable  = desc("log_writable", "1 while this server can write its log; 0 for example when its disk is full.")
 	descMembers   = desc("pool_members", "Members of a gossip pool, by status.", "pool", "status")
 	descAccepted  = desc("port_accepted_total", "TCP connections accepted on the server port.")
 	descRefused   = desc("port_refused_total", "Connections refused on the server port, by reason.", "reason")
-	descHTTP      = desc("http_refused_total", "Connections refused on the HTTP port, which has TLS, by reason.", "reason")
+	descHTTP      = desc("http_refused_total", "Connections refused on the HTTP port with TLS, by reason.", "reason")
 	descProtocol  = desc("port_connections_total", "Connections of one protocol on the server port.", "protocol")
-	descCalls     = desc("calls_refused_total", "gRPC calls refused for who calls.", "method", "role")
+	descCalls     = desc("calls_refused_total", "gRPC calls denied, by method and role of the caller.", "method", "role")
 	descSent      = desc("gossip_sent_total", "Gossip packets written to a connection.", "pool", "dc")
-	descReceived  = desc("gossip_received_total", "Gossip packets given to a pool.", "pool", "dc")
-	descRelayed   = desc("gossip_relayed_total", "Gossip packets handed on to another server of this datacenter.", "pool", "dc")
+	descReceived  = desc("gossip_received_total", "Gossip packets delivered to a pool.", "pool", "dc")
+	descRelayed   = desc("gossip_relayed_total", "Gossip packets forwarded to another server of this datacenter.", "pool", "dc")
 	descDropped   = desc("gossip_dropped_total", "Gossip packets dropped, by reason.", "pool", "dc", "reason")
 	descConnected = desc("gossip_link_connected", "1 while the packet link is connected.", "dc", "node")
-	descQueued    = desc("gossip_link_queued", "Packets that wait in a link's queue.", "dc", "node")
+	descQueued    = desc("gossip_link_queued", "Packets in the queue of a link.", "dc", "node")
 	descSessions  = desc("stream_session_connected", "1 while the stream session is connected.", "dc", "node")
 	descClosed    = desc("gossip_closed_total", "Incoming connections and streams closed for a fault, by reason.", "reason")
-	descDials     = desc("dial_attempts_total", "Dials, by datacenter and hop.", "dc", "addr", "via")
+	descDials     = desc("dial_attempts_total", "Dials, by datacenter and path.", "dc", "addr", "via")
 	descDialFails = desc("dial_failures_total", "Dials that failed.", "dc", "addr", "via")
-	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake through a hop.", "dc", "addr", "via")
+	descDialRTT   = desc("dial_handshake_seconds", "Duration of the last TLS handshake over a path.", "dc", "addr", "via")
 	descKeys      = desc("keyring_keys", "Gossip keys of this server; 0: gossip is not encrypted.")
-	descKeysVsn   = desc("keyring_version", "Changes that operators made to the gossip keys; 0: none, or not known here.")
-	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back, by datacenter and hop.", "dc", "addr", "via")
+	descKeysVsn   = desc("keyring_version", "Version of the gossip keyring: changes by operators; 0: none, or unknown here.")
+	descProbes    = desc("probe_attempts_total", "Probes of a whole path, to a server and back.", "dc", "addr", "via")
 	descProbeFail = desc("probe_failures_total", "Probes that failed.", "dc", "addr", "via")
-	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo of the path worked.", "dc", "addr", "via")
-	descPathRTT   = desc("path_rtt_seconds", "Smoothed round trip to a server of the datacenter over the hop.", "dc", "addr", "via")
+	descPathOK    = desc("path_ok", "1 when the last dial, probe or echo over the path worked.", "dc", "addr", "via")
+	descPathRTT   = desc("path_rtt_seconds", "Smoothed round-trip time to a server of the datacenter over the path.", "dc", "addr", "via")
+
+	descPrimary  = desc("primary", "1 for the datacenter that owns federated resources.", "dc")
+	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary.", "dc", "primary")
+	descRivals   = desc("primaries", "Datacenters known to be a primary; more than 1 is a fault. The leader alone knows others.")
+	descDiffer   = desc("primary_servers_differ", "Living servers of this datacenter whose primary_datacenter differs from this server's.")
+
+	descLag       = desc("replication_lag_seconds", "Time since the replicas were last known to be up to date.")
+	descRepIndex  = desc("replication_primary_index", "Index of the primary that the replicas have reached.")
+	descRepBytes  = desc("replication_received_bytes_total", "Bytes received from the primary's stream, encoded.")
+	descRepBegun  = desc("replication_streams_total", "Streams, by how they began: resumed, or with a comparison.", "begun")
+	descRepRefuse = desc("replication_refused_total", "Resources of the primary that this datacenter cannot store.")
+	descRepCopies = desc("replication_records", "Replicas, by type.", "type")
+	descRepHidden = desc("replication_unknown_records", "Resources of the primary that are not replicated, because this version does not know their type.", "type")
+	descRepChange = desc("replication_changes_total", "Changes of replicas received, by type.", "type")
+	descFollowers = desc("replication_followers", "Secondaries that follow this server of the primary.")
+	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")
 )
 
-// Describe implements prometheus.Collector: unchecked, since labels come and go.
-func (collector) Describe(chan<- *prometheus.Desc) {}
+// collector reads the counters of the components at each scrape. Raft, serf and
+// memberlist register their own metrics.
+type collector struct {
+	dc       string
+	network  *network
+	store    *raftstore.Store
+	lan, wan *gossip.Pool
+	keyring  *keyring.Service
+	edge     *rpc.Edge
+	primary  *primaryView
+	source   *replication.Source
+	httpMux  *wanfed.Mux
+}
+
+// Describe implements prometheus.Collector. It describes nothing, since labels
+// come and go.
+func (*collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge(descLeader, one(c.p.store.IsLeader()))
-	gauge(descWritable, one(c.p.store.WriteError() == nil))
-	for name, members := range map[string][]gossip.Member{"lan": c.p.lan.Members(), "wan": c.p.wan.Members()} {
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := scrape{ch}
+	s.gauge(descLeader, one(c.store.IsLeader()))
+	s.gauge(descWritable, one(c.store.WriteError() == nil))
+	for name, members := range map[string][]gossip.Member{"lan": c.lan.Members(), "wan": c.wan.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {
 			n[m.Status]++
 		}
 		for status, v := range n {
-			gauge(descMembers, float64(v), name, status.String())
+			s.gauge(descMembers, float64(v), name, status.String())
 		}
 	}
-	keys := c.p.keyring.Self()
-	gauge(descKeys, float64(len(keys.Fingerprints)))
-	gauge(descKeysVsn, float64(keys.Version))
-	port := c.p.mux.Stats()
-	count(descAccepted, port.Accepted)
-	for reason, v := range port.Refused {
-		count(descRefused, v, reason)
+	keys := c.keyring.Self()
+	s.gauge(descKeys, float64(len(keys.Fingerprints)))
+	s.gauge(descKeysVsn, float64(keys.Version))
+	for reason, v := range c.httpMux.Stats().Refused {
+		s.count(descHTTP, v, reason)
 	}
-	for reason, v := range c.p.httpMux.Stats().Refused {
-		count(descHTTP, v, reason)
+	for kind, v := range c.edge.Denied() {
+		s.count(descCalls, v, kind.Method, string(kind.Role))
 	}
-	for _, p := range port.Protocols {
-		count(descProtocol, p.Total, p.ALPN)
-	}
-	for kind, v := range c.p.edge.Denied() {
-		count(descCalls, v, kind.Method, string(kind.Role))
-	}
-	c.tunnel(gauge, count)
-	for _, p := range c.p.dialer.Paths() {
-		count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
-		count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
-		gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
-		if p.DC != c.p.cfg.DC {
-			count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
-			count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
-			gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
-			gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
-		}
-	}
-	c.primary(gauge)
-	c.replication(gauge, count)
+	c.collectPort(s)
+	c.collectTunnel(s)
+	c.collectPaths(s)
+	c.collectPrimary(s)
+	c.collectReplication(s)
 }
 
-func (c collector) tunnel(gauge func(*prometheus.Desc, float64, ...string), count func(*prometheus.Desc, uint64, ...string)) {
-	s := c.p.tunnel.Stats()
-	for _, t := range s.Traffic {
+func (c *collector) collectPort(s scrape) {
+	port := c.network.mux.Stats()
+	s.count(descAccepted, port.Accepted)
+	for reason, v := range port.Refused {
+		s.count(descRefused, v, reason)
+	}
+	for _, p := range port.Protocols {
+		s.count(descProtocol, p.Total, p.ALPN)
+	}
+}
+
+func (c *collector) collectTunnel(s scrape) {
+	stats := c.network.tunnel.Stats()
+	for _, t := range stats.Traffic {
 		p := poolName(t.Pool)
-		count(descSent, t.Sent, p, t.DC)
-		count(descReceived, t.Received, p, t.DC)
-		count(descRelayed, t.Relayed, p, t.DC)
+		s.count(descSent, t.Sent, p, t.DC)
+		s.count(descReceived, t.Received, p, t.DC)
+		s.count(descRelayed, t.Relayed, p, t.DC)
 		for reason, v := range t.Dropped {
-			count(descDropped, v, p, t.DC, reason)
+			s.count(descDropped, v, p, t.DC, reason)
 		}
 	}
-	for _, l := range s.Links {
-		gauge(descConnected, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
-		gauge(descQueued, float64(l.Queued), l.DC, l.Node)
+	for _, l := range stats.Links {
+		s.gauge(descConnected, one(!l.ConnectedSince.IsZero()), l.DC, l.Node)
+		s.gauge(descQueued, float64(l.Queued), l.DC, l.Node)
 	}
-	sessions := map[[2]string]float64{} // those to addresses whose node is not known yet, as while joining, have the same labels
-	for _, l := range s.Sessions {
-		of := [2]string{l.DC, l.Node}
-		sessions[of] = max(sessions[of], one(!l.ConnectedSince.IsZero()))
+	sessions := map[[2]string]float64{} // sessions whose node is not known yet have the same labels
+	for _, l := range stats.Sessions {
+		key := [2]string{l.DC, l.Node}
+		sessions[key] = max(sessions[key], one(!l.ConnectedSince.IsZero()))
 	}
-	for of, connected := range sessions {
-		gauge(descSessions, connected, of[0], of[1])
+	for key, connected := range sessions {
+		s.gauge(descSessions, connected, key[0], key[1])
 	}
-	for reason, v := range s.Closed {
-		count(descClosed, v, reason)
+	for reason, v := range stats.Closed {
+		s.count(descClosed, v, reason)
 	}
+}
+
+func (c *collector) collectPaths(s scrape) {
+	for _, p := range c.network.dialer.Paths() {
+		s.count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
+		s.count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
+		s.gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
+		if p.DC != c.dc {
+			s.count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
+			s.count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
+			s.gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
+			s.gauge(descPathRTT, p.SmoothedRTT.Seconds(), p.DC, p.Addr, p.Via)
+		}
+	}
+}
+
+func (c *collector) collectPrimary(s scrape) {
+	s.gauge(descPrimary, 1, c.primary.manager.PrimaryDC())
+	s.gauge(descRivals, float64(1+len(c.primary.otherPrimaries())))
+	for _, d := range c.primary.conflicts.List() {
+		s.gauge(descDisputed, 1, d.DC, d.Primary)
+	}
+	_, others := c.primary.settings.differ()
+	s.gauge(descDiffer, float64(others))
+}
+
+// collectReplication reads the counters of the source at each server of the
+// primary, and those of the follower at the leader of a secondary.
+func (c *collector) collectReplication(s scrape) {
+	if c.primary.manager.IsPrimary() {
+		st := c.source.Status()
+		s.gauge(descFollowers, float64(st.Followers))
+		s.count(descRepSent, st.SentBytes)
+		s.count(descRepBegun, st.Resumed, "resumed")
+		s.count(descRepBegun, st.Compared, "compared")
+		return
+	}
+	if !c.store.IsLeader() {
+		return
+	}
+	follower := c.primary.manager.Follower()
+	st := follower.Status()
+	if !st.LastContact.IsZero() {
+		s.gauge(descLag, lag(st.Connected, st.LastContact).Seconds())
+	}
+	s.count(descRepBytes, st.ReceivedBytes)
+	s.count(descRepBegun, st.Resumed, "resumed")
+	s.count(descRepBegun, st.Compared, "compared")
+	s.count(descRepRefuse, st.Refused)
+	types, err := follower.TypeStatuses(context.Background()) // reads memory, and does not wait
+	if err != nil {
+		return // the store is closed
+	}
+	index := st.Index
+	for _, t := range types {
+		index = max(index, t.Index)
+		if t.Known {
+			s.gauge(descRepCopies, float64(t.Records), t.Type)
+			s.count(descRepChange, t.Changes, t.Type)
+		}
+		s.gauge(descRepHidden, float64(t.Unknown), t.Type)
+	}
+	s.gauge(descRepIndex, float64(index))
+}
+
+// scrape receives the metrics of one scrape.
+type scrape struct{ ch chan<- prometheus.Metric }
+
+func (s scrape) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s scrape) count(d *prometheus.Desc, v uint64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
 func one(b bool) float64 {

@@ -5,224 +5,167 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-
 	"github.com/wanfed/wanfed/api"
-	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
-var (
-	descPrimary  = desc("primary", "1 for the datacenter whose federated records are here: the primary.", "dc")
-	descDisputed = desc("primary_disputed", "1 for each other datacenter whose servers name another primary than this one's, with that name.", "dc", "primary")
-	descRivals   = desc("primaries", "Datacenters that are known to be a primary: more than 1 is a fault. The leader alone knows of others.")
-	descDiffer   = desc("primary_servers_differ", "Living servers of this datacenter that are configured with another primary than this one.")
-)
+// primarySettings is the setting primary_datacenter of the servers of this
+// datacenter.
+type primarySettings struct {
+	node, configured string
+	lan              *gossip.Pool
+	store            *raftstore.Store
+}
 
-// primaries tells which primary the living servers of this datacenter are configured with, and which of its servers are unknown.
-// Those of an older version do not tell.
-func (p *parts) primaries() (named map[string]string, unknown []string) {
-	named = map[string]string{p.cfg.Node: p.cfg.PrimaryDC}
-	members := p.lan.Members()
+// Changed implements replication.Servers.
+func (s *primarySettings) Changed() <-chan struct{} { return s.lan.Changed() }
+
+// ConfiguredPrimaries implements replication.Servers. It returns the setting of
+// each living server, by node, and the voters that are not in the LAN pool.
+// Servers of an older version do not publish theirs.
+func (s *primarySettings) ConfiguredPrimaries() (byNode map[string]string, unknown []string) {
+	byNode = map[string]string{s.node: s.configured}
+	members := s.lan.Members()
 	for _, m := range members {
-		if primary := m.Tags[federation.TagPrimary]; m.Alive() && m.Name != p.cfg.Node && primary != "" {
-			named[m.Name] = primary
+		if primary := m.Tags[federation.TagPrimary]; m.Alive() && m.Name != s.node && primary != "" {
+			byNode[m.Name] = primary
 		}
 	}
-	voters, _ := p.store.Peers() // without, there is nobody to lead
+	voters, _ := s.store.Peers() // on an error there is no group to lead
 	for _, node := range voters {
-		if node != p.cfg.Node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
+		if node != s.node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
 			unknown = append(unknown, node)
 		}
 	}
-	return named, unknown
+	return byNode, unknown
 }
 
-// localServers implements replication.Servers.
-type localServers struct{ *parts }
-
-func (s localServers) ConfiguredPrimaries() (map[string]string, []string) { return s.primaries() }
-
-func (s localServers) Changed() <-chan struct{} { return s.lan.Changed() }
-
-// remoteServers implements replication.Remote.
-type remoteServers struct{ *parts }
-
-func (s remoteServers) ReplicationClient(dc string) (pb.ReplicationServiceClient, error) {
-	return pb.NewReplicationServiceClient(s.calls.Reader(dc)), nil
-}
-
-func (s remoteServers) PathsChanged() <-chan struct{} { return s.book.Changed() }
-
-// recordsOfPrimary is where writes of federated records go that are not made here.
-func (p *parts) recordsOfPrimary() (pb.ResourceServiceClient, error) {
-	if p.primacy.PrimaryDC() == p.cfg.DC {
-		return p.resources.Client(), p.primacy.Writable()
-	}
-	c, err := p.recordsOf(p.primacy.PrimaryDC())
-	if err != nil || time.Since(p.primacy.DemotedAt()) > gaveUpFor {
-		return c, err
-	}
-	return onlyOwn{c, p}, nil
-}
-
-// gaveUpFor is how long others may take a datacenter for the primary that has become a secondary.
-const gaveUpFor = time.Minute
-
-// onlyOwn hands writes on to the primary for callers of this datacenter. Others come because they take this one for the primary yet:
-// they are told to ask again, and not that they may not.
-type onlyOwn struct {
-	pb.ResourceServiceClient
-	p *parts
-}
-
-func (o onlyOwn) check(ctx context.Context) error {
-	if who, err := rpc.Peer(ctx); err == nil && who.DC != o.p.cfg.DC {
-		return fmt.Errorf("%s is not the primary, %s is: ask again in a moment, or see: wanfed status", o.p.cfg.DC, o.p.primacy.PrimaryDC())
-	}
-	return nil
-}
-
-// Write implements pb.ResourceServiceClient.
-func (o onlyOwn) Write(ctx context.Context, req *pb.WriteRequest, opts ...grpc.CallOption) (*pb.WriteResponse, error) {
-	if err := o.check(ctx); err != nil {
-		return nil, err
-	}
-	return o.ResourceServiceClient.Write(ctx, req, opts...)
-}
-
-// Delete implements pb.ResourceServiceClient.
-func (o onlyOwn) Delete(ctx context.Context, req *pb.DeleteRequest, opts ...grpc.CallOption) (*pb.DeleteResponse, error) {
-	if err := o.check(ctx); err != nil {
-		return nil, err
-	}
-	return o.ResourceServiceClient.Delete(ctx, req, opts...)
-}
-
-// differ says which servers of this datacenter are configured with which primary, where it is not the same; else it is empty.
-func (s source) differ() (text string, others int) {
-	named, _ := s.p.primaries()
-	by := map[string][]string{}
-	for node, primary := range named {
-		by[primary] = append(by[primary], node)
-		if primary != s.p.cfg.PrimaryDC {
+// differ returns which servers have which setting, if they differ, and how many
+// have another setting than this server.
+func (s *primarySettings) differ() (text string, others int) {
+	byNode, _ := s.ConfiguredPrimaries()
+	nodes := map[string][]string{} // by setting
+	for node, primary := range byNode {
+		nodes[primary] = append(nodes[primary], node)
+		if primary != s.configured {
 			others++
 		}
 	}
-	if len(by) == 1 {
+	if len(nodes) == 1 {
 		return "", 0
 	}
-	var parts []string
-	for _, primary := range slices.Sorted(maps.Keys(by)) {
-		slices.Sort(by[primary])
-		parts = append(parts, fmt.Sprintf("%s by %s", primary, strings.Join(by[primary], ", ")))
+	var list []string
+	for _, primary := range slices.Sorted(maps.Keys(nodes)) {
+		slices.Sort(nodes[primary])
+		list = append(list, fmt.Sprintf("%s by %s", primary, strings.Join(nodes[primary], ", ")))
 	}
-	return strings.Join(parts, "; "), others
+	return strings.Join(list, "; "), others
 }
 
-// rivals are the other datacenters that are primaries too, by what they answered. It is for the leader, which asks.
-type rivals struct {
-	mu  sync.Mutex
-	dcs []string
+// primaryView is what this server knows about which datacenter is the primary.
+type primaryView struct {
+	dc        string
+	settings  *primarySettings
+	manager   *replication.PrimaryManager
+	conflicts *federation.PrimaryConflicts
+	logger    *slog.Logger
+
+	mu     sync.Mutex
+	others []string // other datacenters that are a primary too. The leader alone knows
 }
 
-func (r *rivals) list() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.dcs
+func (v *primaryView) otherPrimaries() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.others
 }
 
-// rivalsEvery is how often datacenters whose servers name it as the primary are asked whether it is one.
-const rivalsEvery = 3 * time.Second
+// checkPrimariesEvery is how often the leader requests of datacenters that claim
+// to be the primary whether they are.
+const checkPrimariesEvery = 3 * time.Second
 
-// watchRivals asks, until ctx ends, those that hold themselves for the primary, and logs a second one once.
-func (p *parts) watchRivals(ctx context.Context) error {
-	tick := time.NewTicker(rivalsEvery)
+// watchOthers looks for a second primary until ctx ends, and logs a new one once.
+func (v *primaryView) watchOthers(ctx context.Context) error {
+	defer v.setOthers(nil) // the next leader looks for itself
+	tick := time.NewTicker(checkPrimariesEvery)
 	defer tick.Stop()
 	for {
 		var now []string
-		for _, d := range p.disputes.List() {
-			if d.ClaimsItself() && d.DC != p.primacy.PrimaryDC() && p.primacy.ProbePrimary(ctx, d.DC) {
-				now = append(now, d.DC)
+		for _, c := range v.conflicts.List() {
+			if c.ClaimsItself() && c.DC != v.manager.PrimaryDC() && v.manager.ProbePrimary(ctx, c.DC) {
+				now = append(now, c.DC)
 			}
 		}
-		p.rivals.mu.Lock()
-		was := p.rivals.dcs
-		p.rivals.dcs = now
-		p.rivals.mu.Unlock()
+		was := v.setOthers(now)
 		for _, dc := range now {
 			if !slices.Contains(was, dc) {
-				p.logger.Error("two primaries: what is written in the one that is given up is lost; decide, and set the same primary_datacenter on all servers",
-					"datacenter", dc, "primary", p.primacy.PrimaryDC())
+				v.logger.Error("two primaries: writes of the one that is given up will be lost; set the same primary_datacenter on all servers",
+					"dc", dc, "primary", v.manager.PrimaryDC())
 			}
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			p.rivals.mu.Lock()
-			p.rivals.dcs = nil // another leader asks
-			p.rivals.mu.Unlock()
 			return nil
 		}
 	}
 }
 
-// disputed says what to do about a datacenter that names another primary.
-func (s source) disputed(dc string) string {
-	own, of := s.p.cfg.DC, s.p.primacy.PrimaryDC()
-	for _, d := range s.p.disputes.List() {
+func (v *primaryView) setOthers(now []string) (was []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	was, v.others = v.others, now
+	return was
+}
+
+// conflict returns what to do about a datacenter that names another primary; ""
+// if dc does not.
+func (v *primaryView) conflict(dc string) string {
+	for _, c := range v.conflicts.List() {
 		switch {
-		case d.DC != dc:
-		case slices.Contains(s.p.rivals.list(), dc):
-			return fmt.Sprintf("%s is a primary too, besides %s: what is written in the one that is given up is lost; decide, and set the same primary_datacenter on all servers", dc, of)
+		case c.DC != dc:
+		case slices.Contains(v.otherPrimaries(), dc):
+			return fmt.Sprintf("%s is a primary too, besides %s: writes of the one that is given up will be lost; "+
+				"set the same primary_datacenter on all servers", dc, v.manager.PrimaryDC())
 		default:
-			return fmt.Sprintf("servers of %s (%s) name %s as primary_datacenter, those of %s name %s: set the same one on all servers", dc, d.Node, d.Primary, own, s.p.cfg.PrimaryDC)
+			return fmt.Sprintf("servers of %s (%s) have primary_datacenter %s, those of %s have %s: set the same on all servers",
+				dc, c.Node, c.Primary, v.dc, v.settings.configured)
 		}
 	}
 	return ""
 }
 
-// primaryComponent tells which datacenter is the primary, and what stands in the way.
-func (s source) primaryComponent() api.ComponentStatus {
-	of := s.p.primacy.PrimaryDC()
-	c := api.ComponentStatus{Name: "primary", State: "ok", Detail: of}
-	if of == s.p.cfg.DC {
-		c.Detail += ", this datacenter"
+// component returns the line of the status about the primary.
+func (v *primaryView) component() api.ComponentStatus {
+	primary, configured := v.manager.PrimaryDC(), v.settings.configured
+	out := api.ComponentStatus{Name: "primary", State: "ok", Detail: primary}
+	if primary == v.dc {
+		out.Detail += ", this datacenter"
 	}
-	disputes, rivals := s.p.disputes.List(), s.p.rivals.list()
-	switch differ, _ := s.differ(); {
-	case len(rivals) > 0 && s.disputed(rivals[0]) != "":
-		c.State, c.Detail = "two primaries", s.disputed(rivals[0])
+	conflicts, others := v.conflicts.List(), v.otherPrimaries()
+	switch differ, _ := v.settings.differ(); {
+	case len(others) > 0 && v.conflict(others[0]) != "":
+		out.State, out.Detail = "two primaries", v.conflict(others[0])
 	case differ != "":
-		c.State = "servers differ"
-		c.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", c.Detail, differ)
-	case s.p.primacy.PendingReason() != "":
-		c.State, c.Detail = "changing", resource.ErrorText(s.p.primacy.PendingReason())
-	case of != s.p.cfg.PrimaryDC:
-		c.State, c.Detail = "changing", fmt.Sprintf("%s still, not yet %s; the leader knows why", of, s.p.cfg.PrimaryDC)
-	case len(disputes) > 0:
-		c.State, c.Detail = "disputed", s.disputed(disputes[0].DC)
+		out.State = "servers differ"
+		out.Detail = fmt.Sprintf("%s until all servers here have the same primary_datacenter: %s", out.Detail, differ)
+	case v.manager.PendingReason() != "":
+		out.State, out.Detail = "changing", resource.ErrorText(v.manager.PendingReason())
+	case primary != configured:
+		out.State, out.Detail = "changing", fmt.Sprintf("still %s, not yet %s; the status of the leader has the reason", primary, configured)
+	case len(conflicts) > 0:
+		out.State, out.Detail = "disputed", v.conflict(conflicts[0].DC)
 	}
-	return c
-}
-
-// primary reports which datacenter is the primary and who sees that otherwise.
-func (c collector) primary(gauge func(*prometheus.Desc, float64, ...string)) {
-	gauge(descPrimary, 1, c.p.primacy.PrimaryDC())
-	gauge(descRivals, float64(1+len(c.p.rivals.list())))
-	for _, d := range c.p.disputes.List() {
-		gauge(descDisputed, 1, d.DC, d.Primary)
-	}
-	_, others := source(c).differ()
-	gauge(descDiffer, float64(others))
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/wanfed/wanfed/api"
@@ -14,40 +15,66 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/version"
+	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/resource/raftstore"
+	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Status implements httpapi.Source.
-func (s source) Status(ctx context.Context) (api.Status, error) {
-	states, _, err := s.FederationStates(ctx)
+// statusReporter reports the state of this server's components and of the
+// datacenters, with the cause of a failure and its remedy.
+type statusReporter struct {
+	dc, node    string
+	mode        string // mesh_gateway_mode
+	expect      int    // bootstrap_expect
+	network     *network
+	store       *raftstore.Store
+	lan, wan    *gossip.Pool
+	keyring     *keyring.Service
+	addressBook *federation.AddressBookUpdater
+	joiner      *federation.Joiner
+	primary     *primaryView
+	antiEntropy *replication.AntiEntropy
+	source      *replication.Source
+}
+
+// Status implements httpapi.Cluster.
+func (r *statusReporter) Status(ctx context.Context) (api.Status, error) {
+	states, _, err := federation.ListStates(ctx, r.store)
 	if err != nil {
 		return api.Status{}, err
 	}
-	replicated, err := s.replicated(ctx)
+	replicated, err := r.replicatedTypes(ctx)
 	if err != nil {
 		return api.Status{}, err
 	}
-	leader, _, _ := s.Leader()
+	leader, _, _ := r.Leader()
 	out := api.Status{
-		Datacenter: s.p.cfg.DC, Node: s.p.cfg.Node, Leader: leader, PrimaryDatacenter: s.p.primacy.PrimaryDC(),
-		MeshGatewayMode: s.p.cfg.MeshGatewayMode, Version: version.Version, Gossip: s.p.keyring.Status(), Components: s.components(), Replicated: replicated,
+		Datacenter: r.dc, Node: r.node, Leader: leader, PrimaryDatacenter: r.primary.manager.PrimaryDC(),
+		MeshGatewayMode: r.mode, Version: version.Version, Gossip: r.keyring.Status(), Components: r.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
-	used := s.used()
-	for _, dc := range s.Datacenters() {
-		out.Datacenters = append(out.Datacenters, s.datacenter(dc, byDC[dc], used[dc]))
+	used := map[string]string{} // by datacenter: the path that its packet link takes
+	for _, l := range r.network.tunnel.Stats().Links {
+		if !l.ConnectedSince.IsZero() {
+			used[l.DC] = l.Path.Addr
+		}
+	}
+	for _, dc := range r.Datacenters() {
+		out.Datacenters = append(out.Datacenters, r.datacenter(dc, byDC[dc], used[dc]))
 	}
 	return out, nil
 }
 
-func (s source) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
-	d := api.DatacenterStatus{Name: dc, Own: dc == s.p.cfg.DC, Primary: dc == s.p.primacy.PrimaryDC()}
-	for _, m := range s.p.wan.Members() {
-		if _, mdc, err := federation.SplitWANName(m.Name); err != nil || mdc != dc || m.Status == gossip.StatusLeft {
+func (r *statusReporter) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
+	manager := r.primary.manager
+	d := api.DatacenterStatus{Name: dc, Own: dc == r.dc, Primary: dc == manager.PrimaryDC()}
+	for _, m := range r.wan.Members() {
+		if _, of, err := federation.SplitWANName(m.Name); err != nil || of != dc || m.Status == gossip.StatusLeft {
 			continue
 		}
 		d.ServersKnown++
@@ -65,26 +92,48 @@ func (s source) datacenter(dc string, state *pb.FederationState, used string) ap
 		d.UpdatedAt = state.UpdatedAt.AsTime()
 		d.RecordAge = api.SecondsPtr(time.Since(d.UpdatedAt))
 	}
-	if !s.p.primacy.IsPrimary() && !d.Own {
-		if st := s.p.primacy.Follower().Status(); !st.LastContact.IsZero() {
+	if !manager.IsPrimary() && !d.Own {
+		if st := manager.Follower().Status(); !st.LastContact.IsZero() {
 			d.ReplicationLag = api.SecondsPtr(lag(st.Connected, st.LastContact))
 		}
 	}
 	var paths []wanfed.PathStatus
 	if d.Own {
-		paths = slices.DeleteFunc(s.p.dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
+		paths = slices.DeleteFunc(r.network.dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
 	} else {
-		paths = s.p.dialer.PathsTo(dc)
-		d.Hops = hopsStatus(paths, s.p.addressBook.Origins(dc), used, time.Now())
+		paths = r.network.dialer.PathsTo(dc)
+		d.Hops = pathStatuses(paths, r.addressBook.Origins(dc), used, time.Now())
 	}
-	s.lastError(&d, paths)
-	d.Advice = s.advice(d, state)
+	r.setLastError(&d, paths)
+	d.Advice = r.advice(d, state)
 	return d
 }
 
-// lastError takes the newest of what dialing, joining and, for the primary, replication met. What a probe met of a hop that
-// nothing uses is no error of the datacenter as long as another hop works.
-func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
+// pathStatuses returns what is known of the paths to one datacenter, in their
+// order. used is the address of the path in use.
+func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time) []api.HopStatus {
+	var out []api.HopStatus
+	for _, p := range paths {
+		h := api.HopStatus{
+			Address: p.Addr, Via: p.Via, Used: p.Addr == used, Health: string(p.Health),
+			LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
+			Sources: origins[p.Addr].Sources,
+		}
+		if p.SmoothedRTT > 0 {
+			h.RTT = api.SecondsPtr(p.SmoothedRTT)
+		}
+		if at := origins[p.Addr].At; !at.IsZero() {
+			h.KnowledgeAge = api.SecondsPtr(now.Sub(at))
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// setLastError sets the newest error of dialing, joining and, for the primary,
+// replication. The error of a probe counts only when no path works: it says
+// nothing about the datacenter otherwise.
+func (r *statusReporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
 			d.LastError, d.LastErrorAt = resource.ErrorText(err.Error()), at
@@ -97,49 +146,49 @@ func (s source) lastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 		}
 	}
 	if d.Own {
-		up := s.p.antiEntropy.Status()
-		note(up.LastErrorAt, up.LastError)
+		st := r.antiEntropy.Status()
+		note(st.LastErrorAt, st.LastError)
 		return
 	}
-	note(s.p.joiner.LastError(d.Name))
+	note(r.joiner.LastError(d.Name))
 	if d.Primary {
-		down := s.p.primacy.Follower().Status()
-		note(down.LastErrorAt, down.LastError)
+		st := r.primary.manager.Follower().Status()
+		note(st.LastErrorAt, st.LastError)
 	}
 }
 
-// advice says what an operator should do about a datacenter, or nothing.
-func (s source) advice(d api.DatacenterStatus, state *pb.FederationState) string {
-	switch disputed := s.disputed(d.Name); {
-	case disputed != "":
-		return disputed
+// advice returns what an operator should do about a datacenter, or "".
+func (r *statusReporter) advice(d api.DatacenterStatus, state *pb.FederationState) string {
+	switch conflict := r.primary.conflict(d.Name); {
+	case conflict != "":
+		return conflict
 	case d.Own && d.GatewaysKnown == 0:
 		return fmt.Sprintf("start a gateway here: wanfed gateway --dc %s --node gw1 --server ADDR --lan ADDR --wan ADDR …", d.Name)
 	case d.GatewaysKnown > 0 && d.GatewaysHealthy == 0:
-		return fmt.Sprintf("no gateway of %s is healthy: start one there, or look at its log", d.Name)
+		return fmt.Sprintf("no gateway of %s is healthy: start one there, or read its log", d.Name)
 	case d.ServersAlive == 0 && d.ServersKnown > 0:
 		return fmt.Sprintf("no server of %s answers: check its servers, its gateways, and the network between the gateways; "+
-			"if it is gone for good: %s", d.Name, goneForGood(d))
+			"if it is gone for good: %s", d.Name, goneAdvice(d))
 	case d.ServersAlive == 0:
-		return fmt.Sprintf("no server of %s is in the WAN pool: they stopped, or were never reached: check them, and that the WAN addresses of its gateways "+
-			"can be dialed from the gateways here; if it is gone for good: %s", d.Name, goneForGood(d))
+		return fmt.Sprintf("no server of %s is in the WAN pool: they stopped, or were never reached; check that they run, and that the WAN addresses "+
+			"of its gateways can be dialed from the gateways here; if it is gone for good: %s", d.Name, goneAdvice(d))
 	case d.ServersAlive < d.ServersKnown:
 		return fmt.Sprintf("see which servers are down: wanfed members --wan (%s)", d.Name)
 	case state == nil && !d.Own:
-		return fmt.Sprintf("%s has written no federation state: has it a gateway?", d.Name)
+		return fmt.Sprintf("%s has written no federation state: check that it has a gateway", d.Name)
 	}
 	return ""
 }
 
-// goneForGood says what to do about a datacenter that does not come back.
-func goneForGood(d api.DatacenterStatus) string {
+// goneAdvice returns what to do about a datacenter that does not come back.
+func goneAdvice(d api.DatacenterStatus) string {
 	if d.Primary {
 		return "give all servers of the others another primary_datacenter, and restart them one at a time"
 	}
 	return "wanfed federation delete " + d.Name
 }
 
-func (s source) components() []api.ComponentStatus {
+func (r *statusReporter) components() []api.ComponentStatus {
 	out := []api.ComponentStatus{}
 	add := func(name string, ok bool, bad, detail string) {
 		state := "ok"
@@ -148,23 +197,35 @@ func (s source) components() []api.ComponentStatus {
 		}
 		out = append(out, api.ComponentStatus{Name: name, State: state, Detail: detail})
 	}
-	leader, _ := s.p.store.Leader()
-	voters, _ := s.p.store.Peers()
-	state, detail := raftState(leader, voters, s.p.cfg.BootstrapExpect, s.p.lan.Members())
+	leader, _ := r.store.Leader()
+	voters, _ := r.store.Peers()
+	state, detail := raftState(leader, voters, r.expect, r.lan.Members())
 	add("raft", state == "ok", state, detail)
-	why := s.p.store.WriteError()
-	add("log", why == nil, "cannot be written", detailOf(why, time.Time{}, ""))
-	add("lan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.lan), len(s.p.lan.Members())))
-	add("wan pool", true, "", fmt.Sprintf("%d of %d members alive", alive(s.p.wan), len(s.p.wan.Members())))
-	add("gossip keys", true, "", s.p.keyring.Detail())
-	if s.p.store.IsLeader() {
-		up := s.p.antiEntropy.Status()
-		add("anti-entropy", up.LastError == nil, "failing", detailOf(up.LastError, up.LastApplied, "last written"))
+	err := r.store.WriteError()
+	add("log", err == nil, "cannot be written", errorOrAge(err, time.Time{}, ""))
+	add("lan pool", true, "", aliveText(r.lan))
+	add("wan pool", true, "", aliveText(r.wan))
+	add("gossip keys", true, "", r.keyring.Detail())
+	if r.store.IsLeader() {
+		st := r.antiEntropy.Status()
+		add("anti-entropy", st.LastError == nil, "failing", errorOrAge(st.LastError, st.LastApplied, "last written"))
 	}
-	return append(out, s.primaryComponent(), s.replicationComponent())
+	return append(out, r.primary.component(), r.replicationComponent())
 }
 
-func detailOf(err error, at time.Time, what string) string {
+func aliveText(p *gossip.Pool) string {
+	members, alive := p.Members(), 0
+	for _, m := range members {
+		if m.Alive() {
+			alive++
+		}
+	}
+	return fmt.Sprintf("%d of %d members alive", alive, len(members))
+}
+
+// errorOrAge returns the text of err, or how long ago what happened at at; "" if
+// it never did.
+func errorOrAge(err error, at time.Time, what string) string {
 	switch {
 	case err != nil:
 		return resource.ErrorText(err.Error())
@@ -174,19 +235,103 @@ func detailOf(err error, at time.Time, what string) string {
 	return fmt.Sprintf("%s %s ago", what, time.Since(at).Round(time.Second))
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
-
-func alive(p *gossip.Pool) int {
-	n := 0
-	for _, m := range p.Members() {
-		if m.Alive() {
-			n++
+// raftState returns the state of the Raft group as this server sees it. expect is
+// its bootstrap_expect.
+func raftState(leader string, voters []string, expect int, lan []gossip.Member) (state, detail string) {
+	running, up := 0, 0 // up: voters
+	for _, m := range lan {
+		if !m.Alive() {
+			continue
+		}
+		running++
+		if slices.Contains(voters, m.Name) {
+			up++
+		}
+		if expect == 1 && m.Tags[tagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
+			return "split", fmt.Sprintf("%s was started to form a group alone, as were those of this one (%d): restart it, or these, "+
+				"with an empty data directory and --bootstrap-expect 3", m.Name, len(voters))
 		}
 	}
-	return n
+	if len(voters) == 0 && running < expect {
+		return "no leader", fmt.Sprintf("in no group yet: %d servers are needed (bootstrap_expect), and %d run: start the others, with retry_join",
+			expect, running)
+	}
+	if need := len(voters)/2 + 1; leader == "" && len(voters) > 0 && up < need {
+		return "no leader", fmt.Sprintf("%d of %d voters alive, and %d are needed: start the others (see: wanfed members)", up, len(voters), need)
+	}
+	state, detail = "ok", fmt.Sprintf("%d voters", len(voters))
+	if len(voters) == 1 {
+		detail = "1 voter"
+	}
+	if leader == "" {
+		state, leader = "no leader", "none"
+	}
+	return state, fmt.Sprintf("leader %s, %s", leader, detail)
+}
+
+// replicatedTypes returns the replicated types, at the leader of a secondary.
+func (r *statusReporter) replicatedTypes(ctx context.Context) ([]api.ReplicatedType, error) {
+	manager := r.primary.manager
+	if manager.IsPrimary() || !r.store.IsLeader() {
+		return nil, nil
+	}
+	types, err := manager.Follower().TypeStatuses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := manager.Follower().Status()
+	out := make([]api.ReplicatedType, 0, len(types))
+	for _, t := range types {
+		rt := api.ReplicatedType{
+			Type: t.Type, Known: t.Known, Records: t.Records, PrimaryRecords: t.Primary, UnknownRecords: t.Unknown,
+			PrimaryIndex: t.Index, Changes: t.Changes, ReceivedBytes: t.Bytes,
+		}
+		if !st.LastContact.IsZero() {
+			rt.Lag = api.SecondsPtr(lag(st.Connected, st.LastContact))
+		}
+		if !t.Changed.IsZero() {
+			rt.LastChange = t.Changed
+		}
+		out = append(out, rt)
+	}
+	return out, nil
+}
+
+// replicationComponent returns the line of the status about replication.
+func (r *statusReporter) replicationComponent() api.ComponentStatus {
+	c := api.ComponentStatus{Name: "replication", State: "ok"}
+	follower := r.primary.manager.Follower()
+	switch {
+	case r.primary.manager.IsPrimary():
+		st := r.source.Status()
+		c.Detail = fmt.Sprintf("%d secondaries follow this server", st.Followers)
+		if st.Followers == 1 {
+			c.Detail = "1 secondary follows this server"
+		}
+	case !r.store.IsLeader():
+		c.Detail = "done by the leader"
+	default:
+		st := follower.Status()
+		if !st.Connected {
+			c.State = "not connected"
+		}
+		if c.Detail = errorOrAge(st.LastError, st.LastContact, "last contact"); st.LastError == nil && st.Connected {
+			c.Detail = fmt.Sprintf("primary's index %d, %s", st.Index, c.Detail)
+		} else {
+			has := fmt.Sprintf("replicas have the primary's index %d", max(st.Index, follower.HighestIndex()))
+			c.Detail = strings.TrimSuffix(has+"; "+c.Detail, "; ")
+		}
+		if st.Refused > 0 {
+			c.State = "refuses records"
+		}
+	}
+	return c
+}
+
+// lag returns how old replicas may be: 0 while the stream is connected.
+func lag(connected bool, last time.Time) time.Duration {
+	if connected {
+		return 0
+	}
+	return time.Since(last)
 }

@@ -31,7 +31,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 	)
 	var made atomic.Int64
 	srv := grpc.NewServer()
-	pb.RegisterServerServiceServer(srv, &serverService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
+	pb.RegisterServerServiceServer(srv, &queryService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
 		made.Add(1)
 		return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
 	}, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})

@@ -5,90 +5,61 @@ package server
 import (
 	"errors"
 	"fmt"
-	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
-	"time"
+	"strconv"
+	"strings"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/netaddr"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Defaults.
-const (
-	DefaultPort     = 8300
-	DefaultHTTPAddr = "127.0.0.1:8500"
-	DefaultBind     = "0.0.0.0"
-
-	DefaultDeadServerAfter = 10 * time.Minute
-	// MinDeadServerAfter is how long a server that was removed and is back has no vote: with less, a short break would cost the
-	// group more than it lasts. MaxDeadServerAfter is as good as never.
-	MinDeadServerAfter = operator.StableTime
-	MaxDeadServerAfter = 365 * 24 * time.Hour
-)
-
-// withDefaults fills what was left empty.
-func (c Config) withDefaults() Config {
-	if c.Domain == "" {
-		c.Domain = tlsutil.DefaultDomain
-	}
-	if c.PrimaryDC == "" {
-		c.PrimaryDC, c.primaryByDefault = c.DC, true
-	}
-	if c.Bind == "" {
-		c.Bind = DefaultBind
-	}
-	switch c.Port {
-	case 0:
-		c.Port = DefaultPort
-	case -1:
-		c.Port = 0
-	}
-	if c.HTTPAddr == "" {
-		c.HTTPAddr = DefaultHTTPAddr
-	}
-	if c.MeshGatewayMode == "" {
-		c.MeshGatewayMode = string(wanfed.ModeLocal)
-	}
-	if c.BootstrapExpect == 0 {
-		c.BootstrapExpect = 1
-	}
-	if c.DeadServerAfter == 0 {
-		c.DeadServerAfter = DefaultDeadServerAfter
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return c
-}
-
-// CheckSettings returns everything that is wrong with cfg itself, joined, or nil. It looks at no file.
+// CheckSettings returns all faults of cfg itself, joined, or nil. It reads no
+// file.
 func CheckSettings(cfg Config) error { return errors.Join(cfg.withDefaults().check()...) }
 
-// CheckFiles returns everything that is wrong with the files and folders that cfg names, joined, or nil. What is missing in
-// cfg is for CheckSettings to say. It changes nothing.
+// CheckFiles returns all faults of the files and directories that cfg names,
+// joined, or nil. It does not report missing settings: CheckSettings does. It
+// changes nothing.
 func CheckFiles(cfg Config) error {
-	_, err := cfg.withDefaults().files()
+	_, err := cfg.withDefaults().checkFiles()
 	return err
 }
 
-// Validate is CheckSettings and CheckFiles.
+// Validate returns the faults of CheckSettings and of CheckFiles.
 func Validate(cfg Config) error {
 	_, err := cfg.withDefaults().validate()
 	return err
 }
 
+// CheckDir returns an error if path is something else than a directory. A path
+// that does not exist, or is empty, is valid. setting is the name in the error.
+func CheckDir(setting, path string) error {
+	if path == "" {
+		return nil
+	}
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
+		return fmt.Errorf("%s %s is a file, not a directory: name a directory, or move the file away", setting, filepath.Clean(path))
+	}
+	return nil
+}
+
 func (c Config) validate() (*tlsutil.Identity, error) {
-	id, err := c.files()
+	id, err := c.checkFiles()
 	return id, errors.Join(errors.Join(c.check()...), err)
 }
 
-// files checks the files, and gives the certificate. Whose it is can be checked only where that is known.
-func (c Config) files() (*tlsutil.Identity, error) {
-	errs := []error{CheckFolder("data_dir", c.DataDir)}
+// checkFiles checks the files, and returns the identity of the certificate. The
+// certificate is not checked while settings that it must match are invalid.
+func (c Config) checkFiles() (*tlsutil.Identity, error) {
+	errs := []error{CheckDir("data_dir", c.DataDir)}
 	if c.EncryptFile != "" {
 		_, err := gossip.ReadKeyFile(c.EncryptFile, nil)
 		errs = append(errs, err)
@@ -97,24 +68,12 @@ func (c Config) files() (*tlsutil.Identity, error) {
 		tlsutil.CheckDomain(c.Domain) != nil || tlsutil.CheckLabel(c.DC) != nil || tlsutil.CheckLabel(c.Node) != nil {
 		return nil, errors.Join(errs...)
 	}
-	id, err := c.identity()
+	id, err := c.loadIdentity()
 	return id, errors.Join(append(errs, err)...)
 }
 
-// CheckFolder returns an error, which names the setting, for a path at which there is something else than a folder. One that
-// is not there yet, or no path at all, is no fault.
-func CheckFolder(setting, path string) error {
-	if path == "" {
-		return nil
-	}
-	if st, err := os.Stat(path); err == nil && !st.IsDir() {
-		return fmt.Errorf("%s %s is a file, not a folder: name a folder, or move the file away", setting, filepath.Clean(path))
-	}
-	return nil
-}
-
-// identity loads the certificate and checks that it is this server's.
-func (c Config) identity() (*tlsutil.Identity, error) {
+// loadIdentity loads the certificate and checks that it is this server's.
+func (c Config) loadIdentity() (*tlsutil.Identity, error) {
 	id, err := tlsutil.Load(tlsutil.Files{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}, c.Domain, c.Logger)
 	if err != nil {
 		return nil, err
@@ -122,7 +81,7 @@ func (c Config) identity() (*tlsutil.Identity, error) {
 	return id, id.VerifySubject(tlsutil.RoleServer, c.Node, c.DC)
 }
 
-// check finds faults that need no file.
+// check returns the faults that can be found without files.
 func (c Config) check() (errs []error) {
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, f := range []struct{ name, value, example string }{
@@ -134,7 +93,7 @@ func (c Config) check() (errs []error) {
 			fault("%s: %w", f.name, err)
 		}
 	}
-	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // by default they are the same: one fault
+	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // if they are equal it is one fault
 		fault("primary_datacenter: %w", err)
 	}
 	if err := tlsutil.CheckDomain(c.Domain); err != nil {
@@ -161,8 +120,8 @@ func (c Config) check() (errs []error) {
 	}
 	switch {
 	case c.DeadServerAfter < MinDeadServerAfter:
-		fault("dead_server_after is %v: must be %v or more, since a server that was removed and is back has no vote for %v: a shorter break would cost more than it lasts",
-			c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
+		fault("dead_server_after is %v: must be %v or more, since a server that was removed and returned has no vote for %v: "+
+			"a shorter outage would cost more than it lasts", c.DeadServerAfter, MinDeadServerAfter, operator.StableTime)
 	case c.DeadServerAfter > MaxDeadServerAfter:
 		fault("dead_server_after is %v: must be %v (a year) or less", c.DeadServerAfter, MaxDeadServerAfter)
 	}
@@ -170,31 +129,156 @@ func (c Config) check() (errs []error) {
 }
 
 func (c Config) checkFederation() (errs []error) {
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch {
-	case c.DC == "": // told already, and no more to tell without it
-	case c.primaryByDefault && len(c.PrimaryGateways) > 0: // a secondary whose primary_datacenter was forgotten, mostly
-		errs = append(errs, fmt.Errorf("primary_gateways is set, but %s is the primary itself: remove it, or name a primary_datacenter: another, or %s", c.DC, c.DC))
+	case c.DC == "": // reported by check
+	case c.primaryByDefault && len(c.PrimaryGateways) > 0: // usually a secondary without primary_datacenter
+		fault("primary_gateways is set, but %s is the primary itself: remove it, or set primary_datacenter: to another datacenter, or to %s", c.DC, c.DC)
 	case c.DC != c.PrimaryDC && len(c.PrimaryGateways) == 0:
-		errs = append(errs, fmt.Errorf("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
-			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC))
+		fault("primary_gateways is missing: %s is a secondary of %s and needs at least one WAN address of a gateway there, "+
+			"for example --primary-gateway gw.%s.example.com:8443", c.DC, c.PrimaryDC, c.PrimaryDC)
 	}
 	if err := wanfed.Mode(c.MeshGatewayMode).Check(); err != nil {
-		errs = append(errs, fmt.Errorf("mesh_gateway_mode %w", err))
+		fault("mesh_gateway_mode %w", err)
 	}
 	for _, addr := range c.PrimaryGateways {
-		if err := checkHostPort(addr); err != nil {
-			errs = append(errs, fmt.Errorf("primary_gateways: %w", err))
+		if err := netaddr.CheckHostPort(addr); err != nil {
+			fault("primary_gateways: %w", err)
 		}
 	}
 	for _, dc := range c.RemoteWritesFrom {
 		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
-			errs = append(errs, fmt.Errorf("remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter))
+			fault("remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter)
 		}
 	}
 	for _, addr := range c.RetryJoin {
-		if err := checkHostPort(addr); err != nil {
-			errs = append(errs, fmt.Errorf("retry_join: %w", err))
+		if err := netaddr.CheckHostPort(addr); err != nil {
+			fault("retry_join: %w", err)
 		}
 	}
 	return errs
+}
+
+func (c Config) checkAddresses() (errs []error) {
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := netip.ParseAddr(c.Bind); err != nil {
+		fault("bind %q is not an IP address", c.Bind)
+	}
+	if c.Advertise != "" {
+		ip, err := netip.ParseAddr(c.Advertise)
+		switch {
+		case err != nil:
+			fault("advertise %q is not an IP address", c.Advertise)
+		case ip.IsUnspecified():
+			fault("advertise %q is unspecified: other servers cannot dial it", c.Advertise)
+		}
+	}
+	if c.Port > 65535 {
+		fault("port is %d: must be at most 65535", c.Port)
+	}
+	http, _, err := parseHTTPAddr(c.HTTPAddr)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	tls := net.JoinHostPort(c.Bind, strconv.Itoa(c.Port))
+	if err == nil && netaddr.Overlap(http, tls) {
+		fault("http_addr %q overlaps with bind and port, %s: each needs its own address or port", c.HTTPAddr, tls)
+	}
+	return append(errs, c.checkProxyFrom())
+}
+
+// checkProxyFrom rejects networks that contain servers of this datacenter. They
+// dial each other, and send no PROXY header.
+func (c Config) checkProxyFrom() error {
+	known := []struct{ setting, host string }{{"bind", c.Bind}, {"advertise", c.Advertise}}
+	for _, addr := range c.RetryJoin {
+		if host, _, err := net.SplitHostPort(addr); err == nil {
+			known = append(known, struct{ setting, host string }{"retry_join", host})
+		}
+	}
+	for _, p := range c.ProxyFrom {
+		if !p.IsValid() {
+			return errors.New("proxy_protocol has an entry that is not a network")
+		}
+		for _, k := range known {
+			if ip, err := netip.ParseAddr(k.host); err == nil && !ip.IsUnspecified() && p.Contains(ip.Unmap()) {
+				return fmt.Errorf("proxy_protocol %s has %s, a server's address (%s): servers send no PROXY header; name the gateways alone", p, ip, k.setting)
+			}
+		}
+	}
+	return nil
+}
+
+// parseHTTPAddr returns the host:port of http_addr, and whether it uses TLS.
+func parseHTTPAddr(s string) (addr string, useTLS bool, err error) {
+	scheme, addr := "http", s
+	if strings.Contains(s, "://") {
+		u, err := url.Parse(s)
+		if err != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+			return "", false, fmt.Errorf("http_addr %q is not host:port, http://host:port or https://host:port", s)
+		}
+		scheme, addr = u.Scheme, u.Host
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", false, fmt.Errorf("http_addr %q has no port", s)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", false, fmt.Errorf("http_addr %q: port is not a number up to 65535", s)
+	}
+	switch scheme {
+	case "https":
+		return addr, true, nil
+	case "http":
+	default:
+		return "", false, fmt.Errorf("http_addr %q: scheme is neither http nor https", s)
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return "", false, fmt.Errorf("http_addr %q is not a loopback address: HTTP there needs TLS and client certificates; write https://%s", s, addr)
+	}
+	return addr, false, nil
+}
+
+// httpUsesTLS reports whether the HTTP API of a valid Config uses TLS.
+func (c Config) httpUsesTLS() bool {
+	_, useTLS, _ := parseHTTPAddr(c.HTTPAddr)
+	return useTLS
+}
+
+// advertiseAddr returns the address that other servers dial. listen is that of the
+// TLS listener.
+func (c Config) advertiseAddr(listen net.Addr) (netip.AddrPort, error) {
+	ip, err := c.advertiseIP()
+	return netip.AddrPortFrom(ip, uint16(listen.(*net.TCPAddr).Port)), err
+}
+
+func (c Config) advertiseIP() (netip.Addr, error) {
+	if c.Advertise != "" {
+		return netip.ParseAddr(c.Advertise)
+	}
+	bind, err := netip.ParseAddr(c.Bind)
+	if err != nil || !bind.IsUnspecified() {
+		return bind, err
+	}
+	ifaces, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("list the addresses of this machine: %w", err)
+	}
+	var global netip.Addr
+	for _, a := range ifaces {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() {
+			continue
+		}
+		if p.Addr().IsPrivate() {
+			return p.Addr(), nil
+		}
+		if !global.IsValid() {
+			global = p.Addr()
+		}
+	}
+	if !global.IsValid() {
+		return global, errors.New("this machine has no address that other servers could dial: set --advertise")
+	}
+	return global, nil
 }

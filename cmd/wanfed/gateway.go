@@ -174,7 +174,7 @@ func (s gatewaySettings) run(ctx context.Context, out io.Writer, p *gatewayProce
 
 // files checks what the settings name, and gives the certificate: this gateway's.
 func (s gatewaySettings) files(logger *slog.Logger) (*tlsutil.Identity, error) {
-	folder := server.CheckFolder("data_dir", s.DataDir)
+	folder := server.CheckDir("data_dir", s.DataDir)
 	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
 	if err == nil {
 		err = id.VerifySubject(tlsutil.RoleGateway, s.Node, s.DC)

@@ -13,7 +13,6 @@ import (
 	"strconv"
 
 	"github.com/wanfed/wanfed/internal/netaddr"
-	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -68,9 +67,9 @@ func (s gatewaySettings) check() error {
 		}
 	}
 	switch listen := or(s.WANBind, s.WAN); {
-	case server.SamePort(s.LAN, s.WAN) && s.LAN == s.WAN:
+	case netaddr.Overlap(s.LAN, s.WAN) && s.LAN == s.WAN:
 		fault("wan and lan are both %s: they have different routes, so each needs an address of its own", s.LAN)
-	case server.SamePort(s.LAN, listen):
+	case netaddr.Overlap(s.LAN, listen):
 		fault("wan %s and lan %s cannot both be listened on: they have different routes, so each needs an address of its own", listen, s.LAN)
 	}
 	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
@@ -112,7 +111,7 @@ func (s gatewaySettings) checkApart() error {
 			switch {
 			case addr == other:
 				errs = append(errs, fmt.Errorf("listen has %s twice: once is enough", addr))
-			case server.SamePort(addr, other):
+			case netaddr.Overlap(addr, other):
 				errs = append(errs, fmt.Errorf("listen has %s and %s, of which the one is within the other: leave one out", other, addr))
 			}
 		}
@@ -123,7 +122,7 @@ func (s gatewaySettings) checkApart() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(sides)) {
 		for _, addr := range sides[name] {
-			if server.SamePort(s.AdminAddr, addr) {
+			if netaddr.Overlap(s.AdminAddr, addr) {
 				errs = append(errs, fmt.Errorf("admin_addr %s is within %s %s: each needs an address, or a port, of its own", s.AdminAddr, name, addr))
 			}
 		}

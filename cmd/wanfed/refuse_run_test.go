@@ -188,7 +188,7 @@ func TestPortOfRoot(t *testing.T) {
 	common := []string{"--dc", "dc1", "--data-dir", filepath.Join(t.TempDir(), "data"), "--ca-file", c.path("ca.pem")}
 	server := append(append([]string{"server", "--node", "srv1", "--bind", "127.0.0.1", "--port", "1"}, common...), c.cert("srv1")...)
 	executeWithout(t, "-net_bind_service", server...).refused(t, 1,
-		`port of 127\.0\.0\.1:1 may not be taken by this user: choose one above 1023 with --port or --bind, or .*`)
+		`port of 127\.0\.0\.1:1 is not allowed for this user: choose one above 1023 with --port or --bind, or .*`)
 	gateway := append(append([]string{"gateway", "--node", "gw1", "--server", "127.0.0.1:1", "--lan", "127.0.0.1:0", "--wan", "127.0.0.1:1"}, common...), c.cert("gw1")...)
 	executeWithout(t, "-net_bind_service", gateway...).refused(t, 1,
 		`wan 127\.0\.0\.1:1: the port may not be taken by this user; choose one above 1023, have systemd open the socket, or .*`)

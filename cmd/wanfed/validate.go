@@ -92,7 +92,7 @@ func (s gatewaySettings) checkFiles() error {
 		return err
 	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "",
 		tlsutil.CheckDomain(s.Domain) != nil, tlsutil.CheckLabel(s.DC) != nil, tlsutil.CheckLabel(s.Node) != nil:
-		return server.CheckFolder("data_dir", s.DataDir)
+		return server.CheckDir("data_dir", s.DataDir)
 	}
 	_, err := s.files(slog.Default())
 	return err

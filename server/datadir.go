@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/atomicfile"
+)
+
+// dataDir is the data directory of a server.
+type dataDir struct {
+	nodeID string // a UUID, the same at every start
+}
+
+// openDataDir creates the data directory, or checks that it belongs to datacenter
+// dc: one that was copied with the image of a machine holds the records of
+// another. The store checks whose node it is, and that it is not in use.
+func openDataDir(dir, dc string) (d dataDir, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return d, fmt.Errorf("create data_dir: %w; choose a --data-dir that this user may write", err)
+	}
+	owner, err := readOrWriteLine(filepath.Join(dir, "datacenter"), func() string { return dc })
+	if err != nil {
+		return d, err
+	}
+	if owner != dc {
+		return d, fmt.Errorf("data directory %s belongs to datacenter %q, not %q; choose another --data-dir, or empty this one", dir, owner, dc)
+	}
+	d.nodeID, err = readOrWriteLine(filepath.Join(dir, "node-id"), uuid.NewString)
+	return d, err
+}
+
+// readOrWriteLine returns the line in a file. If there is no such file, or it is
+// empty, it writes initial() to it.
+func readOrWriteLine(file string, initial func() string) (string, error) {
+	b, err := os.ReadFile(file)
+	if line := strings.TrimSpace(string(b)); err == nil && line != "" {
+		return line, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read %s of the data directory: %w", filepath.Base(file), err)
+	}
+	line := initial()
+	if err := atomicfile.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write %s of the data directory: %w; choose a --data-dir that this user may write", filepath.Base(file), err)
+	}
+	return line, nil
+}
+
+// openKeyring opens the keyring of the data directory. If there is none, it
+// creates one with the key of cfg.EncryptFile. It returns nil without either.
+func openKeyring(cfg Config, logger *slog.Logger) (*gossip.KeyringStore, error) {
+	var initial *gossip.Key
+	if cfg.EncryptFile != "" {
+		key, err := gossip.ReadKeyFile(cfg.EncryptFile, logger)
+		if err != nil {
+			return nil, err
+		}
+		initial = &key
+	}
+	return gossip.OpenKeyringStore(gossip.KeyringStoreConfig{Path: filepath.Join(cfg.DataDir, "keyring.json"), InitialKey: initial, Logger: logger})
+}
