@@ -174,7 +174,7 @@ func (c Config) checkAddresses() (errs []error) {
 		}
 	}
 	if c.Port > 65535 {
-		fault("port is %d: must be at most 65535", c.Port)
+		fault("port is %d: must be 0 to 65535", c.Port)
 	}
 	http, _, err := parseHTTPAddr(c.HTTPAddr)
 	if err != nil {

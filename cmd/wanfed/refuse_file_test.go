@@ -102,7 +102,7 @@ func TestServerFileRefused(t *testing.T) {
 		{name: "node with a dot", set: map[string]string{"node": `"srv.1"`}, code: 2, want: `FILE:3: node: "srv\.1" is no DNS label: .*`},
 		{name: "datacenter in upper case", set: map[string]string{"dc": `"DC1"`}, code: 2, want: `FILE:2: dc: "DC1" is no DNS label: .*`},
 		{name: "no node", set: map[string]string{"node": ""}, code: 2, want: `FILE: node is required, for example --node srv1`},
-		{name: "data dir that is a file", set: map[string]string{"data_dir": quote(c.path("text"))}, code: 1, want: `FILE:1: data_dir \S+/text is a file, not a folder: .*`},
+		{name: "data dir that is a file", set: map[string]string{"data_dir": quote(c.path("text"))}, code: 1, want: `FILE:1: data_dir \S+/text is a file, not a directory: .*`},
 		{name: "HTTP for everybody", set: map[string]string{"http_addr": `"0.0.0.0:0"`}, code: 2, want: `FILE:6: http_addr "0\.0\.0\.0:0" is not a loopback address: .*`},
 		{name: "primary gateways in the primary", line: "primary_gateways = [\"gw:8443\"]\n", code: 2,
 			want: `FILE:10: primary_gateways is set, but dc1 is the primary itself: .*`},
@@ -134,7 +134,7 @@ func TestGatewayFileRefused(t *testing.T) {
 		{name: "node with an underscore", set: map[string]string{"node": `"gw_1"`}, code: 2, want: `FILE:3: node: "gw_1" is no DNS label: .*`},
 		{name: "server without port", set: map[string]string{"servers": `["host"]`}, code: 2, want: `FILE:4: servers: address "host" has no port: .*`},
 		{name: "LAN that is a name", set: map[string]string{"lan": `"host:1"`}, code: 2, want: `FILE:5: lan "host:1" is not ip:port`},
-		{name: "data dir that is a file", set: map[string]string{"data_dir": quote(c.path("text"))}, code: 1, want: `FILE:1: data_dir \S+/text is a file, not a folder: .*`},
+		{name: "data dir that is a file", set: map[string]string{"data_dir": quote(c.path("text"))}, code: 1, want: `FILE:1: data_dir \S+/text is a file, not a directory: .*`},
 	} {
 		r.check(t, "gateway", attrs)
 	}
