@@ -16,7 +16,8 @@ import (
 
 const (
 	// leaderTimeout is how long a request waits for the datacenter to have a
-	// leader. Meanwhile it is tried again every leaderRetry.
+	// leader. It is tried again every
+	// leaderRetry.
 	leaderTimeout = 7 * time.Second
 	leaderRetry   = 50 * time.Millisecond
 	// operationTimeout bounds a write, and a read without its wait.

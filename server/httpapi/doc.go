@@ -45,8 +45,8 @@
 // an operator or of a server. The types of the records decide which records it
 // may write.
 //
-// On a loopback address there is no other protection for reads, so a web page
-// must not reach the API through a browser. A request whose Host is a DNS name
+// Reads on a loopback address have no further protection, so a web page must not
+// reach the API through a browser. A request whose Host is a DNS name
 // other than localhost and [Config.Names] fails with 403 (DNS rebinding). No
 // CORS header is ever sent. A page cannot write with a certificate of the
 // browser either: PUT and DELETE need CORS, and no endpoint writes by POST.

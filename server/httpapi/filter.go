@@ -109,7 +109,7 @@ func expressionOf[T any](q query) (*expression, error) {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
 	x := &expression{eval, text}
-	_, err = x.matches(*new(T)) // finds a name that T does not have even if there is no T
+	_, err = x.matches(*new(T)) // finds a name that T does not have, even without any T
 	return x, err
 }
 

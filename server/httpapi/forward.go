@@ -39,7 +39,7 @@ var relayedHeaders = []string{api.HeaderIndex, api.HeaderKnownLeader, api.Header
 func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	if isForwarded(r.Context()) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf(
-			"datacenter %s was asked about datacenter %s: a query is sent on only once", h.dc, q.dc))
+			"datacenter %s received a request for datacenter %s: a request is forwarded only once", h.dc, q.dc))
 		return
 	}
 	q.values.Del("dc") // the request is not used after this
@@ -147,7 +147,7 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 	if w.tooLarge {
 		w = &recorder{header: http.Header{}}
 		writeError(w, http.StatusInternalServerError, fmt.Sprintf(
-			"answer is larger than %d bytes, the most that goes to another datacenter; ask a server there by HTTP",
+			"response is larger than %d bytes, the most for another datacenter; send the request to a server there by HTTP",
 			maxForwarded))
 	}
 	return w.response(req.GetBrief()), nil

@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"GET", "/", 404, `no such endpoint: "/"; the API is under /v1/ and /api/, metrics are at /metrics`},
 		{"GET", "/v1/agent/self", 404, `no such endpoint: "/v1/agent/self"; docs/kv-and-catalog.md lists those of Consul that are here`},
-		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and locks; cas writes only what nobody else has changed`},
+		{"PUT", "/v1/session/create", 404, `no such endpoint: "/v1/session/create"; wanfed has no sessions and locks; cas writes a key only if it was not changed since`},
 		{"GET", "/v1/internal/federation-state/", 404, `no such endpoint: "/v1/internal/federation-state/"; docs/kv-and-catalog.md lists those of Consul that are here`},
 		{"GET", "/metrics", 404, `no such endpoint: "/metrics"; the API is under /v1/ and /api/, metrics are at /metrics`},
 		{"POST", "/v1/internal/federation-states", 405, "method POST not allowed: /v1/internal/federation-states takes GET, HEAD"},

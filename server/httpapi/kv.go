@@ -137,8 +137,7 @@ func errValueTooLarge(n int) error {
 		fmt.Sprintf("Request body(%d bytes) too large, max size: %d bytes.", n, kv.MaxValue)}
 }
 
-// kvWrite returns what the URL of a write says: the key, its flags, and the
-// condition.
+// kvWrite returns the key, its flags and the condition of a write.
 func kvWrite(r *http.Request, q query) (e kv.Entry, condition kv.Precondition, err error) {
 	e.Key = r.URL.Path[len(kvPath):]
 	if err := q.reject("ns", "partition"); err != nil {

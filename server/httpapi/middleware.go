@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// writeTimeout is how long a request may take besides the wait that it asks
-	// for: to reach another datacenter, and to write the response.
+	// writeTimeout is how long a request may take besides the wait of a blocking
+	// query: to reach another datacenter, and to write the response.
 	writeTimeout = 30 * time.Second
 	// bodyTimeout is how long the body of a request may take to arrive.
 	bodyTimeout = 30 * time.Second
@@ -175,7 +175,7 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))
 		case r.TLS == nil:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"a write needs an operator's certificate: make one with %s%s, and ask https://%s", create, h.dc, r.Host))
+				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create, h.dc, r.Host))
 		default:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
 				"%v may not write: make an operator's certificate with: %s%s", p, create, h.dc))

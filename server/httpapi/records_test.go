@@ -161,7 +161,7 @@ func TestCatalogRefuses(t *testing.T) {
 		{"GET", "/v1/health/state/fine", "", "bad state", 400},
 		{"GET", "/v1/health/service/s?filter=x", "", `bad filter "x"`, 400},
 		{"GET", "/v1/health/service/s?passing=perhaps", "", "bad passing", 400},
-		{"GET", "/v1/agent/services?dc=dc2", "", "is about the server that is asked", 400},
+		{"GET", "/v1/agent/services?dc=dc2", "", "is about the server that receives the request", 400},
 	} {
 		w := r.do(t, test.method, test.target, test.body)
 		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {

@@ -122,7 +122,7 @@ func (q query) reject(names ...string) error {
 }
 
 // consistency returns the consistency of a read. Clients of Consul expect to
-// read what was written before, on any server, unless they ask for stale data.
+// read what was written before, on any server, unless ?stale is given.
 func (q query) consistency() (resource.Consistency, error) {
 	stale, err := q.flag("stale")
 	if err != nil {

@@ -59,7 +59,7 @@ type statusError struct {
 func (e statusError) Error() string { return e.text }
 
 var errTooManyLarge = statusError{http.StatusServiceUnavailable,
-	"too many large answers are on their way to you and are not read: read them first, or ask for less"}
+	"too many large responses to you were not read yet: read them first, or request less"}
 
 // sendLarge counts a response of size bytes until done is called, or fails.
 func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err error) {
@@ -148,7 +148,7 @@ func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 		writeError(w, http.StatusBadRequest, err.Error())
 	case r.Context().Err() != nil: // the server stops, or the client has disconnected
 		writeError(w, http.StatusServiceUnavailable,
-			"the request was ended: this server is stopping; ask again, or another server")
+			"the request was ended: this server is stopping; send it again, or to another server")
 	case errors.Is(err, resource.ErrDenied):
 		writeError(w, http.StatusForbidden, err.Error())
 	case errors.Is(err, resource.ErrNotFound):

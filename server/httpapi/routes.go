@@ -19,7 +19,7 @@ type Endpoint struct {
 	// Path may have a parameter: "{name}", or "{name...}" for the rest of the
 	// path, slashes included.
 	Path string
-	// Summary says what the endpoint does: one sentence.
+	// Summary describes the endpoint in one sentence.
 	Summary string
 	// Local: the endpoint is about the server that receives the request. It does
 	// not accept ?dc= of another datacenter.
@@ -199,7 +199,7 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 	if q.dc == "" || q.dc == h.dc {
 		return nil
 	}
-	return badRequest{fmt.Errorf("%s is about the server that is asked, %s of %s: ask a server of %.63q, or leave dc out",
+	return badRequest{fmt.Errorf("%s is about the server that receives the request, %s of %s: send it to a server of %.63q, or leave dc out",
 		r.URL.Path, h.node, h.dc, q.dc)}
 }
 
@@ -226,11 +226,11 @@ func notFound(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// consulRemedies says what to use instead of endpoints of Consul that wanfed
+// consulRemedies names what to use instead of endpoints of Consul that wanfed
 // does not have, by prefix.
 var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/session", noLocks},
-	{"/v1/acl", "there are no tokens: certificates decide who may do what"},
+	{"/v1/acl", "wanfed has no tokens: certificates decide who may do what"},
 	{"/v1/connect", noMesh},
 	{"/v1/config", noMesh},
 	{"/v1/discovery-chain", noMesh},
@@ -255,7 +255,7 @@ var consulRemedies = []struct{ prefix, remedy string }{
 
 const (
 	noMesh  = "wanfed has no service mesh"
-	noLocks = "wanfed has no sessions and locks; cas writes only what nobody else has changed"
+	noLocks = "wanfed has no sessions and locks; cas writes a key only if it was not changed since"
 )
 
 func remedy(path string) string {

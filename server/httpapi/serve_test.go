@@ -27,7 +27,7 @@ func TestServeRefuses(t *testing.T) {
 		status      int32
 		body        string
 	}{
-		{"/v1/status/leader", "dc=dc3", 400, "datacenter dc2 was asked about datacenter dc3: a query is sent on only once"},
+		{"/v1/status/leader", "dc=dc3", 400, "datacenter dc2 received a request for datacenter dc3: a request is forwarded only once"},
 		{"/v1/status/leader", "dc=dc2", 200, `"10.2.0.11:8300"`},
 		{"/v1/none", "", 404, `no such endpoint: "/v1/none"; docs/kv-and-catalog.md lists those of Consul that are here`},
 		{"/metrics", "", 400, `bad path "/metrics": it must be one of the HTTP API, under /v1/`},
