@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// shell is a shell that runs a README's steps one after the other.
+// shell runs the steps of a README one after the other.
 type shell struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -31,8 +31,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// newShell starts a shell at the top of the repository. Its background processes are in its process group, and end with
-// the test.
+// newShell starts a shell in the root directory of the repository. Its background
+// processes are in its process group and end with the test.
 func newShell(t testing.TB) *shell {
 	t.Helper()
 	cmd := exec.Command("sh", "-eu")
@@ -53,7 +53,7 @@ func newShell(t testing.TB) *shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the one error is that all have ended
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails only if all have ended
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("the shell's errors:\n%s", errs.String())
@@ -62,7 +62,8 @@ func newShell(t testing.TB) *shell {
 	return &shell{t, cmd, in, bufio.NewReader(out)}
 }
 
-// step runs script and returns the last line it printed, once all that it does not run in the background is done.
+// step runs script and returns the last line it printed. It waits for the
+// foreground commands.
 func (s *shell) step(script string) (last string) {
 	s.t.Helper()
 	const done = "that step is done"
@@ -89,7 +90,8 @@ var (
 	onlyB   = regexp.MustCompile(`(route "server\.dc2\.wanfed" +\{ to = \[)"[^"]*", ("[^"]*"\] \})`)
 )
 
-// steps are the shell scripts of a README, with free ports in place of those it names.
+// steps returns the shell scripts of a README, with free ports in place of those in
+// the text.
 func steps(t testing.TB, readme string) (scripts []string) {
 	t.Helper()
 	b, err := os.ReadFile(readme)
@@ -108,7 +110,7 @@ func steps(t testing.TB, readme string) (scripts []string) {
 	return scripts
 }
 
-// freeAddr is an address where nobody listens until the test ends, but for those whom it tells.
+// freeAddr returns a free address. Only the caller's programs use it.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,7 +123,8 @@ func freeAddr(t testing.TB) string {
 
 var nodes = []string{"a.dc1", "a.dc2", "b.dc1", "b.dc2"}
 
-// wait waits until done says of what each of some nodes printed that it is enough.
+// wait waits until done returns true for the output of each node in of. what
+// describes the condition.
 func wait(t testing.TB, what, dir string, of []string, done func(log []string) bool) {
 	t.Helper()
 	start, end := time.Now(), time.After(45*time.Second)
@@ -133,7 +136,7 @@ func wait(t testing.TB, what, dir string, of []string, done func(log []string) b
 		case <-tick.C:
 		case <-end:
 			for _, node := range left {
-				t.Errorf("%s does not say that %s; it says\n%s", node, what, strings.Join(logOf(t, dir, node), "\n"))
+				t.Errorf("%s: no output that %s, got\n%s", node, what, strings.Join(logOf(t, dir, node), "\n"))
 			}
 			t.FailNow()
 		}
@@ -141,17 +144,18 @@ func wait(t testing.TB, what, dir string, of []string, done func(log []string) b
 	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
 }
 
-// logOf are the lines that a node printed; at least one, which may be empty.
+// logOf returns the lines that a node printed: at least one, which may be empty.
 func logOf(t testing.TB, dir, node string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, node+".log"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the shell may not have come to it yet
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the shell may not have started the node yet
 		t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// example is a README whose steps were run up to the one that starts the nodes; two remain.
+// example is a README whose steps were run up to the start of the nodes. Two steps
+// remain.
 type example struct {
 	*shell
 	scripts        []string
@@ -163,7 +167,7 @@ func start(t testing.TB, readme string) *example {
 	t.Helper()
 	scripts := steps(t, readme)
 	if len(scripts) != 6 {
-		t.Fatalf("%s has %d steps, not 6", readme, len(scripts))
+		t.Fatalf("%s has %d steps, want 6", readme, len(scripts))
 	}
 	s := newShell(t)
 	for _, script := range scripts[:4] {
@@ -172,29 +176,30 @@ func start(t testing.TB, readme string) *example {
 	return &example{s, scripts, s.step("pwd"), scripts[4], scripts[5]}
 }
 
-// handsOn starts all but a of dc1 anew, so that what dc1 sends to a of dc2 passes b of dc2, which has not joined a yet: b hands
-// it on all the same. Before, b of dc2 has left.
-func (x *example) handsOn() {
+// checkRelay restarts all nodes but a of dc1. Traffic from dc1 to a of dc2 then
+// reaches b of dc2, which has not joined a yet. b must relay it. Before the call, b
+// of dc2 has left.
+func (x *example) checkRelay() {
 	x.t.Helper()
-	says := func(pattern string) func([]string) bool {
+	prints := func(pattern string) func([]string) bool {
 		line := regexp.MustCompile(pattern)
 		return func(log []string) bool { return slices.ContainsFunc(log, line.MatchString) }
 	}
 	nodes := startOf.FindAllString(x.scripts[3], -1)
 	if len(nodes) != 4 {
-		x.t.Fatalf("the README starts %d nodes, not 4", len(nodes))
+		x.t.Fatalf("the README starts %d nodes, want 4", len(nodes))
 	}
 	b1, a2, b2 := nodes[1], nodes[2], nodes[3]
 	x.step("kill $a1 $b1 $a2 $gateway1 $gateway2; wait; rm *.log")
 	x.step(onlyB.ReplaceAllString(x.scripts[2], "$1$2"))
 	x.step(b2)
-	wait(x.t, "a does not run yet", x.dir, []string{"b.dc2"}, says("connection refused")) // it tries again after a second
+	wait(x.t, "shows that a does not run yet", x.dir, []string{"b.dc2"}, prints("connection refused")) // it retries after a second
 	x.step(joinArg.ReplaceAllString(a2, "") + "\na1=")
-	wait(x.t, "it runs", x.dir, []string{"a.dc2"}, says("^member"))
+	wait(x.t, "shows that it runs", x.dir, []string{"a.dc2"}, prints("^member"))
 	x.step(joinArg.ReplaceAllString(b1, " --join a.dc2/192.0.2.1:8300"))
-	wait(x.t, "a is there", x.dir, []string{"b.dc1"}, says(`^member.* a\.dc2`))
-	if log := logOf(x.t, x.dir, "b.dc1"); says("no such server")(log) {
-		x.t.Errorf("b of dc2 did not hand on what was for a:\n%s", strings.Join(log, "\n"))
+	wait(x.t, "lists a", x.dir, []string{"b.dc1"}, prints(`^member.* a\.dc2`))
+	if log := logOf(x.t, x.dir, "b.dc1"); prints("no such server")(log) {
+		x.t.Errorf("b of dc2 did not relay traffic for a:\n%s", strings.Join(log, "\n"))
 	}
 	x.step(x.leave)
 }
@@ -205,10 +210,10 @@ func TestMemberlist(t *testing.T) {
 	lastIs := func(want string) func([]string) bool {
 		return func(log []string) bool { return log[len(log)-1] == want }
 	}
-	wait(t, "all are there", x.dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
+	wait(t, "lists all members", x.dir, nodes, lastIs("members: a.dc1 a.dc2 b.dc1 b.dc2"))
 	x.step(x.leave)
-	wait(t, "b.dc2 has left", x.dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
-	x.handsOn()
+	wait(t, "shows that b.dc2 has left", x.dir, nodes[:3], lastIs("members: a.dc1 a.dc2 b.dc1"))
+	x.checkRelay()
 	x.step(x.cleanUp)
 }
 
@@ -220,11 +225,11 @@ func TestSerf(t *testing.T) {
 			return !slices.ContainsFunc(want, func(line string) bool { return !slices.Contains(log, line) })
 		}
 	}
-	wait(t, "all are there and said something", x.dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
+	wait(t, "lists all members and events", x.dir, nodes, has("member-join a.dc1", "member-join a.dc2", "member-join b.dc1",
 		"member-join b.dc2", "user-event: b.dc2: good morning"))
 	x.step(x.leave)
-	wait(t, "b.dc2 has left", x.dir, nodes[:3], has("member-leave b.dc2"))
-	x.handsOn()
+	wait(t, "shows that b.dc2 has left", x.dir, nodes[:3], has("member-leave b.dc2"))
+	x.checkRelay()
 	x.step(x.cleanUp)
 }
 
@@ -234,7 +239,8 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	const module = "github.com/wanfed/wanfed/"
-	allowed := []string{"wanfed", "tlsutil", "internal/proxyproto", "examples/memberlist", "examples/serf"}
+	allowed := []string{"wanfed", "tlsutil", "internal/backoff", "internal/broadcast", "internal/proxyproto", "internal/ratelog",
+		"examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
 		if ours, ok := strings.CutPrefix(dep, module); ok && !slices.Contains(allowed, ours) || strings.Contains(dep, "hashicorp/raft") {
@@ -250,7 +256,7 @@ func TestExamplesAreShort(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := bytes.Count(b, []byte("\n")); n >= 100 {
-			t.Errorf("%s has %d lines, not less than 100", path, n)
+			t.Errorf("%s has %d lines, want less than 100", path, n)
 		}
 	}
 }

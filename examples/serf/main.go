@@ -23,25 +23,26 @@ import (
 )
 
 func main() {
-	listen := flag.String("listen", "", "`ip:port` that its gateway and the other nodes of its datacenter dial")
-	join := flag.String("join", "", "whom to join: another `datacenter`, or node.dc/ip:port of its own")
-	ca, cert, key := flag.String("ca", "wanfed-agent-ca.pem", "CA"), flag.String("cert", "", "certificate"), flag.String("key", "", "its key")
-	say := flag.String("say", "hello", "event to send to everybody after joining")
+	listen := flag.String("listen", "", "`ip:port` that gateways and the other nodes of this datacenter dial")
+	join := flag.String("join", "", "what to join: another `datacenter`, or node.dc/ip:port of this one")
+	ca := flag.String("ca", "wanfed-agent-ca.pem", "`file` of the CA")
+	cert, key := flag.String("cert", "", "`file` of the certificate"), flag.String("key", "", "`file` of its key")
+	message := flag.String("message", "hello", "`text` of the event that is sent after joining")
 	gateways := map[string][]string{}
-	flag.Func("gateway", "`dc=host:port` of a gateway to another datacenter; may be given several times", func(s string) error {
+	flag.Func("gateway", "`dc=host:port` of a gateway to another datacenter; repeatable", func(s string) error {
 		dc, addr, _ := strings.Cut(s, "=")
 		gateways[dc] = append(gateways[dc], addr)
 		return nil // NewNode checks them
 	})
 	flag.Parse()
 
-	// The node: its end of the tunnel. Its name and datacenter are in its certificate.
+	// The tunnel endpoint. Its certificate contains its name and datacenter.
 	id, err := tlsutil.Load(tlsutil.Files{CA: *ca, Cert: *cert, Key: *key}, tlsutil.DefaultDomain, nil)
 	exitOn(err)
 	node, err := wanfed.NewNode(wanfed.NodeConfig{Identity: id, Advertise: *listen, Gateways: gateways})
 	exitOn(err)
 	if name, addr, ok := strings.Cut(*join, "/"); ok {
-		node.SetServer(name, addr) // what comes for it may come here before the join works
+		node.SetServer(name, addr) // traffic for it may arrive here before the join succeeds
 	} else if *join != "" {
 		*join = wanfed.AnyServer(*join)
 	}
@@ -51,7 +52,7 @@ func main() {
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx, ln); stop() }()
 
-	// serf as always, but for name and transport.
+	// serf with the tunnel's name and transport.
 	events, ml := make(chan serf.Event, 64), memberlist.DefaultWANConfig()
 	go follow(events, node)
 	ml.RequireNodeNames, ml.Transport, ml.LogOutput = true, node.Tunnel.Transport(wanfed.PoolWAN), io.Discard
@@ -68,18 +69,19 @@ func main() {
 		log.Print(err)
 		time.Sleep(time.Second)
 	}
-	exitOn(s.UserEvent(node.Name()+": "+*say, nil, false))
+	exitOn(s.UserEvent(node.Name()+": "+*message, nil, false))
 	<-signals.Done()
 	err = errors.Join(s.Leave(), s.Shutdown())
-	stop() // last: the goodbye goes through the tunnel
+	stop() // last: the leave message uses the tunnel
 	exitOn(errors.Join(err, <-ended))
 }
 
-// follow says what happens, and tells the node where the others of its datacenter are: what comes for them is handed on.
+// follow prints the events, and passes the addresses of members to the node,
+// which relays traffic to those of its datacenter.
 func follow(events <-chan serf.Event, node *wanfed.Node) {
 	for e := range events {
 		fmt.Print(e)
-		change, _ := e.(serf.MemberEvent) // of nobody when it is another event
+		change, _ := e.(serf.MemberEvent) // without members if it is another event
 		for _, m := range change.Members {
 			fmt.Print(" ", m.Name)
 			node.SetServer(m.Name, net.JoinHostPort(m.Addr.String(), fmt.Sprint(m.Port)))
