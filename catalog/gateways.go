@@ -92,7 +92,7 @@ func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error 
 	return nil
 }
 
-// Deregister deletes a gateway. It succeeds if there is no such gateway.
+// Deregister deletes a gateway. It succeeds if the gateway does not exist.
 func (g *Gateways) Deregister(ctx context.Context, node string) error {
 	if !g.leading() {
 		return resource.ErrNotLeader

@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// counting counts batches that reach the store: what a heartbeat must not cause.
+// counting counts the commits of the backend.
 type counting struct {
 	resource.Backend
 	mu      sync.Mutex
@@ -38,7 +38,7 @@ func (c *counting) count() int {
 
 var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
 
-// leading runs f while a Gateways runs, in fake time, and checks that it ends without a trace.
+// leading runs f in fake time while Gateways.Run runs, and checks that Run ends.
 func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *counting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *count
 		f(ctx, g, store)
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
@@ -70,7 +70,7 @@ func list(t *testing.T, b resource.Backend) []*pb.MeshGateway {
 	return gs
 }
 
-func TestRegisterWritesOnlyChanges(t *testing.T) {
+func TestRegister_WritesOnlyChanges(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
 		for range 100 {
 			if err := g.Register(ctx, gw1); err != nil {
@@ -79,11 +79,11 @@ func TestRegisterWritesOnlyChanges(t *testing.T) {
 			time.Sleep(HeartbeatInterval)
 		}
 		if n := store.count(); n != 1 {
-			t.Errorf("100 heartbeats made %d writes, want 1", n)
+			t.Errorf("100 heartbeats made %d commits, want 1", n)
 		}
 		gs := list(t, store)
 		if len(gs) != 1 || !Healthy(gs[0]) || TaggedAddr(gs[0], TagLAN) != gw1.LAN || TaggedAddr(gs[0], TagWAN) != gw1.WAN {
-			t.Fatalf("catalog has %v", gs)
+			t.Fatalf("ListGateways() = %v, want gw1, healthy, with its addresses", gs)
 		}
 		moved := gw1
 		moved.WAN = "[2001:db8::7]:8443"
@@ -91,15 +91,15 @@ func TestRegisterWritesOnlyChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		if gs := list(t, store); len(gs) != 1 || TaggedAddr(gs[0], TagWAN) != moved.WAN {
-			t.Errorf("after a change of address: %v", gs)
+			t.Errorf("ListGateways() after a change of address = %v, want %s", gs, moved.WAN)
 		}
 		if n := store.count(); n != 2 {
-			t.Errorf("a change of address made %d writes, want 1", n-1)
+			t.Errorf("a change of address made %d commits, want 1", n-1)
 		}
 	})
 }
 
-func TestSilentGatewayIsCriticalAndComesBack(t *testing.T) {
+func TestGateways_TTLExpired(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
@@ -108,35 +108,35 @@ func TestSilentGatewayIsCriticalAndComesBack(t *testing.T) {
 		time.Sleep(HeartbeatTTL - time.Millisecond)
 		synctest.Wait()
 		if !Healthy(list(t, store)[0]) {
-			t.Error("critical before its TTL is over")
+			t.Error("gateway is critical before its TTL has passed")
 		}
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if Healthy(list(t, store)[0]) {
-			t.Error("not critical after its TTL")
+			t.Error("gateway is not critical after its TTL")
 		}
 		writes := store.count()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := store.count(); n != writes {
-			t.Errorf("a silent gateway went on causing writes: %d", n-writes)
+			t.Errorf("a critical gateway caused %d commits in an hour, want 0", n-writes)
 		}
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
 		if !Healthy(list(t, store)[0]) {
-			t.Error("critical after a new heartbeat")
+			t.Error("gateway is critical after a new heartbeat")
 		}
 		synctest.Wait()
 		time.Sleep(HeartbeatTTL + time.Millisecond)
 		synctest.Wait()
 		if Healthy(list(t, store)[0]) {
-			t.Error("not critical after the second silence")
+			t.Error("gateway is not critical after its second TTL")
 		}
 	})
 }
 
-func TestGatewayLongGoneIsDeleted(t *testing.T) {
+func TestGateways_ReapAfter(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
@@ -144,17 +144,17 @@ func TestGatewayLongGoneIsDeleted(t *testing.T) {
 		time.Sleep(ReapAfter + time.Second)
 		synctest.Wait()
 		if gs := list(t, store); len(gs) != 0 {
-			t.Errorf("still there after %v: %v", ReapAfter, gs)
+			t.Errorf("ListGateways() after %v = %v, want none", ReapAfter, gs)
 		}
 	})
 }
 
-func TestDeregisterDeletesAllRecords(t *testing.T) {
+func TestDeregister_DeletesAll(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // it is idempotent
+		for range 2 { // Deregister is idempotent
 			if err := g.Deregister(ctx, "gw1"); err != nil {
 				t.Fatal(err)
 			}
@@ -162,13 +162,13 @@ func TestDeregisterDeletesAllRecords(t *testing.T) {
 		for _, typ := range []*pb.Type{NodeType, ServiceType, CheckType} {
 			rs, _, err := store.List(ctx, resource.Eventual, resource.Query{Type: typ})
 			if err != nil || len(rs) != 0 {
-				t.Errorf("%s left behind: %v, %v", typ.Kind, rs, err)
+				t.Errorf("List(%s) after Deregister = %v, %v, want none", typ.Kind, rs, err)
 			}
 		}
 	})
 }
 
-func TestNewLeaderGivesAFullTTL(t *testing.T) {
+func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
 		defer mem.Close()
@@ -191,23 +191,23 @@ func TestNewLeaderGivesAFullTTL(t *testing.T) {
 			}
 			time.Sleep(HeartbeatTTL - time.Second)
 		})
-		time.Sleep(time.Minute) // no leader meanwhile
+		time.Sleep(time.Minute) // without a leader
 		lead(func(*Gateways) {
 			time.Sleep(HeartbeatTTL - time.Millisecond)
 			synctest.Wait()
 			if !Healthy(list(t, mem)[0]) {
-				t.Error("a new leader found a gateway critical before one TTL of its own")
+				t.Error("gateway is critical before a full TTL of the new leader")
 			}
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
 			if Healthy(list(t, mem)[0]) {
-				t.Error("a new leader never finds a silent gateway critical")
+				t.Error("gateway is not critical after a full TTL of the new leader")
 			}
 		})
 	})
 }
 
-func TestRegisterRefuses(t *testing.T) {
+func TestRegister_Refuses(t *testing.T) {
 	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
 		for _, reg := range []GatewayRegistration{
 			{Node: "gw1", LAN: "", WAN: gw1.WAN},
@@ -218,24 +218,24 @@ func TestRegisterRefuses(t *testing.T) {
 			{Node: "gw1", LAN: gw1.LAN, WAN: "[::]:8443"},
 		} {
 			if err := g.Register(ctx, reg); err == nil {
-				t.Errorf("%+v was accepted", reg)
+				t.Errorf("Register(%+v) = nil, want an error", reg)
 			}
 		}
 		if n := store.count(); n != 0 {
-			t.Errorf("refused registrations made %d writes", n)
+			t.Errorf("refused registrations made %d commits, want 0", n)
 		}
 	})
 }
 
-func TestOnlyTheLeaderRegisters(t *testing.T) {
+func TestGateways_NotLeader(t *testing.T) {
 	g, err := NewGateways(GatewaysConfig{Backend: memory.New(), DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Register(t.Context(), gw1); !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("Register without Run: %v", err)
+		t.Errorf("Register() without Run = %v, want ErrNotLeader", err)
 	}
 	if err := g.Deregister(t.Context(), "gw1"); !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("Deregister without Run: %v", err)
+		t.Errorf("Deregister() without Run = %v, want ErrNotLeader", err)
 	}
 }

@@ -119,7 +119,7 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.checks == nil {
-		return true // not the leader any more: the write fails and says so
+		return true // not the leader any more: the write returns the error
 	}
 	now := time.Now()
 	k := m.checkLocked(name)

@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newWriter returns a Writer over b, asked by an operator, and its View.
+// newWriter returns a Writer to b, used by who, and its View.
 func newWriter(t *testing.T, b resource.Backend, who *tlsutil.Peer) (*Writer, *View) {
 	t.Helper()
 	reg := resource.NewRegistry()
@@ -42,9 +42,10 @@ func operator() *tlsutil.Peer {
 	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 }
 
-// reporting runs f while a Reports runs, in fake time, on a catalog with service web of node n1, which has a check with a TTL of
-// ttl and goes after two minutes.
-func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting)) {
+// monitoring runs f in fake time while TTLMonitor.Run runs. The catalog has the service
+// web of node n1, with a check that has a TTL of ttl. The service is deleted after two
+// minutes as critical.
+func monitoring(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
@@ -69,7 +70,7 @@ func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMon
 			t.Fatal(err)
 		}
 		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); !errors.Is(err, resource.ErrNotLeader) {
-			t.Errorf("a report before Run: %v", err)
+			t.Errorf("Update() before Run = %v, want ErrNotLeader", err)
 		}
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()
@@ -77,12 +78,12 @@ func reporting(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMon
 		f(ctx, t, p, v, store)
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
 
-// check returns the one check, nil if its service is gone.
+// check returns the check, nil if its service was deleted.
 func check(t *testing.T, v *View) *Check {
 	t.Helper()
 	s, err := v.At(t.Context(), resource.Strong)
@@ -96,38 +97,38 @@ func wantCheck(t *testing.T, v *View, status, output string) {
 	t.Helper()
 	synctest.Wait()
 	if c := check(t, v); c == nil || c.Status != status || c.Output != output {
-		t.Errorf("check is %v, want %s %q", c, status, output)
+		t.Errorf("check = %v, want %s %q", c, status, output)
 	}
 }
 
-func TestReports(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
-		report := func(status, output string) {
+func TestTTLMonitor(t *testing.T) {
+	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+		update := func(status, output string) {
 			t.Helper()
 			if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: status, Output: output}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for range 100 {
-			report(StatusPassing, "fine")
+			update(StatusPassing, "fine")
 			time.Sleep(3 * time.Second)
 		}
 		wantCheck(t, v, StatusPassing, "fine")
 		if n := store.count(); n != 1 {
-			t.Errorf("100 reports of the same made %d writes, want 1", n)
+			t.Errorf("100 equal updates made %d commits, want 1", n)
 		}
-		report(StatusPassing, "at first")
-		report(StatusPassing, "busy")
+		update(StatusPassing, "at first")
+		update(StatusPassing, "busy")
 		wantCheck(t, v, StatusPassing, "at first")
 		time.Sleep(OutputInterval)
-		wantCheck(t, v, StatusPassing, "busy") // later, by itself
-		report(StatusWarning, "so so")
+		wantCheck(t, v, StatusPassing, "busy") // written by Run
+		update(StatusWarning, "so so")
 		wantCheck(t, v, StatusWarning, "so so")
 		time.Sleep(ttl - 1)
 		wantCheck(t, v, StatusWarning, "so so")
 		time.Sleep(time.Nanosecond)
 		wantCheck(t, v, StatusCritical, TTLExpiredOutput)
-		report(StatusPassing, "back")
+		update(StatusPassing, "back")
 		wantCheck(t, v, StatusPassing, "back")
 
 		time.Sleep(ttl + 2*time.Minute - 1)
@@ -135,18 +136,18 @@ func TestReports(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if c := check(t, v); c != nil {
-			t.Errorf("its service is still there: %v", c)
+			t.Errorf("check = %v after its service's limit, want nil", c)
 		}
 		err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing})
 		if !errors.Is(err, ErrNoCheck) {
-			t.Errorf("a report of a deleted check: %v", err)
+			t.Errorf("Update() of a deleted check = %v, want ErrNoCheck", err)
 		}
 	})
 }
 
-// A new leader gives a check its whole TTL, and a service that is critical its whole time.
-func TestReportsOfANewLeader(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+// TestTTLMonitor_NewLeader: a new leader gives each check its full TTL.
+func TestTTLMonitor_NewLeader(t *testing.T) {
+	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
 		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +156,7 @@ func TestReportsOfANewLeader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The old one stops, as a server that lost leadership.
+		// The first monitor stops, as on a server that lost leadership.
 		nctx, stop := context.WithCancel(ctx)
 		done := make(chan error)
 		go func() { done <- next.Run(nctx) }()
@@ -169,25 +170,25 @@ func TestReportsOfANewLeader(t *testing.T) {
 		wantCheck(t, v, StatusCritical, TTLExpiredOutput)
 		stop()
 		if err := <-done; err != nil {
-			t.Error(err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
 }
 
-func TestReportRefuses(t *testing.T) {
-	reporting(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
-		for want, rep := range map[error]CheckUpdate{
+func TestUpdate_Refuses(t *testing.T) {
+	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+		for want, u := range map[error]CheckUpdate{
 			resource.ErrInvalid: {Node: "n1", CheckID: "service:web-1", Status: "fine"},
 			ErrNoCheck:          {Node: "n1", CheckID: "web-1", Status: StatusPassing},
 		} {
-			if err := p.Update(ctx, rep); !errors.Is(err, want) {
-				t.Errorf("%+v: %v, want %v", rep, err, want)
+			if err := p.Update(ctx, u); !errors.Is(err, want) {
+				t.Errorf("Update(%+v) = %v, want %v", u, err, want)
 			}
 		}
 	})
 }
 
-func TestCut(t *testing.T) {
+func TestTruncate(t *testing.T) {
 	for _, test := range []struct {
 		s    string
 		n    int

@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Limits of the fields of a resource, in bytes unless a comment says otherwise.
+// Limits of the fields of a resource, in bytes unless noted.
 const (
 	maxName         = 250 // of a node, service or check; an id too
 	maxResourceName = 512

@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// rig is a catalog that an operator writes.
+// rig is a catalog that who, an operator, writes.
 type rig struct {
 	*testing.T
 	*Writer
@@ -37,9 +37,9 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) register(e Registration) {
+func (r *rig) register(reg Registration) {
 	r.Helper()
-	if err := r.Register(r.Context(), e); err != nil {
+	if err := r.Register(r.Context(), reg); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -53,7 +53,7 @@ func (r *rig) now() *Snapshot {
 	return s
 }
 
-// text lists services and checks: node[checks] service[checks]...
+// text returns nodes and services with their checks: node[checks] service[checks]...
 func (r *rig) text() string {
 	r.Helper()
 	ids := func(all []*Check) string {
@@ -86,48 +86,48 @@ func TestWriter(t *testing.T) {
 	want := func(s string) {
 		t.Helper()
 		if got := r.text(); got != s {
-			t.Errorf("catalog is %q, want %q", got, s)
+			t.Errorf("catalog = %q, want %q", got, s)
 		}
 	}
 	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c1", "web"), checkFor("N 1/a", "c2", "")}})
 	want("N 1/a[c2] web[c1]")
 	if s := r.now(); s.Index < 2 || s.Node("N 1/a").Check("c1").ServiceName != "s" {
-		t.Errorf("%+v", s.Node("N 1/a").Check("c1"))
+		t.Errorf("check c1 = %+v, want it to have the service name s", s.Node("N 1/a").Check("c1"))
 	}
 	if n := r.store.count(); n != 1 {
-		t.Errorf("one registration made %d writes", n)
+		t.Errorf("one registration made %d commits, want 1", n)
 	}
 	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c2", "")}})
 	if n := r.store.count(); n != 1 {
-		t.Errorf("the same registration again made %d writes", n-1)
+		t.Errorf("an equal registration made %d commits, want 0", n-1)
 	}
 	before := r.now()
 	if before != r.now() {
-		t.Error("nothing has changed, and yet another snapshot")
+		t.Error("At() without a change = another snapshot, want the same one")
 	}
-	r.register(Registration{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // it is the service's now
+	r.register(Registration{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // moves to the service
 	want("N 1/a[] web[c1 c2]")
 	if after := r.now(); after.Index <= before.Index || after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
-		t.Error("what has not changed was decoded again, or the index has not moved")
+		t.Error("At() after a change decoded the unchanged node again, or has the same index")
 	}
 	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
 	want("N 1/a[] web[c3]")
-	r.register(Registration{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, whatever the slashes say
+	r.register(Registration{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, in spite of the slashes
 	want("N 1[] a/web[] N 1/a[] web[c3]")
-	for _, d := range [][3]string{{"N 1/a", "", "c3"}, {"N 1/a", "", "c3"}, {"N 1", "a/web", ""}, {"nobody", "", ""}, {"N 1", "none", "c"}} {
+	for _, d := range [][3]string{{"N 1/a", "", "c3"}, {"N 1/a", "", "c3"}, {"N 1", "a/web", ""}, {"none", "", ""}, {"N 1", "none", "c"}} {
 		if err := r.Deregister(t.Context(), d[0], d[1], d[2]); err != nil {
-			t.Errorf("deregister %q: %v", d, err)
+			t.Errorf("Deregister(%q) = %v, want nil", d, err)
 		}
 	}
 	want("N 1[] N 1/a[] web[]")
 	if err := r.Deregister(t.Context(), "N 1/a", "", ""); err != nil {
-		t.Error(err)
+		t.Errorf("Deregister(N 1/a) = %v, want nil", err)
 	}
 	want("N 1[]")
 }
 
-// What a program says of itself again leaves alone what others have said of it.
-func TestAgentRegistersAgain(t *testing.T) {
+// TestRegister_FromAgentAgain: a program that registers again keeps what others wrote.
+func TestRegister_FromAgentAgain(t *testing.T) {
 	r := newRig(t)
 	old := node("n")
 	old.Meta, old.TaggedAddresses = map[string]string{"rack": "1"}, map[string]string{TagWAN: "198.51.100.1"}
@@ -136,16 +136,17 @@ func TestAgentRegistersAgain(t *testing.T) {
 	r.register(Registration{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
 	n := r.now().Node("n")
 	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" || n.TaggedAddresses[TagLAN] != "192.0.2.7" {
-		t.Errorf("node %v", n.Node)
+		t.Errorf("node = %v, want the new addresses and the old metadata", n.Node)
 	}
 	if c := n.Check("c"); c.Status != StatusWarning || c.Output != "so so" {
-		t.Errorf("check %v", c.Check)
+		t.Errorf("check = %v, want the old status and output", c.Check)
 	}
 }
 
-// What is left of a node that was deleted is not that of the next one with its name. While it is held back nobody can have its
-// place; that ends the registration.
-func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
+// TestRegister_LeftoverOfDeletedNode: a service that a finalizer keeps after its node
+// was deleted does not belong to a new node of that name. Until the finalizer is
+// removed, a service of that id cannot be registered.
+func TestRegister_LeftoverOfDeletedNode(t *testing.T) {
 	r := newRig(t)
 	r.register(Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})
 	held := proto.CloneOf(r.now().Node("n").Service("web").Resource)
@@ -158,10 +159,10 @@ func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
 	}
 	r.register(Registration{Node: node("n")})
 	if got := r.text(); got != "n[]" {
-		t.Errorf("catalog is %q", got)
+		t.Errorf("catalog = %q, want n[]", got)
 	}
 	if err := r.Register(t.Context(), Registration{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
-		t.Errorf("in the place of what is held: %v", err)
+		t.Errorf("Register() over a leftover = %v, want ErrConflict", err)
 	}
 	marked, err := r.store.Read(t.Context(), resource.Strong, held.GetId())
 	if err != nil {
@@ -174,37 +175,37 @@ func TestNodeMadeAnewAmongLeftovers(t *testing.T) {
 	}
 	r.register(Registration{Node: node("n"), Service: service("n", "web")})
 	if got := r.text(); got != "n[] web[]" {
-		t.Errorf("when nothing is held any more, catalog is %q", got)
+		t.Errorf("catalog without the leftover = %q, want n[] web[]", got)
 	}
 }
 
-func TestConcurrentRegistrations(t *testing.T) {
+func TestRegister_Concurrent(t *testing.T) {
 	r := newRig(t)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 10 {
 				id := fmt.Sprintf("s%d", i)
-				e := Registration{Node: node("n"), Service: service("n", id), Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
-				if err := r.Register(t.Context(), e); err != nil {
-					t.Error(err)
+				reg := Registration{Node: node("n"), Service: service("n", id), Checks: []*pb.Check{checkFor("n", "c"+id, id)}}
+				if err := r.Register(t.Context(), reg); err != nil {
+					t.Errorf("Register() = %v, want nil", err)
 				}
 				if j == 9 {
 					return
 				}
 				if err := r.Deregister(t.Context(), "n", id, ""); err != nil {
-					t.Error(err)
+					t.Errorf("Deregister() = %v, want nil", err)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if n := r.now().Node("n"); len(n.Services) != 8 || len(n.AllChecks()) != 8 {
-		t.Errorf("catalog is %s", r.text())
+		t.Errorf("catalog = %s, want eight services with one check each", r.text())
 	}
 }
 
-func TestWriterRefuses(t *testing.T) {
+func TestWriter_Refuses(t *testing.T) {
 	r := newRig(t)
 	r.register(Registration{Node: node("n")})
 	long := strings.Repeat("x", maxName+1)
@@ -212,53 +213,53 @@ func TestWriterRefuses(t *testing.T) {
 	for i := range maxPairs + 1 {
 		many[fmt.Sprint(i)] = ""
 	}
-	with := func(change func(e *Registration)) Registration {
-		e := Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}}
-		change(&e)
-		return e
+	with := func(change func(reg *Registration)) Registration {
+		reg := Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}}
+		change(&reg)
+		return reg
 	}
 	for name, test := range map[string]struct {
-		e    Registration
+		reg  Registration
 		want error
 	}{
-		"node that is missing":    {Registration{Node: &pb.Node{Node: "nobody"}}, ErrNoNode},
-		"service that is missing": {Registration{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}}, ErrNoService},
-		"empty node":              {with(func(e *Registration) { e.Node.Node = "" }), resource.ErrInvalid},
-		"long node":               {with(func(e *Registration) { e.Node.Node = long }), resource.ErrInvalid},
-		"NUL":                     {with(func(e *Registration) { e.Node.Node = "a\x00" }), resource.ErrInvalid},
-		"no UTF-8":                {with(func(e *Registration) { e.Service.Id = "\xff" }), resource.ErrInvalid},
-		"empty service":           {with(func(e *Registration) { e.Service.Service = "" }), resource.ErrInvalid},
-		"slashes that make it too long": {with(func(e *Registration) {
-			e.Node.Node, e.Service.Id = strings.Repeat("/", maxName), "s"
+		"missing node":    {Registration{Node: &pb.Node{Node: "none"}}, ErrNoNode},
+		"missing service": {Registration{Node: node("n"), Checks: []*pb.Check{checkFor("n", "c", "none")}}, ErrNoService},
+		"empty node":      {with(func(reg *Registration) { reg.Node.Node = "" }), resource.ErrInvalid},
+		"long node":       {with(func(reg *Registration) { reg.Node.Node = long }), resource.ErrInvalid},
+		"NUL":             {with(func(reg *Registration) { reg.Node.Node = "a\x00" }), resource.ErrInvalid},
+		"not UTF-8":       {with(func(reg *Registration) { reg.Service.Id = "\xff" }), resource.ErrInvalid},
+		"empty service":   {with(func(reg *Registration) { reg.Service.Service = "" }), resource.ErrInvalid},
+		"too long with escaped slashes": {with(func(reg *Registration) {
+			reg.Node.Node, reg.Service.Id = strings.Repeat("/", maxName), "s"
 		}), resource.ErrInvalid},
-		"port":          {with(func(e *Registration) { e.Service.Port = 65536 }), resource.ErrInvalid},
-		"metadata":      {with(func(e *Registration) { e.Service.Meta = many }), resource.ErrInvalid},
-		"node metadata": {with(func(e *Registration) { e.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)} }), resource.ErrInvalid},
-		"status":        {with(func(e *Registration) { e.Checks[0].Status = "fine" }), resource.ErrInvalid},
-		"output":        {with(func(e *Registration) { e.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }), resource.ErrInvalid},
+		"port":          {with(func(reg *Registration) { reg.Service.Port = 65536 }), resource.ErrInvalid},
+		"metadata":      {with(func(reg *Registration) { reg.Service.Meta = many }), resource.ErrInvalid},
+		"node metadata": {with(func(reg *Registration) { reg.Node.Meta = map[string]string{"k": strings.Repeat("v", maxPairValue+1)} }), resource.ErrInvalid},
+		"status":        {with(func(reg *Registration) { reg.Checks[0].Status = "fine" }), resource.ErrInvalid},
+		"output":        {with(func(reg *Registration) { reg.Checks[0].Output = strings.Repeat("x", MaxOutput+1) }), resource.ErrInvalid},
 	} {
-		if err := r.Register(t.Context(), test.e); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
+		if err := r.Register(t.Context(), test.reg); !errors.Is(err, test.want) {
+			t.Errorf("%s: Register() = %v, want %v", name, err, test.want)
 		}
 	}
 	if got := r.text(); got != "n[]" {
-		t.Errorf("something was written: %s", got)
+		t.Errorf("catalog after refused registrations = %s, want n[]", got)
 	}
 	r.who.Role = tlsutil.RoleClient
-	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // which would change nothing
-		t.Errorf("a client's registration: %v", err)
+	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // though it would change nothing
+		t.Errorf("Register() by a client = %v, want ErrDenied", err)
 	}
-	if err := r.Deregister(t.Context(), "nobody", "", ""); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("a client's deregistration: %v", err)
+	if err := r.Deregister(t.Context(), "none", "", ""); !errors.Is(err, resource.ErrDenied) {
+		t.Errorf("Deregister() by a client = %v, want ErrDenied", err)
 	}
 }
 
-func TestUnderNode(t *testing.T) {
+func TestResourceName_Unique(t *testing.T) {
 	seen := map[string]bool{}
 	for _, pair := range [][2]string{{"a", "b/c"}, {"a/b", "c"}, {"a%2Fb", "c"}, {"a%2fb", "c"}, {"a", "b"}, {"a/", "b"}} {
 		seen[resourceName(pair[0], pair[1])] = true
 	}
 	if len(seen) != 6 {
-		t.Errorf("two are the same: %v", slices.Sorted(maps.Keys(seen)))
+		t.Errorf("resourceName() of six pairs = %v, want six names", slices.Sorted(maps.Keys(seen)))
 	}
 }

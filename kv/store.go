@@ -72,7 +72,7 @@ type Entry struct {
 	CreateIndex, ModifyIndex uint64
 }
 
-// Precondition is the condition of a write. The zero value is no condition.
+// Precondition is the condition of a write. Its zero value always holds.
 type Precondition struct {
 	Required bool
 	// Index is the ModifyIndex that the key must have. 0: the key must not exist.

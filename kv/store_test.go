@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newStore returns a Store over b, asked by whom who points to.
+// newStore returns a Store over b. Its caller is *who.
 func newStore(t testing.TB, b resource.Backend, who *tlsutil.Peer) *Store {
 	t.Helper()
 	reg := resource.NewRegistry()
@@ -55,7 +55,7 @@ func memoryStore(t testing.TB) *Store {
 func mustPut(t testing.TB, s *Store, key, value string) {
 	t.Helper()
 	if done, err := s.Put(t.Context(), Entry{Key: key, Value: []byte(value)}, Precondition{}); err != nil || !done {
-		t.Fatalf("put %q: %t, %v", key, done, err)
+		t.Fatalf("Put(%q) = %t, %v, want true", key, done, err)
 	}
 }
 
@@ -63,7 +63,7 @@ func get(t testing.TB, s *Store, key string) *Entry {
 	t.Helper()
 	e, index, err := s.Get(t.Context(), resource.Strong, key)
 	if err != nil || e != nil && index < e.ModifyIndex {
-		t.Fatalf("get %q: %v, index %d, %v", key, e, index, err)
+		t.Fatalf("Get(%q) = %v, index %d, %v; want an index of at least the entry's", key, e, index, err)
 	}
 	return e
 }
@@ -71,43 +71,43 @@ func get(t testing.TB, s *Store, key string) *Entry {
 func TestPutAndDelete(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	if get(t, s, "a") != nil {
-		t.Fatal("a is there")
+		t.Fatal("Get(a) of an empty store = an entry, want nil")
 	}
 	if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("1"), Flags: 7}, Precondition{}); !done || err != nil {
-		t.Fatal(done, err)
+		t.Fatalf("Put(a) = %t, %v, want true", done, err)
 	}
 	first := get(t, s, "a")
 	if first == nil || string(first.Value) != "1" || first.Flags != 7 || first.CreateIndex == 0 || first.CreateIndex != first.ModifyIndex {
-		t.Fatalf("%+v", first)
+		t.Fatalf("Get(a) = %+v, want value 1, flags 7 and the index of one write", first)
 	}
 	for _, test := range []struct {
 		only Precondition
 		want bool
 	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex + 1), false}, {IfIndex(first.ModifyIndex), true}, {IfIndex(first.ModifyIndex), false}} {
 		if done, err := s.Put(ctx, Entry{Key: "a", Value: []byte("2")}, test.only); done != test.want || err != nil {
-			t.Errorf("put %+v: %t, %v", test.only, done, err)
+			t.Errorf("Put(a, %+v) = %t, %v, want %t", test.only, done, err, test.want)
 		}
 	}
 	second := get(t, s, "a")
 	if string(second.Value) != "2" || second.Flags != 0 || second.CreateIndex != first.CreateIndex || second.ModifyIndex <= first.ModifyIndex {
-		t.Errorf("%+v after %+v", second, first)
+		t.Errorf("Get(a) after the second write = %+v, after the first %+v; want value 2 and a later ModifyIndex", second, first)
 	}
 	for _, test := range []struct {
 		only Precondition
 		want bool
 	}{{IfIndex(0), false}, {IfIndex(first.ModifyIndex), false}, {IfIndex(second.ModifyIndex), true}, {IfIndex(second.ModifyIndex), true}, {IfIndex(0), true}, {Precondition{}, true}} {
 		if done, err := s.Delete(ctx, "a", test.only); done != test.want || err != nil {
-			t.Errorf("delete %+v: %t, %v", test.only, done, err)
+			t.Errorf("Delete(a, %+v) = %t, %v, want %t", test.only, done, err, test.want)
 		}
 	}
 	if get(t, s, "a") != nil {
-		t.Error("a is still there")
+		t.Error("Get(a) after Delete = an entry, want nil")
 	}
 	if done, err := s.Put(ctx, Entry{Key: "a"}, IfIndex(second.ModifyIndex)); done || err != nil {
-		t.Errorf("put with the index of a deleted key: %t, %v", done, err)
+		t.Errorf("Put with the index of a deleted key = %t, %v, want false", done, err)
 	}
 	if done, err := s.Put(ctx, Entry{Key: "a"}, IfIndex(0)); !done || err != nil {
-		t.Errorf("put of a new key: %t, %v", done, err)
+		t.Errorf("Put of a new key = %t, %v, want true", done, err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestListAndKeys(t *testing.T) {
 	}
 	entries, index, err := s.List(ctx, resource.Eventual, "a/b")
 	if err != nil || len(entries) != 3 || entries[1].Key != "a/b/c" || string(entries[1].Value) != "v a/b/c" || index < entries[2].ModifyIndex {
-		t.Errorf("%v, index %d, %v", entries, index, err)
+		t.Errorf("List(a/b) = %v, index %d, %v; want a/b, a/b/c and a/b/d", entries, index, err)
 	}
 	for _, test := range []struct{ prefix, separator, want string }{
 		{"", "", " |a|a/*|a/b|a/b/c|a/b/d|a/é//x|b/.."},
@@ -130,20 +130,20 @@ func TestListAndKeys(t *testing.T) {
 	} {
 		keys, _, err := s.Keys(ctx, resource.Eventual, test.prefix, test.separator)
 		if err != nil || strings.Join(keys, "|") != test.want {
-			t.Errorf("keys of %q by %q: %q, %v", test.prefix, test.separator, keys, err)
+			t.Errorf("Keys(%q, %q) = %q, %v, want %s", test.prefix, test.separator, keys, err, test.want)
 		}
 	}
 	if err := s.DeleteTree(ctx, "a/b"); err != nil {
 		t.Error(err)
 	}
 	if keys, _, err := s.Keys(ctx, resource.Eventual, "a/", ""); err != nil || !slices.Equal(keys, []string{"a/*", "a/é//x"}) {
-		t.Errorf("after the deletion of a tree: %q, %v", keys, err)
+		t.Errorf("Keys(a/) after DeleteTree(a/b) = %q, %v, want a/* and a/é//x", keys, err)
 	}
 	if err := s.DeleteTree(ctx, ""); err != nil {
 		t.Error(err)
 	}
 	if keys, _, err := s.Keys(ctx, resource.Eventual, "", ""); err != nil || len(keys) != 0 {
-		t.Errorf("after the deletion of all: %q, %v", keys, err)
+		t.Errorf("Keys() after DeleteTree() = %q, %v, want none", keys, err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (c *counting) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, e
 	return c.Backend.Commit(ctx, ops...)
 }
 
-func TestDeleteTreeOfMany(t *testing.T) {
+func TestDeleteTree_SeveralBatches(t *testing.T) {
 	mem := memory.New()
 	defer mem.Close()
 	b := &counting{Backend: mem}
@@ -178,11 +178,11 @@ func TestDeleteTreeOfMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.DeleteTree(t.Context(), "t/"); err != nil || !slices.Equal(b.ops, []int{DeleteTreeBatch, 1}) {
-		t.Errorf("commits of %v ops, %v", b.ops, err)
+		t.Errorf("DeleteTree() made commits of %v ops, %v; want %d and 1", b.ops, err, DeleteTreeBatch)
 	}
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestStore_Refuses(t *testing.T) {
 	who := operator()
 	mem := memory.New()
 	defer mem.Close()
@@ -190,37 +190,38 @@ func TestWhatIsRefused(t *testing.T) {
 	mustPut(t, s, "a", "1")
 	for _, key := range []string{"", strings.Repeat("x", 513), "a\x00b", "\xff"} {
 		if _, err := s.Put(ctx, Entry{Key: key}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
-			t.Errorf("put %.10q: %v", key, err)
+			t.Errorf("Put(%.10q) = %v, want ErrInvalid", key, err)
 		}
 		if _, _, err := s.Get(ctx, resource.Eventual, key); !errors.Is(err, resource.ErrInvalid) {
-			t.Errorf("get %.10q: %v", key, err)
+			t.Errorf("Get(%.10q) = %v, want ErrInvalid", key, err)
 		}
 	}
 	mustPut(t, s, strings.Repeat("x", 512), "")
 	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue+1)}, Precondition{}); !errors.Is(err, resource.ErrInvalid) {
-		t.Errorf("too large a value: %v", err)
+		t.Errorf("Put of a value that is too large = %v, want ErrInvalid", err)
 	}
 	if _, err := s.Put(ctx, Entry{Key: "big", Value: bytes.Repeat([]byte("v"), MaxValue)}, Precondition{}); err != nil {
 		t.Error(err)
 	}
 	*who = tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc1", Node: "app"}
 	if get(t, s, "a") == nil {
-		t.Error("a client does not see a")
+		t.Error("Get(a) by a client = nil, want the entry")
 	}
-	_, errPut := s.Put(ctx, Entry{Key: "a"}, IfIndex(99)) // refused, though the condition does not hold either
+	_, errPut := s.Put(ctx, Entry{Key: "a"}, IfIndex(99)) // denied before the condition is checked
 	_, errDelete := s.Delete(ctx, "a", Precondition{})
 	if errTree := s.DeleteTree(ctx, "x"); !errors.Is(errPut, resource.ErrDenied) || !errors.Is(errDelete, resource.ErrDenied) || !errors.Is(errTree, resource.ErrDenied) {
-		t.Errorf("a client's writes: %v; %v; %v", errPut, errDelete, errTree)
+		t.Errorf("Put, Delete, DeleteTree by a client = %v; %v; %v; want ErrDenied", errPut, errDelete, errTree)
 	}
 	who.Role = tlsutil.RoleGateway
 	_, _, errGet := s.Get(ctx, resource.Eventual, "a")
 	if _, _, err := s.List(ctx, resource.Eventual, ""); !errors.Is(err, resource.ErrDenied) || !errors.Is(errGet, resource.ErrDenied) {
-		t.Errorf("a gateway's reads: %v; %v", errGet, err)
+		t.Errorf("Get, List by a gateway = %v; %v; want ErrDenied", errGet, err)
 	}
 }
 
-// Writers of one key do not fail on each other, and compare-and-swap loses no update.
-func TestConcurrentWriters(t *testing.T) {
+// TestPut_Concurrent: concurrent writes of one key do not fail, and compare-and-swap
+// loses no update.
+func TestPut_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	var wg sync.WaitGroup
 	const writers, each = 8, 50
@@ -228,7 +229,7 @@ func TestConcurrentWriters(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				if done, err := s.Put(ctx, Entry{Key: "blind", Value: fmt.Append(nil, w)}, Precondition{}); !done || err != nil {
-					t.Errorf("put: %t, %v", done, err)
+					t.Errorf("Put() = %t, %v, want true", done, err)
 				}
 				for done := false; !done; {
 					n, at := 0, uint64(0)
@@ -247,7 +248,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 	wg.Wait()
 	if e := get(t, s, "counter"); string(e.Value) != fmt.Sprint(writers*each) {
-		t.Errorf("counter is %s", e.Value)
+		t.Errorf("counter = %s, want %d", e.Value, writers*each)
 	}
 }
 
@@ -273,13 +274,13 @@ func TestWait(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-done:
-				t.Errorf("%s: woken by another key: %v", name, err)
+				t.Errorf("Wait of a %s returned %v after a write of another key", name, err)
 				done <- err
 			default:
 			}
 			mustPut(t, s, "a/b", name)
 			if err := <-done; err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("Wait of a %s = %v, want nil", name, err)
 			}
 			cancel()
 			if _, index, err = s.Get(t.Context(), resource.Eventual, "a/b"); err != nil {

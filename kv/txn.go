@@ -290,7 +290,7 @@ func (t *txn) run(ops []Op) (failures []Failure, err error) {
 		}
 		if t.repeated > maxRepeated {
 			return nil, fmt.Errorf("%w transaction: it returns the same keys again and again, more than %d bytes of them: "+
-				"ask for each tree once", resource.ErrInvalid, maxRepeated)
+				"read each tree once", resource.ErrInvalid, maxRepeated)
 		}
 	}
 	return failures, nil

@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// show writes entries as key=value, and failures as the number of the op with the reason.
+// show formats entries as key=value, and failures as position and reason.
 func show(entries []Entry, failed []Failure) string {
 	var out []string
 	for _, e := range entries {
@@ -50,39 +50,39 @@ func TestTxn(t *testing.T) {
 		{"reads that fail", []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbGet, Key: "a"}, {Verb: VerbCheckNotExists, Key: "a"}, {Verb: VerbCheckIndex, Key: "a", Index: at + 1},
 			{Verb: VerbCheckIndex, Key: "none", Index: 1}},
 			fmt.Sprintf(`0: key "none" doesn't exist; 2: key "a" exists; 3: key "a" has ModifyIndex %d, not %d; 4: key "none" doesn't exist`, at, at+1), "a=1; t/1=x; t/2=y"},
-		{"one that fails undoes all", []Op{{Verb: VerbSet, Key: "a", Value: []byte("2")}, {Verb: VerbDeleteTree}, {Verb: VerbCAS, Key: "b", Index: 1}, {Verb: VerbGet, Key: "a"}},
+		{"a failure undoes all", []Op{{Verb: VerbSet, Key: "a", Value: []byte("2")}, {Verb: VerbDeleteTree}, {Verb: VerbCAS, Key: "b", Index: 1}, {Verb: VerbGet, Key: "a"}},
 			`2: failed to set key "b", index is stale; 3: key "a" doesn't exist`, "a=1; t/1=x; t/2=y"},
 		{"a key that was checked and another", []Op{{Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "b", Value: []byte("1")}, {Verb: VerbGet, Key: "b"}},
 			"a=; b=; b=1", "a=1; b=1; t/1=x; t/2=y"},
-		{"own writes are seen", []Op{{Verb: VerbSet, Key: "t/3", Value: []byte("z")}, {Verb: VerbDelete, Key: "t/1"}, {Verb: VerbGetTree, Key: "t/"},
+		{"earlier writes are visible", []Op{{Verb: VerbSet, Key: "t/3", Value: []byte("z")}, {Verb: VerbDelete, Key: "t/1"}, {Verb: VerbGetTree, Key: "t/"},
 			{Verb: VerbDeleteTree, Key: "t/"}, {Verb: VerbGetTree, Key: "t/"}, {Verb: VerbSet, Key: "t/2", Value: []byte("new")}},
 			"t/3=; t/2=y; t/3=z; t/2=", "a=1; b=1; t/2=new"},
-		{"own writes and indexes", []Op{{Verb: VerbSet, Key: "a", Value: []byte("3")}, {Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Index: at},
+		{"earlier writes and indexes", []Op{{Verb: VerbSet, Key: "a", Value: []byte("3")}, {Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Index: at},
 			{Verb: VerbCAS, Key: "a"}, {Verb: VerbDeleteCAS, Key: "a", Index: at}},
 			`1: key "a" is written by an earlier operation of the transaction; 2: failed to set key "a", index is stale; 3: failed to set key "a", index is stale; ` +
 				`4: failed to delete key "a", index is stale`, "a=1; b=1; t/2=new"},
-		{"deleted and made", []Op{{Verb: VerbDeleteCAS, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, {Verb: VerbDeleteCAS, Key: "none", Index: 7}},
+		{"deleted and created", []Op{{Verb: VerbDeleteCAS, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, {Verb: VerbDeleteCAS, Key: "none", Index: 7}},
 			"a=", "a=4; b=1; t/2=new"},
 		{"nothing to do", []Op{{Verb: VerbDelete, Key: "none"}, {Verb: VerbDeleteTree, Key: "none"}}, "", "a=4; b=1; t/2=new"},
-		{"all goes", []Op{{Verb: VerbDeleteTree}}, "", ""},
+		{"delete all", []Op{{Verb: VerbDeleteTree}}, "", ""},
 	} {
 		got, failed, err := s.Txn(ctx, resource.Strong, test.ops)
 		if err != nil || show(got, failed) != test.want {
-			t.Errorf("%s: %s, %v; want %s", test.name, show(got, failed), err, test.want)
+			t.Errorf("%s: Txn() = %s, %v; want %s", test.name, show(got, failed), err, test.want)
 		}
 		for _, e := range got {
-			if now := get(t, s, e.Key); now != nil && test.name != "own writes are seen" && (e.ModifyIndex != now.ModifyIndex || e.CreateIndex != now.CreateIndex) {
-				t.Errorf("%s: %+v, stored is %+v", test.name, e, now)
+			if now := get(t, s, e.Key); now != nil && test.name != "earlier writes are visible" && (e.ModifyIndex != now.ModifyIndex || e.CreateIndex != now.CreateIndex) {
+				t.Errorf("%s: returned %+v, stored %+v; want the same indexes", test.name, e, now)
 			}
 		}
 		all, _, err := s.List(ctx, resource.Strong, "")
 		if err != nil || show(all, nil) != test.all {
-			t.Errorf("after %s: %s, %v; want %s", test.name, show(all, nil), err, test.all)
+			t.Errorf("%s: stored %s, %v; want %s", test.name, show(all, nil), err, test.all)
 		}
 	}
 }
 
-func TestTxnRefused(t *testing.T) {
+func TestTxn_Refuses(t *testing.T) {
 	who := operator()
 	mem := memory.New()
 	defer mem.Close()
@@ -92,7 +92,7 @@ func TestTxnRefused(t *testing.T) {
 		{{Verb: VerbSet, Key: "a"}, {Verb: VerbSet, Key: "b", Value: make([]byte, MaxValue+1)}},
 	} {
 		if _, _, err := s.Txn(ctx, resource.Strong, ops); !errors.Is(err, resource.ErrInvalid) {
-			t.Errorf("%.60v: %v", ops, err)
+			t.Errorf("Txn(%.60v) = %v, want ErrInvalid", ops, err)
 		}
 	}
 	var puts []*pb.Op
@@ -107,26 +107,26 @@ func TestTxnRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil || len(got) != DeleteTreeBatch+1 {
-		t.Errorf("a large tree that is read: %d entries, %v", len(got), err)
+		t.Errorf("read of a large tree = %d entries, %v; want %d", len(got), err, DeleteTreeBatch+1)
 	}
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
-		t.Errorf("a large tree that is deleted: %v", err)
+		t.Errorf("deletion of a large tree = %v, want ErrInvalid", err)
 	}
 	who.Role = tlsutil.RoleClient
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); err != nil {
-		t.Errorf("a client reads: %v", err)
+		t.Errorf("read by a client = %v, want nil", err)
 	}
 	if _, failed, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbSet, Key: "a"}}); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("a client writes: %v, %v", failed, err)
+		t.Errorf("write by a client = %v, %v, want ErrDenied", failed, err)
 	}
 	who.Role = tlsutil.RoleGateway
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGet, Key: "t/1"}}); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("a gateway reads: %v", err)
+		t.Errorf("read by a gateway = %v, want ErrDenied", err)
 	}
 }
 
-// TestTxnModel does random transactions, and the same in a map.
-func TestTxnModel(t *testing.T) {
+// TestTxn_Model performs random transactions, and the same on a map.
+func TestTxn_Model(t *testing.T) {
 	s, rnd := memoryStore(t), rand.New(rand.NewPCG(1, 2))
 	model := map[string]string{}
 	index := map[string]uint64{}
@@ -168,7 +168,7 @@ func TestTxnModel(t *testing.T) {
 		}
 		got, failed, err := s.Txn(t.Context(), resource.Strong, ops)
 		if err != nil || fails != (failed != nil) || !fails && show(got, nil) != strings.Join(want, "; ") {
-			t.Fatalf("%v on %v: %s, %v; want %q, fails %t", ops, model, show(got, failed), err, want, fails)
+			t.Fatalf("Txn(%v) on %v = %s, %v; want %q, failure %t", ops, model, show(got, failed), err, want, fails)
 		}
 		if !fails {
 			model = next
@@ -180,13 +180,14 @@ func TestTxnModel(t *testing.T) {
 			stored[e.Key], index[e.Key] = string(e.Value), e.ModifyIndex
 		}
 		if err != nil || !maps.Equal(stored, model) {
-			t.Fatalf("after %v: %v, %v; want %v", ops, stored, err, model)
+			t.Fatalf("stored after Txn(%v) = %v, %v; want %v", ops, stored, err, model)
 		}
 	}
 }
 
-// TestTxnBlind: who only sets and deletes is never in the way of others, and commits once.
-func TestTxnBlind(t *testing.T) {
+// TestTxn_Blind: transactions that only set and delete do not conflict, and commit
+// once.
+func TestTxn_Blind(t *testing.T) {
 	mem := memory.New()
 	defer mem.Close()
 	b := &counting{Backend: mem}
@@ -202,27 +203,28 @@ func TestTxnBlind(t *testing.T) {
 					{Verb: VerbSet, Key: "c", Value: value},
 				})
 				if err != nil || failed != nil || len(got) != 3 || got[0].ModifyIndex == 0 || got[2].CreateIndex != got[0].ModifyIndex {
-					t.Error(got, failed, err)
+					t.Errorf("Txn() = %v, %v, %v; want three entries of one index", got, failed, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if len(b.ops) != writers*each {
-		t.Errorf("%d commits of %d transactions", len(b.ops), writers*each)
+		t.Errorf("%d transactions made %d commits, want as many", writers*each, len(b.ops))
 	}
 	values := map[string]bool{}
 	for _, key := range []string{"a", "b", "c"} {
 		values[string(get(t, s, key).Value)] = true
 	}
 	if len(values) != 1 {
-		t.Errorf("the keys have the values %v", values)
+		t.Errorf("values of a, b and c = %v, want one value", values)
 	}
 }
 
-// TestTxnTogether moves amounts between keys from several goroutines, which never change the sum, and looks at it all the time. A
-// key that is only checked counts too: once "closed" is there, nothing moves.
-func TestTxnTogether(t *testing.T) {
+// TestTxn_Concurrent moves amounts between keys in several goroutines. No read sees
+// another sum. A key that is only checked counts too: once "closed" exists, no
+// transaction changes anything.
+func TestTxn_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	keys := []string{"k/0", "k/1", "k/2", "k/3"}
 	for _, key := range keys {
@@ -231,7 +233,7 @@ func TestTxnTogether(t *testing.T) {
 	read := func(ops ...Op) (values []int, at []uint64) {
 		got, failed, err := s.Txn(ctx, resource.Strong, ops)
 		if err != nil || failed != nil {
-			t.Errorf("read: %v, %v", failed, err)
+			t.Errorf("Txn(reads) = failures %v, %v; want none", failed, err)
 		}
 		for _, e := range got {
 			n := 0
@@ -247,7 +249,7 @@ func TestTxnTogether(t *testing.T) {
 			total += n
 		}
 		if total != 400 {
-			t.Errorf("the sum of %v is %d", values, total)
+			t.Errorf("sum of %v = %d, want 400", values, total)
 		}
 	}
 	var gets []Op
@@ -283,12 +285,34 @@ func TestTxnTogether(t *testing.T) {
 	}
 	got, failed, err := s.Txn(ctx, resource.Strong, append(slices.Clone(gets), Op{Verb: VerbSet, Key: "closed"}))
 	if err != nil || failed != nil {
-		t.Fatal(failed, err)
+		t.Fatalf("Txn(set closed) = failures %v, %v; want none", failed, err)
 	}
 	wg.Wait()
 	for _, e := range got[:4] {
 		if now := get(t, s, e.Key); now.ModifyIndex != e.ModifyIndex || string(now.Value) != string(e.Value) {
-			t.Errorf("%+v after all was closed, was %+v", now, e)
+			t.Errorf("entry after the key closed = %+v, want %+v", now, e)
 		}
+	}
+}
+
+// TestTxn_RepeatedEntries: a short transaction cannot return the same keys so often
+// that its result is much larger than the store.
+func TestTxn_RepeatedEntries(t *testing.T) {
+	s, ctx := memoryStore(t), t.Context()
+	for i := range 4 {
+		mustPut(t, s, fmt.Sprint("t/", i), strings.Repeat("x", MaxValue))
+	}
+	each := slices.Repeat([]Op{{Verb: VerbGet, Key: "t/1"}}, 128)
+	if got, failed, err := s.Txn(ctx, resource.Strong, each); err != nil || failed != nil || len(got) != len(each) {
+		t.Errorf("128 reads of one key = %d entries, %v, %v; want %d entries", len(got), failed, err, len(each))
+	}
+	for _, write := range [][]Op{nil, {{Verb: VerbSet, Key: "b"}}} {
+		trees := append(slices.Repeat([]Op{{Verb: VerbGetTree, Key: "t/"}}, 127), write...)
+		if got, failed, err := s.Txn(ctx, resource.Strong, trees); !errors.Is(err, resource.ErrInvalid) {
+			t.Errorf("127 reads of a tree = %d entries, %v, %v; want ErrInvalid", len(got), failed, err)
+		}
+	}
+	if e := get(t, s, "b"); e != nil {
+		t.Errorf("refused transaction wrote %+v, want nothing", e)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// counted counts what a Store asks of its backend.
+// counted counts the calls of a Store to its backend.
 type counted struct {
 	resource.Backend
 	commits, reads atomic.Int64
@@ -31,9 +31,9 @@ func (c *counted) Read(ctx context.Context, how resource.Consistency, id *pb.ID)
 	return c.Backend.Read(ctx, how, id)
 }
 
-// TestPutTogether: of clients that write the same key without a condition each needs one step, and none a second one. A key keeps
-// what stands beside its value.
-func TestPutTogether(t *testing.T) {
+// TestPut_ConcurrentWithoutCondition: each of several clients that write the same key
+// needs one commit and no retry. The key keeps its metadata.
+func TestPut_ConcurrentWithoutCondition(t *testing.T) {
 	b := memory.New()
 	defer b.Close()
 	c := &counted{Backend: b}
@@ -45,7 +45,7 @@ func TestPutTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = proto.CloneOf(r)
-	r.Metadata = map[string]string{"of": "somebody"}
+	r.Metadata = map[string]string{"owner": "team"}
 	if _, err := b.Commit(t.Context(), resource.PutOp(r, r.Version)); err != nil {
 		t.Fatal(err)
 	}
@@ -57,28 +57,28 @@ func TestPutTogether(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				if done, err := s.Put(t.Context(), Entry{Key: "one", Value: []byte{byte(i)}, Flags: uint64(i)}, Precondition{}); err != nil || !done {
-					t.Error(done, err)
+					t.Errorf("Put() = %t, %v, want true", done, err)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	if n, m := c.commits.Load()-commits, c.reads.Load()-reads; n != clients*each || m != 0 {
-		t.Errorf("%d writes took %d commits and %d reads", clients*each, n, m)
+		t.Errorf("%d writes made %d commits and %d reads, want as many commits and no read", clients*each, n, m)
 	}
 	last := get(t, s, "one")
 	if len(last.Value) != 1 || uint64(last.Value[0]) != last.Flags || last.CreateIndex != first.CreateIndex {
-		t.Errorf("%+v, made as %+v", last, first)
+		t.Errorf("entry after all writes = %+v, want value and flags of one writer, and CreateIndex of %+v", last, first)
 	}
-	if now, err := b.Read(t.Context(), resource.Strong, r.Id); err != nil || now.Metadata["of"] != "somebody" {
-		t.Errorf("%v, %v", now, err)
+	if now, err := b.Read(t.Context(), resource.Strong, r.Id); err != nil || now.Metadata["owner"] != "team" {
+		t.Errorf("resource after all writes = %v, %v; want its metadata", now, err)
 	}
 	if done, err := s.Put(t.Context(), Entry{Key: "one"}, IfIndex(first.ModifyIndex)); done || err != nil {
-		t.Errorf("a condition that does not hold: %t, %v", done, err)
+		t.Errorf("Put with an old index = %t, %v, want false", done, err)
 	}
 }
 
-// older is a backend of which a server understands no overwrites.
+// older is a backend with a server that does not support overwrites.
 type older struct{ resource.Backend }
 
 func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
@@ -88,23 +88,24 @@ func (o older) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error
 	return o.Backend.Commit(ctx, ops...)
 }
 
-func TestPutWithOlderServers(t *testing.T) {
+func TestPut_OlderServers(t *testing.T) {
 	b := memory.New()
 	defer b.Close()
 	s := newStore(t, older{b}, operator())
 	for i := range 3 {
 		mustPut(t, s, "one", string(rune('a'+i)))
 		if got := get(t, s, "one"); string(got.Value) != string(rune('a'+i)) {
-			t.Errorf("write %d: %q", i, got.Value)
+			t.Errorf("value after write %d = %q, want %q", i, got.Value, string(rune('a'+i)))
 		}
 	}
 }
 
-// TestPutOfTheSame: who puts what is there changes nothing, with a condition that holds or without one, and with older servers too.
-func TestPutOfTheSame(t *testing.T) {
+// TestPut_SameValue: a write of what is stored changes nothing, with and without a
+// condition, and also with older servers.
+func TestPut_SameValue(t *testing.T) {
 	for name, backend := range map[string]func(resource.Backend) resource.Backend{
-		"":            func(b resource.Backend) resource.Backend { return b },
-		" with older": func(b resource.Backend) resource.Backend { return older{b} },
+		"":                      func(b resource.Backend) resource.Backend { return b },
+		" with an older server": func(b resource.Backend) resource.Backend { return older{b} },
 	} {
 		b := memory.New()
 		defer b.Close()
@@ -113,23 +114,23 @@ func TestPutOfTheSame(t *testing.T) {
 		put := func(e Entry, only Precondition) Entry {
 			t.Helper()
 			if done, err := s.Put(t.Context(), e, only); !done || err != nil {
-				t.Fatalf("put%s: %t, %v", name, done, err)
+				t.Fatalf("Put%s = %t, %v, want true", name, done, err)
 			}
 			return *get(t, s, "one")
 		}
 		first := put(e, IfIndex(0))
 		if again := put(e, Precondition{}); again.ModifyIndex != first.ModifyIndex {
-			t.Errorf("put again%s: %+v, was %+v", name, again, first)
+			t.Errorf("entry after a second Put%s = %+v, want %+v", name, again, first)
 		}
 		if again := put(e, IfIndex(first.ModifyIndex)); again.ModifyIndex != first.ModifyIndex {
-			t.Errorf("put again, as a compare-and-swap%s: %+v, was %+v", name, again, first)
+			t.Errorf("entry after a second Put with its index%s = %+v, want %+v", name, again, first)
 		}
 		if done, err := s.Put(t.Context(), e, IfIndex(first.ModifyIndex-1)); done || err != nil {
-			t.Errorf("with another index%s: %t, %v", name, done, err)
+			t.Errorf("Put with another index%s = %t, %v, want false", name, done, err)
 		}
 		e.Flags++
 		if now := put(e, Precondition{}); now.ModifyIndex == first.ModifyIndex || now.Flags != 8 {
-			t.Errorf("other flags%s: %+v", name, now)
+			t.Errorf("entry after Put of other flags%s = %+v, want flags 8 and a later index", name, now)
 		}
 	}
 }

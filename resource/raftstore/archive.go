@@ -210,13 +210,13 @@ func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	case bad != nil:
 		return totals, invalid("%w", bad)
 	case totals.Index != m.Index:
-		return totals, invalid("its data's index is %d, not %d as its manifest says", totals.Index, m.Index)
+		return totals, invalid("its data's index is %d, not %d as in its manifest", totals.Index, m.Index)
 	}
 	return totals, nil
 }
 
 func checksumError(sum string, m Manifest) error {
-	return fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as its manifest says",
+	return fmt.Errorf("%w snapshot: it is damaged: the data's SHA-256 is %s, not %s as in its manifest",
 		resource.ErrInvalid, sum, m.SHA256)
 }
 

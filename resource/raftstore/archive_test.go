@@ -93,7 +93,7 @@ func TestArchive(t *testing.T) {
 		{"data damaged", change(whole, len(whole)-1, whole[len(whole)-1]^1), "it is damaged: the data's SHA-256"},
 		{"data damaged within", change(whole, HeaderSize+40, whole[HeaderSize+40]^1), "it is damaged: the data's SHA-256"},
 		{"garbage with a sum", append(mustHeader(t, manifestOf(3, 1, garbage)), garbage...), "it is not a snapshot, or a newer version of wanfed wrote it"},
-		{"another index", append(mustHeader(t, other), data...), "not " + fmt.Sprint(other.Index) + " as its manifest says"},
+		{"another index", append(mustHeader(t, other), data...), "not " + fmt.Sprint(other.Index) + " as in its manifest"},
 	} {
 		_, _, err := ReadArchive(bytes.NewReader(tt.file))
 		if !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {

@@ -41,7 +41,7 @@ func newCalls(logger *slog.Logger, onFail func()) *calls {
 
 // do runs start, which calls Raft, and waits for Raft's result, ctx or Close. A
 // future of Raft does not end with a context, so each call has a goroutine that
-// waits. An error of ctx or Close says nothing about what Raft does.
+// waits. After an error of ctx or Close, Raft may still complete the call.
 func (c *calls) do(ctx context.Context, start func() raft.Future) (raft.Future, error) {
 	c.mu.Lock()
 	if err := c.errLocked(); err != nil {
@@ -139,7 +139,7 @@ func (c *calls) drain() {
 	}
 }
 
-// untilDeadline returns how long Raft may take to accept a call; 0 is no bound.
+// untilDeadline returns how long Raft may take to accept a call; 0 is unbounded.
 func untilDeadline(ctx context.Context) time.Duration {
 	if d, ok := ctx.Deadline(); ok {
 		return max(time.Until(d), time.Nanosecond)

@@ -84,7 +84,7 @@ func checkNode(dir, node string) error {
 	return nil
 }
 
-// checkUnused rejects a directory that has a log and does not say of which node.
+// checkUnused rejects a directory that has a log and no node name.
 func checkUnused(dir string) error {
 	for _, name := range []string{logDir, snapshotDir} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {

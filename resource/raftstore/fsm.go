@@ -126,7 +126,8 @@ func (m *machine) failWith(err error) error {
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
 // Snapshot implements raft.FSM. It returns no snapshot while the state has
-// entries that Raft has not applied: the snapshot would have more than Raft says.
+// entries that Raft has not applied: the snapshot would have more entries than its
+// metadata.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

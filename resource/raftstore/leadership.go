@@ -80,8 +80,8 @@ func (l *leadership) restored() {
 }
 
 // follow keeps the view current until the store closes or fails. Raft's channels
-// only say that something may have changed. The state is read each time, so that
-// no change can be missed.
+// only signal a possible change. The state is read each time, so that no change can
+// be missed.
 func (l *leadership) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var barriers sync.WaitGroup

@@ -226,7 +226,7 @@ func (m *membership) TransferLeadership(ctx context.Context) error {
 	}
 	others := slices.DeleteFunc(voters, func(node string) bool { return node == m.node })
 	if len(others) == 0 {
-		return errors.New("transfer leadership: there is no other voter")
+		return errors.New("transfer leadership: this server is the only voter")
 	}
 	attempts := []func() raft.Future{func() raft.Future { return m.raft.LeadershipTransfer() }}
 	for _, node := range others {

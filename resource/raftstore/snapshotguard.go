@@ -93,7 +93,7 @@ func (g *snapshotGuard) settle() error {
 }
 
 // observe looks at a call of the leader of a term. The call sends entries or a
-// snapshot up to, or after, index, and says what is committed. observe reports
+// snapshot up to, or after, index, and has the commit index. observe reports
 // whether that leader does not have the uncommitted snapshot, and never will.
 func (g *snapshotGuard) observe(at *raft.Log, term, index, committed uint64) (lost bool, err error) {
 	switch {
@@ -115,7 +115,7 @@ func (g *snapshotGuard) lostError(at *raft.Log) error {
 // checkEntries looks at entries of a leader before Raft does.
 func (g *snapshotGuard) checkEntries(req *raft.AppendEntriesRequest) error {
 	at := g.uncommitted.Load()
-	if at == nil || isHeartbeat(req) { // a heartbeat says nothing about the log
+	if at == nil || isHeartbeat(req) { // a heartbeat has nothing about the log
 		return nil
 	}
 	lost, err := g.observe(at, req.Term, req.PrevLogEntry, req.LeaderCommitIndex)

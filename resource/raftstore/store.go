@@ -155,7 +155,7 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		return err
 	})
 	if err != nil {
-		return errors.Join(err, s.Err()) // the latter says more about a snapshot that cannot be read
+		return errors.Join(err, s.Err()) // the latter has more about a snapshot that cannot be read
 	}
 	s.stopRaft = sync.OnceValue(s.raft.Shutdown)
 	s.leadership.raft = s.raft

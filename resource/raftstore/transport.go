@@ -44,7 +44,7 @@ func (t *transport) Close() error {
 	return t.NetworkTransport.Close()
 }
 
-// isHeartbeat tells a heartbeat from entries as the receiving Raft does.
+// isHeartbeat recognizes a heartbeat as the receiving Raft does.
 func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
 }
@@ -147,8 +147,8 @@ type peerProgress struct {
 	match   uint64    // the last entry that its log shares with the leader's; 0: not known
 }
 
-// record records a response to a call of a term. match is 0 if the call said
-// nothing about the log.
+// record records a response to a call of a term. match is 0 if the call
+// had nothing about the log.
 func (p *progress) record(id raft.ServerID, term, match uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

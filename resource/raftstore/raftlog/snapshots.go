@@ -14,7 +14,7 @@ import (
 // it returns an entry that has only index and term.
 //
 // A server that installed a snapshot of entry S has an empty log, and then entries from
-// S+1 on. A leader that did not receive the response for S+1 asks for S first. Raft
+// S+1 on. A leader that did not receive the response for S+1 refers to S first. Raft
 // looks for S in the log alone, and would refuse the leader's entries. Raft uses
 // nothing but index and term of S: to send or apply S, it would need S-1, which is not
 // in the log.

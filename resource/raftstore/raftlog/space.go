@@ -23,8 +23,8 @@ const (
 // checkSpace returns an ENOSPC error if the disk may have no space for size more bytes
 // of entries. The space of the last segment is allocated already. So space is needed
 // only if the write may fill that segment and the next one must be created: raft-wal
-// cannot undo a write that fills a segment, and refuses all writes if there is no space
-// for the next. newSegment says that the write begins a new segment in any case.
+// cannot undo a write that fills a segment, and refuses all writes if the next one
+// cannot be created. With newSegment, the write begins a new segment in any case.
 //
 // A process that opens a log does not know how much of the last segment is used, and
 // so needs space for the next one until the first rotation.
