@@ -76,7 +76,7 @@ func TestValidateState(t *testing.T) {
 	}{
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{ok}}, ""},
 		{&pb.FederationState{Datacenter: "dc2"}, ""},
-		{&pb.FederationState{Datacenter: "DC2"}, "no DNS label"},
+		{&pb.FederationState{Datacenter: "DC2"}, "not a DNS label"},
 		{nil, "empty"},
 		{&pb.FederationState{Datacenter: "dc3", MeshGateways: []*pb.MeshGateway{ok}}, `in datacenter "dc2"`},
 		{&pb.FederationState{Datacenter: "dc2", MeshGateways: []*pb.MeshGateway{{}}}, "has no node"},

@@ -101,7 +101,8 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 		a.recordResult(err)
 		if err != nil && ctx.Err() == nil {
 			pause = max(0, retry.Next()-time.Since(start))
-			a.cfg.Logger.Log(ctx, retryLevel(failing), "cannot write the federation state to the primary", "err", err, "retry", pause)
+			a.cfg.Logger.Log(ctx, retryLevel(failing), "cannot write the federation state to the primary",
+				"err", err, "retry", pause)
 			failing = true
 		} else {
 			failing = false

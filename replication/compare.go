@@ -120,9 +120,9 @@ func summarize(all []digest, buckets int) []uint64 {
 
 // difference contains the records of one kind that a follower may lack.
 type difference struct {
-	records []*pb.Resource // in order; nil where the follower has the record
-	at      map[string]int // by key: index into records
-	asked   []bool         // buckets whose details the follower sends; nil: none
+	records   []*pb.Resource // in order; nil where the follower has the record
+	at        map[string]int // by key: index into records
+	requested []bool         // buckets whose details the follower sends; nil: none
 }
 
 // compare returns the records that may differ from those of a follower with
@@ -141,30 +141,30 @@ func compare(records []*pb.Resource, sums []uint64) (difference, []uint32, error
 	for i, r := range records {
 		digests[i] = digest{keyOf(r.GetId()), r.GetId().GetUid(), r.GetModifyIndex()}
 	}
-	var ask []uint32
-	d.asked = make([]bool, n)
+	var needed []uint32
+	d.requested = make([]bool, n)
 	for i, sum := range summarize(digests, n) {
-		if d.asked[i] = sum != sums[i]; d.asked[i] {
-			ask = append(ask, uint32(i))
+		if d.requested[i] = sum != sums[i]; d.requested[i] {
+			needed = append(needed, uint32(i))
 		}
 	}
 	for i, r := range records {
-		if d.asked[bucketOf(digests[i].key, n)] {
+		if d.requested[bucketOf(digests[i].key, n)] {
 			d.at[digests[i].key] = len(d.records)
 			d.records = append(d.records, r)
 		}
 	}
-	return d, ask, nil
+	return d, needed, nil
 }
 
-// applyDetails processes the follower's digests of the asked buckets. It removes
+// applyDetails processes the follower's digests of the requested buckets. It removes
 // the records that the follower has, and returns the ids that it must delete.
 // The ids get type typ: their uids identify them in any version.
 func (d *difference) applyDetails(typ *pb.Type, digests []*pb.FollowDigest) (deletes []*pb.ID, err error) {
 	for _, x := range digests {
 		k := key(x.GetPartition(), x.GetNamespace(), x.GetName())
-		if len(d.asked) == 0 || !d.asked[bucketOf(k, len(d.asked))] {
-			return nil, fmt.Errorf("details of %s %q were not asked for", typ.GetKind(), x.GetName())
+		if len(d.requested) == 0 || !d.requested[bucketOf(k, len(d.requested))] {
+			return nil, fmt.Errorf("details of %s %q were not requested", typ.GetKind(), x.GetName())
 		}
 		i, found := d.at[k]
 		if !found {

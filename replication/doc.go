@@ -22,7 +22,7 @@
 // # Anti-entropy
 //
 // AntiEntropy runs on each datacenter's leader. After every change of the gateways
-// in the catalog, or of the local replica of the own state, it compares the two.
+// in the catalog, or of the local replica of the federation state, it compares the two.
 // If they differ, it writes the desired state in the primary. It queues nothing
 // and always sends the current state. A state that was deleted in the primary is
 // written again, because the deletion is replicated.
@@ -36,7 +36,7 @@
 // then follow.
 //
 // Otherwise both sides compare, kind by kind. The Follower sends one checksum for
-// about 32 records, up to 1024 checksums. The Source asks for the digests of the
+// about 32 records, up to 1024 checksums. The Source requests the digests of the
 // buckets that differ, and sends the difference. An unchanged record costs a
 // quarter of a byte. Then each change follows as it is committed. One message
 // contains about 1 MiB at most, and only the last of several changes of one

@@ -186,8 +186,8 @@ func (s *followerStream) handle(ctx context.Context, ms []*pb.FollowResponse) er
 				return err
 			}
 		}
-		if ask := m.GetAsk(); ask != nil {
-			if err := s.sendDetails(ask); err != nil {
+		if request := m.GetAsk(); request != nil {
+			if err := s.sendDetails(request); err != nil {
 				return err
 			}
 		}
@@ -258,24 +258,24 @@ func (s *followerStream) recordLosses(ctx context.Context, ms []*pb.FollowRespon
 }
 
 // sendDetails sends the digests in the buckets that differ.
-func (s *followerStream) sendDetails(ask *pb.FollowAsk) error {
+func (s *followerStream) sendDetails(request *pb.FollowAsk) error {
 	if s.digests == nil {
-		return errors.New("the primary asks for details without a summary")
+		return errors.New("the primary requests details without a summary")
 	}
 	send := func(d *pb.FollowDetails) error {
 		return s.send(&pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: d}})
 	}
-	for _, part := range ask.GetKinds() {
+	for _, part := range request.GetKinds() {
 		k := kindOf(part.GetType())
 		digests := s.digests[k]
 		buckets := bucketsFor(len(digests))
-		asked := map[int]bool{}
+		requested := map[int]bool{}
 		for _, b := range part.GetBuckets() {
-			asked[int(b)] = true
+			requested[int(b)] = true
 		}
 		out := &pb.FollowDetails{Type: k.typ()}
 		for _, d := range digests {
-			if !asked[bucketOf(d.key, buckets)] {
+			if !requested[bucketOf(d.key, buckets)] {
 				continue
 			}
 			tenancy := resource.FillTenancy(d.id.GetTenancy())

@@ -163,7 +163,8 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 
 func (p *PrimaryManager) runPrimary(ctx context.Context, rec *pb.Primary) error {
 	if rec.GetHandedTo() != "" {
-		p.cfg.Logger.Info("this datacenter stays the primary: its servers are configured with it again", "handed_to", rec.GetHandedTo())
+		p.cfg.Logger.Info("this datacenter stays the primary: its servers are configured with it again",
+			"handed_to", rec.GetHandedTo())
 		if err := p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true}); err != nil {
 			return err
 		}
@@ -177,7 +178,7 @@ func (p *PrimaryManager) handOver(ctx context.Context, rec *pb.Primary, desired 
 	if rec.GetHandedTo() == desired {
 		return nil
 	}
-	p.cfg.Logger.Info("this datacenter hands over to another primary: until that takes over, federated records cannot be written",
+	p.cfg.Logger.Info("primary role handed over: federated records cannot be written until the new primary takes over",
 		"primary", desired)
 	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
 }
@@ -239,8 +240,9 @@ func (b *background) stop() {
 	}
 }
 
-// probe asks any server of a datacenter whether that can be followed, and to
-// which datacenter it has handed over. It opens a stream without types.
+// probe checks with any server of a datacenter whether that can be followed, and
+// returns to which datacenter it has handed over. It opens a stream without
+// types.
 func (p *PrimaryManager) probe(ctx context.Context, dc string) (handedTo string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -141,9 +141,11 @@ func (p *PrimaryManager) CheckFollow() error {
 	case owner == p.cfg.DC:
 		return nil
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
-		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status", p.cfg.DC, owner)
+		return status.Errorf(codes.FailedPrecondition, "%s is not the primary yet: it takes over from %s; see its status",
+			p.cfg.DC, owner)
 	default:
-		return status.Errorf(codes.FailedPrecondition, "%s cannot be followed: it is not the primary; its primary is %s", p.cfg.DC, owner)
+		return status.Errorf(codes.FailedPrecondition, "%s cannot be followed: it is not the primary; its primary is %s",
+			p.cfg.DC, owner)
 	}
 }
 
@@ -287,7 +289,8 @@ func (p *PrimaryManager) replicasBegin(ctx context.Context) error {
 		p.mu.Unlock()
 	}
 	if former != "" {
-		p.cfg.Logger.Info("another datacenter is the primary now: its records replace those here", "primary", target, "former", former)
+		p.cfg.Logger.Info("another datacenter is the primary now: its records replace those here",
+			"primary", target, "former", former)
 	}
 	return p.writeRecord(ctx, &pb.Primary{Datacenter: target})
 }

@@ -61,8 +61,8 @@ func (p *promotion) run(ctx context.Context) error {
 		}
 		switch state {
 		case formerActive:
-			p.setPending("%s is to be the primary, but %s still is: set primary_datacenter = %q on all servers of %s, and restart them",
-				p.cfg.DC, p.former, p.cfg.DC, p.former)
+			p.setPending("%s is to be the primary, but %s still is: "+
+				"set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, p.former, p.cfg.DC, p.former)
 			p.copying.start(ctx, p.followFormer)
 		case formerHandedOver:
 			p.copying.stop()

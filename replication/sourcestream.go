@@ -133,13 +133,13 @@ func (f *sourceStream) compare(reached uint64) error {
 	if f.next, f.at, ready = f.s.log.end(); !ready {
 		return errEvicted
 	}
-	differences, ask, err := f.receiveSummaries()
+	differences, needed, err := f.receiveSummaries()
 	if err != nil {
 		return err
 	}
 	out := &changeBatch{send: f.send}
-	if len(ask.Kinds) > 0 {
-		if err := f.send(&pb.FollowResponse{Ask: ask}); err != nil {
+	if len(needed.Kinds) > 0 {
+		if err := f.send(&pb.FollowResponse{Ask: needed}); err != nil {
 			return err
 		}
 		if err := f.receiveDetails(differences, out); err != nil {
@@ -163,7 +163,7 @@ func (f *sourceStream) compare(reached uint64) error {
 // receiveSummaries compares the follower's summary of each kind that both sides
 // know. It returns the differences and the buckets whose details are needed.
 func (f *sourceStream) receiveSummaries() (map[kind]*difference, *pb.FollowAsk, error) {
-	differences, ask := map[kind]*difference{}, &pb.FollowAsk{}
+	differences, needed := map[kind]*difference{}, &pb.FollowAsk{}
 	for last := false; !last; {
 		req, err := f.stream.Recv()
 		if err != nil {
@@ -189,7 +189,7 @@ func (f *sourceStream) receiveSummaries() (map[kind]*difference, *pb.FollowAsk, 
 		differences[k] = &d
 		f.covered[k], f.floor = index, max(f.floor, index)
 		if len(buckets) > 0 {
-			ask.Kinds = append(ask.Kinds, &pb.FollowBuckets{Type: k.typ(), Buckets: buckets})
+			needed.Kinds = append(needed.Kinds, &pb.FollowBuckets{Type: k.typ(), Buckets: buckets})
 		}
 	}
 	for _, k := range f.s.kinds {
@@ -198,7 +198,7 @@ func (f *sourceStream) receiveSummaries() (map[kind]*difference, *pb.FollowAsk, 
 			delete(f.kinds, k)
 		}
 	}
-	return differences, ask, nil
+	return differences, needed, nil
 }
 
 // receiveDetails receives the follower's digests and adds deletions to out.
@@ -210,14 +210,14 @@ func (f *sourceStream) receiveDetails(differences map[kind]*difference, out *cha
 		}
 		part := req.GetDetails()
 		if part == nil {
-			return status.Error(codes.InvalidArgument, "a follower that was asked for details sends details")
+			return status.Error(codes.InvalidArgument, "a follower that has a request for details sends details")
 		}
 		last = part.GetLast()
 		k := kindOf(part.GetType())
 		d := differences[k]
 		if d == nil {
 			if len(part.GetDigests()) > 0 {
-				return status.Errorf(codes.InvalidArgument, "details of %s were not asked for", resource.TypeString(part.GetType()))
+				return status.Errorf(codes.InvalidArgument, "details of %s were not requested", resource.TypeString(part.GetType()))
 			}
 			continue
 		}

@@ -197,7 +197,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, denied, "may not delete federation states: make an operator's certificate with: wanfed tls cert create --cli", "delete dc2",
 		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
 	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli", "server/dc1/srv1")
-	add(dc1, codes.InvalidArgument, "no DNS label", "upsert a name that is no label", apply(upsert, "dc.2"), "cli/dc1/cli")
+	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is no label", apply(upsert, "dc.2"), "cli/dc1/cli")
 	add(dc1, codes.InvalidArgument, "op is", "no operation", apply(0, "dc3"), "server/dc3/srv1")
 	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2", apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
 	add(dc1, codes.OK, "", "upsert its own", apply(upsert, notAlive), "server/dc7/srv1")

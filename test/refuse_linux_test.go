@@ -125,7 +125,7 @@ func refuseAtServer(t *testing.T, l *loopback, s *site) {
 		}, "certificate_invalid", `err="certificate of srv1.server.dc2.wanfed is not valid before … check the clocks"`},
 		{"not for dialing", func(t *testing.T) *tls.Config {
 			return l.signed(t, x509.Certificate{DNSNames: names, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, own, "h2")
-		}, "certificate_invalid", `has not the extended key usage`},
+		}, "certificate_invalid", `lacks the extended key usage`},
 		{"no name of a peer", func(t *testing.T) *tls.Config {
 			return l.signed(t, x509.Certificate{DNSNames: names[1:]}, own, "h2")
 		}, "certificate_no_peer_name", `msg="connection refused: client certificate does not name one peer"… its SANs: server.dc2.wanfed`},

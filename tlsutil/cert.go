@@ -14,28 +14,33 @@ import (
 	"time"
 )
 
-// CertRequest says what certificate to make.
+// CertRequest describes a certificate for CreateCert.
 type CertRequest struct {
-	// Role, DC and Node are who the holder is. All required; for the roles client and cli, Node is by default the role's name.
+	// Role, DC and Node identify the subject. All are required, except that Node of
+	// a client or an operator defaults to the name of the role.
 	Role     Role
 	DC, Node string
-	// Domain of names on the wire. Default DefaultDomain.
+	// Domain of the names. Default: DefaultDomain.
 	Domain string
-	// Days it is valid. 0 means DefaultCertDays, or until the CA's end if that is sooner. It is an error to ask for more than
-	// the CA has left.
+	// Days is the validity in days. More than the CA has left is an error. Default:
+	// DefaultCertDays, or until the CA expires if that is sooner.
 	Days int
-	// DNSNames and IPs are additional names. A DNS name of another peer, or a wildcard that covers one, is refused.
+	// DNSNames and IPs are additional names. A DNS name of another peer, or a
+	// wildcard that covers one, is an error.
 	DNSNames []string
 	IPs      []net.IP
-	// CA signs. Its Cert may hold several certificates: the one that belongs to Key signs. Required.
+	// CA signs the certificate. Its Cert may contain several certificates, of which
+	// the one that belongs to Key is used. Required.
 	CA KeyPair
-	// Now is the time of making. Zero means the clock's.
+	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
-// CreateCert makes an ECDSA P-256 key and its certificate. Servers and gateways get <node>.<role>.<dc>.<domain>,
-// <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1, for dialing and accepting; clients and operators the same names, for
-// dialing only. The certificate is verified against the CA, name constraints included, before it is given out.
+// CreateCert creates an ECDSA P-256 key and its certificate, with the names
+// <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost, 127.0.0.1 and ::1.
+// Servers and gateways can dial and accept with it, clients and operators only
+// dial. The certificate is verified against the CA, including its name
+// constraints, before it is returned.
 func CreateCert(r CertRequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -93,7 +98,7 @@ func (r CertRequest) days() int {
 	return r.Days
 }
 
-// Validate returns all that is wrong with the request itself, without looking at the CA.
+// Validate returns all faults of the request except those of the CA.
 func (r CertRequest) Validate() error {
 	r = r.withDefaults()
 	var errs []error
@@ -111,13 +116,13 @@ func (r CertRequest) Validate() error {
 	}
 	for _, ip := range r.IPs {
 		if ip.To16() == nil || ip.IsUnspecified() || ip.IsMulticast() {
-			errs = append(errs, fmt.Errorf("additional IP address: %v is none of a machine", ip))
+			errs = append(errs, fmt.Errorf("additional IP address: %v is not the address of a machine", ip))
 		}
 	}
 	return join(errs...)
 }
 
-// prefix puts the field's name before its error.
+// prefix adds the name of a field to its error.
 func prefix(field string, err error) error {
 	if err == nil {
 		return nil
@@ -125,7 +130,8 @@ func prefix(field string, err error) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// checkAdditional refuses what is no DNS name and what would make the holder another peer.
+// checkAdditional rejects invalid DNS names, and names with which the certificate
+// would identify another peer.
 func (r CertRequest) checkAdditional(s string) error {
 	host, wild := strings.CutPrefix(s, "*.")
 	if net.ParseIP(s) != nil {
@@ -135,7 +141,7 @@ func (r CertRequest) checkAdditional(s string) error {
 		return err
 	}
 	covers := []string{s}
-	if wild { // any node of a role, or any role of a datacenter
+	if wild { // for any node of a role, or any role of a datacenter
 		covers = []string{"x." + host, string(RoleServer) + "." + host}
 	}
 	for _, c := range covers {
@@ -148,20 +154,21 @@ func (r CertRequest) checkAdditional(s string) error {
 	return nil
 }
 
-// checkHost says whether s is a host name in the form of RFC 1123; upper case and underscores are let pass.
+// checkHost returns an error unless s is a host name of RFC 1123, possibly with
+// upper case letters and underscores.
 func checkHost(s string) error {
 	if len(s) > 253 {
 		return fmt.Errorf("%q is longer than 253 characters", s)
 	}
 	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
 		if err := CheckLabel(strings.ReplaceAll(label, "_", "x")); err != nil {
-			return fmt.Errorf("%q is no DNS name: %w", s, err)
+			return fmt.Errorf("%q is not a DNS name: %w", s, err)
 		}
 	}
 	return nil
 }
 
-// signer returns the CA's certificate that belongs to its key, and the key.
+// signer returns the key of the CA and the certificate that belongs to it.
 func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 	certs, err := ParseCerts(r.CA.Cert)
 	if err != nil {
@@ -175,31 +182,33 @@ func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {
 		switch {
 		case !sameKey(c, key):
 		case !c.IsCA || c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
-			return nil, nil, fmt.Errorf("certificate of %s is no CA: it may not sign others", title(c))
+			return nil, nil, fmt.Errorf("certificate of %s is not a CA: it may not sign others", title(c))
 		default:
 			return c, key, nil
 		}
 	}
-	return nil, nil, errors.New("CA key does not belong to the CA certificate; give the two files that were made together")
+	return nil, nil, errors.New("CA key does not belong to the CA certificate; use two files that were created together")
 }
 
-// end is when the certificate expires: never after its CA.
+// end returns when the certificate expires: at the latest with its CA.
 func (r CertRequest) end(now time.Time, ca *x509.Certificate) (time.Time, error) {
 	end := now.Add(time.Duration(r.days()) * day)
 	switch left := ca.NotAfter.Sub(now); {
 	case left <= 0:
-		return time.Time{}, fmt.Errorf("CA %s expired at %s; make a new one with: wanfed tls ca create", title(ca), stamp(ca.NotAfter))
+		return time.Time{}, fmt.Errorf("CA %s expired at %s; create a new one with: wanfed tls ca create",
+			title(ca), stamp(ca.NotAfter))
 	case !end.After(ca.NotAfter):
 	case r.Days != 0:
-		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; ask for at most %d, or leave the days out to end with it",
-			r.days(), stamp(ca.NotAfter), int(left/day))
+		return time.Time{}, fmt.Errorf("days: a certificate of %d days would outlive its CA, which expires at %s; "+
+			"use at most %d, or omit the days to expire with the CA", r.days(), stamp(ca.NotAfter), int(left/day))
 	default:
 		end = ca.NotAfter
 	}
 	return end, nil
 }
 
-// commonName is for people: nothing reads a peer from it. RFC 5280 bounds it to 64 characters.
+// commonName returns a name for display. No peer is read from it. RFC 5280 limits
+// it to 64 characters.
 func (r CertRequest) commonName() string {
 	if s := name(r.Role, r.Node, r.DC, r.Domain); len(s) <= 64 {
 		return s
@@ -227,7 +236,7 @@ func (r CertRequest) ips() []net.IP {
 	return ips
 }
 
-// check verifies what was made as its users will.
+// check verifies the new certificate as peers will.
 func (r CertRequest) check(p KeyPair, ca *x509.Certificate, now time.Time) error {
 	chain, err := ParseCerts(p.Cert)
 	if err != nil {
@@ -236,7 +245,7 @@ func (r CertRequest) check(p KeyPair, ca *x509.Certificate, now time.Time) error
 	cas := x509.NewCertPool()
 	cas.AddCert(ca)
 	if _, err := verify(chain, cas, r.Role, now); err != nil {
-		return fmt.Errorf("this CA cannot make that certificate: %w", err)
+		return fmt.Errorf("this CA cannot sign that certificate: %w", err)
 	}
 	if _, err := PeerFromCert(chain[0], r.Domain); err != nil {
 		return err

@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// Description is what people want to know of a certificate. Times are UTC.
+// Description describes a certificate for display. Times are in UTC.
 type Description struct {
-	// Role, DC, Node and Domain are who the holder is; all empty when the certificate names no peer: a CA, or NoPeer says why.
+	// Role, DC, Node and Domain identify the peer. They are empty if the
+	// certificate names none: it is that of a CA, or NoPeer has the reason.
 	Role   Role   `json:",omitempty"`
 	DC     string `json:",omitempty"`
 	Node   string `json:",omitempty"`
@@ -22,7 +23,7 @@ type Description struct {
 	NoPeer string `json:",omitempty"`
 
 	CA          bool
-	Permitted   []string `json:",omitempty"` // a CA's name constraints: DNS domains
+	Permitted   []string `json:",omitempty"` // name constraints of a CA: DNS domains
 	DNSNames    []string
 	IPs         []string
 	NotBefore   time.Time
@@ -39,7 +40,7 @@ type Description struct {
 	SHA256      string // of the whole certificate, hexadecimal
 }
 
-// Describe describes c at now. An empty domain means: take the one that c's names suggest.
+// Describe describes c at time now. An empty domain is derived from the names of c.
 func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	d := Description{
 		CA: c.IsCA, Permitted: c.PermittedDNSDomains,
@@ -75,7 +76,8 @@ func Describe(c *x509.Certificate, domain string, now time.Time) Description {
 	return d
 }
 
-// suggestedDomain is what follows <node>.<role>.<dc>. in the first name of that form, else DefaultDomain.
+// suggestedDomain returns what follows <node>.<role>.<dc>. in the first name of
+// that form, or DefaultDomain.
 func suggestedDomain(c *x509.Certificate) string {
 	for _, s := range c.DNSNames {
 		labels := strings.SplitN(strings.ToLower(s), ".", 4)
@@ -116,8 +118,9 @@ func usage(c *x509.Certificate) []string {
 	return u
 }
 
-// Verify checks chain, whose first certificate is the one meant and whose others lead to a CA, against the CAs at now, as
-// handshakes will: for everything that the role named in it does. A certificate that names no peer is verified for any use.
+// Verify verifies chain, a certificate and its intermediates, against the CAs at
+// time now. As in handshakes, the certificate must be valid for all uses of its
+// role. A certificate that names no peer is verified for any use.
 func Verify(chain, cas []*x509.Certificate, domain string, now time.Time) error {
 	pool := x509.NewCertPool()
 	for _, c := range cas {

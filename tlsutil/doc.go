@@ -1,38 +1,49 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package tlsutil says who is who: names on the wire, certificates that carry them, the CA that vouches for them, and TLS
-// configurations that accept nobody else.
+// Package tlsutil identifies peers by their certificates. It defines the names in
+// certificates, creates CAs and certificates, and provides TLS configurations that
+// accept no other peers.
 //
-// A peer is what its verified certificate says (PeerOf): role, node and datacenter stand in the SAN
-// <node>.<role>.<dc>.<domain>. Servers and gateways also have <role>.<dc>.<domain>, for callers that want any of them.
-// What a peer may do is for others to decide; this package only says who it is.
+// A peer is the role, node and datacenter in its verified certificate
+// (PeerFromCert), which has a SAN <node>.<role>.<dc>.<domain>. Servers and gateways
+// also have <role>.<dc>.<domain>, for dialers that accept any of them. Other
+// packages decide what a peer may do.
 //
-// CreateCA and CreateCert make the files; any other CA whose certificates have these names will do. Load checks a process's
-// files for all that would make handshakes fail later and gives an Identity:
+// CreateCA and CreateCert create the files. Certificates of any other CA with these
+// names can be used too. Load checks the files of a process and returns an
+// Identity:
 //
 //	id, err := tlsutil.Load(tlsutil.Files{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"}, "wanfed", logger)
 //	if err != nil {
 //		return err
 //	}
-//	if err := id.CheckHolder(tlsutil.RoleServer, "srv1", "dc2"); err != nil {
+//	if err := id.VerifySubject(tlsutil.RoleServer, "srv1", "dc2"); err != nil {
 //		return err
 //	}
-//	ln = tls.NewListener(ln, id.ServerConfig("h2"))                       // once
-//	c := tls.Client(conn, id.ClientConfig("server.dc1.wanfed", "h2"))     // for each dial
-//	err = c.HandshakeContext(ctx)                                         // Explain(err) is for people
+//	ln = tls.NewListener(ln, id.ServerConfig("h2"))                   // once
+//	c := tls.Client(conn, id.ClientConfig("server.dc1.wanfed", "h2")) // for each dial
+//	if err := c.HandshakeContext(ctx); err != nil {
+//		return errors.New(tlsutil.DescribeError(err))
+//	}
 //
-// Both ends demand TLS 1.3 and a certificate of the CA that names a peer. Names are checked by both: a server refuses an
-// SNI that is none of its own names, a dialer a certificate that is not valid for, or not of, the one it called. Nothing
-// here sets deadlines: give each handshake a context that has one.
+// # Handshakes
 //
-// TLS sessions are not resumed: each connection verifies the certificates of
-// both ends in a full handshake.
+// Both ends require TLS 1.3 and a certificate of the CA that names a peer. A
+// server rejects an SNI that its certificate does not have. A dialer rejects a
+// certificate that is not valid for the dialed name, or that is of another peer.
+// This package sets no deadlines: each handshake needs a context with a deadline.
+// Sessions are not resumed. Each connection verifies the certificates of both ends.
 //
-// Run follows the files while ctx lasts, in the caller's goroutine and one of fsnotify's, which ends with it. Handshakes
-// never wait for a reload: they read a value from an atomic pointer. Connections that exist are not closed when
-// the certificate or the CA changes. To replace a CA, put old and new in the CA file everywhere, then change the
-// certificates, then take the old CA out.
+// # Reload
 //
-// Limits: no revocation lists and no OCSP (give certificates short lives, or replace the CA); no encrypted key files; no
-// wildcard as a peer's own name.
+// Run reloads changed files until its context ends. It runs in the caller's
+// goroutine, with one of fsnotify that ends with it. Handshakes never wait for a
+// reload. Existing connections stay open after a reload. To replace a CA, put the
+// old and the new one into all CA files, then replace the certificates, then
+// remove the old CA.
+//
+// # Limits
+//
+// There are no revocation lists and no OCSP: use short validity, or replace the
+// CA. Key files cannot be encrypted. The name of a peer cannot be a wildcard.
 package tlsutil

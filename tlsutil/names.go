@@ -3,6 +3,7 @@
 package tlsutil
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -10,14 +11,19 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultDomain is the domain of names on the wire where none is configured.
+// DefaultDomain is the domain of names if none is configured.
 const DefaultDomain = "wanfed"
 
-// Role is what a certificate's holder is. It stands in the certificate's names: <node>.<role>.<dc>.<domain>.
+// Role is the role of a peer. Certificates contain it in their names:
+// <node>.<role>.<dc>.<domain>.
 type Role string
 
-// The roles. A server may do everything inside its own datacenter and gossip with all; a gateway may read what gateways
-// need; a client may read; a cli certificate is an operator's.
+// The roles.
+//
+//   - A server has all rights inside its own datacenter and gossips with all.
+//   - A gateway may read what gateways need.
+//   - A client may read.
+//   - An operator may write.
 const (
 	RoleServer   Role = "server"
 	RoleGateway  Role = "gateway"
@@ -25,23 +31,24 @@ const (
 	RoleOperator Role = "cli"
 )
 
-// Roles lists every role, in the order of their power over a datacenter's data path.
+// Roles lists all roles.
 var Roles = []Role{RoleServer, RoleGateway, RoleClient, RoleOperator}
 
-// accepts says whether holders of the role accept connections; the others only dial.
+// accepts reports whether peers of the role accept connections. Others only dial.
 func (r Role) accepts() bool { return r == RoleServer || r == RoleGateway }
 
-// Peer is who a verified certificate says its holder is. Nothing in a payload overrides it.
+// Peer is the identity in a verified certificate. No payload overrides it.
 type Peer struct {
 	Role Role
 	Node string
 	DC   string
 }
 
-// String gives role/dc/node, as logs and errors show it.
+// String returns role/dc/node.
 func (p Peer) String() string { return string(p.Role) + "/" + p.DC + "/" + p.Node }
 
-// ServerName is the SNI, and the SAN, of server node in datacenter dc; of any server there when node is empty.
+// ServerName returns the SNI and SAN of server node in datacenter dc, or of any
+// server there if node is empty.
 func ServerName(node, dc, domain string) string { return name(RoleServer, node, dc, domain) }
 
 func name(role Role, node, dc, domain string) string {
@@ -52,14 +59,15 @@ func name(role Role, node, dc, domain string) string {
 	return s
 }
 
-// ErrNoPeerName says that a certificate has no name of the form <node>.<role>.<dc>.<domain>.
+// ErrNoPeerName reports that a certificate has no name of the form
+// <node>.<role>.<dc>.<domain>.
 var ErrNoPeerName = errors.New("certificate has no SAN of the form <node>.<server|gateway|client|cli>.<dc>.<domain>")
 
-// ErrAmbiguousPeer says that a certificate has the names of two peers.
+// ErrAmbiguousPeer reports that a certificate has the names of two peers.
 var ErrAmbiguousPeer = errors.New("certificate names two peers")
 
-// PeerFromCert reads role, node and datacenter from the names of a certificate that was already verified. A certificate with
-// names of two different peers is refused: it would be both.
+// PeerFromCert returns the peer in the names of a verified certificate. Names of
+// two different peers are an error.
 func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	var found Peer
 	for _, san := range leaf.DNSNames {
@@ -78,11 +86,11 @@ func PeerFromCert(leaf *x509.Certificate, domain string) (Peer, error) {
 	return found, nil
 }
 
-// ParseName splits [<node>.]<role>.<dc>.<domain>. Case (of ASCII letters) and one trailing dot do not matter. ok is false
-// for any other name.
+// ParseName splits [<node>.]<role>.<dc>.<domain>. It ignores the case of ASCII
+// letters and one trailing dot. ok is false for any other name.
 func ParseName(s, domain string) (p Peer, ok bool) {
 	if strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) {
-		return Peer{}, false // ToLower would make ASCII letters of some: the Kelvin sign becomes a k
+		return Peer{}, false // ToLower turns some into ASCII letters: the Kelvin sign becomes a k
 	}
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
 	s, ok = strings.CutSuffix(s, "."+strings.ToLower(domain))
@@ -112,22 +120,24 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 	return p, true
 }
 
-// CheckDomain says whether s can be the domain of names on the wire: DNS labels joined by dots, without a trailing dot, at
-// most 100 characters, so that names of the longest nodes and datacenters stay within DNS's 253. Case does not matter.
+// CheckDomain returns an error unless s can be the domain of names: DNS labels
+// separated by dots, in any case, without a trailing dot. It has at most 100
+// characters, so that all names stay within the 253 of DNS.
 func CheckDomain(s string) error {
 	if len(s) > 100 {
 		return fmt.Errorf("%q is longer than 100 characters", s)
 	}
 	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
 		if err := CheckLabel(label); err != nil {
-			return fmt.Errorf("%q is no DNS name: %w", s, err)
+			return fmt.Errorf("%q is not a DNS name: %w", s, err)
 		}
 	}
 	return nil
 }
 
-// CheckLabel says whether s can be the name of a node or of a datacenter: one DNS label (RFC 1123 section 2.1) in lower
-// case, 1 to 63 of a-z, 0-9 and "-", not beginning or ending with "-".
+// CheckLabel returns an error unless s can be the name of a node or a datacenter: a
+// DNS label (RFC 1123 section 2.1) in lower case. It has 1 to 63 of a-z, 0-9 and
+// "-", and does not begin or end with "-".
 func CheckLabel(s string) error {
 	switch {
 	case s == "":
@@ -139,8 +149,23 @@ func CheckLabel(s string) error {
 	}
 	for _, r := range s {
 		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
-			return fmt.Errorf("%q is no DNS label: %q is not one of a-z, 0-9, \"-\"", s, r)
+			return fmt.Errorf("%q is not a DNS label: %q is not one of a-z, 0-9, \"-\"", s, r)
 		}
 	}
 	return nil
+}
+
+type peerKey struct{}
+
+// WithPeer returns a context with the caller of a request. Only code that has
+// verified a certificate calls it, or code that grants the rights of p to a caller
+// without a certificate.
+func WithPeer(ctx context.Context, p Peer) context.Context {
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+// PeerFromContext returns the peer of WithPeer. ok is false if there is none.
+func PeerFromContext(ctx context.Context) (p Peer, ok bool) {
+	p, ok = ctx.Value(peerKey{}).(Peer)
+	return p, ok
 }

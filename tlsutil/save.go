@@ -8,11 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// Save writes the pair to two new files: the certificate with mode 0644, the key with 0600. Each appears whole or not at
-// all. Neither ever replaces a file: when one of them exists, an error that is fs.ErrExist is returned and nothing is
-// left behind.
+// Save writes the pair to two new files: the certificate with mode 0644, the key
+// with mode 0600. Each file appears complete or not at all. Save never replaces a
+// file. If one of them exists, it returns an error that is fs.ErrExist and leaves
+// no new file.
 func (p KeyPair) Save(certPath, keyPath string) error {
 	for _, path := range []string{keyPath, certPath} {
 		if _, err := os.Lstat(path); err == nil {
@@ -23,16 +26,17 @@ func (p KeyPair) Save(certPath, keyPath string) error {
 		return err
 	}
 	if err := create(certPath, p.Cert, 0o644); err != nil {
-		return join(err, os.Remove(keyPath)) // create made it, so it is ours
+		return join(err, os.Remove(keyPath)) // create has written it
 	}
 	return nil
 }
 
-// maxNumber bounds the numbers that SaveNumbered tries.
+// maxNumber limits the numbers that SaveNumbered tries.
 const maxNumber = 100_000
 
-// SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, with the first i from 0 for which neither file
-// exists, and returns the two paths. Several processes may do so at once.
+// SaveNumbered saves the pair as <prefix>-<i>.pem and <prefix>-<i>-key.pem, with
+// the first i from 0 for which neither file exists. It returns the two paths.
+// Several processes may call it at the same time.
 func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err error) {
 	for i := range maxNumber {
 		certPath, keyPath = fmt.Sprintf("%s-%d.pem", prefix, i), fmt.Sprintf("%s-%d-key.pem", prefix, i)
@@ -41,19 +45,19 @@ func (p KeyPair) SaveNumbered(prefix string) (certPath, keyPath string, err erro
 			return certPath, keyPath, err
 		}
 	}
-	return "", "", fmt.Errorf("%s-0.pem to %s-%d.pem all exist; work in another folder", prefix, prefix, maxNumber-1)
+	return "", "", fmt.Errorf("%s-0.pem to %s-%d.pem all exist; use another directory", prefix, prefix, maxNumber-1)
 }
 
 type existsError struct{ path string }
 
 func (e *existsError) Error() string {
-	return fmt.Sprintf("%s exists already, and nothing is ever overwritten; move it away or work in another folder", e.path)
+	return fmt.Sprintf("%s exists already and is not overwritten; move it away or use another directory", e.path)
 }
 
 func (e *existsError) Is(target error) bool { return target == fs.ErrExist }
 
-// create makes the file in one step: it is written and synced under another name in the same folder, then linked, which
-// fails if path exists.
+// create creates a file atomically. It writes and syncs a temporary file in the
+// same directory and links it to path, which fails if path exists.
 func create(path string, b []byte, mode fs.FileMode) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -73,16 +77,16 @@ func create(path string, b []byte, mode fs.FileMode) (err error) {
 	switch err := os.Link(tmp.Name(), path); {
 	case errors.Is(err, fs.ErrExist):
 		return &existsError{path}
-	case err != nil: // a file system without hard links
+	case err != nil: // the file system has no hard links
 		if err := createExclusive(path, b, mode); err != nil {
 			return err
 		}
 	}
-	return syncDir(filepath.Dir(path))
+	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
-// createExclusive is create where the file system has no links: the file is visible while it is written, and removed when
-// that fails.
+// createExclusive is create for a file system without links. The file is visible
+// while it is written, and is removed after an error.
 func createExclusive(path string, b []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if errors.Is(err, fs.ErrExist) {
@@ -96,14 +100,4 @@ func createExclusive(path string, b []byte, mode fs.FileMode) error {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil
-}
-
-// syncDir makes a new name in dir survive a crash, where the system can do that.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	_ = d.Sync() // not every system can sync a folder; the file's contents are safe
-	return d.Close()
 }

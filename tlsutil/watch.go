@@ -11,23 +11,27 @@ import (
 )
 
 const (
-	// settle is how long the files must be left alone before they are read: certificate and key are replaced one after the other.
+	// settle is how long the files must be unchanged before they are read, because
+	// certificate and key are replaced one after the other.
 	settle = 150 * time.Millisecond
-	// settleMax is when they are read even if something in their folders keeps changing.
+	// settleMax is when they are read in any case.
 	settleMax = 2 * time.Second
-	// recheck finds what notifications miss: network file systems, folders that were replaced, certificates whose time has
-	// now come, and the approach of expiry.
+	// recheck is the interval of checks without a notification. They cover network
+	// file systems, replaced directories, certificates that become valid, and
+	// expiry.
 	recheck = time.Minute
 )
 
-// Run watches the files' folders, and those that symbolic links lead to, until ctx ends, and reloads what changed: files
-// written in place, renamed into place, or swapped by a symbolic link as Kubernetes does. It logs one line for each reload
-// and one for each state of the files that it refused. It also warns as the certificate's end comes near. It returns nil,
-// and starts no goroutine that outlives it. Call it once.
+// Run reloads the files after each change, until ctx ends. It watches their
+// directories and those that symbolic links lead to. Files may be written in
+// place, renamed into place, or switched by a symbolic link as in Kubernetes. Run
+// logs one line for each reload and for each rejected state of the files. It also
+// warns before the certificate expires. It returns nil, joins what it starts, and
+// may be called once.
 func (i *Identity) Run(ctx context.Context) error {
 	w := &watcher{i: i, watched: map[string]bool{}}
 	if fs, err := fsnotify.NewWatcher(); err != nil {
-		i.logger.Warn("no file notifications; certificate files are looked at periodically", "interval", recheck, "err", err)
+		i.logger.Warn("no file notifications; certificate files are checked periodically", "interval", recheck, "err", err)
 	} else {
 		defer fs.Close()
 		w.fs, w.events, w.errs = fs, fs.Events, fs.Errors
@@ -35,31 +39,32 @@ func (i *Identity) Run(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// watcher is the state of Run, owned by its goroutine. Without notifications, events and errs are nil: never ready.
+// watcher is the state of Run, used by its goroutine alone. Without notifications,
+// events and errs are nil.
 type watcher struct {
 	i       *Identity
 	fs      *fsnotify.Watcher
 	events  <-chan fsnotify.Event
 	errs    <-chan error
-	watched map[string]bool // folders
+	watched map[string]bool // directories
 
-	refused string // the last error that was logged
-	warned  time.Duration
+	rejected string // last logged error
+	warned   time.Duration
 }
 
 func (w *watcher) run(ctx context.Context) error {
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
-	w.follow()
-	timer := time.NewTimer(settle) // for what changed between Load and the first watch
+	w.watchDirs()
+	timer := time.NewTimer(settle) // for changes between Load and the first watch
 	defer timer.Stop()
-	first := time.Now() // of the events that timer waits out; zero: none
+	first := time.Now() // first event since the last check; zero: none
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-w.events:
-			if !ok { // nothing but an error inside fsnotify closes it
+			if !ok { // after an internal error of fsnotify
 				w.events = nil
 				continue
 			}
@@ -73,46 +78,47 @@ func (w *watcher) run(ctx context.Context) error {
 				w.errs = nil
 				continue
 			}
-			w.i.logger.Warn("file notifications were lost; looking at the certificate files now", "err", err)
+			w.i.logger.Warn("file notifications lost; checking the certificate files", "err", err)
 		case <-tick.C:
 			if !first.IsZero() {
-				continue // timer is about to do it, when the files are whole
+				continue // timer fires when the files are complete
 			}
 		case <-timer.C:
 		}
 		first = time.Time{}
-		w.look(time.Now())
+		w.check(time.Now())
 	}
 }
 
-// look reloads if the files changed, and follows their links anew.
-func (w *watcher) look(now time.Time) {
-	w.follow()
+// check reloads the files if they have changed, and updates the watches.
+func (w *watcher) check(now time.Time) {
+	w.watchDirs()
 	changed, err := w.i.reloadChanged()
 	switch {
-	case err != nil && err.Error() != w.refused:
-		w.refused = err.Error()
-		w.i.logger.Error("changed certificate files were refused; the old certificate stays in use", "err", err)
+	case err != nil && err.Error() != w.rejected:
+		w.rejected = err.Error()
+		w.i.logger.Error("changed certificate files rejected; the old certificate stays in use", "err", err)
 	case err != nil:
 	case changed:
-		w.refused, w.warned = "", 0
+		w.rejected, w.warned = "", 0
 		leaf := w.i.Leaf()
 		w.i.logger.Info("certificate reloaded", "cert", w.i.files.Cert, "peer", w.i.Peer(), "not_after", stamp(leaf.NotAfter),
 			"serial", leaf.SerialNumber.Text(16))
 		w.i.warnKeyMode()
 	default:
-		w.refused = ""
+		w.rejected = ""
 	}
 	w.warnExpiry(now)
 }
 
-// expiryWarnings are the times before the end at which to warn, longest first.
+// expiryWarnings are the times before expiry at which to warn, longest first.
 var expiryWarnings = []time.Duration{30 * day, 14 * day, 7 * day, 3 * day, 2 * day, day, 12 * time.Hour, time.Hour, time.Nanosecond}
 
 const day = 24 * time.Hour
 
-// warnExpiry warns once for each of expiryWarnings that is passed, of the own certificate or of a CA's that expires before
-// it. A certificate made for less than twice the time of a warning is not warned about that early.
+// warnExpiry warns once for each of expiryWarnings that has passed. It concerns the
+// certificate, or a CA certificate that expires before it. A certificate whose
+// validity is less than twice the time of a warning gets no such early warning.
 func (w *watcher) warnExpiry(now time.Time) {
 	ends := w.i.current.Load().ends
 	step := expiryStep(ends.NotBefore, ends.NotAfter, now)
@@ -122,13 +128,14 @@ func (w *watcher) warnExpiry(now time.Time) {
 	w.warned = step
 	log := w.i.logger.With("cert", w.i.files.Cert, "expires", title(ends), "not_after", stamp(ends.NotAfter))
 	if left := ends.NotAfter.Sub(now); left > 0 {
-		log.Warn("certificate expires soon; make a new one and put it in place of the file", "left", left.Round(time.Second))
+		log.Warn("certificate expires soon; create a new one and replace the file", "left", left.Round(time.Second))
 	} else {
-		log.Error("certificate has expired and all peers refuse it; put a new one in place of the file")
+		log.Error("certificate has expired and all peers reject it; create a new one and replace the file")
 	}
 }
 
-// expiryStep is the smallest of expiryWarnings that is at least what is left, 0 when it is too early for any.
+// expiryStep returns the smallest of expiryWarnings that is at least the remaining
+// time, or 0 if it is too early for a warning.
 func expiryStep(notBefore, notAfter, now time.Time) (step time.Duration) {
 	left := max(notAfter.Sub(now), time.Nanosecond)
 	for _, s := range expiryWarnings {
@@ -139,8 +146,9 @@ func expiryStep(notBefore, notAfter, now time.Time) (step time.Duration) {
 	return step
 }
 
-// follow watches the folders of the files and of what they link to, and no longer those that they left.
-func (w *watcher) follow() {
+// watchDirs watches the directories of the files and of their link targets, and
+// removes other watches.
+func (w *watcher) watchDirs() {
 	if w.fs == nil {
 		return
 	}
@@ -153,16 +161,17 @@ func (w *watcher) follow() {
 	}
 	for dir := range w.watched {
 		if !want[dir] {
-			_ = w.fs.Remove(dir) // fails when the folder is gone, which is fine
+			_ = w.fs.Remove(dir) // fails if the directory is gone
 			delete(w.watched, dir)
 		}
 	}
 	for dir := range want {
-		// Adding again is harmless, and needed when the folder was replaced by another of its name.
+		// Adding a directory again is harmless. It is needed if the directory was
+		// replaced by another of the same name.
 		if err := w.fs.Add(dir); err == nil {
 			w.watched[dir] = true
 		} else if !w.watched[dir] {
-			w.i.logger.Debug("folder cannot be watched", "dir", dir, "err", err)
+			w.i.logger.Debug("cannot watch directory", "dir", dir, "err", err)
 		}
 	}
 }

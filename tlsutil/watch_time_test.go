@@ -112,7 +112,7 @@ func TestRunWarnsOfExpiry(t *testing.T) {
 		for _, left := range []string{"left=72h0m0s", "left=48h0m0s", "left=24h0m0s", "left=12h0m0s", "left=1h0m0s"} {
 			log.take(t, left)
 		}
-		log.take(t, "certificate has expired and all peers refuse it")
+		log.take(t, "certificate has expired and all peers reject it")
 		log.none(t)
 	})
 }

@@ -236,10 +236,10 @@ func TestReadErrors(t *testing.T) {
 		{"federation write dc2", exitUsage, `unknown command "write"; see: wanfed federation --help`},
 		{"federation read", exitUsage, "say which datacenter: wanfed federation read DC"},
 		{"federation read dc1 dc2", exitUsage, `unexpected argument "dc2": one datacenter at a time`},
-		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is no DNS label`},
+		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is not a DNS label`},
 		{"federation delete dc2", exitUsage, "2 faults:\n  - --dc is required: the primary's name\n  - --server is required: host:port of a server or gateway"},
 		{"federation delete dc2 --dc dc1 --server 10.0.0.5", exitUsage, "--server: address 10.0.0.5: missing port in address; write it as host:port"},
-		{"federation delete dc2 --dc Dc1 --server 10.0.0.5:1", exitUsage, `--dc: "Dc1" is no DNS label`},
+		{"federation delete dc2 --dc Dc1 --server 10.0.0.5:1", exitUsage, `--dc: "Dc1" is not a DNS label`},
 		{"federation delete dc2 --dc dc1 --server 10.0.0.5:1 --ca-file a", exitUsage, "federation delete needs --cert-file, --key-file"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {

@@ -20,16 +20,16 @@ import (
 	"time"
 )
 
-// material is one loaded state of an identity. It is immutable.
-type material struct {
+// credentials is one loaded state of an identity. It is immutable.
+type credentials struct {
 	cert tls.Certificate // with Leaf
 	cas  *x509.CertPool
 	peer Peer
-	ends *x509.Certificate // of the chain to the CA, the one that expires first
+	ends *x509.Certificate // the certificate of the chain that expires first
 	sum  [sha256.Size]byte // of the files
 }
 
-// rawFiles has the contents of an identity's files.
+// rawFiles contains the contents of an identity's files.
 type rawFiles struct{ ca, cert, key []byte }
 
 func (r rawFiles) sum() [sha256.Size]byte {
@@ -41,7 +41,7 @@ func (r rawFiles) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// maxFile bounds a PEM file, in bytes: far above any real bundle.
+// maxFile limits the size of a PEM file in bytes. Real bundles are much smaller.
 const maxFile = 4 << 20
 
 func readRaw(f Files) (r rawFiles, _ error) {
@@ -64,11 +64,11 @@ func readFile(what, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	var b []byte
 	if err == nil {
-		b, err = io.ReadAll(io.LimitReader(f, maxFile+1)) // of a device, the size says nothing
+		b, err = io.ReadAll(io.LimitReader(f, maxFile+1)) // the size of a device is unknown
 		err = errors.Join(err, f.Close())
 	}
 	if len(b) > maxFile {
-		return nil, fmt.Errorf("%s file %s has more than %d bytes: that is no PEM file", what, path, maxFile)
+		return nil, fmt.Errorf("%s file %s has more than %d bytes: it is not a PEM file", what, path, maxFile)
 	}
 	var pe *fs.PathError
 	switch {
@@ -84,8 +84,8 @@ func readFile(what, path string) ([]byte, error) {
 	return nil, fmt.Errorf("read %s file %s: %w", what, path, err)
 }
 
-// parse checks raw as a whole.
-func (i *Identity) parse(raw rawFiles) (*material, error) {
+// parse parses and checks raw as a whole.
+func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	caName, certName, keyName := filepath.Base(i.files.CA), filepath.Base(i.files.Cert), filepath.Base(i.files.Key)
 	cas, err := ParseCerts(raw.ca)
 	if err != nil {
@@ -100,9 +100,9 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 		return nil, fmt.Errorf("key %s: %w", keyName, err)
 	}
 	if !sameKey(chain[0], key) {
-		return nil, fmt.Errorf("key %s does not belong to cert %s; give the two files that were made together", keyName, certName)
+		return nil, fmt.Errorf("key %s does not belong to cert %s; use two files that were created together", keyName, certName)
 	}
-	m := &material{cas: x509.NewCertPool(), sum: raw.sum()}
+	m := &credentials{cas: x509.NewCertPool(), sum: raw.sum()}
 	for _, c := range cas {
 		m.cas.AddCert(c)
 	}
@@ -111,8 +111,8 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 		m.cert.Certificate = append(m.cert.Certificate, c.Raw)
 	}
 	if m.peer, err = PeerFromCert(chain[0], i.domain); err != nil {
-		return nil, fmt.Errorf("cert %s: %w; make one with: wanfed tls cert create --server (or --gateway) --dc DC --node NODE%s",
-			certName, err, domainFlag(i.domain))
+		return nil, fmt.Errorf("cert %s: %w; make one with: "+
+			"wanfed tls cert create --server (or --gateway) --dc DC --node NODE%s", certName, err, domainFlag(i.domain))
 	}
 	chains, err := verify(chain, m.cas, m.peer.Role, time.Now())
 	if err != nil {
@@ -122,7 +122,8 @@ func (i *Identity) parse(raw rawFiles) (*material, error) {
 	return m, nil
 }
 
-// verify checks chain against the CAs for everything that role does with its certificate, and returns the ways to them.
+// verify verifies chain against the CAs for all uses of role. It returns the
+// chains to them.
 func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.Time) ([][]*x509.Certificate, error) {
 	chains, err := verifyFor(chain, cas, x509.ExtKeyUsageClientAuth, now)
 	if err != nil || !role.accepts() {
@@ -131,7 +132,9 @@ func verify(chain []*x509.Certificate, cas *x509.CertPool, role Role, now time.T
 	return verifyFor(chain, cas, x509.ExtKeyUsageServerAuth, now)
 }
 
-func verifyFor(chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time) ([][]*x509.Certificate, error) {
+func verifyFor(
+	chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsage, now time.Time,
+) ([][]*x509.Certificate, error) {
 	inter := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		inter.AddCert(c)
@@ -140,12 +143,13 @@ func verifyFor(chain []*x509.Certificate, cas *x509.CertPool, use x509.ExtKeyUsa
 		Roots: cas, Intermediates: inter, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 	})
 	if err != nil {
-		return nil, explained(err)
+		return nil, described(err)
 	}
 	return chains, nil
 }
 
-// firstEnd is the certificate at whose end the last of chains stops to verify.
+// firstEnd returns the certificate whose expiry ends the validity of the last of
+// chains.
 func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	byEnd := func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
 	ends := make([]*x509.Certificate, len(chains))
@@ -155,7 +159,8 @@ func firstEnd(chains [][]*x509.Certificate) *x509.Certificate {
 	return slices.MaxFunc(ends, byEnd)
 }
 
-// ParseCerts returns the certificates of a PEM file, at least one. It says so when the file is something else.
+// ParseCerts returns the certificates of a PEM file, at least one. The error names
+// what else the file contains.
 func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	other := ""
@@ -174,14 +179,15 @@ func ParseCerts(b []byte) ([]*x509.Certificate, error) {
 	case len(certs) > 0:
 		return certs, nil
 	case strings.HasSuffix(other, "PRIVATE KEY"):
-		return nil, errors.New("is a private key, not a certificate; keep it secret, and give the certificate's file")
+		return nil, errors.New("is a private key, not a certificate; keep it secret, and use the certificate's file")
 	case other != "":
-		return nil, fmt.Errorf("has no certificate but a PEM block %q; give the certificate's file", other)
+		return nil, fmt.Errorf("has no certificate but a PEM block %q; use the certificate's file", other)
 	}
 	return nil, errors.New("is not PEM: no line -----BEGIN CERTIFICATE-----")
 }
 
-// ParseKey returns the private key of a PEM file: PKCS #8, SEC 1 (EC) or PKCS #1 (RSA), not encrypted.
+// ParseKey returns the private key of a PEM file: PKCS #8, SEC 1 (EC) or PKCS #1
+// (RSA), not encrypted.
 func ParseKey(b []byte) (crypto.Signer, error) {
 	other := ""
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
@@ -201,7 +207,7 @@ func ParseKey(b []byte) (crypto.Signer, error) {
 			continue
 		}
 		if err != nil {
-			return nil, errors.New("holds a private key that cannot be parsed") // err may quote key material
+			return nil, errors.New("holds a private key that cannot be parsed") // err may quote the key
 		}
 		if s, ok := key.(crypto.Signer); ok {
 			return s, nil
@@ -209,7 +215,7 @@ func ParseKey(b []byte) (crypto.Signer, error) {
 		return nil, fmt.Errorf("holds a key that cannot sign (%T)", key)
 	}
 	if other != "" {
-		return nil, fmt.Errorf("has no private key but a PEM block %q; give the key's file", other)
+		return nil, fmt.Errorf("has no private key but a PEM block %q; use the key's file", other)
 	}
 	return nil, errors.New("is not PEM: no line -----BEGIN PRIVATE KEY-----")
 }
@@ -219,7 +225,8 @@ func sameKey(c *x509.Certificate, key crypto.Signer) bool {
 	return ok && pub.Equal(c.PublicKey)
 }
 
-// warnKeyMode logs a key file that others may read. Windows has no such modes.
+// warnKeyMode logs a key file that group or others can read. Windows has no such
+// modes.
 func (i *Identity) warnKeyMode() {
 	if runtime.GOOS == "windows" {
 		return
@@ -230,10 +237,10 @@ func (i *Identity) warnKeyMode() {
 	}
 }
 
-// faults are several errors on one line.
+// faults is several errors in one line.
 type faults []error
 
-// join is errors.Join on one line.
+// join is errors.Join in one line.
 func join(errs ...error) error {
 	errs = slices.DeleteFunc(errs, func(e error) bool { return e == nil })
 	switch len(errs) {

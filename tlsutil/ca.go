@@ -16,29 +16,31 @@ import (
 	"time"
 )
 
-// Defaults and bounds of how long certificates are valid, in days.
+// Defaults and limit of the validity of certificates, in days.
 const (
 	DefaultCADays   = 1825
 	DefaultCertDays = 365
 	maxDays         = 36500
 )
 
-// backdate is how far before its making a certificate is valid, for clocks that are slow.
+// backdate is how long before its creation a certificate becomes valid, for slow
+// clocks.
 const backdate = 5 * time.Minute
 
 // Pair is a certificate and its private key, PEM.
 type KeyPair struct{ Cert, Key []byte }
 
-// CARequest says what CA to make.
+// CARequest describes a CA for CreateCA.
 type CARequest struct {
-	// Domain of the names that its certificates will have. Default DefaultDomain.
+	// Domain of the names in the CA's certificates. Default: DefaultDomain.
 	Domain string
-	// Days it is valid. 0 means DefaultCADays.
+	// Days is the validity in days. Default: DefaultCADays.
 	Days int
-	// NameConstraint forbids the CA, by a critical extension, to vouch for DNS names other than localhost and those at or
-	// below Domain. IP addresses stay free, so that certificates can have any additional ones.
+	// NameConstraint limits the CA, by a critical extension, to localhost and the
+	// DNS names at or below Domain. IP addresses are not limited, so certificates
+	// may have any.
 	NameConstraint bool
-	// Now is the time of making. Zero means the clock's.
+	// Now is the time of creation. Default: the current time.
 	Now time.Time
 }
 
@@ -53,13 +55,14 @@ func (r CARequest) withDefaults() CARequest {
 	return r
 }
 
-// Validate returns all that is wrong with the request.
+// Validate returns all faults of the request.
 func (r CARequest) Validate() error {
 	r = r.withDefaults()
 	return join(prefix("domain", CheckDomain(r.Domain)), prefix("days", checkDays(r.Days)))
 }
 
-// CreateCA makes a CA: an ECDSA P-256 key and a self-signed certificate, whose certificates can sign no others.
+// CreateCA creates a CA: an ECDSA P-256 key and a self-signed certificate. Its
+// certificates cannot sign others.
 func CreateCA(r CARequest) (KeyPair, error) {
 	if err := r.Validate(); err != nil {
 		return KeyPair{}, err
@@ -72,7 +75,8 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	now := timeOf(r.Now)
 	t := &x509.Certificate{
 		SerialNumber: serial,
-		// With the serial, so that an old and a new CA of one domain can be told apart. At most 53 characters; RFC 5280 allows 64.
+		// The serial number distinguishes an old and a new CA of one domain. The name
+		// has at most 53 characters. RFC 5280 allows 64.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%.27s agent CA %.8x", r.Domain, serial.Bytes())},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(time.Duration(r.Days) * day),
@@ -88,11 +92,12 @@ func CreateCA(r CARequest) (KeyPair, error) {
 	return sign(t, t, nil)
 }
 
-// sign makes a key and t's certificate, signed by parent's key; by its own when that is nil.
+// sign creates a key and the certificate of t, signed with the key of parent. If
+// parentKey is nil, the certificate is self-signed.
 func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return KeyPair{}, fmt.Errorf("make a key: %w", err)
+		return KeyPair{}, fmt.Errorf("create a key: %w", err)
 	}
 	if parentKey == nil {
 		parentKey = key
@@ -111,12 +116,13 @@ func sign(t, parent *x509.Certificate, parentKey crypto.Signer) (KeyPair, error)
 	}, nil
 }
 
-// newSerial is 128 random bits, never zero (RFC 5280 section 4.1.2.2 demands a positive number of at most 20 octets).
+// newSerial returns 128 random bits, never zero. RFC 5280 section 4.1.2.2 requires
+// a positive number of at most 20 octets.
 func newSerial() (*big.Int, error) {
 	for {
 		n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 128))
 		if err != nil {
-			return nil, fmt.Errorf("make a serial number: %w", err)
+			return nil, fmt.Errorf("create a serial number: %w", err)
 		}
 		if n.Sign() > 0 {
 			return n, nil

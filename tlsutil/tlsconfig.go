@@ -9,13 +9,15 @@ import (
 	"strings"
 )
 
-// ServerConfig is for accepting. It demands TLS 1.3 and a client certificate of the CA that names a peer. The SNI must be
-// empty or a name of the own certificate; the handshake fails with a *NameError otherwise. alpn are the protocol ids
-// accepted, best first. The config takes the newest certificate and CA at each handshake, so one serves for good.
+// ServerConfig returns a configuration for a listener. It requires TLS 1.3 and a
+// client certificate of the CA that names a peer. The SNI must be empty or a name
+// of this process's certificate, otherwise the handshake fails with a *NameError.
+// alpn lists the accepted protocol ids, best first. Each handshake uses the
+// current certificate and CA, so one configuration can be used indefinitely.
 //
-// A client that offers no ALPN at all is let in, with an empty NegotiatedProtocol: the listener decides.
-//
-// There are no session tickets: each connection has a full handshake.
+// A client without ALPN is accepted with an empty NegotiatedProtocol, and the
+// listener decides. Session tickets are disabled: each connection has a full
+// handshake.
 func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	base := i.current.Load().serverConfig(i.domain, alpn)
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -28,7 +30,7 @@ func (i *Identity) ServerConfig(alpn ...string) *tls.Config {
 	return base
 }
 
-func (m *material) serverConfig(domain string, alpn []string) *tls.Config {
+func (m *credentials) serverConfig(domain string, alpn []string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{m.cert},
@@ -43,44 +45,46 @@ func (m *material) serverConfig(domain string, alpn []string) *tls.Config {
 	}
 }
 
-// ClientConfig is for dialing, with the certificate and CA of now: call it for each dial. It demands TLS 1.3, verifies the
-// chain, that the peer's certificate is valid for serverName, and that it names a peer; when serverName is of the form
-// [<node>.]<role>.<dc>.<domain>, that peer must be the one called. It sends the own certificate. alpn are the protocol ids
-// offered, best first.
+// ClientConfig returns a configuration for one dial, with the current certificate
+// and CA. It requires TLS 1.3 and a peer certificate that verifies, is valid for
+// serverName and names a peer. If serverName is [<node>.]<role>.<dc>.<domain>, it
+// must be that peer. alpn lists the offered protocol ids, best first.
 func (i *Identity) ClientConfig(serverName string, alpn ...string) *tls.Config {
 	return i.current.Load().clientConfig(serverName, i.domain, alpn)
 }
 
-func (m *material) clientConfig(serverName, domain string, alpn []string) *tls.Config {
+func (m *credentials) clientConfig(serverName, domain string, alpn []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
 		RootCAs:    m.cas,
-		// Not Certificates: of those crypto/tls sends none when the server's list of CAs lacks ours, and the server would
-		// then report a missing certificate, not one of another CA.
+		// With the field Certificates, crypto/tls sends none if the server's list of
+		// CAs lacks ours. The server would then report a missing certificate, not one
+		// of another CA.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
 		NextProtos:           alpn,
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return checkCalled(cs.PeerCertificates[0], serverName, domain)
+			return checkServerName(cs.PeerCertificates[0], serverName, domain)
 		},
 	}
 }
 
-// checkCalled says whether leaf, valid for serverName, is a peer, and the one that serverName means. The second catches a
-// wildcard that covers the names of others.
-func checkCalled(leaf *x509.Certificate, serverName, domain string) error {
+// checkServerName returns an error unless leaf, which is valid for serverName,
+// names a peer, and that peer is the one in serverName. A wildcard certificate may
+// be valid for the names of other peers.
+func checkServerName(leaf *x509.Certificate, serverName, domain string) error {
 	p, err := PeerFromCert(leaf, domain)
 	if err != nil {
 		return err
 	}
 	want, ok := ParseName(serverName, domain)
 	if ok && (want.Role != p.Role || want.DC != p.DC || want.Node != "" && want.Node != p.Node) {
-		return fmt.Errorf("%s is answered by %v", serverName, p)
+		return fmt.Errorf("the certificate for %s is that of %v", serverName, p)
 	}
 	return nil
 }
 
-// NameError says that a caller asked for a name that the own certificate does not have.
+// NameError reports an SNI that is not in this process's certificate.
 type NameError struct {
 	SNI       string
 	CertNames []string
