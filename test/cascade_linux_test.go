@@ -20,17 +20,17 @@ import (
 )
 
 // estate is a tree of resources that own each other.
-type estate struct {
+type ownerTree struct {
 	name          string
-	owners, owned int // the root owns so many, and each of them so many
-	depth         int // of a chain, below the first of the owners
-	resources     int // all of them, once it is planted
+	owners, owned int // children of the root, and children of each of them
+	depth         int // length of a chain below the first child of the root
+	resources     int // total, set by create
 	root          *pb.ID
 	client        pb.ResourceServiceClient
 }
 
-// write creates a resource, of which owner may be nil.
-func (e *estate) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, error) {
+// write creates a resource. owner may be nil.
+func (e *ownerTree) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: []byte("x")})
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (e *estate) write(ctx context.Context, name string, owner *pb.ID) (*pb.ID, 
 }
 
 // plant creates the tree.
-func (e *estate) plant(ctx context.Context) (err error) {
+func (e *ownerTree) create(ctx context.Context) (err error) {
 	if e.root, err = e.write(ctx, "root", nil); err != nil {
 		return err
 	}
@@ -68,20 +68,20 @@ func (e *estate) plant(ctx context.Context) (err error) {
 }
 
 // left counts what is there.
-func (e *estate) left(ctx context.Context) (int, error) {
+func (e *ownerTree) count(ctx context.Context) (int, error) {
 	out, err := e.client.List(ctx, &pb.ListRequest{Type: killedType, NamePrefix: e.name + "."})
 	return len(out.GetResources()), err
 }
 
-// tombstones counts the deletions that are not complete.
-func (e *estate) tombstones(ctx context.Context) (int, error) {
+// tombstones returns the number of incomplete deletions.
+func (e *ownerTree) tombstones(ctx context.Context) (int, error) {
 	out, err := e.client.List(ctx, &pb.ListRequest{Type: resource.TombstoneType})
 	return len(out.GetResources()), err
 }
 
 // gone waits until nothing is left, and no tombstone; it returns the most
 // memory that the server had meanwhile.
-func (e *estate) gone(t *testing.T, d *disked) (most int) {
+func (e *ownerTree) awaitGone(t *testing.T, d *disked) (most int) {
 	t.Helper()
 	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
 		most = max(most, rssOf(t, &site{server: d.server}))
@@ -91,39 +91,39 @@ func (e *estate) gone(t *testing.T, d *disked) (most int) {
 		}
 		return err
 	})
-	if n, err := e.left(t.Context()); n != 0 || err != nil {
-		t.Errorf("%d resources of %s are left, %v", n, e.name, err)
+	if n, err := e.count(t.Context()); n != 0 || err != nil {
+		t.Errorf("count of %s = %d, %v, want 0", e.name, n, err)
 	}
 	return most
 }
 
-// TestCascade: the deletion of one resource takes with it 10,000 that it owns,
-// what these own, and a chain of 1,000 levels, without much memory; another
-// deletion survives kill -9 in its midst.
-func TestCascade(t *testing.T) {
+// TestCascade_LargeAndInterrupted deletes a resource that owns 10,000 others, which
+// own more, and a chain of 1,000 levels. The deletion needs little memory. Another
+// deletion continues after SIGKILL.
+func TestCascade_LargeAndInterrupted(t *testing.T) {
 	t.Parallel()
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)
 	d.start()
 	d.awaitPut("a leader")
-	connect := func(e *estate) {
+	connect := func(e *ownerTree) {
 		e.client = pb.NewResourceServiceClient(l.call(t, d.server.Addr, "server.dc1.wanfed", tlsutil.RoleOperator, "op", "dc1"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	whole := &estate{name: "whole", owners: 10_000, owned: 1, depth: 1000}
-	killed := &estate{name: "killed", owners: 1500, owned: 1, depth: 10}
+	whole := &ownerTree{name: "whole", owners: 10_000, owned: 1, depth: 1000}
+	killed := &ownerTree{name: "killed", owners: 1500, owned: 1, depth: 10}
 	if chaos() {
 		whole.owned, killed.owners = 2, 5000
 	}
 	began := time.Now()
-	for _, e := range []*estate{whole, killed} {
+	for _, e := range []*ownerTree{whole, killed} {
 		connect(e)
-		if err := e.plant(ctx); err != nil {
+		if err := e.create(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := e.left(ctx); n != e.resources || err != nil {
-			t.Fatalf("%d of %d resources, %v", n, e.resources, err)
+		if n, err := e.count(ctx); n != e.resources || err != nil {
+			t.Fatalf("count of %s = %d, %v, want %d", e.name, n, err, e.resources)
 		}
 	}
 	t.Logf("%d resources written in %v", whole.resources+killed.resources, time.Since(began).Round(time.Millisecond))
@@ -131,14 +131,14 @@ func TestCascade(t *testing.T) {
 	before, began := rssOf(t, &site{server: d.server}), time.Now()
 	d.delete(whole)
 	answered := time.Since(began)
-	most := whole.gone(t, d)
-	t.Logf("%d resources deleted through their owner: answered after %v, gone after %v, memory from %d to %d MiB", whole.resources,
+	most := whole.awaitGone(t, d)
+	t.Logf("%d resources deleted through their owner: acknowledged after %v, complete after %v, memory from %d to %d MiB", whole.resources,
 		answered.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), before>>20, most>>20)
 	if most-before > 64<<20 {
-		t.Errorf("memory grew from %d to %d MiB", before>>20, most>>20)
+		t.Errorf("memory grew from %d to %d MiB, want at most 64 MiB more", before>>20, most>>20)
 	}
-	if n, err := killed.left(ctx); n != killed.resources || err != nil {
-		t.Errorf("%d of %d resources of others are left, %v", n, killed.resources, err)
+	if n, err := killed.count(ctx); n != killed.resources || err != nil {
+		t.Errorf("count of the other tree = %d, %v, want %d", n, err, killed.resources)
 	}
 
 	d.delete(killed)
@@ -149,22 +149,22 @@ func TestCascade(t *testing.T) {
 		connect(killed)
 		n := -1
 		testutil.Await(t, patience, "a list", func(ctx context.Context) (err error) {
-			n, err = killed.left(resource.WithConsistency(ctx, resource.Strong))
+			n, err = killed.count(resource.WithConsistency(ctx, resource.Strong))
 			return err
 		})
 		counts = append(counts, n)
 	}
-	killed.gone(t, d)
+	killed.awaitGone(t, d)
 	d.check(d.values, "")
-	t.Logf("of %d, %v were left after each kill -9; all were gone after %v", killed.resources, counts, time.Since(began).Round(time.Millisecond))
+	t.Logf("of %d resources %v remained after each kill; deletion complete after %v", killed.resources, counts, time.Since(began).Round(time.Millisecond))
 	if counts[0] == 0 {
-		t.Error("it was not killed in the midst")
+		t.Error("0 resources remained after the first kill, want some: the kill came too late")
 	}
 }
 
 // delete deletes the root of an estate by HTTP, and returns when that is
 // acknowledged.
-func (d *disked) delete(e *estate) {
+func (d *disked) delete(e *ownerTree) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -32,9 +32,9 @@ func newChaosLab(t *testing.T) chaosLab {
 	return c
 }
 
-// fault breaks something on the way between two datacenters that have another
-// way. victim is the gateway of dc1 over which its questions go. What it
-// returns mends it.
+// fault breaks one of two paths between two datacenters. victim is the gateway of
+// dc1 that its requests use. begin returns a function that ends the fault, and the
+// server that is down during it, if any.
 type fault struct {
 	name  string
 	begin func(t *testing.T, c chaosLab, victim *lab.Node) (heal func(), down *lab.Node)
@@ -52,10 +52,10 @@ var faults = []fault{
 	{"gateway replaced by one that is silent", standInFault(lab.Silent)},
 	{"gateway replaced by one that hangs up", standInFault(lab.HangUp)},
 	{"gateway replaced by one that trickles", standInFault(lab.Trickle)},
-	{"far server suspended", suspendAnswerer},
+	{"far server suspended", suspendResponder},
 }
 
-// moreFaults are for the long form alone.
+// moreFaults belong to the long form only.
 var moreFaults = []fault{
 	{"gateway cut one way, away from it", func(t *testing.T, c chaosLab, g *lab.Node) (func(), *lab.Node) {
 		return cutOneWay(t, c.WANLink(g, c.far.Gateways[0]).There), nil
@@ -90,18 +90,18 @@ func standInFault(m lab.Behaviour) func(*testing.T, chaosLab, *lab.Node) (func()
 	}
 }
 
-// suspendAnswerer suspends the server of dc2 that answers dc1's questions.
-func suspendAnswerer(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node) {
+// suspendResponder suspends the server of dc2 that serves dc1's requests.
+func suspendResponder(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node) {
 	t.Helper()
 	var st api.Status
-	ctx, cancel := context.WithTimeout(t.Context(), askLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 	defer cancel()
 	if err := c.near.Servers[0].Get(ctx, api.StatusPath+"?dc="+c.far.Name, &st); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range c.far.Servers {
 		if s.Name == st.Node {
-			t.Logf("%s answers; the leader is %s", s.WANName(), st.Leader)
+			t.Logf("%s serves the requests; the leader is %s", s.WANName(), st.Leader)
 			s.Suspend()
 			return s.Resume, s
 		}
@@ -110,25 +110,25 @@ func suspendAnswerer(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node) 
 	return nil, nil
 }
 
-// TestChaosGateway breaks one of two ways between datacenters. Whatever fails
-// silently, questions must find the other way, no server may call another one
-// failed that is not, and all must be as before when it is mended.
+// TestChaosGateway breaks one of two paths between datacenters without any sign to
+// the servers. Requests must use the other path, no server may mark a live server
+// failed, and the federation must recover when the fault ends.
 func TestChaosGateway(t *testing.T) {
-	alongside(t)
+	parallelUnlessChaos(t)
 	var shared chaosLab
 	all := faults
 	if long() {
 		all = append(slices.Clone(faults), moreFaults...)
-	} else { // one lab for all: each fault hits the way that the last one left
+	} else { // one lab for all: each fault hits the path that is in use then
 		shared = newChaosLab(t)
 	}
 	for _, f := range all {
 		t.Run(f.name, func(t *testing.T) {
 			if long() {
-				undisturbed(t, func(t *testing.T) []string { return newChaosLab(t).endure(t, f) })
+				withoutStalls(t, func(t *testing.T) []string { return newChaosLab(t).run(t, f) })
 				return
 			}
-			for _, fault := range shared.endure(t, f) {
+			for _, fault := range shared.run(t, f) {
 				t.Error(fault)
 			}
 		})
@@ -136,44 +136,43 @@ func TestChaosGateway(t *testing.T) {
 }
 
 // endure returns what was not as it must be.
-func (c chaosLab) endure(t *testing.T, f fault) (faults []string) {
-	asks := []*asker{askAcross(t, c.near.Servers[0], c.far.Name), askAcross(t, c.far.Servers[0], c.near.Name)}
+func (c chaosLab) run(t *testing.T, f fault) (faults []string) {
+	requesters := []*requester{requestAcross(t, c.near.Servers[0], c.far.Name), requestAcross(t, c.far.Servers[0], c.near.Name)}
 	start := time.Now()
-	victim, in := carriers(t, c.Lab, c.near, c.far)
-	t.Logf("the victim is %s; dc2's questions come in by it: %v", victim.Name, in == victim)
-	<-time.After(byForm(0, 9*time.Second))
+	victim, in := gatewaysInUse(t, c.Lab, c.near, c.far)
+	t.Logf("victim: %s; it also carries dc2's requests: %v", victim.Name, in == victim)
+	<-time.After(longOrShort(0, 9*time.Second))
 
 	watch := watchGossip(t, c.Running())
 	broken := time.Now()
 	heal, down := f.begin(t, c, victim)
-	<-time.After(byForm(3*time.Second, time.Minute))
+	<-time.After(longOrShort(3*time.Second, time.Minute))
 	healed := time.Now()
 	heal()
-	took := awaitWhole(t, c.Lab, promptly, "mended")
-	if took > backAlive {
-		faults = append(faults, fmt.Sprintf("whole %v after the fault was mended, want %v", took, backAlive))
+	took := awaitWhole(t, c.Lab, promptly, "end of the fault")
+	if took > aliveWithin {
+		faults = append(faults, fmt.Sprintf("recovered %v after the end of the fault, want at most %v", took, aliveWithin))
 	}
-	<-time.After(byForm(300*time.Millisecond, 5*time.Second))
+	<-time.After(longOrShort(300*time.Millisecond, 5*time.Second))
 	for m, at := range watch.stop() {
 		if down == nil || m.member != down.WANName() {
-			faults = append(faults, fmt.Sprintf("%s called %s %s, %v after the fault: its way was not broken", m.by, m.member, m.status, at))
+			faults = append(faults, fmt.Sprintf("%s saw %s %s, %v after the fault, want it alive", m.by, m.member, m.status, at))
 		} else {
-			t.Logf("%s called %s %s, %v after the fault", m.by, m.member, m.status, at)
+			t.Logf("%s saw %s %s, %v after the fault", m.by, m.member, m.status, at)
 		}
 	}
 	c.logSuspicions(t, broken)
-	for _, a := range asks {
+	for _, a := range requesters {
 		a.stop()
-		if a != asks[1] || down != c.far.Servers[0] { // else the one that asked was suspended itself
+		if a != requesters[1] || down != c.far.Servers[0] { // otherwise the sender itself was suspended
 			faults = append(faults, a.judge(t, start, broken, healed, healed.Add(took))...)
 		}
 	}
-	t.Logf("the emulator was late by %v at worst", worstLate(c.Lab))
+	t.Logf("largest extra delay of the emulator: %v", worstLate(c.Lab))
 	return faults
 }
 
-// logSuspicions logs who had to say that it is alive, because others suspected
-// it.
+// logSuspicions logs which servers refuted a suspicion since a time.
 func (c chaosLab) logSuspicions(t *testing.T, since time.Time) {
 	t.Helper()
 	for _, s := range c.Running() {
@@ -187,30 +186,29 @@ func (c chaosLab) logSuspicions(t *testing.T, since time.Time) {
 	}
 }
 
-// logTime is the time of a log line.
+// logTime returns the time of a log line as text.
 func logTime(line string) string {
 	_, rest, _ := strings.Cut(line, "time=")
 	at, _, _ := strings.Cut(rest, " ")
 	return at
 }
 
-// judge logs what a fault did to the questions, and returns what must not be.
-// It demands that those asked when all was whole again are answered, and in the
-// long form that few took long during the fault: figures of the short form are
-// of too few questions, and of a busy machine.
-func (a *asker) judge(t *testing.T, start, broken, healed, whole time.Time) (faults []string) {
+// judge logs the effect of a fault on the requests and returns the violations.
+// Requests sent after the recovery must succeed. In the long form the p99 during
+// the fault is bounded as well; the short form has too few requests for a p99.
+func (a *requester) judge(t *testing.T, start, broken, healed, whole time.Time) (faults []string) {
 	t.Helper()
-	before := a.figures(answeredBefore(broken), start, time.Hour)
+	before := a.figures(completedBefore(broken), start, time.Hour)
 	limit := before.p99 + maxRise
-	during := a.figures(duringTime(broken, healed), broken, limit)
+	during := a.figures(overlapping(broken, healed), broken, limit)
 	t.Logf("%s before: %v", a.name, before)
 	t.Logf("%s during %v: %v", a.name, ms(healed.Sub(broken)), during)
-	t.Logf("%s after: %v", a.name, a.figures(duringTime(healed, time.Now()), healed, limit))
+	t.Logf("%s after: %v", a.name, a.figures(overlapping(healed, time.Now()), healed, limit))
 	if long() && during.p99 > limit {
 		faults = append(faults, fmt.Sprintf("%s: p99 rose from %v to %v, by more than %v", a.name, ms(before.p99), ms(during.p99), maxRise))
 	}
-	if f := a.figures(func(r answer) bool { return r.at.After(whole) }, whole, limit); f.failed > 0 || f.n == 0 {
-		faults = append(faults, fmt.Sprintf("%s, when all was whole again: %v", a.name, f))
+	if f := a.figures(func(r response) bool { return r.at.After(whole) }, whole, limit); f.failed > 0 || f.n == 0 {
+		faults = append(faults, fmt.Sprintf("%s, after the recovery: %v; want no failure", a.name, f))
 	}
 	return faults
 }

@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	// maxStall is how long this machine may stand still while a case of the
-	// long form runs. Longer, and what is measured is the machine: a way of 80
-	// ms is held to be dead when nothing has come over it for 250.
+	// maxStall is the longest stall of this machine in a valid run of the long form.
+	// With a longer stall the test measures the machine: a path with a round trip of
+	// 80 ms is suspected after 250 ms of silence.
 	maxStall = 100 * time.Millisecond
-	// maxRuns bounds how often a case is run until the machine did not stand
-	// still.
+	// maxRuns bounds the runs of a case until one had no stall.
 	maxRuns = 3
 )
 
-// undisturbed runs a case, which returns what was not as it must be, until the
-// machine did not stand still meanwhile. A run in which it did is void,
-// whatever it showed, and the log says so; when all were void, the test fails.
-func undisturbed(t *testing.T, run func(t *testing.T) (faults []string)) {
+// withoutStalls runs a case until the machine did not stall during a run. run
+// returns the violations. A run with a stall is void and logged as such. The test
+// fails if all runs are void.
+func withoutStalls(t *testing.T, run func(t *testing.T) (faults []string)) {
 	t.Helper()
 	for n := range maxRuns {
 		void := true
@@ -32,10 +31,10 @@ func undisturbed(t *testing.T, run func(t *testing.T) (faults []string)) {
 			faults := run(t)
 			worst := stalls.Worst(began)
 			if void = worst.Took > maxStall; void {
-				t.Logf("VOID: this machine stood still for %v; without that, these would be faults: %q", worst, faults)
+				t.Logf("VOID: worst stall of this machine %v; violations ignored: %q", worst, faults)
 				return
 			}
-			t.Logf("this machine stood still for %v at most", worst)
+			t.Logf("worst stall of this machine: %v", worst)
 			for _, fault := range faults {
 				t.Error(fault)
 			}
@@ -44,5 +43,5 @@ func undisturbed(t *testing.T, run func(t *testing.T) (faults []string)) {
 			return
 		}
 	}
-	t.Errorf("void: in each of %d runs this machine stood still for more than %v", maxRuns, maxStall)
+	t.Errorf("all %d runs are void: this machine stalled for more than %v in each", maxRuns, maxStall)
 }

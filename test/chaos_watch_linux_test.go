@@ -14,23 +14,24 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// gossipWatch notes whom servers see as anything but alive.
+// gossipWatch records which members servers do not see alive.
 type gossipWatch struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu   sync.Mutex
-	seen map[sighting]time.Duration // the first time, after the start
+	seen map[observation]time.Duration // time of the first observation, since the start
 }
 
-// sighting is what one server says of another one.
-type sighting struct{ by, member, status string }
+// observation is the status of a member as one server sees it.
+type observation struct{ by, member, status string }
 
-// watchGossip asks servers for their members several times a second.
+// watchGossip polls the members of the servers ten times a second until the test
+// ends.
 func watchGossip(t *testing.T, servers []*lab.Node) *gossipWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &gossipWatch{cancel: cancel, seen: map[sighting]time.Duration{}}
+	w := &gossipWatch{cancel: cancel, seen: map[observation]time.Duration{}}
 	t.Cleanup(func() { w.stop() })
 	start := time.Now()
 	for _, s := range servers {
@@ -39,7 +40,7 @@ func watchGossip(t *testing.T, servers []*lab.Node) *gossipWatch {
 			defer tick.Stop()
 			for {
 				if members, err := wanMembers(ctx, s); err == nil {
-					w.note(s.WANName(), members, time.Since(start))
+					w.record(s.WANName(), members, time.Since(start))
 				}
 				select {
 				case <-tick.C:
@@ -52,28 +53,28 @@ func watchGossip(t *testing.T, servers []*lab.Node) *gossipWatch {
 	return w
 }
 
-func (w *gossipWatch) note(by string, members map[string]api.Member, at time.Duration) {
+func (w *gossipWatch) record(by string, members map[string]api.Member, at time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range members {
-		s := sighting{by, m.Name, m.Status.String()}
+		s := observation{by, m.Name, m.Status.String()}
 		if _, again := w.seen[s]; !again && m.Status != api.MemberAlive {
 			w.seen[s] = ms(at)
 		}
 	}
 }
 
-// stop returns what was seen. It may be called more than once.
-func (w *gossipWatch) stop() map[sighting]time.Duration {
+// stop returns the observations. It may be called more than once.
+func (w *gossipWatch) stop() map[observation]time.Duration {
 	w.cancel()
 	w.wg.Wait()
 	return maps.Clone(w.seen)
 }
 
-// carriers returns the gateway of near over which near's questions to far go,
-// and the one over which far's come, by what passes the WAN for a second.
-// Questions must be being asked both ways.
-func carriers(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in *lab.Node) {
+// gatewaysInUse returns the gateway of near that carries requests to far, and the
+// one that carries requests from far. It counts the packets of one second, so
+// requests must run in both directions.
+func gatewaysInUse(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in *lab.Node) {
 	t.Helper()
 	var mu sync.Mutex
 	to := map[[2]string]int{} // packets to the gateways' port, by addresses
@@ -101,13 +102,13 @@ func carriers(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in *lab
 		}
 	}
 	if out == nil || in == nil {
-		t.Fatalf("nothing passes between %s and %s: %v", near.Name, far.Name, to)
+		t.Fatalf("packets between %s and %s = %v, want some in both directions", near.Name, far.Name, to)
 	}
-	t.Logf("%s's questions leave by %s (%d packets in a second), %s's come in by %s (%d)", near.Name, out.Name, nOut, far.Name, in.Name, nIn)
+	t.Logf("requests of %s use %s (%d packets per second), those of %s use %s (%d)", near.Name, out.Name, nOut, far.Name, in.Name, nIn)
 	return out, in
 }
 
-// worstLate is what the emulator added at worst to a packet's delay, so far.
+// worstLate returns the largest delay that the emulator has added to a packet.
 func worstLate(l *lab.Lab) (late time.Duration) {
 	eachPath(l, func(p *wan.Path) { late = max(late, p.Stats().Late) })
 	return late

@@ -32,7 +32,7 @@ const (
 // and what becomes of them when leaders are killed, gateways die and snapshots
 // are restored.
 func TestFederatedTypes(t *testing.T) {
-	alongside(t)
+	parallelUnlessChaos(t)
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
 	for _, s := range dc1.Servers {
@@ -104,7 +104,7 @@ func (f *sharers) oneChange() {
 // sustained: 100 changes a second do not pile up.
 func (f *sharers) sustained() {
 	f.t.Helper()
-	n := int(byForm(200, 3000))
+	n := int(longOrShort(200, 3000))
 	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
 	defer cancel()
 	arrived := f.arrivals(ctx, "s", n)
@@ -234,8 +234,8 @@ func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 			}
 		}
 	})
-	pause := byForm(300*time.Millisecond, 3*time.Second)
-	for range int(byForm(1, 5)) {
+	pause := longOrShort(300*time.Millisecond, 3*time.Second)
+	for range int(longOrShort(1, 5)) {
 		for _, n := range []*lab.Node{leaderOf(f.t, dc1), lab.One(dc2), dc1.Gateways[0]} {
 			n.Kill()
 			<-time.After(pause)

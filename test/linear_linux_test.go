@@ -47,7 +47,7 @@ func TestLinearizable(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			alongside(t)
+			parallelUnlessChaos(t)
 			linearize(t, uint64(seed))
 		})
 	}
@@ -75,7 +75,7 @@ func linearize(t *testing.T, seed uint64) {
 	})
 
 	h := &history{start: time.Now()}
-	ctx, stop := context.WithTimeout(t.Context(), byForm(6*time.Second, 20*time.Second))
+	ctx, stop := context.WithTimeout(t.Context(), longOrShort(6*time.Second, 20*time.Second))
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -26,7 +26,7 @@ const takesOver = 90 * time.Second
 // comes back: first as it was, which both sides tell, and harms nobody; then as
 // a secondary, which ends with what the new primary has.
 func TestPrimaryLost(t *testing.T) {
-	alongside(t)
+	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
 	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 
@@ -152,7 +152,7 @@ func TestPrimaryMoves(t *testing.T) {
 			if end.how == "killed" {
 				onlyChaos(t)
 			}
-			alongside(t)
+			parallelUnlessChaos(t)
 			movePrimary(t, end.end)
 		})
 	}

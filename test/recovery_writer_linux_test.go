@@ -23,7 +23,7 @@ import (
 // not been sent to it is not done, and waits for the next leader: besides the
 // writes that it had, none fails.
 func TestWritersOutliveTheLeader(t *testing.T) {
-	alongside(t)
+	parallelUnlessChaos(t)
 	l := lab.New(t)
 	dc := l.Add(3, 1)
 	dc.Start()
