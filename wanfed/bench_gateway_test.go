@@ -72,7 +72,8 @@ func (w *benchWorld) compare(b *testing.B, size, senders int) {
 	b.ReportMetric(float64(b.N*size)/raw.Seconds()/1e6, "raw-MB/s")
 	b.ReportMetric(p.Seconds()/raw.Seconds(), "x-plain-bound")
 	b.ReportMetric(float64(w.plain.dialed()), "plain-conns") // so far; the tunnel has one
-	if tCPU > 0 && rawCPU > 0 {                              // work per packet, of sender, gateway and receiver: other programs do not change it much
+	// work per packet, of sender, gateway and receiver: other programs do not change it much
+	if tCPU > 0 && rawCPU > 0 {
 		b.ReportMetric(float64(tCPU)/float64(b.N), "cpu-ns/packet")
 		b.ReportMetric(float64(pCPU)/float64(tCPU), "x-plain-cpu")
 		b.ReportMetric(float64(pCPU)/float64(rawCPU), "x-plain-cpu-bound")

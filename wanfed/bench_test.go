@@ -58,7 +58,8 @@ func benchPair(b *testing.B) (n1, n2 *node) {
 
 func TestTransport_WriteDoesNotAllocate(t *testing.T) {
 	a := newAuthority(t)
-	n := newNode(t, a, "srv1", "dc1").start(listen(t), func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
+	n := newNode(t, a, "srv1", "dc1").start(listen(t),
+		func(tm *limits) { tm.backoffMin, tm.backoffMax = time.Hour, time.Hour })
 	tr := n.tun.Transport(PoolWAN)
 	packet := make([]byte, 1400)
 	write := func() {
@@ -69,7 +70,8 @@ func TestTransport_WriteDoesNotAllocate(t *testing.T) {
 	for range 1000 {
 		write()
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() }, "a link in backoff")
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n.tun.Stats().Links[0].LastErrorAt.IsZero() },
+		"a link in backoff")
 	if got := testing.AllocsPerRun(1000, write); got > 0 {
 		t.Errorf("%v allocations per packet", got)
 	}

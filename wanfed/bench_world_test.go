@@ -77,7 +77,8 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 		background(tb, func(ctx context.Context) error { return mux.Run(ctx, ln) })
 		w.muxes[dc] = mux
 		for _, name := range []string{"server.", "srv1.server."} {
-			routes = append(routes, gateway.Route{Match: name + dc + "." + tlsutil.DefaultDomain, To: []string{ln.Addr().String()}})
+			routes = append(routes,
+				gateway.Route{Match: name + dc + "." + tlsutil.DefaultDomain, To: []string{ln.Addr().String()}})
 		}
 	}
 	w.gateway = startGatewayProcess(tb, routes)
@@ -85,7 +86,7 @@ func newBenchWorld(tb testing.TB, queueBytes int) *benchWorld {
 	book := &wanfed.SharedAddressBook{}
 	paths := map[string][]wanfed.Path{}
 	for dc := range w.muxes {
-		paths[dc] = []wanfed.Path{{Addr: gw, Via: "remote"}}
+		paths[dc] = []wanfed.Path{{Addr: gw, Via: "remote gateway"}}
 	}
 	book.Store(&wanfed.AddressBook{Paths: paths})
 	mux, id, ln := newMux(tb, ca, "dc1")
@@ -112,7 +113,8 @@ func (w *benchWorld) connected(tb testing.TB, dc string) {
 	defer tick.Stop()
 	for {
 		links := w.tunnel.Stats().Links
-		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 && links[i].Path.Addr != "" {
+		if i := slices.IndexFunc(links, func(l wanfed.LinkStatus) bool { return l.DC == dc }); i >= 0 &&
+			links[i].Path.Addr != "" {
 			return
 		}
 		select {

@@ -42,7 +42,7 @@ func TestConsul_Fallback(t *testing.T) {
 	n := newNode(t, a, "srv1", "dc1").start(listen(t))
 	c1, c2 := newNode(t, a, "srv1", "dc2").asConsul(), newNode(t, a, "srv2", "dc2").asConsul()
 	gw := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
-	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote"}}}})
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote gateway"}}}})
 	tr, tr1, tr2 := n.tun.Transport(PoolWAN), c1.tun.Transport(PoolWAN), c2.tun.Transport(PoolWAN)
 	for range 2 { // the first time the protocol of dc2 is unknown
 		for name, far := range map[string]*Transport{"srv1.dc2": tr1, "srv2.dc2": tr2} {

@@ -329,7 +329,7 @@ func (a *attempt) dialPath(ctx context.Context, path Path) (*tls.Conn, error) {
 	if net.ParseIP(strings.SplitN(host, "%", 2)[0]) != nil {
 		return a.dialAddr(ctx, path, path.Addr)
 	}
-	addrs, err := a.resolve(ctx, host, port, a.d.paths.lastAddr(a.dc, path.Addr))
+	addrs, err := a.resolve(ctx, host, port, a.d.paths.get(a.dc, path.Addr).Remote)
 	if err != nil {
 		return nil, err
 	}

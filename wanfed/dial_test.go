@@ -22,19 +22,20 @@ const testProto = "test/1"
 func echoNode(t testing.TB, a *authority, name string) (*node, *fakeGateway) {
 	t.Helper()
 	n := newNode(t, a, name, "dc2")
-	n.mux.Handle(testProto, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
-		defer c.Close()
-		buf := make([]byte, 64)
-		for {
-			m, err := c.Read(buf)
-			if err != nil {
-				return
+	n.mux.Handle(testProto, []tlsutil.Role{tlsutil.RoleServer}, false,
+		func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+			defer c.Close()
+			buf := make([]byte, 64)
+			for {
+				m, err := c.Read(buf)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(buf[:m]); err != nil {
+					return
+				}
 			}
-			if _, err := c.Write(buf[:m]); err != nil {
-				return
-			}
-		}
-	})
+		})
 	n.start(listen(t))
 	return n, newFakeGateway(t, listen(t), "dc2", map[string]string{name: n.addr})
 }
@@ -42,7 +43,7 @@ func echoNode(t testing.TB, a *authority, name string) (*node, *fakeGateway) {
 func bookOf(addrs ...string) *AddressBook {
 	r := &AddressBook{Paths: map[string][]Path{}}
 	for _, a := range addrs {
-		r.Paths["dc2"] = append(r.Paths["dc2"], Path{Addr: a, Via: "remote"})
+		r.Paths["dc2"] = append(r.Paths["dc2"], Path{Addr: a, Via: "remote gateway"})
 	}
 	return r
 }
@@ -71,7 +72,8 @@ func TestDial_ThroughGateway(t *testing.T) {
 	_, gw := echoNode(t, a, "srv1")
 	n := newNode(t, a, "srv1", "dc1")
 	n.book.Store(bookOf(gw.addr))
-	for _, target := range []Target{{DC: "dc2"}, {DC: "dc2", Node: "srv1"}, {DC: "dc2", Node: "srv1", Addr: "192.0.2.1:1"}} {
+	for _, target := range []Target{{DC: "dc2"}, {DC: "dc2", Node: "srv1"},
+		{DC: "dc2", Node: "srv1", Addr: "192.0.2.1:1"}} {
 		c, err := n.d.Dial(t.Context(), target, "other/1", testProto)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +85,8 @@ func TestDial_ThroughGateway(t *testing.T) {
 		c.Close()
 	}
 	got := n.d.Paths()
-	if len(got) != 1 || got[0].Addr != gw.addr || got[0].Attempts != 3 || got[0].Failures != 0 || got[0].RTT <= 0 || got[0].LastSuccess.IsZero() {
+	if len(got) != 1 || got[0].Addr != gw.addr || got[0].Attempts != 3 || got[0].Failures != 0 || got[0].RTT <= 0 ||
+		got[0].LastSuccess.IsZero() {
 		t.Errorf("paths: %+v", got)
 	}
 }
@@ -166,7 +169,8 @@ func TestDial_Names(t *testing.T) {
 		}
 		c.Close()
 	}
-	if last := n.d.paths.lastAddr("dc2", "gw.example:"+port); last != gw.addr || lookups != 2 { // the second dial skips the name without an address and uses the cached one
+	// the second dial skips the name without an address and uses the cached one
+	if last := n.d.paths.get("dc2", "gw.example:"+port).Remote; last != gw.addr || lookups != 2 {
 		t.Errorf("lastAddr = %q after %d lookups, want 2 lookups", last, lookups)
 	}
 }

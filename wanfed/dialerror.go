@@ -3,6 +3,7 @@
 package wanfed
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,16 +38,7 @@ type PathError struct {
 }
 
 func (e PathError) Error() string {
-	via := e.Path.Via
-	switch via {
-	case "":
-		via = "path"
-	case "own", "remote":
-		via += " gateway"
-	case "configured":
-		via += " address"
-	}
-	return via + " " + e.Path.Addr + ": " + oneLine(e.Err)
+	return cmp.Or(e.Path.Via, "path") + " " + e.Path.Addr + ": " + oneLine(e.Err)
 }
 
 func (e PathError) Unwrap() error { return e.Err }

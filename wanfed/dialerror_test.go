@@ -17,7 +17,8 @@ func TestDial_Errors(t *testing.T) {
 	silent.freeze(true)
 	routeless := newFakeGateway(t, listen(t), "dc9", nil)
 	wrong := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv2": srv.addr})
-	foreignGW := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
+	foreignGW := newFakeGateway(t, listen(t), "dc2",
+		map[string]string{"srv1": newNode(t, other, "srv1", "dc2").start(listen(t)).addr})
 	dead := closedPort(t)
 	for _, tt := range []struct {
 		name   string
@@ -27,8 +28,10 @@ func TestDial_Errors(t *testing.T) {
 		want   []string // in the error's text
 		is     error
 	}{
-		{"unknown datacenter", bookOf(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"}, ErrNoPath},
-		{"unknown server", &AddressBook{}, Target{DC: "dc1", Node: "srv9"}, nil, []string{"no path to server srv9", "joined"}, ErrNoPath},
+		{"unknown datacenter", bookOf(gw.addr), Target{DC: "dc7"}, nil, []string{"no path to datacenter dc7", "federated"},
+			ErrNoPath},
+		{"unknown server", &AddressBook{}, Target{DC: "dc1", Node: "srv9"}, nil,
+			[]string{"no path to server srv9", "joined"}, ErrNoPath},
 		{"no server", &AddressBook{}, Target{DC: "dc1"}, nil, []string{"no path to a server"}, ErrNoPath},
 		{"no datacenter", bookOf(gw.addr), Target{}, nil, []string{"datacenter", "empty"}, nil},
 		{"bad node", bookOf(gw.addr), Target{DC: "dc2", Node: "a.b"}, nil, []string{"node", "a.b"}, nil},
@@ -39,9 +42,11 @@ func TestDial_Errors(t *testing.T) {
 			[]string{"srv2.server.dc1.wanfed", dead, "refused", "the server runs"}, nil},
 		{"two paths", bookOf(dead, silent.addr), Target{DC: "dc2"}, nil,
 			[]string{dead, "refused", silent.addr, "no answer within", "stuck"}, context.DeadlineExceeded},
-		{"no route", bookOf(routeless.addr), Target{DC: "dc2"}, nil, []string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
+		{"no route", bookOf(routeless.addr), Target{DC: "dc2"}, nil,
+			[]string{routeless.addr, "no route for server.dc2.wanfed"}, nil},
 		{"other server answers", bookOf(wrong.addr), Target{DC: "dc2", Node: "srv2"}, nil, []string{wrong.addr, "name"}, nil},
-		{"other CA", bookOf(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip}, []string{foreignGW.addr, "another CA", "one CA"}, nil},
+		{"other CA", bookOf(foreignGW.addr), Target{DC: "dc2"}, []string{ProtoGossip},
+			[]string{foreignGW.addr, "another CA", "one CA"}, nil},
 		{"other protocol", bookOf(gw.addr), Target{DC: "dc2"}, []string{"never/1"}, []string{gw.addr, "ALPN"}, nil},
 		{"no port", bookOf("10.0.0.1"), Target{DC: "dc2"}, nil, []string{`"10.0.0.1"`, "host:port"}, nil},
 	} {

@@ -27,7 +27,7 @@ func TestTunnel_EncryptedGossip(t *testing.T) {
 			far := start(newNode(t, a, "srv1", "dc2"))
 			for _, pair := range [][2]*node{{near, far}, {far, near}} {
 				gw := newFakeGateway(t, listen(t), pair[1].dc, map[string]string{"srv1": pair[1].addr})
-				pair[0].book.Store(&AddressBook{Paths: map[string][]Path{pair[1].dc: {{Addr: gw.addr, Via: "remote"}}}})
+				pair[0].book.Store(&AddressBook{Paths: map[string][]Path{pair[1].dc: {{Addr: gw.addr, Via: "remote gateway"}}}})
 			}
 			keys := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
 			x, xKeys, _ := encryptedMember(t, near, keys[0])
@@ -45,7 +45,8 @@ func TestTunnel_EncryptedGossip(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 }, "two members on both sides")
+				testutil.Eventually(t, 10*time.Second, func() bool { return x.NumMembers() == 2 && y.NumMembers() == 2 },
+					"two members on both sides")
 				large := bytes.Repeat([]byte{byte('a' + i)}, 1<<20)
 				to := x.Members()[0]
 				if to.Name != "srv1.dc2" {

@@ -20,11 +20,12 @@ import (
 // fakeGateway reads the SNI of each connection and copies bytes, like a
 // gateway. It can also stall.
 type fakeGateway struct {
-	t          testing.TB
-	dc         string
-	addr       string
-	routes     map[string]string // node -> address
-	farServers map[string]string // datacenter -> address of its only server, for the local gateway of another datacenter; nil otherwise
+	t      testing.TB
+	dc     string
+	addr   string
+	routes map[string]string // node -> address
+	// datacenter -> address of its only server, for the local gateway of another datacenter; nil otherwise
+	farServers map[string]string
 	dial       func(addr string) (net.Conn, error)
 
 	mu         sync.Mutex
@@ -38,7 +39,8 @@ type fakeGateway struct {
 }
 
 func newFakeGateway(t testing.TB, ln net.Listener, dc string, routes map[string]string) *fakeGateway {
-	g := &fakeGateway{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{}, thawed: make(chan struct{})}
+	g := &fakeGateway{t: t, dc: dc, addr: ln.Addr().String(), routes: routes, conns: map[net.Conn]bool{},
+		thawed: make(chan struct{})}
 	g.dial = func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }
 	close(g.thawed)
 	g.serve(ln)

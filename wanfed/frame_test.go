@@ -94,7 +94,8 @@ func TestFrame_Invalid(t *testing.T) {
 			}
 		})
 	}
-	if _, err := decodeFrame(appendFrame(nil, PoolWAN, strings.Repeat("n", MaxName), make([]byte, MaxPacket))); err != nil {
+	if _, err := decodeFrame(appendFrame(nil, PoolWAN, strings.Repeat("n", MaxName),
+		make([]byte, MaxPacket))); err != nil {
 		t.Errorf("decodeFrame() of the largest frame = %v, want nil", err)
 	}
 }
@@ -109,7 +110,8 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(fr.packet) == 0 || len(fr.packet) > MaxPacket || len(fr.name) > MaxName || fr.size > maxFrame || fr.size > len(b) {
+		if len(fr.packet) == 0 || len(fr.packet) > MaxPacket || len(fr.name) > MaxName || fr.size > maxFrame ||
+			fr.size > len(b) {
 			t.Fatalf("out of bounds: %d %d %d", len(fr.packet), len(fr.name), fr.size)
 		}
 		if again := appendFrame(nil, fr.pool, string(fr.name), fr.packet); !bytes.Equal(again, b[:fr.size]) {

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"sync"
 	"time"
 )
 
@@ -78,34 +77,11 @@ func (t *Tunnel) DialGRPC(ctx context.Context, dc string) (*GRPCConn, error) {
 // net.ErrClosed after Close, and when the tunnel's Run has ended. A second
 // listener replaces the first.
 func (t *Tunnel) GRPCListener() net.Listener {
-	l := &grpcListener{t: t, conns: make(chan *GRPCConn), donec: make(chan struct{})}
+	l := newConnListener(nameAddr(ProtoStream))
+	context.AfterFunc(t.group.done, func() { l.Close() })
 	t.grpcLn.Store(l)
 	return l
 }
-
-type grpcListener struct {
-	t     *Tunnel
-	conns chan *GRPCConn
-	once  sync.Once
-	donec chan struct{} // closed by Close
-}
-
-func (l *grpcListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.donec:
-	case <-l.t.group.done.Done():
-	}
-	return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
-}
-
-func (l *grpcListener) Close() error {
-	l.once.Do(func() { close(l.donec) })
-	return nil
-}
-
-func (l *grpcListener) Addr() net.Addr { return nameAddr(ProtoStream) }
 
 // deliverGRPC passes c, a stream of tlsConn, to the listener.
 func (t *Tunnel) deliverGRPC(ctx context.Context, c *streamConn, tlsConn *tls.Conn) {
@@ -119,11 +95,7 @@ func (t *Tunnel) deliverGRPC(ctx context.Context, c *streamConn, tlsConn *tls.Co
 		return
 	}
 	c.SetDeadline(time.Time{})
-	select {
-	case l.conns <- &GRPCConn{c, tlsConn}:
-		return
-	case <-l.donec:
-	case <-ctx.Done():
+	if !l.pass(ctx, &GRPCConn{c, tlsConn}) {
+		c.Close()
 	}
-	c.Close()
 }

@@ -67,7 +67,8 @@ func TestDialGRPC_SharesTheSession(t *testing.T) {
 		defer c.Close()
 		checkCall(t, c)
 		far := <-accepted
-		if got := far.ConnectionState().PeerCertificates[0].DNSNames[0]; !strings.HasPrefix(got, "srv1.server.dc1") && !strings.HasPrefix(got, "server.dc1") {
+		if got := far.ConnectionState().PeerCertificates[0].DNSNames[0]; !strings.HasPrefix(got, "srv1.server.dc1") &&
+			!strings.HasPrefix(got, "server.dc1") {
 			t.Errorf("dc2 sees %q", got)
 		}
 		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("srv1.server.dc2.wanfed"); got != nil {
@@ -206,7 +207,8 @@ func TestSession_DialRestarts(t *testing.T) {
 		}).start(newMemNet().listen("10.0.1.1:8300"), func(tm *limits) { tm.dialTimeout = time.Hour })
 		n1.book.Store(bookOf("10.0.2.1:8300"))
 		changed := errors.New("paths changed")
-		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: changed, 4 * time.Second: nil} {
+		for limit, why := range map[time.Duration]error{time.Second: context.DeadlineExceeded, 2 * time.Second: changed,
+			4 * time.Second: nil} {
 			go func() {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)

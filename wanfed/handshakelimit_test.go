@@ -61,7 +61,8 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 				t.Errorf("Handshaking = %d, above MaxHandshakes", n)
 			}
 			shed := uint64(len(idle) + 1 - b.m.cfg.MaxHandshakes)
-			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed }, "the silent connections to be shed")
+			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed },
+				"the silent connections to be shed")
 			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
 				t.Errorf("log:\n%s", log)
 			}

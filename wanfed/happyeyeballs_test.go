@@ -38,22 +38,24 @@ func TestHappyEyeballs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				var running atomic.Int32
-				got, won, errs := happyEyeballs(t.Context(), len(tt.runners), 250*ms, func(ctx context.Context, i int) (int, error) {
-					running.Add(1)
-					defer running.Add(-1)
-					if !sleep(ctx, tt.runners[i].takes) {
-						return 0, context.Cause(ctx)
-					}
-					if !tt.runners[i].ok {
-						return 0, errors.New("no")
-					}
-					return i, nil
-				}, func(int) {})
+				got, won, errs := happyEyeballs(t.Context(), len(tt.runners), 250*ms,
+					func(ctx context.Context, i int) (int, error) {
+						running.Add(1)
+						defer running.Add(-1)
+						if !sleep(ctx, tt.runners[i].takes) {
+							return 0, context.Cause(ctx)
+						}
+						if !tt.runners[i].ok {
+							return 0, errors.New("no")
+						}
+						return i, nil
+					}, func(int) {})
 				if won != (tt.winner >= 0) || won && got != tt.winner {
 					t.Errorf("winner %d, %v; want %d", got, won, tt.winner)
 				}
 				if took := time.Since(start); took != tt.takes || len(errs) != tt.started || running.Load() != 0 {
-					t.Errorf("took %v, started %d, still running %d; want %v, %d, 0", took, len(errs), running.Load(), tt.takes, tt.started)
+					t.Errorf("took %v, started %d, still running %d; want %v, %d, 0", took, len(errs), running.Load(), tt.takes,
+						tt.started)
 				}
 			})
 		})

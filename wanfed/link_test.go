@@ -106,14 +106,15 @@ func TestLink_EchoTimeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
-			defer c.Close()
-			for buf := make([]byte, 1024); ; { // reads and does not echo
-				if _, err := c.Read(buf); err != nil {
-					return
+		m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false,
+			func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
+				defer c.Close()
+				for buf := make([]byte, 1024); ; { // reads and does not echo
+					if _, err := c.Read(buf); err != nil {
+						return
+					}
 				}
-			}
-		})
+			})
 		ln := nw.listen("10.0.2.1:8300")
 		background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 		n1.book.Store(bookOf("10.0.2.1:8300"))
@@ -148,7 +149,7 @@ func TestLink_DropsStalePackets(t *testing.T) {
 		send(t, t1, "srv1.dc2", "srv1.dc3 is dead")
 		time.Sleep(20 * time.Second)
 		send(t, t1, "srv1.dc2", "so is srv1.dc4")
-		time.Sleep(n1.tun.limits.maxQueueAge + ageStep)
+		time.Sleep(n1.tun.limits.maxQueueAge + time.Millisecond)
 		heal()
 		time.Sleep(n1.tun.limits.backoffMax)
 		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || l.Queued != 0 {

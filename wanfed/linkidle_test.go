@@ -173,7 +173,7 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 			g.farServers, g.dial = far, func(addr string) (net.Conn, error) { return nw.dial(t.Context(), addr) }
 			gws = append(gws, g)
 		}
-		via := func(i int) Path { return Path{Addr: gws[i].addr, Via: "own", Local: true} }
+		via := func(i int) Path { return Path{Addr: gws[i].addr, Via: "local gateway", Local: true} }
 		r.Paths["dc2"], r.Paths["dc3"], r.Paths["dc4"] = []Path{via(0), via(1)}, []Path{via(0), via(1)}, []Path{via(1)}
 		n1.book.Store(r)
 		t1, tm := n1.tun.Transport(PoolWAN), n1.tun.limits

@@ -22,7 +22,8 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 		r.Paths = map[string][]Path{"dc2": paths}
 		n1.book.Store(&r)
 	}
-	remote, better := Path{Addr: w.gws["dc2"].addr, Via: "remote"}, Path{Addr: own.addr, Via: "own", Local: true}
+	remote, better := Path{Addr: w.gws["dc2"].addr, Via: "remote gateway"}, Path{Addr: own.addr, Via: "local gateway",
+		Local: true}
 
 	send(t, t1, "srv1.dc2", "over the remote gateway")
 	receive(t, t2)
@@ -40,7 +41,8 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, over(remote), "link and session over the remote gateway")
-	book(Path{Addr: closedPort(t), Via: "own", Local: true}, remote) // a preferred path that fails changes nothing
+	// a preferred path that fails changes nothing
+	book(Path{Addr: closedPort(t), Via: "local gateway", Local: true}, remote)
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		for _, p := range n1.d.Paths() {
 			if p.Failures > 0 {

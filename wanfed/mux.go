@@ -66,10 +66,9 @@ type Mux struct {
 
 	mu        sync.Mutex
 	protocols []*muxProtocol // in order of preference; complete when running
-	listeners []*muxListener
-	plain     *muxListener // accepts plain text; nil: none. Complete when running
+	listeners []*connListener
+	plain     *connListener // accepts plain text; nil: none. Complete when running
 	running   bool
-	addr      net.Addr
 	conns     map[net.Conn]struct{} // accepted, not closed and not passed on
 	stopping  bool
 	drainedc  chan struct{} // closed when stopping and conns is empty
@@ -207,7 +206,10 @@ func (m *Mux) begin(addr net.Addr) *tls.Config {
 	if m.running {
 		panic("wanfed: Mux.Run twice")
 	}
-	m.running, m.addr = true, addr
+	m.running = true
+	for _, l := range m.listeners {
+		l.addr.Store(&addr)
+	}
 	var ids []string
 	for _, r := range m.protocols {
 		if r.alpn != "" {
@@ -243,7 +245,10 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 			raw.Close()
 			return
 		}
-		m.plain.offerPlain(ctx, raw)
+		m.untrack(raw)
+		if !m.plain.pass(ctx, raw) {
+			raw.Close()
+		}
 		return
 	}
 	c, hello := tls.Server(raw, cfg), &clientHello{onSeen: func() { m.handshakes.noteHello(hs) }}

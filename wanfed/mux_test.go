@@ -40,7 +40,8 @@ func newMuxFixture(t *testing.T, a *authority, change ...func(*MuxConfig)) *muxF
 	})
 }
 
-func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig), tune ...func(*Mux)) *muxFixture {
+func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*MuxConfig),
+	tune ...func(*Mux)) *muxFixture {
 	t.Helper()
 	b := &muxFixture{log: &logBuffer{}, got: make(chan tlsutil.Peer, 16)}
 	cfg := MuxConfig{Identity: a.server("srv1", "dc1"), Logger: b.log.logger()}
@@ -69,12 +70,15 @@ func newMuxFixtureOn(t *testing.T, a *authority, ln net.Listener, change func(*M
 // reason.
 func (b *muxFixture) awaitRefusal(t *testing.T, why refusal) {
 	t.Helper()
-	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "%s", "refusal "+string(why))
+	testutil.Eventually(t, 5*time.Second, func() bool { return len(b.m.Stats().Refused) > 0 }, "%s",
+		"refusal "+string(why))
 	if got := b.m.Stats().Refused; got[string(why)] != 1 || len(got) != 1 {
 		t.Errorf("refused: %v, want one %s", got, why)
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Contains(b.log.String(), "\n") || why == hungUp }, "a log line")
-	if log := b.log.String(); why != hungUp && (strings.Count(log, "\n") != 1 || !strings.Contains(log, refusalText[why])) {
+	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Contains(b.log.String(), "\n") || why == hungUp },
+		"a log line")
+	if log := b.log.String(); why != hungUp &&
+		(strings.Count(log, "\n") != 1 || !strings.Contains(log, refusalText[why])) {
 		t.Errorf("log:\n%s", log)
 	} else {
 		t.Log(strings.TrimSpace(log))
@@ -106,9 +110,13 @@ func TestMux_Refusals(t *testing.T) {
 		{noALPN, shake(srv2.ClientConfig(sni))},
 		{unknownALPN, shake(srv2.ClientConfig(sni, "smtp", "imap"))},
 		{unknownSNI, shake(srv2.ClientConfig("srv9.server.dc1.wanfed", "all/1"))},
-		{oldTLS, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }))},
+		{oldTLS, shake(with(srv2.ClientConfig(sni, "all/1"),
+			func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }))},
 		{certMissing, shake(with(srv2.ClientConfig(sni, "all/1"), func(c *tls.Config) {
-			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return &tls.Certificate{},
+					nil
+			}
 		}))},
 		{certForeign, shake(with(foreign.server("srv2", "dc1").ClientConfig(sni, "all/1"), func(c *tls.Config) {
 			c.InsecureSkipVerify, c.VerifyConnection = true, nil // only the server verifies
@@ -196,7 +204,8 @@ func TestMux_ChoosesHandler(t *testing.T) {
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Protocols[0].Open == 0 }, "connections closed")
 	s := b.m.Stats()
-	if s.Accepted != 4 || s.Protocols[0].ALPN != "all/1" || s.Protocols[0].Total != 3 || s.Protocols[1].Total != 1 || len(s.Refused) != 0 {
+	if s.Accepted != 4 || s.Protocols[0].ALPN != "all/1" || s.Protocols[0].Total != 3 || s.Protocols[1].Total != 1 ||
+		len(s.Refused) != 0 {
 		t.Errorf("stats: %+v", s)
 	}
 }

@@ -96,7 +96,8 @@ func TestRefusals_ClipPeerText(t *testing.T) {
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool { return strings.Count(b.log.String(), "\n") == 2 }, "two lines")
-	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, string(unknownSNI)) || !strings.Contains(log, string(unknownALPN)) {
+	if log := b.log.String(); len(log) > 4<<10 || !strings.Contains(log, string(unknownSNI)) ||
+		!strings.Contains(log, string(unknownALPN)) {
 		t.Errorf("%d bytes: %.1000s", len(log), log)
 	}
 }
@@ -199,7 +200,8 @@ func TestMux_ProxyRefusals(t *testing.T) {
 		{"half", good[:20], nil, "", tooSlow, "127.0.0.1:"},
 		{"silent behind it", good, nil, "", tooSlow, "192.0.2.7:4711"},
 		{"cut", good[:20], func(_ *testing.T, c net.Conn) { c.(*net.TCPConn).CloseWrite() }, "", hungUp, ""},
-		{"plain text behind it", good, func(_ *testing.T, c net.Conn) { io.WriteString(c, "GET / HTTP/1.1\r\n\r\n") }, "", plainText, "192.0.2.7:4711"},
+		{"plain text behind it", good, func(_ *testing.T, c net.Conn) { io.WriteString(c, "GET / HTTP/1.1\r\n\r\n") }, "",
+			plainText, "192.0.2.7:4711"},
 		{"twice", append(headerOf("192.0.2.7:4711"), good...), nil, "", proxyForeign, "192.0.2.7:4711"},
 		{"from elsewhere", good, nil, "198.51.100.0/24", proxyForeign, "127.0.0.1:"},
 	} {
@@ -272,18 +274,23 @@ func TestMux_ProxyShedsBySource(t *testing.T) {
 		return maps.Clone(b.m.handshakes.sources)
 	}
 	one := dialWithHeader(t, b.addr, headerOf("192.0.2.1:1"))
-	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 }, "the first")
-	many := []net.Conn{dialWithHeader(t, b.addr, headerOf("192.0.2.2:1")), dialWithHeader(t, b.addr, headerOf("192.0.2.2:2"))}
-	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 }, "the others")
+	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.1/32")] == 1 },
+		"the first")
+	many := []net.Conn{dialWithHeader(t, b.addr, headerOf("192.0.2.2:1")),
+		dialWithHeader(t, b.addr, headerOf("192.0.2.2:2"))}
+	testutil.Eventually(t, 5*time.Second, func() bool { return sources()[netip.MustParsePrefix("192.0.2.2/32")] == 2 },
+		"the others")
 	<-time.After(2 * helloGrace) // any of them may be shed now
-	c := tls.Client(dialWithHeader(t, b.addr, headerOf("192.0.2.3:1")), a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
+	c := tls.Client(dialWithHeader(t, b.addr, headerOf("192.0.2.3:1")),
+		a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
 	if err := c.Handshake(); err != nil {
 		t.Fatal(err)
 	}
 	if !isClosedByPeer(many[0]) {
 		t.Error("the older handshake of the source with two is still open, want shed")
 	}
-	if log := b.log.String(); !strings.Contains(log, "remote=192.0.2.2:1 ") || strings.Contains(log, "remote=192.0.2.1:1") {
+	if log := b.log.String(); !strings.Contains(log, "remote=192.0.2.2:1 ") ||
+		strings.Contains(log, "remote=192.0.2.1:1") {
 		t.Errorf("log:\n%s", log)
 	}
 	for _, c := range append(many, one) {

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -39,70 +40,25 @@ func (m *Mux) HTTPListener(roles []tlsutil.Role, plain bool) net.Listener {
 	return l
 }
 
-func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *muxListener {
-	l := &muxListener{m: m, alpn: alpn[0], conns: make(chan net.Conn), donec: make(chan struct{})}
+func (m *Mux) listen(alpn []string, roles []tlsutil.Role, sameDC bool) *connListener {
+	l := newConnListener(nameAddr(alpn[0]))
 	for _, id := range alpn {
-		m.handle(id, roles, sameDC, l.offer)
+		m.handle(id, roles, sameDC, func(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
+			m.untrack(c.NetConn()) // the next owner closes it; until then pass obeys ctx
+			if l.pass(ctx, c) {
+				return
+			}
+			if ctx.Err() == nil {
+				alpn := c.ConnectionState().NegotiatedProtocol
+				m.refusals.record(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", alpn)
+			}
+			closeConn(c)
+		})
 	}
 	m.mu.Lock()
 	m.listeners = append(m.listeners, l)
 	m.mu.Unlock()
 	return l
-}
-
-type muxListener struct {
-	m     *Mux
-	alpn  string        // the first id
-	conns chan net.Conn // *tls.Conn, or plain text
-	once  sync.Once
-	donec chan struct{} // closed by Close
-}
-
-// offer is the Handler of a listener. It passes c to Accept, or closes it.
-func (l *muxListener) offer(ctx context.Context, c *tls.Conn, p tlsutil.Peer) {
-	l.m.untrack(c.NetConn()) // the next owner closes it; until then offer obeys ctx
-	if l.pass(ctx, c) {
-		return
-	}
-	if ctx.Err() == nil {
-		alpn := c.ConnectionState().NegotiatedProtocol
-		l.m.refusals.record(notServed, c.RemoteAddr(), nil, "peer", p, "alpn", alpn)
-	}
-	closeConn(c)
-}
-
-// offerPlain passes a plain text connection to Accept, or closes it.
-func (l *muxListener) offerPlain(ctx context.Context, c net.Conn) {
-	l.m.untrack(c)
-	if !l.pass(ctx, c) {
-		c.Close()
-	}
-}
-
-// pass waits for an Accept that takes c. It returns false if the listener was
-// closed or ctx ended.
-func (l *muxListener) pass(ctx context.Context, c net.Conn) bool {
-	select {
-	case l.conns <- c:
-		return true
-	case <-l.donec:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (l *muxListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.donec:
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
-	}
-}
-
-func (l *muxListener) Close() error {
-	l.once.Do(func() { close(l.donec) })
-	return nil
 }
 
 func (m *Mux) closeListeners() {
@@ -114,16 +70,49 @@ func (m *Mux) closeListeners() {
 	}
 }
 
-// Addr returns the address of the port after Run was called, and the protocol
-// id before.
-func (l *muxListener) Addr() net.Addr {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	if l.m.addr != nil {
-		return l.m.addr
-	}
-	return nameAddr(l.alpn)
+// connListener is a net.Listener for connections that were accepted elsewhere.
+type connListener struct {
+	conns chan net.Conn
+	once  sync.Once
+	donec chan struct{} // closed by Close
+	addr  atomic.Pointer[net.Addr]
 }
+
+func newConnListener(addr net.Addr) *connListener {
+	l := &connListener{conns: make(chan net.Conn), donec: make(chan struct{})}
+	l.addr.Store(&addr)
+	return l
+}
+
+// pass waits for an Accept that takes c. It returns false if the listener was
+// closed or ctx ended; the caller then closes c.
+func (l *connListener) pass(ctx context.Context, c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.donec:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (l *connListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.donec:
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+func (l *connListener) Close() error {
+	l.once.Do(func() { close(l.donec) })
+	return nil
+}
+
+// Addr returns the address of the port after Mux.Run was called, and the
+// protocol id before.
+func (l *connListener) Addr() net.Addr { return *l.addr.Load() }
 
 // nameAddr is a net.Addr that is only a name.
 type nameAddr string

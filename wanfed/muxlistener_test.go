@@ -61,7 +61,8 @@ func TestHTTPListener(t *testing.T) {
 			t.Errorf("got %q, %v, want %q", got, err, want)
 		}
 	}
-	c, err := tls.Dial("tcp", ln.Addr().String(), func() *tls.Config { c := client(); c.ServerName = "localhost"; return c }())
+	c, err := tls.Dial("tcp", ln.Addr().String(),
+		func() *tls.Config { c := client(); c.ServerName = "localhost"; return c }())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,8 @@ func TestHTTPListener_PlainText(t *testing.T) {
 	}
 	defer silent.Close()
 	silent.SetDeadline(time.Now().Add(20 * time.Second))
-	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) && !strings.Contains(fmt.Sprint(err), "reset") {
+	if n, err := silent.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) &&
+		!strings.Contains(fmt.Sprint(err), "reset") {
 		t.Errorf("silent: %d bytes, %v", n, err)
 	}
 	odd, err := net.Dial("tcp", ln.Addr().String())

@@ -73,7 +73,8 @@ func nodeMember(t testing.TB, n *Node) *memberlist.Memberlist {
 func TestNode_SetGateways(t *testing.T) {
 	a := newAuthority(t)
 	n, err := NewNode(NodeConfig{
-		Identity: a.server("a", "dc1"), Advertise: "127.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
+		Identity: a.server("a",
+			"dc1"), Advertise: "127.0.0.1:8300", Gateways: map[string][]string{"dc2": {"gw.example:8443"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +88,8 @@ func TestNode_SetGateways(t *testing.T) {
 	default:
 		t.Error("Changed() channel is open after SetGateways, want closed")
 	}
-	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 || got["dc3"][1].Addr != "[2001:db8::1]:8443" {
+	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 ||
+		got["dc3"][1].Addr != "[2001:db8::1]:8443" {
 		t.Errorf("Paths = %v", got)
 	}
 	if err := n.SetGateways("dc2"); err != nil || len(n.AddressBook.Load().Paths) != 1 {
@@ -110,12 +112,14 @@ func TestNewNode_InvalidConfig(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_, err := NewNode(NodeConfig{
-		Identity: a.identity(tlsutil.RoleClient, "a", "dc1"), Advertise: "0.0.0.0:0", Gateways: map[string][]string{"dc2": {"gw"}},
+		Identity: a.identity(tlsutil.RoleClient, "a",
+			"dc1"), Advertise: "0.0.0.0:0", Gateways: map[string][]string{"dc2": {"gw"}},
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "not host:port", "not an ip:port that others can dial"} {
+	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "not host:port",
+		"not an ip:port that others can dial"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not contain %q", err, want)
 		}

@@ -21,9 +21,11 @@ func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	t1, t2 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc2"].tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "before")
 	receive(t, t2)
-	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].ConnectedSince.IsZero() }, "link up")
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].ConnectedSince.IsZero() },
+		"link up")
 	w.gws["dc2"].stop()
-	testutil.Eventually(t, 5*time.Second, func() bool { return n1.tun.Stats().Links[0].ConnectedSince.IsZero() }, "link down")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n1.tun.Stats().Links[0].ConnectedSince.IsZero() },
+		"link down")
 	send(t, t1, "srv1.dc2", "after")
 	w.gws["dc2"].restart()
 	if got := receive(t, t2); got != "after" {
@@ -42,7 +44,8 @@ func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 	good := n1.book.Load()
 	n1.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: closedPort(t)}}}})
 	send(t, t1, "srv1.dc2", "x")
-	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() }, "a failed dial")
+	testutil.Eventually(t, 5*time.Second, func() bool { return !n1.tun.Stats().Links[0].LastErrorAt.IsZero() },
+		"a failed dial")
 	n1.book.Store(good)
 	if got := receive(t, t2); got != "x" {
 		t.Errorf("received %q", got)
@@ -52,11 +55,13 @@ func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 // A stopped gateway process keeps its connections open and swallows what is
 // written to them.
 func TestLink_FrozenGatewayTimeout(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
+	w := newWorld(t, 1, []string{"dc1", "dc2"},
+		func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, 300*time.Millisecond })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: w.gws["dc2"].addr, Via: "local gateway"},
+		{Addr: second.addr, Via: "local gateway"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
@@ -87,11 +92,13 @@ func TestLink_FrozenGatewayTimeout(t *testing.T) {
 
 // A link whose echo is late uses another path long before echoTimeout.
 func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"},
+		func(tm *limits) { tm.echoInterval, tm.echoTimeout = 50*time.Millisecond, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	first, second := w.gws["dc2"], newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "local gateway"},
+		{Addr: second.addr, Via: "local gateway"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "one")
@@ -114,7 +121,7 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
 	// With one path that stalls briefly, the replacement stalls too, and the
 	// connection stays in use when the echo arrives.
-	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: second.addr, Via: "local gateway"}}}
 	n1.book.Store(&r)
 	second.freeze(true)
 	send(t, t1, "srv1.dc2", "three")
@@ -127,7 +134,8 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 
 // A peer that accepts and never reads affects only its own datacenter.
 func TestLink_PeerThatNeverReads(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"}, func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
+	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"},
+		func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]
 	t1, t3 := n1.tun.Transport(PoolWAN), w.nodes["srv1.dc3"].tun.Transport(PoolWAN)
 	hole := blackHole(t, w.a, "srv1", "dc2")
@@ -162,7 +170,8 @@ func TestLink_PeerThatNeverReads(t *testing.T) {
 	// machine that is suspended for a second.
 	slices.Sort(each)
 	median, slowest := each[len(each)/2], each[len(each)-1]
-	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond || slowest > n1.tun.limits.writeTimeout/2 {
+	if t.Logf("%d sends, median %v, slowest %v", len(each), median, slowest); median > time.Millisecond ||
+		slowest > n1.tun.limits.writeTimeout/2 {
 		t.Error("a send waited for the network")
 	}
 	if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["queue_full"] == 0 {
@@ -177,10 +186,11 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false, func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
-		<-ctx.Done()
-		c.Close()
-	})
+	m.Handle(ProtoGossip, []tlsutil.Role{tlsutil.RoleServer}, false,
+		func(ctx context.Context, c *tls.Conn, _ tlsutil.Peer) {
+			<-ctx.Done()
+			c.Close()
+		})
 	ln := listen(t)
 	background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
 	return ln.Addr().String()
@@ -189,12 +199,14 @@ func blackHole(t *testing.T, a *authority, name, dc string) string {
 // A stream over a session whose gateway is frozen uses another path long before
 // keepaliveTimeout.
 func TestSession_FrozenGateway(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
+	w := newWorld(t, 1, []string{"dc1", "dc2"},
+		func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = time.Hour, time.Hour })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	second := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": n2.addr})
 	first := w.gws["dc2"]
 	r := *n1.book.Load()
-	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "own"}, {Addr: second.addr, Via: "own"}}}
+	r.Paths = map[string][]Path{"dc2": {{Addr: first.addr, Via: "local gateway"},
+		{Addr: second.addr, Via: "local gateway"}}}
 	n1.book.Store(&r)
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {

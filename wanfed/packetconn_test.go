@@ -59,7 +59,8 @@ func newPacketReader(t testing.TB) *packetReader {
 
 // read receives in from a server of dc2. It returns the packets for memberlist,
 // the echoes, and why the connection ended.
-func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal, err error) {
+func (r *packetReader) read(t testing.TB, in []byte, chunk int, consul bool) (got []string, out []byte, why refusal,
+	err error) {
 	t.Helper()
 	c := &scriptConn{in: in, chunk: chunk}
 	pc := r.tun.newPacketConn(c, tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"})
@@ -102,13 +103,16 @@ func TestPacketConn(t *testing.T) {
 	for _, chunk := range []int{1, 5, 1000, 16 << 10, 1 << 20} {
 		got, out, why, err := r.read(t, in, chunk, false)
 		if !slices.Equal(got, want) || len(out) != 7*(frameHeadLen+echoLen) || why != "" || !errors.Is(err, io.EOF) {
-			t.Errorf("%d bytes at a time: %d packets of %d, %d bytes of echoes, %q, %v", chunk, len(got), len(want), len(out), why, err)
+			t.Errorf("%d bytes at a time: %d packets of %d, %d bytes of echoes, %q, %v", chunk, len(got), len(want), len(out),
+				why, err)
 		}
-		if got, _, why, err = r.read(t, consul, chunk, true); !slices.Equal(got, want) || why != "" || !errors.Is(err, io.EOF) {
+		if got, _, why, err = r.read(t, consul, chunk, true); !slices.Equal(got, want) || why != "" ||
+			!errors.Is(err, io.EOF) {
 			t.Errorf("Consul's framing, %d bytes at a time: %d packets of %d, %q, %v", chunk, len(got), len(want), why, err)
 		}
 	}
-	if got := r.tun.traffic(PoolWAN, "dc2"); got.dropped[dropUnknownNode].Load() != 5*38 || got.received.Load() != uint64(10*len(want)) {
+	if got := r.tun.traffic(PoolWAN, "dc2"); got.dropped[dropUnknownNode].Load() != 5*38 ||
+		got.received.Load() != uint64(10*len(want)) {
 		t.Errorf("%d for an unknown node, %d received", got.dropped[dropUnknownNode].Load(), got.received.Load())
 	}
 }

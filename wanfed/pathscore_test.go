@@ -59,24 +59,30 @@ func TestScorer_Order(t *testing.T) {
 		{"proven before unproven", ModeLocal, "a b c", ev{"c": provenPath(0)}, "cab"},
 		{"an old success is unproven", ModeLocal, "a b c", ev{"c": {lastSuccess: beforeNow(provenPeriod)}}, "abc"},
 		{"a failed path goes last", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(time.Second)}}, "bca"},
-		{"failed, then worked", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
-		{"worked, then failed", ModeLocal, "a b c", ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
+		{"failed, then worked", ModeLocal, "a b c",
+			ev{"a": {lastFailure: beforeNow(2 * time.Second), lastSuccess: beforeNow(time.Second)}}, "abc"},
+		{"worked, then failed", ModeLocal, "a b c",
+			ev{"a": {lastSuccess: beforeNow(2 * time.Second), lastFailure: beforeNow(time.Second)}}, "bca"},
 		{"an old failure does not count", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(failurePenalty)}}, "abc"},
 		{"a failure just within the penalty", ModeLocal, "a b", ev{"a": {lastFailure: beforeNow(failurePenalty - 1)}}, "ba"},
 		{"all failed: the oldest failure first", ModeLocal, "a b c",
-			ev{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)}, "c": {lastFailure: beforeNow(2 * time.Second)}}, "bca"},
-		{"two failed at once: order of the address book", ModeLocal, "a b c", ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
+			ev{"a": {lastFailure: beforeNow(time.Second)}, "b": {lastFailure: beforeNow(3 * time.Second)},
+				"c": {lastFailure: beforeNow(2 * time.Second)}}, "bca"},
+		{"two failed at once: order of the address book", ModeLocal, "a b c",
+			ev{"a": {lastFailure: beforeNow(1)}, "b": {lastFailure: beforeNow(1)}}, "cab"},
 		{"no paths", ModeLocal, "", nil, ""},
 
 		{"a little faster changes nothing", ModeLocal, "a b", ev{"a": provenPath(50), "b": provenPath(40)}, "ab"},
 		{"a few milliseconds change nothing", ModeLocal, "a b", ev{"a": provenPath(10), "b": provenPath(1)}, "ab"},
-		{"much faster goes first", ModeLocal, "a b c", ev{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)}, "bca"},
+		{"much faster goes first", ModeLocal, "a b c", ev{"a": provenPath(52), "b": provenPath(40), "c": provenPath(40)},
+			"bca"},
 		{"slow ones by cost", ModeLocal, "a b c", ev{"a": provenPath(300), "b": provenPath(200), "c": provenPath(40)}, "cba"},
 		{"slow before untested", ModeLocal, "a b c", ev{"b": provenPath(400), "c": provenPath(40)}, "cba"},
 		{"a flap counts after recovery", ModeLocal, "a b", ev{"a": flawed, "b": provenPath(40)}, "ba"},
 		{"an old flap does not count", ModeLocal, "a b", ev{"a": healed, "b": provenPath(40)}, "ab"},
 
-		{"local: local gateway first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)}, "acb"},
+		{"local: local gateway first, however slow", ModeLocal, "ao b co", ev{"a": provenPath(200), "b": provenPath(40)},
+			"acb"},
 		{"local: critical local gateway before remote", ModeLocal, "ao boc c dc er", nil, "abcde"},
 		{"local: local gateway failed", ModeLocal, "ao b", ev{"a": {lastFailure: beforeNow(1)}}, "ba"},
 		{"remote: remote first, however slow", ModeRemote, "ao b cc d", ev{"a": provenPath(1), "b": provenPath(400)}, "bdca"},
@@ -118,7 +124,8 @@ func TestScorer_Better(t *testing.T) {
 		{"fast long ago", ModeLocal, "b", "a b",
 			ev{"a": {lastSuccess: beforeNow(time.Hour), rtt: 1, samples: 9}, "b": provenPath(400)}, ""},
 		{"untested local gateway", ModeLocal, "b", "ao b", ev{"b": provenPath(1)}, "a"},
-		{"local gateway that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)}, "a"},
+		{"local gateway that failed once and works again", ModeLocal, "b", "ao b", ev{"a": failedOnce, "b": provenPath(1)},
+			"a"},
 		{"faster, while dials over the current path fail", ModeLocal, "b", "a b", ev{"a": provenPath(40), "b": unsteady}, ""},
 		{"flapping local gateway", ModeLocal, "b", "ao b", ev{"a": unsteady, "b": provenPath(1)}, ""},
 		{"failed local gateway", ModeLocal, "b", "ao b", ev{"a": {lastFailure: beforeNow(1)}}, ""},
@@ -131,7 +138,8 @@ func TestScorer_Better(t *testing.T) {
 		{"auto: slower local gateway", ModeAuto, "b", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
 		{"auto: remote gateway hardly faster", ModeAuto, "a", "ao b", ev{"a": provenPath(55), "b": provenPath(40)}, ""},
 		{"auto: remote gateway much faster", ModeAuto, "a", "ao b", ev{"a": provenPath(70), "b": provenPath(40)}, "b"},
-		{"current path left the address book", ModeLocal, "x", "a b c", ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
+		{"current path left the address book", ModeLocal, "x", "a b c",
+			ev{"a": {lastFailure: beforeNow(1)}, "c": provenPath(1)}, "cb"},
 		{"no paths", ModeLocal, "x", "", nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -196,16 +204,18 @@ func TestMode_Check(t *testing.T) {
 
 func TestPathTable_FollowsAddressBook(t *testing.T) {
 	book := &SharedAddressBook{}
-	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "own"}, {Addr: "b"}}}, Servers: map[string]string{"srv1": "l"}})
+	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "a", Via: "local gateway"}, {Addr: "b"}}},
+		Servers: map[string]string{"srv1": "l"}})
 	p := newPathTable(book, "dc1", ModeLocal)
 	touch := func(dc, addr string) {
-		p.update(dc, Path{Addr: addr, Via: "own"}, func(s *pathState) { s.Attempts++ })
+		p.update(dc, Path{Addr: addr, Via: "local gateway"}, func(s *pathState) { s.Attempts++ })
 	}
-	for _, k := range []pathKey{{"dc2", "a"}, {"dc2", "b"}, {"dc2", "x"}, {"dc9", "a"}, {"dc1", "l"}, {"dc1", "x"}, {"dc2", "a"}} {
+	for _, k := range []pathKey{{"dc2", "a"}, {"dc2", "b"}, {"dc2", "x"}, {"dc9", "a"}, {"dc1", "l"}, {"dc1", "x"},
+		{"dc2", "a"}} {
 		touch(k.dc, k.addr)
 	}
 	got := p.status()
-	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "own" {
+	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "local gateway" {
 		t.Errorf("status = %+v", got)
 	}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})

@@ -198,14 +198,15 @@ func (t *pathTable) better(dc string, cur Path, paths []Path, now time.Time) []P
 	return t.scorerLocked(dc, now).better(cur, paths)
 }
 
-// lastAddr returns the ip:port of a path's last success, "" if there is none.
-func (t *pathTable) lastAddr(dc, addr string) string {
+// get returns a copy of the entry of a path to dc; a zero one if it was never
+// used.
+func (t *pathTable) get(dc, addr string) pathState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.known[pathKey{dc, addr}]; s != nil {
-		return s.Remote
+		return *s
 	}
-	return ""
+	return pathState{}
 }
 
 // unreachable implements Dialer.Unreachable.
@@ -225,17 +226,6 @@ func (t *pathTable) unreachable() (dcs []string, changed <-chan struct{}) {
 		}
 	}
 	return dcs, t.healthChanged.Wait()
-}
-
-// measuredRTT returns the smoothed round trip to a server of dc over a path; 0
-// if there are fewer than minSamples.
-func (t *pathTable) measuredRTT(dc, addr string) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.known[pathKey{dc, addr}]; s != nil && s.samples >= minSamples {
-		return s.rtt
-	}
-	return 0
 }
 
 func (s *pathState) health() PathHealth {

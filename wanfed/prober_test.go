@@ -20,7 +20,8 @@ import (
 // startProber runs a Prober of n with short intervals.
 func startProber(t *testing.T, n *node) {
 	t.Helper()
-	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond, Timeout: time.Second, Logger: n.log.logger()})
+	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond,
+		Timeout: time.Second, Logger: n.log.logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func (n *node) pathStatus(addr string) PathStatus {
 
 func (n *node) awaitHealth(addr string, want PathHealth) {
 	n.t.Helper()
-	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.pathStatus(addr).Health == want }, "%s", fmt.Sprintf("%s is %s", addr, want))
+	testutil.Eventually(n.t, 10*time.Second, func() bool { return n.pathStatus(addr).Health == want }, "%s",
+		fmt.Sprintf("%s is %s", addr, want))
 }
 
 func TestProber_DetectsFailureAndRecovery(t *testing.T) {
@@ -51,7 +53,8 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	startProber(t, n)
 	n.awaitHealth(used.addr, PathOK)
 	n.awaitHealth(unused.addr, PathOK)
-	if p := n.pathStatus(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 || p.Remote != unused.addr || p.LastSuccess.IsZero() {
+	if p := n.pathStatus(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 ||
+		p.Remote != unused.addr || p.LastSuccess.IsZero() {
 		t.Errorf("status of the probed path: %+v", p)
 	}
 
@@ -149,7 +152,8 @@ func TestProber_RateLimit(t *testing.T) {
 				for dc := range tt.dcs {
 					for i := range 4 {
 						name := fmt.Sprintf("dc%d", dc+2)
-						routes.Paths[name] = append(routes.Paths[name], Path{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Local: i < 2})
+						routes.Paths[name] = append(routes.Paths[name],
+							Path{Addr: fmt.Sprintf("10.%d.%d.%d:1", dc/200, dc%200, i), Local: i < 2})
 					}
 				}
 				book.Store(routes)
@@ -246,7 +250,8 @@ func TestResolver(t *testing.T) {
 			calls = 0
 			begin := time.Now()
 			got, err := r.lookup(t.Context(), "gw.example")
-			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || calls != lookups || time.Since(begin) != takes {
+			if !slices.EqualFunc(got, want, net.IP.Equal) || (err == nil) != (want != nil) || calls != lookups ||
+				time.Since(begin) != takes {
 				t.Errorf("%s: %v, %v, %d lookups, after %v", what, got, err, calls, time.Since(begin))
 			}
 		}
@@ -296,8 +301,9 @@ func TestMigrate_AfterProbe(t *testing.T) {
 	n, far := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})
 	own.stop()
-	localPath := Path{Addr: own.addr, Via: "own", Local: true}
-	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {localPath, {Addr: w.gws["dc2"].addr, Via: "remote"}}}})
+	localPath := Path{Addr: own.addr, Via: "local gateway", Local: true}
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {localPath,
+		{Addr: w.gws["dc2"].addr, Via: "remote gateway"}}}})
 	n.d.paths.recordSuccess("dc2", localPath, own.addr, time.Millisecond, nil) // earlier
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	send(t, t1, "srv1.dc2", "x")
@@ -309,7 +315,8 @@ func TestMigrate_AfterProbe(t *testing.T) {
 	startProber(t, n)
 	own.restart()
 	testutil.Eventually(t, 5*time.Second, over(own.addr), "the link over the local gateway")
-	testutil.Eventually(t, 5*time.Second, func() bool { return n.pathStatus(own.addr).SmoothedRTT > 0 }, "a round trip from echoes")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.pathStatus(own.addr).SmoothedRTT > 0 },
+		"a round trip from echoes")
 }
 
 // slowConn delays each Read.
@@ -340,7 +347,8 @@ func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 			return conn, err
 		}
 	})
-	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: own.addr, Via: "own", Local: true}, {Addr: remote, Via: "remote"}}}})
+	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: own.addr, Via: "local gateway", Local: true},
+		{Addr: remote, Via: "remote gateway"}}}})
 	n.start(listen(t), func(tm *limits) { tm.migrateInterval = 50 * time.Millisecond })
 	t1, t2 := n.tun.Transport(PoolWAN), far.tun.Transport(PoolWAN)
 	over := func(addr string) func() bool {
@@ -375,7 +383,8 @@ func TestProbeWait(t *testing.T) {
 		{"failed once", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
 		{"failed twice", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 2}, 0, 6 * time.Second},
 		{"failed often", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1), failedProbes: 99}, 0, every},
-		{"a dial failed, or lost to a later one", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0, 3 * time.Second},
+		{"a dial failed, or lost to a later one", pathHistory{lastSuccess: worked, lastFailure: beforeNow(1)}, 0,
+			3 * time.Second},
 		{"never worked", pathHistory{lastFailure: beforeNow(1), failedProbes: 1}, 0, 3 * time.Second},
 		{"never worked, failed five times", pathHistory{lastFailure: beforeNow(1), failedProbes: 5}, 0, 48 * time.Second},
 		{"never worked, failed often", pathHistory{lastFailure: beforeNow(1), failedProbes: 99}, 0, 5 * time.Minute},
@@ -404,12 +413,19 @@ func TestPlanProbe(t *testing.T) {
 	}{
 		{"new path", "a b", map[string]pathHistory{"a": good(0)}, "", true, "b", 0},
 		{"new path that is being probed", "a b", map[string]pathHistory{"a": good(0)}, "b", true, "", every},
-		{"none is due", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "", 15 * time.Second},
-		{"longest due", "a b c", map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
-		{"urgent first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b", 0},
-		{"urgent last when not preferred", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
-		{"not urgent after many failures", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)}, "", true, "a", 0},
-		{"never worked is not urgent", "a b", map[string]pathHistory{"a": good(time.Hour), "b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
+		{"none is due", "a b", map[string]pathHistory{"a": good(5 * time.Second), "b": good(time.Second)}, "", true, "",
+			15 * time.Second},
+		{"longest due", "a b c",
+			map[string]pathHistory{"a": good(30 * time.Second), "b": good(40 * time.Second), "c": good(0)}, "", true, "b", 0},
+		{"urgent first", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", true, "b",
+			0},
+		{"urgent last when not preferred", "a b",
+			map[string]pathHistory{"a": good(time.Hour), "b": failed(3*time.Second, 1)}, "", false, "a", 0},
+		{"not urgent after many failures", "a b", map[string]pathHistory{"a": good(time.Hour), "b": failed(time.Minute, 4)},
+			"", true, "a", 0},
+		{"never worked is not urgent", "a b",
+			map[string]pathHistory{"a": good(time.Hour),
+				"b": {lastFailure: beforeNow(time.Minute), failedProbes: 1}}, "", true, "a", 0},
 		{"only an urgent one is due", "a b", map[string]pathHistory{"a": good(0)}, "", false, "b", 0},
 		{"cached path while another works", "a br", map[string]pathHistory{"a": good(0)}, "", true, "", every},
 		{"cached path while none works", "a br", map[string]pathHistory{"a": failed(0, 1)}, "", true, "b", 0},

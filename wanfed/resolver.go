@@ -36,7 +36,6 @@ type resolver struct {
 // immutable.
 type lookupResult struct {
 	ips      []net.IP
-	err      error     // of the last lookup
 	at       time.Time // end of the last lookup
 	lastUsed time.Time // guarded by resolver.mu
 }
@@ -64,7 +63,7 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]net.IP, error) {
 	if err != nil && ctx.Err() != nil {
 		return nil, err // the caller gave up, which is not a property of the name
 	}
-	next := &lookupResult{ips: ips, err: err, at: time.Now()}
+	next := &lookupResult{ips: ips, at: time.Now()}
 	if err != nil && old != nil {
 		next.ips = old.ips
 	}

@@ -21,31 +21,16 @@ func (c frameCounts) total() (n int) {
 // most max bytes. A push that does not fit drops the oldest frames, since older
 // gossip is worth less. It has no lock. The zero value with max set is empty.
 //
-// Invariants: buf[head:] is a sequence of whole frames, count of them.
-// The first ages[0].n of them were pushed first, then ages[1].n, and so on. The
-// capacity of buf is at most about twice max, or one frame.
+// Invariants: buf[head:] is a sequence of whole frames, count of them, and
+// pushed[i] is when the i-th was pushed. The capacity of buf is at most about
+// twice max, or one frame.
 type sendQueue struct {
-	max   int
-	buf   []byte
-	head  int
-	count frameCounts
-	ages  []ageGroup
+	max    int
+	buf    []byte
+	head   int
+	count  frameCounts
+	pushed []time.Duration // since any fixed moment
 }
-
-// ageGroup records when n consecutive frames were pushed, as the time since a
-// fixed moment.
-type ageGroup struct {
-	first, last time.Duration // less than ageStep apart
-	n           int
-}
-
-const (
-	// ageStep is the precision of the recorded ages.
-	ageStep = 250 * time.Millisecond
-	// maxAges bounds the groups. Frames older than their span, 4 s, count as
-	// younger than they are.
-	maxAges = 16
-)
 
 // push appends one frame and returns what it dropped to make room. A single
 // frame always fits.
@@ -62,25 +47,9 @@ func (q *sendQueue) push(pool Pool, name string, packet []byte, now time.Duratio
 	}
 	q.buf = appendFrame(q.buf, pool, name, packet)
 	q.count[pool]++
-	q.stamp(now)
+	q.pushed = append(q.pushed, now)
 	return dropped
 }
-
-// stamp records that one frame was pushed now.
-func (q *sendQueue) stamp(now time.Duration) {
-	if i := len(q.ages) - 1; i >= 0 && now-q.ages[i].first < ageStep {
-		q.ages[i].n++
-		q.ages[i].last = now
-		return
-	}
-	if len(q.ages) == maxAges {
-		q.ages[1].n += q.ages[0].n
-		q.dropAge()
-	}
-	q.ages = append(q.ages, ageGroup{first: now, last: now, n: 1})
-}
-
-func (q *sendQueue) dropAge() { q.ages = q.ages[:copy(q.ages, q.ages[1:])] }
 
 // popFront drops the oldest frame and returns its pool.
 func (q *sendQueue) popFront() Pool {
@@ -88,15 +57,13 @@ func (q *sendQueue) popFront() Pool {
 	q.head += lengthLen + int(binary.BigEndian.Uint32(b))
 	pool := Pool(b[lengthLen])
 	q.count[pool]--
-	if q.ages[0].n--; q.ages[0].n == 0 {
-		q.dropAge()
-	}
+	q.pushed = q.pushed[1:]
 	return pool
 }
 
 // dropBefore drops and counts the frames that were pushed before t.
 func (q *sendQueue) dropBefore(t time.Duration) (dropped frameCounts) {
-	for len(q.ages) > 0 && q.ages[0].last < t {
+	for len(q.pushed) > 0 && q.pushed[0] < t {
 		dropped[q.popFront()]++
 	}
 	return dropped
@@ -115,7 +82,7 @@ func (b *batch) frames() []byte { return b.buf[b.head:] }
 // buffer.
 func (q *sendQueue) take(spare []byte) batch {
 	b := batch{buf: q.buf, head: q.head, count: q.count}
-	q.buf, q.head, q.count, q.ages = spare[:0], 0, frameCounts{}, q.ages[:0]
+	q.buf, q.head, q.count, q.pushed = spare[:0], 0, frameCounts{}, nil
 	return b
 }
 

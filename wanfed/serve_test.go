@@ -80,8 +80,10 @@ func TestPacketConn_BadFrames(t *testing.T) {
 			if !isClosedByPeer(c) {
 				t.Error("the connection is still open, want closed")
 			}
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 }, "fault counted")
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 }, "packet counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(tt.why)] == 1 },
+				"fault counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.traffic(PoolWAN, "dc2").Received == 1 },
+				"packet counted")
 		})
 	}
 }

@@ -350,7 +350,8 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 		retried = true
 		t.removeSession(s)
 	}
-	return nil, fmt.Errorf("servers of datacenter %s chose different protocols; check that all run the same software", key.dc)
+	return nil, fmt.Errorf("servers of datacenter %s chose different protocols; check that all run the same software",
+		key.dc)
 }
 
 // open opens a stream for h and waits for its status. It returns when ctx ends,

@@ -55,8 +55,8 @@ func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	if !p.path.Local {
 		two *= 2
 	}
-	if m := d.paths.measuredRTT(p.dc, p.path.Addr); m > 0 {
-		two = min(two, 2*m)
+	if s := d.paths.get(p.dc, p.path.Addr); s.samples >= minSamples {
+		two = min(two, 2*s.rtt)
 	}
 	return min(max(two, MinProbeTimeout), MaxProbeTimeout)
 }

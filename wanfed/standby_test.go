@@ -45,7 +45,8 @@ func (r *standbyRig) call() *GRPCConn {
 
 func (r *standbyRig) dialed(first, second int) {
 	r.t.Helper()
-	testutil.Eventually(r.t, 10*time.Second, func() bool { return r.first.count() == first && r.second.count() == second }, "the dials")
+	testutil.Eventually(r.t, 10*time.Second,
+		func() bool { return r.first.count() == first && r.second.count() == second }, "the dials")
 }
 
 func (r *standbyRig) over(g *fakeGateway) {

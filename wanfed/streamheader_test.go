@@ -67,7 +67,8 @@ func TestStreamHeader_Invalid(t *testing.T) {
 			}
 		})
 	}
-	long := streamHeader{PoolWAN, strings.Repeat("t", MaxName), strings.Repeat("s", MaxName) + "." + strings.Repeat("d", MaxName)}
+	long := streamHeader{PoolWAN, strings.Repeat("t", MaxName),
+		strings.Repeat("s", MaxName) + "." + strings.Repeat("d", MaxName)}
 	b := long.append(nil)
 	if got, err := decodeStreamHeader(b); err != nil || got != long || len(b) != maxStreamHead {
 		t.Errorf("the longest header: %v, %d bytes", err, len(b))

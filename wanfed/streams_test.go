@@ -82,7 +82,8 @@ func TestServeStream_Header(t *testing.T) {
 }
 
 func TestServeStream_SilentStream(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second }) // long enough for the complete header
+	// long enough for the complete header
+	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second })
 	n := w.nodes["srv1.dc1"]
 	n.tun.Transport(PoolWAN)
 	s := streamClient(t, n, w.a.server("srv1", "dc2"))
@@ -100,7 +101,8 @@ func TestServeStream_SilentStream(t *testing.T) {
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent stream: %v", err)
 	}
-	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 }, "fault counted")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 },
+		"fault counted")
 }
 
 func TestServeStream_TooMany(t *testing.T) {
@@ -140,7 +142,8 @@ func TestServeStream_RelayStatus(t *testing.T) {
 }
 
 func TestSession_DeadIsReplaced(t *testing.T) {
-	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = 50*time.Millisecond, 2*time.Second })
+	w := newWorld(t, 1, []string{"dc1", "dc2"},
+		func(tm *limits) { tm.keepaliveInterval, tm.keepaliveTimeout = 50*time.Millisecond, 2*time.Second })
 	n1, n2 := w.nodes["srv1.dc1"], w.nodes["srv1.dc2"]
 	t1, t2 := n1.tun.Transport(PoolWAN), n2.tun.Transport(PoolWAN)
 	open := func() {

@@ -91,7 +91,8 @@ func TestTargetString(t *testing.T) {
 		t    target
 		want string
 	}{
-		{target{dc: "dc2"}, "*.dc2"}, {target{dc: "dc2", node: "a"}, "a.dc2"}, {target{dc: "dc1", addr: "1.2.3.4:5"}, "1.2.3.4:5"},
+		{target{dc: "dc2"}, "*.dc2"}, {target{dc: "dc2", node: "a"}, "a.dc2"}, {target{dc: "dc1", addr: "1.2.3.4:5"},
+			"1.2.3.4:5"},
 	} {
 		if got := tt.t.String(); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)

@@ -38,7 +38,8 @@ func (a *authority) identity(role tlsutil.Role, node, dc string) *tlsutil.Identi
 		a.t.Fatal(err)
 	}
 	dir := a.t.TempDir()
-	f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	f := tlsutil.Files{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"),
+		Key: filepath.Join(dir, "key.pem")}
 	for path, b := range map[string][]byte{f.CA: a.ca.Cert, f.Cert: p.Cert, f.Key: p.Key} {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			a.t.Fatal(err)
@@ -139,7 +140,8 @@ func (n *node) start(ln net.Listener, change ...func(*limits)) *node {
 	n.t.Helper()
 	n.addr = ln.Addr().String()
 	var err error
-	n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: n.mux, Advertise: n.addr, Logger: n.log.logger()})
+	n.tun, err = NewTunnel(TunnelConfig{Identity: n.id, Dialer: n.d, Mux: n.mux, Advertise: n.addr,
+		Logger: n.log.logger()})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -190,7 +192,7 @@ func newWorld(t testing.TB, perDC int, dcs []string, change ...func(*limits)) *w
 		r := &AddressBook{Servers: servers[n.dc], Paths: map[string][]Path{}}
 		for _, dc := range dcs {
 			if dc != n.dc {
-				r.Paths[dc] = []Path{{Addr: w.gws[dc].addr, Via: "remote"}}
+				r.Paths[dc] = []Path{{Addr: w.gws[dc].addr, Via: "remote gateway"}}
 			}
 		}
 		n.book.Store(r)

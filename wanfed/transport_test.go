@@ -92,11 +92,13 @@ func TestTransport_Shutdown(t *testing.T) {
 	}
 	// A server that left the pool refuses.
 	t2.Shutdown()
-	if _, err := again.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err == nil || !strings.Contains(err.Error(), "not in the pool") {
+	if _, err := again.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err == nil ||
+		!strings.Contains(err.Error(), "not in the pool") {
 		t.Errorf("dial to a pool that was shut down: %v", err)
 	}
 	send(t, again, "srv1.dc2", "three")
-	testutil.Eventually(t, 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 }, "packet dropped")
+	testutil.Eventually(t, 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 },
+		"packet dropped")
 }
 
 func TestTransport_TimeoutWhileAnotherDials(t *testing.T) {

@@ -47,7 +47,7 @@ type Tunnel struct {
 	group  *runGroup
 
 	refusals *refusals // of accepted connections and streams
-	grpcLn   atomic.Pointer[grpcListener]
+	grpcLn   atomic.Pointer[connListener]
 	linkUses linkUseTimes
 	// suspects is notified, by address of the first gateway on a path, when an
 	// echo of a link over it is late.

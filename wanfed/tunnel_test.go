@@ -143,7 +143,8 @@ func TestTunnel_Streams(t *testing.T) {
 	}
 	// Half of the streams were for the server that had no session with
 	// srv1.dc1.
-	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" || got[0].ConnectedSince.IsZero() {
+	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" ||
+		got[0].ConnectedSince.IsZero() {
 		t.Errorf("sessions: %+v", got)
 	}
 	for _, pool := range []Pool{PoolWAN, PoolLAN} {
@@ -233,7 +234,8 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 	for _, tr := range trs {
 		for name := range trs {
 			send(t, tr, name, "x")
-			if c, err := tr.DialAddressTimeout(memberlist.Address{Name: name, Addr: w.nodes[name].addr}, 10*time.Second); err != nil {
+			if c, err := tr.DialAddressTimeout(memberlist.Address{Name: name, Addr: w.nodes[name].addr},
+				10*time.Second); err != nil {
 				t.Fatal(err)
 			} else {
 				defer c.Close()

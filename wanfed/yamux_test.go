@@ -56,7 +56,8 @@ func TestServeStreams_FloodClosesSession(t *testing.T) {
 				t.Error("the session is still open, want closed")
 			}
 			read.Wait()
-			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultFlood)] == 1 }, "fault counted")
+			testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultFlood)] == 1 },
+				"fault counted")
 		})
 	}
 }
@@ -79,7 +80,8 @@ func TestPingGuard(t *testing.T) {
 			g.sent(response)
 		}
 		g.sent(request)
-		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)), feed(bytes.Repeat(response, 10*maxPings))); err != nil {
+		if err := errors.Join(feed(body), feed(yamuxHeader(1, 1, 1, 1<<31)),
+			feed(bytes.Repeat(response, 10*maxPings))); err != nil {
 			t.Errorf("frames without requests: %v, want no error", err)
 		}
 		if err := feed(bytes.Repeat(request, maxPings)); err != nil {
@@ -105,7 +107,8 @@ func FuzzPingGuard(f *testing.F) {
 		for rest := b; perr == nil && len(rest) > 0; rest = rest[min(step, len(rest)):] {
 			perr = parts.received(rest[:min(step, len(rest))])
 		}
-		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) || whole.unanswered.Load() != parts.unanswered.Load() {
+		if (err == nil) != (perr == nil) || err == nil && (whole.n != parts.n || whole.body != parts.body) ||
+			whole.unanswered.Load() != parts.unanswered.Load() {
 			t.Errorf("%v, %d, %d, %d pings; in pieces of %d: %v, %d, %d, %d pings",
 				err, whole.n, whole.body, whole.unanswered.Load(), step, perr, parts.n, parts.body, parts.unanswered.Load())
 		}
@@ -169,7 +172,8 @@ func TestHeaderJoiner_OneWritePerFrame(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ size, writes int }{
-		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1}, {maxRecord, 2}, {streamChunk, 2}, {100, 1},
+		{1, 1}, {yamuxHeaderLen, 1}, {maxJoinBuffer, 1}, {maxRecord - yamuxHeaderLen, 1}, {maxRecord, 2}, {streamChunk,
+			2}, {100, 1},
 	} {
 		// Zero bytes look like a header without a body.
 		sent := make([]byte, tc.size)
