@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,15 +64,23 @@ func TestBackoff_EndsWithNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, change := newTestClient()
 		began := time.Now()
-		var dialed []time.Duration
+		var mu sync.Mutex
+		var all []time.Duration
+		dials := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(all)
+		}
 		cc := c.addConn(t, connKey{dc: "dc2"}, func(context.Context) (net.Conn, error) {
-			dialed = append(dialed, time.Since(began))
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, time.Since(began))
 			return nil, errDown
 		})
 		cc.Connect()
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		want := minBackoff
+		dialed, want := dials(), minBackoff
 		for i := 1; i < len(dialed); i++ {
 			if got := dialed[i] - dialed[i-1]; got < want*3/4 || got > want*5/4 {
 				t.Errorf("pause %d = %v, want %v within a fifth", i, got, want)
@@ -84,16 +93,16 @@ func TestBackoff_EndsWithNews(t *testing.T) {
 
 		change(pathsTo("dc3", "a:1"))
 		synctest.Wait()
-		before, at := len(dialed), time.Since(began)
+		before, at := len(dials()), time.Since(began)
 		change(pathsTo("dc2", "a:1"))
 		synctest.Wait()
-		if len(dialed) != before+1 || dialed[before] != at {
+		if dialed = dials(); len(dialed) != before+1 || dialed[before] != at {
 			t.Fatalf("dials after news at %v: %v, want one at once", at, dialed[before:])
 		}
 		time.Sleep(minBackoff * 5 / 4)
 		synctest.Wait()
-		if len(dialed) != before+2 {
-			t.Errorf("%d dials in a short pause after news, want 2", len(dialed)-before)
+		if n := len(dials()); n != before+2 {
+			t.Errorf("%d dials in a short pause after news, want 2", n-before)
 		}
 		if now, _ := c.Reachability(); !now["dc2"].Unreachable {
 			t.Error("a datacenter that cannot be dialed is not lost")

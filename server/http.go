@@ -19,6 +19,7 @@ import (
 	"github.com/wanfed/wanfed/resource/resourcehttp"
 	"github.com/wanfed/wanfed/server/httpapi"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -42,7 +43,7 @@ type httpConfig struct {
 	registry   *resource.Registry
 	remote     *remote
 	api        httpapi.Config // without what the others provide
-	metrics    *collector
+	view       status.Config  // without HTTPMux
 }
 
 func newHTTPServer(cfg httpConfig) (*httpServer, error) {
@@ -51,9 +52,9 @@ func newHTTPServer(cfg httpConfig) (*httpServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.metrics.httpMux = mux
+	cfg.view.HTTPMux = mux
 	metrics := prometheus.NewRegistry()
-	if err := metrics.Register(cfg.metrics); err != nil {
+	if err := metrics.Register(status.NewCollector(cfg.view)); err != nil {
 		return nil, err
 	}
 	resources, err := resourcehttp.New(resourcehttp.Config{DC: cfg.dc, Registry: cfg.registry, Client: cfg.remote.resources})

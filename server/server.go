@@ -9,13 +9,14 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
@@ -29,6 +30,7 @@ import (
 	"github.com/wanfed/wanfed/server/keyring"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
+	"github.com/wanfed/wanfed/server/status"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -72,7 +74,9 @@ type components struct {
 	group     *group
 	operator  *operator.Service // also maintains the membership of the Raft group
 
-	primary     *primaryView
+	settings    *status.PrimarySettings
+	manager     *replication.PrimaryManager
+	primary     *status.PrimaryView
 	leader      *leader
 	loaded      chan struct{} // closed when the store has what its datacenter had committed
 	addressBook *federation.AddressBookUpdater
@@ -272,21 +276,21 @@ func (c *components) buildFederation(*tlsutil.Identity) (err error) {
 	if err != nil {
 		return err
 	}
-	settings := &primarySettings{node: c.cfg.Node, configured: c.cfg.PrimaryDC, lan: c.lan, store: c.store}
-	manager, err := replication.NewPrimaryManager(replication.PrimaryManagerConfig{
+	c.settings = &status.PrimarySettings{Node: c.cfg.Node, Configured: c.cfg.PrimaryDC, LAN: c.lan, Store: c.store}
+	c.manager, err = replication.NewPrimaryManager(replication.PrimaryManagerConfig{
 		DC: c.cfg.DC, ConfiguredPrimary: c.cfg.PrimaryDC, Backend: c.store, Registry: c.registry,
-		Servers: settings, Remote: c.network, Logger: c.logger,
+		Servers: c.settings, Remote: c.network, Logger: c.logger,
 	})
 	if err != nil {
 		return err
 	}
-	c.primary = &primaryView{dc: c.cfg.DC, settings: settings, manager: manager, conflicts: c.conflicts, logger: c.logger}
-	c.leader, err = newLeader(c.cfg.DC, c.store, c.operator, c.primary, c.network, c.logger)
+	c.primary = status.NewPrimaryView(c.cfg.DC, c.settings, c.manager, c.conflicts, c.logger)
+	c.leader, err = newLeader(c.cfg.DC, c.store, c.operator, c.manager, c.primary, c.network, c.logger)
 	return err
 }
 
 func (c *components) buildResources(*tlsutil.Identity) (err error) {
-	calls, manager := c.network.calls, c.primary.manager
+	calls, manager := c.network.calls, c.manager
 	c.strong, err = resource.NewForwardingBackend(c.cfg.Node, c.store, func(node string) (pb.StoreServiceClient, error) {
 		cc, err := calls.Server(node)
 		if err != nil {
@@ -314,7 +318,7 @@ func (c *components) buildResources(*tlsutil.Identity) (err error) {
 }
 
 func (c *components) buildEdge(*tlsutil.Identity) error {
-	manager := c.primary.manager
+	manager := c.manager
 	states, err := federation.NewService(federation.ServiceConfig{
 		Backend: manager.Fenced(c.store), DC: c.cfg.DC, PrimaryDC: c.cfg.PrimaryDC, Writable: manager.Writable, Peer: rpc.Peer, Logger: c.logger,
 		Alive: func(dc string) bool { return aliveIn(c.wan, dc) }, Connect: c.remote.federationStates,
@@ -345,31 +349,48 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	resp, err := httpapi.Serve(ctx, c.http.server.Handler, req)
 	if err != nil {
-		return nil, status.FromContextError(err).Err()
+		return nil, grpcstatus.FromContextError(err).Err()
 	}
 	return resp, nil
 }
 
 func (c *components) buildHTTP(id *tlsutil.Identity) (err error) {
-	reporter := &statusReporter{
-		dc: c.cfg.DC, node: c.cfg.Node, mode: c.cfg.MeshGatewayMode, expect: c.cfg.BootstrapExpect, network: c.network,
-		store: c.store, lan: c.lan, wan: c.wan, keyring: c.keyring, addressBook: c.addressBook, joiner: c.joiner,
-		primary: c.primary, antiEntropy: c.leader.antiEntropy, source: c.source,
+	view := status.Config{
+		DC: c.cfg.DC, Node: c.cfg.Node, MeshGatewayMode: c.cfg.MeshGatewayMode, BootstrapExpect: c.cfg.BootstrapExpect,
+		Book: c.network.book, Dialer: c.network.dialer, Tunnel: c.network.tunnel, Mux: c.network.mux, Edge: c.edge,
+		Store: c.store, LAN: c.lan, WAN: c.wan, Keyring: c.keyring, AddressBook: c.addressBook, Joiner: c.joiner,
+		Primary: c.primary, AntiEntropy: c.leader.antiEntropy, Source: c.source,
 	}
 	checks := &checkReporter{dc: c.cfg.DC, node: c.cfg.Node, store: c.store, monitor: c.leader.checks, calls: c.network.calls}
 	c.http, err = newHTTPServer(httpConfig{
 		dc: c.cfg.DC, domain: c.cfg.Domain, useTLS: c.cfg.httpUsesTLS(), identity: id, logger: c.logger, registry: c.registry, remote: c.remote,
 		api: httpapi.Config{
 			DC: c.cfg.DC, Node: c.cfg.Node, Address: c.network.advertise.Addr().String(), Logger: c.logger,
-			Cluster:   &cluster{statusReporter: reporter, remote: c.remote},
+			Cluster:   &cluster{status.NewReporter(view), c.remote},
 			Resources: c.resources, Backend: c.strong, Report: checks.report,
 		},
-		metrics: &collector{
-			dc: c.cfg.DC, network: c.network, store: c.store, lan: c.lan, wan: c.wan, keyring: c.keyring,
-			edge: c.edge, primary: c.primary, source: c.source,
-		},
+		view: view,
 	})
 	return err
+}
+
+// cluster implements httpapi.Cluster.
+type cluster struct {
+	*status.Reporter
+	remote *remote
+}
+
+// Query implements httpapi.Cluster.
+func (c *cluster) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
+	return c.remote.query(ctx, dc, req, limit)
+}
+
+// aliveIn reports whether any server of dc is alive.
+func aliveIn(wan *gossip.Pool, dc string) bool {
+	return slices.ContainsFunc(wan.Members(), func(m gossip.Member) bool {
+		_, of, err := federation.SplitWANName(m.Name)
+		return err == nil && of == dc && m.Alive()
+	})
 }
 
 // run starts two groups of components and joins them. The upper group ends first,
@@ -469,15 +490,18 @@ func (c *components) awaitLoaded(ctx context.Context) error {
 type leader struct {
 	store       *raftstore.Store
 	operator    *operator.Service
-	primary     *primaryView
+	manager     *replication.PrimaryManager
+	primary     *status.PrimaryView
 	gateways    *catalog.Gateways
 	checks      *catalog.TTLMonitor
 	antiEntropy *replication.AntiEntropy
 	logger      *slog.Logger
 }
 
-func newLeader(dc string, store *raftstore.Store, op *operator.Service, primary *primaryView, n *network, logger *slog.Logger) (*leader, error) {
-	l := &leader{store: store, operator: op, primary: primary, logger: logger}
+func newLeader(
+	dc string, store *raftstore.Store, op *operator.Service, manager *replication.PrimaryManager, primary *status.PrimaryView, n *network, logger *slog.Logger,
+) (*leader, error) {
+	l := &leader{store: store, operator: op, manager: manager, primary: primary, logger: logger}
 	var err error
 	if l.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: store, DC: dc, Logger: logger}); err != nil {
 		return nil, err
@@ -494,7 +518,7 @@ func newLeader(dc string, store *raftstore.Store, op *operator.Service, primary 
 
 // applyState writes the federation state of this datacenter in the primary.
 func (l *leader) applyState(ctx context.Context, dc string, n *network, s *pb.FederationState) error {
-	manager := l.primary.manager
+	manager := l.manager
 	primary := manager.PrimaryDC()
 	if primary == dc {
 		if err := manager.Writable(); err != nil {
@@ -518,8 +542,8 @@ func (l *leader) run(ctx context.Context) error {
 	g.Go(func() error { return l.antiEntropy.Run(gctx) })
 	g.Go(func() error { return l.operator.RunMembership(gctx) })
 	g.Go(func() error { return resource.Reap(gctx, l.store, l.logger) })
-	g.Go(func() error { return l.primary.manager.RunLeader(gctx) })
-	g.Go(func() error { return l.primary.watchOthers(gctx) })
+	g.Go(func() error { return l.manager.RunLeader(gctx) })
+	g.Go(func() error { return l.primary.WatchOthers(gctx) })
 	err := g.Wait()
 	l.logger.Info("no longer leading the datacenter")
 	if ctx.Err() != nil {

@@ -20,6 +20,7 @@ const module = "github.com/wanfed/wanfed"
 var layers = [][]string{
 	{"cmd/wanfed", "examples", "examples/memberlist", "examples/serf"},
 	{"demo", "server"},
+	{"server/status"},
 	{"server/httpapi", "server/keyring", "server/operator"},
 	{"server/rpc"},
 	{"server/limit"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"os"
@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestMetricsAreDocumented: the docs name each metric of a server, and none that there is not.
-func TestMetricsAreDocumented(t *testing.T) {
+// TestMetrics_Documented: the documentation names each metric, and no other.
+func TestMetrics_Documented(t *testing.T) {
 	all := func(pattern string) string {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
@@ -27,15 +27,15 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 		return b.String()
 	}
-	docs, code := all("../docs/*.md"), all("*.go")+all("../cmd/wanfed/*.go")
+	docs, code := all("../../docs/*.md"), all("*.go")+all("../../cmd/wanfed/*.go")
 	for _, m := range regexp.MustCompile(`\bdesc\("([a-z_]+)"`).FindAllStringSubmatch(code, -1) {
 		if !regexp.MustCompile(`wanfed_` + m[1] + `\b`).MatchString(docs) {
-			t.Errorf("no doc names wanfed_%s", m[1])
+			t.Errorf("metric wanfed_%s is not in the documentation", m[1])
 		}
 	}
 	for _, m := range regexp.MustCompile(`\bwanfed_([a-z_]+[a-z])\b`).FindAllStringSubmatch(docs, -1) {
 		if !strings.Contains(code, `"`+m[1]+`"`) && !strings.Contains(code, `"wanfed_`+m[1]+`"`) && !strings.Contains(code, `"`+strings.TrimPrefix(m[1], "gateway_")+`"`) {
-			t.Errorf("the docs name wanfed_%s, which there is not", m[1])
+			t.Errorf("the documentation names wanfed_%s, which is not a metric", m[1])
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"cmp"
@@ -14,38 +14,23 @@ import (
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/resource"
-	"github.com/wanfed/wanfed/server/httpapi"
 )
 
-// cluster serves the HTTP API with what this server knows of its datacenter and
-// of the federation.
-type cluster struct {
-	*statusReporter
-	remote *remote
-}
-
-var _ httpapi.Cluster = (*cluster)(nil)
-
 // FederationStates implements httpapi.Cluster.
-func (c *cluster) FederationStates(ctx context.Context) ([]*pb.FederationState, uint64, error) {
-	return federation.ListStates(ctx, c.store)
+func (r *Reporter) FederationStates(ctx context.Context) ([]*pb.FederationState, uint64, error) {
+	return federation.ListStates(ctx, r.cfg.Store)
 }
 
 // WaitFederationStates implements httpapi.Cluster.
-func (c *cluster) WaitFederationStates(ctx context.Context, after uint64) error {
-	return c.store.Wait(ctx, resource.Query{Type: federation.StateType}, after)
-}
-
-// Query implements httpapi.Cluster.
-func (c *cluster) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
-	return c.remote.query(ctx, dc, req, limit)
+func (r *Reporter) WaitFederationStates(ctx context.Context, after uint64) error {
+	return r.cfg.Store.Wait(ctx, resource.Query{Type: federation.StateType}, after)
 }
 
 // Members implements httpapi.Cluster.
-func (c *cluster) Members(wan bool) []api.Member {
-	pool := c.lan
+func (r *Reporter) Members(wan bool) []api.Member {
+	pool := r.cfg.LAN
 	if wan {
-		pool = c.wan
+		pool = r.cfg.WAN
 	}
 	out := []api.Member{}
 	for _, m := range pool.Members() {
@@ -59,32 +44,32 @@ func (c *cluster) Members(wan bool) []api.Member {
 }
 
 // Peers implements httpapi.Cluster.
-func (c *cluster) Peers() []string {
-	nodes, err := c.store.Peers()
+func (r *Reporter) Peers() []string {
+	nodes, err := r.cfg.Store.Peers()
 	if err != nil {
 		return []string{}
 	}
 	out := make([]string, 0, len(nodes))
 	for _, n := range nodes {
-		out = append(out, c.serverAddr(n))
+		out = append(out, r.serverAddr(n))
 	}
 	return out
 }
 
 // Datacenters implements httpapi.Cluster: this datacenter, and those of the
 // address book and of the WAN pool by their round-trip time.
-func (r *statusReporter) Datacenters() []string {
+func (r *Reporter) Datacenters() []string {
 	const unknown = time.Hour
 	rtt := map[string]time.Duration{}
-	for dc := range r.network.book.Load().Paths {
+	for dc := range r.cfg.Book.Load().Paths {
 		rtt[dc] = unknown
 	}
-	for _, m := range r.wan.Members() {
+	for _, m := range r.cfg.WAN.Members() {
 		_, dc, err := federation.SplitWANName(m.Name)
 		if err != nil || m.Status == gossip.StatusLeft {
 			continue
 		}
-		d, ok := r.wan.RTT(m.Name)
+		d, ok := r.cfg.WAN.RTT(m.Name)
 		if !ok {
 			d = unknown
 		}
@@ -92,36 +77,28 @@ func (r *statusReporter) Datacenters() []string {
 			rtt[dc] = d
 		}
 	}
-	rtt[r.dc] = -1 // first
+	rtt[r.cfg.DC] = -1 // first
 	return slices.SortedFunc(maps.Keys(rtt), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rtt[a], rtt[b]), cmp.Compare(a, b))
 	})
 }
 
 // Leader implements httpapi.Cluster.
-func (r *statusReporter) Leader() (addr string, lastContact time.Duration, ok bool) {
-	node, ok := r.store.Leader()
+func (r *Reporter) Leader() (addr string, lastContact time.Duration, ok bool) {
+	node, ok := r.cfg.Store.Leader()
 	if !ok {
 		return "", 0, false
 	}
-	return r.serverAddr(node), max(0, r.store.LastContact()), true
+	return r.serverAddr(node), max(0, r.cfg.Store.LastContact()), true
 }
 
 // serverAddr returns the address of a node of this datacenter, or its name while
 // the LAN pool does not know the node.
-func (r *statusReporter) serverAddr(node string) string {
-	for _, m := range r.lan.Members() {
+func (r *Reporter) serverAddr(node string) string {
+	for _, m := range r.cfg.LAN.Members() {
 		if m.Name == node {
 			return m.Addr
 		}
 	}
 	return node
-}
-
-// aliveIn reports whether any server of dc is alive.
-func aliveIn(wan *gossip.Pool, dc string) bool {
-	return slices.ContainsFunc(wan.Members(), func(m gossip.Member) bool {
-		_, of, err := federation.SplitWANName(m.Name)
-		return err == nil && of == dc && m.Alive()
-	})
 }

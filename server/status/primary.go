@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"context"
@@ -20,31 +20,31 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
-// primarySettings is the setting primary_datacenter of the servers of this
+// PrimarySettings is the setting primary_datacenter of the servers of this
 // datacenter.
-type primarySettings struct {
-	node, configured string
-	lan              *gossip.Pool
-	store            *raftstore.Store
+type PrimarySettings struct {
+	Node, Configured string // of this server
+	LAN              *gossip.Pool
+	Store            *raftstore.Store
 }
 
 // Changed implements replication.Servers.
-func (s *primarySettings) Changed() <-chan struct{} { return s.lan.Changed() }
+func (s *PrimarySettings) Changed() <-chan struct{} { return s.LAN.Changed() }
 
 // ConfiguredPrimaries implements replication.Servers. It returns the setting of
 // each living server, by node, and the voters that are not in the LAN pool.
 // Servers of an older version do not publish theirs.
-func (s *primarySettings) ConfiguredPrimaries() (byNode map[string]string, unknown []string) {
-	byNode = map[string]string{s.node: s.configured}
-	members := s.lan.Members()
+func (s *PrimarySettings) ConfiguredPrimaries() (byNode map[string]string, unknown []string) {
+	byNode = map[string]string{s.Node: s.Configured}
+	members := s.LAN.Members()
 	for _, m := range members {
-		if primary := m.Tags[federation.TagPrimary]; m.Alive() && m.Name != s.node && primary != "" {
+		if primary := m.Tags[federation.TagPrimary]; m.Alive() && m.Name != s.Node && primary != "" {
 			byNode[m.Name] = primary
 		}
 	}
-	voters, _ := s.store.Peers() // on an error there is no group to lead
+	voters, _ := s.Store.Peers() // on an error there is no group to lead
 	for _, node := range voters {
-		if node != s.node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
+		if node != s.Node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
 			unknown = append(unknown, node)
 		}
 	}
@@ -53,12 +53,12 @@ func (s *primarySettings) ConfiguredPrimaries() (byNode map[string]string, unkno
 
 // differ returns which servers have which setting, if they differ, and how many
 // have another setting than this server.
-func (s *primarySettings) differ() (text string, others int) {
+func (s *PrimarySettings) differ() (text string, others int) {
 	byNode, _ := s.ConfiguredPrimaries()
 	nodes := map[string][]string{} // by setting
 	for node, primary := range byNode {
 		nodes[primary] = append(nodes[primary], node)
-		if primary != s.configured {
+		if primary != s.Configured {
 			others++
 		}
 	}
@@ -73,10 +73,10 @@ func (s *primarySettings) differ() (text string, others int) {
 	return strings.Join(list, "; "), others
 }
 
-// primaryView is what this server knows about which datacenter is the primary.
-type primaryView struct {
+// PrimaryView is what this server knows about which datacenter is the primary.
+type PrimaryView struct {
 	dc        string
-	settings  *primarySettings
+	settings  *PrimarySettings
 	manager   *replication.PrimaryManager
 	conflicts *federation.PrimaryConflicts
 	logger    *slog.Logger
@@ -85,18 +85,26 @@ type primaryView struct {
 	others []string // other datacenters that are a primary too. The leader alone knows
 }
 
-func (v *primaryView) otherPrimaries() []string {
+func (v *PrimaryView) otherPrimaries() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.others
+}
+
+// NewPrimaryView returns a PrimaryView of a server of dc.
+func NewPrimaryView(
+	dc string, s *PrimarySettings, m *replication.PrimaryManager, c *federation.PrimaryConflicts, logger *slog.Logger,
+) *PrimaryView {
+	return &PrimaryView{dc: dc, settings: s, manager: m, conflicts: c, logger: logger}
 }
 
 // checkPrimariesEvery is how often the leader requests of datacenters that claim
 // to be the primary whether they are.
 const checkPrimariesEvery = 3 * time.Second
 
-// watchOthers looks for a second primary until ctx ends, and logs a new one once.
-func (v *primaryView) watchOthers(ctx context.Context) error {
+// WatchOthers looks for a second primary until ctx ends, and logs a new one once. It
+// belongs to the leader.
+func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 	defer v.setOthers(nil) // the next leader looks for itself
 	tick := time.NewTicker(checkPrimariesEvery)
 	defer tick.Stop()
@@ -122,7 +130,7 @@ func (v *primaryView) watchOthers(ctx context.Context) error {
 	}
 }
 
-func (v *primaryView) setOthers(now []string) (was []string) {
+func (v *PrimaryView) setOthers(now []string) (was []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	was, v.others = v.others, now
@@ -131,7 +139,7 @@ func (v *primaryView) setOthers(now []string) (was []string) {
 
 // conflict returns what to do about a datacenter that names another primary; ""
 // if dc does not.
-func (v *primaryView) conflict(dc string) string {
+func (v *PrimaryView) conflict(dc string) string {
 	for _, c := range v.conflicts.List() {
 		switch {
 		case c.DC != dc:
@@ -140,15 +148,15 @@ func (v *primaryView) conflict(dc string) string {
 				"set the same primary_datacenter on all servers", dc, v.manager.PrimaryDC())
 		default:
 			return fmt.Sprintf("servers of %s (%s) have primary_datacenter %s, those of %s have %s: set the same on all servers",
-				dc, c.Node, c.Primary, v.dc, v.settings.configured)
+				dc, c.Node, c.Primary, v.dc, v.settings.Configured)
 		}
 	}
 	return ""
 }
 
 // component returns the line of the status about the primary.
-func (v *primaryView) component() api.ComponentStatus {
-	primary, configured := v.manager.PrimaryDC(), v.settings.configured
+func (v *PrimaryView) component() api.ComponentStatus {
+	primary, configured := v.manager.PrimaryDC(), v.settings.Configured
 	out := api.ComponentStatus{Name: "primary", State: "ok", Detail: primary}
 	if primary == v.dc {
 		out.Detail += ", this datacenter"

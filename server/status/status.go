@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"context"
@@ -19,29 +19,45 @@ import (
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
 	"github.com/wanfed/wanfed/server/keyring"
+	"github.com/wanfed/wanfed/server/operator"
+	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// statusReporter reports the state of this server's components and of the
-// datacenters, with the cause of a failure and its remedy.
-type statusReporter struct {
-	dc, node    string
-	mode        string // mesh_gateway_mode
-	expect      int    // bootstrap_expect
-	network     *network
-	store       *raftstore.Store
-	lan, wan    *gossip.Pool
-	keyring     *keyring.Service
-	addressBook *federation.AddressBookUpdater
-	joiner      *federation.Joiner
-	primary     *primaryView
-	antiEntropy *replication.AntiEntropy
-	source      *replication.Source
+// Config has the components that a Reporter and a Collector read. All fields are
+// required, but HTTPMux only for metrics.
+type Config struct {
+	DC, Node        string
+	MeshGatewayMode string
+	BootstrapExpect int
+
+	Book        *wanfed.SharedAddressBook
+	Dialer      *wanfed.Dialer
+	Tunnel      *wanfed.Tunnel
+	Mux         *wanfed.Mux // of the TLS port
+	HTTPMux     *wanfed.Mux
+	Edge        *rpc.Edge
+	Store       *raftstore.Store
+	LAN, WAN    *gossip.Pool
+	Keyring     *keyring.Service
+	AddressBook *federation.AddressBookUpdater
+	Joiner      *federation.Joiner
+	Primary     *PrimaryView
+	AntiEntropy *replication.AntiEntropy
+	Source      *replication.Source
 }
 
+// Reporter reports the state of this server's components and of the
+// datacenters, with the cause of a failure and its remedy. With Query of a
+// forwarder it is a httpapi.Cluster.
+type Reporter struct{ cfg Config }
+
+// NewReporter returns a Reporter.
+func NewReporter(cfg Config) *Reporter { return &Reporter{cfg} }
+
 // Status implements httpapi.Cluster.
-func (r *statusReporter) Status(ctx context.Context) (api.Status, error) {
-	states, _, err := federation.ListStates(ctx, r.store)
+func (r *Reporter) Status(ctx context.Context) (api.Status, error) {
+	states, _, err := federation.ListStates(ctx, r.cfg.Store)
 	if err != nil {
 		return api.Status{}, err
 	}
@@ -51,15 +67,15 @@ func (r *statusReporter) Status(ctx context.Context) (api.Status, error) {
 	}
 	leader, _, _ := r.Leader()
 	out := api.Status{
-		Datacenter: r.dc, Node: r.node, Leader: leader, PrimaryDatacenter: r.primary.manager.PrimaryDC(),
-		MeshGatewayMode: r.mode, Version: version.Version, Gossip: r.keyring.Status(), Components: r.components(), Replicated: replicated,
+		Datacenter: r.cfg.DC, Node: r.cfg.Node, Leader: leader, PrimaryDatacenter: r.cfg.Primary.manager.PrimaryDC(),
+		MeshGatewayMode: r.cfg.MeshGatewayMode, Version: version.Version, Gossip: r.cfg.Keyring.Status(), Components: r.components(), Replicated: replicated,
 	}
 	byDC := map[string]*pb.FederationState{}
 	for _, st := range states {
 		byDC[st.Datacenter] = st
 	}
 	used := map[string]string{} // by datacenter: the path that its packet link takes
-	for _, l := range r.network.tunnel.Stats().Links {
+	for _, l := range r.cfg.Tunnel.Stats().Links {
 		if !l.ConnectedSince.IsZero() {
 			used[l.DC] = l.Path.Addr
 		}
@@ -70,10 +86,10 @@ func (r *statusReporter) Status(ctx context.Context) (api.Status, error) {
 	return out, nil
 }
 
-func (r *statusReporter) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
-	manager := r.primary.manager
-	d := api.DatacenterStatus{Name: dc, Own: dc == r.dc, Primary: dc == manager.PrimaryDC()}
-	for _, m := range r.wan.Members() {
+func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string) api.DatacenterStatus {
+	manager := r.cfg.Primary.manager
+	d := api.DatacenterStatus{Name: dc, Own: dc == r.cfg.DC, Primary: dc == manager.PrimaryDC()}
+	for _, m := range r.cfg.WAN.Members() {
 		if _, of, err := federation.SplitWANName(m.Name); err != nil || of != dc || m.Status == gossip.StatusLeft {
 			continue
 		}
@@ -99,10 +115,10 @@ func (r *statusReporter) datacenter(dc string, state *pb.FederationState, used s
 	}
 	var paths []wanfed.PathStatus
 	if d.Own {
-		paths = slices.DeleteFunc(r.network.dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
+		paths = slices.DeleteFunc(r.cfg.Dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
 	} else {
-		paths = r.network.dialer.PathsTo(dc)
-		d.Hops = pathStatuses(paths, r.addressBook.Origins(dc), used, time.Now())
+		paths = r.cfg.Dialer.PathsTo(dc)
+		d.Hops = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), used, time.Now())
 	}
 	r.setLastError(&d, paths)
 	d.Advice = r.advice(d, state)
@@ -133,7 +149,7 @@ func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origi
 // setLastError sets the newest error of dialing, joining and, for the primary,
 // replication. The error of a probe counts only when no path works: it says
 // nothing about the datacenter otherwise.
-func (r *statusReporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
+func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
 			d.LastError, d.LastErrorAt = resource.ErrorText(err.Error()), at
@@ -146,20 +162,20 @@ func (r *statusReporter) setLastError(d *api.DatacenterStatus, paths []wanfed.Pa
 		}
 	}
 	if d.Own {
-		st := r.antiEntropy.Status()
+		st := r.cfg.AntiEntropy.Status()
 		note(st.LastErrorAt, st.LastError)
 		return
 	}
-	note(r.joiner.LastError(d.Name))
+	note(r.cfg.Joiner.LastError(d.Name))
 	if d.Primary {
-		st := r.primary.manager.Follower().Status()
+		st := r.cfg.Primary.manager.Follower().Status()
 		note(st.LastErrorAt, st.LastError)
 	}
 }
 
 // advice returns what an operator should do about a datacenter, or "".
-func (r *statusReporter) advice(d api.DatacenterStatus, state *pb.FederationState) string {
-	switch conflict := r.primary.conflict(d.Name); {
+func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) string {
+	switch conflict := r.cfg.Primary.conflict(d.Name); {
 	case conflict != "":
 		return conflict
 	case d.Own && d.GatewaysKnown == 0:
@@ -188,7 +204,7 @@ func goneAdvice(d api.DatacenterStatus) string {
 	return "wanfed federation delete " + d.Name
 }
 
-func (r *statusReporter) components() []api.ComponentStatus {
+func (r *Reporter) components() []api.ComponentStatus {
 	out := []api.ComponentStatus{}
 	add := func(name string, ok bool, bad, detail string) {
 		state := "ok"
@@ -197,20 +213,20 @@ func (r *statusReporter) components() []api.ComponentStatus {
 		}
 		out = append(out, api.ComponentStatus{Name: name, State: state, Detail: detail})
 	}
-	leader, _ := r.store.Leader()
-	voters, _ := r.store.Peers()
-	state, detail := raftState(leader, voters, r.expect, r.lan.Members())
+	leader, _ := r.cfg.Store.Leader()
+	voters, _ := r.cfg.Store.Peers()
+	state, detail := raftState(leader, voters, r.cfg.BootstrapExpect, r.cfg.LAN.Members())
 	add("raft", state == "ok", state, detail)
-	err := r.store.WriteError()
+	err := r.cfg.Store.WriteError()
 	add("log", err == nil, "cannot be written", errorOrAge(err, time.Time{}, ""))
-	add("lan pool", true, "", aliveText(r.lan))
-	add("wan pool", true, "", aliveText(r.wan))
-	add("gossip keys", true, "", r.keyring.Detail())
-	if r.store.IsLeader() {
-		st := r.antiEntropy.Status()
+	add("lan pool", true, "", aliveText(r.cfg.LAN))
+	add("wan pool", true, "", aliveText(r.cfg.WAN))
+	add("gossip keys", true, "", r.cfg.Keyring.Detail())
+	if r.cfg.Store.IsLeader() {
+		st := r.cfg.AntiEntropy.Status()
 		add("anti-entropy", st.LastError == nil, "failing", errorOrAge(st.LastError, st.LastApplied, "last written"))
 	}
-	return append(out, r.primary.component(), r.replicationComponent())
+	return append(out, r.cfg.Primary.component(), r.replicationComponent())
 }
 
 func aliveText(p *gossip.Pool) string {
@@ -247,7 +263,7 @@ func raftState(leader string, voters []string, expect int, lan []gossip.Member) 
 		if slices.Contains(voters, m.Name) {
 			up++
 		}
-		if expect == 1 && m.Tags[tagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
+		if expect == 1 && m.Tags[operator.TagExpect] == "1" && len(voters) > 0 && !slices.Contains(voters, m.Name) {
 			return "split", fmt.Sprintf("%s was started to form a group alone, as were those of this one (%d): restart it, or these, "+
 				"with an empty data directory and --bootstrap-expect 3", m.Name, len(voters))
 		}
@@ -270,9 +286,9 @@ func raftState(leader string, voters []string, expect int, lan []gossip.Member) 
 }
 
 // replicatedTypes returns the replicated types, at the leader of a secondary.
-func (r *statusReporter) replicatedTypes(ctx context.Context) ([]api.ReplicatedType, error) {
-	manager := r.primary.manager
-	if manager.IsPrimary() || !r.store.IsLeader() {
+func (r *Reporter) replicatedTypes(ctx context.Context) ([]api.ReplicatedType, error) {
+	manager := r.cfg.Primary.manager
+	if manager.IsPrimary() || !r.cfg.Store.IsLeader() {
 		return nil, nil
 	}
 	types, err := manager.Follower().TypeStatuses(ctx)
@@ -298,17 +314,17 @@ func (r *statusReporter) replicatedTypes(ctx context.Context) ([]api.ReplicatedT
 }
 
 // replicationComponent returns the line of the status about replication.
-func (r *statusReporter) replicationComponent() api.ComponentStatus {
+func (r *Reporter) replicationComponent() api.ComponentStatus {
 	c := api.ComponentStatus{Name: "replication", State: "ok"}
-	follower := r.primary.manager.Follower()
+	follower := r.cfg.Primary.manager.Follower()
 	switch {
-	case r.primary.manager.IsPrimary():
-		st := r.source.Status()
+	case r.cfg.Primary.manager.IsPrimary():
+		st := r.cfg.Source.Status()
 		c.Detail = fmt.Sprintf("%d secondaries follow this server", st.Followers)
 		if st.Followers == 1 {
 			c.Detail = "1 secondary follows this server"
 		}
-	case !r.store.IsLeader():
+	case !r.cfg.Store.IsLeader():
 		c.Detail = "done by the leader"
 	default:
 		st := follower.Status()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"context"
@@ -9,10 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wanfed/wanfed/gossip"
-	"github.com/wanfed/wanfed/replication"
-	"github.com/wanfed/wanfed/resource/raftstore"
-	"github.com/wanfed/wanfed/server/keyring"
-	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -64,30 +60,23 @@ var (
 	descRepSent   = desc("replication_sent_bytes_total", "Bytes sent to secondaries, encoded.")
 )
 
-// collector reads the counters of the components at each scrape. Raft, serf and
+// Collector reads the counters of the components at each scrape. Raft, serf and
 // memberlist register their own metrics.
-type collector struct {
-	dc       string
-	network  *network
-	store    *raftstore.Store
-	lan, wan *gossip.Pool
-	keyring  *keyring.Service
-	edge     *rpc.Edge
-	primary  *primaryView
-	source   *replication.Source
-	httpMux  *wanfed.Mux
-}
+type Collector struct{ cfg Config }
+
+// NewCollector returns a Collector.
+func NewCollector(cfg Config) *Collector { return &Collector{cfg} }
 
 // Describe implements prometheus.Collector. It describes nothing, since labels
 // come and go.
-func (*collector) Describe(chan<- *prometheus.Desc) {}
+func (*Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s := scrape{ch}
-	s.gauge(descLeader, one(c.store.IsLeader()))
-	s.gauge(descWritable, one(c.store.WriteError() == nil))
-	for name, members := range map[string][]gossip.Member{"lan": c.lan.Members(), "wan": c.wan.Members()} {
+	s.gauge(descLeader, one(c.cfg.Store.IsLeader()))
+	s.gauge(descWritable, one(c.cfg.Store.WriteError() == nil))
+	for name, members := range map[string][]gossip.Member{"lan": c.cfg.LAN.Members(), "wan": c.cfg.WAN.Members()} {
 		n := map[gossip.Status]int{gossip.StatusAlive: 0, gossip.StatusFailed: 0, gossip.StatusLeft: 0}
 		for _, m := range members {
 			n[m.Status]++
@@ -96,13 +85,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			s.gauge(descMembers, float64(v), name, status.String())
 		}
 	}
-	keys := c.keyring.Self()
+	keys := c.cfg.Keyring.Self()
 	s.gauge(descKeys, float64(len(keys.Fingerprints)))
 	s.gauge(descKeysVsn, float64(keys.Version))
-	for reason, v := range c.httpMux.Stats().Refused {
+	for reason, v := range c.cfg.HTTPMux.Stats().Refused {
 		s.count(descHTTP, v, reason)
 	}
-	for kind, v := range c.edge.Denied() {
+	for kind, v := range c.cfg.Edge.Denied() {
 		s.count(descCalls, v, kind.Method, string(kind.Role))
 	}
 	c.collectPort(s)
@@ -112,8 +101,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectReplication(s)
 }
 
-func (c *collector) collectPort(s scrape) {
-	port := c.network.mux.Stats()
+func (c *Collector) collectPort(s scrape) {
+	port := c.cfg.Mux.Stats()
 	s.count(descAccepted, port.Accepted)
 	for reason, v := range port.Refused {
 		s.count(descRefused, v, reason)
@@ -123,8 +112,8 @@ func (c *collector) collectPort(s scrape) {
 	}
 }
 
-func (c *collector) collectTunnel(s scrape) {
-	stats := c.network.tunnel.Stats()
+func (c *Collector) collectTunnel(s scrape) {
+	stats := c.cfg.Tunnel.Stats()
 	for _, t := range stats.Traffic {
 		p := poolName(t.Pool)
 		s.count(descSent, t.Sent, p, t.DC)
@@ -151,12 +140,12 @@ func (c *collector) collectTunnel(s scrape) {
 	}
 }
 
-func (c *collector) collectPaths(s scrape) {
-	for _, p := range c.network.dialer.Paths() {
+func (c *Collector) collectPaths(s scrape) {
+	for _, p := range c.cfg.Dialer.Paths() {
 		s.count(descDials, p.Attempts, p.DC, p.Addr, p.Via)
 		s.count(descDialFails, p.Failures, p.DC, p.Addr, p.Via)
 		s.gauge(descDialRTT, p.RTT.Seconds(), p.DC, p.Addr, p.Via)
-		if p.DC != c.dc {
+		if p.DC != c.cfg.DC {
 			s.count(descProbes, p.Probes, p.DC, p.Addr, p.Via)
 			s.count(descProbeFail, p.ProbeFailures, p.DC, p.Addr, p.Via)
 			s.gauge(descPathOK, one(p.Health == wanfed.PathOK), p.DC, p.Addr, p.Via)
@@ -165,31 +154,31 @@ func (c *collector) collectPaths(s scrape) {
 	}
 }
 
-func (c *collector) collectPrimary(s scrape) {
-	s.gauge(descPrimary, 1, c.primary.manager.PrimaryDC())
-	s.gauge(descRivals, float64(1+len(c.primary.otherPrimaries())))
-	for _, d := range c.primary.conflicts.List() {
+func (c *Collector) collectPrimary(s scrape) {
+	s.gauge(descPrimary, 1, c.cfg.Primary.manager.PrimaryDC())
+	s.gauge(descRivals, float64(1+len(c.cfg.Primary.otherPrimaries())))
+	for _, d := range c.cfg.Primary.conflicts.List() {
 		s.gauge(descDisputed, 1, d.DC, d.Primary)
 	}
-	_, others := c.primary.settings.differ()
+	_, others := c.cfg.Primary.settings.differ()
 	s.gauge(descDiffer, float64(others))
 }
 
 // collectReplication reads the counters of the source at each server of the
 // primary, and those of the follower at the leader of a secondary.
-func (c *collector) collectReplication(s scrape) {
-	if c.primary.manager.IsPrimary() {
-		st := c.source.Status()
+func (c *Collector) collectReplication(s scrape) {
+	if c.cfg.Primary.manager.IsPrimary() {
+		st := c.cfg.Source.Status()
 		s.gauge(descFollowers, float64(st.Followers))
 		s.count(descRepSent, st.SentBytes)
 		s.count(descRepBegun, st.Resumed, "resumed")
 		s.count(descRepBegun, st.Compared, "compared")
 		return
 	}
-	if !c.store.IsLeader() {
+	if !c.cfg.Store.IsLeader() {
 		return
 	}
-	follower := c.primary.manager.Follower()
+	follower := c.cfg.Primary.manager.Follower()
 	st := follower.Status()
 	if !st.LastContact.IsZero() {
 		s.gauge(descLag, lag(st.Connected, st.LastContact).Seconds())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MPL-2.0
 
-package server
+package status
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -25,7 +26,7 @@ func TestRaftState(t *testing.T) {
 	members := func(expect string, names ...string) []gossip.Member {
 		var all []gossip.Member
 		for _, n := range names {
-			all = append(all, gossip.Member{Name: n, Status: gossip.StatusAlive, Tags: map[string]string{tagExpect: expect}})
+			all = append(all, gossip.Member{Name: n, Status: gossip.StatusAlive, Tags: map[string]string{operator.TagExpect: expect}})
 		}
 		return all
 	}
