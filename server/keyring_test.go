@@ -3,21 +3,28 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
@@ -28,7 +35,7 @@ const (
 	opRemove  = pb.ChangeKeyringRequest_OP_REMOVE
 )
 
-// keyFile writes a key to a file of its own.
+// keyFile writes a key to a new file.
 func keyFile(t testing.TB, k gossip.Key) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gossip.key")
@@ -38,12 +45,13 @@ func keyFile(t testing.TB, k gossip.Key) string {
 	return path
 }
 
-// keyringAt is a client of the server at addr, with a certificate of that role.
+// keyringAt returns a client of the server at addr, with a certificate of role.
 func keyringAt(t testing.TB, ca *tlstest.CA, addr string, role tlsutil.Role, dc string) pb.KeyringServiceClient {
 	t.Helper()
 	id := ca.Identity(t, role, "op", dc)
 	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
-		return (&tls.Dialer{Config: id.ClientConfig(tlsutil.ServerName("", dc, "wanfed"), "h2")}).DialContext(ctx, "tcp", addr)
+		d := tls.Dialer{Config: id.ClientConfig(tlsutil.ServerName("", dc, "wanfed"), "h2")}
+		return d.DialContext(ctx, "tcp", addr)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,135 +60,339 @@ func keyringAt(t testing.TB, ca *tlstest.CA, addr string, role tlsutil.Role, dc 
 	return pb.NewKeyringServiceClient(cc)
 }
 
-// changeKeys makes a change that must be answered; refused says whether the answer must be no.
-func changeKeys(t testing.TB, c pb.KeyringServiceClient, op pb.ChangeKeyringRequest_Op, key string, force, refused bool) *pb.KeyringReport {
+// keyChange is a change of the keyring.
+type keyChange struct {
+	op    pb.ChangeKeyringRequest_Op
+	key   string // base64, or a fingerprint
+	force bool
+}
+
+// changeKeys makes a change that must be accepted, or must be refused.
+func changeKeys(t testing.TB, c pb.KeyringServiceClient, change keyChange, wantRefused bool) *pb.KeyringReport {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
-	r, err := c.Change(ctx, &pb.ChangeKeyringRequest{Op: op, Key: key, Force: force})
+	r, err := c.Change(ctx, &pb.ChangeKeyringRequest{Op: change.op, Key: change.key, Force: change.force})
 	if err != nil {
-		t.Fatalf("%v: %v", op, err)
+		t.Fatalf("Change(%v) = %v, want nil", change.op, err)
 	}
-	if (r.Refused != "") != refused {
-		t.Fatalf("%v: refused: %q; %v", op, r.Refused, r.Servers)
+	if (r.Refused != "") != wantRefused {
+		t.Fatalf("Change(%v) is refused: %q, want refused = %v; servers: %v", change.op, r.Refused, wantRefused, r.Servers)
 	}
 	return r
 }
 
-// untilRings waits until every server that is listed has exactly these keys, the primary first, and n are listed.
-func untilRings(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Key) {
+// awaitKeys waits until n servers are listed, each with exactly these keys, the
+// primary key first.
+func awaitKeys(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Key) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), starting)
-	defer cancel()
 	want := gossip.Keyring{Keys: keys}.Fingerprints()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	testutil.Eventually(t, starting, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), starting)
+		defer cancel()
 		r, err := c.List(ctx, &pb.ListKeyringRequest{})
-		bad := len(r.GetServers()) != n || slices.ContainsFunc(r.GetServers(), func(s *pb.ServerKeyring) bool { return !slices.Equal(s.Fingerprints, want) })
-		if err == nil && !bad {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("want %v on %d servers, have %v, %v", want, n, r, err)
-		}
-	}
+		return err == nil && len(r.Servers) == n && !slices.ContainsFunc(r.Servers, func(s *pb.ServerKeyring) bool {
+			return !slices.Equal(s.Fingerprints, want)
+		})
+	}, "keys %v on %d servers", want, n)
 }
 
-// TestKeyRotation changes the key of two datacenters while both are there, while one is cut off, and gives one that has
-// missed all of it a key by hand.
-func TestKeyRotation(t *testing.T) {
-	leaks := goleak.IgnoreCurrent()
-	t.Run("federation", rotateKeys)
-	noneLeft(t, leaks)
-}
-
-// noneLeft fails the test when goroutines are left. memberlist does not join its probes: one of a member that has gone ends by its timer,
-// six seconds after it began at the latest.
+// noneLeft fails the test if goroutines are left. memberlist does not join its
+// probes: the probe of a member that has stopped ends at most 6 s after it began.
 func noneLeft(t *testing.T, before goleak.Option) {
 	t.Helper()
 	var err error
 	for began := time.Now(); time.Since(began) < starting; {
-		if err = goleak.Find(before); err == nil { // it tries for a while
+		if err = goleak.Find(before); err == nil { // Find retries for a while
 			return
 		}
 	}
 	t.Error(err)
 }
 
-func rotateKeys(t *testing.T) {
+// lockedBuffer collects a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// encryptedFederation is two datacenters of one server and one gateway each,
+// whose gossip is encrypted.
+type encryptedFederation struct {
+	t        *testing.T
+	ca       *tlstest.CA
+	dir      string
+	log      lockedBuffer // of all servers
+	parts    map[string]*part
+	addrs    map[string]Addrs
+	wan      map[string]string // of the gateways
+	operator pb.KeyringServiceClient
+}
+
+func newEncryptedFederation(t *testing.T, initial gossip.Key) *encryptedFederation {
+	t.Helper()
+	f := &encryptedFederation{
+		t: t, ca: tlstest.NewCA(t), dir: t.TempDir(),
+		parts: map[string]*part{}, addrs: map[string]Addrs{}, wan: map[string]string{},
+	}
+	t.Cleanup(func() {
+		for _, p := range f.parts {
+			p.stop()
+		}
+		for _, p := range f.parts {
+			p.end(t)
+		}
+		if t.Failed() {
+			t.Logf("logs:\n%s", f.log.String())
+		}
+	})
+	f.startServer("dc1", initial)
+	f.startGateway("dc1")
+	f.startServer("dc2", initial)
+	f.startGateway("dc2")
+	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
+	f.operator = keyringAt(t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleOperator, "dc1")
+	return f
+}
+
+func (f *encryptedFederation) startServer(dc string, initial gossip.Key) {
+	f.t.Helper()
+	files := f.ca.Files(f.t, tlsutil.RoleServer, "srv1", dc)
+	cfg := Config{
+		DC: dc, Node: "srv1", PrimaryDC: "dc1", DataDir: filepath.Join(f.dir, dc),
+		CAFile: files.CA, CertFile: files.Cert, KeyFile: files.Key,
+		EncryptFile: keyFile(f.t, initial), Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
+	}
+	if dc != "dc1" {
+		cfg.PrimaryGateways = []string{f.wan["dc1"]}
+	}
+	f.parts[dc], f.addrs[dc] = startServer(f.t, cfg)
+}
+
+// startGateway starts the gateway of dc, at its previous WAN address if it has
+// one.
+func (f *encryptedFederation) startGateway(dc string) {
+	f.t.Helper()
+	files := f.ca.Files(f.t, tlsutil.RoleGateway, "gw1", dc)
+	var wan []string
+	if f.wan[dc] != "" {
+		wan = []string{f.wan[dc]}
+	}
+	f.parts["gw-"+dc], f.wan[dc] = startGateway(f.t, files, f.addrs[dc].Server, filepath.Join(f.dir, "gw-"+dc), wan...)
+}
+
+func (f *encryptedFederation) stop(part string) {
+	f.t.Helper()
+	f.parts[part].end(f.t)
+	delete(f.parts, part)
+}
+
+// restartServer restarts the server of dc2 with another initial key. The server
+// has a new address, so its gateway is restarted too.
+func (f *encryptedFederation) restartServer(initial gossip.Key, prepare func()) {
+	f.t.Helper()
+	f.stop("dc2")
+	prepare()
+	f.startServer("dc2", initial)
+	f.stop("gw-dc2")
+	f.startGateway("dc2")
+}
+
+// awaitLog waits until one line of the log matches all patterns.
+func (f *encryptedFederation) awaitLog(patterns ...string) {
+	f.t.Helper()
+	testutil.Eventually(f.t, starting, func() bool {
+		for line := range strings.Lines(f.log.String()) {
+			matches := func(p string) bool { return regexp.MustCompile(p).MatchString(line) }
+			if !slices.ContainsFunc(patterns, func(p string) bool { return !matches(p) }) {
+				return true
+			}
+		}
+		return false
+	}, "a line of the log that matches all of %q", patterns)
+}
+
+// watchMembers checks, until stop is called, that each server sees both alive.
+func (f *encryptedFederation) watchMembers() (stop func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	notAlive := func(m api.Member) bool { return m.Status != api.MemberAlive }
+	for dc, a := range f.addrs {
+		c, err := api.NewClient(api.ClientConfig{Addr: a.HTTP})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer c.Close()
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				members, err := c.Members(ctx, true, api.QueryOptions{})
+				if err == nil && (len(members) != 2 || slices.ContainsFunc(members, notAlive)) {
+					f.t.Errorf("members in %s = %v, want 2 that are alive", dc, members)
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// TestKeyring_Rotation changes the key of two datacenters while both are
+// connected, while one is disconnected, and after one has lost its keyring. The
+// subtests share one federation and depend on their order.
+func TestKeyring_Rotation(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	t.Run("federation", testRotation)
+	noneLeft(t, leaks)
+}
+
+func testRotation(t *testing.T) {
 	k1, k2, k3 := gossip.NewKey(), gossip.NewKey(), gossip.NewKey()
-	f := newTwoKeyed(t, k1)
-	untilRings(t, f.operator, 2, k1)
-
-	// Both are there: no member is lost at any step.
-	stopWatch := f.watchAlive()
-	if r := changeKeys(t, f.operator, opInstall, k2.Base64(), false, false); !r.Changed || r.Version != 1 {
-		t.Errorf("install: %v", r)
+	f := newEncryptedFederation(t, k1)
+	awaitKeys(t, f.operator, 2, k1)
+	for _, tt := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"connected", func(t *testing.T) { testRotationConnected(t, f, k1, k2) }},
+		{"refused requests", func(t *testing.T) { testRefusedKeyRequests(t, f, k1, k2) }},
+		{"dc2 disconnected", func(t *testing.T) { testRotationDisconnected(t, f, k2, k3) }},
+		{"restart with an old initial key", func(t *testing.T) {
+			f.restartServer(k1, func() {})
+			untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
+			awaitKeys(t, f.operator, 2, k3)
+		}},
+		{"keyring lost", func(t *testing.T) { testKeyringLost(t, f, k1, k3) }},
+	} {
+		if !t.Run(tt.name, tt.run) {
+			return
+		}
 	}
-	untilRings(t, f.operator, 2, k1, k2)
-	changeKeys(t, f.operator, opUse, k2.Fingerprint(), false, false)
-	untilRings(t, f.operator, 2, k2, k1)
-	changeKeys(t, f.operator, opRemove, k1.Fingerprint(), false, false)
-	untilRings(t, f.operator, 2, k2)
-	stopWatch()
-	f.refusesNonsense(k1, k2)
-
-	// dc2 is cut off: who misses the change is told, and no step cuts it off for good.
-	f.end("gw-dc1")
-	f.end("gw-dc2")
-	r := changeKeys(t, f.operator, opInstall, k3.Base64(), false, false)
-	if far := r.Servers[1]; far.Datacenter != "dc2" || far.Node != "srv1" || far.Error == "" || r.Servers[0].Version != 4 {
-		t.Errorf("install while dc2 is cut off: %v", r)
-	}
-	if r := changeKeys(t, f.operator, opUse, k3.Base64(), false, true); !strings.Contains(r.Refused, "1 of 2 servers (srv1.dc2)") {
-		t.Errorf("use while dc2 has not got the key: %v", r.Refused)
-	}
-	changeKeys(t, f.operator, opUse, k3.Base64(), true, false)
-	if r := changeKeys(t, f.operator, opRemove, k2.Base64(), false, true); !strings.Contains(r.Refused, "1 of 2 servers (srv1.dc2)") {
-		t.Errorf("remove while dc2 needs the key: %v", r.Refused)
-	}
-	f.gateway("dc1")
-	f.gateway("dc2")
-	untilRings(t, f.operator, 2, k3, k2) // dc2 was taught
-	changeKeys(t, f.operator, opRemove, k2.Base64(), false, false)
-	untilRings(t, f.operator, 2, k3)
-	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
-
-	// A server comes back with its ring, whatever key it is configured with.
-	f.end("dc2")
-	f.server("dc2", k1)
-	f.gatewayAnew("dc2")
-	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
-	untilRings(t, f.operator, 2, k3)
-
-	// One that has lost it has a key that nobody uses any more: it stays outside, and says what to do.
-	f.end("dc2")
-	if err := os.Remove(filepath.Join(f.dir, "dc2", "keyring.json")); err != nil {
-		t.Fatal(err)
-	}
-	f.server("dc2", k1)
-	f.gatewayAnew("dc2")
-	for _, who := range []string{"dc=dc1 node=srv1.*peer=srv1.dc2", "dc=dc2 node=srv1.*peer=srv1.dc1"} {
-		f.untilLog("no gossip with a server that has none of the keys of this one.*wanfed keyring install --only", who)
-	}
-	if _, err := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2").Give(t.Context(), &pb.GiveKeyRequest{Key: k3.Base64()}); err != nil {
-		t.Fatal(err)
-	}
-	untilRings(t, f.operator, 2, k3)
-	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
 	for _, k := range []gossip.Key{k1, k2, k3} {
 		if strings.Contains(f.log.String(), k.Base64()) {
-			t.Error("a key is in a log")
+			t.Error("the log contains a key, want only fingerprints")
 		}
 	}
 }
 
-// TestKeysOfServersThatWereDown: of three servers one is down while the key changes; with the others' addresses it finds
-// them when it comes back, though it hears no gossip.
-func TestKeysOfServersThatWereDown(t *testing.T) {
+// No member is lost at any step.
+func testRotationConnected(t *testing.T, f *encryptedFederation, k1, k2 gossip.Key) {
+	stop := f.watchMembers()
+	defer stop()
+	r := changeKeys(t, f.operator, keyChange{op: opInstall, key: k2.Base64()}, false)
+	if !r.Changed || r.Version != 1 {
+		t.Errorf("install = %v, want a change to version 1", r)
+	}
+	awaitKeys(t, f.operator, 2, k1, k2)
+	changeKeys(t, f.operator, keyChange{op: opUse, key: k2.Fingerprint()}, false)
+	awaitKeys(t, f.operator, 2, k2, k1)
+	changeKeys(t, f.operator, keyChange{op: opRemove, key: k1.Fingerprint()}, false)
+	awaitKeys(t, f.operator, 2, k2)
+}
+
+// testRefusedKeyRequests: the keyring has only current.
+func testRefusedKeyRequests(t *testing.T, f *encryptedFederation, removed, current gossip.Key) {
+	dc2 := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2")
+	server := keyringAt(t, f.ca, f.addrs["dc1"].Server, tlsutil.RoleServer, "dc1")
+	for _, tt := range []struct {
+		c    pb.KeyringServiceClient
+		op   pb.ChangeKeyringRequest_Op
+		key  string
+		code codes.Code
+		want string
+	}{
+		{f.operator, opRemove, current.Base64(), codes.FailedPrecondition, "is the primary"},
+		{f.operator, opUse, removed.Base64(), codes.FailedPrecondition, "not in the keyring"},
+		{f.operator, opUse, "no base64!", codes.FailedPrecondition, "not base64"},
+		{f.operator, opInstall, current.Fingerprint(), codes.FailedPrecondition, "12 bytes, not 32"},
+		{f.operator, 0, current.Base64(), codes.FailedPrecondition, "must be install, use or remove"},
+		{dc2, opInstall, removed.Base64(), codes.FailedPrecondition,
+			"dc2 is not the primary: the keyring is changed in dc1"},
+		{server, opInstall, removed.Base64(), codes.PermissionDenied, "role is server"},
+	} {
+		_, err := tt.c.Change(t.Context(), &pb.ChangeKeyringRequest{Op: tt.op, Key: tt.key})
+		if status.Code(err) != tt.code || !strings.Contains(status.Convert(err).Message(), tt.want) {
+			t.Errorf("Change(%v) = %v, want %v: %s", tt.op, err, tt.code, tt.want)
+		}
+	}
+	r, err := dc2.List(t.Context(), &pb.ListKeyringRequest{ShowKeys: true})
+	if err != nil || !slices.Equal(r.Keys, []string{current.Base64()}) {
+		t.Errorf("List() with keys = %v, %v, want the current key", r, err)
+	}
+	if r, err := dc2.List(t.Context(), &pb.ListKeyringRequest{}); err != nil || len(r.Keys) != 0 {
+		t.Errorf("List() = %v, %v, want no keys", r, err)
+	}
+}
+
+// The operator learns which server missed a change, and no step cuts it off
+// permanently.
+func testRotationDisconnected(t *testing.T, f *encryptedFederation, k2, k3 gossip.Key) {
+	f.stop("gw-dc1")
+	f.stop("gw-dc2")
+	r := changeKeys(t, f.operator, keyChange{op: opInstall, key: k3.Base64()}, false)
+	missed := r.Servers[1]
+	if missed.Datacenter != "dc2" || missed.Node != "srv1" || missed.Error == "" || r.Servers[0].Version != 4 {
+		t.Errorf("install = %v, want an error of srv1.dc2 and version 4 in dc1", r)
+	}
+	const behind = "1 of 2 servers (srv1.dc2)"
+	r = changeKeys(t, f.operator, keyChange{op: opUse, key: k3.Base64()}, true)
+	if !strings.Contains(r.Refused, behind) {
+		t.Errorf("use is refused: %q, want %q", r.Refused, behind)
+	}
+	changeKeys(t, f.operator, keyChange{opUse, k3.Base64(), true}, false)
+	r = changeKeys(t, f.operator, keyChange{op: opRemove, key: k2.Base64()}, true)
+	if !strings.Contains(r.Refused, behind) {
+		t.Errorf("remove is refused: %q, want %q", r.Refused, behind)
+	}
+	f.startGateway("dc1")
+	f.startGateway("dc2")
+	awaitKeys(t, f.operator, 2, k3, k2) // dc2 has received the keyring
+	changeKeys(t, f.operator, keyChange{op: opRemove, key: k2.Base64()}, false)
+	awaitKeys(t, f.operator, 2, k3)
+	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
+}
+
+// A server that has lost its keyring, and has an initial key that is no longer
+// used, stays outside. Both sides log the remedy. One key is enough to return.
+func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossip.Key) {
+	f.restartServer(unused, func() {
+		if err := os.Remove(filepath.Join(f.dir, "dc2", "keyring.json")); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, servers := range []string{"dc=dc1 node=srv1.*peer=srv1.dc2", "dc=dc2 node=srv1.*peer=srv1.dc1"} {
+		f.awaitLog("no gossip with a server that has none of the keys of this one.*wanfed keyring install --only", servers)
+	}
+	c := keyringAt(t, f.ca, f.addrs["dc2"].Server, tlsutil.RoleOperator, "dc2")
+	if _, err := c.Give(t.Context(), &pb.GiveKeyRequest{Key: current.Base64()}); err != nil {
+		t.Fatal(err)
+	}
+	awaitKeys(t, f.operator, 2, current)
+	untilFederated(t, f.addrs["dc1"].HTTP, f.addrs["dc2"].HTTP)
+}
+
+// One of three servers is down while the key changes. When it returns, it finds
+// the others by their addresses, although it receives no gossip.
+func TestKeyring_ServerDownDuringChange(t *testing.T) {
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	k1, k2 := gossip.NewKey(), gossip.NewKey()
@@ -193,7 +405,7 @@ func TestKeysOfServersThatWereDown(t *testing.T) {
 			p.end(t)
 		}
 	})
-	begin := func(node string) {
+	start := func(node string) {
 		t.Helper()
 		f := ca.Files(t, tlsutil.RoleServer, node, "dc1")
 		parts[node], addrs[node] = startServer(t, Config{
@@ -205,21 +417,22 @@ func TestKeysOfServersThatWereDown(t *testing.T) {
 		}
 	}
 	for _, node := range []string{"srv1", "srv2", "srv3"} {
-		begin(node)
+		start(node)
 	}
 	operator := keyringAt(t, ca, addrs["srv2"].Server, tlsutil.RoleOperator, "dc1")
-	untilRings(t, operator, 3, k1)
+	awaitKeys(t, operator, 3, k1)
 
 	parts["srv3"].end(t)
 	delete(parts, "srv3")
-	r := changeKeys(t, operator, opInstall, k2.Base64(), false, false)
+	r := changeKeys(t, operator, keyChange{op: opInstall, key: k2.Base64()}, false)
 	if s := r.Servers[2]; s.Node != "srv3" || s.Error == "" || s.Member == "alive" {
-		t.Errorf("install while srv3 is down: %v", r.Servers)
+		t.Errorf("install = %v, want an error of srv3, which is not alive", r.Servers)
 	}
-	changeKeys(t, operator, opUse, k2.Base64(), false, false) // it is not alive: it is taught when it comes back
-	changeKeys(t, operator, opRemove, k1.Base64(), false, true)
-	begin("srv3")
-	untilRings(t, operator, 3, k2, k1)
-	changeKeys(t, operator, opRemove, k1.Base64(), false, false)
-	untilRings(t, operator, 3, k2)
+	// srv3 is not alive: it receives the keyring when it returns.
+	changeKeys(t, operator, keyChange{op: opUse, key: k2.Base64()}, false)
+	changeKeys(t, operator, keyChange{op: opRemove, key: k1.Base64()}, true)
+	start("srv3")
+	awaitKeys(t, operator, 3, k2, k1)
+	changeKeys(t, operator, keyChange{op: opRemove, key: k1.Base64()}, false)
+	awaitKeys(t, operator, 3, k2)
 }

@@ -5,17 +5,14 @@ package server
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -23,32 +20,19 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// callAs connects to a server of dc1 with a certificate.
-func callAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
-	t.Helper()
-	id := ca.Identity(t, role, node, dc)
-	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
-		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cc.Close() })
-	return cc
-}
-
-// savedPart is a snapshot as it came.
-type savedParts struct {
+// savedSnapshot is a received snapshot.
+type savedSnapshot struct {
 	manifest, end *pb.SnapshotManifest
 	data          []byte
 }
 
-func save(ctx context.Context, c pb.OperatorServiceClient) (out savedParts, err error) {
+func saveSnapshot(ctx context.Context, c pb.OperatorServiceClient) (out savedSnapshot, err error) {
 	stream, err := c.SaveSnapshot(ctx, &pb.SaveSnapshotRequest{})
 	for err == nil {
 		var p *pb.SnapshotPart
@@ -68,7 +52,9 @@ func save(ctx context.Context, c pb.OperatorServiceClient) (out savedParts, err 
 	return out, err
 }
 
-func restore(ctx context.Context, c pb.OperatorServiceClient, m *pb.SnapshotManifest, data []byte) (*pb.RestoreSnapshotResponse, error) {
+func restoreSnapshot(
+	ctx context.Context, c pb.OperatorServiceClient, m *pb.SnapshotManifest, data []byte,
+) (*pb.RestoreSnapshotResponse, error) {
 	stream, err := c.RestoreSnapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -79,39 +65,111 @@ func restore(ctx context.Context, c pb.OperatorServiceClient, m *pb.SnapshotMani
 	}
 	for _, p := range parts {
 		if err := stream.Send(p); err != nil {
-			break // the answer says why
+			break // the response has the error
 		}
 	}
 	return stream.CloseAndRecv()
 }
 
-// TestOperators: what operators ask of a datacenter of three servers, each by a server that must hand it on.
+// operatorCluster is a datacenter of three servers, and operators that call them.
+type operatorCluster struct {
+	ca     *tlstest.CA
+	addrs  []string
+	leader int             // index of the first leader in addrs
+	ctx    context.Context // of the test
+}
+
+// name returns the node that is i places after the first leader.
+func (c *operatorCluster) name(i int) string { return fmt.Sprintf("srv%d", (c.leader+i)%3+1) }
+
+// addr returns its address.
+func (c *operatorCluster) addr(i int) string { return c.addrs[(c.leader+i)%3] }
+
+// at returns a client of its operator service.
+func (c *operatorCluster) at(t *testing.T, i int) pb.OperatorServiceClient {
+	t.Helper()
+	return pb.NewOperatorServiceClient(connectAs(t, c.ca, c.addr(i), tlsutil.RoleOperator, "cli", "dc1"))
+}
+
+// writeState writes the federation state of dc at a follower.
+func (c *operatorCluster) writeState(t *testing.T, dc string) {
+	t.Helper()
+	cc := connectAs(t, c.ca, c.addr(2), tlsutil.RoleServer, "srv1", dc)
+	_, err := pb.NewFederationServiceClient(cc).Apply(c.ctx, &pb.ApplyFederationStateRequest{
+		Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: &pb.FederationState{Datacenter: dc},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// states returns the datacenters with a federation state at a follower.
+func (c *operatorCluster) states(t *testing.T) string {
+	t.Helper()
+	cc := connectAs(t, c.ca, c.addr(1), tlsutil.RoleOperator, "cli", "dc1")
+	resp, err := pb.NewFederationServiceClient(cc).List(c.ctx, &pb.ListFederationStatesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dcs []string
+	for _, s := range resp.States {
+		dcs = append(dcs, s.Datacenter)
+	}
+	return strings.Join(dcs, " ")
+}
+
+func (c *operatorCluster) awaitStates(t *testing.T, want string) {
+	t.Helper()
+	testutil.Eventually(t, starting, func() bool { return c.states(t) == want }, "the states of %s", want)
+}
+
+// TestOperators calls the operator service at followers, which forward to the
+// leader. The subtests share one datacenter and depend on their order.
 func TestOperators(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
 	defer cancel()
-	at := func(i int) pb.OperatorServiceClient {
-		return pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+i)%3], tlsutil.RoleOperator, "cli", "dc1"))
-	}
-	follower, other := at(1), at(2)
-	name := func(i int) string { return fmt.Sprintf("srv%d", (leader+i)%3+1) }
-
-	list, err := follower.ListPeers(ctx, &pb.ListPeersRequest{})
-	if err != nil || len(list.Peers) != 3 {
-		t.Fatalf("peers %v, %v", list, err)
-	}
-	for i, p := range list.Peers {
-		if p.Node != fmt.Sprintf("srv%d", i+1) || p.Id == "" || p.Address != addrs[i] || p.Leader != (i == leader) ||
-			!p.Voter || p.Member != "alive" || p.LastContact == nil || p.LastIndex == 0 {
-			t.Errorf("peer %v", p)
+	c := &operatorCluster{ca: ca, addrs: addrs, leader: leader, ctx: ctx}
+	for _, tt := range []struct {
+		name string
+		run  func(t *testing.T, c *operatorCluster)
+	}{
+		{"list peers", testListPeers},
+		{"refused changes", testRefusedChanges},
+		{"transfer leadership", testTransferLeadership},
+		{"forwarded to a follower", testForwardedToFollower},
+		{"save and restore", testSaveAndRestore},
+		{"remove servers", testRemoveServers},
+	} {
+		if !t.Run(tt.name, func(t *testing.T) { tt.run(t, c) }) {
+			return
 		}
 	}
-	here, err := follower.ListPeersHere(ctx, &pb.ListPeersRequest{})
-	if err != nil || len(here.Peers) != 3 || here.Peers[(leader+2)%3].LastIndex != 0 {
-		t.Errorf("peers as a follower sees them: %v, %v", here, err)
-	}
+}
 
+func testListPeers(t *testing.T, c *operatorCluster) {
+	list, err := c.at(t, 1).ListPeers(c.ctx, &pb.ListPeersRequest{})
+	if err != nil || len(list.Peers) != 3 {
+		t.Fatalf("ListPeers() = %v, %v, want 3 peers", list, err)
+	}
+	for i, p := range list.Peers {
+		want := &pb.RaftPeer{
+			Node: fmt.Sprintf("srv%d", i+1), Address: c.addrs[i], Leader: i == c.leader, Voter: true, Member: "alive",
+			Id: p.Id, LastContact: p.LastContact, LastIndex: p.LastIndex, Trailing: p.Trailing,
+		}
+		if !proto.Equal(p, want) || p.Id == "" || p.LastContact == nil || p.LastIndex == 0 {
+			t.Errorf("ListPeers() has %v, want %v with an id, a contact and an index", p, want)
+		}
+	}
+	here, err := c.at(t, 1).ListPeersHere(c.ctx, &pb.ListPeersRequest{})
+	if err != nil || len(here.Peers) != 3 || here.Peers[(c.leader+2)%3].LastIndex != 0 {
+		t.Errorf("ListPeersHere() at a follower = %v, %v, want 3 peers, the other follower's index unknown", here, err)
+	}
+}
+
+func testRefusedChanges(t *testing.T, c *operatorCluster) {
+	follower := c.at(t, 1)
 	for _, tt := range []struct {
 		node  string
 		force bool
@@ -119,129 +177,140 @@ func TestOperators(t *testing.T) {
 		want  string
 	}{
 		{"srv9", true, codes.NotFound, `"srv9" is not in the Raft group of dc1; its servers are srv1, srv2, srv3`},
-		{name(0), true, codes.FailedPrecondition, "transfer leadership first"},
-		{name(2), false, codes.FailedPrecondition, "is alive; stop it first, or remove it all the same with --force"},
+		{c.name(0), true, codes.FailedPrecondition, "transfer leadership first"},
+		{c.name(2), false, codes.FailedPrecondition, "is alive; stop it first, or remove it all the same with --force"},
 	} {
-		_, err := follower.RemovePeer(ctx, &pb.RemovePeerRequest{Node: tt.node, Force: tt.force})
+		_, err := follower.RemovePeer(c.ctx, &pb.RemovePeerRequest{Node: tt.node, Force: tt.force})
 		if status.Code(err) != tt.code || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("remove %s: %v; want %s", tt.node, err, tt.want)
+			t.Errorf("RemovePeer(%s) = %v, want %v: %s", tt.node, err, tt.code, tt.want)
 		}
 	}
-	if _, err := follower.TransferLeader(ctx, &pb.TransferLeaderRequest{Node: "srv9"}); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("leadership to a stranger: %v", err)
-	}
-	for _, to := range []string{name(2), name(1), name(1), name(0)} { // also to the one that leads already
-		got, err := other.TransferLeader(ctx, &pb.TransferLeaderRequest{Node: to})
-		if err != nil || got.Leader != to {
-			t.Fatalf("leadership to %s: %v, %v", to, got, err)
-		}
-	}
-
-	// What is forwarded to a server that does not lead comes back at once, undone: who forwards is behind, and asks again.
-	behind := metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "cli/dc1/cli")
-	stale := pb.NewOperatorServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleServer, name(2), "dc1"))
-	for what, forward := range map[string]func() error{
-		"a call": func() error {
-			_, err := stale.TransferLeader(behind, &pb.TransferLeaderRequest{Node: name(2)})
-			return err
-		},
-		"a stream": func() error {
-			_, err := save(behind, stale)
-			return err
-		},
-	} {
-		began := time.Now()
-		err := forward()
-		if took := time.Since(began); !errors.Is(resource.FromStatus(err), resource.ErrNotLeader) || !strings.Contains(err.Error(), name(0)+" is") || took >= 7*time.Second {
-			t.Errorf("%s forwarded to a follower: %v, after %v", what, err, took)
-		}
-	}
-
-	// Snapshots, through a follower both ways.
-	states := func() string {
-		resp, err := pb.NewFederationServiceClient(callAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleOperator, "cli", "dc1")).List(ctx, &pb.ListFederationStatesRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var dcs []string
-		for _, s := range resp.States {
-			dcs = append(dcs, s.Datacenter)
-		}
-		return strings.Join(dcs, " ")
-	}
-	write := func(dc string) {
-		cc := callAs(t, ca, addrs[(leader+2)%3], tlsutil.RoleServer, "srv1", dc)
-		if _, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
-			Op: pb.ApplyFederationStateRequest_OP_UPSERT, State: &pb.FederationState{Datacenter: dc},
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("dc3")
-	saved, err := save(ctx, follower)
-	if err != nil || saved.end.GetSize() != int64(len(saved.data)) || saved.end.GetDatacenter() != "dc1" || saved.manifest.GetIndex() != saved.end.GetIndex() {
-		t.Fatalf("saved %v, %v; %d bytes", saved.end, err, len(saved.data))
-	}
-	write("dc4")
-	foreign := proto.CloneOf(saved.end)
-	foreign.Datacenter = "dc2"
-	for what, m := range map[string]*pb.SnapshotManifest{"of datacenter dc2, not of dc1": foreign, "of datacenter , not": {}} {
-		if _, err := restore(ctx, follower, m, saved.data); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what) {
-			t.Errorf("restored: %v; want %s", err, what)
-		}
-	}
-	if stream, err := follower.RestoreSnapshot(ctx); err != nil || stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: []byte("x")}}) != nil {
-		t.Error("a restore without a manifest does not even begin")
-	} else if _, err := stream.CloseAndRecv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "its manifest") {
-		t.Errorf("a restore without a manifest: %v", err)
-	}
-	bad := bytes.Clone(saved.data)
-	bad[len(bad)/2] ^= 1
-	if _, err := restore(ctx, follower, saved.end, bad); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "it is damaged") {
-		t.Errorf("restored damaged data: %v", err)
-	}
-	gone, leave := context.WithCancel(ctx)
-	if stream, err := follower.RestoreSnapshot(gone); err != nil || stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: saved.end}}) != nil {
-		t.Error("a restore that is given up does not even begin")
-	}
-	leave()
-	got, err := restore(ctx, follower, saved.end, saved.data)
-	for status.Code(err) == codes.FailedPrecondition { // the one that was given up is not over yet
-		got, err = restore(ctx, follower, saved.end, saved.data)
-	}
-	if err != nil || got.Resources != 2 || got.Index <= saved.end.Index { // the state, and which datacenter is the primary
-		t.Fatalf("restored %v, %v", got, err)
-	}
-	awaitStates(t, states, "dc3")
-	write("dc4")
-	awaitStates(t, states, "dc3 dc4")
-
-	// A server that runs is removed by force, and not added again while it runs.
-	resp, err := follower.RemovePeer(ctx, &pb.RemovePeerRequest{Node: name(2), Force: true})
-	if err != nil || !resp.Running {
-		t.Fatalf("removed %v, %v", resp, err)
-	}
-	list, err = follower.ListPeers(ctx, &pb.ListPeersRequest{})
-	if err != nil || len(list.Peers) != 2 {
-		t.Errorf("peers %v, %v", list, err)
-	}
-	if _, err := follower.RemovePeer(ctx, &pb.RemovePeerRequest{Node: name(1), Force: true}); err != nil {
-		t.Errorf("remove all but one: %v", err)
-	}
-	if _, err := at(0).RemovePeer(ctx, &pb.RemovePeerRequest{Node: name(0), Force: true}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the only voter") {
-		t.Errorf("remove the last: %v", err)
+	_, err := follower.TransferLeader(c.ctx, &pb.TransferLeaderRequest{Node: "srv9"})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("TransferLeader(srv9) = %v, want %v", err, codes.FailedPrecondition)
 	}
 }
 
-func awaitStates(t *testing.T, states func() string, want string) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(starting); states() != want; {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("states %s, want %s", states(), want)
+func testTransferLeadership(t *testing.T, c *operatorCluster) {
+	other := c.at(t, 2)
+	for _, to := range []string{c.name(2), c.name(1), c.name(1), c.name(0)} { // once to the leader itself
+		got, err := other.TransferLeader(c.ctx, &pb.TransferLeaderRequest{Node: to})
+		if err != nil || got.Leader != to {
+			t.Fatalf("TransferLeader(%s) = %v, %v, want %s", to, got, err, to)
 		}
+	}
+}
+
+// A forwarded call to a server that does not lead fails at once, undone. The
+// server that forwarded it has outdated knowledge and must look again.
+func testForwardedToFollower(t *testing.T, c *operatorCluster) {
+	ctx := metadata.AppendToOutgoingContext(c.ctx, api.OnBehalfKey, "cli/dc1/cli")
+	follower := pb.NewOperatorServiceClient(connectAs(t, c.ca, c.addr(1), tlsutil.RoleServer, c.name(2), "dc1"))
+	for what, call := range map[string]func() error{
+		"a unary call": func() error {
+			_, err := follower.TransferLeader(ctx, &pb.TransferLeaderRequest{Node: c.name(2)})
+			return err
+		},
+		"a stream": func() error {
+			_, err := saveSnapshot(ctx, follower)
+			return err
+		},
+	} {
+		const leaderTimeout = 7 * time.Second
+		began := time.Now()
+		err := call()
+		took := time.Since(began)
+		notDone := errors.Is(resource.FromStatus(err), resource.ErrNotLeader)
+		if !notDone || !strings.Contains(err.Error(), c.name(0)+" is") || took >= leaderTimeout {
+			t.Errorf("%s = %v after %v, want %v with the name of the leader, at once",
+				what, err, took, resource.ErrNotLeader)
+		}
+	}
+}
+
+// Snapshots are saved and restored through a follower.
+func testSaveAndRestore(t *testing.T, c *operatorCluster) {
+	follower := c.at(t, 1)
+	c.writeState(t, "dc3")
+	saved, err := saveSnapshot(c.ctx, follower)
+	if err != nil || saved.end.GetSize() != int64(len(saved.data)) || saved.end.GetDatacenter() != "dc1" ||
+		saved.manifest.GetIndex() != saved.end.GetIndex() {
+		t.Fatalf("SaveSnapshot() = %v, %v with %d bytes, want a snapshot of dc1 of that size", saved.end, err, len(saved.data))
+	}
+	c.writeState(t, "dc4")
+	testRefusedRestores(t, c, saved)
+
+	abandoned, abandon := context.WithCancel(c.ctx)
+	stream, err := follower.RestoreSnapshot(abandoned)
+	if err == nil {
+		err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: saved.end}})
+	}
+	if abandon(); err != nil {
+		t.Errorf("beginning of a restore = %v, want nil", err)
+	}
+	got, err := restoreSnapshot(c.ctx, follower, saved.end, saved.data)
+	for status.Code(err) == codes.FailedPrecondition { // the abandoned restore has not ended yet
+		got, err = restoreSnapshot(c.ctx, follower, saved.end, saved.data)
+	}
+	// The two resources are the state of dc3 and the record of the primary.
+	if err != nil || got.Resources != 2 || got.Index <= saved.end.Index {
+		t.Fatalf("RestoreSnapshot() = %v, %v, want 2 resources above index %d", got, err, saved.end.Index)
+	}
+	c.awaitStates(t, "dc3")
+	c.writeState(t, "dc4")
+	c.awaitStates(t, "dc3 dc4")
+}
+
+func testRefusedRestores(t *testing.T, c *operatorCluster, saved savedSnapshot) {
+	t.Helper()
+	follower := c.at(t, 1)
+	foreign := proto.CloneOf(saved.end)
+	foreign.Datacenter = "dc2"
+	damaged := bytes.Clone(saved.data)
+	damaged[len(damaged)/2] ^= 1
+	for _, tt := range []struct {
+		manifest *pb.SnapshotManifest
+		data     []byte
+		want     string
+	}{
+		{foreign, saved.data, "of datacenter dc2, not of dc1"},
+		{&pb.SnapshotManifest{}, saved.data, "of datacenter , not"},
+		{saved.end, damaged, "it is damaged"},
+	} {
+		_, err := restoreSnapshot(c.ctx, follower, tt.manifest, tt.data)
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("RestoreSnapshot() = %v, want %v: %s", err, codes.InvalidArgument, tt.want)
+		}
+	}
+	stream, err := follower.RestoreSnapshot(c.ctx)
+	if err == nil {
+		err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: []byte("x")}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.CloseAndRecv()
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "its manifest") {
+		t.Errorf("RestoreSnapshot() without a manifest = %v, want %v", err, codes.InvalidArgument)
+	}
+}
+
+// A running server is removed by force, and not added again while it runs.
+func testRemoveServers(t *testing.T, c *operatorCluster) {
+	follower := c.at(t, 1)
+	resp, err := follower.RemovePeer(c.ctx, &pb.RemovePeerRequest{Node: c.name(2), Force: true})
+	if err != nil || !resp.Running {
+		t.Fatalf("RemovePeer(%s) = %v, %v, want a running server", c.name(2), resp, err)
+	}
+	list, err := follower.ListPeers(c.ctx, &pb.ListPeersRequest{})
+	if err != nil || len(list.Peers) != 2 {
+		t.Errorf("ListPeers() = %v, %v, want 2 peers", list, err)
+	}
+	if _, err := follower.RemovePeer(c.ctx, &pb.RemovePeerRequest{Node: c.name(1), Force: true}); err != nil {
+		t.Errorf("RemovePeer(%s) = %v, want nil", c.name(1), err)
+	}
+	_, err = c.at(t, 0).RemovePeer(c.ctx, &pb.RemovePeerRequest{Node: c.name(0), Force: true})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "the only voter") {
+		t.Errorf("RemovePeer(%s) = %v, want %v: the only voter", c.name(0), err, codes.FailedPrecondition)
 	}
 }

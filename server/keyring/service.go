@@ -23,15 +23,14 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Config configures a Service. All fields are required unless they say
-// otherwise.
+// Config configures a Service. Fields are required unless documented otherwise.
 type Config struct {
 	// DC and Node name this server. PrimaryDC is the datacenter that makes new
 	// keyrings.
 	DC, Node, PrimaryDC string
-	// AcceptsPlaintext and SendsPlaintext say how this server gossips while a
-	// federation is becoming encrypted: it also accepts gossip without encryption,
-	// and it sends gossip without encryption. They have no effect without a Store.
+	// AcceptsPlaintext and SendsPlaintext are for a federation that is becoming
+	// encrypted: this server also accepts gossip without encryption, and it sends
+	// gossip without encryption. They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
 	// RetryJoin are addresses of servers of this datacenter. They are contacted
 	// while no other server is alive in the LAN pool: outdated keys may be the
@@ -126,7 +125,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	return out, nil
 }
 
-// apply returns the keyring that req asks for, and the key that it is about.
+// apply returns the keyring after the change req, and the key of that change.
 func apply(r gossip.Keyring, req *pb.ChangeKeyringRequest) (next gossip.Keyring, key gossip.Key, err error) {
 	switch req.Op {
 	case pb.ChangeKeyringRequest_OP_INSTALL:

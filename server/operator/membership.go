@@ -20,8 +20,8 @@ import (
 const StableTime = 10 * time.Second
 
 const (
-	// A server is up to date if the leader has heard from it within recentContact,
-	// and it lacks at most maxTrailing log entries.
+	// A server is up to date if its last contact with the leader is within
+	// recentContact, and it lacks at most maxTrailing log entries.
 	recentContact = 2 * time.Second
 	maxTrailing   = 250
 	// nonvoterInterval is how often a server without a vote is looked at: Raft does

@@ -110,7 +110,7 @@ func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*p
 		return nil, resource.StatusError(err)
 	}
 	s.Logger.Info("server removed from the Raft group", "peer", req.Node,
-		"reason", "an operator asked for it", "operator", operatorName(ctx))
+		"reason", "request of an operator", "operator", operatorName(ctx))
 	return &pb.RemovePeerResponse{Running: running}, nil
 }
 

@@ -15,8 +15,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Rule says who may call a gRPC method and which server answers it. What a
-// caller may do to one record is decided by the type of that record, after this.
+// Rule lists the roles that may call a gRPC method, and defines which server
+// answers it. After this, the type of a record decides what the caller may do
+// to that record.
 type Rule struct {
 	// Method is the full name: "/package.Service/Method".
 	Method string
