@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"github.com/wanfed/wanfed/gateway/internal/reactor"
 	"io"
 	"net"
 	"net/netip"
@@ -15,16 +14,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/reactor"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// logged returns the lines of an access log whose proxy has ended.
+// logged parses the access log of a proxy that has ended.
 func logged(t testing.TB, b *bytes.Buffer) []accessLine {
 	t.Helper()
 	var out []accessLine
 	for line := range strings.Lines(b.String()) {
 		var l accessLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatalf("%v: %s", err, line)
+			t.Fatalf("line %s: %v", line, err)
 		}
 		out = append(out, l)
 	}
@@ -70,29 +72,29 @@ func testAccessLog(t *testing.T, e engineKind) {
 		ends = append(ends, l.End)
 	}
 	if got := strings.Join(ends, " "); got != "done unknown_sni cut stopped" {
-		t.Fatalf("connections ended: %s\n%s", got, b.String())
+		t.Fatalf("ends = %s, want done unknown_sni cut stopped; log:\n%s", got, b.String())
 	}
 	l := lines[0]
 	if l.Listener != "lan" || l.Remote != remote || l.SNI != "srv1.example" || l.Upstream != addr || l.Up < 5000 || l.Up > 9000 ||
 		l.Down < 5000 || l.Down > 9000 || l.Hello <= 0 || l.Dial <= 0 || l.Duration < l.Hello+l.Dial-0.01 ||
 		l.Time.Before(began.Add(-time.Second)) || l.Time.After(time.Now()) {
-		t.Errorf("%+v", l)
+		t.Errorf("line of a normal connection = %+v, want its addresses, name, bytes and times", l)
 	}
 	if l := lines[1]; l.SNI != "srv9.example" || l.Upstream != "" || l.Up != 0 {
-		t.Errorf("%+v", l)
+		t.Errorf("line of a refused connection = %+v, want no upstream", l)
 	}
 	st := p.listener.Stats()
 	if h := st.Hellos; h[RouteExact].Count != 3 || h[RouteNone].Count != 1 || h[RouteExact].Sum <= 0 {
-		t.Errorf("hellos %+v", h)
+		t.Errorf("Hellos = %+v, want 3 exact and 1 none", h)
 	}
 	if d := st.Dials; d[RouteExact].Count != 3 || d[RouteNone].Count != 0 || d[RouteExact].Buckets[len(HistogramBounds)-1] != 3 {
-		t.Errorf("dials %+v", d)
+		t.Errorf("Dials = %+v, want 3 exact", d)
 	}
 }
 
-// testLastWordAfterClose: a server that closes after its last word answers the client's with a reset. That is how most connections
-// end, and no cut.
-func testLastWordAfterClose(t *testing.T, e engineKind) {
+// A server that closes after its last data answers later data of the client
+// with a reset. Most connections end like this: the log must not call it cut.
+func testResetAfterClose(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, len(hello)-1)) // rawUpstream has read one byte
@@ -106,24 +108,24 @@ func testLastWordAfterClose(t *testing.T, e engineKind) {
 		c := p.raw(t)
 		c.Write(hello)
 		if got, err := io.ReadAll(c); string(got) != "last" || err != nil {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("read %q, %v; want the last data", got, err)
 		}
 		c.Write([]byte("bye"))
 		c.Close()
 	}
-	until(t, func() bool { return p.listener.Stats().Active == 0 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	for _, l := range logged(t, &b) {
 		if l.End != string(reactor.EndDone) {
-			t.Errorf("%+v", l)
+			t.Errorf("line = %+v, want end done", l)
 		}
 	}
 	if n := len(logged(t, &b)); n != rounds {
-		t.Errorf("%d connections noted, of %d", n, rounds)
+		t.Errorf("%d lines, want %d", n, rounds)
 	}
 }
 
-func TestAccessSample(t *testing.T) {
+func TestSetAccessLogSample(t *testing.T) {
 	l := newAccessLog(io.Discard, 3)
 	p := &Proxy{access: l}
 	count := func() (n int) {
@@ -135,42 +137,42 @@ func TestAccessSample(t *testing.T) {
 		return n
 	}
 	if n := count(); n != 4 {
-		t.Errorf("%d of 12 noted, one of 3 was asked for", n)
+		t.Errorf("%d of 12 connections logged, want 4: one of 3", n)
 	}
 	if p.SetAccessLogSample(0); count() != 0 {
-		t.Error("noted after the log was switched off")
+		t.Error("a connection was logged with sample 0")
 	}
 	if p.SetAccessLogSample(1); count() != 12 {
-		t.Error("not all noted")
+		t.Error("not every connection was logged with sample 1")
 	}
 }
 
-// stuck is a writer that does not write until it may, and then fails.
-type stuck struct{ may, tried chan struct{} }
+// blockedWriter blocks each write until proceed is closed, and then fails.
+type blockedWriter struct{ proceed, tried chan struct{} }
 
-func (s stuck) Write([]byte) (int, error) {
+func (s blockedWriter) Write([]byte) (int, error) {
 	s.tried <- struct{}{}
-	<-s.may
+	<-s.proceed
 	return 0, errors.New("disk full")
 }
 
-func TestAccessLogNeverWaits(t *testing.T) {
-	s := stuck{make(chan struct{}), make(chan struct{}, 2*accessQueue)}
+func TestAccessLog_DropsLinesOfSlowWriter(t *testing.T) {
+	s := blockedWriter{make(chan struct{}), make(chan struct{}, 2*accessQueue)}
 	l := newAccessLog(s, 1)
 	stop := l.start()
-	note := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close("done") }
-	note()
-	<-s.tried // it is in the hand of the writer
+	logOne := func() { l.begin(NewListener("lan"), netip.AddrPort{}, time.Time{}).close("done") }
+	logOne()
+	<-s.tried // the writer has it
 	for range accessQueue + 7 {
-		note()
+		logOne()
 	}
 	if n := l.dropped.Load(); n != 7 {
-		t.Errorf("%d lines dropped, want 7", n)
+		t.Errorf("dropped = %d, want 7", n)
 	}
-	close(s.may)
+	close(s.proceed)
 	stop()
 	if n := l.dropped.Load(); n != 7+1+accessQueue {
-		t.Errorf("%d lines not written, want all", n)
+		t.Errorf("dropped = %d, want all %d", n, 7+1+accessQueue)
 	}
 }
 
@@ -182,11 +184,11 @@ func TestHistogram(t *testing.T) {
 	got := h.read()
 	if got.Count != 5 || got.Sum != 70*time.Second+time.Millisecond+1 || got.Buckets[0] != 2 || got.Buckets[1] != 3 ||
 		got.Buckets[len(got.Buckets)-1] != 4 {
-		t.Errorf("%+v", got)
+		t.Errorf("read() = %+v, want 5 durations in their buckets", got)
 	}
 }
 
-// testHistograms has one client send its hello late, and one upstream answer late.
+// One client sends its ClientHello late, and the upstreams answer late.
 func testHistograms(t *testing.T, e engineKind) {
 	const late = 30 * time.Millisecond
 	slow := func(c *net.TCPConn) { <-time.After(late); alert(c) }
@@ -197,7 +199,7 @@ func testHistograms(t *testing.T, e engineKind) {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])
 		if sni == "late.example" {
-			until(t, func() bool { return p.listener.Stats().Active == 1 }) // its time runs
+			testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 1 }, "one active connection")
 			<-time.After(late)
 		}
 		c.Write(hello[100:])
@@ -214,17 +216,17 @@ func testHistograms(t *testing.T, e engineKind) {
 		n    uint64
 		late bool
 	}{
-		{"hello of an exact route", st.Hellos[RouteExact], 1, true},
-		{"hello of a wildcard", st.Hellos[RouteWildcard], 1, false},
-		{"hello of no route", st.Hellos[RouteNone], 1, false},
-		{"dial of an exact route", st.Dials[RouteExact], 1, false}, // a connection was enough
+		{"ClientHello of an exact route", st.Hellos[RouteExact], 1, true},
+		{"ClientHello of a wildcard", st.Hellos[RouteWildcard], 1, false},
+		{"ClientHello without a route", st.Hellos[RouteNone], 1, false},
+		{"dial of an exact route", st.Dials[RouteExact], 1, false}, // an open connection is enough
 		{"dial of a wildcard", st.Dials[RouteWildcard], 1, true},
-		{"dial of no route", st.Dials[RouteNone], 0, false},
+		{"dial without a route", st.Dials[RouteNone], 0, false},
 	} {
 		last := len(HistogramBounds) - 1
 		below := tt.h.Buckets[slices.Index(HistogramBounds[:], 25*time.Millisecond)]
 		if tt.h.Count != tt.n || tt.h.Buckets[last] != tt.n || tt.late && (below != 0 || tt.h.Sum < late) {
-			t.Errorf("%s: %+v", tt.what, tt.h)
+			t.Errorf("%s = %+v, want %d durations, late: %v", tt.what, tt.h, tt.n, tt.late)
 		}
 	}
 }

@@ -4,18 +4,21 @@ package gateway
 
 import (
 	"errors"
-	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"io"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // trialClients is the limit of clients that try an address which failed.
 const trialClients = 16
 
-// testCircuit has as many clients as may wait for two upstreams that are taken for dead: the next is told at once, and as soon as one
-// more may ask and is answered, all are served.
-func testCircuit(t *testing.T, e engineKind) {
+// Two upstreams have failed, and as many clients as may wait try them. Another
+// client is refused at once. When one more may try and is answered, all clients
+// are served.
+func testCircuitBreaker(t *testing.T, e engineKind) {
 	one, asked1 := rawUpstream(t, alert)
 	two, asked2 := rawUpstream(t, alert)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
@@ -48,26 +51,27 @@ func testCircuit(t *testing.T, e engineKind) {
 		}
 	}
 	if got := answer(); got != 80 || asked1.Load()+asked2.Load() > 0 {
-		t.Errorf("one client too many gets alert %d, of the upstreams %d were asked", got, asked1.Load()+asked2.Load())
+		t.Errorf("a client above the limit got alert %d after %d attempts, want 80 after 0", got, asked1.Load()+asked2.Load())
 	}
 	waiting[0].Cancel()
 	for range 2 * trialClients {
 		if got := answer(); got != 112 {
-			t.Errorf("a client gets alert %d", got)
+			t.Errorf("a client got alert %d, want 112", got)
 		}
 	}
 	if asked1.Load() == 0 || asked2.Load() > 0 {
-		t.Errorf("%d times asked was the one that works, %d times the other", asked1.Load(), asked2.Load())
+		t.Errorf("the upstreams were tried %d and %d times, want some and 0", asked1.Load(), asked2.Load())
 	}
 	for _, s := range waiting[1:] {
 		s.Cancel()
 	}
-	until(t, func() bool { return p.listener.Stats().Active == 0 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
 }
 
-// checkUnused fails if a gateway that has stopped still counts connections to an upstream. Every test of one ends with it.
+// checkUnused fails the test if a stopped gateway still counts connections to
+// an upstream.
 func checkUnused(t testing.TB, p *Proxy) {
 	t.Helper()
 	if pending, open := p.dialer.Pending(), p.dialer.Conns(); pending != 0 || len(open) != 0 {
@@ -82,23 +86,23 @@ func testMaxPerUpstream(t *testing.T, e engineKind) {
 	p.setSlow(one, two)
 	first, _ := p.connect(t, "one.example", 4)
 	if _, name := p.connect(t, "both.example", 4); name != "srv2" {
-		t.Errorf("%s has one more than it may", name)
+		t.Errorf("connected to %s, want srv2: srv1 is at its limit", name)
 	}
 	for _, sni := range []string{"one.example", "both.example"} {
 		if _, ok := p.from(t, "127.0.0.1", sni); ok {
-			t.Errorf("%s: served above the limit", sni)
+			t.Errorf("%s was served above the limit", sni)
 		}
 	}
 	p.refused(t, map[Reason]uint64{ReasonUpstreamLimit: 2})
 	p.SetMaxPerUpstream(2)
 	if _, name := p.connect(t, "both.example", 4); name != "srv1" {
-		t.Errorf("%s, want srv1", name)
+		t.Errorf("connected to %s, want srv1", name)
 	}
 	p.SetMaxPerUpstream(1)
 	first.Close()
-	until(t, func() bool { return p.listener.Stats().Active == 2 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
 	if _, ok := p.from(t, "127.0.0.1", "one.example"); ok {
-		t.Error("served above the lower limit")
+		t.Error("a connection above the lower limit was served")
 	}
 	p.SetMaxPerUpstream(0)
 	p.connect(t, "one.example", 4)

@@ -4,15 +4,17 @@ package gateway
 
 import (
 	"bytes"
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
 	"runtime"
 	"sync"
 	"testing"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// cutBy ends a connection: by an end of data, or by a reset.
+// cutBy ends a connection with an end of data, or with a reset.
 func cutBy(c *net.TCPConn, reset bool) {
 	if reset {
 		c.SetLinger(0)
@@ -22,11 +24,12 @@ func cutBy(c *net.TCPConn, reset bool) {
 	c.CloseWrite()
 }
 
-// cutData is how many bytes follow the hello of connections that are cut in their data.
+// cutData is the number of bytes after the ClientHello.
 const cutData = 40
 
-// cutUpstream echoes. Of a connection whose first byte behind the hello is 'D', it sends as many bytes of data back as the second
-// says, and cuts: the third says how.
+// cutUpstream echoes. If the first byte after the ClientHello is 'D', the
+// second one is how many bytes it sends back before it cuts the connection. The
+// third one says how: 'R' is a reset.
 func cutUpstream(t *testing.T, hello int) string {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		b := make([]byte, hello-1+3) // rawUpstream has read one byte
@@ -43,9 +46,10 @@ func cutUpstream(t *testing.T, hello int) string {
 	return addr
 }
 
-// testCutEverywhere has client and upstream end connections after each byte, of the hello and of the data behind it: what was sent
-// before a clean end must arrive, and nothing may stay, while the gateway runs on.
-func testCutEverywhere(t *testing.T, e engineKind) {
+// Client and upstream end connections after each byte of the ClientHello and of
+// the data after it. What was sent before an end of data must arrive, and no
+// resource may leak.
+func testCutAfterEachByte(t *testing.T, e engineKind) {
 	hello := recorded(t)["go-1.26-no-pq"]
 	one, two := cutUpstream(t, len(hello)), cutUpstream(t, len(hello))
 	p := start(t, Config{engine: e}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})
@@ -60,13 +64,13 @@ func testCutEverywhere(t *testing.T, e engineKind) {
 	}
 	connect().Close()
 	idle := func() bool { st := p.listener.Stats(); return st.Active == 0 && st.Sources == 0 }
-	until(t, idle)
+	testutil.Eventually(t, patience, idle, "no active connection and no source")
 	goroutines, open := runtime.NumGoroutine(), files(t)
 
 	for _, to := range [][]string{{one}, {one, two}} {
 		p.listener.SetTable(mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: to}))
 		var wg sync.WaitGroup
-		places := make(chan struct{}, 16) // how many at once
+		places := make(chan struct{}, 16) // concurrent connections
 		for _, reset := range []bool{false, true} {
 			for n := range len(all) + 1 {
 				places <- struct{}{}
@@ -78,27 +82,28 @@ func testCutEverywhere(t *testing.T, e engineKind) {
 			}
 		}
 		wg.Wait()
-		until(t, idle)
+		testutil.Eventually(t, patience, idle, "no active connection and no source")
 	}
 	if st := p.listener.Stats(); st.Refused[ReasonLimit] != 0 || st.Refused[ReasonUpstreamUnreachable] != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("Stats() = %+v, want no refusals for limit or upstream", st)
 	}
-	until(t, func() bool {
-		runtime.GC() // package net keeps pipes until then
+	testutil.Eventually(t, patience, func() bool {
+		runtime.GC() // closes pipes that package net keeps
 		return runtime.NumGoroutine() <= goroutines && files(t) <= open
-	})
+	}, "no goroutine and no file left")
 	const limit = 8
 	p.SetMaxConns(limit)
-	for range limit { // the limit counts none of them any more
+	for range limit { // ended connections do not count
 		defer connect().Close()
 	}
 	if st := p.listener.Stats(); st.Active != limit || st.Sources != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("Stats() = %+v, want %d active from one source", st, limit)
 	}
 	p.stop()
 }
 
-// cutClient sends n bytes and cuts. If the upstreams race, they get nothing of a client that ends with its hello.
+// cutClient sends n bytes and cuts the connection. With several upstreams, a
+// client that ends directly after its ClientHello counts as disconnected.
 func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race bool) {
 	c := p.raw(t)
 	defer c.Close()
@@ -115,11 +120,11 @@ func cutClient(t *testing.T, p *running, all []byte, n, hello int, reset, race b
 		return
 	}
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("an end after %d of %d bytes: got %d back, %v", n, len(all), len(got), err)
+		t.Errorf("end after %d of %d bytes: read %d, %v; want %d", n, len(all), len(got), err, len(want))
 	}
 }
 
-// cutServer has the upstream send n bytes and cut.
+// cutServer lets the upstream send n bytes and cut the connection.
 func cutServer(t *testing.T, p *running, hello []byte, n int, reset bool) {
 	c := p.raw(t)
 	defer c.Close()
@@ -130,6 +135,6 @@ func cutServer(t *testing.T, p *running, hello []byte, n int, reset bool) {
 	c.Write(append(bytes.Clone(hello), 'D', byte(n), how))
 	got, err := io.ReadAll(c)
 	if len(got) > n || reset == (err == nil) || !reset && len(got) != n {
-		t.Errorf("the upstream cuts after %d bytes, by a reset: %v; got %d, %v", n, reset, len(got), err)
+		t.Errorf("upstream cuts after %d bytes, reset %v: read %d, %v", n, reset, len(got), err)
 	}
 }

@@ -20,8 +20,8 @@
 //
 // A [Listener] accepts a connection. Its [Policy] decides whether the source
 // address may connect, and how many connections it may have. The address is
-// that of the peer or, for a load balancer that the policy names, the one in the
-// PROXY header.
+// that of the peer or, for a load balancer that the policy names, the one in
+// the PROXY header.
 //
 // A [HelloParser] reads the ClientHello, in any number of TCP segments and TLS
 // records, within Config.HelloTimeout. The [Table] of the listener finds the
@@ -29,12 +29,13 @@
 // a short one. A route may require one of some protocols (ALPN).
 //
 // Then an upstream address is selected. The first attempt goes to the address
-// with the fewest connections, or to the first one of an ordered route. The next
-// address is tried as soon as an attempt fails, or takes longer than usual.
-// Every attempt sends the ClientHello, and the first complete TLS record that
-// comes back wins. So an upstream that accepts and stays silent is not selected.
-// An open connection is enough for a route with one address, and for a client
-// that has sent data after its ClientHello: two servers could act on that data.
+// with the fewest connections, or to the first one of an ordered route. The
+// next address is tried as soon as an attempt fails, or takes longer than
+// usual. Every attempt sends the ClientHello, and the first complete TLS record
+// that comes back wins. So an upstream that accepts and stays silent is not
+// selected. An open connection is enough for a route with one address, and for
+// a client that has sent data after its ClientHello: two servers could act on
+// that data.
 //
 // Bytes are then copied both ways until both directions have ended. Between
 // plain TCP connections the kernel copies them (splice).

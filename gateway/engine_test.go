@@ -8,7 +8,7 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/reactor"
 )
 
-// engines are those that run here.
+// engines are the engines of this system.
 var engines = func() []engineKind {
 	if reactor.Supported {
 		return []engineKind{portable, eventDriven}
@@ -35,32 +35,32 @@ var suite = []struct {
 	{"NextWhenNoAnswer", testNextWhenNoAnswer},
 	{"AlertIsAnAnswer", testAlertIsAnAnswer},
 	{"NoReplayOfData", testNoReplayOfData},
-	{"ClientGoesWhileWaiting", testClientGoesWhileWaiting},
-	{"AllBad", testAllBad},
+	{"ClientDisconnectsWhileWaiting", testClientDisconnectsWhileWaiting},
+	{"AllUpstreamsFail", testAllUpstreamsFail},
 	{"LongAnswer", testLongAnswer},
 	{"HelloTimeout", testHelloTimeout},
-	{"ShedTheSilent", testShedTheSilent},
+	{"ShedSilentConnection", testShedSilentConnection},
 	{"NamesAndIPv6", testNamesAndIPv6},
 	{"NewTableWhileWaiting", testNewTableWhileWaiting},
-	{"HalfOpen", testHalfOpen},
+	{"SilentUpstreamRecovers", testSilentUpstreamRecovers},
 	{"DrainEnds", testDrainEnds},
 	{"SlowReader", testSlowReader},
-	{"ManyEnds", testManyEnds},
+	{"ConcurrentEnds", testConcurrentEnds},
 	{"ClientResetWhileWaiting", testClientResetWhileWaiting},
 	{"ResetOfClientIsPassedOn", testResetOfClientIsPassedOn},
 	{"SourcesOfConnections", testSourcesOfConnections},
 	{"SetMaxConns", testSetMaxConns},
 	{"SetDrain", testSetDrain},
 	{"AccessLog", testAccessLog},
-	{"LastWordAfterClose", testLastWordAfterClose},
+	{"ResetAfterClose", testResetAfterClose},
 	{"Histograms", testHistograms},
 	{"CutAnswer", testCutAnswer},
-	{"CutEverywhere", testCutEverywhere},
+	{"CutAfterEachByte", testCutAfterEachByte},
 	{"HelloMemory", testHelloMemory},
-	{"HelloMemoryDial", testHelloMemoryDial},
-	{"Circuit", testCircuit},
+	{"HelloMemoryWhileDialing", testHelloMemoryWhileDialing},
+	{"CircuitBreaker", testCircuitBreaker},
 	{"MaxPerUpstream", testMaxPerUpstream},
-	{"LeastLoaded", testLeastLoaded},
+	{"LeastConnections", testLeastConnections},
 	{"ProxyProtocolIn", testProxyProtocolIn},
 	{"ProxyProtocolOut", testProxyProtocolOut},
 }

@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"strings"
 	"testing"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// craft makes a hello with these extensions, each already with its type and length.
+// craft returns a ClientHello with these extensions, each with its type and
+// length.
 func craft(exts ...[]byte) []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0)                         // session id
@@ -35,7 +37,7 @@ func sniExt(name string) []byte {
 	return ext(extServerName, append([]byte{0, n + 3, 0, 0, n}, name...)...)
 }
 
-func TestParseCrafted(t *testing.T) {
+func TestParse_Crafted(t *testing.T) {
 	grease := ext(0x2a2a, 0)
 	unknown := ext(0xfafa, make([]byte, 300)...)
 	tests := []struct {
@@ -78,7 +80,7 @@ func TestParseCrafted(t *testing.T) {
 			got, err := parse(tt.hello, step)
 			switch {
 			case tt.err == "" && err != nil:
-				t.Errorf("%s: %v", tt.name, err)
+				t.Errorf("%s: Parse() = %v, want nil", tt.name, err)
 			case tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
 				t.Errorf("%s: got error %v, want one with %q", tt.name, err, tt.err)
 			case tt.err != "" && !isNotTLS(err):
@@ -95,12 +97,12 @@ func isNotTLS(err error) bool {
 	return ok
 }
 
-func TestParseTooLarge(t *testing.T) {
+func TestParse_TooLarge(t *testing.T) {
 	if _, err := parse([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 100); err != ErrHelloTooLarge {
-		t.Errorf("announced length: got %v", err)
+		t.Errorf("Parse() of a large announced length = %v, want %v", err, ErrHelloTooLarge)
 	}
 	small := records(append([]byte{1, 0, 0x80, 0}, make([]byte, 0x8000)...), 1) // 32 KiB in records of one byte
 	if _, err := parse(small, 4096); err != ErrHelloTooLarge {
-		t.Errorf("record headers: got %v", err)
+		t.Errorf("Parse() of records of one byte = %v, want %v", err, ErrHelloTooLarge)
 	}
 }

@@ -3,20 +3,22 @@
 package gateway
 
 import (
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// recorded are the ClientHellos of real clients, by file; testdata/hello/README.md says how they came about.
+// recorded returns the ClientHellos of real clients by file name.
+// testdata/hello/README.md says how they were recorded.
 func recorded(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hello/*.bin")
 	if err != nil || len(files) < 20 {
-		t.Fatalf("%d recorded hellos, %v", len(files), err)
+		t.Fatalf("%d recorded ClientHellos, %v; want at least 20", len(files), err)
 	}
 	all := map[string][]byte{}
 	for _, f := range files {
@@ -29,7 +31,7 @@ func recorded(t testing.TB) map[string][]byte {
 	return all
 }
 
-// body is the handshake message of a hello, without its records.
+// body returns the handshake message of a ClientHello without record headers.
 func body(hello []byte) []byte {
 	var msg []byte
 	for len(hello) > 0 {
@@ -40,9 +42,10 @@ func body(hello []byte) []byte {
 	return msg
 }
 
-// TestRecordedHellos reads each hello in every form in which a network or another TLS library could bring it.
-func TestRecordedHellos(t *testing.T) {
-	names := map[string]string{ // where it is not the usual one
+// Each ClientHello is parsed in every division into segments and records that a
+// network or another TLS library could produce.
+func TestParse_Recorded(t *testing.T) {
+	names := map[string]string{ // those without the usual name
 		"curl-7.88-ip-address": "", "openssl-3.0-no-sni": "", "go-1.26-no-sni": "",
 		"wget-1.21-gnutls": "localhost", "go-1.26-ech": "public.wanfed.example",
 	}
@@ -50,7 +53,7 @@ func TestRecordedHellos(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			if strings.HasSuffix(file, "trailing-dot") { // RFC 6066 forbids it, and crypto/tls refuses it
 				if got, err := parse(hello, len(hello)); err != nil || got.SNI != "srv1.server.dc1.wanfed" {
-					t.Errorf("%+v, %v", got, err)
+					t.Errorf("Parse() = %+v, %v; want srv1.server.dc1.wanfed", got, err)
 				}
 				return
 			}
@@ -61,9 +64,9 @@ func TestRecordedHellos(t *testing.T) {
 			}
 			if want.SNI != sni || want.EarlyData != strings.HasSuffix(file, "early-data") ||
 				strings.Contains(file, "alpn") && !slices.Contains(want.ALPN, "wanfed/gossip/1") {
-				t.Errorf("it is not what its name says: %+v", want)
+				t.Errorf("the ClientHello does not match its file name: %+v", want)
 			}
-			same := func(how string, n int, got said, err error) {
+			same := func(how string, n int, got content, err error) {
 				if err != nil || got.SNI != want.SNI || got.EarlyData != want.EarlyData || !slices.Equal(got.ALPN, want.ALPN) {
 					t.Fatalf("%s %d: %+v, %v; want %+v", how, n, got, err, want)
 				}
@@ -77,7 +80,7 @@ func TestRecordedHellos(t *testing.T) {
 				two := append(records(msg[:n], tlsrecord.MaxPayload), records(msg[n:], tlsrecord.MaxPayload)...)
 				got, err := parse(two, len(two))
 				same("in two records, the first of", n, got, err)
-				if n%97 == 0 { // crypto/tls takes long
+				if n%97 == 0 { // crypto/tls is slow
 					got, ok := cryptoHello(two)
 					if !ok {
 						t.Errorf("crypto/tls does not accept two records, the first of %d", n)

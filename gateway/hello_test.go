@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
 	"net/netip"
@@ -19,9 +18,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// scriptConn is a connection whose peer has said all it will say. What is written to it is kept.
+// scriptConn is a connection whose peer has sent everything. It records what is
+// written.
 type scriptConn struct {
 	net.Conn
 	in  io.Reader
@@ -40,52 +42,53 @@ func goHello(t testing.TB, cfg *tls.Config) []byte {
 	t.Helper()
 	c := &scriptConn{in: strings.NewReader("")}
 	if err := tls.Client(c, cfg).Handshake(); err == nil {
-		t.Fatal("handshake without a server worked")
+		t.Fatal("a handshake without a server succeeded")
 	}
 	return c.out.Bytes()
 }
 
-var errSeen = errors.New("hello seen")
+var errSeen = errors.New("ClientHello seen")
 
-// said is what a Hello says, as text.
-type said struct {
+// content is a Hello with strings.
+type content struct {
 	SNI       string
 	ALPN      []string
 	EarlyData bool
 }
 
-func textOf(h Hello) said {
-	s := said{SNI: string(h.SNI), EarlyData: h.EarlyData}
+func contentOf(h Hello) content {
+	s := content{SNI: string(h.SNI), EarlyData: h.EarlyData}
 	for id := range h.ALPN() {
 		s.ALPN = append(s.ALPN, string(id))
 	}
 	return s
 }
 
-// cryptoHello reads a ClientHello with crypto/tls. ok is false if crypto/tls does not accept it.
-func cryptoHello(b []byte) (h said, ok bool) {
+// cryptoHello parses a ClientHello with crypto/tls. ok is false if that refuses
+// it.
+func cryptoHello(b []byte) (h content, ok bool) {
 	tls.Server(&scriptConn{in: bytes.NewReader(b)}, &tls.Config{
 		GetConfigForClient: func(i *tls.ClientHelloInfo) (*tls.Config, error) {
-			h, ok = said{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
+			h, ok = content{SNI: normalName(i.ServerName), ALPN: i.SupportedProtos, EarlyData: slices.Contains(i.Extensions, extEarlyData)}, true
 			return nil, errSeen
 		},
 	}).HandshakeContext(context.Background())
 	return h, ok
 }
 
-// parse feeds b to a parser in steps of n bytes, as a connection would.
-func parse(b []byte, n int) (said, error) {
+// parse passes b to a parser in steps of n bytes.
+func parse(b []byte, n int) (content, error) {
 	var p HelloParser
 	for end := 0; ; {
 		end = min(end+n, len(b))
 		h, err := p.Parse(b[:end])
 		if err != ErrNeedMore || end == len(b) {
-			return textOf(h), err
+			return contentOf(h), err
 		}
 	}
 }
 
-// records puts a handshake message into records of at most n bytes.
+// records divides a handshake message into records of at most n bytes.
 func records(msg []byte, n int) []byte {
 	var out []byte
 	for len(msg) > 0 {
@@ -98,30 +101,30 @@ func records(msg []byte, n int) []byte {
 	return out
 }
 
-func checkHello(t testing.TB, hello []byte) said {
+func checkHello(t testing.TB, hello []byte) content {
 	t.Helper()
 	want, ok := cryptoHello(hello)
 	if !ok {
-		t.Fatal("crypto/tls does not accept the hello")
+		t.Fatal("crypto/tls refuses the ClientHello")
 	}
 	for _, step := range []int{len(hello), 1, 7, 1000} {
 		got, err := parse(hello, step)
 		if err != nil {
-			t.Fatalf("in steps of %d bytes: %v", step, err)
+			t.Fatalf("Parse() in steps of %d bytes = %v, want nil", step, err)
 		}
 		if d := cmp.Diff(want, got); d != "" {
-			t.Fatalf("in steps of %d bytes:\n%s", step, d)
+			t.Fatalf("Parse() in steps of %d bytes (-want +got):\n%s", step, d)
 		}
 	}
 	for n := range len(hello) {
 		if _, err := parse(hello[:n], len(hello)); err != ErrNeedMore {
-			t.Fatalf("first %d of %d bytes: got %v, want ErrNeedMore", n, len(hello), err)
+			t.Fatalf("Parse() of the first %d of %d bytes = %v, want ErrNeedMore", n, len(hello), err)
 		}
 	}
 	return want
 }
 
-func TestParseGoHellos(t *testing.T) {
+func TestParse_GoClients(t *testing.T) {
 	long := make([]string, 3000)
 	for i := range long {
 		long[i] = "protocol/" + string(rune('a'+i%26))
@@ -129,27 +132,27 @@ func TestParseGoHellos(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  *tls.Config
-		want said
-		size int // at least
+		want content
+		size int // minimum
 	}{
 		{"default, with X25519MLKEM768", &tls.Config{ServerName: "srv1.server.dc1.wanfed", NextProtos: []string{"wanfed/gossip/1", "h2"}},
-			said{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
-		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, said{SNI: "a.example"}, 0},
-		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, said{SNI: "b.example"}, 0},
-		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, said{SNI: "srv1.server.dc1.wanfed"}, 0},
-		{"no SNI", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, said{ALPN: []string{"h2"}}, 0},
-		{"IP address", &tls.Config{ServerName: "10.0.0.1"}, said{}, 0},
-		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long}, said{SNI: "c.example", ALPN: long}, 20000},
+			content{SNI: "srv1.server.dc1.wanfed", ALPN: []string{"wanfed/gossip/1", "h2"}}, 1400},
+		{"TLS 1.2", &tls.Config{ServerName: "a.example", MaxVersion: tls.VersionTLS12}, content{SNI: "a.example"}, 0},
+		{"one curve", &tls.Config{ServerName: "b.example", CurvePreferences: []tls.CurveID{tls.X25519}}, content{SNI: "b.example"}, 0},
+		{"upper case", &tls.Config{ServerName: "SRV1.Server.DC1.Wanfed."}, content{SNI: "srv1.server.dc1.wanfed"}, 0},
+		{"no SNI", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, content{ALPN: []string{"h2"}}, 0},
+		{"IP address", &tls.Config{ServerName: "10.0.0.1"}, content{}, 0},
+		{"over several records", &tls.Config{ServerName: "c.example", NextProtos: long}, content{SNI: "c.example", ALPN: long}, 20000},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			hello := goHello(t, tt.cfg)
 			if len(hello) < tt.size {
-				t.Fatalf("hello has %d bytes, the case wants %d", len(hello), tt.size)
+				t.Fatalf("the ClientHello has %d bytes, want at least %d", len(hello), tt.size)
 			}
-			if len(hello) > 5000 { // each prefix of it would take long
+			if len(hello) > 5000 { // all prefixes would take long
 				if got, err := parse(hello, 1000); err != nil || cmp.Diff(tt.want, got) != "" {
-					t.Fatalf("got %v", err)
+					t.Fatalf("Parse() = %+v, %v; want %+v", got, err, tt.want)
 				}
 				return
 			}
@@ -160,7 +163,7 @@ func TestParseGoHellos(t *testing.T) {
 	}
 }
 
-func TestParseResumption(t *testing.T) {
+func TestParse_Resumption(t *testing.T) {
 	addr := tlsUpstream(t, func(c *tls.Conn) { c.Write([]byte("x")) }) // carries the session ticket
 	for _, max := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		client := &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
@@ -174,14 +177,14 @@ func TestParseResumption(t *testing.T) {
 		c.Close()
 		fresh := goHello(t, &tls.Config{InsecureSkipVerify: true, ServerName: "resumed.example", MaxVersion: max})
 		if again := goHello(t, client); len(again) <= len(fresh) {
-			t.Errorf("hello of %d bytes carries no session; without one it has %d", len(again), len(fresh))
+			t.Errorf("the ClientHello of a resumption has %d bytes, want more than %d", len(again), len(fresh))
 		} else {
 			checkHello(t, again)
 		}
 	}
 }
 
-func TestParseOpenSSLHello(t *testing.T) {
+func TestParse_OpenSSLClient(t *testing.T) {
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
 		t.Skip("openssl is not installed")
@@ -216,12 +219,12 @@ func TestParseOpenSSLHello(t *testing.T) {
 	}
 }
 
-func TestParseRecordSizes(t *testing.T) {
+func TestParse_RecordSizes(t *testing.T) {
 	hello := goHello(t, &tls.Config{ServerName: "many.records.example", NextProtos: []string{"h2"}})
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 100, 517, 1024} {
 		got, err := parse(records(hello[recordHeader:], n), 13)
 		if err != nil || got.SNI != "many.records.example" {
-			t.Errorf("records of %d bytes: got %q, %v", n, got.SNI, err)
+			t.Errorf("records of %d bytes: SNI %q, %v; want many.records.example", n, got.SNI, err)
 		}
 		checkHello(t, records(hello[recordHeader:], max(n, 100)))
 	}
@@ -245,20 +248,20 @@ func FuzzParseHello(f *testing.F) {
 		got, err := parse(in, len(in)+1)
 		stepped, err2 := parse(in, int(step)+1)
 		if (err == nil) != (err2 == nil) || err == nil && cmp.Diff(got, stepped) != "" {
-			t.Fatalf("whole: %+v, %v; in steps of %d: %+v, %v", got, err, step+1, stepped, err2)
+			t.Fatalf("Parse() = %+v, %v; in steps of %d bytes = %+v, %v", got, err, step+1, stepped, err2)
 		}
 		want, ok := cryptoHello(in)
 		switch {
 		case ok && err == nil && cmp.Diff(want, got) != "":
 			t.Fatal(cmp.Diff(want, got))
 		case ok && err != nil && onlyHandshakeRecords(in):
-			t.Fatalf("crypto/tls accepts it with %+v: %v", want, err)
+			t.Fatalf("Parse() = %v, crypto/tls has %+v", err, want)
 		}
 	})
 }
 
-// onlyHandshakeRecords excludes what crypto/tls tolerates and this parser need not: alerts before the hello, versions below
-// SSL 3.0.
+// onlyHandshakeRecords excludes input that crypto/tls tolerates and the parser
+// refuses: alerts before the ClientHello, versions below SSL 3.0.
 func onlyHandshakeRecords(b []byte) bool {
 	for len(b) >= recordHeader {
 		n := recordHeader + int(binary.BigEndian.Uint16(b[3:]))
@@ -281,8 +284,8 @@ func BenchmarkParseHello(b *testing.B) {
 	}
 }
 
-// TestHelloAllocatesNothing has hellos that come whole, in one record, be read and routed.
-func TestHelloAllocatesNothing(t *testing.T) {
+// A ClientHello in one record is parsed and routed without an allocation.
+func TestParse_AllocatesNothing(t *testing.T) {
 	table := mustTable(t, Route{Match: "srv1.server.dc1.wanfed", To: []string{"10.0.0.1:1"}}, Route{Match: "*.server.dc2.wanfed", To: []string{"10.0.0.2:1"}, Protocols: []string{"x", "h2"}})
 	for _, sni := range []string{"srv1.server.dc1.wanfed", "srv1.server.dc2.wanfed", "Srv1.server.dc2.wanfed"} {
 		hello := goHello(t, &tls.Config{ServerName: sni, NextProtos: []string{"wanfed/gossip/1", "h2"}})
@@ -294,7 +297,7 @@ func TestHelloAllocatesNothing(t *testing.T) {
 			}
 		})
 		if upper := sni[0] == 'S'; allocs != 0 && !upper || allocs > 1 {
-			t.Errorf("%s: %v allocations", sni, allocs)
+			t.Errorf("%s: %v allocations, want 0, or 1 for upper case", sni, allocs)
 		}
 	}
 }

@@ -4,13 +4,16 @@ package gateway
 
 import (
 	"encoding/binary"
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"slices"
 	"testing"
+
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// testHelloMemory has clients stall with large hellos: together they may have so much memory and no more, and others are served.
+// Clients stall with large ClientHellos. Together they must not exceed the
+// limit of memory, and other clients must be served.
 func testHelloMemory(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{tlsUpstream(t, named("srv1"))}})
@@ -22,17 +25,17 @@ func testHelloMemory(t *testing.T, e engineKind) {
 		c.Write(large[:len(large)-1])
 		defer c.Close()
 	}
-	until(t, func() bool {
+	testutil.Eventually(t, patience, func() bool {
 		st := p.listener.Stats()
 		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
-	})
+	}, "some connections refused and the others waiting")
 	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
-		t.Errorf("unfinished hellos hold %d bytes", n)
+		t.Errorf("incomplete ClientHellos hold %d bytes, want %d to %d", n, limit/4, limit)
 	}
 	if p.listener.Stats().Active < 2 {
-		t.Error("no large hello has room")
+		t.Error("no large ClientHello was accepted")
 	}
-	for _, step := range []int{1 << 20, 100} { // the second is unfinished for a while
+	for _, step := range []int{1 << 20, 100} { // the second one is incomplete for a while
 		c := p.raw(t)
 		hello := helloFor(t, "x.example")
 		for rest := hello; len(rest) > 0; {
@@ -47,13 +50,13 @@ func testHelloMemory(t *testing.T, e engineKind) {
 	}
 	p.stop()
 	if n := p.hellos.held.Load(); n != 0 {
-		t.Errorf("%d bytes are held in the end", n)
+		t.Errorf("%d bytes are held at the end, want 0", n)
 	}
 }
 
-// testHelloMemoryDial has clients send large hellos, whole ones, to where nobody answers: while that is found out, they have no more
-// memory together than unfinished ones, and give it back.
-func testHelloMemoryDial(t *testing.T, e engineKind) {
+// Clients send large, complete ClientHellos to upstreams that do not answer.
+// The same limit of memory applies to them, and the memory is released.
+func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 	const limit = 512 << 10
 	one, _ := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
@@ -73,15 +76,15 @@ func testHelloMemoryDial(t *testing.T, e engineKind) {
 		c.Write(large)
 		defer c.Close()
 	}
-	until(t, func() bool {
+	testutil.Eventually(t, patience, func() bool {
 		st := p.listener.Stats()
 		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
-	})
+	}, "some connections refused and the others waiting")
 	if n := p.hellos.held.Load(); n > limit || n < limit/4 {
-		t.Errorf("hellos hold %d bytes while addresses are asked", n)
+		t.Errorf("ClientHellos hold %d bytes while upstreams are tried, want %d to %d", n, limit/4, limit)
 	}
 	p.stop()
 	if n := p.hellos.held.Load(); n != 0 {
-		t.Errorf("%d bytes are held in the end", n)
+		t.Errorf("%d bytes are held at the end, want 0", n)
 	}
 }

@@ -61,8 +61,8 @@ type Stats struct {
 	// BytesUp went from clients to upstreams, BytesDown the other way. The
 	// portable engine counts after 32 KiB, or at the end of the connection.
 	BytesUp, BytesDown uint64
-	// DialFailures counts failed attempts to reach an upstream address, also when
-	// another address then worked.
+	// DialFailures counts failed attempts to reach an upstream address, also
+	// when another address then worked.
 	DialFailures uint64
 	// Sources is the number of sources that have open connections; see Policy.
 	Sources int

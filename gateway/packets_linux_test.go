@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segments is how many segments of TCP have come to a socket.
+// segments returns the number of TCP segments that a socket has received.
 func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 	t.Helper()
 	raw, err := c.SyscallConn()
@@ -27,9 +27,10 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 	return info.Segs_in
 }
 
-// TestFewPackets counts what comes to a client and to an upstream: no acknowledgement of its own for what is answered at once, and
-// the last data and the end in one. On a busy machine what is to go together may not: one connection of some has to be as it should.
-func TestFewPackets(t *testing.T) {
+// A client and an upstream receive no separate acknowledgement for data that is
+// answered at once, and one segment for the last data and the end. A busy
+// machine may separate them, so one connection of several is enough.
+func TestReactor_SendsFewSegments(t *testing.T) {
 	const connections = 50
 	atUpstream := make(chan uint32, 2*connections)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -40,17 +41,17 @@ func TestFewPackets(t *testing.T) {
 		atUpstream <- segments(t, c)
 	})
 	lc := net.ListenConfig{}
-	lc.SetMultipathTCP(false) // as the program has it
+	lc.SetMultipathTCP(false) // as the gateway process does
 	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := startOn(t, ln, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
 	hello := helloFor(t, "x.example")
-	type packets struct { // with those of the connect
-		hello  uint32 // at the upstream, up to it
-		answer uint32 // at the client, up to it
-		end    uint32 // at the upstream, from the hello on
+	type packets struct { // including those of the handshake
+		hello  uint32 // at the upstream, up to the ClientHello
+		answer uint32 // at the client, up to the answer
+		end    uint32 // at the upstream, after the ClientHello
 	}
 	want, got := packets{hello: 2, answer: 2, end: 1}, map[packets]int{}
 	for range connections {
@@ -66,5 +67,5 @@ func TestFewPackets(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("packets of %d connections: %+v, none %+v", connections, got, want)
+	t.Errorf("segments of %d connections = %+v, want %+v once", connections, got, want)
 }

@@ -16,13 +16,13 @@ type Policy struct {
 	// Deny are networks that may not connect, even if Allow contains them.
 	Deny []netip.Prefix
 	// MaxPerSource bounds the open connections of one source: one IPv4 address,
-	// or one IPv6 network of 64 bits, since a host in it can use all addresses. 0
-	// or negative: no limit.
+	// or one IPv6 network of 64 bits, since a host in it can use all addresses.
+	// 0 or negative: no limit.
 	MaxPerSource int
-	// ProxyFrom are the networks of load balancers. Their connections must begin
-	// with a PROXY header, version 2. Its source address is the client's, for the
-	// fields above and in logs; that of the balancer does not count. Other
-	// clients must not send a header.
+	// ProxyFrom are the networks of load balancers. Their connections must
+	// begin with a PROXY header, version 2. Its source address is the client's,
+	// for the fields above and in logs; that of the balancer does not count.
+	// Other clients must not send a header.
 	ProxyFrom []netip.Prefix
 }
 

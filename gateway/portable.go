@@ -378,9 +378,9 @@ func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
 }
 
 // relayOneWay moves bytes from src to dst until src ends, and sets srcEnded. A
-// failure after the end of dst is a normal end: a peer that closes at once after
-// its last data answers what still comes, usually a TLS close_notify, with a
-// reset.
+// failure after the end of dst is a normal end: a peer that closes at once
+// after its last data answers what still comes, usually a TLS close_notify,
+// with a reset.
 func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.Bool) error {
 	err := copyAll(dst, src, count)
 	if err == nil {

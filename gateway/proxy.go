@@ -27,27 +27,27 @@ type Config struct {
 	// 65536, or less if the process may not open two files for each and some
 	// more.
 	MaxConns int
-	// MaxPerUpstream bounds the connections to one upstream address, pending ones
-	// included. At the limit the next address of the route is used. Default: no
-	// limit.
+	// MaxPerUpstream bounds the connections to one upstream address, pending
+	// ones included. At the limit the next address of the route is used.
+	// Default: no limit.
 	MaxPerUpstream int
 	// HelloTimeout is the time from accept to the complete ClientHello. Default
 	// 5 s.
 	HelloTimeout time.Duration
 	// DialTimeout bounds one attempt to connect to an upstream address. All
-	// attempts for one client together, with the wait for an answer, take at most
-	// twice as long. Default 5 s.
+	// attempts for one client together, with the wait for an answer, take at
+	// most twice as long. Default 5 s.
 	DialTimeout time.Duration
-	// Drain is the time for which open connections continue after the context of
-	// Run has ended. Default 2 s; negative: none.
+	// Drain is the time for which open connections continue after the context
+	// of Run has ended. Default 2 s; negative: none.
 	Drain time.Duration
 	// AccessLog receives a line of JSON when a connection ends. Default: none.
 	AccessLog io.Writer
 	// AccessLogSample is N to log one of N connections. Default 1, which logs
 	// all; negative: none until SetAccessLogSample.
 	AccessLogSample int
-	// Dial connects to an upstream. It must return soon when ctx ends. Default: a
-	// net.Dialer. With another function the portable engine is used.
+	// Dial connects to an upstream. It must return soon when ctx ends. Default:
+	// a net.Dialer. With another function the portable engine is used.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Logger receives log lines. Default: slog.Default().
 	Logger *slog.Logger

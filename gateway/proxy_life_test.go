@@ -18,17 +18,17 @@ func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e}, Route{Match: "swap.example", To: []string{oldAddr}})
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
-	for range 8 { // load: each talks until the end on the connection that it opened before the swap
+	for range 8 { // each client uses one connection while tables are replaced
 		c, name := p.connect(t, "swap.example", 3)
 		if name != "old" {
-			t.Fatal(name)
+			t.Fatalf("connected to %s, want old", name)
 		}
 		wg.Go(func() {
 			b := make([]byte, 64)
 			for i := 0; ; i++ {
 				c.Write(b)
 				if _, err := io.ReadFull(c, b); err != nil {
-					t.Errorf("connection broke after %d rounds: %v", i, err)
+					t.Errorf("the connection failed after %d rounds: %v", i, err)
 					return
 				}
 				select {
@@ -47,7 +47,7 @@ func testSetTableKeepsConnections(t *testing.T, e engineKind) {
 		p.listener.SetTable(mustTable(t, Route{Match: "swap.example", To: []string{to}}))
 		c, got := p.connect(t, "swap.example", 3)
 		if c.Close(); got != want {
-			t.Fatalf("swap %d: connection goes to %s, want %s", i, got, want)
+			t.Fatalf("table %d: connected to %s, want %s", i, got, want)
 		}
 	}
 	close(stop)
@@ -61,9 +61,9 @@ func testLimit(t *testing.T, e engineKind) {
 	b, _ := p.connect(t, "limit.example", 4)
 	c := p.raw(t)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the third connection was served")
+		t.Error("the third connection was served, want it refused")
 	}
-	for _, c := range []*tls.Conn{a, b} { // those that are there stay
+	for _, c := range []*tls.Conn{a, b} { // open connections continue
 		c.Write([]byte("x"))
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 			t.Error(err)
@@ -71,7 +71,7 @@ func testLimit(t *testing.T, e engineKind) {
 	}
 	p.refused(t, map[Reason]uint64{ReasonLimit: 1})
 	a.CloseWrite()
-	io.Copy(io.Discard, a) // ends when both sides of a have ended
+	io.Copy(io.Discard, a) // until both directions have ended
 	a.Close()
 	p.stop()
 }
@@ -92,13 +92,13 @@ func testStopDrains(t *testing.T, e engineKind) {
 	c.Write([]byte("late"))
 	c.CloseWrite()
 	if rest, err := io.ReadAll(c); err != nil || string(rest) != "latebye" {
-		t.Errorf("while draining: %q, %v", rest, err)
+		t.Errorf("read %q, %v while draining; want latebye", rest, err)
 	}
 	c.Close()
-	<-stopped // well before the minute is over
+	<-stopped // long before the drain time is over
 }
 
-func TestSides(t *testing.T) {
+func TestRun_ListenersHaveOwnTables(t *testing.T) {
 	srv := tlsUpstream(t, named("srv1"))
 	p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: -1})
 	if err != nil {
@@ -112,13 +112,13 @@ func TestSides(t *testing.T) {
 	go func() { errc <- p.Run(ctx, lan, wan) }()
 	(&running{addr: lnLAN.Addr().String()}).connect(t, "far.example", 4)
 	if _, err := tls.Dial("tcp", lnWAN.Addr().String(), &tls.Config{ServerName: "far.example"}); err == nil {
-		t.Error("the WAN side has the LAN side's route")
+		t.Error("the WAN listener uses the table of the LAN listener")
 	}
 	cancel()
 	if err := <-errc; err != nil {
 		t.Error(err)
 	}
 	if l, w := lan.Stats(), wan.Stats(); l.Accepted != 1 || w.Accepted != 1 || w.Refused[ReasonUnknownSNI] != 1 {
-		t.Errorf("lan %+v, wan %+v", l, w)
+		t.Errorf("Stats() = %+v (LAN) and %+v (WAN), want 1 accepted each, 1 unknown_sni on WAN", l, w)
 	}
 }

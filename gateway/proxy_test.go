@@ -15,7 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func testForwardBySNI(t *testing.T, e engineKind) {
@@ -34,30 +35,30 @@ func testForwardBySNI(t *testing.T, e engineKind) {
 		if got != want {
 			t.Errorf("%s leads to %s, want %s", sni, got, want)
 		}
-		// Half-close: the client ends its direction and still gets the answer.
+		// Half-close: the client ends its direction and still receives.
 		c.Write([]byte("hello"))
 		c.CloseWrite()
 		if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
-			t.Errorf("%s: after half-close: %q, %v", sni, rest, err)
+			t.Errorf("%s: read %q, %v after half-close; want hellobye", sni, rest, err)
 		}
 	}
 	st := p.listener.Stats()
 	if st.Accepted != 4 || st.DialFailures != 1 {
-		t.Errorf("stats: %+v", st)
+		t.Errorf("Stats() = %+v, want 4 accepted and 1 dial failure", st)
 	}
 	p.refused(t, nil)
 
 	for sni, want := range map[string]string{"other.server.dc1.wanfed": "unrecognized name", "down.server.dc1.wanfed": "internal error", "": "missing extension"} {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want alert %q", sni, err, want)
+			t.Errorf("client of %q: error %v, want alert %q", sni, err, want)
 		}
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUnknownSNI: 1, ReasonUpstreamUnreachable: 1, ReasonNoSNI: 1})
 }
 
-// testProtocols has a route that only some protocols may take.
+// A route accepts only clients of some protocols.
 func testProtocols(t *testing.T, e engineKind) {
 	var log syncBuffer
 	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, nil))},
@@ -74,7 +75,7 @@ func testProtocols(t *testing.T, e engineKind) {
 	}
 	for _, ids := range [][]string{nil, {"x", "H2", "a", "b", "c"}} {
 		if err := dial(ids...); err == nil || !strings.Contains(err.Error(), "no application protocol") {
-			t.Errorf("%q: %v", ids, err)
+			t.Errorf("client that offers %q: error %v, want no application protocol", ids, err)
 		}
 	}
 	p.stop()
@@ -83,7 +84,7 @@ func testProtocols(t *testing.T, e engineKind) {
 		t.Errorf("%+v", st)
 	}
 	if !strings.Contains(log.String(), `reason=protocol err="it offers none"`) {
-		t.Error(log.String())
+		t.Errorf("log = %s, want a line that the client offers none", log.String())
 	}
 }
 
@@ -91,27 +92,21 @@ func testRefuseOwnListener(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e})
 	p.listener.SetTable(mustTable(t, Route{Match: "loop.example", To: []string{p.addr}}))
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "loop.example", InsecureSkipVerify: true}); err == nil {
-		t.Fatal("handshake through a loop worked")
+		t.Fatal("a handshake through a loop succeeded")
 	}
-	// The dial to itself is accepted, then closed without a hello.
-	limit, tick := time.After(5*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for p.listener.Stats().Accepted < 2 {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatal("the dial to itself was not accepted")
-		}
-	}
+	// The gateway accepts its own connection, which closes without a
+	// ClientHello.
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Accepted >= 2 }, "two accepted connections")
 	p.stop()
 	if st := p.listener.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
-		t.Errorf("stats: %+v", st)
+		t.Errorf("Stats() = %+v, want 1 upstream_unreachable and 2 accepted", st)
 	}
 }
 
-// testCutHello closes a connection after each number of bytes of a hello: nothing may stay and nothing may be dialled.
+// The client closes after each number of bytes of its ClientHello. No upstream
+// may be dialed.
 func testCutHello(t *testing.T, e engineKind) {
-	addr, dialled := rawUpstream(t, silent)
+	addr, dialed := rawUpstream(t, silent)
 	p := start(t, Config{engine: e}, Route{Match: "cut.example", To: []string{addr}})
 	hello := goHello(t, &tls.Config{ServerName: "cut.example"})
 	for n := range len(hello) {
@@ -119,18 +114,18 @@ func testCutHello(t *testing.T, e engineKind) {
 		c.Write(hello[:n])
 		c.CloseWrite()
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Fatalf("after %d bytes: %v", n, err)
+			t.Fatalf("close after %d bytes: read error %v, want %v", n, err, io.EOF)
 		}
 		c.Close()
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonHelloCut: uint64(len(hello))})
-	if n := dialled.Load(); n != 0 {
-		t.Errorf("upstream was dialled %d times", n)
+	if n := dialed.Load(); n != 0 {
+		t.Errorf("the upstream was dialed %d times, want 0", n)
 	}
 }
 
-// testHelloInPieces sends hellos byte by byte and over many records.
+// ClientHellos arrive byte by byte, and in many records.
 func testHelloInPieces(t *testing.T, e engineKind) {
 	got := make(chan []byte, 1)
 	ln := listen(t)
@@ -157,7 +152,7 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 		c.Write([]byte("more"))
 		c.CloseWrite()
 		if b := <-got; !bytes.Equal(b, append(in[:len(in):len(in)], "more"...)) {
-			t.Errorf("upstream got %d bytes, want %d", len(b), len(in)+4)
+			t.Errorf("the upstream received %d bytes, want %d", len(b), len(in)+4)
 		}
 		io.Copy(io.Discard, c)
 	}
@@ -166,20 +161,20 @@ func testHelloInPieces(t *testing.T, e engineKind) {
 func testRefusalsAreLogged(t *testing.T, e engineKind) {
 	var log syncBuffer
 	p := start(t, Config{engine: e, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
-	for _, say := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
+	for _, data := range []string{"GET / HTTP/1.1\r\n\r\n", "SSH-2.0-x\r\n", string(append([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 0))} {
 		c := p.raw(t)
-		c.Write([]byte(say))
+		c.Write([]byte(data))
 		io.Copy(io.Discard, c)
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonNotTLS: 2, ReasonHelloTooLarge: 1})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 {
-		t.Fatalf("%d lines at Info, want one for each reason:\n%s", len(lines), log.String())
+		t.Fatalf("%d lines at Info, want one per reason:\n%s", len(lines), log.String())
 	}
 	for _, want := range []string{"listener=lan", "remote=127.0.0.1:", "reason=not_tls", "plain HTTP request", "hint="} {
 		if !strings.Contains(lines[0], want) {
-			t.Errorf("line has no %s: %s", want, lines[0])
+			t.Errorf("line = %s, want %s in it", lines[0], want)
 		}
 	}
 }
@@ -220,20 +215,20 @@ func testBulkBothWays(t *testing.T, e engineKind) {
 	got, err := io.ReadAll(c)
 	wg.Wait()
 	if err != nil || !bytes.Equal(got, append(hello, sent...)) {
-		t.Fatalf("got %d bytes, %v", len(got), err)
+		t.Fatalf("read %d bytes, %v; want %d", len(got), err, size+len(hello))
 	}
 	p.stop()
 	if st := p.listener.Stats(); st.BytesUp != uint64(len(got)) || st.BytesDown != uint64(len(got)) {
-		t.Errorf("counted %d up and %d down, want %d", st.BytesUp, st.BytesDown, len(got))
+		t.Errorf("BytesUp, BytesDown = %d, %d; want %d each", st.BytesUp, st.BytesDown, len(got))
 	}
 }
 
-// testResetIsPassedOn has the upstream break off: the client must not see a clean end of data.
+// The upstream resets the connection: the client must not see an end of data.
 func testResetIsPassedOn(t *testing.T, e engineKind) {
 	ln := listen(t)
 	go func() {
 		if c, err := ln.Accept(); err == nil {
-			c.Read(make([]byte, 1)) // the rest stays unread, and the linger makes it a reset anyway
+			c.Read(make([]byte, 1)) // the rest stays unread, and the linger option forces a reset
 			c.(*net.TCPConn).SetLinger(0)
 			c.Close()
 		}
@@ -242,15 +237,15 @@ func testResetIsPassedOn(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "reset.example"}))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("client sees %v, want a reset", err)
+		t.Errorf("client error = %v, want a reset", err)
 	}
 }
 
-func TestNewTellsAllFaults(t *testing.T) {
+func TestNew_ReportsAllFaults(t *testing.T) {
 	_, err := New(Config{MaxConns: -1, HelloTimeout: -1, DialTimeout: -1})
 	for _, want := range []string{"connections", "hello timeout", "dial timeout"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name the %s", err, want)
+			t.Errorf("New() = %v, want the %s in it", err, want)
 		}
 	}
 }
@@ -263,7 +258,8 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// benchmarkConnect opens, asks and closes connections to a name with this many addresses.
+// benchmarkConnect opens, uses and closes connections to a route with this many
+// addresses.
 func benchmarkConnect(b *testing.B, e engineKind, addrs int) {
 	var to []string
 	for range addrs {

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/internal/proxyproto"
 )
 
-// proxied connects from one address of this machine and says a header first.
+// proxied connects from a local address and sends header first.
 func (r *running) proxied(t testing.TB, local string, header []byte) *net.TCPConn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -33,10 +33,10 @@ func headerFrom(source string) []byte {
 	return proxyproto.Append(nil, netip.MustParseAddrPort(source), netip.MustParseAddrPort("198.51.100.1:443"))
 }
 
-// localHeader says that the connection is the sender's own.
+// localHeader is the header of a connection that is the sender's own.
 var localHeader = proxyproto.Append(nil, netip.AddrPort{}, netip.AddrPort{})
 
-// testProxyProtocolIn has a balancer, 127.0.0.2, in front of the gateway.
+// 127.0.0.2 is a load balancer in front of the gateway.
 func testProxyProtocolIn(t *testing.T, e engineKind) {
 	var access syncBuffer
 	p := start(t, Config{engine: e, AccessLog: &access}, Route{Match: "in.example", To: []string{tlsUpstream(t, named("srv1"))}})
@@ -48,11 +48,11 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 	}
 	for _, header := range [][]byte{headerFrom("192.0.2.1:7"), headerFrom("[2001:db8::1]:7"), localHeader, localHeader} {
 		if err := served(p.proxied(t, "127.0.0.2", header)); err != nil {
-			t.Errorf("% x: %v", header, err)
+			t.Errorf("connection with header % x: %v", header, err)
 		}
 	}
 	if st := p.listener.Stats(); st.Sources != 2 || st.Active != 4 {
-		t.Errorf("%+v", st)
+		t.Errorf("Stats() = %+v, want 2 sources and 4 active", st)
 	}
 	slow := p.proxied(t, "127.0.0.2", nil)
 	for _, b := range append(headerFrom("192.0.2.2:7"), helloFor(t, "in.example")...) {
@@ -71,10 +71,10 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		{"127.0.0.2", headerFrom("192.0.2.1:8")},  // source_limit
 		{"127.0.0.2", nil},                        // proxy_header: none
 		{"127.0.0.2", append([]byte(proxyproto.Signature+"\x21\x12\x00\x0c"), make([]byte, 12)...)}, // UDP
-		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: nobody trusts it
+		{"127.0.0.1", headerFrom("192.0.2.3:7")},                                                    // not_tls: the policy does not name this sender
 	} {
 		if err := served(p.proxied(t, bad.local, bad.header)); err == nil {
-			t.Errorf("from %s with % x: served", bad.local, bad.header)
+			t.Errorf("connection from %s with header % x was served", bad.local, bad.header)
 		}
 	}
 	header := headerFrom("192.0.2.9:7")
@@ -82,22 +82,23 @@ func testProxyProtocolIn(t *testing.T, e engineKind) {
 		c := p.proxied(t, "127.0.0.2", header[:n])
 		c.CloseWrite()
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("after %d bytes: %v", n, err)
+			t.Errorf("end after %d bytes: read error %v, want %v", n, err, io.EOF)
 		}
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1, ReasonProxyHeader: 2, ReasonNotTLS: 1, ReasonHelloCut: uint64(len(header) + 1)})
 	if n := p.listener.Stats().Sources; n != 0 {
-		t.Errorf("%d sources are left", n)
+		t.Errorf("Sources = %d, want 0", n)
 	}
 	for _, want := range []string{`"remote":"192.0.2.1:7","sni":"in.example"`, `"remote":"[2001:db8::1]:7","sni"`, `"remote":"127.0.0.2:`, `"remote":"192.0.2.66:7"`} {
 		if !strings.Contains(access.String(), want) {
-			t.Errorf("the access log lacks %s:\n%s", want, access.String())
+			t.Errorf("want %s in the access log:\n%s", want, access.String())
 		}
 	}
 }
 
-// proxyTLS is a TLS server that wants a PROXY header and says what address it names.
+// proxyTLS starts a TLS server that requires a PROXY header and sends the
+// address in it.
 func proxyTLS(t *testing.T) string {
 	cert := testCert(t)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -120,7 +121,7 @@ func proxyTLS(t *testing.T) string {
 	return addr
 }
 
-// readFirst gives these bytes before those of the connection.
+// readFirst reads these bytes before those of the connection.
 type readFirst struct {
 	net.Conn
 	b []byte
@@ -135,7 +136,8 @@ func (c *readFirst) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// testProxyProtocolOut has upstreams that want a header: one alone, two that race, and behind a balancer.
+// Upstreams require a header: one alone, two that race, and for clients of a
+// load balancer.
 func testProxyProtocolOut(t *testing.T, e engineKind) {
 	one, two := proxyTLS(t), proxyTLS(t)
 	p := start(t, Config{engine: e, ejectFor: 1},
@@ -151,7 +153,7 @@ func testProxyProtocolOut(t *testing.T, e engineKind) {
 			}
 			tc := tls.Client(c, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 			if got, err := io.ReadAll(tc); err != nil || string(got) != want {
-				t.Errorf("%s from %s: upstream is told %q, %v; want %s", sni, local, got, err, want)
+				t.Errorf("%s from %s: the header has %q, %v; want %s", sni, local, got, err, want)
 			}
 		}
 	}

@@ -14,10 +14,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// wanted returns the events that some epoll instance of this process waits for on the socket that is connected to addr, as
-// /proc/PID/fdinfo has it.
+// wanted returns the events for which an epoll instance of this process waits
+// on the socket that is connected to addr, from /proc/PID/fdinfo.
 func wanted(t testing.TB, addr string) (events uint32) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
@@ -43,8 +45,8 @@ func wanted(t testing.TB, addr string) (events uint32) {
 	return events
 }
 
-// TestSourceIsMuted looks at what the worker waits for: not for more data from an upstream whose client takes none.
-func TestSourceIsMuted(t *testing.T) {
+// A worker must not wait for data of an upstream whose client reads nothing.
+func TestReactor_MutesSource(t *testing.T) {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		for b := make([]byte, 64<<10); ; {
 			if _, err := c.Write(b); err != nil {
@@ -55,14 +57,14 @@ func TestSourceIsMuted(t *testing.T) {
 	p := start(t, Config{engine: eventDriven}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	for range 3 { // it stops and starts again
-		until(t, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 })
+	for range 3 { // stops and starts again
+		testutil.Eventually(t, patience, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
 		if _, err := io.CopyN(io.Discard, c, 64<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if e := wanted(t, addr); e&unix.EPOLLRDHUP == 0 {
-		t.Errorf("events %x: the end of the upstream would not be noticed", e)
+		t.Errorf("events = %x, want EPOLLRDHUP for the end of the upstream", e)
 	}
 }
 

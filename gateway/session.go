@@ -115,8 +115,8 @@ func (s *session) Receive(in []byte, now time.Time) (reactor.Request, error) {
 }
 
 // readProxyHeader reads the PROXY header if there must be one. It returns
-// ErrNeedMore until that is complete. A load balancer's own connections, such as
-// health checks, are accepted.
+// ErrNeedMore until that is complete. A load balancer's own connections, such
+// as health checks, are accepted.
 func (s *session) readProxyHeader(in []byte) error {
 	if !s.opening.proxyHeader {
 		return nil

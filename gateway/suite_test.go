@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
@@ -28,16 +29,16 @@ func testHelloTimeout(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e, HelloTimeout: 100 * time.Millisecond})
 	hello := helloFor(t, "late.example")
 	var wg sync.WaitGroup
-	for _, said := range [][]byte{nil, hello[:1], hello[:100]} {
+	for _, part := range [][]byte{nil, hello[:1], hello[:100]} {
 		wg.Go(func() {
 			began := time.Now()
 			c := p.raw(t)
-			c.Write(said)
+			c.Write(part)
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-				t.Errorf("after %d bytes: %v", len(said), err)
+				t.Errorf("after %d bytes: read error %v, want %v", len(part), err, io.EOF)
 			}
 			if d := time.Since(began); d < 90*time.Millisecond || d > 5*time.Second {
-				t.Errorf("closed after %v", d)
+				t.Errorf("closed after %v, want 100ms", d)
 			}
 		})
 	}
@@ -46,30 +47,30 @@ func testHelloTimeout(t *testing.T, e engineKind) {
 	p.refused(t, map[Reason]uint64{ReasonHelloTimeout: 3})
 }
 
-func testShedTheSilent(t *testing.T, e engineKind) {
+func testShedSilentConnection(t *testing.T, e engineKind) {
 	addr := tlsUpstream(t, named("srv1"))
-	const grace = 1500 * time.Millisecond // longer than machines stand still
+	const grace = 1500 * time.Millisecond // longer than the pauses of a busy machine
 	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * grace}, Route{Match: "x.example", To: []string{addr}})
 	var silent []net.Conn
 	for range 2 {
 		c := p.raw(t)
 		c.Write([]byte{22})
 		silent = append(silent, c)
-		until(t, func() bool { return p.listener.Stats().Active == uint64(len(silent)) })
+		testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == uint64(len(silent)) }, "one active connection per client")
 	}
 	early := p.raw(t)
-	early.Read(make([]byte, 1)) // ends when it is closed
+	early.Read(make([]byte, 1)) // until it is closed
 	silent[0].SetReadDeadline(time.Now().Add(time.Millisecond))
 	if _, err := silent[0].Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a young connection had to make room: %v", err)
+		t.Errorf("a young connection was closed for another one: %v", err)
 	}
 	silent[0].SetReadDeadline(time.Now().Add(20 * time.Second))
 	<-time.After(grace)
 	p.connect(t, "x.example", 4)
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the oldest silent connection was spared: %v", err)
+		t.Errorf("read of the oldest silent connection = %v, want it closed", err)
 	}
-	until(t, func() bool { return p.listener.Stats().Active == 2 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 	silent[1].Close()
 }
@@ -79,8 +80,8 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 	_, port, _ := net.SplitHostPort(v4)
 	routes := []Route{
 		{Match: "name.example", To: []string{"localhost:" + port}},
-		{Match: "names.example", To: []string{"nobody.invalid:" + port, "localhost:" + port}, Ordered: true},
-		{Match: "bad.example", To: []string{"nobody.invalid:" + port}},
+		{Match: "names.example", To: []string{"absent.invalid:" + port, "localhost:" + port}, Ordered: true},
+		{Match: "bad.example", To: []string{"absent.invalid:" + port}},
 	}
 	p := start(t, Config{engine: e}, routes...)
 	for _, sni := range []string{"name.example", "names.example"} {
@@ -88,11 +89,11 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 		c.Close()
 	}
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "bad.example"}); err == nil || !strings.Contains(err.Error(), "internal error") {
-		t.Error(err)
+		t.Errorf("client of a name that does not resolve: %v, want internal error", err)
 	}
 	ln, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
-		t.Log("no IPv6 here:", err)
+		t.Log("no IPv6 on this machine:", err)
 		return
 	}
 	defer ln.Close()
@@ -108,11 +109,11 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 	c.Write(hello)
 	c.CloseWrite()
 	if b, err := io.ReadAll(c); err != nil || !bytes.Equal(b, hello) {
-		t.Errorf("got %d bytes, %v", len(b), err)
+		t.Errorf("read %d bytes, %v; want %d", len(b), err, len(hello))
 	}
 }
 
-// testNewTableWhileWaiting gives the name a good address while the two that it had are silent.
+// The route gets a working address while its two addresses are silent.
 func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
@@ -132,8 +133,9 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	p.refused(t, nil)
 }
 
-// testHalfOpen has a silent upstream come back: no client but the first may wait for it, and it must be used again.
-func testHalfOpen(t *testing.T, e engineKind) {
+// A silent upstream recovers. Only the first client may wait for it, and it
+// must be used again.
+func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	var works, used atomic.Bool
 	one, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -167,10 +169,10 @@ func testHalfOpen(t *testing.T, e engineKind) {
 		<-time.After(time.Millisecond)
 	}
 	if !back || !used.Load() {
-		t.Error("the first upstream did not come back into use")
+		t.Error("the first upstream is not used again")
 	}
-	if waited > 2 { // one, and one more on a busy machine
-		t.Errorf("%d clients waited", waited)
+	if waited > 2 { // two on a busy machine
+		t.Errorf("%d clients waited, want 1", waited)
 	}
 }
 
@@ -187,22 +189,22 @@ func testDrainEnds(t *testing.T, e engineKind) {
 		}
 		open = append(open, c)
 	}
-	until(t, func() bool { return p.listener.Stats().Active == 3 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 3 }, "three active connections")
 	began := time.Now()
 	p.stop()
 	if d := time.Since(began); d < 100*time.Millisecond || d > 5*time.Second {
-		t.Errorf("Run ended after %v", d)
+		t.Errorf("Run returned after %v, want 100ms", d)
 	}
 	for i, c := range open {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
-			t.Errorf("connection %d is still open", i)
+			t.Errorf("connection %d is open after Run", i)
 		}
 	}
 	p.refused(t, nil)
 }
 
-// testSlowReader has a client that reads nothing for a while: the gateway must not take in what it cannot hand on, and lose none
-// of it.
+// A client reads nothing for a while. The gateway must not buffer what it
+// cannot deliver, and must lose nothing.
 func testSlowReader(t *testing.T, e engineKind) {
 	const size = 64 << 20
 	var sent atomic.Int64
@@ -223,15 +225,15 @@ func testSlowReader(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	last := int64(-1)
-	until(t, func() bool { // it stands still
+	testutil.Eventually(t, patience, func() bool {
 		<-time.After(50 * time.Millisecond)
 		now := sent.Load()
 		still := now == last && now > 0
 		last = now
 		return still
-	})
+	}, "an upstream that is blocked")
 	if last > size/2 {
-		t.Errorf("%d MiB were taken from the upstream that the client did not read", last>>20)
+		t.Errorf("the gateway read %d MiB from the upstream, want at most %d", last>>20, size>>21)
 	}
 	r, b, want, n := rand.NewChaCha8([32]byte{7}), make([]byte, 64<<10), make([]byte, 64<<10), 0
 	for ; n < size; n += len(b) {
@@ -239,10 +241,10 @@ func testSlowReader(t *testing.T, e engineKind) {
 			t.Fatalf("after %d bytes: %v", n, err)
 		}
 		if r.Read(want); !bytes.Equal(b, want) {
-			t.Fatalf("bytes after %d are not those that were sent", n)
+			t.Fatalf("the bytes after %d differ from those that were sent", n)
 		}
 	}
 	if _, err := c.Read(b); err != io.EOF {
-		t.Error(err)
+		t.Errorf("read at the end = %v, want %v", err, io.EOF)
 	}
 }

@@ -31,17 +31,17 @@ const maxTo = 1024
 
 // Route says where connections for one name, or for all names below one, lead.
 type Route struct {
-	// Match is an SNI ("server.dc2.wanfed"), or "*.suffix", which stands for one
-	// or more labels before the suffix.
+	// Match is an SNI ("server.dc2.wanfed"), or "*.suffix", which stands for
+	// one or more labels before the suffix.
 	Match string `json:"match"`
 	// To are the addresses (host:port). A host name is resolved at each dial.
 	To []string `json:"to"`
 	// Ordered says that the first address is the best and the others are used
-	// when it fails. Otherwise a connection uses the address with the fewest open
-	// connections, of all routes of this gateway.
+	// when it fails. Otherwise a connection uses the address with the fewest
+	// open connections, of all routes of this gateway.
 	Ordered bool `json:"ordered,omitempty"`
-	// Protocols are ids of which a client must offer one (ALPN). Empty: a client
-	// may offer any, or none.
+	// Protocols are ids of which a client must offer one (ALPN). Empty: a
+	// client may offer any, or none.
 	Protocols []string `json:"protocols,omitempty"`
 	// ProxyProtocol sends a PROXY header, version 2, before the ClientHello. It
 	// has the address of the client as this gateway knows it.

@@ -32,7 +32,7 @@ func TestTableLookup(t *testing.T) {
 	)
 	tests := []struct {
 		sni  string
-		want int // 0: none
+		want int // 0: no route
 	}{
 		{"server.dc1.wanfed", 1}, {"srv1.server.dc1.wanfed", 2}, {"srv2.server.dc1.wanfed", 0},
 		{"a.server.dc2.wanfed", 3}, {"a.b.server.dc2.wanfed", 3}, {"special.server.dc2.wanfed", 5},
@@ -54,14 +54,14 @@ func TestTableLookup(t *testing.T) {
 	}
 	want := []string{"*.dc2.wanfed", "*.server.dc2.wanfed", "server.dc1.wanfed", "special.server.dc2.wanfed", "srv1.server.dc1.wanfed", "upper.example"}
 	if d := cmp.Diff(want, names); d != "" {
-		t.Error(d)
+		t.Errorf("Routes() (-want +got):\n%s", d)
 	}
 	if _, ok := (&Table{}).Lookup("a.b"); ok {
-		t.Error("the empty table has a route")
+		t.Error("the empty table has a route, want none")
 	}
 }
 
-func TestNewTableTellsAllFaults(t *testing.T) {
+func TestNewTable_ReportsAllFaults(t *testing.T) {
 	ok := []string{"127.0.0.1:1"}
 	_, err := NewTable([]Route{
 		{Match: "a.example", To: ok},
@@ -75,7 +75,7 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 		{Match: "c.example", To: []string{"nowhere", "x:0", "1.2.3.4:1", "1.2.3.4:1"}},
 	})
 	if err == nil {
-		t.Fatal("no error")
+		t.Fatal("NewTable() = nil, want an error")
 	}
 	want := []string{
 		`route "a.example" is there twice`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": a ClientHello does not name an IP`,
@@ -84,15 +84,15 @@ func TestNewTableTellsAllFaults(t *testing.T) {
 	}
 	for _, w := range want {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error does not say %s:\n%v", w, err)
+			t.Errorf("NewTable() = %v, want %s in it", err, w)
 		}
 	}
 	if n := len(strings.Split(err.Error(), "\n")); n != len(want) {
-		t.Errorf("%d faults, want %d:\n%v", n, len(want), err)
+		t.Errorf("NewTable() has %d faults, want %d:\n%v", n, len(want), err)
 	}
 }
 
-// datacenters are routes as a gateway has them for n other datacenters.
+// datacenters returns the routes of a gateway to n other datacenters.
 func datacenters(n int) []Route {
 	var routes []Route
 	for i := range n {

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"github.com/wanfed/wanfed/gateway/internal/upstream"
 	"io"
 	"log/slog"
 	"math/big"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/gateway/internal/upstream"
 )
 
 var testCert = func() func(testing.TB) tls.Certificate {
@@ -40,6 +41,9 @@ var testCert = func() func(testing.TB) tls.Certificate {
 	}
 }()
 
+// patience is the time after which an expected event has failed.
+const patience = 10 * time.Second
+
 func listen(t testing.TB) *net.TCPListener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,7 +54,7 @@ func listen(t testing.TB) *net.TCPListener {
 	return ln.(*net.TCPListener)
 }
 
-// deadAddr is an address where nothing listens.
+// deadAddr returns an address where nothing listens.
 func deadAddr(t testing.TB) string {
 	t.Helper()
 	ln := listen(t)
@@ -58,7 +62,8 @@ func deadAddr(t testing.TB) string {
 	return ln.Addr().String()
 }
 
-// tlsUpstream is a TLS server that handles each connection with f and joins all when the test ends.
+// tlsUpstream starts a TLS server that handles each connection with f. It joins
+// its goroutines when the test ends.
 func tlsUpstream(t testing.TB, f func(*tls.Conn)) string {
 	t.Helper()
 	ln := listen(t)
@@ -80,7 +85,8 @@ func tlsUpstream(t testing.TB, f func(*tls.Conn)) string {
 	return ln.Addr().String()
 }
 
-// named says its name, then echoes until the client has said all, then says "bye" and closes.
+// named returns a handler that sends name, echoes until the client ends its
+// direction, sends "bye" and closes.
 func named(name string) func(*tls.Conn) {
 	return func(c *tls.Conn) {
 		c.Write([]byte(name))
@@ -90,7 +96,7 @@ func named(name string) func(*tls.Conn) {
 	}
 }
 
-// running is a Proxy with one side that serves real sockets.
+// running is a Proxy that serves one listener on a real socket.
 type running struct {
 	*Proxy
 	listener *Listener
@@ -123,10 +129,10 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-errc; err != nil {
-			t.Errorf("Run: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 		if n := l.Stats().Active; n != 0 {
-			t.Errorf("%d connections active after Run", n)
+			t.Errorf("%d connections are active after Run, want 0", n)
 		}
 		checkUnused(t, p)
 	})
@@ -134,18 +140,19 @@ func startOn(t testing.TB, ln net.Listener, cfg Config, routes ...Route) *runnin
 	return &running{p, l, ln.Addr().String(), stop}
 }
 
-// connect makes a TLS connection through the proxy and reads the upstream's name of n bytes.
+// connect opens a TLS connection through the proxy and reads the upstream's
+// name of n bytes.
 func (r *running) connect(t testing.TB, sni string, n int) (*tls.Conn, string) {
 	t.Helper()
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.addr, &tls.Config{ServerName: sni, InsecureSkipVerify: true})
 	if err != nil {
-		t.Fatalf("%s: %v", sni, err)
+		t.Fatalf("connect to %s: %v", sni, err)
 	}
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(20 * time.Second))
 	name := make([]byte, n)
 	if _, err := io.ReadFull(c, name); err != nil {
-		t.Fatalf("%s: %v", sni, err)
+		t.Fatalf("connect to %s: %v", sni, err)
 	}
 	return c, string(name)
 }
@@ -162,7 +169,7 @@ func (r *running) setSlow(addrs ...string) {
 	}
 }
 
-// raw makes a TCP connection to the proxy.
+// raw opens a TCP connection to the proxy.
 func (r *running) raw(t testing.TB) *net.TCPConn {
 	t.Helper()
 	c, err := net.Dial("tcp", r.addr)
@@ -174,13 +181,14 @@ func (r *running) raw(t testing.TB) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// refused checks the counters of refusals: those given, and no others.
+// refused checks the counters of refusals. Reasons that are not in want must be
+// zero.
 func (r *running) refused(t testing.TB, want map[Reason]uint64) {
 	t.Helper()
 	got := r.listener.Stats().Refused
 	for _, reason := range Reasons {
 		if got[reason] != want[reason] {
-			t.Errorf("refused for %v: %d, want %d", reason, got[reason], want[reason])
+			t.Errorf("refused for %v = %d, want %d", reason, got[reason], want[reason])
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// memListener stands for a TCP listener where time is fake: real sockets cannot take part in that. Accept gives what is
-// sent on conns, then the errors.
+// memListener is a listener for fake time, which real sockets do not have.
+// Accept returns what is sent on conns and errs.
 type memListener struct {
 	conns  chan net.Conn
 	errs   chan error
@@ -48,7 +48,7 @@ func (l *memListener) connect() net.Conn {
 	return c
 }
 
-// fake runs f in fake time with a proxy on a memory listener and ends the proxy after it.
+// fake runs f in fake time with a proxy on a memory listener.
 func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *Listener)) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -69,7 +69,7 @@ func fake(t *testing.T, cfg Config, f func(t *testing.T, l *memListener, s *List
 	})
 }
 
-func TestSlowHello(t *testing.T) {
+func TestHelloTimeout_BytewiseHello(t *testing.T) {
 	fake(t, Config{}, func(t *testing.T, l *memListener, s *Listener) {
 		hello := goHello(t, &tls.Config{ServerName: "slow.example"})
 		began := time.Now()
@@ -78,7 +78,7 @@ func TestSlowHello(t *testing.T) {
 		defer wg.Wait()
 		defer c.Close()
 		wg.Go(func() {
-			for i := range hello { // a byte each 10 ms would take 15 s
+			for i := range hello { // one byte every 10 ms takes 15 s
 				if _, err := c.Write(hello[i : i+1]); err != nil {
 					return
 				}
@@ -86,43 +86,43 @@ func TestSlowHello(t *testing.T) {
 			}
 		})
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("got %v", err)
+			t.Errorf("read error = %v, want %v", err, io.EOF)
 		}
 		if d := time.Since(began); d != 5*time.Second {
 			t.Errorf("closed after %v, want 5s", d)
 		}
 		if n := s.Stats().Refused[ReasonHelloTimeout]; n != 1 {
-			t.Errorf("hello_timeout counted %d times", n)
+			t.Errorf("hello_timeout = %d, want 1", n)
 		}
 	})
 }
 
-func TestLimitShedsTheSilent(t *testing.T) {
+func TestLimit_ShedsSilentConnection(t *testing.T) {
 	fake(t, Config{MaxConns: 2}, func(t *testing.T, l *memListener, s *Listener) {
 		first := l.connect()
-		time.Sleep(time.Millisecond) // so that it is the oldest
+		time.Sleep(time.Millisecond) // makes it the oldest
 		second := l.connect()
 		defer second.Close()
 		synctest.Wait()
 		early := l.connect()
 		if _, err := early.Read(make([]byte, 1)); err == nil {
-			t.Error("a young connection had to make room")
+			t.Error("the new connection was served, want it refused")
 		}
 		time.Sleep(time.Second)
 		third := l.connect()
 		defer third.Close()
 		if _, err := first.Read(make([]byte, 1)); err != io.EOF {
-			t.Errorf("the oldest silent connection: %v", err)
+			t.Errorf("read of the oldest silent connection = %v, want %v", err, io.EOF)
 		}
 		synctest.Wait()
 		st := s.Stats()
 		if st.Active != 2 || st.Refused[ReasonLimit] != 2 || st.Refused[ReasonHelloCut] != 0 {
-			t.Errorf("%+v", st)
+			t.Errorf("Stats() = %+v, want 2 active and 2 refused for limit", st)
 		}
 	})
 }
 
-func TestAcceptBacksOff(t *testing.T) {
+func TestAccept_BacksOff(t *testing.T) {
 	fake(t, Config{}, func(t *testing.T, l *memListener, s *Listener) {
 		began := time.Now()
 		for range 10 { // pauses of 5, 10, ... 640, 1000, 1000 ms between them
@@ -136,7 +136,7 @@ func TestAcceptBacksOff(t *testing.T) {
 		}
 		synctest.Wait()
 		if s.Stats().Accepted != 1 {
-			t.Error("no connection was accepted after the failures")
+			t.Error("Accepted != 1 after the failures")
 		}
 	})
 }
@@ -145,7 +145,7 @@ type wrapped struct{ error }
 
 func (w *wrapped) Unwrap() error { return w.error }
 
-func TestBrokenListenerEndsRun(t *testing.T) {
+func TestRun_EndsWithBrokenListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := New(Config{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -159,12 +159,12 @@ func TestBrokenListenerEndsRun(t *testing.T) {
 		why := errors.New("broken")
 		broken.errs <- why
 		if err := <-errc; !errors.Is(err, why) || !strings.Contains(err.Error(), "listener lan") {
-			t.Errorf("got %v", err)
+			t.Errorf("Run() = %v, want %v of listener lan", err, why)
 		}
 	})
 }
 
-func TestDrainEnds(t *testing.T) {
+func TestRun_DrainEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := New(Config{Logger: slog.New(slog.DiscardHandler), Drain: 3 * time.Second, HelloTimeout: time.Minute})
 		if err != nil {
@@ -177,15 +177,15 @@ func TestDrainEnds(t *testing.T) {
 		go func() { errc <- p.Run(ctx, s) }()
 		c := l.connect()
 		defer c.Close()
-		synctest.Wait() // it has been admitted
+		synctest.Wait() // until it is admitted
 		began := time.Now()
 		cancel()
 		if err := <-errc; err != nil || time.Since(began) != 3*time.Second {
-			t.Errorf("Run ended after %v with %v", time.Since(began), err)
+			t.Errorf("Run() = %v after %v, want nil after 3s", err, time.Since(began))
 		}
 		for _, r := range Reasons {
 			if n := s.Stats().Refused[r]; n != 0 {
-				t.Errorf("%v counted %d times at the end of the gateway", r, n)
+				t.Errorf("refused for %v = %d at the end of the gateway, want 0", r, n)
 			}
 		}
 	})

@@ -74,7 +74,8 @@ func TestClientFailsOver(t *testing.T) {
 	}
 }
 
-// TestClientPassesBySilentServer has a first server that accepts and says nothing.
+// TestClientPassesBySilentServer has a first server that accepts and says
+// nothing.
 func TestClientPassesBySilentServer(t *testing.T) {
 	r := newRig(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -178,7 +179,8 @@ func TestClientSaysWhyItIsRefused(t *testing.T) {
 	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+stranger.addr+`: peer failed, or has no certificate for the name`)
 }
 
-// TestClientRegistersAtReconnect has intervals of an hour: another server must hear of the gateway at once all the same.
+// TestClientRegistersAtReconnect has intervals of an hour: another server must
+// hear of the gateway at once all the same.
 func TestClientRegistersAtReconnect(t *testing.T) {
 	r := newRig(t)
 	first, second := r.double(t, "srv1", sample), r.double(t, "srv2", sample)

@@ -31,9 +31,9 @@
 // The WAN listener, where other datacenters connect, leads only to servers of
 // this datacenter: neither a loop nor an open relay is possible. The LAN
 // listener, where this datacenter's servers connect, also leads to the gateways
-// of other datacenters. Invalid parts of a snapshot are left out with a warning.
-// A snapshot without servers is ignored if the one before had some: its sender
-// has only just started.
+// of other datacenters. Invalid parts of a snapshot are left out with a
+// warning. A snapshot without servers is ignored if the one before had some:
+// its sender has only just started.
 //
 // # Goroutines and limits
 //

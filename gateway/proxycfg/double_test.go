@@ -30,8 +30,9 @@ import (
 // patience is how long a test waits for an event that must come.
 const patience = 20 * time.Second
 
-// double is a test double of a server: the connection, TLS and gRPC are real, the answers are the test's. The real service
-// needs a store with a leader, which the tests of package server have.
+// double is a test double of a server: the connection, TLS and gRPC are real,
+// the answers are the test's. The real service needs a store with a leader,
+// which the tests of package server have.
 type double struct {
 	pb.UnimplementedGatewayServiceServer
 	addr   string
@@ -64,7 +65,8 @@ func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *do
 	return d
 }
 
-// handshakes is a listener that does TLS before gRPC sees a connection, one after the other.
+// handshakes is a listener that does TLS before gRPC sees a connection, one
+// after the other.
 type handshakes struct {
 	net.Listener
 	cfg *tls.Config
@@ -199,7 +201,8 @@ func (r *rig) double(t testing.TB, node string, snap *pb.GatewaySnapshot) *doubl
 	return newDouble(t, r.ca.Identity(t, tlsutil.RoleServer, node, "dc1"), snap)
 }
 
-// start makes a new client and runs it. The returned function stops it and waits.
+// start makes a new client and runs it. The returned function stops it and
+// waits.
 func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	t.Helper()
 	r.lan, r.wan = gateway.NewListener("lan"), gateway.NewListener("wan")
@@ -226,7 +229,8 @@ func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	return stop
 }
 
-// routed says whether both sides have the routes to the servers of snap, and the LAN side those to its datacenters.
+// routed says whether both sides have the routes to the servers of snap, and
+// the LAN side those to its datacenters.
 func (r *rig) routed(t testing.TB, snap *pb.GatewaySnapshot) {
 	t.Helper()
 	for _, s := range snap.Servers {

@@ -15,8 +15,8 @@ import (
 // UpstreamOptions apply to connections to the servers of the gateway's own
 // datacenter.
 type UpstreamOptions struct {
-	// Protocols are ids (ALPN) of which a client must offer one. Empty: a client
-	// may offer any, or none.
+	// Protocols are ids (ALPN) of which a client must offer one. Empty: a
+	// client may offer any, or none.
 	Protocols []string
 	// ProxyProtocol says that the servers expect a PROXY header, version 2, on
 	// every connection from this gateway. It has the address of the client, or

@@ -113,7 +113,8 @@ func sorted(r []gateway.Route) []gateway.Route {
 	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
 }
 
-// TestProxyProtocol has only this datacenter's servers get a PROXY header, whichever side a client comes to: no gateway of another one.
+// TestProxyProtocol has only this datacenter's servers get a PROXY header,
+// whichever side a client comes to: no gateway of another one.
 func TestProxyProtocol(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
@@ -133,7 +134,8 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestProtocols has only the ways to this datacenter's servers want protocols: what those of others speak is their gateways' business.
+// TestProtocols has only the ways to this datacenter's servers want protocols:
+// what those of others speak is their gateways' business.
 func TestProtocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}

@@ -41,8 +41,9 @@ type acceptor struct {
 	// Then the next one is read at once. skipped counts those that were not.
 	readNow bool
 	skipped int
-	// paused says that the acceptor does not accept until resume: the process is
-	// out of a resource. pause is the last pause; 0: the last accept succeeded.
+	// paused says that the acceptor does not accept until resume: the process
+	// is out of a resource. pause is the last pause; 0: the last accept
+	// succeeded.
 	paused bool
 	pause  time.Duration
 	resume time.Duration // since the engine's start

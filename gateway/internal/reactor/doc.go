@@ -9,8 +9,9 @@
 //
 // A worker accepts a connection and asks the [Handler] for a [Session]. It
 // reads until Session.Receive has the ClientHello, and connects to an upstream
-// as package gateway/internal/upstream selects it. Then it moves bytes both ways: through a
-// buffer of the worker or, where many flow, through a kernel pipe (splice).
+// as package gateway/internal/upstream selects it. Then it moves bytes both
+// ways: through a buffer of the worker or, where many flow, through a kernel
+// pipe (splice).
 //
 //	e := reactor.New(reactor.Config{Listeners: listeners, Handler: handler, Dialer: dialer, ...})
 //	err := e.Serve(ctx)

@@ -16,10 +16,10 @@ import (
 // MaxHello bounds a ClientHello, with what precedes it, in bytes.
 const MaxHello = 64 << 10
 
-// Errors that an engine passes to Session.Fail. Others are errors of sockets, io.EOF
-// for a client that closed before its ClientHello, os.ErrDeadlineExceeded for
-// one that sent it too late, those of Session methods, and those of package
-// upstream.
+// Errors that an engine passes to Session.Fail. Others are errors of sockets,
+// io.EOF for a client that closed before its ClientHello,
+// os.ErrDeadlineExceeded for one that sent it too late, those of Session
+// methods, and those of package upstream.
 var (
 	// ErrNeedMore is returned by Session.Receive while the ClientHello is
 	// incomplete.
@@ -82,8 +82,8 @@ type Request struct {
 	Start int
 	// Hello is what the upstream gets first. It is valid until the next call.
 	Hello []byte
-	// Race sends the ClientHello to several addresses: the first TLS record that
-	// comes back decides. Otherwise an open connection decides.
+	// Race sends the ClientHello to several addresses: the first TLS record
+	// that comes back decides. Otherwise an open connection decides.
 	Race bool
 	// ProxyHeader sends a PROXY header with Source before the ClientHello.
 	ProxyHeader bool

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// maxMove bounds the bytes that one direction moves before other connections
-	// are served.
+	// maxMove bounds the bytes that one direction moves before other
+	// connections are served.
 	maxMove = 2 << 20
 	// bulkReads is how many consecutive reads must fill the buffer of bulkSize
-	// bytes before a direction gets a pipe. A splice must move bulkSize bytes for
-	// the direction to keep it.
+	// bytes before a direction gets a pipe. A splice must move bulkSize bytes
+	// for the direction to keep it.
 	bulkReads = 2
 	bulkSize  = 16 << 10
 )

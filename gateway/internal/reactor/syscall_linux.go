@@ -23,8 +23,8 @@ func sysRecv(fd int32, b []byte) (int, unix.Errno) {
 	return count(n, e), e
 }
 
-// sysSend sends b. flags are 0 or MSG_MORE, which lets the last segment wait for
-// what is sent next.
+// sysSend sends b. flags are 0 or MSG_MORE, which lets the last segment wait
+// for what is sent next.
 func sysSend(fd int32, b []byte, flags int) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unix.MSG_NOSIGNAL|flags), 0, 0)
@@ -58,12 +58,13 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 	return e
 }
 
-// sysDelayAck makes the kernel send acknowledgements with the answer: one packet
-// less for the ClientHello and one for the connect. The kernel stops that for a
-// connection that gets no answer within 40 ms.
+// sysDelayAck makes the kernel send acknowledgements with the answer: one
+// packet less for the ClientHello and one for the connect. The kernel stops
+// that for a connection that gets no answer within 40 ms.
 func sysDelayAck(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
-// sysLingerReset makes close send a reset: the peer learns that data is missing.
+// sysLingerReset makes close send a reset: the peer learns that data is
+// missing.
 func sysLingerReset(fd int32) {
 	l := unix.Linger{Onoff: 1}
 	unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,

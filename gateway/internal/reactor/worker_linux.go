@@ -26,7 +26,8 @@ const (
 	// shortWait bounds a wait without the scheduler of Go, and the work between
 	// two yields to other goroutines.
 	shortWait = 2 * time.Millisecond
-	// maxFreeDials bounds the dials that a worker keeps for the next connections.
+	// maxFreeDials bounds the dials that a worker keeps for the next
+	// connections.
 	maxFreeDials = 256
 )
 

@@ -34,7 +34,8 @@ const (
 // c is a *net.TCPConn.
 func SetKeepalive(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
-		// An error means that the connection has ended. The next read reports it.
+		// An error means that the connection has ended. The next read reports
+		// it.
 		t.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: KeepaliveIdle, Interval: KeepaliveInterval, Count: keepaliveCount,
 		})
@@ -59,7 +60,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 
 // IsTemporary reports whether accept may succeed again after err: the process
 // or the system is out of a resource, or the error belongs to a connection that
-// has ended (accept(2), "Error handling"). Errors of the listener are permanent.
+// has ended (accept(2), "Error handling"). Errors of the listener are
+// permanent.
 func IsTemporary(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {

@@ -35,7 +35,8 @@ var (
 // Dialer connects to one of several addresses. Its exported fields must not
 // change after the first use. All methods are safe for concurrent use.
 type Dialer struct {
-	// Dial connects to one address. It must return soon when ctx ends. Required.
+	// Dial connects to one address. It must return soon when ctx ends.
+	// Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Timeout bounds one attempt to connect. A selection takes at most twice as
 	// long. Required.
@@ -44,8 +45,8 @@ type Dialer struct {
 	// address is tried too. Required.
 	AttemptDelay time.Duration
 	// EjectFor bounds the time for which an address that failed is tried last.
-	// It is probed after an eighth of that time, then after longer pauses. Zero:
-	// it is not ejected.
+	// It is probed after an eighth of that time, then after longer pauses.
+	// Zero: it is not ejected.
 	EjectFor time.Duration
 	// Own are the listeners of this process. Connections to them are refused
 	// with ErrLoop.
@@ -59,8 +60,8 @@ type Dialer struct {
 // Request describes what a connection is for. The zero value asks for an open
 // connection only.
 type Request struct {
-	// Hello is sent to each address. The first TLS record that comes back is the
-	// answer. Nil: an open connection is the answer.
+	// Hello is sent to each address. The first TLS record that comes back is
+	// the answer. Nil: an open connection is the answer.
 	Hello []byte
 	// NewAddrs returns addresses that may have become known since the selection
 	// began. Nil: there are none.

@@ -9,9 +9,9 @@
 // the address with the fewest connections, or to the first one of an ordered
 // list. The next attempt starts as soon as one fails, or takes longer than this
 // address usually does, in the manner of happy eyeballs (RFC 8305, section 5).
-// The first address that answers wins. A Selection does no I/O: [Dialer.DialAny]
-// runs one with a goroutine per attempt, and the event-driven engine runs one
-// with non-blocking sockets.
+// The first address that answers wins. A Selection does no I/O:
+// [Dialer.DialAny] runs one with a goroutine per attempt, and the event-driven
+// engine runs one with non-blocking sockets.
 //
 // An answer is an open connection or, if the [Request] has a ClientHello, the
 // first TLS record that comes back. So an upstream that accepts and then stays

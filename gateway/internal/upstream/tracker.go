@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxUnused bounds the number of addresses that are tracked without being in
-	// use.
+	// maxUnused bounds the number of addresses that are tracked without being
+	// in use.
 	maxUnused = 4096
 	// slack is added to the usual response time of an address before the next
 	// one is tried too.
@@ -22,10 +22,10 @@ const (
 	// failed is probed for the first time. The pause doubles up to the whole.
 	firstPause = 8
 	// maxTrial is how many clients at a time may try an address whose last
-	// attempt failed, plus one per AttemptDelay: pending attempts may be lost and
-	// take long to fail. Other clients are refused at once. They would wait, with
-	// two files each, and all reach the address together when it recovers. As
-	// soon as one client succeeds, all may use the address.
+	// attempt failed, plus one per AttemptDelay: pending attempts may be lost
+	// and take long to fail. Other clients are refused at once. They would
+	// wait, with two files each, and all reach the address together when it
+	// recovers. As soon as one client succeeds, all may use the address.
 	maxTrial = 16
 )
 

@@ -34,7 +34,7 @@ func TestPolicy(t *testing.T) {
 		{nil, nil, "192.0.2.1", true},
 		{[]string{"192.0.2.0/24"}, nil, "192.0.2.255", true},
 		{[]string{"192.0.2.0/24"}, nil, "192.0.3.0", false},
-		{[]string{"192.0.2.7/24"}, nil, "192.0.2.255", true}, // bits of the host do not matter
+		{[]string{"192.0.2.7/24"}, nil, "192.0.2.255", true}, // host bits are ignored
 		{[]string{"192.0.2.0/24"}, nil, "::ffff:192.0.2.1", true},
 		{[]string{"::ffff:192.0.2.0/120"}, nil, "192.0.2.1", true},
 		{[]string{"192.0.2.0/24"}, nil, "2001:db8::1", false},
@@ -53,7 +53,7 @@ func TestPolicy(t *testing.T) {
 		s.SetPolicy(Policy{Allow: prefixes(t, tt.allow...), Deny: prefixes(t, tt.deny...)})
 		reason, ok := s.admit(netip.MustParseAddr(tt.addr))
 		if ok != tt.want || !ok && reason != ReasonDenied {
-			t.Errorf("allow %v, deny %v: %s admitted: %v (%v)", tt.allow, tt.deny, tt.addr, ok, reason)
+			t.Errorf("allow %v, deny %v: admit(%s) = %v, %v; want %v", tt.allow, tt.deny, tt.addr, reason, ok, tt.want)
 		}
 	}
 	s := NewListener("wan")
@@ -62,10 +62,10 @@ func TestPolicy(t *testing.T) {
 	}
 	s.release(netip.Addr{})
 	if s.SetPolicy(Policy{Allow: prefixes(t, "::/0")}); s.Stats().Sources != 0 {
-		t.Error("it is counted")
+		t.Error("a connection without an address counts as a source")
 	}
 	if _, ok := s.admit(netip.Addr{}); ok {
-		t.Error("a connection without an address is admitted where only some networks are")
+		t.Error("a connection without an address is admitted although Allow has networks")
 	}
 }
 
@@ -75,7 +75,7 @@ func TestMaxPerSource(t *testing.T) {
 	enter := func(addr string, want bool) {
 		t.Helper()
 		if reason, ok := s.admit(netip.MustParseAddr(addr)); ok != want || !ok && reason != ReasonSourceLimit {
-			t.Errorf("%s admitted: %v (%v)", addr, ok, reason)
+			t.Errorf("admit(%s) = %v, %v; want %v", addr, reason, ok, want)
 		}
 	}
 	enter("192.0.2.1", true)
@@ -87,9 +87,9 @@ func TestMaxPerSource(t *testing.T) {
 	enter("2001:db8:1:2::3", false)
 	enter("2001:db8:1:3::3", true)
 	if n := s.Stats().Sources; n != 4 {
-		t.Errorf("%d sources", n)
+		t.Errorf("Sources = %d, want 4", n)
 	}
-	s.SetPolicy(Policy{}) // those that are there stay counted
+	s.SetPolicy(Policy{}) // open connections still count
 	enter("192.0.2.1", true)
 	s.SetPolicy(Policy{MaxPerSource: 3})
 	enter("192.0.2.1", false)
@@ -97,12 +97,13 @@ func TestMaxPerSource(t *testing.T) {
 		s.release(netip.MustParseAddr(a))
 	}
 	if n := s.Stats().Sources; n != 0 {
-		t.Errorf("%d sources are left", n)
+		t.Errorf("Sources = %d, want 0", n)
 	}
 	enter("192.0.2.1", true)
 }
 
-// from connects to the proxy from one address of this machine, and says whether it was served.
+// from connects to the proxy from a local address. It reports whether the
+// connection was served.
 func (r *running) from(t testing.TB, local, sni string) (*tls.Conn, bool) {
 	t.Helper()
 	d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -125,29 +126,29 @@ func testSourcesOfConnections(t *testing.T, e engineKind) {
 	}
 	for local, want := range map[string]bool{"127.0.0.1": false, "127.0.0.2": true, "127.0.0.3": false} {
 		if _, ok := p.from(t, local, "source.example"); ok != want {
-			t.Errorf("from %s served: %v", local, ok)
+			t.Errorf("connection from %s served = %v, want %v", local, ok, want)
 		}
 	}
 	p.refused(t, map[Reason]uint64{ReasonDenied: 1, ReasonSourceLimit: 1})
 	if st := p.listener.Stats(); st.Sources != 2 || st.Active != 2 || st.Accepted != 4 {
-		t.Errorf("%+v", st)
+		t.Errorf("Stats() = %+v, want 2 sources, 2 active, 4 accepted", st)
 	}
 	a.CloseWrite()
 	if b, err := io.ReadAll(a); err != nil || string(b) != "srv1bye" {
-		t.Errorf("%q, %v", b, err)
+		t.Errorf("read %q, %v; want srv1bye", b, err)
 	}
 	a.Close()
-	for p.listener.Stats().Sources == 2 { // the proxy learns of the end in its own time
+	for p.listener.Stats().Sources == 2 { // the proxy notices the end asynchronously
 		if t.Context().Err() != nil {
 			t.FailNow()
 		}
 	}
 	if _, ok := p.from(t, "127.0.0.1", "source.example"); !ok {
-		t.Error("refused after the first connection has ended")
+		t.Error("a connection was refused after the first one had ended")
 	}
 	p.stop()
 	if n := p.listener.Stats().Sources; n != 0 {
-		t.Errorf("%d sources are left", n)
+		t.Errorf("Sources = %d, want 0", n)
 	}
 }
 
@@ -156,13 +157,13 @@ func testSetMaxConns(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e, MaxConns: 1}, Route{Match: "limit.example", To: []string{addr}})
 	p.connect(t, "limit.example", 4)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
-		t.Error("served above the limit")
+		t.Error("a connection above the limit was served")
 	}
 	p.SetMaxConns(2)
 	p.connect(t, "limit.example", 4)
 	p.SetMaxConns(1)
 	if _, ok := p.from(t, "127.0.0.1", "limit.example"); ok {
-		t.Error("served above the lower limit")
+		t.Error("a connection above the lower limit was served")
 	}
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 }
@@ -187,11 +188,12 @@ func testSetDrain(t *testing.T, e engineKind) {
 	p.SetDrain(0)
 	<-stopped
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection has outlived the drain")
+		t.Error("the connection is open after the drain time")
 	}
 }
 
-// BenchmarkAdmit is what each connection costs for its source to be looked at, with long lists of networks.
+// BenchmarkAdmit measures the check of one source against long lists of
+// networks.
 func BenchmarkAdmit(b *testing.B) {
 	var list []netip.Prefix
 	for i := range 1000 {
@@ -209,7 +211,8 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// BenchmarkConnection is a connection through the gateway that ends as soon as its upstream has answered.
+// BenchmarkConnection opens a connection that ends when its upstream has
+// answered.
 func BenchmarkConnection(b *testing.B) {
 	ln := listen(b)
 	done := make(chan struct{})
@@ -235,7 +238,7 @@ func BenchmarkConnection(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		c.(*net.TCPConn).SetLinger(0) // no port is left waiting
+		c.(*net.TCPConn).SetLinger(0) // leaves no socket in TIME_WAIT
 		c.Write(hello)
 		c.Read(buf)
 		c.Close()

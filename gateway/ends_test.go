@@ -15,10 +15,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// testManyEnds has connections of all sizes end in all ways at once. Nothing may be lost of what ends well, and nothing may stay.
-func testManyEnds(t *testing.T, e engineKind) {
+// Connections of all sizes end in all ways at the same time. A normal end must
+// lose no data, and no resource may leak.
+func testConcurrentEnds(t *testing.T, e engineKind) {
 	hello := helloFor(t, "x.example")
 	echo, _ := rawUpstream(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, len(hello)-1))
@@ -41,19 +44,19 @@ func testManyEnds(t *testing.T, e engineKind) {
 			defer c.Close()
 			data := all[i : i+rand.IntN(1<<(10+i%12))]
 			switch i % 4 {
-			case 0: // end in the middle
+			case 0: // the client closes early
 				c.Write(hello)
 				c.Write(data)
 				if i%8 == 0 {
 					c.SetLinger(0)
 				}
-			case 1: // the upstream ends
+			case 1: // the upstream closes
 				go func() {
 					c.Write(append(helloFor(t, "y.example"), data...))
 					c.CloseWrite()
 				}()
 				io.Copy(io.Discard, c)
-			default: // end well
+			default: // normal end
 				var sending sync.WaitGroup
 				sending.Go(func() {
 					c.Write(hello)
@@ -67,20 +70,21 @@ func testManyEnds(t *testing.T, e engineKind) {
 				got, err := io.ReadAll(c)
 				sending.Wait()
 				if err != nil || !bytes.Equal(got, data) {
-					t.Errorf("connection %d: got %d of %d bytes, %v", i, len(got), len(data), err)
+					t.Errorf("connection %d: read %d bytes, %v; want %d", i, len(got), err, len(data))
 				}
 			}
 		})
 	}
 	wg.Wait()
-	until(t, func() bool { return p.listener.Stats().Active == 0 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
-	st := p.listener.Stats()
-	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]}) // those that were reset
-	until(t, func() bool { return files(t) <= before })                                                                         // the upstreams close a little later
+	st := p.listener.Stats() // clients that reset may count
+	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]})
+	testutil.Eventually(t, patience, func() bool { return files(t) <= before }, "no file left open")
 }
 
-// files counts the open files of this process; zero where that cannot be done.
+// files returns the number of open files of this process; 0 where that is not
+// known.
 func files(t testing.TB) int {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -93,22 +97,22 @@ func files(t testing.TB) int {
 	return len(all)
 }
 
-// testClientResetWhileWaiting has the client break off while an upstream is being chosen.
+// The client resets its connection while an upstream is selected.
 func testClientResetWhileWaiting(t *testing.T, e engineKind) {
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	until(t, func() bool { return asked.Load() > 0 })
+	testutil.Eventually(t, patience, func() bool { return asked.Load() > 0 }, "an attempt at the upstream")
 	c.SetLinger(0)
 	c.Close()
-	until(t, func() bool { return p.listener.Stats().Active == 0 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
 }
 
-// testResetOfClientIsPassedOn has the client break off: the upstream must not see a clean end of data.
+// The client resets its connection: the upstream must not see an end of data.
 func testResetOfClientIsPassedOn(t *testing.T, e engineKind) {
 	seen := make(chan error, 1)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -125,21 +129,22 @@ func testResetOfClientIsPassedOn(t *testing.T, e engineKind) {
 	c.SetLinger(0)
 	c.Close()
 	if err := <-seen; err == nil || !strings.Contains(err.Error(), syscall.ECONNRESET.Error()) {
-		t.Errorf("upstream sees %v, want a reset", err)
+		t.Errorf("upstream error = %v, want a reset", err)
 	}
 }
 
-// testCutAnswer has an upstream hang up after each number of bytes of its first record: unless that is whole, the client must get
-// what the next upstream says, and nothing of the first.
+// An upstream closes after each number of bytes of its first record. Unless
+// that is complete, the client must receive the answer of the next upstream
+// only.
 func testCutAnswer(t *testing.T, e engineKind) {
 	record := append([]byte{21, 3, 3, 0, 20}, bytes.Repeat([]byte{80}, 20)...)
-	var says atomic.Int64
-	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:says.Load()]) })
+	var size atomic.Int64
+	first, _ := rawUpstream(t, func(c *net.TCPConn) { c.Write(record[:size.Load()]) })
 	second, _ := rawUpstream(t, alert)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute, ejectFor: 1}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	hello := helloFor(t, "x.example")
 	for n := range len(record) + 1 {
-		says.Store(int64(n))
+		size.Store(int64(n))
 		c := p.raw(t)
 		c.Write(hello)
 		b := make([]byte, 7)
@@ -147,7 +152,7 @@ func testCutAnswer(t *testing.T, e engineKind) {
 			t.Fatalf("after %d bytes: %v", n, err)
 		}
 		if fromFirst := b[4] == 20; fromFirst != (n == len(record)) {
-			t.Errorf("after %d bytes the client gets % x", n, b)
+			t.Errorf("after %d bytes the client received % x, from the first upstream: %v", n, b, fromFirst)
 		}
 		c.Close()
 	}

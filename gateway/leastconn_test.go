@@ -10,11 +10,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// testLeastLoaded has connections spread evenly over three upstreams, fewer new ones go to one that holds many, and one that
-// died be avoided, then fill up.
-func testLeastLoaded(t *testing.T, e engineKind) {
+// Connections are spread evenly over three upstreams. An upstream with many
+// connections gets fewer new ones. One that dies is avoided, and catches up
+// when it is back.
+func testLeastConnections(t *testing.T, e engineKind) {
 	const a, b, c = "srv1", "srv2", "srv3"
 	to := map[string]string{a: tlsUpstream(t, named(a)), b: tlsUpstream(t, named(b))}
 	third := listen(t)
@@ -44,13 +47,13 @@ func testLeastLoaded(t *testing.T, e engineKind) {
 			}
 		}
 		if got := p.UpstreamConns(); !maps.Equal(got, want) {
-			t.Errorf("%s: the gateway counts %v, want %v", what, got, want)
+			t.Errorf("%s: UpstreamConns() = %v, want %v", what, got, want)
 		}
 	}
 	connect("all.example", 12)
 	check("evenly", 4, 4, 4)
 	connect("one.example", 5)
-	check("one by its own name", 9, 4, 4)
+	check("one upstream has a second route", 9, 4, 4)
 	connect("all.example", 10)
 	check("the others catch up", 9, 9, 9)
 
@@ -61,13 +64,13 @@ func testLeastLoaded(t *testing.T, e engineKind) {
 		conns[name] = nil
 	}
 	end(b)
-	until(t, func() bool { return p.listener.Stats().Active == 18 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 18 }, "18 active connections")
 	connect("all.example", 6)
-	check("those that ended do not count", 9, 6, 9)
+	check("ended connections do not count", 9, 6, 9)
 
 	stopThird()
 	end(c)
-	until(t, func() bool { return p.listener.Stats().Active == 15 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 15 }, "15 active connections")
 	connect("all.example", 9)
 	check("one is dead", 12, 12, 0)
 
@@ -76,19 +79,19 @@ func testLeastLoaded(t *testing.T, e engineKind) {
 		t.Fatal(err)
 	}
 	defer serveNamed(t, third, c)()
-	until(t, func() bool { // somebody has to come for it to be asked again
+	testutil.Eventually(t, patience, func() bool { // a connection starts the probe
 		conn, name := p.connect(t, "all.example", len(a))
 		conn.Close()
 		return name == c
-	})
-	until(t, func() bool { return p.listener.Stats().Active == 24 })
+	}, "a connection to the upstream that is back")
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 24 }, "24 active connections")
 	connect("all.example", 15)
 	check("it is back", 13, 13, 13)
 	p.stop()
 	p.refused(t, nil)
 }
 
-// serveNamed is upstream's server for a listener, until stop.
+// serveNamed serves ln as tlsUpstream does, until stop.
 func serveNamed(t testing.TB, ln *net.TCPListener, name string) (stop func()) {
 	t.Helper()
 	cert := testCert(t)

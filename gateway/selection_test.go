@@ -5,7 +5,6 @@ package gateway
 import (
 	"bytes"
 	"crypto/tls"
-	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 	"io"
 	"net"
 	"strings"
@@ -14,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// rawUpstream serves TCP connections with f, which gets them after their hello has begun to come, and counts them. It joins
-// all when the test ends.
+// rawUpstream starts a TCP server that reads one byte of each connection and
+// passes it to f. It counts the connections, and joins its goroutines when the
+// test ends.
 func rawUpstream(t testing.TB, f func(*net.TCPConn)) (string, *atomic.Int32) {
 	t.Helper()
 	ln := listen(t)
@@ -58,7 +60,7 @@ func trickle(c *net.TCPConn) {
 	}
 }
 
-// alert answers with a TLS alert: unrecognized_name.
+// alert sends a TLS alert: unrecognized_name.
 func alert(c *net.TCPConn) {
 	c.Write([]byte{21, 3, 3, 0, 2, 2, 112})
 	silent(c)
@@ -71,10 +73,10 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 		bad  func(*net.TCPConn)
 	}{
 		{"silent", silent},
-		{"hangs up", func(*net.TCPConn) {}},
+		{"closes", func(*net.TCPConn) {}},
 		{"resets", func(c *net.TCPConn) { c.SetLinger(0) }},
 		{"trickles", trickle},
-		{"speaks no TLS", func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); silent(c) }},
+		{"does not speak TLS", func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); silent(c) }},
 		{"header of a huge record", func(c *net.TCPConn) { c.Write([]byte{22, 3, 3, 0xff, 0xff}); silent(c) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,21 +89,21 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 				began := time.Now()
 				c, _ := p.connect(t, "x.example", 4)
 				if took := stalls.Awake(began); took > time.Second {
-					t.Errorf("connection %d took %v", i, took)
+					t.Errorf("connection %d took %v, want at most 1s", i, took)
 				}
 				c.Write([]byte("hello"))
 				c.CloseWrite()
 				if rest, err := io.ReadAll(c); err != nil || string(rest) != "hellobye" {
-					t.Errorf("got %q, %v", rest, err)
+					t.Errorf("read %q, %v; want hellobye", rest, err)
 				}
 			}
 			p.stop()
-			if n := asked.Load(); n < 1 || n > 2 { // the second time only if the machine is so busy that the good one is late
-				t.Errorf("the bad one was asked %d times", n)
+			if n := asked.Load(); n < 1 || n > 2 { // twice if a busy machine delays the good upstream
+				t.Errorf("the bad upstream was tried %d times, want 1 or 2", n)
 			}
 			p.refused(t, nil)
 			if n := p.listener.Stats().DialFailures; n < 1 || n > 2 {
-				t.Errorf("%d failures counted", n)
+				t.Errorf("DialFailures = %d, want 1 or 2", n)
 			}
 		})
 	}
@@ -112,16 +114,16 @@ func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	second, asked := rawUpstream(t, silent)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
-		t.Errorf("client sees %v", err)
+		t.Errorf("client error = %v, want the alert of the first upstream", err)
 	}
 	p.stop()
 	if n := asked.Load(); n != 0 {
-		t.Errorf("the second one was asked %d times", n)
+		t.Errorf("the second upstream was tried %d times, want 0", n)
 	}
 	p.refused(t, nil)
 }
 
-// testNoReplayOfData has the client send data with its hello. The upstream that has got it must stay the only one.
+// The client sends data with its ClientHello. Only one upstream may receive it.
 func testNoReplayOfData(t *testing.T, e engineKind) {
 	plain := goHello(t, &tls.Config{ServerName: "x.example"})
 	for _, tt := range []struct {
@@ -129,7 +131,7 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 		says []byte
 	}{
 		{"extension early_data", craft(sniExt("x.example"), ext(extEarlyData))},
-		{"bytes behind the hello", append(plain[:len(plain):len(plain)], "more"...)},
+		{"bytes after the ClientHello", append(plain[:len(plain):len(plain)], "more"...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := make(chan []byte, 1)
@@ -143,54 +145,40 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 			c.Write(tt.says)
 			c.CloseWrite()
 			if b := <-got; !bytes.Equal(b, tt.says[1:]) {
-				t.Errorf("upstream got %d bytes, want %d", len(b), len(tt.says)-1)
+				t.Errorf("the upstream received %d bytes, want %d", len(b), len(tt.says)-1)
 			}
 			io.Copy(io.Discard, c)
 			p.stop()
 			if n := asked.Load(); n != 0 {
-				t.Errorf("the second one was asked %d times", n)
+				t.Errorf("the second upstream was tried %d times, want 0", n)
 			}
 		})
 	}
 }
 
-func testClientGoesWhileWaiting(t *testing.T, e engineKind) {
+func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	one, asked := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
-	for _, more := range []string{"", "more"} { // bytes that nobody reads must not hide it
+	for _, more := range []string{"", "more"} { // unread bytes must not hide the disconnect
 		p := start(t, Config{engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
 		asked.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
-		until(t, func() bool { return asked.Load() > 0 })
+		testutil.Eventually(t, patience, func() bool { return asked.Load() > 0 }, "an attempt at the upstream")
 		c.Write([]byte(more))
 		c.Close()
 		began := time.Now()
-		until(t, func() bool { return p.listener.Stats().Active == 0 })
+		testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 		if d := stalls.Awake(began); d > time.Second {
-			t.Errorf("noticed after %v", d)
+			t.Errorf("the disconnect was noticed after %v, want at most 1s", d)
 		}
 		p.stop()
 		p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
 	}
 }
 
-// until waits for something that happens soon.
-func until(t testing.TB, ok func() bool) {
-	t.Helper()
-	limit, tick := time.After(10*time.Second), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatal("it did not happen")
-		}
-	}
-}
-
-func testAllBad(t *testing.T, e engineKind) {
+func testAllUpstreamsFail(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
 	var addrs []string
 	for _, f := range []func(*net.TCPConn){func(*net.TCPConn) {}, silent, trickle} {
@@ -202,19 +190,19 @@ func testAllBad(t *testing.T, e engineKind) {
 	began := time.Now()
 	_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"})
 	if err == nil || !strings.Contains(err.Error(), "internal error") {
-		t.Errorf("client sees %v", err)
+		t.Errorf("client error = %v, want internal error", err)
 	}
 	if d := stalls.Awake(began); d > 2*time.Second {
-		t.Errorf("refused after %v", d)
+		t.Errorf("refused after %v, want at most 2s", d)
 	}
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
 	if n := p.listener.Stats().DialFailures; n != 4 {
-		t.Errorf("%d failures counted", n)
+		t.Errorf("DialFailures = %d, want 4", n)
 	}
 }
 
-// testLongAnswer has the first record come in pieces and be as long as it may.
+// The first record arrives in pieces and has the largest size.
 func testLongAnswer(t *testing.T, e engineKind) {
 	says := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), tlsrecord.MaxSize-recordHeader+100)...)
 	long, _ := rawUpstream(t, func(c *net.TCPConn) {
@@ -228,11 +216,11 @@ func testLongAnswer(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
 	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, says) {
-		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(says))
+		t.Errorf("read %d bytes, %v; want %d", len(got), err, len(says))
 	}
 	c.Close()
 	p.stop()
 	if got := p.listener.Stats().BytesDown; got != uint64(len(says)) {
-		t.Errorf("counted %d bytes, want %d", got, len(says))
+		t.Errorf("BytesDown = %d, want %d", got, len(says))
 	}
 }

@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"errors"
-	"github.com/wanfed/wanfed/gateway/internal/sockets"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,15 +12,18 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/gateway/internal/sockets"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// testPeersAreWatched looks at the sockets that the gateway has: dead peers must be found on both sides.
-func testPeersAreWatched(t *testing.T, e engineKind) {
+// Both sockets of a connection must detect a dead peer.
+func testKeepalive(t *testing.T, e engineKind) {
 	addr, _ := rawUpstream(t, silent)
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	until(t, func() bool { return p.listener.Stats().BytesUp > 0 })
+	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")
 	seen := 0
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -35,20 +37,20 @@ func testPeersAreWatched(t *testing.T, e engineKind) {
 		local, remote := endsOf(fd)
 		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr && local.IsValid() {
 			seen++
-			until(t, func() bool { return hasKeepalive(fd) }) // epoll: after their youth
+			testutil.Eventually(t, patience, func() bool { return hasKeepalive(fd) }, "keepalive on the socket")
 			if n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); n != 1 || err != nil {
-				t.Errorf("no delay: %d, %v", n, err)
+				t.Errorf("TCP_NODELAY = %d, %v; want 1", n, err)
 			}
 		}
 	}
 	if seen != 2 {
-		t.Errorf("%d sockets of the gateway were found", seen)
+		t.Errorf("%d sockets of the gateway found, want 2", seen)
 	}
 }
 
-func TestPeersAreWatched(t *testing.T) {
+func TestKeepalive(t *testing.T) {
 	for _, e := range engines {
-		t.Run(string(e), func(t *testing.T) { testPeersAreWatched(t, e) })
+		t.Run(string(e), func(t *testing.T) { testKeepalive(t, e) })
 	}
 }
 
