@@ -18,20 +18,22 @@ import (
 // Type is the federated type of documents.
 var Type = &pb.Type{Group: "config", GroupVersion: "v1", Kind: "Document"}
 
-// Bounds of a document's content: MaxSize in bytes, encoded as protocol buffers, which is somewhat more than the JSON has; and
-// MaxDepth of lists and objects within each other. A string alone has depth 1.
+// MaxSize bounds the content of a document in bytes, encoded as protocol buffers.
+// That is somewhat more than its JSON. MaxDepth bounds the nesting of lists and
+// objects. A string alone has depth 1.
 const (
 	MaxSize  = 512 << 10
 	MaxDepth = 64
 )
 
-// Register adds Type to a registry. Who may write is what package resource says by default.
+// Register adds Type to a registry, with the default authorization.
 func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: validate})
 }
 
-// New returns a document of the default tenancy, ready to be created. The content is what structpb.NewValue takes: maps, lists,
-// strings, numbers, booleans and nil. It fails with resource.ErrInvalid, also where Check does.
+// New returns a new document of the default tenancy. The content is what
+// structpb.NewValue takes: maps, lists, strings, numbers, booleans and nil. New
+// fails with resource.ErrInvalid, also if Check fails.
 func New(name string, content any) (*pb.Resource, error) {
 	v, err := structpb.NewValue(content)
 	if err != nil {
@@ -52,10 +54,11 @@ func validate(r *pb.Resource) error {
 	return Check(d)
 }
 
-// Check says what is wrong with a document: which part of it, and which rule it breaks.
+// Check returns an error that names an invalid part of a document and the rule
+// that it breaks.
 func Check(d *pb.Document) error {
 	if d.GetContent() == nil {
-		return errors.New(`data.content: it is missing; it may be any JSON value, null too`)
+		return errors.New(`data.content: it is missing; it may be any JSON value, also null`)
 	}
 	if n := proto.Size(d.Content); n > MaxSize {
 		return fmt.Errorf("data.content has %d bytes, encoded: must be at most %d", n, MaxSize)
@@ -63,17 +66,17 @@ func Check(d *pb.Document) error {
 	return check("data.content", d.Content, 1)
 }
 
-// check looks at a value at a depth, which path leads to.
+// check checks the value at path, which is depth levels deep.
 func check(path string, v *structpb.Value, depth int) error {
 	if depth > MaxDepth {
 		return fmt.Errorf("%s is %d levels deep: must be at most %d", shorten(path), depth, MaxDepth)
 	}
 	switch k := v.GetKind().(type) {
 	case nil:
-		return fmt.Errorf("%s: a value without a kind is no JSON", shorten(path))
+		return fmt.Errorf("%s: a value without a kind is not JSON", shorten(path))
 	case *structpb.Value_NumberValue:
 		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
-			return fmt.Errorf("%s is %v, which is no number in JSON", shorten(path), k.NumberValue)
+			return fmt.Errorf("%s is %v, which is not a number in JSON", shorten(path), k.NumberValue)
 		}
 	case *structpb.Value_StructValue:
 		for name, field := range k.StructValue.GetFields() {
@@ -91,7 +94,7 @@ func check(path string, v *structpb.Value, depth int) error {
 	return nil
 }
 
-// shorten bounds a path in an error, and makes sure that it is one line.
+// shorten returns a path for an error, on one line and of limited length.
 func shorten(path string) string {
 	if len(path) > 200 {
 		path = path[:200] + "…"

@@ -20,8 +20,8 @@ func deep(n int) string {
 	return `{"content":` + strings.Repeat("[", n-1) + "1" + strings.Repeat("]", n-1) + "}"
 }
 
-// TestJSON: what JSON is taken, and what is said of other.
-func TestJSON(t *testing.T) {
+// TestValidate checks JSON that a document may have, and the errors for other.
+func TestValidate(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"content":null}`:                         "",
 		`{"content":{"a":[1,"two",true,null,{}]}}`: "",
@@ -41,8 +41,9 @@ func TestJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := validate(r); (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || len(err.Error()) > 400) {
-			t.Errorf("%.80s: %v, want %q", in, err, want)
+		err = validate(r)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || len(err.Error()) > 400) {
+			t.Errorf("validate(%.80s) = %v, want %q", in, err, want)
 		}
 	}
 }
@@ -54,15 +55,18 @@ func TestCheck(t *testing.T) {
 		}})}
 	}
 	for want, d := range map[string]*pb.Document{
-		`data.content.a\n[1] is NaN`:                      list(structpb.NewNumberValue(math.NaN())),
-		`data.content.a\n[1] is -Inf`:                     list(structpb.NewNumberValue(math.Inf(-1))),
-		`data.content.a\n[1]: a value without a kind`:     list(&structpb.Value{}),
-		`data.content: a value without a kind is no JSON`: {Content: &structpb.Value{}},
-		`data.content: it is missing; it may be any JSON`: {},
-		`data.content.` + strings.Repeat("k", 100):        {Content: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{strings.Repeat("k", 1000): {}}})},
+		`data.content.a\n[1] is NaN`:                       list(structpb.NewNumberValue(math.NaN())),
+		`data.content.a\n[1] is -Inf`:                      list(structpb.NewNumberValue(math.Inf(-1))),
+		`data.content.a\n[1]: a value without a kind`:      list(&structpb.Value{}),
+		`data.content: a value without a kind is not JSON`: {Content: &structpb.Value{}},
+		`data.content: it is missing; it may be any JSON`:  {},
+		`data.content.` + strings.Repeat("k", 100): {Content: structpb.NewStructValue(&structpb.Struct{
+			Fields: map[string]*structpb.Value{strings.Repeat("k", 1000): {}},
+		})},
 	} {
-		if err := Check(d); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
-			t.Errorf("%v, want %q", err, want)
+		err := Check(d)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
+			t.Errorf("Check() = %v, want %q on one line", err, want)
 		}
 	}
 }
@@ -70,26 +74,26 @@ func TestCheck(t *testing.T) {
 func TestNew(t *testing.T) {
 	r, err := New("limits", map[string]any{"rate": 100})
 	if err != nil || r.Id.Name != "limits" || !resource.SameType(r.Id.Type, Type) {
-		t.Fatalf("%v, %v", r, err)
+		t.Fatalf("New() = %v, %v, want a document", r, err)
 	}
 	for _, bad := range []any{make(chan int), math.NaN()} {
 		if _, err := New("x", bad); !errors.Is(err, resource.ErrInvalid) {
-			t.Errorf("%v: %v", bad, err)
+			t.Errorf("New() of %v = %v, want ErrInvalid", bad, err)
 		}
 	}
 	if _, err := New("UPPER", nil); !errors.Is(err, resource.ErrInvalid) {
-		t.Errorf("a bad name: %v", err)
+		t.Errorf("New() with a bad name = %v, want ErrInvalid", err)
 	}
 	g := resource.NewRegistry()
 	if err := Register(g); err != nil {
 		t.Fatal(err)
 	}
 	if reg, err := g.Lookup(Type); err != nil || !reg.Federated || reg.Scope != resource.ScopeNamespace {
-		t.Errorf("registered: %+v, %v", reg, err)
+		t.Errorf("Lookup() = %+v, %v, want a federated type with a namespace", reg, err)
 	}
 }
 
-// FuzzCheck: whatever decodes is judged without harm.
+// FuzzCheck checks any message that decodes.
 func FuzzCheck(f *testing.F) {
 	for _, in := range []string{`{"content":{"a":[1,null]}}`, deep(100)} {
 		d := &pb.Document{}
@@ -107,8 +111,8 @@ func FuzzCheck(f *testing.F) {
 		if proto.Unmarshal(b, d) != nil || Check(d) != nil {
 			return
 		}
-		if _, err := protojson.Marshal(d); err != nil { // what is stored can be shown
-			t.Errorf("%v: %v", d, err)
+		if _, err := protojson.Marshal(d); err != nil {
+			t.Errorf("Marshal() of a checked document %v = %v", d, err)
 		}
 	})
 }
