@@ -12,12 +12,12 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-var nodeType = &pb.Type{Group: "example", GroupVersion: "v1", Kind: "Node"}
+var exampleType = &pb.Type{Group: "example", GroupVersion: "v1", Kind: "Node"}
 
 // A registry defines the rules of each type.
 func ExampleNewRegistry() {
 	registry := resource.NewRegistry()
-	err := registry.Register(resource.Registration{Type: nodeType, Message: &pb.Node{}, Scope: resource.ScopeNamespace})
+	err := registry.Register(resource.Registration{Type: exampleType, Message: &pb.Node{}, Scope: resource.ScopeNamespace})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func ExampleBackend_commit() {
 	ctx := context.Background()
 	var b resource.Backend = memory.New()
 
-	r, err := resource.New(nodeType, "web1", &pb.Node{Address: "10.0.0.1"})
+	r, err := resource.New(exampleType, "web1", &pb.Node{Address: "10.0.0.1"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func ExampleBackend_commit() {
 	if _, err := b.Commit(ctx, resource.PutOp(next, created[0].Version)); err != nil {
 		log.Fatal(err)
 	}
-	stored, err := b.Read(ctx, resource.Strong, resource.ID(nodeType, "web1"))
+	stored, err := b.Read(ctx, resource.Strong, resource.ID(exampleType, "web1"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func ExampleBackend_watch() {
 	ctx := context.Background()
 	var b resource.Backend = memory.New()
 	write := func(name string) {
-		r, err := resource.New(nodeType, name, &pb.Node{})
+		r, err := resource.New(exampleType, name, &pb.Node{})
 		if err == nil {
 			_, err = b.Commit(ctx, resource.PutOp(r, ""))
 		}
@@ -71,7 +71,7 @@ func ExampleBackend_watch() {
 	}
 
 	write("web1")
-	w, err := b.Watch(resource.Query{Type: nodeType})
+	w, err := b.Watch(resource.Query{Type: exampleType})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -200,12 +200,18 @@ func (b *batch) remove(rm *pb.Remove) error {
 
 // expect reads at most one resource more than the expected number.
 func (b *batch) expect(x *pb.Expect) error {
-	key := idKey(x.GetId())
+	q := resource.Query{Type: &pb.Type{Group: x.Id.Type.Group, Kind: x.Id.Type.Kind}, Tenancy: x.Id.Tenancy}
 	if x.GetPrefix() {
-		key = tenancyKey(x.GetId()) + x.GetId().GetName()
+		q.Prefix = x.Id.Name
+	} else {
+		q.Name = x.Id.Name
+	}
+	sel, err := newSelection(q)
+	if err != nil {
+		return err
 	}
 	count, latest := uint64(0), uint64(0)
-	for r := range withPrefix(b.tables.resources, key) {
+	for r := range sel.covered(b.tables) {
 		count, latest = count+1, max(latest, r.ModifyIndex)
 		if count > x.GetCount() {
 			break
@@ -269,7 +275,7 @@ func (b *batch) store(r, old *pb.Resource) *pb.Resource {
 	} else {
 		b.tables.removeDeletion(idKey(r.Id))
 	}
-	b.tables.put(r, old)
+	b.tables.put(r)
 	b.event(&pb.WatchEvent{Event: &pb.WatchEvent_Upsert_{Upsert: &pb.WatchEvent_Upsert{Resource: r}}})
 	return r
 }

@@ -81,7 +81,7 @@ func same(t *testing.T, a, b *restored) {
 		t.Fatalf("index %d, %d owned resources; want %d, %d", b.index, b.tables.owned.Len(), a.index, a.tables.owned.Len())
 	}
 	equal := func(a, b *pb.Resource) bool { return proto.Equal(a, b) }
-	if got, want := b.tables.resources.Values(), a.tables.resources.Values(); !slices.EqualFunc(got, want, equal) {
+	if got, want := b.tables.resources.Items(), a.tables.resources.Items(); !slices.EqualFunc(got, want, equal) {
 		t.Errorf("resources = %v, want %v", got, want)
 	}
 	sameDeletion := func(a, b *deletion) bool { return a.index == b.index && proto.Equal(a.id, b.id) }

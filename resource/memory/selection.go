@@ -73,12 +73,43 @@ func (s selection) coversType() bool {
 // name.
 func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
 	return func(yield func(*pb.Resource) bool) {
-		for r := range withPrefix(t.resources, s.key) {
-			if s.covers(r.Id) && !yield(r) {
-				return
-			}
-		}
+		t.resources.Ascend(s.first(), func(r *pb.Resource) bool {
+			return s.inRange(r.Id) && (!s.covers(r.Id) || yield(r))
+		})
 	}
+}
+
+// first returns a resource that sorts before all selected ones, and after all of
+// lower types, tenancies and names.
+func (s selection) first() *pb.Resource {
+	const lowest = "\x00" // lower than every value, and not empty, which means the default
+	group, kind, _ := strings.Cut(strings.TrimSuffix(s.typ, "\x00"), "\x00")
+	t := &pb.Tenancy{Partition: lowest, Namespace: lowest}
+	id := &pb.ID{Type: &pb.Type{Group: group, Kind: kind}, Tenancy: t}
+	if s.tenancy.Partition == resource.Wildcard {
+		return &pb.Resource{Id: id}
+	}
+	t.Partition = s.tenancy.Partition
+	if s.tenancy.Namespace != resource.Wildcard {
+		t.Namespace, id.Name = s.tenancy.Namespace, s.name+s.prefix
+	}
+	return &pb.Resource{Id: id}
+}
+
+// inRange reports whether id, which does not sort before first, can be followed by
+// selected resources: its key begins with s.key.
+func (s selection) inRange(id *pb.ID) bool {
+	if typeKey(id.Type) != s.typ {
+		return false
+	}
+	if s.tenancy.Partition == resource.Wildcard {
+		return true
+	}
+	t := resource.FillTenancy(id.Tenancy)
+	if t.Partition != s.tenancy.Partition || s.tenancy.Namespace == resource.Wildcard {
+		return t.Partition == s.tenancy.Partition
+	}
+	return t.Namespace == s.tenancy.Namespace && (s.name == "" || s.name == id.Name) && strings.HasPrefix(id.Name, s.prefix)
 }
 
 // list returns the selected resources, in order of tenancy and name, and the

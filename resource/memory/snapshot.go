@@ -71,11 +71,10 @@ func (sn *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		e.message(recordType, info.index, info.typ)
 		e.message(recordFloor, info.floor, info.typ)
 	}
-	for r := range withPrefix(sn.tables.resources, "") {
-		if e.resource(r); e.err != nil {
-			break
-		}
-	}
+	sn.tables.resources.Scan(func(r *pb.Resource) bool {
+		e.resource(r)
+		return e.err == nil
+	})
 	for d := range withPrefix(sn.tables.deletions, "") {
 		if e.message(recordDeleted, d.index, d.id); e.err != nil {
 			break
@@ -333,7 +332,7 @@ func readSnapshot(src io.Reader) (*restored, error) {
 			return nil
 		},
 		resource: func(r *pb.Resource, _ int) error {
-			t.put(r, t.find(r.Id))
+			t.put(r)
 			return nil
 		},
 		deleted: func(id *pb.ID, index uint64) error {

@@ -3,6 +3,7 @@
 package memory
 
 import (
+	"cmp"
 	"encoding/binary"
 	"iter"
 	"strings"
@@ -14,19 +15,23 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// table is an ordered map from keys to values. A copy takes constant time and
-// shares its nodes with the original until one of them is changed.
-type table[V any] = btree.Map[string, V]
+// table is an ordered map from keys to values, and resourceTable an ordered set of
+// resources. A copy takes constant time and shares its nodes with the original
+// until one of them is changed.
+type (
+	table[V any]  = btree.Map[string, V]
+	resourceTable = btree.BTreeG[*pb.Resource]
+)
 
 // tables hold everything that is stored. The writer changes one set of tables
 // and publishes a copy of it after each commit. A published set never changes.
 // The messages in all tables are immutable.
 type tables struct {
-	resources *table[*pb.Resource] // by idKey
-	owned     *table[*pb.Resource] // by the owner's uid and idKey
-	types     *table[*typeInfo]    // by typeKey
-	deletions *table[*deletion]    // by idKey
-	oldest    *table[*deletion]    // the same deletions by ageKey
+	resources *resourceTable    // by id
+	owned     *resourceTable    // by the owner's uid and id
+	types     *table[*typeInfo] // by typeKey
+	deletions *table[*deletion] // by idKey
+	oldest    *table[*deletion] // the same deletions by ageKey
 }
 
 // typeInfo describes all versions of one type. It is immutable.
@@ -46,9 +51,35 @@ type deletion struct {
 
 func newTables() *tables {
 	return &tables{
-		resources: new(table[*pb.Resource]), owned: new(table[*pb.Resource]),
+		resources: newResourceTable(func(a, b *pb.Resource) bool { return compareIDs(a.Id, b.Id) < 0 }),
+		owned: newResourceTable(func(a, b *pb.Resource) bool {
+			return cmp.Or(strings.Compare(a.Owner.Uid, b.Owner.Uid), compareIDs(a.Id, b.Id)) < 0
+		}),
 		types: new(table[*typeInfo]), deletions: new(table[*deletion]), oldest: new(table[*deletion]),
 	}
+}
+
+func newResourceTable(less func(a, b *pb.Resource) bool) *resourceTable {
+	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
+}
+
+// compareIDs compares group, kind, tenancy and name, in this order. The messages
+// of a stored id are usually shared, so most parts need no comparison.
+func compareIDs(a, b *pb.ID) int {
+	if at, bt := a.GetType(), b.GetType(); at != bt {
+		c := cmp.Or(strings.Compare(at.GetGroup(), bt.GetGroup()), strings.Compare(at.GetKind(), bt.GetKind()))
+		if c != 0 {
+			return c
+		}
+	}
+	if at, bt := a.GetTenancy(), b.GetTenancy(); at != bt {
+		at, bt = resource.FillTenancy(at), resource.FillTenancy(bt)
+		c := cmp.Or(strings.Compare(at.Partition, bt.Partition), strings.Compare(at.Namespace, bt.Namespace))
+		if c != 0 {
+			return c
+		}
+	}
+	return strings.Compare(a.GetName(), b.GetName())
 }
 
 // copy returns a set of tables with the same content. Only the owner of t may
@@ -64,26 +95,23 @@ func withPrefix[V any](t *table[V], prefix string) iter.Seq[V] {
 	}
 }
 
-// put stores r in place of old. Old has the same key, or is nil.
-func (t *tables) put(r, old *pb.Resource) {
+// put stores r in place of a resource with the same id.
+func (t *tables) put(r *pb.Resource) {
 	t.intern(r)
-	key := idKey(r.Id)
-	t.resources.Set(key, r)
-	uid, oldUID := r.GetOwner().GetUid(), old.GetOwner().GetUid()
-	if oldUID != "" && oldUID != uid {
-		t.owned.Delete(endKey(oldUID) + key)
+	old, _ := t.resources.Set(r)
+	if old.GetOwner() != nil {
+		t.owned.Delete(old)
 	}
-	if uid != "" {
-		t.owned.Set(endKey(uid)+key, r)
+	if r.Owner != nil {
+		t.owned.Set(r)
 	}
 }
 
 // remove deletes r, which is stored.
 func (t *tables) remove(r *pb.Resource) {
-	key := idKey(r.Id)
-	t.resources.Delete(key)
-	if uid := r.GetOwner().GetUid(); uid != "" {
-		t.owned.Delete(endKey(uid) + key)
+	t.resources.Delete(r)
+	if r.Owner != nil {
+		t.owned.Delete(r)
 	}
 }
 
@@ -147,13 +175,18 @@ func (t *tables) removeDeletion(key string) {
 // find returns the stored resource with the id's group, kind, tenancy and name,
 // or nil.
 func (t *tables) find(id *pb.ID) *pb.Resource {
-	r, _ := t.resources.Get(idKey(id))
+	r, _ := t.resources.Get(&pb.Resource{Id: id})
 	return r
 }
 
 // ownedBy returns the resources whose owner has that uid, in order of type,
 // tenancy and name.
-func (t *tables) ownedBy(uid string) iter.Seq[*pb.Resource] { return withPrefix(t.owned, endKey(uid)) }
+func (t *tables) ownedBy(uid string) iter.Seq[*pb.Resource] {
+	return func(yield func(*pb.Resource) bool) {
+		first := &pb.Resource{Id: &pb.ID{Type: &pb.Type{}}, Owner: &pb.ID{Uid: uid}}
+		t.owned.Ascend(first, func(r *pb.Resource) bool { return r.Owner.Uid == uid && yield(r) })
+	}
+}
 
 // endKey ends a part of a key with a NUL, which no part contains. The order of
 // keys is then the order of their parts, and no key is a prefix of another.

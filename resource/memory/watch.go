@@ -4,7 +4,6 @@ package memory
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,8 +38,8 @@ type watch struct {
 
 // snapshotReader reads the resources of a watch's snapshot. watch.mu guards it.
 type snapshotReader struct {
-	next  btree.MapIter[string, *pb.Resource] // at the next resource
-	more  bool                                // next is at a resource
+	next  btree.IterG[*pb.Resource] // at the next resource
+	more  bool                      // next is at a resource
 	reads int
 
 	timer        *time.Timer // runs checkStalled
@@ -63,7 +62,7 @@ func (s *State) Watch(q resource.Query) (resource.Watch, error) {
 		return nil, err
 	}
 	r := &snapshotReader{next: view.tables.resources.Iter(), progressedAt: s.Index()}
-	r.more = r.next.Seek(sel.key)
+	r.more = r.next.Seek(sel.first())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.snapshot = r
@@ -155,8 +154,8 @@ func (w *watch) take() (ev *pb.WatchEvent, at *item, err error) {
 // endOfSnapshot.
 func (w *watch) takeSnapshotLocked() *pb.WatchEvent {
 	s := w.snapshot
-	for s.more && strings.HasPrefix(s.next.Key(), w.sel.key) {
-		r := s.next.Value()
+	for s.more && w.sel.inRange(s.next.Item().Id) {
+		r := s.next.Item()
 		s.more = s.next.Next()
 		if w.sel.matches(r.Id) {
 			s.reads++
