@@ -98,7 +98,7 @@ func BenchmarkCommit(b *testing.B) {
 // TestState_MemoryPerResource bounds the memory of a resource with 256 bytes of
 // data, with its place in the tables.
 func TestState_MemoryPerResource(t *testing.T) {
-	const count, limit = 50_000, 900
+	const count, limit = 50_000, 740
 	var s *Store
 	total := allocated(func() {
 		s = New()

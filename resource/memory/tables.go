@@ -115,9 +115,13 @@ func (t *tables) remove(r *pb.Resource) {
 	}
 }
 
-// intern replaces the parts of r that most resources of its type have in
-// common by one shared value. This halves the memory of a small resource.
+// intern reduces the memory of r. It replaces the parts that most resources of a
+// type have in common by shared values, and puts the other texts into one string.
 func (t *tables) intern(r *pb.Resource) {
+	uid, generation, name := len(r.Id.Uid), len(r.Generation), len(r.Id.Name)
+	text := r.Id.Uid + r.Generation + r.Id.Name + r.Version
+	r.Id.Uid, r.Generation = text[:uid], text[uid:uid+generation]
+	r.Id.Name, r.Version = text[uid+generation:uid+generation+name], text[uid+generation+name:]
 	t.internID(r.Id)
 	if r.Owner != nil {
 		t.internID(r.Owner)

@@ -40,7 +40,7 @@ func (e *env) awaitNone(typ *pb.Type) {
 	}
 }
 
-// testCascade: an owner takes with it whatever it owns, also much of it.
+// testCascade checks that a deletion deletes all owned resources, also many.
 func testCascade(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	e.populate(owner.Id, cmp.Or(e.target.Owned, 10_000))
@@ -48,13 +48,13 @@ func testCascade(e *env) {
 	bystander := e.put(e.owned("bystander", other.Id), "")
 	e.commit(resource.RemoveOp(owner.Id, ""))
 	e.missing(owner.Id)
-	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("late", owner.Id), "")) // nothing new, though not all is gone
+	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("late", owner.Id), "")) // also while some are not deleted yet
 	e.read(bystander.Id)
 	e.commit(resource.RemoveOp(other.Id, ""))
 	e.awaitNone(bystander.Id.Type)
 }
 
-// testCascadeSteps: it goes in bounded steps, each of which watches see.
+// testCascadeSteps checks that a cascade has bounded steps, each visible in watches.
 func testCascadeSteps(e *env) {
 	const count = 2 * resource.MaxCascade
 	owner := e.put(e.fresh("o", ""), "")
@@ -72,13 +72,13 @@ func testCascadeSteps(e *env) {
 	}
 	for index, n := range step {
 		if index == 0 || n > resource.MaxCascade {
-			e.Errorf("the step with index %d deleted %d", index, n)
+			e.Errorf("step with index %d deleted %d resources, want at most the limit", index, n)
 		}
 	}
 	e.awaitNone(resource.TombstoneType)
 }
 
-// testCascadeDeep: what is owned owns more in turn than fits into one step.
+// testCascadeDeep checks a cascade over several levels, larger than one step.
 func testCascadeDeep(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	child := e.put(e.owned("child", owner.Id), "")
@@ -93,13 +93,14 @@ func testCascadeDeep(e *env) {
 	e.missing(grandchild.Id)
 	marked := e.read(held.Id)
 	if _, ok := resource.Terminating(marked); !ok {
-		e.Errorf("not marked: %v", marked)
+		e.Errorf("no deletion timestamp: %v", marked)
 	}
 	e.put(released(marked, "x"), marked.Version)
 	e.awaitNone(held.Id.Type)
 }
 
-// testMonotonic: what an event has shown, reads of the same server show at once, or something newer.
+// testMonotonic checks that eventual reads are not older than an event that the
+// same server has sent before.
 func testMonotonic(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	typ := e.newType("Child")
@@ -136,7 +137,7 @@ func testMonotonic(e *env) {
 	}
 }
 
-// notBefore reads what an event showed in every eventual way.
+// notBefore checks that no eventual read is older than an event.
 func (e *env) notBefore(seen *pb.Resource, owner *pb.ID, gone bool) {
 	e.Helper()
 	r, err := e.b.Read(e.ctx, resource.Eventual, seen.Id)
@@ -144,20 +145,20 @@ func (e *env) notBefore(seen *pb.Resource, owner *pb.ID, gone bool) {
 	owned, oerr := e.b.ListByOwner(e.ctx, owner)
 	if errors.Is(err, resource.ErrNotFound) {
 		if err = nil; len(all) > 0 || len(owned) > 0 {
-			e.Errorf("it cannot be read, but %v are listed and %v owned", names(all), names(owned))
+			e.Errorf("Read() finds nothing, but List() has %v and ListByOwner() %v", names(all), names(owned))
 		}
 	} else if gone || r.GetModifyIndex() < seen.ModifyIndex {
-		e.Errorf("event of index %d, deletion %v; read %v", seen.ModifyIndex, gone, r)
+		e.Errorf("event of index %d, deletion %v; Read() = %v, want nothing older", seen.ModifyIndex, gone, r)
 	}
 	if err := errors.Join(err, lerr, oerr); err != nil {
 		e.Fatal(err)
 	}
 	if index < seen.ModifyIndex {
-		e.Errorf("event of index %d; list of %d", seen.ModifyIndex, index)
+		e.Errorf("index of List() after an event of index %d = %d, want nothing older", seen.ModifyIndex, index)
 	}
 	for _, r := range append(all, owned...) {
 		if gone || r.ModifyIndex < seen.ModifyIndex {
-			e.Errorf("event of index %d, deletion %v; listed %v", seen.ModifyIndex, gone, r)
+			e.Errorf("event of index %d, deletion %v; List() has %v, want nothing older", seen.ModifyIndex, gone, r)
 		}
 	}
 }

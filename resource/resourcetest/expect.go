@@ -9,7 +9,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testExpect writes only where what was read is as it was.
+// testExpect checks that an Expect fails if and only if what was read has changed.
 func testExpect(e *env) {
 	name := func(s string) resource.Query { return resource.Query{Type: e.typ, Name: s} }
 	prefix := func(s string) resource.Query { return resource.Query{Type: e.typ, Prefix: s} }
@@ -25,7 +25,7 @@ func testExpect(e *env) {
 		}
 		out, err := e.b.Commit(e.ctx, resource.ExpectOp(q, listed), write)
 		if err != nil || len(out) != 2 || out[0] != nil || out[1] == nil {
-			e.Errorf("when %s, %q %q: %v, %v", when, q.Name, q.Prefix, out, err)
+			e.Errorf("Commit() with an Expect, %s, name %q prefix %q = %v, %v", when, q.Name, q.Prefix, out, err)
 		}
 	}
 	queries := []resource.Query{name("a"), name("a.b"), prefix("a"), prefix("a."), prefix("b")}
@@ -36,7 +36,7 @@ func testExpect(e *env) {
 			lists[i], _ = e.list(q)
 		}
 	}
-	// moved tells which queries have seen a write since read, and commits nothing else.
+	// moved returns the queries whose expectations fail.
 	moved := func(what string, want ...bool) {
 		e.Helper()
 		for i, q := range queries {
@@ -59,13 +59,13 @@ func testExpect(e *env) {
 	e.put(e.fresh("a", "1"), "")
 	moved("a is made again", true, false, true, false, false)
 
-	// An expectation sees the ops before it, and a batch of nothing else moves no index.
+	// An Expect sees the ops before it. A batch of Expects moves no index.
 	all, index := e.list(prefix("a"))
 	e.refused(resource.ErrConflict, resource.RemoveOp(a.Id, ""), resource.PutOp(e.fresh("a.d", ""), ""), resource.ExpectOp(prefix("a"), all))
 	e.commit(resource.PutOp(e.fresh("x", ""), ""), resource.ExpectOp(prefix("a"), all), resource.RemoveOp(resource.ID(e.typ, "x"), ""), resource.ExpectOp(name("x"), nil))
 	e.commit(resource.ExpectOp(prefix("a"), all))
 	if again, at := e.list(prefix("a")); at != index {
-		e.Errorf("index %d, was %d", at, index)
+		e.Errorf("index = %d, want %d", at, index)
 	} else {
 		e.same(again, all)
 	}
@@ -74,5 +74,5 @@ func testExpect(e *env) {
 	holds("in another namespace", true, other, nil)
 	everything, _ := e.list(prefix(""))
 	holds("all was read", true, prefix(""), everything)
-	holds("all has one more", false, prefix(""), everything) // the mark is one more
+	holds("all has one more", false, prefix(""), everything) // the deletion timestamp is a change
 }

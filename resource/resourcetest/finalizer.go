@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// held returns a resource with finalizers that can be created.
+// held returns a new resource with finalizers.
 func (e *env) held(name string, finalizers ...string) *pb.Resource {
 	r := e.fresh(name, "1")
 	for _, f := range finalizers {
@@ -32,7 +32,7 @@ func testFinalizers(e *env) {
 	child := e.put(e.owned("c", r.Id), "")
 	w := e.watch(resource.Query{Type: e.typ})
 	e.refused(resource.ErrConflict, resource.RemoveOp(r.Id, "0"))
-	before := time.Now().Add(-time.Second) // the mark has whole seconds
+	before := time.Now().Add(-time.Second) // the timestamp has whole seconds
 	e.commit(resource.RemoveOp(r.Id, r.Version))
 	marked := e.read(r.Id)
 	since, ok := resource.Terminating(marked)
@@ -42,27 +42,27 @@ func testFinalizers(e *env) {
 	e.read(child.Id)
 	e.commit(resource.RemoveOp(r.Id, "")) // again: nothing
 	if got := e.read(r.Id); got.Version != marked.Version {
-		e.Errorf("marked twice: version %s after %s", got.Version, marked.Version)
+		e.Errorf("second Remove wrote version %s after %s, want no change", got.Version, marked.Version)
 	}
 
-	// One goes, a status comes, the other goes.
+	// Remove one finalizer, write a status, remove the other finalizer.
 	half := e.put(released(marked, "x"), marked.Version)
 	if f := resource.Finalizers(half); len(f) != 1 || f[0] != "y" {
-		e.Errorf("left %v", f)
+		e.Errorf("finalizers left = %v", f)
 	}
 	withStatus := proto.CloneOf(half)
 	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: half.Generation}}
 	last := e.put(withStatus, half.Version)
 	out := e.commit(resource.PutOp(released(last, "y"), last.Version))
 	if out[0].GetId().GetUid() != r.Id.Uid {
-		e.Errorf("the write that deleted it returned %v", out[0])
+		e.Errorf("Commit() of the write that deletes the resource = %v", out[0])
 	}
 	e.missing(r.Id)
 	e.missing(child.Id)
 	e.expect(w, "+a=1", ".", "+a=1", "+a=1", "+a=1", "-a")
 	e.commit(resource.RemoveOp(r.Id, ""))
 
-	// Without a mark, the last finalizer is like any other metadata.
+	// Without a deletion timestamp, the last finalizer is ordinary metadata.
 	free := e.put(e.held("b", "x"), "")
 	free = e.put(released(free, "x"), free.Version)
 	e.commit(resource.RemoveOp(free.Id, ""))
@@ -72,10 +72,10 @@ func testFinalizers(e *env) {
 func testFinalizersForbid(e *env) {
 	r := e.fresh("n", "1")
 	r.Metadata = map[string]string{resource.DeletionKey: "2026-01-02T03:04:05Z"}
-	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // nobody marks but by deleting
+	e.refused(resource.ErrInvalid, resource.PutOp(r, "")) // only a deletion sets the timestamp
 	live := e.put(e.held("l", "x"), "")
 	e.refused(resource.ErrInvalid, resource.PutOp(resource.MarkTerminating(live, time.Now()), live.Version))
-	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the first
+	e.refused(resource.ErrUIDMismatch, resource.PutOp(e.fresh("l", "2"), resource.AnyVersion)) // it would delete the stored resource
 
 	a := e.held("a", "x", "y")
 	a.Metadata["k"] = "v"
@@ -97,14 +97,15 @@ func testFinalizersForbid(e *env) {
 		change(changed)
 		for _, expect := range []string{a.Version, resource.AnyVersion} {
 			if _, err := e.b.Commit(e.ctx, resource.PutOp(changed, expect)); err == nil {
-				e.Errorf("a marked resource got %s", what)
+				e.Errorf("a terminating resource accepted a new %s", what)
 			}
 		}
 		e.refused(resource.ErrTerminating, resource.PutOp(changed, a.Version))
 	}
 }
 
-// testFinalizersOfOwned: what goes with its owner is held by its own finalizers.
+// testFinalizersOfOwned checks that finalizers of an owned resource prevent its
+// deletion.
 func testFinalizersOfOwned(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	free := e.put(e.owned("a", owner.Id), "")
@@ -117,7 +118,7 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(free.Id)
 	marked := e.read(kept.Id)
 	if _, ok := resource.Terminating(marked); !ok {
-		e.Errorf("not marked: %v", marked)
+		e.Errorf("no deletion timestamp: %v", marked)
 	}
 	e.same(e.ownedBy(owner.Id), []*pb.Resource{marked})
 	e.read(below.Id)
@@ -126,7 +127,8 @@ func testFinalizersOfOwned(e *env) {
 	e.missing(below.Id)
 }
 
-// testOwnerOfReplica: a copy does not go with its owner, and what it owns here goes with it.
+// testOwnerOfReplica checks that a replica outlives its owner, and that resources
+// which a replica owns are deleted with it.
 func testOwnerOfReplica(e *env) {
 	owner := e.commit(resource.ReplicaOp(e.primary("owner", "1", 40)))[0]
 	child := e.primary("child", "1", 41)
@@ -141,7 +143,8 @@ func testOwnerOfReplica(e *env) {
 	e.missing(child.Id)
 }
 
-// testFinalizersOfReplica: what the primary's finalizers hold, the primary holds.
+// testFinalizersOfReplica checks that only the primary enforces the finalizers of a
+// replica.
 func testFinalizersOfReplica(e *env) {
 	r := e.primary("a", "1", 40)
 	resource.AddFinalizer(r, "x")
@@ -150,7 +153,7 @@ func testFinalizersOfReplica(e *env) {
 	marked.PrimaryModifyIndex = 50
 	stored := e.commit(resource.ReplicaOp(marked))[0]
 	if _, ok := resource.Terminating(stored); !ok {
-		e.Errorf("the copy is not marked: %v", stored)
+		e.Errorf("the copy is no deletion timestamp: %v", stored)
 	}
 	withStatus := proto.CloneOf(stored)
 	withStatus.Status = map[string]*pb.Status{"local": {}}

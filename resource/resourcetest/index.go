@@ -11,7 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// queries of some names, prefixes and tenancies, as testIndexOfQuery and testWaitSelects ask them, and whether they select a/b.
+// queries are of names, prefixes and tenancies. The value says whether a query
+// selects a/b.
 func (e *env) queries() map[*resource.Query]bool {
 	every := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
 	all := map[*resource.Query]bool{
@@ -32,7 +33,8 @@ func (e *env) named(name string) *pb.Resource {
 	return r
 }
 
-// testIndexOfQuery: the index of a query is that of the last write to what it selects, deletions included, and falls never.
+// testIndexOfQuery checks that the index of a query is that of the last write or
+// deletion of a selected resource, and never falls.
 func testIndexOfQuery(e *env) {
 	queries := e.queries()
 	for _, name := range []string{"a", "a/bc", "b"} {
@@ -45,7 +47,7 @@ func testIndexOfQuery(e *env) {
 		for q, selects := range queries {
 			_, now := e.list(*q)
 			if selects && now != index && index != 0 || !selects && last[q] != 0 && now != last[q] {
-				e.Errorf("%s at %d: the index of %v is %d, after %d", what, index, q, now, last[q])
+				e.Errorf("after %s at %d: index of %v = %d, was %d", what, index, q, now, last[q])
 			}
 			last[q] = now
 		}
@@ -58,28 +60,29 @@ func testIndexOfQuery(e *env) {
 	e.commit(resource.RemoveOp(r.Id, ""))
 	_, index := e.list(resource.Query{Type: e.typ, Name: "a/b"})
 	if index <= r.ModifyIndex {
-		e.Errorf("deleted: the index is %d, after %d", index, r.ModifyIndex)
+		e.Errorf("index after a deletion = %d, want more than %d", index, r.ModifyIndex)
 	}
 	check("deleted", index)
 	e.put(e.named("c"), "")
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != index {
-		e.Errorf("another name's write moved the index from %d to %d", index, now)
+		e.Errorf("write of another name moved the index from %d to %d", index, now)
 	}
 	next := e.target.Restart(e.T)
 	e.b, e.target = next.Backend, next
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != index {
-		e.Errorf("a restart moved the index from %d to %d", index, now)
+		e.Errorf("restart moved the index from %d to %d", index, now)
 	}
 	r = e.put(e.named("a/b"), "")
 	if _, now := e.list(resource.Query{Type: e.typ, Name: "a/b"}); now != r.ModifyIndex {
-		e.Errorf("created again at %d: the index is %d", r.ModifyIndex, now)
+		e.Errorf("index after a creation at %d = %d", r.ModifyIndex, now)
 	}
 	if _, _, err := e.b.List(e.ctx, resource.Strong, resource.Query{Type: e.typ, Name: "a", Prefix: "a"}); !errors.Is(err, resource.ErrInvalid) {
-		e.Errorf("name and prefix: %v, want ErrInvalid", err)
+		e.Errorf("List() with name and prefix = %v, want ErrInvalid", err)
 	}
 }
 
-// testWaitSelects: a wait ends with a write to what its query selects, also one that came before it, and with no other.
+// testWaitSelects checks that a Wait ends with a write that its query selects, also
+// an earlier one, and with no other write.
 func testWaitSelects(e *env) {
 	for q, selects := range e.queries() {
 		r := e.put(e.named("a/b"), resource.AnyVersion)
@@ -92,16 +95,16 @@ func testWaitSelects(e *env) {
 		if !selects {
 			cancel()
 			if err := <-errc; !errors.Is(err, context.Canceled) {
-				e.Errorf("Wait for %v ended with another name's write: %v", q, err)
+				e.Errorf("Wait(%v) ended with the write of another name: %v", q, err)
 			}
 			continue
 		}
 		if err := <-errc; err != nil {
-			e.Errorf("Wait for %v: %v", q, err)
+			e.Errorf("Wait(%v) = %v, want nil", q, err)
 		}
 		for _, after := range []uint64{0, index, r.ModifyIndex} { // the deletion was last
 			if err := e.b.Wait(ctx, *q, after); err != nil {
-				e.Error(fmt.Errorf("Wait for %v above %d: %w", q, after, err))
+				e.Error(fmt.Errorf("Wait(%v) above %d = %w", q, after, err))
 			}
 		}
 		cancel()

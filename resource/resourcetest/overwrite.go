@@ -12,7 +12,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testOverwrite: data and metadata are new, all else is that of the resource that is there.
+// testOverwrite checks that an Overwrite replaces data and metadata, and keeps the
+// rest of the stored resource.
 func testOverwrite(e *env) {
 	over := func(r *pb.Resource, keep bool) *pb.Resource {
 		e.Helper()
@@ -21,7 +22,7 @@ func testOverwrite(e *env) {
 	owner := e.put(e.fresh("o", "1"), "")
 	made := over(e.fresh("a", "1"), false)
 	if made.CreateIndex != made.ModifyIndex || e.text(e.read(made.Id)) != "1" {
-		e.Errorf("made %v", made)
+		e.Errorf("created resource = %v", made)
 	}
 	e.commit(resource.RemoveOp(made.Id, ""))
 
@@ -37,35 +38,35 @@ func testOverwrite(e *env) {
 	want.Version, want.ModifyIndex = second.Version, second.ModifyIndex
 	e.same([]*pb.Resource{second, e.read(first.Id)}, []*pb.Resource{want, want})
 	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex {
-		e.Errorf("version %s, modify index %d after %s, %d", second.Version, second.ModifyIndex, first.Version, first.ModifyIndex)
+		e.Errorf("version = %s, modify index %d, want more than %s, %d", second.Version, second.ModifyIndex, first.Version, first.ModifyIndex)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
 
 	third := over(e.fresh("a", "2"), false)
 	if third.Generation != second.Generation || len(third.Metadata) > 0 || third.Version == second.Version {
-		e.Errorf("the same data over %v is %v", second, third)
+		e.Errorf("Overwrite of %v with the same data = %v", second, third)
 	}
 	e.same([]*pb.Resource{over(e.fresh("a", "2"), true), e.read(first.Id)}, []*pb.Resource{third, third}) // changes nothing
 	fourth := over(e.fresh("a", "3"), true)
 	if fourth.Generation == third.Generation || fourth.Version == third.Version {
-		e.Errorf("other data over %v is %v", third, fourth)
+		e.Errorf("Overwrite of %v with other data = %v", third, fourth)
 	}
 	if owned, err := e.b.ListByOwner(e.ctx, owner.Id); err != nil || len(owned) != 1 {
-		e.Errorf("the owner has %v, %v", owned, err)
+		e.Errorf("ListByOwner() = %v, %v", owned, err)
 	}
 	next := e.fresh("a", "3")
 	next.Id.Type = proto.CloneOf(e.typ)
 	next.Id.Type.GroupVersion = "v2"
 	if fifth := over(next, true); fifth.Generation == fourth.Generation || fifth.Id.Uid != first.Id.Uid || fifth.Id.Type.GroupVersion != "v2" {
-		e.Errorf("as another version it is %v", fifth)
+		e.Errorf("Overwrite as another group version = %v", fifth)
 	}
 
 	orphan := e.fresh("b", "1")
 	orphan.Owner = e.fresh("nobody", "").Id
 	e.refused(resource.ErrNotFound, resource.OverwriteOp(orphan, false))
-	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false)) // an op sees those before it
+	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false)) // an op sees the effect of earlier ops
 	if out[0].Id.Uid != out[1].Id.Uid || e.text(out[1]) != "2" {
-		e.Errorf("twice in a batch: %v", out)
+		e.Errorf("two Overwrites in a batch = %v", out)
 	}
 	e.refused(resource.ErrConflict, resource.OverwriteOp(e.fresh("c", "3"), false), resource.PutOp(e.fresh("c", "4"), ""))
 
@@ -80,7 +81,8 @@ func testOverwrite(e *env) {
 	e.refused(resource.ErrInvalid, resource.OverwriteOp(marked, false))
 }
 
-// testOverwriteTogether writes one resource from several goroutines: each write lands, each at once.
+// testOverwriteTogether checks that concurrent Overwrites of a resource all succeed
+// at the first try.
 func testOverwriteTogether(e *env) {
 	const writers, each = 8, 10
 	var wg sync.WaitGroup
@@ -106,6 +108,6 @@ func testOverwriteTogether(e *env) {
 	wg.Wait()
 	last := e.read(resource.ID(e.typ, "n"))
 	if len(versions) != writers*each || len(uids) != 1 || versions[last.Version] != e.text(last) {
-		e.Errorf("%d versions and %d uids of %d writes; the last is %v", len(versions), len(uids), writers*each, last)
+		e.Errorf("%d versions and %d uids of %d writes, want one uid; the last is %v", len(versions), len(uids), writers*each, last)
 	}
 }

@@ -22,7 +22,7 @@ func in(r *pb.Resource, partition, namespace string) *pb.Resource {
 func testList(e *env) {
 	all, index := e.list(resource.Query{Type: e.typ})
 	if len(all) != 0 || index != 1 {
-		e.Errorf("a type never written: %d resources, index %d; want 0, 1", len(all), index)
+		e.Errorf("List() of an unknown type has %d resources, index %d; want 0, 1", len(all), index)
 	}
 	for _, r := range []*pb.Resource{
 		e.fresh("b", ""), e.fresh("a-1", ""), e.fresh("a", ""), e.fresh("a.b", ""),
@@ -32,7 +32,7 @@ func testList(e *env) {
 		e.put(r, "")
 	}
 	other := e.fresh("a", "")
-	other.Id.Type = e.newType("ThingX") // begins like this subtest's type
+	other.Id.Type = e.newType("ThingX") // has the subtest's type as a prefix
 	e.put(other, "")
 
 	any1 := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}
@@ -54,12 +54,13 @@ func testList(e *env) {
 	} {
 		got, _ := e.list(resource.Query{Type: e.typ, Tenancy: tc.tenancy, Prefix: tc.prefix})
 		if !slices.Equal(names(got), tc.want) {
-			e.Errorf("List of tenancy %v prefix %q: %v, want %v", tc.tenancy, tc.prefix, names(got), tc.want)
+			e.Errorf("List() of tenancy %v, prefix %q = %v, want %v", tc.tenancy, tc.prefix, names(got), tc.want)
 		}
 	}
 }
 
-// testNames: a name is any UTF-8 without NUL. None is taken for another, and lists are in order of their bytes.
+// testNames checks names of any UTF-8 without NUL. Lists are in the order of the
+// names' bytes.
 func testNames(e *env) {
 	want := []string{"\x01", "*", "/", "a", "a\n", "a b", "a/", "a/b", "a/b/c", "a0", "default", "ä", "\U0010ffff", strings.Repeat("\U0010ffff", 128)}
 	for _, name := range slices.Backward(want) {
@@ -69,28 +70,29 @@ func testNames(e *env) {
 	e.put(other, "")
 	all, _ := e.list(resource.Query{Type: e.typ})
 	if !slices.Equal(names(all), want) {
-		e.Errorf("List: %q, want %q", names(all), want)
+		e.Errorf("List() = %q, want %q", names(all), want)
 	}
 	for prefix, want := range map[string][]string{
 		"a/": {"a/", "a/b", "a/b/c"}, "a/b": {"a/b", "a/b/c"}, "*": {"*"}, "b": nil, "\U0010ffff": want[len(want)-2:],
 	} {
 		some, _ := e.list(resource.Query{Type: e.typ, Prefix: prefix})
 		if !slices.Equal(names(some), want) {
-			e.Errorf("List of prefix %q: %q, want %q", prefix, names(some), want)
+			e.Errorf("List() of prefix %q = %q, want %q", prefix, names(some), want)
 		}
 	}
 	for _, r := range all {
 		if got := e.read(&pb.ID{Type: e.typ, Name: r.Id.Name}); e.text(got) != r.Id.Name {
-			e.Errorf("%s holds %q", resource.IDString(r.Id), e.text(got))
+			e.Errorf("data of %s = %q, want its name", resource.IDString(r.Id), e.text(got))
 		}
 	}
 	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "*"}, ""), resource.RemoveOp(&pb.ID{Type: e.typ, Name: "a/"}, ""))
 	if all, _ = e.list(resource.Query{Type: e.typ}); len(all) != len(want)-2 {
-		e.Errorf("after two deletions: %q", names(all))
+		e.Errorf("List() after two deletions = %q", names(all))
 	}
 }
 
-// testIndex: the index of a type is that of its last write, whatever became of the resource, and moves with no other type.
+// testIndex checks that the index of a type is that of its last write or deletion,
+// and does not change with other types.
 func testIndex(e *env) {
 	index := func() uint64 {
 		_, i := e.list(resource.Query{Type: e.typ})
@@ -98,26 +100,26 @@ func testIndex(e *env) {
 	}
 	r := e.put(e.fresh("a", "1"), "")
 	if index() != r.ModifyIndex {
-		e.Errorf("index %d after a write with index %d", index(), r.ModifyIndex)
+		e.Errorf("index = %d after a write with index %d", index(), r.ModifyIndex)
 	}
 	e.commit(resource.RemoveOp(r.Id, ""))
 	removed := index()
 	if removed <= r.ModifyIndex {
-		e.Errorf("index %d after a deletion, %d before", removed, r.ModifyIndex)
+		e.Errorf("index after a deletion = %d, want more than %d", removed, r.ModifyIndex)
 	}
 	other := e.fresh("a", "1")
 	other.Id.Type = e.newType("Other")
 	e.put(other, "")
 	if index() != removed {
-		e.Errorf("another type's write moved the index from %d to %d", removed, index())
+		e.Errorf("write of another type moved the index from %d to %d", removed, index())
 	}
 	again := e.put(e.fresh("a", "1"), "")
 	if again.CreateIndex <= removed || again.Version == r.Version || index() != again.ModifyIndex {
-		e.Errorf("created again: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex, again.Version, index(), removed)
+		e.Errorf("second creation: create index %d, version %s, type index %d; deleted at %d", again.CreateIndex, again.Version, index(), removed)
 	}
 }
 
-// owned returns a resource of type Child that owner owns.
+// owned returns a new resource of type Child that owner owns.
 func (e *env) owned(name string, owner *pb.ID) *pb.Resource {
 	r := e.fresh(name, "")
 	r.Id.Type = e.newType("Child")
@@ -143,15 +145,15 @@ func testOwner(e *env) {
 
 	e.list(resource.Query{Type: a.Id.Type})
 	e.same(e.ownedBy(owner.Id), []*pb.Resource{a, b})
-	stranger := proto.CloneOf(owner.Id)
-	stranger.Uid = resource.NewUID()
-	if got, err := e.b.ListByOwner(e.ctx, stranger); err != nil || len(got) != 0 {
-		e.Errorf("ListByOwner of an unknown uid: %v, %v", got, err)
+	unknown := proto.CloneOf(owner.Id)
+	unknown.Uid = resource.NewUID()
+	if got, err := e.b.ListByOwner(e.ctx, unknown); err != nil || len(got) != 0 {
+		e.Errorf("ListByOwner() of an unknown uid = %v, %v, want nothing", got, err)
 	}
 	if _, err := e.b.ListByOwner(e.ctx, &pb.ID{Type: e.typ, Name: "o"}); !errors.Is(err, resource.ErrInvalid) {
-		e.Errorf("ListByOwner without a uid: %v", err)
+		e.Errorf("ListByOwner() without a uid = %v, want ErrInvalid", err)
 	}
-	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", stranger), ""))
+	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", unknown), ""))
 
 	_, before := e.list(resource.Query{Type: a.Id.Type})
 	e.commit(resource.RemoveOp(owner.Id, ""))
@@ -160,21 +162,22 @@ func testOwner(e *env) {
 	}
 	e.read(bystander.Id)
 	if _, after := e.list(resource.Query{Type: a.Id.Type}); after <= before {
-		e.Errorf("the children went, and their type's index stayed at %d", after)
+		e.Errorf("deleting the children left their type's index at %d", after)
 	}
 	e.refused(resource.ErrNotFound, resource.PutOp(e.owned("d", owner.Id), ""))
 }
 
-// testOwnerReplaced: to write another uid over a resource is to delete it, with what it owns.
+// testOwnerReplaced checks that a write with another uid deletes the stored resource
+// with what it owns.
 func testOwnerReplaced(e *env) {
 	owner := e.put(e.fresh("o", "1"), "")
 	child := e.put(e.owned("a", owner.Id), "")
 	next := e.put(e.fresh("o", "2"), resource.AnyVersion)
 	if next.CreateIndex <= owner.CreateIndex {
-		e.Errorf("another uid, but create index %d after %d", next.CreateIndex, owner.CreateIndex)
+		e.Errorf("create index of the new uid = %d, want more than %d", next.CreateIndex, owner.CreateIndex)
 	}
 	e.missing(child.Id)
-	// Two that own each other go together.
+	// Two resources that own each other are deleted together.
 	x := e.put(e.owned("x", next.Id), "")
 	y := e.put(e.owned("y", x.Id), "")
 	rep := proto.CloneOf(x)
@@ -185,7 +188,8 @@ func testOwnerReplaced(e *env) {
 	e.missing(y.Id)
 }
 
-// primary returns a resource as a primary might hand it out, with another store's version and indexes.
+// primary returns a resource of a primary, with the version and the indexes of
+// another store.
 func (e *env) primary(name, text string, index uint64) *pb.Resource {
 	r := e.fresh(name, text)
 	r.Version, r.CreateIndex, r.ModifyIndex, r.PrimaryModifyIndex = "1000000", 1000000, 1000000, index
@@ -201,15 +205,15 @@ func testReplica(e *env) {
 	want.Version, want.CreateIndex, want.ModifyIndex, want.Status = got.Version, got.ModifyIndex, got.ModifyIndex, nil
 	e.same([]*pb.Resource{got}, []*pb.Resource{want})
 	if got.ModifyIndex >= 1000000 {
-		e.Errorf("the replica has the primary's index, %d", got.ModifyIndex)
+		e.Errorf("replica has the primary's index %d as its own", got.ModifyIndex)
 	}
 
-	// Local status stays, through replicas and in spite of the primary's.
+	// The local status stays, and the primary's is ignored.
 	withStatus := proto.CloneOf(got)
 	withStatus.Status = map[string]*pb.Status{"local": {ObservedGeneration: got.Generation}}
 	local := e.put(withStatus, got.Version)
 	if local.PrimaryModifyIndex != 40 {
-		e.Errorf("a local write of status left primary modify index %d", local.PrimaryModifyIndex)
+		e.Errorf("write of a local status changed the primary modify index to %d", local.PrimaryModifyIndex)
 	}
 	same := e.commit(resource.ReplicaOp(given))[0]
 	e.same([]*pb.Resource{same, e.read(given.Id)}, []*pb.Resource{local, local})
@@ -219,7 +223,7 @@ func testReplica(e *env) {
 	got = e.commit(resource.ReplicaOp(newer))[0]
 	if e.text(got) != "2" || got.Generation != newer.Generation || got.PrimaryModifyIndex != 50 ||
 		got.Status["local"] == nil || got.CreateIndex != local.CreateIndex || got.ModifyIndex <= local.ModifyIndex {
-		e.Errorf("the newer replica is stored as %v", got)
+		e.Errorf("the newer replica = %v", got)
 	}
 	for what, change := range map[string]func(r *pb.Resource){
 		"metadata":      func(r *pb.Resource) { r.Metadata["k"] = "w" },
@@ -229,7 +233,7 @@ func testReplica(e *env) {
 		r := proto.CloneOf(newer)
 		change(r)
 		if next := e.commit(resource.ReplicaOp(r))[0]; next.Version == got.Version {
-			e.Errorf("a replica with other %s changed nothing", what)
+			e.Errorf("Replica with another %s changed nothing", what)
 		}
 	}
 }
@@ -243,7 +247,7 @@ func testReplicaReplaced(e *env) {
 
 	got := e.commit(resource.ReplicaOp(e.primary("a", "1", 60)))[0] // another uid
 	if got.Id.Uid == old.Id.Uid || len(got.Status) != 0 || got.CreateIndex <= old.CreateIndex {
-		e.Errorf("the replica of a re-created resource: %v", got)
+		e.Errorf("replica of a resource that was created again = %v", got)
 	}
 	e.missing(old.Id)
 	e.missing(child.Id)

@@ -11,7 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testRestore: a restored snapshot ends watches and waits, and is what is there afterwards, though never at an older index.
+// testRestore checks that a restored snapshot replaces the state, ends watches and
+// waits, and that no index falls.
 func testRestore(e *env) {
 	a := e.put(e.fresh("a", "1"), "")
 	restore, err := e.target.Snapshot(e.ctx)
@@ -32,7 +33,7 @@ func testRestore(e *env) {
 	}
 	for _, w := range []resource.Watch{w, idle} {
 		if ev, err := w.Next(e.ctx); !errors.Is(err, resource.ErrWatchReset) {
-			e.Errorf("Next after a restore: %v, %v; want ErrWatchReset", ev, err)
+			e.Errorf("Next() after a restore = %v, %v, want ErrWatchReset", ev, err)
 		}
 	}
 	if err := <-waited; err != nil {
@@ -40,14 +41,15 @@ func testRestore(e *env) {
 	}
 	got, now := e.list(resource.Query{Type: e.typ})
 	if len(got) != 1 || e.text(got[0]) != "1" || got[0].Id.Uid != a.Id.Uid || got[0].Generation != a.Generation || got[0].CreateIndex != a.CreateIndex || now <= index {
-		e.Errorf("restored %v at index %d, after %d", got, now, index)
+		e.Errorf("restored resources = %v at index %d, want an index above %d", got, now, index)
 	}
 	e.missing(b.Id)
 	e.expect(e.watch(resource.Query{Type: e.typ}), "+a=1", ".")
 	e.put(e.changed(got[0], "3"), got[0].Version)
 }
 
-// testRestart: what was acknowledged is there after a restart, and what a deletion had left to do is done then.
+// testRestart checks that acknowledged writes survive a restart, and that a restart
+// does not stop a cascade.
 func testRestart(e *env) {
 	kept := e.fresh("kept", "1")
 	kept.Status = map[string]*pb.Status{"c": {ObservedGeneration: kept.Generation}}

@@ -15,16 +15,16 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Target is a backend under test, and what else can be done to it.
+// Target is a backend under test with its optional operations.
 type Target struct {
-	// Backend takes writes and strong reads, and has somebody who reaps.
+	// Backend accepts writes and strong reads, and resource.Reap runs on it.
 	resource.Backend
-	// Snapshot takes a snapshot of the present state, and returns what puts that state back.
+	// Snapshot takes a snapshot and returns a function that restores it.
 	Snapshot func(ctx context.Context) (restore func(ctx context.Context) error, err error)
-	// Restart stops the backend and returns one that has read what the first had stored. The first is not used again, by
-	// later subtests neither.
+	// Restart stops the backend and returns a new one with the stored data. No
+	// subtest uses the old one again.
 	Restart func(t *testing.T) Target
-	// Owned is how many resources the greatest cascade takes. Default 10,000.
+	// Owned is the size of the largest cascade. Default: 10,000.
 	Owned int
 }
 
@@ -86,7 +86,7 @@ func Run(t *testing.T, open func(t *testing.T) Target) {
 	}
 }
 
-// env is what one subtest works with.
+// env is the environment of one subtest.
 type env struct {
 	*testing.T
 	ctx context.Context
@@ -101,7 +101,7 @@ func (e *env) newType(kind string) *pb.Type {
 	return &pb.Type{Group: strings.ToLower(e.Name()), GroupVersion: "v1", Kind: kind}
 }
 
-// fresh returns a resource that can be created; its data is the text.
+// fresh returns a new resource with the text as data.
 func (e *env) fresh(name, text string) *pb.Resource {
 	e.Helper()
 	r, err := resource.New(e.typ, name, &pb.Node{Node: text})
@@ -148,7 +148,7 @@ func (e *env) put(r *pb.Resource, expect string) *pb.Resource {
 	return e.commit(resource.PutOp(r, expect))[0]
 }
 
-// refused commits ops, which must fail with want and change nothing.
+// refused checks that a Commit of ops fails with want and changes nothing.
 func (e *env) refused(want error, ops ...*pb.Op) {
 	e.Helper()
 	before, index := e.list(resource.Query{Type: e.typ})
@@ -157,12 +157,12 @@ func (e *env) refused(want error, ops ...*pb.Op) {
 	}
 	after, index2 := e.list(resource.Query{Type: e.typ})
 	if index2 != index {
-		e.Errorf("a refused commit moved the index from %d to %d", index, index2)
+		e.Errorf("failed Commit moved the index from %d to %d", index, index2)
 	}
 	e.same(after, before)
 }
 
-// list is a strong List. After one, eventual reads are of nothing older.
+// list is a strong List. Later eventual reads are not older.
 func (e *env) list(q resource.Query) ([]*pb.Resource, uint64) {
 	e.Helper()
 	all, index, err := e.b.List(e.ctx, resource.Strong, q)
@@ -181,7 +181,7 @@ func (e *env) read(id *pb.ID) *pb.Resource {
 	return r
 }
 
-// missing reads what must not be there.
+// missing checks that no resource with that id exists.
 func (e *env) missing(id *pb.ID) {
 	e.Helper()
 	for _, c := range []resource.Consistency{resource.Strong, resource.Eventual} {

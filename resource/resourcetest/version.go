@@ -19,7 +19,8 @@ func as(r *pb.Resource, version string) *pb.Resource {
 	return c
 }
 
-// testGroupVersion: the versions of a group share names; a resource is stored as one of them.
+// testGroupVersion checks that a resource is stored as one of its group versions,
+// which share names.
 func testGroupVersion(e *env) {
 	v1 := e.put(e.fresh("a", "1"), "")
 	v2 := as(v1, "v2")
@@ -29,35 +30,35 @@ func testGroupVersion(e *env) {
 		_, err := e.b.Read(e.ctx, c, v2.Id)
 		var mismatch *resource.GroupVersionError
 		if !errors.As(err, &mismatch) || !errors.Is(err, resource.ErrGroupVersion) || !proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
-			e.Errorf("read as v2: %v, which carries %v", err, mismatch)
+			e.Errorf("Read() as v2 = %v with %v", err, mismatch)
 		}
 	}
 	other := as(v1, "v2")
 	other.Id.Uid = resource.NewUID()
-	e.missing(other.Id)                                                              // another uid: not this one, whatever its version
+	e.missing(other.Id)                                                              // another uid
 	e.refused(resource.ErrConflict, resource.PutOp(as(e.fresh("a", "2"), "v2"), "")) // the name is taken
 	e.refused(resource.ErrGroupVersion, resource.RemoveOp(&pb.ID{Type: v2.Id.Type, Name: "a"}, ""))
 	if all, index := e.list(resource.Query{Type: v2.Id.Type}); len(all) != 0 || index != v1.ModifyIndex {
-		e.Errorf("list as v2: %v at %d, want none at %d", names(all), index, v1.ModifyIndex)
+		e.Errorf("List() as v2 = %v at %d, want none at %d", names(all), index, v1.ModifyIndex)
 	}
 
 	stored := e.put(v2, v1.Version)
 	if stored.Id.Uid != v1.Id.Uid || stored.CreateIndex != v1.CreateIndex || stored.Version == v1.Version {
-		e.Errorf("written as v2: %v", stored)
+		e.Errorf("resource written as v2 = %v", stored)
 	}
 	e.same([]*pb.Resource{e.read(v2.Id)}, []*pb.Resource{stored})
 	if _, err := e.b.Read(e.ctx, resource.Strong, v1.Id); !errors.Is(err, resource.ErrGroupVersion) {
-		e.Errorf("read as v1: %v", err)
+		e.Errorf("Read() as v1 = %v", err)
 	}
 	e.expect(old, "+a=1", ".", "-a")
 	e.expect(new1, ".", "+a=1")
 	e.expect(every, "+a=1", ".", "-a", "+a=1")
-	e.commit(resource.RemoveOp(v1.Id, "")) // by uid: as whatever it is stored
+	e.commit(resource.RemoveOp(v1.Id, "")) // by uid, in any group version
 	e.missing(v2.Id)
 	e.expect(new1, "-a")
 }
 
-// testTenancy: a resource has the tenancy that it was given, also if that is less than a namespace.
+// testTenancy checks that a resource keeps its tenancy, also without a namespace.
 func testTenancy(e *env) {
 	cluster := in(e.fresh("a", "1"), "", "")
 	partition := in(e.fresh("b", "1"), "p", "")
@@ -83,7 +84,8 @@ func testTenancy(e *env) {
 	}
 }
 
-// testStatus: a write of status is a new version, of the same generation.
+// testStatus checks that a write of a status changes the version and keeps the
+// generation.
 func testStatus(e *env) {
 	r := e.put(e.fresh("a", "1"), "")
 	with := proto.CloneOf(r)
@@ -92,7 +94,7 @@ func testStatus(e *env) {
 	}}}}
 	got := e.put(with, r.Version)
 	if got.Generation != r.Generation || got.Version == r.Version || !proto.Equal(got.Status["c"], with.Status["c"]) {
-		e.Errorf("status written: %v", got)
+		e.Errorf("resource with a new status = %v", got)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(with, r.Version))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// watch begins with a snapshot of everything written before.
+// watch opens a watch that has everything written before in its snapshot.
 func (e *env) watch(q resource.Query) resource.Watch {
 	e.Helper()
 	e.list(q)
@@ -69,10 +69,10 @@ func testWatch(e *env) {
 	e.expect(w, "+a=1", "+b=1", ".", "+b=2", "-a", "+c=1", "-b", "+b=3")
 	e.expect(empty, "+b=1", "+a=1", "+b=2", "-a", "+c=1", "-b", "+b=3")
 
-	// A deletion shows the resource as it was last, with the index of the deletion.
+	// A delete event has the last state of the resource and the deletion's index.
 	late := e.watch(q)
 	e.expect(late, "+b=3", "+c=1", ".")
-	e.commit(resource.RemoveOp(b2.Id, "")) // of a uid that is gone: no event
+	e.commit(resource.RemoveOp(b2.Id, "")) // of a deleted uid: no event
 	last := e.read(&pb.ID{Type: e.typ, Name: "c"})
 	e.commit(resource.RemoveOp(last.Id, ""))
 	ev, err := late.Next(e.ctx)
@@ -81,7 +81,7 @@ func testWatch(e *env) {
 	}
 	_, index := e.list(q)
 	if d := ev.GetDelete().GetResource(); d.GetVersion() != last.Version || d.GetModifyIndex() != index || d.GetId().GetUid() != last.Id.Uid {
-		e.Errorf("deleted at index %d: event %v", index, ev)
+		e.Errorf("event of the deletion at index %d = %v", index, ev)
 	}
 }
 
@@ -102,7 +102,7 @@ func testWatchSelects(e *env) {
 	e.expect(prefix, "+x-1=", "-x-1")
 	e.expect(namespace, "+z-1=")
 	e.expect(every, "+x-1=", "+y-1=", "+z-1=", "-x-1")
-	e.expect(children, "+c=", "-c") // it went with its owner
+	e.expect(children, "+c=", "-c") // deleted with its owner
 }
 
 func testWatchEnds(e *env) {
@@ -113,20 +113,21 @@ func testWatchEnds(e *env) {
 	go func() { _, err := w.Next(ctx); errc <- err }()
 	cancel()
 	if err := <-errc; !errors.Is(err, context.Canceled) {
-		e.Errorf("Next: %v, want the context's error", err)
+		e.Errorf("Next() = %v, want the context's error", err)
 	}
 	e.put(e.fresh("a", "1"), "")
-	e.expect(w, "+a=1") // the ended context cost nothing
+	e.expect(w, "+a=1") // no event was lost
 
 	go func() { _, err := w.Next(e.ctx); errc <- err }()
 	w.Close()
 	if err := <-errc; !errors.Is(err, resource.ErrClosed) {
-		e.Errorf("Next of a closed watch: %v, want ErrClosed", err)
+		e.Errorf("Next() of a closed watch = %v, want ErrClosed", err)
 	}
 	w.Close()
 }
 
-// testWatchConcurrent: watches that begin while others write see each resource count up without a gap or a repetition.
+// testWatchConcurrent checks that a watch which begins during writes gets every
+// change exactly once.
 func testWatchConcurrent(e *env) {
 	const writers, each, watches = 4, 25, 8
 	var wg sync.WaitGroup
@@ -154,7 +155,7 @@ func testWatchConcurrent(e *env) {
 	wg.Wait()
 }
 
-// countUp watches until all writers have reached last.
+// countUp follows a watch until all writers have reached last.
 func (e *env) countUp(writers, last int) error {
 	w, err := e.b.Watch(resource.Query{Type: e.typ})
 	if err != nil {
@@ -183,7 +184,7 @@ type counter struct {
 	done          int
 }
 
-// count returns true when all writers have reached last.
+// count reports whether all writers have reached last.
 func (c *counter) count(ev *pb.WatchEvent) (done bool, err error) {
 	r := ev.GetUpsert().GetResource()
 	if r == nil {
@@ -233,7 +234,7 @@ func testWait(e *env) {
 			e.Error(err)
 		}
 		if _, now := e.list(resource.Query{Type: e.typ}); now <= index {
-			e.Errorf("Wait above %d ended at %d", index, now)
+			e.Errorf("Wait() above %d ended at index %d", index, now)
 		}
 	}
 }
@@ -245,6 +246,19 @@ func testWaitEnds(e *env) {
 	go func() { errc <- e.b.Wait(ctx, resource.Query{Type: e.typ}, index) }()
 	cancel()
 	if err := <-errc; !errors.Is(err, context.Canceled) {
-		e.Errorf("Wait: %v, want the context's error", err)
+		e.Errorf("Wait() = %v, want the context's error", err)
+	}
+	// With a context that has ended, Wait checks the index.
+	q := resource.Query{Type: e.typ}
+	if err := e.b.Wait(ctx, q, index); !errors.Is(err, context.Canceled) {
+		e.Errorf("Wait() with a canceled context = %v, want the context's error", err)
+	}
+	r := e.put(e.fresh("a", "1"), "")
+	e.list(q)
+	if err := e.b.Wait(ctx, q, r.ModifyIndex-1); err != nil {
+		e.Errorf("Wait() with a canceled context, below the index = %v, want nil", err)
+	}
+	if !resource.Changed(e.b, q, r.ModifyIndex-1) || resource.Changed(e.b, q, r.ModifyIndex) {
+		e.Errorf("Changed() does not agree with the index %d", r.ModifyIndex)
 	}
 }

@@ -46,19 +46,19 @@ func testCompareAndSwap(e *env) {
 
 	second := e.put(e.changed(first, "2"), first.Version)
 	if second.Version == first.Version || second.ModifyIndex <= first.ModifyIndex || second.CreateIndex != first.CreateIndex {
-		e.Errorf("second write: version %s after %s, modify index %d after %d, create index %d after %d",
+		e.Errorf("second write: version %s, was %s; modify index %d, was %d; create index %d, was %d",
 			second.Version, first.Version, second.ModifyIndex, first.ModifyIndex, second.CreateIndex, first.CreateIndex)
 	}
 	e.refused(resource.ErrConflict, resource.PutOp(e.changed(first, "3"), first.Version))
 
 	third := e.put(e.changed(second, "3"), resource.AnyVersion)
 	if e.text(e.read(first.Id)) != "3" || third.Version == second.Version {
-		e.Errorf("a write of any version left %v", e.read(first.Id))
+		e.Errorf("a write of any version finalizers left = %v", e.read(first.Id))
 	}
-	e.put(e.fresh("b", "1"), resource.AnyVersion) // creates too
+	e.put(e.fresh("b", "1"), resource.AnyVersion) // creates a resource
 }
 
-// testConcurrentWriters counts with compare-and-swap from several goroutines: no count may be lost.
+// testConcurrentWriters checks that concurrent compare-and-swaps lose no update.
 func testConcurrentWriters(e *env) {
 	const writers, each = 4, 10
 	id := e.put(e.fresh("n", "0"), "").Id
@@ -85,7 +85,7 @@ func testConcurrentWriters(e *env) {
 	}
 	wg.Wait()
 	if got := e.text(e.read(id)); got != strconv.Itoa(writers*each) {
-		e.Errorf("%d increments made %s", writers*each, got)
+		e.Errorf("counter after %d increments = %s", writers*each, got)
 	}
 }
 
@@ -133,10 +133,10 @@ func testBatch(e *env) {
 		size += proto.Size(r)
 	}
 	if all, _ := e.list(resource.Query{Type: e.typ, MaxBytes: size}); len(all) != len(out) {
-		e.Errorf("a list of at most %d bytes, which it has, has %d resources", size, len(all))
+		e.Errorf("List() with MaxBytes = %d, its size, has %d resources", size, len(all))
 	}
 	if _, _, err := e.b.List(e.ctx, resource.Strong, resource.Query{Type: e.typ, MaxBytes: 1}); !errors.Is(err, resource.ErrTooLarge) {
-		e.Errorf("a list of at most one byte: %v", err)
+		e.Errorf("List() with MaxBytes = 1 returned %v, want ErrTooLarge", err)
 	}
 	if out[0].Version != out[1].Version || out[1].Version != out[2].Version {
 		e.Errorf("one batch, versions %s %s %s", out[0].Version, out[1].Version, out[2].Version)
@@ -150,16 +150,16 @@ func testBatch(e *env) {
 		resource.PutOp(e.changed(out[0], "2"), out[0].Version),
 		resource.RemoveOp(b.Id, out[1].Version),
 		resource.PutOp(e.fresh("d", "1"), ""),
-		resource.PutOp(e.changed(out[0], "3"), resource.AnyVersion)) // an op sees those before it
+		resource.PutOp(e.changed(out[0], "3"), resource.AnyVersion)) // an op sees the effect of earlier ops
 	if out[1] != nil {
-		e.Errorf("a Remove returned %v", out[1])
+		e.Errorf("result of a Remove = %v, want nil", out[1])
 	}
 	all, _ := e.list(resource.Query{Type: e.typ})
 	if got := names(all); len(got) != 3 || got[0] != "a" || got[1] != "c" || got[2] != "d" || e.text(all[0]) != "3" {
-		e.Errorf("after the batch: %v, a = %s", got, e.text(all[0]))
+		e.Errorf("resources after the batch = %v, data of a = %s", got, e.text(all[0]))
 	}
 	if len(e.commit()) != 0 {
-		e.Error("a batch of nothing returned something")
+		e.Error("Commit() of no ops returned results")
 	}
 }
 
@@ -171,11 +171,11 @@ func testRemove(e *env) {
 	other := proto.CloneOf(r.Id)
 	other.Uid = resource.NewUID()
 	_, index := e.list(resource.Query{Type: e.typ})
-	e.commit(resource.RemoveOp(other, "")) // one of that uid is not there
+	e.commit(resource.RemoveOp(other, "")) // no resource has that uid
 	e.commit(resource.RemoveOp(&pb.ID{Type: e.typ, Name: "b"}, r.Version))
 	e.read(r.Id)
 	if _, now := e.list(resource.Query{Type: e.typ}); now != index {
-		e.Errorf("removing what is not there moved the index from %d to %d", index, now)
+		e.Errorf("Remove of a missing resource moved the index from %d to %d", index, now)
 	}
 	e.commit(resource.RemoveOp(byName, r.Version))
 	e.missing(byName)
@@ -194,7 +194,7 @@ func testEndedContext(e *env) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
 	if _, err := e.b.Commit(ctx, resource.PutOp(e.changed(r, "2"), r.Version)); !errors.Is(err, context.Canceled) || errors.Is(err, resource.ErrUnknownOutcome) {
-		e.Errorf("Commit: %v, want the context's error alone", err)
+		e.Errorf("Commit() = %v, want only the context's error", err)
 	}
 	if _, err := e.b.Read(ctx, resource.Strong, r.Id); !errors.Is(err, context.Canceled) {
 		e.Errorf("Read: %v", err)
@@ -203,24 +203,25 @@ func testEndedContext(e *env) {
 		e.Errorf("List: %v", err)
 	}
 	if got := e.read(r.Id); got.Version != r.Version {
-		e.Errorf("a commit with an ended context wrote version %s", got.Version)
+		e.Errorf("Commit() with a canceled context wrote version %s", got.Version)
 	}
 }
 
-// testImmutable: what was handed in is not kept, and what was handed out does not change.
+// testImmutable checks that a backend keeps no reference to its arguments, and does
+// not change its results.
 func testImmutable(e *env) {
 	given := e.fresh("a", "1")
 	given.Metadata = map[string]string{"k": "v"}
 	asGiven := proto.CloneOf(given)
 	first := e.put(given, "")
 	if !proto.Equal(given, asGiven) {
-		e.Errorf("Commit changed what it was given: %v", given)
+		e.Errorf("Commit() changed its argument to %v", given)
 	}
 	given.Metadata["k"] = "changed"
 	given.Id.Name = "changed"
 	given.Data.Value = []byte("changed")
 	if got := e.read(asGiven.Id); got.Metadata["k"] != "v" || e.text(got) != "1" {
-		e.Errorf("the store kept a reference to what it was given: %v", got)
+		e.Errorf("stored resource changed with the argument: %v", got)
 	}
 
 	byRead := e.read(asGiven.Id)
