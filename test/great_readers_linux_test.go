@@ -142,7 +142,7 @@ func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, 
 			if err != nil {
 				return err
 			}
-			_, err = answerOf(operator, req)
+			_, err = doRequest(operator, req)
 			return err
 		})
 	}

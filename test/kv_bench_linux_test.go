@@ -28,7 +28,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// kvKeys is how many keys there are, and kvKey one of them.
+// kvKeys is the number of keys.
 const kvKeys = 32
 
 func kvKey(i int) string {
@@ -38,13 +38,13 @@ func kvKey(i int) string {
 	return fmt.Sprintf("x%d", i)
 }
 
-// kvBench is dc1 with one server and dc2 with three, each with a gateway, as
-// processes on the loopback, and keys in dc2.
+// kvBench is a federation of processes on loopback: dc1 with one server, dc2 with
+// three, a gateway in each, and keys in dc2.
 type kvBench struct {
-	far       string // host:port of HTTP of dc1's server
-	follower  string // of a server of dc2 that does not lead
-	leader    string // of the one that does
-	answering string // node of dc2 that answers dc1
+	far       string // HTTP address (host:port) of dc1's server
+	follower  string // HTTP address of a follower of dc2
+	leader    string // HTTP address of the leader of dc2
+	responder string // node of dc2 that answers dc1
 	lab       *loopback
 	servers   map[string]string // of dc2: host:port by node
 	all       []*subprocess.Process
@@ -108,7 +108,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 			if err != nil {
 				return err
 			}
-			if _, err = answerOf(c, req); err != nil {
+			if _, err = doRequest(c, req); err != nil {
 				return err
 			}
 		}
@@ -116,21 +116,21 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		if err != nil {
 			return err
 		}
-		_, err = answerOf(http.DefaultClient, req)
+		_, err = doRequest(http.DefaultClient, req)
 		return err
 	})
-	testutil.Await(b, patience, "the leader where it should be", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
+	testutil.Await(b, patience, "leadership at the intended server", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
 	return out
 }
 
-// place finds out who leads dc2 and which of its servers answers dc1, and moves
-// leadership if that server leads and should not, or should and does not.
+// place returns nil if the server of dc2 that serves dc1 leads (or follows, if
+// leads is false). Otherwise it transfers leadership and returns an error.
 func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*subprocess.Server, leads bool) error {
 	st, err := k.status(ctx)
 	if err != nil {
 		return err
 	}
-	k.leader, k.follower, k.answering = "", "", st.Node
+	k.leader, k.follower, k.responder = "", "", st.Node
 	to := st.Node
 	for i, s := range near {
 		node := fmt.Sprintf("srv%d", i+1)
@@ -148,7 +148,7 @@ func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*
 	}
 	if to != "" && k.leader != "" {
 		err = transferLeader(ctx, b, l, near[0].Addr, to)
-		return errors.Join(fmt.Errorf("%s answers, and leadership is to go to %s", st.Node, to), err)
+		return errors.Join(fmt.Errorf("%s serves dc1, leadership is being transferred to %s", st.Node, to), err)
 	}
 	if k.leader == "" {
 		return errors.New("no leader")
@@ -156,13 +156,13 @@ func (k *kvBench) place(ctx context.Context, b testing.TB, l *loopback, near []*
 	return nil
 }
 
-// status is what the server of dc2 that answers dc1 says.
+// status returns the status of the server of dc2 that serves dc1.
 func (k *kvBench) status(ctx context.Context) (st api.Status, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+k.far+api.StatusPath+"?dc=dc2", nil)
 	if err != nil {
 		return st, err
 	}
-	body, err := answerOf(http.DefaultClient, req)
+	body, err := doRequest(http.DefaultClient, req)
 	if err == nil {
 		err = json.Unmarshal(body, &st)
 	}
@@ -181,7 +181,7 @@ func transferLeader(ctx context.Context, b testing.TB, l *loopback, addr, node s
 	return err
 }
 
-// operatorOf is an HTTP client with an operator's certificate.
+// operatorOf returns an HTTP client with an operator's certificate.
 func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	b.Helper()
 	files, roots := l.ca.Files(b, tlsutil.RoleOperator, "joe", dc), x509.NewCertPool()
@@ -197,8 +197,8 @@ func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}}}
 }
 
-// unusedPort is one that nobody listens on: a server must know that of the
-// first one before it runs.
+// unusedPort returns a free port. The servers are configured with the port of the
+// first one before it starts.
 func unusedPort(b testing.TB) int {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -209,7 +209,7 @@ func unusedPort(b testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func answerOf(c *http.Client, req *http.Request) ([]byte, error) {
+func doRequest(c *http.Client, req *http.Request) ([]byte, error) {
 	resp, err := c.Do(req)
 	if err != nil {
 		return nil, err

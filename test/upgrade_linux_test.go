@@ -116,7 +116,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 				if err != nil {
 					return err
 				}
-				_, err = answerOf(c, req)
+				_, err = doRequest(c, req)
 				return err
 			}
 			wg.Go(func() {

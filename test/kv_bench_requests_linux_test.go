@@ -15,18 +15,16 @@ import (
 	"time"
 )
 
-// kvTurns is how often those that are compared take turns.
-const kvTurns = 8
+// kvRounds is the number of rounds in which both sides are measured in turn.
+const kvRounds = 8
 
-// kvSettle is how long dc1 asks before anything is measured: who asks much
-// moves to the leader.
+// kvSettle is the warm-up time before the measurement.
 const kvSettle = 3 * time.Second
 
-// BenchmarkKVAcrossDatacenters reads a key of dc2 through dc1 and two gateways,
-// and beside it, in turns, at a follower of dc2: as fresh as Consul's default,
-// and as any server has it; all clients the same key, or each one of its own.
-// Dc1 is answered by a follower at first, or by the leader; which of them it
-// is, is chance otherwise.
+// BenchmarkKVAcrossDatacenters reads keys of dc2 through dc1 and two gateways, and
+// in turn from a follower of dc2: with default consistency and stale, with one key
+// for all clients and with one key per client. The server of dc2 that serves dc1 is
+// a follower or the leader; without this choice, chance would decide.
 func BenchmarkKVAcrossDatacenters(b *testing.B) {
 	for _, by := range []struct {
 		name  string
@@ -46,37 +44,36 @@ func BenchmarkKVAcrossDatacenters(b *testing.B) {
 	}
 }
 
-// asked is what requests to one server took.
-type asked struct {
+// samples holds the duration and cost of requests to one server.
+type samples struct {
 	took    []time.Duration
 	elapsed time.Duration
-	cpu     time.Duration // of all servers and gateways
+	cpu     time.Duration // processor time of all servers and gateways
 }
 
-func (a *asked) p50() float64    { return a.percentile(50) }
-func (a *asked) perSec() float64 { return float64(len(a.took)) / a.elapsed.Seconds() }
-func (a *asked) cpuEach() float64 {
+func (a *samples) p50() float64    { return a.percentile(50) }
+func (a *samples) perSec() float64 { return float64(len(a.took)) / a.elapsed.Seconds() }
+func (a *samples) cpuEach() float64 {
 	return float64(a.cpu.Microseconds()) / float64(max(1, len(a.took)))
 }
 
-func (a *asked) percentile(p int) float64 {
+func (a *samples) percentile(p int) float64 {
 	slices.Sort(a.took)
 	return float64(a.took[len(a.took)*p/100].Nanoseconds()) / 1e6
 }
 
-// compare sends b.N requests across, and as many to a follower. Turns that a
-// busy machine disturbed are not left out.
+// compare sends b.N requests to dc1 and as many to a follower of dc2.
 func (k *kvBench) compare(b *testing.B, clients, keys int, across, follower string) {
-	var far, near asked
+	var far, near samples
 	b.ResetTimer()
-	for turn := range kvTurns {
-		n := b.N/kvTurns + 1
+	for turn := range kvRounds {
+		n := b.N/kvRounds + 1
 		if turn%2 == 0 {
-			k.ask(b, &far, k.far, across, clients, keys, n)
+			k.request(b, &far, k.far, across, clients, keys, n)
 		}
-		k.ask(b, &near, k.follower, follower, clients, keys, n)
+		k.request(b, &near, k.follower, follower, clients, keys, n)
 		if turn%2 == 1 {
-			k.ask(b, &far, k.far, across, clients, keys, n)
+			k.request(b, &far, k.far, across, clients, keys, n)
 		}
 	}
 	b.StopTimer()
@@ -95,17 +92,17 @@ func (k *kvBench) compare(b *testing.B, clients, keys int, across, follower stri
 	b.ReportMetric(near.cpuEach(), "follower-cpu-us")
 }
 
-// settle asks across until everything is as it is going to be.
+// settle sends requests to dc1 for the warm-up time.
 func (k *kvBench) settle(b testing.TB) {
-	var unused asked
+	var unused samples
 	for start := time.Now(); time.Since(start) < kvSettle && !b.Failed(); {
-		k.ask(b, &unused, k.far, "dc=dc2", 1, 1, 100)
+		k.request(b, &unused, k.far, "dc=dc2", 1, 1, 100)
 	}
 }
 
-// ask sends n requests over that many connections, each of which waits for an
-// answer before it asks again, and asks for one of so many keys.
-func (k *kvBench) ask(b testing.TB, to *asked, addr, query string, clients, keys, n int) {
+// request sends n requests over one connection per client. A client waits for each
+// response. keys is the number of different keys.
+func (k *kvBench) request(b testing.TB, to *samples, addr, query string, clients, keys, n int) {
 	conns := make([]net.Conn, clients)
 	for i := range conns {
 		conn, err := net.Dial("tcp", addr)
@@ -129,7 +126,7 @@ func (k *kvBench) ask(b testing.TB, to *asked, addr, query string, clients, keys
 				start := time.Now()
 				_, err := conn.Write(request)
 				if err == nil {
-					err = readAnswer(r)
+					err = readResponse(r)
 				}
 				if err != nil {
 					b.Error(err)
@@ -145,7 +142,7 @@ func (k *kvBench) ask(b testing.TB, to *asked, addr, query string, clients, keys
 	to.took = append(to.took, slices.Concat(took...)...)
 }
 
-// cpu is what all servers and gateways have used.
+// cpu returns the processor time of all servers and gateways so far.
 func (k *kvBench) cpu(b testing.TB) (sum time.Duration) {
 	for _, p := range k.all {
 		used, err := p.CPUTime()
@@ -157,8 +154,8 @@ func (k *kvBench) cpu(b testing.TB) (sum time.Duration) {
 	return sum
 }
 
-// readAnswer reads one answer with the value "hello world".
-func readAnswer(r *bufio.Reader) error {
+// readResponse reads one response with the value "hello world".
+func readResponse(r *bufio.Reader) error {
 	length := 0
 	for first := true; ; first = false {
 		line, err := r.ReadSlice('\n')
@@ -167,7 +164,7 @@ func readAnswer(r *bufio.Reader) error {
 		}
 		switch {
 		case first && !bytes.HasPrefix(line, []byte("HTTP/1.1 200 ")):
-			return fmt.Errorf("answer %q", line)
+			return fmt.Errorf("status line %q, want 200", line)
 		case bytes.HasPrefix(line, []byte("Content-Length: ")):
 			if _, err := fmt.Sscanf(string(line[16:]), "%d", &length); err != nil {
 				return err
@@ -182,7 +179,7 @@ func readAnswer(r *bufio.Reader) error {
 		return err
 	}
 	if !bytes.Contains(body, []byte(`"Value":"aGVsbG8gd29ybGQ="`)) {
-		return fmt.Errorf("body %s", body)
+		return fmt.Errorf("body %s, want the value hello world", body)
 	}
 	return nil
 }
