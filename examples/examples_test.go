@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // shell runs the steps of a README one after the other.
@@ -205,6 +207,7 @@ func (x *example) checkRelay() {
 }
 
 func TestMemberlist(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
 	x := start(t, "memberlist/README.md")
 	lastIs := func(want string) func([]string) bool {
@@ -218,6 +221,7 @@ func TestMemberlist(t *testing.T) {
 }
 
 func TestSerf(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
 	x := start(t, "serf/README.md")
 	has := func(want ...string) func([]string) bool {

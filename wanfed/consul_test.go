@@ -44,59 +44,63 @@ func TestConsul_Fallback(t *testing.T) {
 	gw := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": c1.addr, "srv2": c2.addr})
 	n.book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: gw.addr, Via: "remote gateway"}}}})
 	tr, tr1, tr2 := n.tun.Transport(PoolWAN), c1.tun.Transport(PoolWAN), c2.tun.Transport(PoolWAN)
-	for range 2 { // the first time the protocol of dc2 is unknown
-		for name, far := range map[string]*Transport{"srv1.dc2": tr1, "srv2.dc2": tr2} {
-			send(t, tr, name, "to "+name)
-			if got := receive(t, far); got != "to "+name {
-				t.Errorf("%s received %q", name, got)
+	t.Run("by name", func(t *testing.T) {
+		for range 2 { // the first time the protocol of dc2 is unknown
+			for name, far := range map[string]*Transport{"srv1.dc2": tr1, "srv2.dc2": tr2} {
+				send(t, tr, name, "to "+name)
+				if got := receive(t, far); got != "to "+name {
+					t.Errorf("%s received %q, want %q", name, got, "to "+name)
+				}
+				c, err := tr.DialAddressTimeout(to(name), 10*time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := <-far.StreamCh()
+				checkEcho(t, c, s)
 			}
-			c, err := tr.DialAddressTimeout(to(name), 10*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := <-far.StreamCh()
+		}
+	})
+	t.Run("any server", func(t *testing.T) {
+		c, err := tr.DialAddressTimeout(to("*.dc2"), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case s := <-tr1.StreamCh():
+			checkEcho(t, c, s)
+		case s := <-tr2.StreamCh():
 			checkEcho(t, c, s)
 		}
-	}
-	c, err := tr.DialAddressTimeout(to("*.dc2"), 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case s := <-tr1.StreamCh():
-		checkEcho(t, c, s)
-	case s := <-tr2.StreamCh():
-		checkEcho(t, c, s)
-	}
-	if !n.tun.speaksConsul("dc2") {
-		t.Error("speaksConsul(dc2) = false, want true")
-	}
-	send(t, tr, "*.dc2", "for any server")
-	if got := n.traffic(PoolWAN, "dc2"); got.Dropped["no_node"] != 1 || got.Sent < 2 {
-		t.Errorf("traffic: %+v", got)
-	}
-
-	// dc2 is upgraded.
-	up := newNode(t, a, "srv1", "dc2").start(listen(t))
-	gw.mu.Lock()
-	gw.routes = map[string]string{"srv1": up.addr}
-	for c := range gw.conns {
-		c.Close()
-	}
-	gw.mu.Unlock()
-	trUp := up.tun.Transport(PoolWAN)
-	testutil.Eventually(t, 10*time.Second, func() bool {
-		send(t, tr, "srv1.dc2", "new")
-		return len(trUp.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
-	}, "a packet over the tunnel's protocol")
-	c, err = tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkEcho(t, c, <-trUp.StreamCh())
-	if _, ok := c.(*streamConn); !ok {
-		t.Errorf("the stream is a %T", c)
-	}
+		if !n.tun.speaksConsul("dc2") {
+			t.Error("speaksConsul(dc2) = false, want true")
+		}
+		send(t, tr, "*.dc2", "for any server")
+		if got := n.traffic(PoolWAN, "dc2"); got.Dropped["no_node"] != 1 || got.Sent < 2 {
+			t.Errorf("traffic: %+v", got)
+		}
+	})
+	t.Run("after an upgrade", func(t *testing.T) {
+		up := newNode(t, a, "srv1", "dc2").start(listen(t))
+		gw.mu.Lock()
+		gw.routes = map[string]string{"srv1": up.addr}
+		for c := range gw.conns {
+			c.Close()
+		}
+		gw.mu.Unlock()
+		trUp := up.tun.Transport(PoolWAN)
+		testutil.Eventually(t, 10*time.Second, func() bool {
+			send(t, tr, "srv1.dc2", "new")
+			return len(trUp.PacketCh()) > 0 && !n.tun.speaksConsul("dc2")
+		}, "a packet over the tunnel's protocol")
+		c, err := tr.DialAddressTimeout(to("srv1.dc2"), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkEcho(t, c, <-trUp.StreamCh())
+		if _, ok := c.(*streamConn); !ok {
+			t.Errorf("the stream is a %T", c)
+		}
+	})
 }
 
 // checkEcho sends one byte each way and closes both.

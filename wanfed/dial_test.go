@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
@@ -113,6 +114,7 @@ func TestDial_DeadGatewayCostsNothing(t *testing.T) {
 }
 
 func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)

@@ -8,9 +8,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 func TestDial_Errors(t *testing.T) {
+	testutil.Cluster(t)
 	a, other := newAuthority(t), newAuthority(t)
 	srv, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)

@@ -234,6 +234,7 @@ func TestSession_DialRestarts(t *testing.T) {
 // last stream may be unread. The clock is real: yamux shares timers between
 // sessions, which synctest forbids.
 func TestSession_IdleTimeout(t *testing.T) {
+	testutil.Cluster(t)
 	const look = 50 * time.Millisecond
 	w := newWorld(t, 1, []string{"dc1", "dc2"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look })
 	n1 := w.nodes["srv1.dc1"]
@@ -260,6 +261,7 @@ func TestSession_IdleTimeout(t *testing.T) {
 // machine that was suspended would see two ticks at once, and close a session
 // while the end of its last stream is unread.
 func TestSession_LateTickIsNotFollowedByAnother(t *testing.T) {
+	testutil.Cluster(t)
 	const look = 200 * time.Millisecond
 	n := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.sessionIdleTimeout = 4 * look }).nodes["srv1.dc1"]
 	near, far := net.Pipe()

@@ -37,6 +37,7 @@ func openSilent(t *testing.T, addr string, n int, half bool) []net.Conn {
 }
 
 func TestMux_ShedsSilentHandshakes(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {

@@ -52,7 +52,7 @@ func TestLink_IdleTimeout(t *testing.T) {
 		}
 		send(t, t1, "srv1.dc2", "again")
 		if got := receive(t, t2); got != "again" {
-			t.Errorf("received %q", got)
+			t.Errorf("received %q, want %q", got, "again")
 		}
 		if log := n1.log.String(); strings.Contains(log, "WARN") {
 			t.Errorf("log:\n%s", log)
@@ -92,7 +92,7 @@ func TestLink_Backoff(t *testing.T) {
 		n1.book.Store(bookOf(n2.addr))
 		send(t, t1, "srv1.dc2", "y")
 		if got := receive(t, t2); got != "y" {
-			t.Errorf("received %q", got)
+			t.Errorf("received %q, want %q", got, "y")
 		}
 	})
 }
@@ -157,7 +157,7 @@ func TestLink_DropsStalePackets(t *testing.T) {
 		}
 		send(t, t1, "srv1.dc2", "news")
 		if got := receive(t, t2); got != "news" {
-			t.Errorf("received %q", got)
+			t.Errorf("received %q, want %q", got, "news")
 		}
 		if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["expired"] != 2 {
 			t.Errorf("traffic: %+v", got)
@@ -272,7 +272,7 @@ func TestLink_FirstDialKeepsPackets(t *testing.T) {
 			t.Fatalf("the first dial took %v: %+v", slow, got)
 		}
 		if got := receive(t, t2); got != "first" {
-			t.Errorf("received %q", got)
+			t.Errorf("received %q, want %q", got, "first")
 		}
 
 		nw.cut("10.0.2.1:8300")()

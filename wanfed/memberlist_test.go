@@ -61,6 +61,7 @@ func alive(m *memberlist.Memberlist) string {
 }
 
 func TestTransport_Memberlist(t *testing.T) {
+	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"}, func(tm *limits) {
 		tm.echoInterval, tm.echoTimeout, tm.backoffMax = 100*time.Millisecond, 400*time.Millisecond, 100*time.Millisecond
 		tm.keepaliveInterval, tm.keepaliveTimeout = 100*time.Millisecond, 400*time.Millisecond
@@ -120,6 +121,7 @@ func TestTransport_Memberlist(t *testing.T) {
 }
 
 func TestTransport_BothPools(t *testing.T) {
+	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	lan := map[string]*memberlist.Memberlist{}
 	wan := map[string]*memberlist.Memberlist{}

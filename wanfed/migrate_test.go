@@ -41,44 +41,48 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 		}
 	}
 	testutil.Eventually(t, 5*time.Second, over(remote), "link and session over the remote gateway")
-	// a preferred path that fails changes nothing
-	book(Path{Addr: closedPort(t), Via: "local gateway", Local: true}, remote)
-	testutil.Eventually(t, 5*time.Second, func() bool {
-		for _, p := range n1.d.Paths() {
-			if p.Failures > 0 {
-				return true
+	t.Run("a preferred path that fails changes nothing", func(t *testing.T) {
+		book(Path{Addr: closedPort(t), Via: "local gateway", Local: true}, remote)
+		testutil.Eventually(t, 5*time.Second, func() bool {
+			for _, p := range n1.d.Paths() {
+				if p.Failures > 0 {
+					return true
+				}
+			}
+			return false
+		}, "a dial of the dead gateway")
+		send(t, t1, "srv1.dc2", "still there")
+		receive(t, t2)
+		if !over(remote)() {
+			t.Errorf("stats: %+v", n1.tun.Stats())
+		}
+	})
+
+	t.Run("links and sessions migrate", func(t *testing.T) {
+		book(better, remote)
+		for i := 0; !over(better)(); i++ {
+			send(t, t1, "srv1.dc2", "during the migration")
+			receive(t, t2)
+			if i > 100000 {
+				t.Fatalf("no migration: %+v", n1.tun.Stats())
 			}
 		}
-		return false
-	}, "a dial of the dead gateway")
-	send(t, t1, "srv1.dc2", "still there")
-	receive(t, t2)
-	if !over(remote)() {
-		t.Errorf("stats: %+v", n1.tun.Stats())
-	}
-
-	book(better, remote)
-	for i := 0; !over(better)(); i++ {
-		send(t, t1, "srv1.dc2", "during the migration")
-		receive(t, t2)
-		if i > 100000 {
-			t.Fatalf("no migration: %+v", n1.tun.Stats())
+		checkHalfClose(t, c, s) // the stream of the old session continues
+		checkHalfClose(t, s, c)
+		c.Close()
+		s.Close()
+	})
+	t.Run("new traffic uses the preferred path", func(t *testing.T) {
+		w.gws["dc2"].stop() // anything that still uses it would break now
+		send(t, t1, "srv1.dc2", "over the local gateway")
+		if got := receive(t, t2); got != "over the local gateway" {
+			t.Errorf("received %q, want %q", got, "over the local gateway")
 		}
-	}
-	checkHalfClose(t, c, s) // the stream of the old session continues
-	checkHalfClose(t, s, c)
-	c.Close()
-	s.Close()
-	w.gws["dc2"].stop() // anything that still uses it would break now
-	send(t, t1, "srv1.dc2", "over the local gateway")
-	if got := receive(t, t2); got != "over the local gateway" {
-		t.Errorf("received %q", got)
-	}
-	if c, err = t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	checkEcho(t, c, <-t2.StreamCh())
-
+		if c, err = t1.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		checkEcho(t, c, <-t2.StreamCh())
+	})
 	book() // the gateway left the address book, but a working connection stays
 	send(t, t1, "srv1.dc2", "still")
 	receive(t, t2)

@@ -338,7 +338,7 @@ func TestMux_Listener(t *testing.T) {
 		t.Error(err)
 	}
 	if got := m.Stats().Refused[string(notServed)]; got != 1 {
-		t.Errorf("not_served = %d", got)
+		t.Errorf("not_served = %d, want 1", got)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestMux_AcceptBackoff(t *testing.T) {
 			t.Errorf("backed off for %v, want 5 ms and 10 ms, each with up to a quarter of jitter", took)
 		}
 		if got := m.Stats().Refused[string(acceptError)]; got != 2 {
-			t.Errorf("accept_error = %d", got)
+			t.Errorf("accept_error = %d, want 2", got)
 		}
 	})
 }
@@ -406,6 +406,6 @@ func TestMux_FileDescriptorShortage(t *testing.T) {
 	defer c.Close()
 	<-b.got
 	if got := b.m.Stats().Refused[string(acceptError)]; got != 2 {
-		t.Errorf("accept_error = %d", got)
+		t.Errorf("accept_error = %d, want 2", got)
 	}
 }

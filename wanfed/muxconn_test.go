@@ -178,6 +178,7 @@ func TestMux_ProxySource(t *testing.T) {
 }
 
 func TestMux_ProxyRefusals(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	good := headerOf("192.0.2.7:4711")
 	hello := func(t *testing.T, c net.Conn) {
@@ -266,6 +267,7 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 // Behind one gateway, a client with many unfinished handshakes displaces its
 // own.
 func TestMux_ProxyShedsBySource(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
 	sources := func() map[netip.Prefix]int {

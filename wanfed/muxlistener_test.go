@@ -53,37 +53,43 @@ func TestHTTPListener(t *testing.T) {
 	client := func() *tls.Config { return a.identity(tlsutil.RoleOperator, "joe", "dc1").ClientConfig("") }
 	http1 := func(p *http.Protocols) { p.SetHTTP1(true) }
 	url := "https://" + ln.Addr().String()
-	for want, protos := range map[string]func(*http.Protocols){
-		"200 HTTP/1.1 joe.cli.dc1.wanfed": http1,
-		"200 HTTP/2.0 joe.cli.dc1.wanfed": func(p *http.Protocols) { p.SetHTTP2(true) },
-	} {
-		if got, err := get(url, client(), protos); got != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
+	t.Run("by protocol", func(t *testing.T) {
+		for want, protos := range map[string]func(*http.Protocols){
+			"200 HTTP/1.1 joe.cli.dc1.wanfed": http1,
+			"200 HTTP/2.0 joe.cli.dc1.wanfed": func(p *http.Protocols) { p.SetHTTP2(true) },
+		} {
+			if got, err := get(url, client(), protos); got != want {
+				t.Errorf("got %q, %v, want %q", got, err, want)
+			}
 		}
-	}
-	c, err := tls.Dial("tcp", ln.Addr().String(),
-		func() *tls.Config { c := client(); c.ServerName = "localhost"; return c }())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
-	io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
-	if b, err := io.ReadAll(c); !strings.HasSuffix(string(b), "HTTP/1.0 joe.cli.dc1.wanfed") {
-		t.Errorf("without ALPN: %q, %v", b, err)
-	}
-	if got, _ := get("http://"+ln.Addr().String(), nil, http1); !strings.HasPrefix(got, "400 This port speaks HTTPS") {
-		t.Errorf("without TLS: %q", got)
-	}
-	bare := client()
-	bare.GetClientCertificate = nil
-	if got, err := get(url, bare, http1); err == nil {
-		t.Errorf("without a certificate: %q", got)
-	}
-	testutil.Eventually(t, 5*time.Second, func() bool {
-		got := m.Stats().Refused
-		return got[string(plainText)] == 1 && got[string(certMissing)] == 1 && len(got) == 2
-	}, "refusals counted")
+	})
+	t.Run("without ALPN", func(t *testing.T) {
+		c, err := tls.Dial("tcp", ln.Addr().String(),
+			func() *tls.Config { c := client(); c.ServerName = "localhost"; return c }())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+		if b, err := io.ReadAll(c); !strings.HasSuffix(string(b), "HTTP/1.0 joe.cli.dc1.wanfed") {
+			t.Errorf("without ALPN: %q, %v", b, err)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		if got, _ := get("http://"+ln.Addr().String(), nil, http1); !strings.HasPrefix(got, "400 This port speaks HTTPS") {
+			t.Errorf("without TLS: %q", got)
+		}
+		bare := client()
+		bare.GetClientCertificate = nil
+		if got, err := get(url, bare, http1); err == nil {
+			t.Errorf("without a certificate: %q", got)
+		}
+		testutil.Eventually(t, 5*time.Second, func() bool {
+			got := m.Stats().Refused
+			return got[string(plainText)] == 1 && got[string(certMissing)] == 1 && len(got) == 2
+		}, "refusals counted")
+	})
 	conns.Close()
 	if _, err := conns.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("accept after close: %v", err)
@@ -93,6 +99,7 @@ func TestHTTPListener(t *testing.T) {
 // One port serves HTTP with and without TLS. A plain text connection is passed
 // on from its first byte.
 func TestHTTPListener_PlainText(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 2 * time.Second})
 	if err != nil {

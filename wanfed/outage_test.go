@@ -29,7 +29,7 @@ func TestLink_SendsQueueAfterGatewayRestart(t *testing.T) {
 	send(t, t1, "srv1.dc2", "after")
 	w.gws["dc2"].restart()
 	if got := receive(t, t2); got != "after" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "after")
 	}
 	log := n1.log.String()
 	if strings.Count(log, "gossip link up") < 1 || strings.Count(log, "gossip link down") != 1 {
@@ -48,7 +48,7 @@ func TestLink_AddressBookChangeEndsBackoff(t *testing.T) {
 		"a failed dial")
 	n1.book.Store(good)
 	if got := receive(t, t2); got != "x" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "x")
 	}
 }
 
@@ -111,7 +111,7 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	}, "the link is over the second gateway")
 	send(t, t1, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "two")
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
@@ -128,12 +128,13 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	testutil.Eventually(t, 10*time.Second, func() bool { return second.count() > 1 }, "a replacement dial")
 	second.freeze(false)
 	if got := receive(t, t2); got != "three" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "three")
 	}
 }
 
 // A peer that accepts and never reads affects only its own datacenter.
 func TestLink_PeerThatNeverReads(t *testing.T) {
+	testutil.Cluster(t)
 	w := newWorld(t, 1, []string{"dc1", "dc2", "dc3"},
 		func(tm *limits) { tm.writeTimeout, tm.echoTimeout = 5*time.Second, time.Minute })
 	n1 := w.nodes["srv1.dc1"]

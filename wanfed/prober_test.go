@@ -84,6 +84,7 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 // A gateway that accepts and stays silent, and one whose servers are stuck
 // after TLS, are detected too.
 func TestProber_ExercisesWholePath(t *testing.T) {
+	testutil.Cluster(t)
 	a := newAuthority(t)
 	n := newNode(t, a, "srv1", "dc1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
@@ -334,6 +335,7 @@ func (c slowConn) Read(b []byte) (int, error) {
 // In automatic mode a connection over the local gateway migrates to a much
 // faster remote one, and stays there.
 func TestMigrate_AutoModeToFasterPath(t *testing.T) {
+	testutil.Cluster(t)
 	w := newWorld(t, 1, []string{"dc2"})
 	far, remote := w.nodes["srv1.dc2"], w.gws["dc2"].addr
 	own := newFakeGateway(t, listen(t), "dc2", map[string]string{"srv1": far.addr})

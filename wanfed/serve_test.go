@@ -75,7 +75,7 @@ func TestPacketConn_BadFrames(t *testing.T) {
 				c.NetConn().(*net.TCPConn).CloseWrite()
 			}
 			if got := receive(t, tr); got != "good" {
-				t.Errorf("received %q", got)
+				t.Errorf("received %q, want %q", got, "good")
 			}
 			if !isClosedByPeer(c) {
 				t.Error("the connection is still open, want closed")
@@ -120,17 +120,17 @@ func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 	frames = appendFrame(frames, PoolWAN, "", []byte("far"))
 	far.Write(frames)
 	if got := receive(t, t2); got != "relayed" {
-		t.Errorf("srv2 received %q", got)
+		t.Errorf("srv2 received %q, want %q", got, "relayed")
 	}
 	if got := receive(t, t1); got != "far" {
-		t.Errorf("srv1 received %q", got)
+		t.Errorf("srv1 received %q, want %q", got, "far")
 	}
 	frames = appendFrame(nil, PoolWAN, "srv2", []byte("again"))
 	frames = appendFrame(frames, PoolLAN, "srv2", []byte("again"))
 	frames = appendFrame(frames, PoolWAN, "srv1", []byte("near"))
 	near.Write(frames)
 	if got := receive(t, t1); got != "near" {
-		t.Errorf("srv1 received %q", got)
+		t.Errorf("srv1 received %q, want %q", got, "near")
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool {
 		a, b := n1.traffic(PoolWAN, "dc2"), n1.traffic(PoolWAN, "dc1")

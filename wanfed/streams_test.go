@@ -82,6 +82,7 @@ func TestServeStream_Header(t *testing.T) {
 }
 
 func TestServeStream_SilentStream(t *testing.T) {
+	testutil.Cluster(t)
 	// long enough for the complete header
 	w := newWorld(t, 1, []string{"dc1"}, func(tm *limits) { tm.frameTimeout = 2 * time.Second })
 	n := w.nodes["srv1.dc1"]

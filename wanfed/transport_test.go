@@ -88,7 +88,7 @@ func TestTransport_Shutdown(t *testing.T) {
 	again := n1.tun.Transport(PoolWAN) // serf was restarted
 	send(t, again, "srv1.dc2", "two")
 	if got := receive(t, t2); got != "two" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "two")
 	}
 	// A server that left the pool refuses.
 	t2.Shutdown()

@@ -108,13 +108,13 @@ func TestTunnel_LANPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := receive(t, t2); got != "named" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "named")
 	}
 	if _, err := t2.WriteTo([]byte("by address"), n1.addr); err != nil {
 		t.Fatal(err)
 	}
 	if got := receive(t, t1); got != "by address" {
-		t.Errorf("received %q", got)
+		t.Errorf("received %q, want %q", got, "by address")
 	}
 }
 
@@ -226,6 +226,7 @@ func TestNewTunnel_InvalidConfig(t *testing.T) {
 }
 
 func TestTunnel_StopsWhileBusy(t *testing.T) {
+	testutil.Cluster(t)
 	w := newWorld(t, 2, []string{"dc1", "dc2"})
 	trs := map[string]*Transport{}
 	for name, n := range w.nodes {
