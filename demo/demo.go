@@ -11,24 +11,28 @@ import (
 	"time"
 )
 
-// Config of a demo.
+// Config configures a demo.
 type Config struct {
-	// Program is the wanfed binary. Default: the one that is running.
+	// Program is the path of the wanfed binary. Default: the running one.
 	Program string
-	// Datacenters is how many there are, 2 to 9. Default 3. The first, dc1, is the primary.
+	// Datacenters is the number of datacenters, 2 to 9. Default: 3. The first, dc1,
+	// is the primary.
 	Datacenters int
-	// Servers is how many each datacenter has: 1, 3 or 5. Default 1.
+	// Servers is the number of servers in each datacenter: 1, 3 or 5. Default: 1.
 	Servers int
-	// Keep is a folder, absent or empty, for certificates, data and logs, which stay there. Default: a temporary one,
-	// removed at the end.
+	// Keep is a directory for certificates, data and logs, which stay there. It must
+	// not exist or be empty. Default: a temporary one, removed at the end.
 	Keep string
-	// Once ends the demo as soon as it is federated; else it runs until its context ends.
+	// Once ends the demo as soon as the federation works. Otherwise the demo runs
+	// until its context ends.
 	Once bool
-	// JSON makes one line of JSON the only output, once federated.
+	// JSON makes one line of JSON the only output, once the federation works.
 	JSON bool
-	// Timeout bounds the time from the first process to the last proof. Default 60 s.
+	// Timeout bounds the time from the first process to the last proof. Default:
+	// 60 s.
 	Timeout time.Duration
-	// Out gets progress and results, Err the ends of the logs after a failure. Both required.
+	// Out receives progress and results, and Err the ends of the logs after a
+	// failure. Both are required.
 	Out, Err io.Writer
 }
 
@@ -52,7 +56,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Validate returns everything that is wrong with c, joined, or nil.
+// Validate returns all faults of c, joined, or nil.
 func (c Config) Validate() error {
 	c, err := c.withDefaults()
 	errs := []error{err}
@@ -69,20 +73,23 @@ func (c Config) Validate() error {
 		switch entries, err := os.ReadDir(c.Keep); {
 		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("folder to keep: %w", err))
+			errs = append(errs, fmt.Errorf("directory to keep: %w", err))
 		case len(entries) > 0:
-			errs = append(errs, fmt.Errorf("folder %s is not empty: name a new one", c.Keep))
+			errs = append(errs, fmt.Errorf("directory %s is not empty: name a new one", c.Keep))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// stopTimeout bounds how long all processes together may take to stop before they are killed.
+// stopTimeout bounds how long all processes together may take to stop. Then they
+// are killed.
 const stopTimeout = 10 * time.Second
 
-// Run starts the federation, proves that it works, and shows it, until ctx ends; with Once, until it has shown it. Then it
-// stops all that it started and removes its files. It returns an error when the federation was not complete in time, when a
-// process ended by itself before that, and, with Once, when one did not stop cleanly.
+// Run starts the federation, proves that it works and shows it. It runs until ctx
+// ends, or, with Once, until it has shown the federation. Then it stops all
+// processes and removes its files. It returns an error if the federation was not
+// complete in time, if a process ended before that, and, with Once, if a process
+// did not stop cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -90,7 +97,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return err
 	}
-	dir, remove, err := folder(cfg.Keep)
+	dir, remove, err := makeDir(cfg.Keep)
 	if err != nil {
 		return err
 	}
@@ -106,7 +113,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}()
 	if err := f.start(ctx); err != nil {
 		if ctx.Err() != nil && !cfg.Once {
-			return nil // the user has seen enough
+			return nil // interrupted by the user
 		}
 		f.explain(cfg.Err)
 		return err
@@ -118,17 +125,18 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return nil
 }
 
-// folder returns the folder for the demo's files and what removes it.
-func folder(keep string) (dir string, remove func() error, err error) {
+// makeDir creates the directory of the demo's files. remove removes it, unless it
+// is kept.
+func makeDir(keep string) (dir string, remove func() error, err error) {
 	if keep != "" {
 		if err := os.MkdirAll(keep, 0o700); err != nil {
-			return "", nil, fmt.Errorf("make the folder to keep: %w", err)
+			return "", nil, fmt.Errorf("create the directory to keep: %w", err)
 		}
 		return keep, func() error { return nil }, nil
 	}
 	dir, err = os.MkdirTemp("", "wanfed-demo-")
 	if err != nil {
-		return "", nil, fmt.Errorf("make a temporary folder: %w", err)
+		return "", nil, fmt.Errorf("create a temporary directory: %w", err)
 	}
 	return dir, func() error { return os.RemoveAll(dir) }, nil
 }

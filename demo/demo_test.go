@@ -25,18 +25,19 @@ import (
 	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
-// childEnv makes this test binary a program that is no wanfed: it refuses its arguments and ends.
+// childEnv makes this test binary a program that is not wanfed: it rejects its
+// arguments and exits.
 const childEnv = "DEMO_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
-		fmt.Fprintln(os.Stderr, "I am not wanfed")
+		fmt.Fprintln(os.Stderr, "this is not wanfed")
 		os.Exit(3)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-func TestConfig(t *testing.T) {
+func TestValidate(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -44,11 +45,11 @@ func TestConfig(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  Config
-		want []string // one part of each fault; none: valid
+		want []string // a part of each fault; none: valid
 	}{
 		{"defaults", Config{}, nil},
-		{"absent folder", Config{Keep: filepath.Join(full, "new")}, nil},
-		{"empty folder", Config{Keep: t.TempDir()}, nil},
+		{"absent directory", Config{Keep: filepath.Join(full, "new")}, nil},
+		{"empty directory", Config{Keep: t.TempDir()}, nil},
 		{"all faults", Config{Datacenters: 1, Servers: 2, Timeout: -1, Keep: full},
 			[]string{"1 datacenters", "2 servers", "negative", "not empty"}},
 		{"too many", Config{Datacenters: 10, Servers: 7}, []string{"10 datacenters", "7 servers"}},
@@ -57,19 +58,20 @@ func TestConfig(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.cfg.Validate()
 			if (err == nil) != (test.want == nil) {
-				t.Fatalf("Validate() = %v", err)
+				t.Fatalf("Validate() = %v, want faults %q", err, test.want)
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("Validate() = %v, lacks %q", err, want)
+					t.Errorf("Validate() = %v, want it to contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-// A demo of what is no wanfed binary fails, says why, and leaves nothing behind.
-func TestRunOfAnotherProgram(t *testing.T) {
+// TestRun_AnotherProgram: a demo with a binary that is not wanfed fails with the
+// cause, and leaves no files.
+func TestRun_AnotherProgram(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(childEnv, "1")
 	program, err := os.Executable()
@@ -78,11 +80,11 @@ func TestRunOfAnotherProgram(t *testing.T) {
 	}
 	err = Run(t.Context(), Config{Program: program, Datacenters: 2, Once: true, Out: io.Discard, Err: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "dc1/srv1 ended before it was ready: exit status 3") ||
-		!strings.Contains(err.Error(), "I am not wanfed") {
-		t.Errorf("Run() = %v", err)
+		!strings.Contains(err.Error(), "this is not wanfed") {
+		t.Errorf("Run() = %v, want exit status 3 and its output", err)
 	}
 	if left, _ := os.ReadDir(os.TempDir()); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("files left: %v, want none", left)
 	}
 }
 
@@ -107,17 +109,17 @@ func TestFreePorts(t *testing.T) {
 		return err
 	}
 	err := free()
-	for try := 1; err != nil && try < 3; try++ { // another program may have taken one
+	for try := 1; err != nil && try < 3; try++ { // another program may have bound one
 		err = free()
 	}
 	if err != nil {
-		t.Errorf("ports are not free: %v", err)
+		t.Errorf("freePorts() returned ports in use: %v", err)
 	}
 	if got, want := others([]int{1, 2, 3}, 1), []string{"127.0.0.1:1", "127.0.0.1:3"}; !slices.Equal(got, want) {
-		t.Errorf("others = %v, want %v", got, want)
+		t.Errorf("others() = %v, want %v", got, want)
 	}
 	if got := others([]int{0}, 0); got != nil {
-		t.Errorf("others of one = %v", got)
+		t.Errorf("others() of one = %v, want none", got)
 	}
 }
 
@@ -127,23 +129,23 @@ func TestProgress(t *testing.T) {
 		p := progress{w: &out}
 		p.plain("hello")
 		p.begin()
-		time.Sleep(1500 * time.Millisecond) // of the bubble's clock
-		p.say("%s listens", "dc1/srv1")
+		time.Sleep(1500 * time.Millisecond) // fake time
+		p.printf("%s listens", "dc1/srv1")
 		p.reach(stepServers, 2)
 		time.Sleep(time.Second)
 		p.reach(stepServers, 2)
 		want := "hello\n  1.500 s  dc1/srv1 listens\n  2.500 s  * all servers listen\n"
 		if out.String() != want {
-			t.Errorf("said %q, want %q", out.String(), want)
+			t.Errorf("output = %q, want %q", out.String(), want)
 		}
 		if got := p.timings(); len(got) != 1 || got["servers"] != 2500 {
-			t.Errorf("timings = %v", got)
+			t.Errorf("timings() = %v, want servers: 2500", got)
 		}
-		(&progress{}).say("nobody listens")
+		(&progress{}).printf("without a writer")
 	})
 }
 
-// testFederation is one of two datacenters, dc1 and dc2, of which nothing runs but what tests put there.
+// testFederation returns a federation of dc1 and dc2 without processes.
 func testFederation() *federation {
 	f := &federation{cfg: Config{Datacenters: 2, Servers: 1}, missing: make(map[string]string)}
 	for _, name := range []string{"dc1", "dc2"} {
@@ -156,9 +158,9 @@ func testFederation() *federation {
 	return f
 }
 
-// ask returns a client of an HTTP server that gives fixed answers: a fake, because the real one is a whole federation in a
-// state that it is in for milliseconds.
-func ask(t testing.TB, answers map[string]any) *api.Client {
+// fakeServer returns a client of an HTTP server with fixed answers. A real
+// federation is in the states under test for milliseconds.
+func fakeServer(t testing.TB, answers map[string]any) *api.Client {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, ok := answers[r.URL.RequestURI()]
@@ -209,7 +211,7 @@ func TestMissing(t *testing.T) {
 		name    string
 		missing func(*api.Client) string
 		answers answer
-		want    string // part of it; empty: nothing is missing
+		want    string // a part of the result; "": nothing is missing
 	}{
 		{"members: all", members, answer{membersURI: []api.Member{one, member("srv1.dc2", "dc2", api.MemberAlive)}}, ""},
 		{"members: one absent", members, answer{membersURI: []api.Member{one}}, "srv1.dc2 is not in the WAN pool"},
@@ -227,38 +229,38 @@ func TestMissing(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := test.missing(ask(t, test.answers))
+			got := test.missing(fakeServer(t, test.answers))
 			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
-				t.Errorf("missing = %q, want %q", got, test.want)
+				t.Errorf("missing() = %q, want %q", got, test.want)
 			}
 		})
 	}
 	f.dcs[1].gateway = nil
-	if got := states(ask(t, answer{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
-		t.Errorf("missing without a gateway = %q", got)
+	if got := states(fakeServer(t, answer{statesURI: []api.FederationState{state("dc1", "passing")}})); !strings.Contains(got, "gateway of dc2 is not started") {
+		t.Errorf("missing() without a gateway = %q, want the gateway of dc2", got)
 	}
 }
 
 func TestAwait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &federation{missing: make(map[string]string)}
-		asked := 0
+		calls := 0
 		err := f.await(t.Context(), "dc1/srv1", func() string {
-			if asked++; asked < 3 {
+			if calls++; calls < 3 {
 				return "a member"
 			}
 			return ""
 		})
-		if err != nil || asked != 3 || f.missing["dc1/srv1"] != "" {
-			t.Errorf("await = %v after %d questions, missing %v", err, asked, f.missing)
+		if err != nil || calls != 3 || f.missing["dc1/srv1"] != "" {
+			t.Errorf("await() = %v after %d calls, missing %v, want nil after 3 and none", err, calls, f.missing)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := f.await(ctx, "dc1/srv1", func() string { return "a member" }); err == nil {
-			t.Error("await of what never comes: no error")
+			t.Error("await() = nil at its deadline, want an error")
 		}
 		if f.missing["dc1/srv1"] != "a member" {
-			t.Errorf("missing = %v", f.missing)
+			t.Errorf("missing = %v, want a member", f.missing)
 		}
 	})
 }
@@ -280,8 +282,8 @@ dc1  gw1      dc1:1  dc1:2  critical  03:04:05.006
 	}
 }
 
-func TestReportIsOneLine(t *testing.T) {
-	// The form that scripts rely on.
+func TestReport_JSON(t *testing.T) {
+	// Scripts rely on this form.
 	b, err := json.Marshal(Report{
 		Datacenters: []DatacenterReport{{Name: "dc1", HTTP: "h",
 			Servers:  []ServerReport{{Node: "srv1", RPC: "r", HTTP: "h", PID: 1}},
@@ -293,6 +295,6 @@ func TestReportIsOneLine(t *testing.T) {
 		`"gateways":[{"node":"gw1","lan":"l","wan":"w","pid":2}],` +
 		`"operator":{"ca_file":"ca","cert_file":"c","key_file":"k"}}],"dir":"d","timings_ms":{"members":3}}`
 	if err != nil || string(b) != want {
-		t.Errorf("report = %s, %v\nwant %s", b, err, want)
+		t.Errorf("Marshal() = %s, %v, want %s", b, err, want)
 	}
 }

@@ -1,36 +1,47 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package demo runs a whole federation on one machine, proves that it works, and shows it. Everything is real: servers and
-// gateways are processes of the wanfed binary, with certificates of a CA of their own, and each cross-datacenter byte goes
-// through two gateways, on loopback addresses. It needs no root, no other program and no file but its own. How processes are
-// started and stopped is left to package internal/subprocess; what they do, to package server and the gateway.
+// Package demo runs a whole federation on one machine, proves that it works, and
+// shows it.
+//
+//	err := demo.Run(ctx, demo.Config{Once: true, Out: os.Stdout, Err: os.Stderr})
+//
+// Servers and gateways are processes of the wanfed binary, with certificates of
+// their own CA, on loopback addresses. Each byte between datacenters goes through
+// two gateways. The demo needs neither root nor another program. Package
+// internal/subprocess starts and stops the processes.
 //
 // # Flow
 //
-// The primary's servers start first, then its gateway, whose WAN address the secondaries must be told; then all secondaries
-// at once, each its servers and then its gateway. Ports are chosen by the system and read from what the processes print; only
-// servers that must know of each other beforehand (more than one in a datacenter) get ports that were free just before.
+// The servers of the primary start first, then its gateway, whose WAN address the
+// secondaries need. Then all secondaries start at once: each its servers, then its
+// gateway. The system chooses the ports, and the demo reads them from the output
+// of the processes. Only servers that must know each other before they start, in
+// datacenters with several, get ports that were free just before.
 //
-// As soon as a server listens it is watched: it must see every server alive in the WAN pool; then have the federation state of
-// every datacenter, with the gateway at the address it really has; then have every other datacenter answer who its
-// leader and its members are. The times of these steps count from the start of the first process.
+// The demo watches each server from when it listens. The server must
 //
-// Then the demo prints tables (or JSON: see Report) and follows the processes, which the user may kill and watch, until its
-// context ends. With Config.Once it ends by itself, which makes it an end-to-end test.
+//  1. see every server alive in the WAN pool,
+//  2. have the federation state of every datacenter, with the real address of its
+//     gateway,
+//  3. get the leader and the members from every other datacenter.
+//
+// The reported times of these steps begin with the first process. Then the demo
+// prints tables, or a [Report] as JSON. It follows the processes, which the user
+// may kill, until its context ends. With Config.Once it ends by itself, which makes
+// it an end-to-end test.
 //
 // # Goroutines
 //
-// One per datacenter while it starts, one per server while it is watched, one per process while it is followed. Run joins
-// them all, stops the processes (asking first, killing after 10 s) and removes the folder before it returns. When the demo is
-// killed, the processes see their stdin end and stop by themselves.
+// There is one goroutine for each datacenter while it starts, one for each server
+// while it is watched, and one for each process while it is followed. Before Run
+// returns, it joins them all, stops the processes (it kills them after 10 s) and
+// removes the directory. When the demo itself is killed, the processes see the end
+// of their stdin and stop.
 //
 // # Limits
 //
-// Every datacenter takes writes from the operators of all others, which a real one decides for itself.
-// All addresses are on 127.0.0.1, so servers could reach each other without gateways; that they do not is for the tests in
-// network namespaces to prove. One gateway per datacenter.
-//
-// # Example
-//
-//	err := demo.Run(ctx, demo.Config{Once: true, Out: os.Stdout, Err: os.Stderr})
+// Every datacenter accepts writes from the operators of all others, which is a
+// choice in a real federation. All addresses are on 127.0.0.1, so servers could
+// reach each other without gateways; tests in network namespaces prove that they
+// do not. Each datacenter has one gateway.
 package demo

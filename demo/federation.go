@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// federation is all that the demo runs.
+// federation has all processes of the demo.
 type federation struct {
 	cfg  Config
 	dir  string
@@ -28,10 +28,10 @@ type federation struct {
 	prog progress
 
 	mu      sync.Mutex
-	missing map[string]string // by server: what it still waits for
+	missing map[string]string // by server: what is still missing
 }
 
-// datacenter has what is started of one datacenter.
+// datacenter has the started processes of one datacenter.
 type datacenter struct {
 	name     string
 	nodes    []string      // of servers, fixed
@@ -42,7 +42,7 @@ type datacenter struct {
 	gateway *subprocess.Gateway  // nil: not started yet
 }
 
-// gatewayNode is the name of each datacenter's one gateway, operatorNode that of its operator's certificate.
+// Names of the gateway and of the operator's certificate in each datacenter.
 const (
 	gatewayNode  = "gw1"
 	operatorNode = "operator"
@@ -70,8 +70,8 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 	return f, nil
 }
 
-// start starts everything and returns when each server has proved that the federation works, or one thing has failed.
-// What has been started then runs.
+// start starts all processes. It returns when each server has proved that the
+// federation works, or when anything failed. Processes keep running then.
 func (f *federation) start(ctx context.Context) error {
 	f.prog.plain("wanfed demo: "+"%d datacenters with %d server(s) and 1 gateway each, on this machine only", f.cfg.Datacenters, f.cfg.Servers)
 	ctx, cancel := context.WithTimeoutCause(ctx, f.cfg.Timeout, fmt.Errorf("not federated within %v", f.cfg.Timeout))
@@ -91,10 +91,11 @@ func (f *federation) start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// startDatacenter starts servers, then the gateway, which it returns. Each server is watched in g as soon as it listens.
+// startDatacenter starts the servers, then the gateway, which it returns. g watches
+// each server from when it listens.
 func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*subprocess.Gateway, error) {
 	ports := make([]int, len(dc.nodes)) // 0: the system chooses
-	if len(dc.nodes) > 1 {              // servers must know of each other before they start
+	if len(dc.nodes) > 1 {              // servers must know each other before they start
 		var err error
 		if ports, err = freePorts(len(dc.nodes)); err != nil {
 			return nil, err
@@ -134,8 +135,8 @@ func (f *federation) startServer(ctx context.Context, dc *datacenter, node strin
 	if err != nil {
 		return nil, err
 	}
-	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.folderOf(dc, node), dc.name, node, cert
-	cfg.Args = []string{"--remote-writes-from", "*"} // so that each operator can write in every datacenter
+	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.dirOf(dc, node), dc.name, node, cert
+	cfg.Args = []string{"--remote-writes-from", "*"} // each operator may write in every datacenter
 	s, err := subprocess.StartServer(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func (f *federation) startServer(ctx context.Context, dc *datacenter, node strin
 	dc.servers = append(dc.servers, s)
 	slices.SortFunc(dc.servers, func(a, b *subprocess.Server) int { return strings.Compare(a.Node, b.Node) })
 	dc.mu.Unlock()
-	f.prog.say("%s listens: servers %s, %s (pid %d)", s.Name(), s.Addr, s.HTTP, s.Pid())
+	f.prog.printf("%s listens: servers %s, %s (pid %d)", s.Name(), s.Addr, s.HTTP, s.Pid())
 	f.prog.reach(stepServers, f.serverCount())
 	return s, nil
 }
@@ -155,7 +156,7 @@ func (f *federation) startGateway(ctx context.Context, dc *datacenter) (*subproc
 		return nil, err
 	}
 	cfg := subprocess.GatewayConfig{
-		Program: []string{f.cfg.Program}, Dir: f.folderOf(dc, gatewayNode), DC: dc.name, Node: gatewayNode, TLS: cert,
+		Program: []string{f.cfg.Program}, Dir: f.dirOf(dc, gatewayNode), DC: dc.name, Node: gatewayNode, TLS: cert,
 	}
 	servers, _ := dc.running()
 	for _, s := range servers {
@@ -168,25 +169,25 @@ func (f *federation) startGateway(ctx context.Context, dc *datacenter) (*subproc
 	dc.mu.Lock()
 	dc.gateway = gw
 	dc.mu.Unlock()
-	f.prog.say("%s listens: LAN %s, WAN %s (pid %d)", gw.Name(), gw.LAN, gw.WAN, gw.Pid())
+	f.prog.printf("%s listens: LAN %s, WAN %s (pid %d)", gw.Name(), gw.LAN, gw.WAN, gw.Pid())
 	f.prog.reach(stepGateways, len(f.dcs))
 	return gw, nil
 }
 
-func (f *federation) folderOf(dc *datacenter, node string) string {
+func (f *federation) dirOf(dc *datacenter, node string) string {
 	return filepath.Join(f.dir, dc.name, node)
 }
 
 func (f *federation) serverCount() int { return len(f.dcs) * f.cfg.Servers }
 
-// running returns the servers started so far, and the gateway or nil.
+// running returns the servers that were started so far, and the gateway or nil.
 func (d *datacenter) running() ([]*subprocess.Server, *subprocess.Gateway) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.servers), d.gateway
 }
 
-// processes returns all that was started.
+// processes returns all processes that were started.
 func (f *federation) processes() []*subprocess.Process {
 	var all []*subprocess.Process
 	for _, dc := range f.dcs {
@@ -213,7 +214,7 @@ func (f *federation) ended() error {
 	return nil
 }
 
-// endOf says how a process ended.
+// endOf returns how a process ended.
 func endOf(p *subprocess.Process) string {
 	if err := p.Err(); err != nil {
 		return err.Error()
@@ -221,7 +222,8 @@ func endOf(p *subprocess.Process) string {
 	return "exit status 0"
 }
 
-// stop stops every process that still runs, all at once, and waits for them. It returns which did not stop cleanly.
+// stop stops all running processes at once, and waits for them. Its error names
+// those that did not stop cleanly.
 func (f *federation) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -231,7 +233,7 @@ func (f *federation) stop() error {
 	began := time.Now()
 	for i, p := range all {
 		select {
-		case <-p.Done(): // by itself, or by the user
+		case <-p.Done(): // ended by itself, or by the user
 			continue
 		default:
 		}
@@ -248,7 +250,7 @@ func (f *federation) stop() error {
 	return errors.Join(errs...)
 }
 
-// client asks s. The caller closes it.
+// client returns a client of s, which the caller closes.
 func client(s *subprocess.Server) (*api.Client, error) {
 	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
 }

@@ -8,14 +8,15 @@ import (
 	"net"
 )
 
-// Ports are looked for below those that systems give to outgoing connections, so that a port found free stays free until
-// its server takes it, unless a program asks for that very one.
+// Ports are chosen below the range of outgoing connections. A port that was free
+// then stays free until its server binds it, unless a program binds that very
+// port.
 const (
 	firstPort = 10000
 	lastPort  = 29999
 )
 
-// freePorts finds n different ports on which nothing listens.
+// freePorts returns n different ports on which nothing listens.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	var failed error
@@ -26,7 +27,7 @@ func freePorts(n int) ([]int, error) {
 			failed = err
 			continue
 		}
-		defer ln.Close() // keeps it from being found twice
+		defer ln.Close() // so that it is not chosen twice
 		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// step is something that happens once for each of several processes.
+// step is a step that each of several processes completes once.
 type step int
 
 const (
@@ -21,7 +21,7 @@ const (
 	steps
 )
 
-// key is the step's name in JSON, text what it means when it is reached.
+// stepNames has for each step its name in JSON, and what its completion means.
 var stepNames = [steps]struct{ key, text string }{
 	stepServers:  {"servers", "all servers listen"},
 	stepGateways: {"gateways", "all gateways listen"},
@@ -30,36 +30,37 @@ var stepNames = [steps]struct{ key, text string }{
 	stepRequest:  {"request", "every server had requests answered by every other datacenter"},
 }
 
-// progress tells what happens, with the time since the first process was started. Any goroutine may use it.
+// progress prints events with the time since the first process started. It may be
+// used from any goroutine.
 type progress struct {
-	w io.Writer // nil: say nothing
+	w io.Writer // nil: print nothing
 
 	mu      sync.Mutex
 	began   time.Time
 	counts  [steps]int
-	reached [steps]time.Duration // 0: not yet
+	reached [steps]time.Duration // 0: not reached yet
 }
 
-// begin sets the clock to zero.
+// begin resets the clock.
 func (p *progress) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.began = time.Now()
 }
 
-func (p *progress) say(format string, args ...any) {
+func (p *progress) printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sayLocked(time.Since(p.began), format, args...)
+	p.printLocked(time.Since(p.began), format, args...)
 }
 
-func (p *progress) sayLocked(at time.Duration, format string, args ...any) {
+func (p *progress) printLocked(at time.Duration, format string, args ...any) {
 	if p.w != nil {
 		fmt.Fprintf(p.w, "%7.3f s  %s\n", at.Seconds(), fmt.Sprintf(format, args...))
 	}
 }
 
-// plain says something without a time.
+// plain prints a line without a time.
 func (p *progress) plain(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,17 +69,18 @@ func (p *progress) plain(format string, args ...any) {
 	}
 }
 
-// reach counts one more process that has done s. With the last, the n-th, the step is reached.
+// reach counts a process that has completed s. The n-th completes the step.
 func (p *progress) reach(s step, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.counts[s]++; p.counts[s] == n {
 		p.reached[s] = time.Since(p.began)
-		p.sayLocked(p.reached[s], "* %s", stepNames[s].text)
+		p.printLocked(p.reached[s], "* %s", stepNames[s].text)
 	}
 }
 
-// timings returns the time of each step reached, in milliseconds, by its key.
+// timings returns the time of each step that was reached, in milliseconds, by its
+// key.
 func (p *progress) timings() map[string]int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

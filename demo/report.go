@@ -17,12 +17,13 @@ import (
 	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
-// Report is the JSON that a demo prints.
+// Report is the JSON output of a demo.
 type Report struct {
 	Datacenters []DatacenterReport `json:"datacenters"` // the primary first
 	Dir         string             `json:"dir"`         // of certificates, data and logs
-	// TimingsMS has, for each step, the milliseconds from the first process's start until all had reached it: "servers" and
-	// "gateways" listen, "members" alive, "states" everywhere, "request" answered by another datacenter.
+	// TimingsMS has the milliseconds from the start of the first process until all
+	// processes had reached a step: "servers" and "gateways" listen, "members" are
+	// alive, "states" are everywhere, every other datacenter answered a "request".
 	TimingsMS map[string]int64 `json:"timings_ms"`
 }
 
@@ -35,14 +36,15 @@ type DatacenterReport struct {
 	Operator OperatorReport  `json:"operator"`
 }
 
-// OperatorReport has the certificate of a datacenter's operator, with which records are written at its servers by HTTPS.
+// OperatorReport has the certificate of a datacenter's operator, which may write
+// resources by HTTPS.
 type OperatorReport struct {
 	CAFile   string `json:"ca_file"`
 	CertFile string `json:"cert_file"`
 	KeyFile  string `json:"key_file"`
 }
 
-// ServerReport is one server: the address of its server port and its HTTP URL.
+// ServerReport is one server with the address of its TLS port and its HTTP URL.
 type ServerReport struct {
 	Node string `json:"node"`
 	RPC  string `json:"rpc"`
@@ -76,7 +78,8 @@ func (f *federation) report() Report {
 	return r
 }
 
-// show prints the complete federation: as JSON, or as tables of what a server of the last datacenter answers.
+// show prints the complete federation: as JSON, or as tables with the answers of a
+// server of the last datacenter.
 func (f *federation) show(ctx context.Context) error {
 	r := f.report()
 	if f.cfg.JSON {
@@ -144,7 +147,7 @@ func writeStates(w io.Writer, states []api.FederationState) {
 	})
 }
 
-// writeHints tells what to try while the demo runs.
+// writeHints prints what to try while the demo runs.
 func writeHints(w io.Writer, program string, r Report) {
 	table(w, func(w io.Writer) {
 		fmt.Fprintln(w, "DC\tHTTP\tGATEWAY PID")
@@ -152,8 +155,9 @@ func writeHints(w io.Writer, program string, r Report) {
 			fmt.Fprintf(w, "%s\t%s\t%d\n", dc.Name, dc.HTTP, dc.Gateways[0].PID)
 		}
 	})
-	// The gateway of a secondary: its datacenter still reaches the primary, by the addresses it was configured with, so that
-	// all learn of the change. Of three or more datacenters a third one watches.
+	// The hints stop the gateway of a secondary. Its datacenter still reaches the
+	// primary by the configured addresses, so all learn of the change. With three or
+	// more datacenters, a third one watches.
 	first, second, watch := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
 	if n := len(r.Datacenters); n > 2 {
 		watch = r.Datacenters[n-1]
@@ -165,9 +169,9 @@ Try:
   curl '%[3]s/v1/status/leader?dc=%[4]s'
 Stop the gateway of %[4]s, watch it go in %[5]s, and start it again with the command that appears here:
   kill %[6]d; %[1]s federation gateways --http-addr %[2]s
-Freeze it, and let it go on:
+Suspend it, and resume it:
   kill -STOP %[6]d; kill -CONT %[6]d
-Be the operator of %[8]s, who may write records, also those of the others:
+Act as the operator of %[8]s, who may write resources in all datacenters:
   export WANFED_HTTP_ADDR=%[9]s
   export WANFED_CA_FILE=%[10]s WANFED_CERT_FILE=%[11]s WANFED_KEY_FILE=%[12]s
   export DC2=%[13]s
@@ -178,14 +182,14 @@ Ctrl-C stops everything.
 		first.Name, "https://"+strings.TrimPrefix(first.HTTP, "http://"), first.Operator.CAFile, first.Operator.CertFile, first.Operator.KeyFile, second.HTTP)
 }
 
-// follow tells of each process that ends, until all have or ctx ends.
+// follow prints each process that ends, until all have ended or ctx ends.
 func (f *federation) follow(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, p := range f.processes() {
 		wg.Go(func() {
 			select {
 			case <-p.Done():
-				f.prog.say("%s (pid %d) has ended: %s; start it again with:\n  %s", p.Name(), p.Pid(), endOf(p), commandOf(p))
+				f.prog.printf("%s (pid %d) has ended: %s; start it again with:\n  %s", p.Name(), p.Pid(), endOf(p), commandOf(p))
 			case <-ctx.Done():
 			}
 		})
@@ -193,12 +197,12 @@ func (f *federation) follow(ctx context.Context) {
 	wg.Wait()
 }
 
-// commandOf is how a user starts the process again from a shell.
+// commandOf returns the shell command that starts the process again.
 func commandOf(p *subprocess.Process) string {
 	var words []string
 	for _, w := range p.Command() {
 		switch {
-		case w == "--"+subprocess.StopOnEOF: // for processes with a parent that holds their stdin
+		case w == "--"+subprocess.StopOnEOF: // for processes whose parent holds their stdin
 			continue
 		case strings.ContainsAny(w, " \t\"'\\$*?;&|<>()[]{}#~"):
 			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
@@ -211,12 +215,12 @@ func commandOf(p *subprocess.Process) string {
 // logLines is how many lines of each log a failure shows.
 const logLines = 15
 
-// explain prints what every server still waited for, and the end of every process's log.
+// explain prints what each server was still missing, and the end of each log.
 func (f *federation) explain(w io.Writer) {
 	f.mu.Lock()
 	for _, p := range f.processes() {
 		if m := f.missing[p.Name()]; m != "" {
-			fmt.Fprintf(w, "%s still waits: %s\n", p.Name(), m)
+			fmt.Fprintf(w, "%s is missing: %s\n", p.Name(), m)
 		}
 	}
 	f.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	requestTimeout = 3 * time.Second
 )
 
-// watch asks one server until it has proved, step by step, that the federation works as seen from there.
+// watch polls one server until it has proved all steps of the federation.
 func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Server) error {
 	c, err := client(s)
 	if err != nil {
@@ -43,13 +43,13 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	return nil
 }
 
-// await calls missing until it returns nothing. Meanwhile what it returns stands in f.missing for who.
+// await calls missing until it returns "". f.missing has its last result for who.
 func (f *federation) await(ctx context.Context, who string, missing func() string) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		m := missing()
-		if ctx.Err() != nil && m != "" { // what the end of ctx cut off says nothing about the server
+		if ctx.Err() != nil && m != "" { // the end of ctx cut the request off
 			return context.Cause(ctx)
 		}
 		f.mu.Lock()
@@ -94,7 +94,8 @@ func (f *federation) missingMembers(ctx context.Context, c *api.Client) string {
 	return strings.Join(missing, ", ")
 }
 
-// missingStates returns the datacenters of which c has no state that names their gateway as it is.
+// missingStates returns the datacenters without a federation state with their
+// gateway.
 func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 	states, _, err := c.FederationStates(ctx, api.QueryOptions{})
 	if err != nil {
@@ -116,7 +117,7 @@ func (f *federation) missingStates(ctx context.Context, c *api.Client) string {
 	return strings.Join(missing, ", ")
 }
 
-// wanOf is the host:port that other datacenters dial.
+// wanOf returns the host:port that other datacenters dial.
 func wanOf(g api.MeshGateway) string { return taggedOf(g, "wan") }
 
 func taggedOf(g api.MeshGateway, tag string) string {
@@ -127,8 +128,8 @@ func taggedOf(g api.MeshGateway, tag string) string {
 	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
-// missingAnswers asks every other datacenter, through c, who its leader and its members are, and returns which did not give
-// the answer that only they can give.
+// missingAnswers requests the leader and the members of every other datacenter
+// through c. It returns the datacenters whose answer is not theirs.
 func (f *federation) missingAnswers(ctx context.Context, c *api.Client, own *datacenter) string {
 	var missing []string
 	for _, dc := range f.dcs {
