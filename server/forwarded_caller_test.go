@@ -4,9 +4,7 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -19,11 +17,13 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// steady is the heartbeat of servers whose leader stays though the machine stands still for a second.
+// steady is a heartbeat with which the leader stays although the machine stalls
+// for a second.
 const steady = 5 * time.Second
 
 // startThree runs a datacenter of three servers and waits until each knows the leader.
@@ -33,11 +33,11 @@ func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 	return addrs, leader
 }
 
-// startThreeHTTP is startThree that says the URLs too.
+// startThreeHTTP is startThree that returns the URLs too.
 func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader int) {
 	t.Helper()
 	dir := t.TempDir()
-	join := []string{"127.0.0.1:1"} // nobody: the others find the first
+	join := []string{"127.0.0.1:1"} // no server: the others contact the first
 	var parts []*part
 	t.Cleanup(func() {
 		for _, p := range parts {
@@ -60,25 +60,19 @@ func startThreeHTTP(t *testing.T, ca *tlstest.CA) (addrs, urls []string, leader 
 		}
 		addrs, urls = append(addrs, a.Server), append(urls, a.HTTP)
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(starting)
-	for {
+	testutil.Eventually(t, starting, func() bool {
 		known := map[string]int{}
 		for _, url := range urls {
 			known[leaderAt(t, url)]++
 		}
 		for addr, n := range known {
-			if addr != "" && n == 3 {
-				return addrs, urls, slices.Index(addrs, addr)
+			if leader = slices.Index(addrs, addr); addr != "" && n == 3 {
+				return true
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("leaders, as the servers know them: %v", known)
-		}
-	}
+		return false
+	}, "one leader that all servers know")
+	return addrs, urls, leader
 }
 
 func leaderAt(t testing.TB, url string) string {
@@ -97,70 +91,77 @@ func leaderAt(t testing.TB, url string) string {
 	return leader
 }
 
-// connectAs connects to a server of dc1 with a certificate of its own.
+// connectAs returns a gRPC client of a server of dc1, with its own certificate.
 func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
-	id := ca.Identity(t, role, node, dc)
-	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
-		return (&tls.Dialer{Config: id.ClientConfig("server.dc1.wanfed", "h2")}).DialContext(ctx, "tcp", addr)
-	})
+	cc, closeAll, err := api.DialServer(t.Context(), ca.Identity(t, role, node, dc), addr, "", "dc1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cc.Close() })
+	t.Cleanup(closeAll)
 	return cc
 }
 
-// TestForwardedCallsKeepTheirCaller: whichever server is called, the leader decides by the certificate of who called, and by
-// nothing that the caller says of itself.
-func TestForwardedCallsKeepTheirCaller(t *testing.T) {
+// Whichever server is called, the leader decides by the certificate of the
+// caller, and not by what the caller claims.
+func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	follower := addrs[(leader+1)%3]
-	connect := func(t *testing.T, addr string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
-		t.Helper()
-		return connectAs(t, ca, addr, role, node, dc)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
-	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, as string) error {
+	const upsert, del = pb.ApplyFederationStateRequest_OP_UPSERT, pb.ApplyFederationStateRequest_OP_DELETE
+	// apply writes a state. claim is the caller that the metadata names, if any.
+	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, claim string) error {
 		ctx := ctx
-		if as != "" {
-			ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, as)
+		if claim != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, claim)
 		}
-		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{Op: op, State: &pb.FederationState{Datacenter: dc}})
+		_, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+			Op: op, State: &pb.FederationState{Datacenter: dc},
+		})
 		return err
 	}
-	const upsert, del = pb.ApplyFederationStateRequest_OP_UPSERT, pb.ApplyFederationStateRequest_OP_DELETE
-	forged := []string{"", "server/dc2/srv1", "server/dc1/srv1", "cli/dc1/cli", "nonsense"}
-	for _, peer := range []tlsutil.Peer{
-		{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc3"}, {Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"}, {Role: tlsutil.RoleClient, Node: "client", DC: "dc1"},
-	} {
-		cc := connect(t, follower, peer.Role, peer.Node, peer.DC)
-		for _, as := range forged {
-			for _, op := range []pb.ApplyFederationStateRequest_Op{upsert, del} {
-				if err := apply(cc, op, "dc2", as); status.Code(err) != codes.PermissionDenied {
-					t.Errorf("%v, which says it is %q, gets for %v: %v", peer, as, op, err)
+	t.Run("false claims", func(t *testing.T) {
+		for _, p := range []tlsutil.Peer{
+			{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc3"},
+			{Role: tlsutil.RoleGateway, Node: "gw1", DC: "dc1"},
+			{Role: tlsutil.RoleClient, Node: "client", DC: "dc1"},
+		} {
+			cc := connectAs(t, ca, follower, p.Role, p.Node, p.DC)
+			for _, claim := range []string{"", "server/dc2/srv1", "server/dc1/srv1", "cli/dc1/cli", "nonsense"} {
+				for _, op := range []pb.ApplyFederationStateRequest_Op{upsert, del} {
+					if err := apply(cc, op, "dc2", claim); status.Code(err) != codes.PermissionDenied {
+						t.Errorf("Apply(%v) by %v that claims to be %q = %v, want %v", op, p, claim, err, codes.PermissionDenied)
+					}
 				}
 			}
 		}
-	}
-	if err := apply(connect(t, follower, tlsutil.RoleServer, "srv1", "dc3"), upsert, "dc3", "server/dc2/srv1"); err != nil {
-		t.Errorf("a server of dc3 writes its own state at a follower: %v", err)
-	}
-	if err := apply(connect(t, follower, tlsutil.RoleOperator, "cli", "dc2"), del, "dc3", ""); err != nil {
-		t.Errorf("an operator deletes a state at a follower: %v", err)
-	}
-
-	// A gateway is registered under its certificate's name, also where that is not the caller of the leader.
-	gw := connect(t, follower, tlsutil.RoleGateway, "gw7", "dc1")
-	if _, err := pb.NewGatewayServiceClient(gw).Register(metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "gateway/dc1/gw8"),
-		&pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"}); err != nil {
-		t.Fatal(err)
-	}
-	list, err := pb.NewResourceServiceClient(connect(t, addrs[leader], tlsutil.RoleOperator, "cli", "dc1")).List(ctx,
-		&pb.ListRequest{Type: &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}})
-	if err != nil || len(list.Resources) != 1 || list.Resources[0].Id.Name != "gw7" {
-		t.Errorf("registered: %v, %v", list.GetResources(), err)
-	}
+	})
+	t.Run("true callers", func(t *testing.T) {
+		server := connectAs(t, ca, follower, tlsutil.RoleServer, "srv1", "dc3")
+		if err := apply(server, upsert, "dc3", "server/dc2/srv1"); err != nil {
+			t.Errorf("Apply() of its own state by a server of dc3 = %v, want nil", err)
+		}
+		operator := connectAs(t, ca, follower, tlsutil.RoleOperator, "cli", "dc2")
+		if err := apply(operator, del, "dc3", ""); err != nil {
+			t.Errorf("Apply() of a deletion by an operator = %v, want nil", err)
+		}
+	})
+	// Also where the gateway is not the caller of the leader.
+	t.Run("a gateway has the name in its certificate", func(t *testing.T) {
+		gw := connectAs(t, ca, follower, tlsutil.RoleGateway, "gw7", "dc1")
+		claim := metadata.AppendToOutgoingContext(ctx, api.OnBehalfKey, "gateway/dc1/gw8")
+		_, err := pb.NewGatewayServiceClient(gw).Register(claim,
+			&pb.RegisterGatewayRequest{Lan: "192.0.2.1:1", Wan: "192.0.2.1:2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		operator := connectAs(t, ca, addrs[leader], tlsutil.RoleOperator, "cli", "dc1")
+		list, err := pb.NewResourceServiceClient(operator).List(ctx,
+			&pb.ListRequest{Type: &pb.Type{Group: "catalog", GroupVersion: "v1", Kind: "Node"}})
+		if err != nil || len(list.Resources) != 1 || list.Resources[0].Id.Name != "gw7" {
+			t.Errorf("List() = %v, %v, want the node gw7", list.GetResources(), err)
+		}
+	})
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Large answers to a peer that does not read are not made without bound, over however many streams and calls, and all come when it reads.
-func TestLargeAnswersTakeTurns(t *testing.T) {
+// Responses to a peer that does not read are computed only up to its limit, over
+// all its streams and calls. All responses arrive once the peer reads.
+func TestExchange_UnreadResponses(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -29,57 +30,60 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 		streams = 2
 		each    = 60
 	)
-	var made atomic.Int64
+	var computed atomic.Int64
 	srv := grpc.NewServer()
 	pb.RegisterServerServiceServer(srv, &queryService{query: func(context.Context, *pb.QueryRequest) (*pb.QueryResponse, error) {
-		made.Add(1)
+		computed.Add(1)
 		return &pb.QueryResponse{Status: 200, Body: make([]byte, size)}, nil
 	}, responses: limit.New(func(tlsutil.Peer) int64 { return maxUnreadResponses })})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	defer func() { srv.Stop(); <-served }()
+	// A window that grows would take more responses that are not read.
 	cc, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(64<<10)) // one that grows takes more that nobody reads
+		grpc.WithStaticStreamWindowSize(64<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cc.Close()
 	client := pb.NewServerServiceClient(cc)
-	var asked []pb.ServerService_ExchangeClient
+	var exchanges []pb.ServerService_ExchangeClient
 	for range streams {
 		s, err := client.Exchange(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		questions := &pb.Questions{}
+		requests := &pb.Questions{}
 		for id := range uint64(each) {
-			questions.All = append(questions.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: "/"}})
+			requests.All = append(requests.All, &pb.Question{Id: id, Query: &pb.QueryRequest{Path: "/"}})
 		}
-		if err := s.Send(questions); err != nil {
+		if err := s.Send(requests); err != nil {
 			t.Fatal(err)
 		}
-		asked = append(asked, s)
+		exchanges = append(exchanges, s)
 	}
-	for last := int64(-1); last != made.Load() || last == 0; time.Sleep(300 * time.Millisecond) {
-		last = made.Load()
+	for last := int64(-1); last != computed.Load() || last == 0; time.Sleep(300 * time.Millisecond) {
+		last = computed.Load()
 	}
-	if n := made.Load(); n > maxUnreadResponses+2*streams { // of each stream one is being sent, and one has been
-		t.Errorf("%d answers were made, and none was read", n)
+	// Of each stream, one more was sent, and one is being sent.
+	if got, most := computed.Load(), int64(maxUnreadResponses+2*streams); got > most {
+		t.Errorf("%d responses were computed and none was read, want at most %d", got, most)
 	}
 	var readers sync.WaitGroup
 	for range each {
 		readers.Go(func() {
-			if resp, err := client.Query(t.Context(), &pb.QueryRequest{}, grpc.WaitForReady(true)); err != nil || len(resp.GetBody()) != size {
-				t.Errorf("a call: %d bytes, %v", len(resp.GetBody()), err)
+			resp, err := client.Query(t.Context(), &pb.QueryRequest{}, grpc.WaitForReady(true))
+			if err != nil || len(resp.GetBody()) != size {
+				t.Errorf("Query() = %d bytes, %v, want %d bytes", len(resp.GetBody()), err, size)
 			}
 		})
 	}
-	for _, s := range asked {
+	for _, s := range exchanges {
 		readers.Go(func() {
 			for n := 0; n < each; {
 				got, err := s.Recv()
 				if err != nil {
-					t.Errorf("after %d answers: %v", n, err)
+					t.Errorf("Recv() = %v after %d responses, want %d responses", err, n, each)
 					return
 				}
 				n += len(got.GetAll())
@@ -87,7 +91,7 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	if n := made.Load(); n != (streams+1)*each {
-		t.Errorf("%d answers were made", n)
+	if got, want := computed.Load(), int64((streams+1)*each); got != want {
+		t.Errorf("%d responses were computed, want %d", got, want)
 	}
 }
