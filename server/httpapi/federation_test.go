@@ -38,7 +38,7 @@ func TestBlockingQuery(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				src := newFakeSource()
+				src := newFakeCluster()
 				h := newHandler(t, src)
 				if tt.changeAt > 0 {
 					defer time.AfterFunc(tt.changeAt, func() { src.set(tt.changeTo, state("dc7")) }).Stop()
@@ -55,16 +55,16 @@ func TestBlockingQuery(t *testing.T) {
 					t.Errorf("status %d, want %d", w.Code, want)
 				}
 				if tt.changeAt > 0 && !strings.Contains(w.Body.String(), "dc7") {
-					t.Errorf("the change is not in the answer: %s", w.Body)
+					t.Errorf("body = %s, want the change", w.Body)
 				}
 			})
 		})
 	}
 }
 
-func TestBlockingQueryEnds(t *testing.T) {
+func TestBlockingQuery_EndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHandler(t, newFakeSource())
+		h := newHandler(t, newFakeCluster())
 		ctx, cancel := context.WithCancel(t.Context())
 		var w *httptest.ResponseRecorder
 		go func() { w = get(ctx, h, "/v1/internal/federation-states?index=22") }()
@@ -73,19 +73,19 @@ func TestBlockingQueryEnds(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if w == nil || time.Since(start) != 0 {
-			t.Fatal("still blocks after its context ended")
+			t.Fatal("the request still blocks after its context ended, want an immediate response")
 		}
 		if w.Code != 503 || !strings.Contains(w.Body.String(), "this server is stopping") {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("response = %d %s, want 503: this server is stopping", w.Code, w.Body)
 		}
 	})
 }
 
-func TestWaitFails(t *testing.T) {
-	src := newFakeSource()
+func TestBlockingQuery_WaitFails(t *testing.T) {
+	src := newFakeCluster()
 	src.waitErr = errors.New("store is closed")
 	w := get(t.Context(), newHandler(t, src), "/v1/internal/federation-states?index=22")
 	if w.Code != 500 || w.Body.String() != "store is closed" {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("response = %d %s, want 500 store is closed", w.Code, w.Body)
 	}
 }

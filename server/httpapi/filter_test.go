@@ -25,7 +25,7 @@ func TestFilterExpressions(t *testing.T) {
 			t.Fatal(w.Body)
 		}
 	}
-	for _, test := range []struct{ path, filter, want string }{ // want has to be in the answer, or, as "n N", it has N objects
+	for _, test := range []struct{ path, filter, want string }{ // want is part of the body, or "n N" for a list of N objects
 		{"/v1/health/service/web", `Service.Port == 81`, `"Node":"n1"`},
 		{"/v1/health/service/web", `Service.Port == 81`, "n 1"},
 		{"/v1/health/service/web", `"main" in Service.Tags and Node.Meta.rack == "r0"`, "n 1"},
@@ -50,13 +50,13 @@ func TestFilterExpressions(t *testing.T) {
 		{"/v1/catalog/node/n0", `Port == 1`, `"Services":{}`},
 		{"/v1/catalog/node-services/n0", `Service == "web"`, `"Service":"web"`},
 		{"/v1/catalog/node-services/n0", `Service == "x"`, `"Services":[]`},
-		{"/v1/catalog/node-services/nobody", `Service == "x"`, `{"Node":null,"Services":[]}`},
+		{"/v1/catalog/node-services/none", `Service == "x"`, `{"Node":null,"Services":[]}`},
 		{"/v1/health/node/n0", `Status == "warning"`, "n 1"},
 		{"/v1/health/checks/web", `"main" in ServiceTags`, "n 1"},
 		{"/v1/health/state/any", `ServiceName == "web"`, "n 2"},
 		{"/v1/agent/services", `Port == 1`, "{}"},
 		{"/v1/agent/checks", `Status == "passing"`, "{}"},
-		{"/v1/agent/members", `Name == "nobody"`, "[]"},
+		{"/v1/agent/members", `Name == "none"`, "[]"},
 	} {
 		w := r.do(t, "GET", test.path+"?filter="+url.QueryEscape(test.filter), "")
 		body := w.Body.String()
@@ -66,7 +66,7 @@ func TestFilterExpressions(t *testing.T) {
 			ok = json.Unmarshal(w.Body.Bytes(), &list) == nil && fmt.Sprint(len(list)) == n
 		}
 		if w.Code != 200 || !ok {
-			t.Errorf("%s with %s: %d %s, want %s", test.path, test.filter, w.Code, body, test.want)
+			t.Errorf("%s with filter %s = %d %s, want %s", test.path, test.filter, w.Code, body, test.want)
 		}
 	}
 	for _, test := range []struct{ path, filter, want string }{
@@ -80,12 +80,12 @@ func TestFilterExpressions(t *testing.T) {
 		{"/v1/internal/federation-states", `Datacenter == dc1`, "parameter filter is not supported"},
 	} {
 		if w := r.do(t, "GET", test.path+"?filter="+url.QueryEscape(test.filter), ""); w.Code != 400 || !strings.HasPrefix(w.Body.String(), test.want) {
-			t.Errorf("%s with %.40s: %d %s, want %s", test.path, test.filter, w.Code, w.Body, test.want)
+			t.Errorf("%s with filter %.40s = %d %s, want 400 %s", test.path, test.filter, w.Code, w.Body, test.want)
 		}
 	}
 }
 
-// FuzzExpression: whatever a client sends as filter is refused or evaluated, soon.
+// Any filter is refused or evaluated within a short time.
 func FuzzExpression(f *testing.F) {
 	for _, s := range []string{
 		`Service.Port == 81 and ("a" in Service.Tags or not Node.Meta.x matches "a+")`, `any Checks as c { c.Status == "x" }`,
@@ -111,7 +111,7 @@ func FuzzExpression(f *testing.F) {
 			t.Error(err)
 		}
 		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("it took %v: %v", took, err)
+			t.Errorf("the expression took %v: %v, want at most 10 s", took, err)
 		}
 		if _, ok := err.(badRequest); err != nil && !ok {
 			t.Error(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-// What one gateway's entry looks like is tested in package api.
+// Package api tests the entry of one gateway.
 const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":"dc2","TaggedAddresses":{},"Meta":{},"CreateIndex":0,"ModifyIndex":0},` +
 	`"Service":{"Kind":"mesh-gateway","ID":"gw1","Service":"","Tags":null,"Address":"","TaggedAddresses":{},"Meta":{},"Port":0,` +
 	`"Weights":{"Passing":1,"Warning":1},"EnableTagOverride":false,"Proxy":{"Mode":"","MeshGateway":{},"Expose":{}},"Connect":{},"PeerName":"",` +
@@ -28,8 +28,8 @@ const gatewaysOfDC2 = `[{"Node":{"ID":"","Node":"gw1","Address":"","Datacenter":
 const stateOfDC2 = `{"Datacenter":"dc2","MeshGateways":` + gatewaysOfDC2 +
 	`,"UpdatedAt":"0001-01-01T00:00:00Z","PrimaryModifyIndex":0,"CreateIndex":0,"ModifyIndex":20}`
 
-func TestAnswers(t *testing.T) {
-	src := newFakeSource()
+func TestResponses(t *testing.T) {
+	src := newFakeCluster()
 	src.lastContact = 17 * time.Millisecond
 	src.members = map[bool][]api.Member{
 		true: {{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Tags: map[string]string{"dc": "dc1"}, Status: api.MemberAlive}},
@@ -86,8 +86,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestEmptyServer(t *testing.T) {
-	src := &fakeSource{}
+func TestResponses_EmptyServer(t *testing.T) {
+	src := &fakeCluster{}
 	src.set(0)
 	h := newHandler(t, src)
 	for target, want := range map[string]string{
@@ -104,15 +104,15 @@ func TestEmptyServer(t *testing.T) {
 		if got := w.Header().Get(api.HeaderKnownLeader); got != "false" {
 			t.Errorf("%s: known leader %q", target, got)
 		}
-		// A client that gets index 0 would ask again at once, for ever.
+		// A client does not block on index 0 but polls.
 		if got := w.Header().Get(api.HeaderIndex); strings.Contains(target, "federation") && got != "1" {
 			t.Errorf("%s: index %q", target, got)
 		}
 	}
 }
 
-func TestRefusals(t *testing.T) {
-	src := newFakeSource()
+func TestRefusedRequests(t *testing.T) {
+	src := newFakeCluster()
 	h := newHandler(t, src)
 	for _, tt := range []struct {
 		method, target string
@@ -154,30 +154,30 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestNamespaceHeader(t *testing.T) {
+func TestRefusedRequests_NamespaceHeader(t *testing.T) {
 	r := httptest.NewRequest("GET", "http://localhost/v1/status/leader", nil)
 	r.Header.Set("X-Consul-Namespace", "team")
 	w := httptest.NewRecorder()
-	newHandler(t, newFakeSource()).ServeHTTP(w, r)
+	newHandler(t, newFakeCluster()).ServeHTTP(w, r)
 	if w.Code != 400 || w.Body.String() != "header X-Consul-Namespace is not supported: leave it out" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
-func TestNewRefusesConfig(t *testing.T) {
+func TestNew_RefusesConfig(t *testing.T) {
 	_, err := New(Config{DC: "DC 1", Names: []string{""}})
 	if err == nil {
-		t.Fatal("no error")
+		t.Fatal("New() = nil, want an error")
 	}
 	for _, want := range []string{"datacenter:", "no cluster", "no logger", "one of the allowed host names is empty"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is missing in: %v", want, err)
+			t.Errorf("New() = %v, want an error with %q", err, want)
 		}
 	}
 }
 
-func TestHostCheck(t *testing.T) {
-	h, err := New(Config{DC: "dc1", Cluster: newFakeSource(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
+func TestCheckHost(t *testing.T) {
+	h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Names: []string{"srv1.server.dc1.wanfed"}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestHostCheck(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != want {
-			t.Errorf("host %q: %d, want %d", host, w.Code, want)
+			t.Errorf("request with host %q = %d, want %d", host, w.Code, want)
 		}
 		if text := fmt.Sprintf("host %q is not a name of this server; use an IP address or localhost, srv1.server.dc1.wanfed", host); want == 403 && w.Body.String() != text {
 			t.Errorf("host %q: %s", host, w.Body)
@@ -211,10 +211,10 @@ func TestHostCheck(t *testing.T) {
 	}
 }
 
-// Over a socket: HEAD has headers and no body, metrics are served, and the http.Server's own WriteTimeout, which would end
-// a blocking query, does not count.
-func TestOverSocket(t *testing.T) {
-	src := newFakeSource()
+// HEAD has headers and no body, metrics are served, and the WriteTimeout of the
+// http.Server, which would end a blocking query, has no effect.
+func TestHandler_OverSocket(t *testing.T) {
+	src := newFakeCluster()
 	h, err := New(Config{
 		DC: "dc1", Cluster: src, Logger: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "wanfed_up 1\n") }),
@@ -255,10 +255,10 @@ func TestOverSocket(t *testing.T) {
 	}
 }
 
-func TestRequestsAreLogged(t *testing.T) {
+func TestLogRequests(t *testing.T) {
 	var out bytes.Buffer
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
-		h, err := New(Config{DC: "dc1", Cluster: newFakeSource(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
+		h, err := New(Config{DC: "dc1", Cluster: newFakeCluster(), Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestRequestsAreLogged(t *testing.T) {
 		`level=DEBUG msg="HTTP request answered" method=GET path=/v1/internal/federation-state/dc9 query=stale`, "status=404", "status=200",
 	} {
 		if strings.Count(got, want) != 1 {
-			t.Errorf("%s is not there once:\n%s", want, got)
+			t.Errorf("log has %q %d times, want once:\n%s", want, strings.Count(got, want), got)
 		}
 	}
 }

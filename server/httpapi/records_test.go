@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// recordsRig is the handlers over a store in memory, asked by an operator. Reports of checks reach nobody: the leader that takes
-// them is tested with its server.
+// recordsRig is a handler over a store in memory, called by an operator. Reports
+// of checks fail: package server tests the leader that accepts them.
 type recordsRig struct {
 	http.Handler
 	backend resource.Backend
@@ -41,7 +41,7 @@ func newRecords(t testing.TB) recordsRig {
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
 			p, ok := tlsutil.PeerFromContext(ctx)
 			if !ok {
-				return p, errors.New("nobody")
+				return p, errors.New("no peer")
 			}
 			return p, nil
 		},
@@ -50,7 +50,8 @@ func newRecords(t testing.TB) recordsRig {
 		t.Fatal(err)
 	}
 	h, err := New(Config{
-		DC: "dc1", Cluster: newFakeSource(), Logger: slog.New(slog.DiscardHandler), Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
+		DC: "dc1", Cluster: newFakeCluster(), Logger: slog.New(slog.DiscardHandler),
+		Resources: svc, Backend: b, Node: "srv1", Address: "192.0.2.1",
 		Peer: func(r *http.Request) (tlsutil.Peer, error) {
 			return tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}, nil
 		},
@@ -72,12 +73,12 @@ func (r recordsRig) do(t testing.TB, method, target, body string) *httptest.Resp
 	return w
 }
 
-func TestKVAnswers(t *testing.T) {
+func TestKV_Responses(t *testing.T) {
 	r := newRecords(t)
 	for _, test := range []struct {
 		method, target, body string
 		status               int
-		want                 string // of the body's beginning
+		want                 string // prefix of the body
 	}{
 		{"GET", "/v1/kv/a", "", 404, ""},
 		{"GET", "/v1/kv/", "", 400, "Missing key name"},
@@ -110,16 +111,16 @@ func TestKVAnswers(t *testing.T) {
 	} {
 		w := r.do(t, test.method, test.target, test.body)
 		if w.Code != test.status || !strings.HasPrefix(w.Body.String(), test.want) {
-			t.Errorf("%s %.60s: %d %.200s, want %d %s", test.method, test.target, w.Code, w.Body, test.status, test.want)
+			t.Errorf("%s %.60s = %d %.200s, want %d %s", test.method, test.target, w.Code, w.Body, test.status, test.want)
 		}
 		if test.method == "GET" && test.status != 400 && w.Header().Get(api.HeaderIndex) == "" {
-			t.Errorf("%s: no index", test.target)
+			t.Errorf("GET %s has no index, want one", test.target)
 		}
 	}
 }
 
-// A value may be a web page that somebody wrote there: a browser must not show it as one.
-func TestRawValueIsNoPage(t *testing.T) {
+// A value may be a web page. A browser must not show it as one.
+func TestKV_RawValueIsNotAPage(t *testing.T) {
 	r := newRecords(t)
 	r.do(t, "PUT", "/v1/kv/page", "<script>")
 	w := r.do(t, "GET", "/v1/kv/page?raw", "")
@@ -127,12 +128,12 @@ func TestRawValueIsNoPage(t *testing.T) {
 		"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox",
 	} {
 		if got := w.Header().Get(key); got != want || w.Body.String() != "<script>" {
-			t.Errorf("%s: %q, want %q; %s", key, got, want, w.Body)
+			t.Errorf("header %s = %q with body %s, want %q", key, got, w.Body, want)
 		}
 	}
 }
 
-func TestCatalogRefuses(t *testing.T) {
+func TestCatalog_Refuses(t *testing.T) {
 	r := newRecords(t)
 	for _, test := range []struct {
 		method, target, body, want string
@@ -165,18 +166,19 @@ func TestCatalogRefuses(t *testing.T) {
 	} {
 		w := r.do(t, test.method, test.target, test.body)
 		if w.Code != test.status || !strings.Contains(w.Body.String(), test.want) {
-			t.Errorf("%s %s %s: %d %s, want %d %q", test.method, test.target, test.body, w.Code, w.Body, test.status, test.want)
+			t.Errorf("%s %s %s = %d %s, want %d %q", test.method, test.target, test.body, w.Code, w.Body, test.status, test.want)
 		}
 	}
 	if w := r.do(t, "GET", "/v1/catalog/nodes", ""); w.Body.String() != "[]" {
-		t.Errorf("something was written: %s", w.Body)
+		t.Errorf("nodes = %s after refused requests, want []", w.Body)
 	}
 }
 
-// A server of another datacenter reads here; it writes for operators whom it is believed, and not for itself.
-func TestServersOfOthersDoNotWrite(t *testing.T) {
+// A server of another datacenter may read here. It may write for its operators,
+// and not for itself.
+func TestServe_ServersOfOtherDatacentersDoNotWrite(t *testing.T) {
 	r := newRecords(t)
-	ask := func(role tlsutil.Role, method string) int32 {
+	serve := func(role tlsutil.Role, method string) int32 {
 		t.Helper()
 		ctx := tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: role, DC: "dc2", Node: "n"})
 		resp, err := Serve(ctx, r, &pb.QueryRequest{Path: "/v1/kv/a", Method: method})
@@ -190,13 +192,13 @@ func TestServersOfOthersDoNotWrite(t *testing.T) {
 		method string
 		want   int32
 	}{{tlsutil.RoleServer, "PUT", 403}, {tlsutil.RoleServer, "DELETE", 403}, {tlsutil.RoleOperator, "PUT", 200}, {tlsutil.RoleServer, "GET", 200}} {
-		if got := ask(test.role, test.method); got != test.want {
-			t.Errorf("%s by a %s of dc2: %d, want %d", test.method, test.role, got, test.want)
+		if got := serve(test.role, test.method); got != test.want {
+			t.Errorf("%s by a %s of dc2 = %d, want %d", test.method, test.role, got, test.want)
 		}
 	}
 }
 
-// What clients send is answered, and leaves a catalog that can be read.
+// Any body gets a response, and leaves a catalog that can be read.
 func FuzzRegister(f *testing.F) {
 	r := newRecords(f)
 	for _, seed := range []string{

@@ -51,7 +51,7 @@ func TestTxnAnswers(t *testing.T) {
 	}
 }
 
-// FuzzTxn: whatever a client sends is refused, or answered in Consul's shape.
+// Any body is refused, or gets a response in Consul's shape.
 func FuzzTxn(f *testing.F) {
 	for _, s := range []string{
 		`[{"KV": {"Verb": "set", "Key": "a", "Value": "djE=", "Flags": 7}}, {"KV": {"Verb": "get-tree", "Key": ""}}]`,

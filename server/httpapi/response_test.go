@@ -13,22 +13,23 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// stuck is the connection of a client that does not read.
-type stuck struct {
+// blockedWriter is the connection of a client that does not read until freed.
+type blockedWriter struct {
 	*httptest.ResponseRecorder
 	began *sync.WaitGroup // of writes
 	freed <-chan struct{}
 }
 
-func (s stuck) Write(b []byte) (int, error) {
+func (s blockedWriter) Write(b []byte) (int, error) {
 	s.began.Done()
 	<-s.freed
 	return len(b), nil
 }
 
-// Who does not read large answers is refused more of them, here and of another datacenter, and gets small ones; others get all.
-func TestLargeAnswersAreBounded(t *testing.T) {
-	src := newFakeSource()
+// A client that does not read large responses gets no more of them, neither of
+// this datacenter nor of another, but small ones. Other clients get all.
+func TestSendLarge_UnreadResponsesOfOnePeer(t *testing.T) {
+	src := newFakeCluster()
 	for range 2 * largeResponse / 20 {
 		src.datacenters = append(src.datacenters, "dc-of-some-length")
 	}
@@ -42,12 +43,12 @@ func TestLargeAnswersAreBounded(t *testing.T) {
 		r.Host = "localhost"
 		return r.WithContext(tlsutil.WithPeer(t.Context(), tlsutil.Peer{Role: tlsutil.RoleClient, Node: node, DC: "dc1"}))
 	}
-	answers := func(name, node string, want map[string]int) {
+	check := func(name, node string, want map[string]int) {
 		t.Helper()
 		for path, status := range want {
 			w := httptest.NewRecorder()
 			if h.ServeHTTP(w, request(node, path)); w.Code != status {
-				t.Errorf("%s: %s: %d, want %d", name, path, w.Code, status)
+				t.Errorf("%s: GET %s = %d, want %d", name, path, w.Code, status)
 			}
 		}
 	}
@@ -60,12 +61,12 @@ func TestLargeAnswersAreBounded(t *testing.T) {
 		if i%2 == 0 {
 			path += "?dc=dc2"
 		}
-		ended.Go(func() { h.ServeHTTP(stuck{httptest.NewRecorder(), &began, freed}, request("slow", path)) })
+		ended.Go(func() { h.ServeHTTP(blockedWriter{httptest.NewRecorder(), &began, freed}, request("slow", path)) })
 	}
 	began.Wait()
-	answers("who does not read", "slow", map[string]int{large: 503, large + "?dc=dc2": 503, "/v1/status/leader": 200})
-	answers("another", "other", all)
+	check("a client that does not read", "slow", map[string]int{large: 503, large + "?dc=dc2": 503, "/v1/status/leader": 200})
+	check("another client", "other", all)
 	close(freed)
 	ended.Wait()
-	answers("who has read all", "slow", all)
+	check("a client that has read all", "slow", all)
 }

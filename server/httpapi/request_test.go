@@ -2,9 +2,11 @@
 
 package httpapi
 
-import "testing"
+import (
+	"testing"
+)
 
-func TestWithoutToken(t *testing.T) {
+func TestRedactToken(t *testing.T) {
 	for raw, want := range map[string]string{
 		"":                             "",
 		"dc=dc2&index=7":               "dc=dc2&index=7",
@@ -16,7 +18,7 @@ func TestWithoutToken(t *testing.T) {
 		"token=SECRET&token=SECRET2&b": "token=...&token=...&b",
 	} {
 		if got := redactToken(raw); got != want {
-			t.Errorf("%q: %q, want %q", raw, got, want)
+			t.Errorf("redactToken(%q) = %q, want %q", raw, got, want)
 		}
 	}
 }

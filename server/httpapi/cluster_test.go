@@ -19,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeSource stands for the server, which needs a store and a gossip pool: here only what the handlers make of its
-// answers is tested. The real one is tested, over real links, in package test.
-type fakeSource struct {
+// fakeCluster replaces the server, which needs a store and gossip pools. These
+// tests cover only the handlers. Package test covers the real one.
+type fakeCluster struct {
 	members     map[bool][]api.Member
 	datacenters []string
 	leaderAddr  string
@@ -38,7 +38,7 @@ type fakeSource struct {
 	changed chan struct{} // closed and replaced by set
 }
 
-func (f *fakeSource) set(index uint64, states ...*pb.FederationState) {
+func (f *fakeCluster) set(index uint64, states ...*pb.FederationState) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.index, f.states = index, states
@@ -48,18 +48,18 @@ func (f *fakeSource) set(index uint64, states ...*pb.FederationState) {
 	f.changed = make(chan struct{})
 }
 
-func (f *fakeSource) now() ([]*pb.FederationState, uint64, <-chan struct{}) {
+func (f *fakeCluster) now() ([]*pb.FederationState, uint64, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.states, f.index, f.changed
 }
 
-func (f *fakeSource) FederationStates(context.Context) ([]*pb.FederationState, uint64, error) {
+func (f *fakeCluster) FederationStates(context.Context) ([]*pb.FederationState, uint64, error) {
 	states, index, _ := f.now()
 	return states, index, f.err
 }
 
-func (f *fakeSource) WaitFederationStates(ctx context.Context, after uint64) error {
+func (f *fakeCluster) WaitFederationStates(ctx context.Context, after uint64) error {
 	for {
 		_, index, changed := f.now()
 		if index > after || f.waitErr != nil {
@@ -73,26 +73,28 @@ func (f *fakeSource) WaitFederationStates(ctx context.Context, after uint64) err
 	}
 }
 
-func (f *fakeSource) Members(wan bool) []api.Member { return f.members[wan] }
-func (f *fakeSource) Datacenters() []string         { return f.datacenters }
-func (f *fakeSource) Peers() []string               { return f.peersList }
-func (f *fakeSource) Leader() (string, time.Duration, bool) {
+func (f *fakeCluster) Members(wan bool) []api.Member { return f.members[wan] }
+func (f *fakeCluster) Datacenters() []string         { return f.datacenters }
+func (f *fakeCluster) Peers() []string               { return f.peersList }
+func (f *fakeCluster) Leader() (string, time.Duration, bool) {
 	return f.leaderAddr, f.lastContact, f.leaderAddr != ""
 }
-func (f *fakeSource) Status(context.Context) (api.Status, error) { return f.sum, f.err }
-func (f *fakeSource) Query(ctx context.Context, dc string, req *pb.QueryRequest, limit time.Duration) (*pb.QueryResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (f *fakeCluster) Status(context.Context) (api.Status, error) { return f.sum, f.err }
+func (f *fakeCluster) Query(
+	ctx context.Context, dc string, req *pb.QueryRequest, timeout time.Duration,
+) (*pb.QueryResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return f.query(ctx, dc, req)
 }
 
-func newFakeSource() *fakeSource {
-	f := &fakeSource{leaderAddr: "10.1.0.11:8300"}
+func newFakeCluster() *fakeCluster {
+	f := &fakeCluster{leaderAddr: "10.1.0.11:8300"}
 	f.set(22, state("dc1"), state("dc2", "gw1"))
 	return f
 }
 
-// state is that of dc with gateways of these names.
+// state returns the federation state of dc with gateways of these names.
 func state(dc string, gateways ...string) *pb.FederationState {
 	s := &pb.FederationState{Datacenter: dc, ModifyIndex: 20}
 	for _, name := range gateways {
@@ -113,7 +115,7 @@ func newHandler(t testing.TB, src Cluster) http.Handler {
 	return h
 }
 
-// get asks h without a socket.
+// get sends a GET request to h without a socket.
 func get(ctx context.Context, h http.Handler, target string) *httptest.ResponseRecorder {
 	return do(ctx, h, http.MethodGet, target)
 }
