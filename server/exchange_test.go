@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/server/limit"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -21,6 +22,7 @@ import (
 // Responses to a peer that does not read are computed only up to its limit, over
 // all its streams and calls. All responses arrive once the peer reads.
 func TestExchange_UnreadResponses(t *testing.T) {
+	testutil.Cluster(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -105,6 +105,7 @@ func connectAs(t *testing.T, ca *tlstest.CA, addr string, role tlsutil.Role, nod
 // Whichever server is called, the leader decides by the certificate of the
 // caller, and not by what the caller claims.
 func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
+	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	follower := addrs[(leader+1)%3]

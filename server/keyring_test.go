@@ -260,6 +260,7 @@ func (f *encryptedFederation) watchMembers() (stop func()) {
 // connected, while one is disconnected, and after one has lost its keyring. The
 // subtests share one federation and depend on their order.
 func TestKeyring_Rotation(t *testing.T) {
+	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	t.Run("federation", testRotation)
 	noneLeft(t, leaks)
@@ -393,6 +394,7 @@ func testKeyringLost(t *testing.T, f *encryptedFederation, unused, current gossi
 // One of three servers is down while the key changes. When it returns, it finds
 // the others by their addresses, although it receives no gossip.
 func TestKeyring_ServerDownDuringChange(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
 	ca, dir := tlstest.NewCA(t), t.TempDir()
 	k1, k2 := gossip.NewKey(), gossip.NewKey()

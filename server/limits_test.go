@@ -93,6 +93,7 @@ func TestLimits_HeadersOfCallsAndRequests(t *testing.T) {
 // methods it may call, and over all its connections. Other peers are answered.
 // Once the peer disconnects, it has its whole limit again.
 func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
+	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)
@@ -132,6 +133,7 @@ func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
 // limit of responses computed. Other peers are answered. The slots are released
 // when the calls are cancelled, and when their connection is closed.
 func TestLimits_UnreadResponsesOfOnePeer(t *testing.T) {
+	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	defer g.part.end(t)

@@ -126,6 +126,7 @@ func (c *operatorCluster) awaitStates(t *testing.T, want string) {
 // TestOperators calls the operator service at followers, which forward to the
 // leader. The subtests share one datacenter and depend on their order.
 func TestOperators(t *testing.T) {
+	testutil.Cluster(t)
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*starting)
