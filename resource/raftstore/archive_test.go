@@ -46,7 +46,7 @@ func mustHeader(t testing.TB, m Manifest) []byte {
 	t.Helper()
 	h, err := m.Header()
 	if err != nil || len(h) != HeaderSize {
-		t.Fatalf("header of %d bytes, %v", len(h), err)
+		t.Fatalf("Header() = %d bytes, %v, want %d", len(h), err, HeaderSize)
 	}
 	return h
 }
@@ -60,10 +60,10 @@ func TestArchive(t *testing.T) {
 	whole := append(header, data...)
 	got, totals, err := ReadArchive(bytes.NewReader(whole))
 	if err != nil || got != m || totals.Resources != 2 || totals.Index != m.Index {
-		t.Fatalf("read %+v, %+v, %v", got, totals, err)
+		t.Fatalf("ReadArchive() = %+v, %+v, %v", got, totals, err)
 	}
 	if err := got.CheckDatacenter("dc2"); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), "of datacenter dc1, not of dc2") {
-		t.Errorf("another datacenter's: %v", err)
+		t.Errorf("CheckDatacenter() of another datacenter = %v, want ErrInvalid", err)
 	}
 
 	change := func(b []byte, at int, to byte) []byte {
@@ -97,7 +97,7 @@ func TestArchive(t *testing.T) {
 	} {
 		_, _, err := ReadArchive(bytes.NewReader(tt.file))
 		if !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v; want %s", tt.name, err, tt.want)
+			t.Errorf("ReadArchive(%s) = %v, want %s", tt.name, err, tt.want)
 		}
 	}
 	for name, bad := range map[string]func(*Manifest){
@@ -111,12 +111,12 @@ func TestArchive(t *testing.T) {
 		m := m
 		bad(&m)
 		if _, err := m.Header(); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), name) {
-			t.Errorf("manifest with a bad %s: %v", name, err)
+			t.Errorf("Header() with an invalid %s = %v, want ErrInvalid", name, err)
 		}
 	}
 }
 
-// TestArchiveFile: a file is whole, or not there; and never in place of another.
+// TestArchiveFile: a file is complete or does not exist. It never replaces another file.
 func TestArchiveFile(t *testing.T) {
 	data := []byte("some data")
 	m := manifestOf(3, 1, data)
@@ -145,33 +145,33 @@ func TestArchiveFile(t *testing.T) {
 	}
 	a := begin("some")
 	if err := errors.Join(a.Abort(), a.Abort()); err != nil || names() != "" {
-		t.Errorf("after an abort: %s, %v", names(), err)
+		t.Errorf("after Abort: files %s, %v, want none", names(), err)
 	}
 	if err := begin("some dat!").Commit(m); err == nil || !strings.Contains(err.Error(), "damaged on the way") || names() != "" {
-		t.Errorf("data that is not the manifest's: %v; %s", err, names())
+		t.Errorf("Commit() of other data = %v, files %s; want an error and no file", err, names())
 	}
 	a, late := begin("some data"), begin("some data")
 	if err := a.Commit(m); err != nil {
 		t.Fatal(err)
 	}
 	if err := late.Commit(m); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a second of that name: %v", err)
+		t.Errorf("Commit() over an existing file = %v, want ErrExist", err)
 	}
 	if _, err := CreateArchive(path); err == nil || !strings.Contains(err.Error(), "exists") {
-		t.Errorf("begun in place of another: %v", err)
+		t.Errorf("CreateArchive() of an existing file = %v, want an error", err)
 	}
 	st, err := os.Stat(path)
 	if err != nil || st.Mode() != 0o600 || st.Size() != HeaderSize+m.Size || names() != "s.snap" {
-		t.Errorf("file %v, %v; %s", st, err, names())
+		t.Errorf("Stat() = %v, %v, files %s; want mode 0600 and one file", st, err, names())
 	}
 	b, err := os.ReadFile(path)
 	if got, herr := ParseHeader(b[:HeaderSize]); err != nil || herr != nil || got != m || string(b[HeaderSize:]) != "some data" {
-		t.Errorf("file holds %+v, %q; %v, %v", got, b[HeaderSize:], err, herr)
+		t.Errorf("file = %+v, %q; %v, %v", got, b[HeaderSize:], err, herr)
 	}
 }
 
 func FuzzReadArchive(f *testing.F) {
-	state := memory.NewState() // a Raft group would disturb the fuzzing
+	state := memory.NewState() // a Raft group would slow down the fuzzing
 	if _, err := state.Apply(5, []*pb.Op{resource.PutOp(thing(f, "x", "1"), "")}); err != nil {
 		f.Fatal(err)
 	}
@@ -188,15 +188,15 @@ func FuzzReadArchive(f *testing.F) {
 		m, totals, err := ReadArchive(bytes.NewReader(in))
 		if err != nil {
 			if !errors.Is(err, resource.ErrInvalid) {
-				t.Fatalf("reading did not fail, but: %v", err)
+				t.Fatalf("ReadArchive() = %v, want nil or ErrInvalid", err)
 			}
 			return
 		}
 		if h, err := m.Header(); err != nil || !bytes.Equal(h, in[:HeaderSize]) && len(h) != HeaderSize {
-			t.Fatalf("header %q, %v", h, err)
+			t.Fatalf("Header() = %q, %v, want the header that was read", h, err)
 		}
 		if int64(len(in)) != HeaderSize+m.Size || totals.Index != m.Index {
-			t.Fatalf("%d bytes pass for %+v", len(in), m)
+			t.Fatalf("ReadArchive() of %d bytes = %+v, want another size", len(in), m)
 		}
 	})
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// openFails opens a store, which must fail with a text that has all of want.
+// openFails checks that Open fails with an error that has all of want.
 func openFails(t *testing.T, cfg Config, want ...string) {
 	t.Helper()
 	s, err := Open(cfg)
 	if err == nil {
 		s.Close()
-		t.Fatalf("opened; want an error with %q", want)
+		t.Fatalf("Open() = nil, want an error with %q", want)
 	}
 	for _, w := range want {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
+			t.Errorf("Open() = %q, want %q in it", err, w)
 		}
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpen_Refuses(t *testing.T) {
 	openFails(t, Config{Node: "A.b", Heartbeat: time.Millisecond, SegmentSize: 1}, "Node", "Dir is required", "Stream is required", "Heartbeat", "SegmentSize")
 
 	nw := loopback(t)
@@ -58,8 +58,9 @@ func writeTest(t *testing.T, path, content string) string {
 	return path
 }
 
-// TestReopen: a store from disk has what it had, with the same versions, and goes on above its indexes.
-func TestReopen(t *testing.T) {
+// TestOpen_Again: a store that is opened again has the same resources and versions. Its
+// indexes continue to increase.
+func TestOpen_Again(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
 	cfg.TrailingLogs = 5
@@ -79,7 +80,7 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
+		t.Errorf("second Close() = %v, want nil", err)
 	}
 	torn := filepath.Join(cfg.Dir, snapshotDir, "9-99-999.tmp")
 	if err := os.Mkdir(torn, 0o700); err != nil {
@@ -88,28 +89,28 @@ func TestReopen(t *testing.T) {
 
 	s = mustOpen(t, nw.config(t, "a", cfg.Dir))
 	if !s.HasState() {
-		t.Error("no state after a restart")
+		t.Error("HasState() after a restart = false")
 	}
 	if _, err := os.Stat(torn); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the torn snapshot is still there: %v", err)
+		t.Errorf("Stat() of the torn snapshot = %v, want ErrNotExist", err)
 	}
 	awaitLeader(t, s)
 	all, index, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil || len(all) != 100 || index != last.ModifyIndex {
-		t.Fatalf("%d resources at %d, %v; want 100 at %d", len(all), index, err, last.ModifyIndex)
+		t.Fatalf("List() = %d resources at %d, %v, want 100 at %d", len(all), index, err, last.ModifyIndex)
 	}
 	got, err := s.Read(t.Context(), resource.Strong, last.Id)
 	if err != nil || got.Version != last.Version {
-		t.Errorf("%v, %v; want version %s", got, err, last.Version)
+		t.Errorf("Read() = %v, %v, want version %s", got, err, last.Version)
 	}
 	if next := put(t, s, "next", "1"); next.ModifyIndex <= last.ModifyIndex {
-		t.Errorf("index %d after %d", next.ModifyIndex, last.ModifyIndex)
+		t.Errorf("ModifyIndex = %d, want above %d", next.ModifyIndex, last.ModifyIndex)
 	}
 }
 
-// TestDamaged: files that are cut, emptied or overwritten make Open fail with a text, or look like what a crash leaves (the
-// last segment of the log, a snapshot where the log still has all) and are recovered from. Never a panic.
-func TestDamaged(t *testing.T) {
+// TestOpen_DamagedFiles truncates, empties and overwrites files. Open returns an error, or
+// recovers if the damage looks like that of a crash. It never panics.
+func TestOpen_DamagedFiles(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
 	cfg.TrailingLogs = 5
@@ -136,7 +137,7 @@ func TestDamaged(t *testing.T) {
 		return err
 	})
 	if err != nil || len(files) < 4 {
-		t.Fatalf("files %v, %v", files, err)
+		t.Fatalf("files = %v, %v", files, err)
 	}
 	for _, file := range files {
 		for what, damage := range map[string]func(b []byte) []byte{
@@ -158,19 +159,20 @@ func TestDamaged(t *testing.T) {
 				s, err := Open(nw.config(t, "a", dir))
 				if err != nil {
 					if !strings.Contains(err.Error(), "data dir "+dir) {
-						t.Errorf("the error does not say which data dir: %v", err)
+						t.Errorf("Open() = %v, want the data dir in it", err)
 					}
 					return
 				}
 				defer s.Close()
-				t.Logf("opened with %d entries", s.LastIndex())
+				t.Logf("Open() = nil, with %d entries", s.LastIndex())
 			})
 		}
 	}
 }
 
-// TestUnknownEntry: an entry of a newer version stops the store rather than being skipped, also after a restart.
-func TestUnknownEntry(t *testing.T) {
+// TestApply_UnknownEntry: an entry of a newer version fails the store instead of being
+// skipped, also after a restart.
+func TestApply_UnknownEntry(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
 	s := mustOpen(t, cfg)
@@ -185,34 +187,34 @@ func TestUnknownEntry(t *testing.T) {
 	}
 	defer w.Close()
 	if _, err := s.Commit(t.Context(), &pb.Op{}); !errors.Is(err, resource.ErrInvalid) || s.Err() != nil {
-		t.Fatalf("an unknown op of our own: %v, store %v", err, s.Err())
+		t.Fatalf("Commit() of an unknown op = %v, Err() = %v, want ErrInvalid and nil", err, s.Err())
 	}
 	s.raft.Apply([]byte{0x0a, 0x02, 0x7a, 0x00}, 0) // a Batch with one op, of field 15
 	for range 2 {
 		<-s.Failed()
 		if err := s.Err(); err == nil || !strings.Contains(err.Error(), "start a version of wanfed that can") {
-			t.Fatalf("the store failed with %v", err)
+			t.Fatalf("Err() = %v, want the entry and a remedy", err)
 		}
 		_, readErr := s.Read(t.Context(), resource.Eventual, r.Id)
 		_, commitErr := s.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
 		runErr := s.RunWhileLeader(t.Context(), nil)
 		for _, err := range []error{readErr, commitErr, runErr, s.Wait(t.Context(), resource.Query{Type: testType}, 1000)} {
 			if !errors.Is(err, s.Err()) {
-				t.Errorf("after the failure: %v, want %v", err, s.Err())
+				t.Errorf("error after the failure = %v, want %v", err, s.Err())
 			}
 		}
-		until(t, "the failed store no longer leads", []*Store{s}, func() bool { return !s.IsLeader() })
+		until(t, "the failed store no longer leads", func() bool { return !s.IsLeader() })
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		s = mustOpen(t, nw.config(t, "a", cfg.Dir))
 	}
 	if _, err := w.Next(t.Context()); err == nil || errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("the watch of the failed store ended with %v", err)
+		t.Errorf("Next() of the failed store = %v, want its failure", err)
 	}
 }
 
-func TestClosed(t *testing.T) {
+func TestStore_Closed(t *testing.T) {
 	s := single(t)
 	r := put(t, s, "x", "1")
 	if err := s.Close(); err != nil {
@@ -224,10 +226,10 @@ func TestClosed(t *testing.T) {
 	_, watchErr := s.Watch(resource.Query{Type: testType})
 	for _, err := range []error{commitErr, eventualErr, strongErr, watchErr, s.AddVoter(t.Context(), "b"), s.RunWhileLeader(t.Context(), nil)} {
 		if !errors.Is(err, resource.ErrClosed) || errors.Is(err, resource.ErrUnknownOutcome) {
-			t.Errorf("after Close: %v, want ErrClosed", err)
+			t.Errorf("error after Close = %v, want ErrClosed", err)
 		}
 	}
 	if st := s.Stats(); st.State != "stopped" || st.Leader != "" {
-		t.Errorf("stats %+v", st)
+		t.Errorf("Stats() = %+v, want stopped", st)
 	}
 }

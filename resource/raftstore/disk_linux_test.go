@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// smallDisk mounts a file system of some bytes; only root can.
+// smallDisk mounts a file system of size bytes. It skips the test if it cannot.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -40,8 +40,9 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// TestReadOnlyDir: a store whose directory cannot be written does not open, says which it is, and leaves it as it is.
-func TestReadOnlyDir(t *testing.T) {
+// TestOpen_ReadOnlyDir: a store whose directory cannot be written does not open. The error
+// names the directory, whose contents stay.
+func TestOpen_ReadOnlyDir(t *testing.T) {
 	dir := smallDisk(t, 16<<20)
 	nw := loopback(t)
 	s, err := Open(nw.config(t, "a", dir))
@@ -60,23 +61,23 @@ func TestReadOnlyDir(t *testing.T) {
 	s, err = Open(nw.config(t, "a", dir))
 	if err == nil {
 		s.Close()
-		t.Fatal("it opened")
+		t.Fatal("Open() of a read-only directory = nil, want an error")
 	}
 	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "read-only file system") || !strings.Contains(text, "make it writable, and start the server again") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("Open() = %v, want directory, cause and remedy", err)
 	}
 	remount(t, dir, 0, "size=16m")
 	s = mustOpen(t, nw.config(t, "a", dir))
 	defer s.Close() // before the disk is unmounted
 	awaitLeader(t, s)
 	if got := textOf(t, s, resource.Strong, "x"); got != "1" {
-		t.Errorf("x holds %q", got)
+		t.Errorf("x = %q, want 1", got)
 	}
 }
 
-// TestGreatResources: resources of 1 MiB are written, replace each other and are read again, and the log of them is no reason
-// to run out of memory.
-func TestGreatResources(t *testing.T) {
+// TestCommit_LargeResources: resources of 1 MiB are written, replaced and read again after
+// a restart.
+func TestCommit_LargeResources(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
 	s, err := Open(cfg)
@@ -90,21 +91,21 @@ func TestGreatResources(t *testing.T) {
 	text := ""
 	for n := range 20 {
 		text = strings.Repeat(fmt.Sprint(n%10), 1<<20)
-		put(t, s, "great", text)
+		put(t, s, "large", text)
 	}
 	var ops []*pb.Op
 	for n := range 33 {
 		ops = append(ops, resource.PutOp(thing(t, fmt.Sprintf("n%d", n), text), ""))
 	}
 	if _, err := s.Commit(t.Context(), ops...); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), "commit them in several") {
-		t.Errorf("a batch of 33 MiB: %v", err)
+		t.Errorf("Commit() of 33 MiB = %v, want ErrInvalid with a remedy", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = mustOpen(t, nw.config(t, "a", cfg.Dir))
 	awaitLeader(t, s)
-	if got := textOf(t, s, resource.Strong, "great"); got != text {
-		t.Errorf("%d bytes were read, %d written", len(got), len(text))
+	if got := textOf(t, s, resource.Strong, "large"); got != text {
+		t.Errorf("large = %d bytes, want the %d bytes written", len(got), len(text))
 	}
 }

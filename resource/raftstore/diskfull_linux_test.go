@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// noise is text that does not compress, of n bytes.
+// noise returns n bytes of text that does not compress.
 func noise(n int) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -28,7 +28,8 @@ func noise(n int) string {
 	return string(b)
 }
 
-// fill writes to s until it has no room, notes what was acknowledged, and returns why the next was not.
+// fill writes to s until a write fails, adds what was acknowledged to texts, and returns
+// the error.
 func fill(t *testing.T, s *Store, texts map[string]string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -42,7 +43,7 @@ func fill(t *testing.T, s *Store, texts map[string]string) error {
 	}
 }
 
-// ballast takes what room there is.
+// ballast fills the disk.
 func ballast(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "ballast"))
@@ -57,17 +58,17 @@ func ballast(t *testing.T, dir string) {
 	}
 }
 
-// checkTexts compares what s has with what was acknowledged.
+// checkTexts checks that s has what was acknowledged.
 func checkTexts(t *testing.T, s *Store, texts map[string]string) {
 	t.Helper()
 	for name, text := range texts {
 		if got := textOf(t, s, resource.Eventual, name); got != text {
-			t.Errorf("%s of %s holds %.20q, %d bytes; want %.20q", name, s.cfg.Node, got, len(got), text)
+			t.Errorf("%s at %s = %.20q, %d bytes; want %.20q", name, s.cfg.Node, got, len(got), text)
 		}
 	}
 }
 
-// awaitWrite writes again and again, until it is done or a time is over in which it should be.
+// awaitWrite repeats a write until it succeeds, for at most waitLimit.
 func awaitWrite(t *testing.T, s *Store, name, text string) {
 	t.Helper()
 	for end := time.Now().Add(waitLimit); ; {
@@ -76,14 +77,15 @@ func awaitWrite(t *testing.T, s *Store, name, text string) {
 			return
 		}
 		if !errors.Is(err, resource.ErrReadOnly) && !errors.Is(err, resource.ErrNotLeader) || time.Now().After(end) {
-			t.Fatalf("write %s: %v", name, err)
+			t.Fatalf("Commit(%s) = %v, want nil", name, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// TestDiskFull: on a full disk the store takes no writes, says why, and goes on reading; also if it is opened anew then. Once there
-// is room it leads and writes by itself, and everything that was acknowledged is there.
+// TestDiskFull: on a full disk the store rejects writes with the reason, and continues to
+// read, also after a restart. When there is space again, it leads and writes without a
+// restart. Everything that was acknowledged is there.
 func TestDiskFull(t *testing.T) {
 	dir := smallDisk(t, 6<<20)
 	nw := loopback(t)
@@ -109,24 +111,24 @@ func TestDiskFull(t *testing.T) {
 		err := fill(t, s, texts)
 		if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
 			!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "see to the disk") {
-			t.Errorf("the write that found no room: %v", err)
+			t.Errorf("Commit() on a full disk = %v, want ErrReadOnly and ENOSPC with directory and remedy", err)
 		}
-		t.Logf("%d writes before the disk was full: %v", len(texts)-before, err)
+		t.Logf("%d writes filled the disk: %v", len(texts)-before, err)
 		if err := s.WriteError(); !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("trouble is %v", err)
+			t.Errorf("WriteError() = %v, want ENOSPC", err)
 		}
-		until(t, "it leads no more", []*Store{s}, func() bool { return !s.IsLeader() })
+		until(t, "the store does not lead", func() bool { return !s.IsLeader() })
 		checkTexts(t, s, texts)
 
 		remount(t, dir, 0, fmt.Sprintf("size=%dm", 2*size))
 		awaitWrite(t, s, "after", "1")
 		if err := s.WriteError(); err != nil {
-			t.Errorf("trouble after it: %v", err)
+			t.Errorf("WriteError() after a write = %v, want nil", err)
 		}
 	}
 	ballast(t, dir)
 	if err := fill(t, s, texts); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("the disk is full again: %v", err)
+		t.Errorf("Commit() on a full disk = %v, want ENOSPC", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -139,11 +141,11 @@ func TestDiskFull(t *testing.T) {
 	shown, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := s.Wait(shown, resource.Query{Type: testType, Name: last}, 1); err != nil {
-		t.Fatalf("it shows no records: %v", err)
+		t.Fatalf("Wait() for the last resource = %v, want nil: the log is not shown", err)
 	}
 	checkTexts(t, s, texts)
 	if why := s.WriteError(); why == nil || s.IsLeader() {
-		t.Errorf("it can write: trouble %v, leads: %t", why, s.IsLeader())
+		t.Errorf("WriteError() = %v, IsLeader() = %t on a full disk, want an error and false", why, s.IsLeader())
 	}
 	if err := s.raft.Snapshot().Error(); err == nil {
 		t.Error("Snapshot() = nil, want an error: the state has more than Raft has applied")
@@ -160,8 +162,9 @@ func TestDiskFull(t *testing.T) {
 	checkTexts(t, s, texts)
 }
 
-// TestDiskFullFollower: the disk of one of three is full; the others go on, and what it lacks is sent to it when it has room.
-func TestDiskFullFollower(t *testing.T) {
+// TestDiskFull_Follower: the disk of one of three servers is full. The others continue, and
+// send it the missing entries when it has space.
+func TestDiskFull_Follower(t *testing.T) {
 	small := smallDisk(t, 4<<20)
 	synctest.Test(t, func(t *testing.T) { diskFullFollower(t, small) })
 }
@@ -183,7 +186,7 @@ func diskFullFollower(t *testing.T, small string) {
 	}
 	texts := map[string]string{}
 	if err := fill(t, all["a"], texts); !errors.Is(err, resource.ErrReadOnly) {
-		t.Errorf("the leader whose disk is full: %v", err)
+		t.Errorf("Commit() at the leader with the full disk = %v, want ErrReadOnly", err)
 	}
 	leader = awaitLeader(t, all["b"], all["c"])
 	for n := range 100 {
@@ -192,10 +195,10 @@ func diskFullFollower(t *testing.T, small string) {
 		put(t, leader, name, texts[name])
 	}
 	if err := all["a"].WriteError(); err == nil || all["a"].failure() != nil {
-		t.Errorf("trouble is %v, failure %v", err, all["a"].failure())
+		t.Errorf("WriteError() = %v, failure() = %v, want an error and nil", err, all["a"].failure())
 	}
 	if n := textOf(t, all["a"], resource.Eventual, "later99"); n != "" {
-		t.Error("it has what it has no room for")
+		t.Error("a has an entry for which it has no space")
 	}
 	remount(t, small, 0, "size=64m")
 	awaitText(t, all["a"], "later99", texts["later99"])

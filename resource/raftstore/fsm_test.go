@@ -14,7 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// FuzzApply: no log entry makes the state machine panic, and one that it refuses changes nothing.
+// FuzzApply: no log entry makes the state machine panic, and a rejected entry changes
+// nothing.
 func FuzzApply(f *testing.F) {
 	r := thing(f, "x", "1")
 	child := thing(f, "y", "1")
@@ -55,10 +56,10 @@ func FuzzApply(f *testing.F) {
 		defer m.state.Close()
 		res := m.Apply(&raft.Log{Index: 5, Data: entry}).(result)
 		if res.err != nil && m.state.Index() != 1 {
-			t.Errorf("refused with %v, but the state is at %d", res.err, m.state.Index())
+			t.Errorf("state after the rejection %v is at %d, want no change", res.err, m.state.Index())
 		}
 		if _, err := m.Snapshot(); (err != nil) != (failed != nil) {
-			t.Errorf("failed with %v, snapshot %v", failed, err)
+			t.Errorf("failure = %v, Snapshot() = %v, want both or neither", failed, err)
 		}
 	})
 }

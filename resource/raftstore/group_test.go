@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestFailover: the leader is closed, then its successor cut off, under load: nothing acknowledged is lost, and both come
-// back and catch up.
+// TestFailover: under load, the leader is closed and its successor isolated. Nothing that
+// was acknowledged is lost, and both catch up.
 func TestFailover(t *testing.T) {
+	testutil.Cluster(t)
 	nw := loopback(t)
-	all := group(t, nw, quick)
+	all := group(t, nw, shortHeartbeat)
 	stop := load(t, "v", values(all))
 	first := write(t, values(all), "before", "1")
 	awaitWrites(t, first, 40)
@@ -30,7 +32,7 @@ func TestFailover(t *testing.T) {
 	acked := stop()
 
 	cfg := nw.config(t, first.cfg.Node, first.cfg.Dir)
-	quick(&cfg)
+	shortHeartbeat(&cfg)
 	all[first.cfg.Node] = mustOpen(t, cfg)
 	awaitText(t, all[first.cfg.Node], "between", "1")
 	stop = load(t, "w", values(all))
@@ -39,9 +41,9 @@ func TestFailover(t *testing.T) {
 	awaitWrites(t, third, 40)
 	acked = append(acked, stop()...)
 
-	// The one that is cut off answers nothing that is out of date.
+	// The isolated server returns nothing that is out of date.
 	if _, err := second.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "after"}); !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("strong read of the server that was cut off: %v, want ErrNotLeader", err)
+		t.Errorf("strong Read() at the isolated server = %v, want ErrNotLeader", err)
 	}
 	nw.isolate(second.cfg.Node, false)
 	write(t, values(all), "last", "1")
@@ -52,12 +54,12 @@ func TestFailover(t *testing.T) {
 	t.Logf("%d writes acknowledged", len(acked))
 }
 
-// TestFollower: a follower serves eventual reads and watches, and nothing else.
+// TestFollower: a follower serves eventual reads and watches only.
 func TestFollower(t *testing.T) {
 	all := group(t, loopback(t), nil)
 	leader := awaitLeader(t, values(all)...)
 	f := values(all, leader)[0]
-	until(t, "the follower knows the leader", []*Store{f}, func() bool {
+	until(t, "the follower to know the leader", func() bool {
 		node, ok := f.Leader()
 		return ok && node == leader.cfg.Node
 	})
@@ -71,12 +73,12 @@ func TestFollower(t *testing.T) {
 	for _, want := range []bool{false, true} { // end of snapshot, upsert; or the other way round
 		ev, err := w.Next(t.Context())
 		if err != nil || (ev.GetUpsert() != nil) != want {
-			t.Errorf("event %v, %v", ev, err)
+			t.Errorf("Next() = %v, %v, want an upsert: %t", ev, err, want)
 		}
 	}
 	got, err := f.Read(t.Context(), resource.Eventual, r.Id)
 	if err != nil || got.Version != r.Version || got.ModifyIndex != r.ModifyIndex {
-		t.Errorf("the follower has %v, %v; the leader %v", got, err, r)
+		t.Errorf("Read() at the follower = %v, %v, want %v", got, err, r)
 	}
 
 	_, commitErr := f.Commit(t.Context(), resource.PutOp(thing(t, "y", "1"), ""))
@@ -84,26 +86,27 @@ func TestFollower(t *testing.T) {
 	_, _, listErr := f.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	for _, err := range []error{commitErr, readErr, listErr, f.AddVoter(t.Context(), "d"), f.RemoveServer(t.Context(), "a"), f.TransferLeadership(t.Context())} {
 		if !errors.Is(err, resource.ErrNotLeader) || errors.Is(err, resource.ErrUnknownOutcome) {
-			t.Errorf("on a follower: %v, want ErrNotLeader", err)
+			t.Errorf("error of a follower = %v, want ErrNotLeader", err)
 		}
 	}
 	if f.IsLeader() {
-		t.Error("a follower says that it leads")
+		t.Error("IsLeader() of a follower = true")
 	}
 	st := f.Stats()
 	if st.State != "follower" || st.Leader != leader.cfg.Node || st.LastContact < 0 || st.StoreIndex != r.ModifyIndex || !slices.Equal(st.Voters, []string{"a", "b", "c"}) {
-		t.Errorf("stats %+v", st)
+		t.Errorf("Stats() = %+v, want a follower of %s", st, leader.cfg.Node)
 	}
 }
 
-// TestNoMajority: a leader that is alone says so, in time, and does not claim to know what became of a write.
+// TestNoMajority: the calls of an isolated leader fail in time. The outcome of its write is
+// unknown.
 func TestNoMajority(t *testing.T) {
 	synctest.Test(t, testNoMajority)
 }
 
 func testNoMajority(t *testing.T) {
 	nw := pipes()
-	all := group(t, nw, nil) // it goes on leading, for a while
+	all := group(t, nw, nil) // an isolated leader keeps its leadership for a while
 	leader := awaitLeader(t, values(all)...)
 	r := put(t, leader, "x", "1")
 	nw.isolate(leader.cfg.Node, true)
@@ -112,24 +115,24 @@ func testNoMajority(t *testing.T) {
 	defer cancel()
 	_, err := leader.Commit(ctx, resource.PutOp(thing(t, "y", "1"), ""))
 	if !errors.Is(err, resource.ErrUnknownOutcome) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("commit without a majority: %v, want ErrUnknownOutcome and the deadline", err)
+		t.Errorf("Commit() without a majority = %v, want ErrUnknownOutcome and DeadlineExceeded", err)
 	}
 	if _, err := leader.Read(ctx, resource.Strong, r.Id); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("strong read: %v, want the deadline", err)
+		t.Errorf("strong Read() = %v, want DeadlineExceeded", err)
 	}
 	_, err = leader.Commit(t.Context(), resource.PutOp(thing(t, "z", "1"), ""))
 	if !errors.Is(err, resource.ErrUnknownOutcome) && !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("commit that outlives leadership: %v", err)
+		t.Errorf("Commit() that outlives the leadership = %v, want ErrUnknownOutcome or ErrNotLeader", err)
 	}
 	if _, err := leader.Commit(t.Context(), resource.PutOp(thing(t, "z", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("commit after the loss: %v, want ErrNotLeader", err)
+		t.Errorf("Commit() after the leadership = %v, want ErrNotLeader", err)
 	}
 	if textOf(t, leader, resource.Eventual, "x") != "1" {
-		t.Error("an eventual read needs no majority")
+		t.Error("eventual Read() without a majority failed, want 1")
 	}
 }
 
-// TestMembers: one server becomes three, and two again without its leader.
+// TestMembers: a group of one server grows to three, and then removes its leader.
 func TestMembers(t *testing.T) {
 	synctest.Test(t, testMembers)
 }
@@ -138,22 +141,22 @@ func testMembers(t *testing.T) {
 	nw := pipes()
 	config := func(node string) Config {
 		cfg := nw.config(t, node, t.TempDir())
-		cfg.Heartbeat = 500 * time.Millisecond // the group loses its leader at the end
+		cfg.Heartbeat = 500 * time.Millisecond // the leader is removed at the end
 		return cfg
 	}
 	a := mustOpen(t, config("a"))
 	if a.HasState() {
-		t.Error("a new store has state")
+		t.Error("HasState() of a new store = true")
 	}
 	if err := a.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)
 	}
 	awaitLeader(t, a)
 	if err := a.Bootstrap([]string{"a"}); !errors.Is(err, ErrHasState) || !a.HasState() {
-		t.Errorf("second bootstrap: %v, has state %v", err, a.HasState())
+		t.Errorf("second Bootstrap() = %v, HasState() = %v, want ErrHasState and true", err, a.HasState())
 	}
 	if err := a.TransferLeadership(t.Context()); err == nil {
-		t.Error("a lone server transferred leadership")
+		t.Error("TransferLeadership() of the only voter = nil, want an error")
 	}
 	put(t, a, "x", "1")
 	all := map[string]*Store{"a": a}
@@ -165,50 +168,51 @@ func testMembers(t *testing.T) {
 		awaitText(t, all[node], "x", "1")
 	}
 	if err := a.AddVoter(t.Context(), "c"); err != nil {
-		t.Errorf("adding a voter again: %v", err)
+		t.Errorf("AddVoter() of a voter = %v, want nil", err)
 	}
 	if err := a.AddVoter(t.Context(), "Not A Label"); err == nil {
-		t.Error("a voter with a bad name was added")
+		t.Error("AddVoter(Not A Label) = nil, want an error")
 	}
 	if voters, err := a.Peers(); err != nil || !slices.Equal(voters, []string{"a", "b", "c"}) {
-		t.Errorf("voters %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v", voters, err)
 	}
 	put(t, a, "y", "1") // needs b or c
 
 	if err := a.RemoveServer(t.Context(), "d"); err != nil {
-		t.Errorf("removing a stranger: %v", err)
+		t.Errorf("RemoveServer() of another server = %v, want nil", err)
 	}
 	if err := a.RemoveServer(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	next := awaitLeader(t, values(all, a)...)
 	if voters, err := next.Peers(); err != nil || !slices.Equal(voters, []string{"b", "c"}) {
-		t.Errorf("voters %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v", voters, err)
 	}
 	put(t, next, "z", "1")
 	if a.IsLeader() || textOf(t, a, resource.Eventual, "y") != "1" {
-		t.Error("the removed server leads, or lost what it had")
+		t.Error("the removed server leads, or does not have y")
 	}
 }
 
-func TestBootstrapRefuses(t *testing.T) {
+func TestBootstrap_Refuses(t *testing.T) {
 	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
 	for _, nodes := range [][]string{nil, {"b"}, {"a", "a"}, {"a", "B"}, {"a", "10.0.0.1:8300"}} {
 		if err := s.Bootstrap(nodes); err == nil {
-			t.Errorf("bootstrap %v was accepted", nodes)
+			t.Errorf("Bootstrap(%v) = nil, want an error", nodes)
 		}
 	}
 	if s.HasState() {
-		t.Error("a refused bootstrap left state")
+		t.Error("HasState() after refused Bootstraps = true")
 	}
 	if _, err := s.Commit(t.Context(), resource.PutOp(thing(t, "x", "1"), "")); !errors.Is(err, resource.ErrNotLeader) {
-		t.Errorf("commit before bootstrap: %v", err)
+		t.Errorf("Commit() before Bootstrap = %v, want ErrNotLeader", err)
 	}
 }
 
-// TestInstallSnapshot: a follower that was away so long that the log no longer goes back to it gets a snapshot; whoever watches
-// there learns of it.
+// TestInstallSnapshot: a follower that was away for longer than the log gets a snapshot.
+// Its watches are reset.
 func TestInstallSnapshot(t *testing.T) {
+	testutil.Cluster(t)
 	nw := loopback(t)
 	all := group(t, nw, func(c *Config) { c.TrailingLogs, c.SegmentSize = 5, 4096 })
 	leader := awaitLeader(t, values(all)...)
@@ -239,15 +243,15 @@ func TestInstallSnapshot(t *testing.T) {
 	nw.isolate(away.cfg.Node, false)
 	awaitText(t, away, "n39", "1")
 	if got := textOf(t, away, resource.Eventual, "old"); got != "" {
-		t.Errorf("the deleted resource came back as %q", got)
+		t.Errorf("old = %q, want none: it was deleted", got)
 	}
 	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("the watch over the restore: %v, %v; want ErrWatchReset", ev, err)
+		t.Errorf("Next() of a watch over a snapshot = %v, %v, want ErrWatchReset", ev, err)
 	}
 	put(t, awaitLeader(t, values(all)...), "new", "1")
 	awaitText(t, away, "new", "1")
 
-	// And from disk: snapshot, then log.
+	// After a restart it has the snapshot and the log.
 	dir, node := away.cfg.Dir, away.cfg.Node
 	if err := away.Close(); err != nil {
 		t.Fatal(err)

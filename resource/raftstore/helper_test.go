@@ -9,13 +9,13 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// quick is for tests in which leaders are lost.
-func quick(c *Config) { c.Heartbeat = 150 * time.Millisecond }
+// shortHeartbeat is for tests in which leaders are lost.
+func shortHeartbeat(c *Config) { c.Heartbeat = 150 * time.Millisecond }
 
 func mustOpen(t testing.TB, cfg Config) *Store {
 	t.Helper()
@@ -37,13 +37,13 @@ func mustOpen(t testing.TB, cfg Config) *Store {
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Errorf("close %s: %v", cfg.Node, err)
+			t.Errorf("Close() of %s = %v, want nil", cfg.Node, err)
 		}
 	})
 	return s
 }
 
-// single returns a store that leads alone.
+// single returns a store that is the only voter, and leads.
 func single(t testing.TB) *Store {
 	t.Helper()
 	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
@@ -76,50 +76,17 @@ func group(t testing.TB, nw *network, change func(*Config)) map[string]*Store {
 
 const waitLimit = time.Minute
 
-// until waits until cond holds, asked again whenever a store's view of leadership changes.
-func until(t testing.TB, what string, stores []*Store, cond func() bool) {
+// until waits until cond holds.
+func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	timeout := time.NewTimer(waitLimit)
-	defer timeout.Stop()
-	for {
-		changed := make(chan struct{}, len(stores))
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		for _, s := range stores {
-			c := s.LeaderChanged()
-			wg.Go(func() {
-				select {
-				case <-c:
-					changed <- struct{}{}
-				case <-ctx.Done():
-				}
-			})
-		}
-		ok := cond()
-		timedOut := false
-		if !ok {
-			select {
-			case <-changed:
-			case <-timeout.C:
-				timedOut = true
-			}
-		}
-		cancel()
-		wg.Wait()
-		if ok {
-			return
-		}
-		if timedOut {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	testutil.Eventually(t, waitLimit, cond, "%s", what)
 }
 
-// awaitLeader returns the store among these that leads.
+// awaitLeader waits until one of stores leads, and returns it.
 func awaitLeader(t testing.TB, stores ...*Store) *Store {
 	t.Helper()
 	var leader *Store
-	until(t, "a leader", stores, func() bool {
+	until(t, "a leader", func() bool {
 		for _, s := range stores {
 			if s.IsLeader() {
 				leader = s
@@ -161,7 +128,8 @@ func put(t testing.TB, s *Store, name, text string) *pb.Resource {
 	return out[0]
 }
 
-// write is put to whichever store leads, again if it loses leadership meanwhile. It returns that store.
+// write writes at the store that leads, again if leadership is lost, and returns that
+// store.
 func write(t testing.TB, stores []*Store, name, text string) *Store {
 	t.Helper()
 	for {
@@ -176,7 +144,7 @@ func write(t testing.TB, stores []*Store, name, text string) *Store {
 	}
 }
 
-// textOf reads a resource's text, "" if there is none.
+// textOf returns the text of a resource, "" if the resource does not exist.
 func textOf(t testing.TB, s *Store, c resource.Consistency, name string) string {
 	t.Helper()
 	r, err := s.Read(t.Context(), c, &pb.ID{Type: testType, Name: name})
@@ -207,7 +175,7 @@ func awaitText(t testing.TB, s *Store, name, text string) {
 			return
 		}
 		if err := s.Wait(ctx, resource.Query{Type: testType}, index); err != nil {
-			t.Fatalf("%s never had %s = %q: %v", s.cfg.Node, name, text, err)
+			t.Fatalf("%s has not applied %s = %q: %v", s.cfg.Node, name, text, err)
 		}
 	}
 }

@@ -17,15 +17,18 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writerDir, in the environment, makes the test binary a process that writes to the store there until it is killed.
+// writerDir is an environment variable. It makes the test binary write to the store in
+// that directory until it is killed.
 const writerDir = "WANFED_TEST_WRITER_DIR"
 
 const killWriters = 4
 
-// killConfig has files and snapshots so small that kills hit rotation, snapshots and truncation too.
+// killConfig has small files and snapshots, so that kills hit rotation, snapshots and
+// truncation too.
 func killConfig(dir string, l *layer) Config {
 	return Config{
 		Node: "a", Dir: dir, Stream: l, Logger: testLogger(),
@@ -34,8 +37,8 @@ func killConfig(dir string, l *layer) Config {
 	}
 }
 
-// runWriter does nothing unless this process is to be the writer. That one says each write on standard output once it is
-// acknowledged, and ends, if not by a kill, when its standard input does.
+// runWriter does nothing unless writerDir is set. Otherwise it prints each acknowledged
+// write to standard output. It ends when it is killed or its standard input ends.
 func runWriter() bool {
 	dir := os.Getenv(writerDir)
 	if dir == "" {
@@ -45,14 +48,14 @@ func runWriter() bool {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
-	if err := writeForEver(dir); err != nil {
+	if err := writeLoop(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.Exit(1)
 	return true
 }
 
-func writeForEver(dir string) error {
+func writeLoop(dir string) error {
 	ctx := context.Background()
 	s, err := Open(killConfig(dir, newNetwork(listenLocally, nil).layer("a")))
 	if err != nil {
@@ -86,12 +89,10 @@ func writeForEver(dir string) error {
 	return <-errc
 }
 
-// TestKill: what was acknowledged before kill -9 is there after it.
+// TestKill: what was acknowledged before kill -9 is there afterwards.
 func TestKill(t *testing.T) {
-	rounds := 20
-	if testing.Short() {
-		rounds = 5
-	}
+	testutil.Cluster(t)
+	const rounds = 20
 	dir := t.TempDir()
 	acked := make(map[string]bool)
 	for round := range rounds {
@@ -100,7 +101,7 @@ func TestKill(t *testing.T) {
 			acked[name] = true
 		}
 		if len(lines) == 0 {
-			t.Fatalf("round %d: the writer wrote nothing: %s", round, stderr)
+			t.Fatalf("round %d: the writer printed nothing: %s", round, stderr)
 		}
 		checkAcked(t, dir, acked)
 		if t.Failed() {
@@ -110,7 +111,7 @@ func TestKill(t *testing.T) {
 	t.Logf("%d acknowledged writes survived %d kills", len(acked), rounds)
 }
 
-// listenLocally is for a process that no test looks at.
+// listenLocally is for a process without a testing.T.
 func listenLocally(*network) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +120,7 @@ func listenLocally(*network) net.Listener {
 	return l
 }
 
-// untilKilled starts cmd, kills it after n lines, and returns all lines that it said.
+// untilKilled starts cmd, kills it after n lines, and returns all lines that it printed.
 func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()
@@ -138,7 +139,7 @@ func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 	r := bufio.NewReader(out)
 	for {
 		line, err := r.ReadString('\n')
-		if err != nil { // a line without its end was not said
+		if err != nil { // ignores an incomplete line
 			break
 		}
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
@@ -146,7 +147,7 @@ func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 			kill()
 		}
 	}
-	cmd.Wait() // killed: an error
+	cmd.Wait() // returns an error: it was killed
 	return lines
 }
 
@@ -166,7 +167,7 @@ func checkAcked(t *testing.T, dir string, acked map[string]bool) {
 	for _, r := range all {
 		n, err := resource.Decode[*pb.Node](r)
 		if err != nil || n.GetNode() != r.Id.Name {
-			t.Errorf("%s holds %v, %v", r.Id.Name, n, err)
+			t.Errorf("%s = %v, %v, want its name", r.Id.Name, n, err)
 		}
 		stored[r.Id.Name] = true
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writeThrough commits resources of its own name to whichever of three stores leads until stop, and returns those
-// acknowledged.
+// writeThrough writes to the leader among stores until stop, and returns the names that
+// were acknowledged.
 func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan struct{}) []string {
 	var acked []string
 	for n := 0; ; n++ {
@@ -42,7 +42,7 @@ func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan stru
 			acked = append(acked, name)
 		case errors.Is(err, resource.ErrNotLeader), errors.Is(err, resource.ErrUnknownOutcome), errors.Is(err, resource.ErrClosed):
 		default:
-			t.Errorf("commit: %v", err)
+			t.Errorf("Commit() = %v", err)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func awaitWrites(t *testing.T, s *Store, n uint64) {
 	}
 }
 
-// checkHas wants all of names among what s has applied.
+// checkHas checks that s has applied all of names.
 func checkHas(t *testing.T, s *Store, names []string) {
 	t.Helper()
 	all, _, err := s.List(t.Context(), resource.Eventual, resource.Query{Type: testType})
@@ -70,12 +70,13 @@ func checkHas(t *testing.T, s *Store, names []string) {
 	}
 	for _, name := range names {
 		if !stored[name] {
-			t.Errorf("%s: acknowledged write %s is lost", s.cfg.Node, name)
+			t.Errorf("%s does not have %s, which was acknowledged", s.cfg.Node, name)
 		}
 	}
 }
 
-// load writes to stores from four goroutines until stop is called, which returns what was acknowledged.
+// load writes to stores in four goroutines until stop is called, which returns the names
+// that were acknowledged.
 func load(t *testing.T, prefix string, stores []*Store) (stop func() []string) {
 	stopc := make(chan struct{})
 	var wg sync.WaitGroup

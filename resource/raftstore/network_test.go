@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// network joins the stores of one test: real TCP on loopback, or pipes in memory, for fake time. Dial finds a node by name, as
-// a server's dialer does.
+// network connects the stores of one test: by TCP on loopback, or by pipes in memory for
+// fake time. Dial finds a node by name, as a server's dialer does.
 type network struct {
 	listen func(nw *network) net.Listener
 	dial   func(l net.Listener, timeout time.Duration) (net.Conn, error)
@@ -77,7 +77,7 @@ func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	}
 	l.nw.mu.Lock()
 	defer l.nw.mu.Unlock()
-	if l.nw.cut[string(node)] || l.nw.cut[l.node] { // since then
+	if l.nw.cut[string(node)] || l.nw.cut[l.node] { // isolated since
 		c.Close()
 		return nil, errCut
 	}
@@ -85,7 +85,7 @@ func (l *layer) Dial(node raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	return c, nil
 }
 
-// isolate cuts node off from the others, or joins it again.
+// isolate disconnects node from the others, or connects it again.
 func (nw *network) isolate(node string, cut bool) {
 	nw.mu.Lock()
 	defer nw.mu.Unlock()
@@ -98,7 +98,8 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config is a store's for tests: small files, and a heartbeat that no busy machine misses: a leader leads on for three quarters of it.
+// config returns the Config of a store: small files, and a heartbeat that a busy machine
+// does not miss.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),

@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestReapAfterRestart: what a deletion left to do, a restart finds, and the next leader does.
-func TestReapAfterRestart(t *testing.T) {
+// TestReap_AfterRestart: the next leader completes a deletion after a restart.
+func TestReap_AfterRestart(t *testing.T) {
 	nw := loopback(t)
 	dir := t.TempDir()
 	s := mustOpen(t, nw.config(t, "a", dir))
@@ -28,7 +28,7 @@ func TestReapAfterRestart(t *testing.T) {
 		r.Owner = owner.Id
 		ops = append(ops, resource.PutOp(r, ""))
 	}
-	ops = append(ops, resource.RemoveOp(owner.Id, "")) // and nobody reaps
+	ops = append(ops, resource.RemoveOp(owner.Id, "")) // without a call of Reap
 	if _, err := s.Commit(t.Context(), ops...); err != nil {
 		t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func TestReapAfterRestart(t *testing.T) {
 		return len(all), index
 	}
 	if left, _ := count(testType); left != owned-resource.MaxCascade {
-		t.Errorf("%d left after the restart, want %d", left, owned-resource.MaxCascade)
+		t.Errorf("resources after the restart = %d, want %d", left, owned-resource.MaxCascade)
 	}
 	stones, index := count(resource.TombstoneType)
 	if stones != 1 {
-		t.Errorf("%d tombstones", stones)
+		t.Errorf("tombstones = %d, want 1", stones)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	var wg sync.WaitGroup
@@ -68,6 +68,6 @@ func TestReapAfterRestart(t *testing.T) {
 		stones, index = count(resource.TombstoneType)
 	}
 	if left, _ := count(testType); left != 0 {
-		t.Errorf("%d left", left)
+		t.Errorf("resources after Reap = %d, want 0", left)
 	}
 }

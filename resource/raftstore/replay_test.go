@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestReplay: entries that were applied ahead are not applied again, what comes after them is, and there is no snapshot that has more than
-// Raft says.
+// TestReplay: Raft skips entries that replay has applied, and applies the later ones. No
+// snapshot is taken before Raft has reached the replayed entries.
 func TestReplay(t *testing.T) {
 	logs := raft.NewInmemStore()
 	var all []*raft.Log
@@ -50,47 +50,47 @@ func TestReplay(t *testing.T) {
 	index := func(m *machine) uint64 { return m.state.Index() }
 	m, failed := open()
 	if n, err := m.replay(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
-		t.Errorf("%d entries ahead, %v, state at %d", n, err, index(m))
+		t.Errorf("replay() = %d, %v, state at %d; want %d entries", n, err, index(m), maxBatch+2)
 	}
 	if n, err := m.replay(logs, 1, last); n != 0 || err != nil {
-		t.Errorf("again: %d, %v", n, err)
+		t.Errorf("second replay() = %d, %v, want 0", n, err)
 	}
 	r, err := m.state.Read(t.Context(), first.Id)
 	if err != nil || r.Version != "2" {
-		t.Errorf("x is %v, %v", r, err)
+		t.Errorf("Read(x) = %v, %v, want version 2", r, err)
 	}
 	for from := 0; from < len(all); from += 100 {
 		if _, err := m.Snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			t.Errorf("snapshot at entry %d: %v", from, err)
+			t.Errorf("Snapshot() at entry %d = %v, want ErrNothingNewToSnapshot", from, err)
 		}
 		for i, res := range m.ApplyBatch(all[from:min(from+100, len(all))]) {
 			if is, ok := res.(result); ok && is.err != nil {
-				t.Errorf("entry %d: %v", from+i+1, is.err)
+				t.Errorf("result of entry %d = %v, want nil", from+i+1, is.err)
 			}
 		}
 	}
 	if _, err := m.Snapshot(); err != nil || *failed != nil || index(m) != last+1 {
-		t.Errorf("%v, %v, state at %d", err, *failed, index(m))
+		t.Errorf("after all entries: Snapshot() = %v, failure %v, state at %d; want %d", err, *failed, index(m), last+1)
 	}
 
-	m, _ = open() // Raft comes first
+	m, _ = open() // Raft applies entries first
 	m.ApplyBatch(all[:2])
 	if n, err := m.replay(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
-		t.Errorf("after Raft: %d, %v, state at %d", n, err, index(m))
+		t.Errorf("replay() after Raft = %d, %v, state at %d; want 0", n, err, index(m))
 	}
 
-	m, failed = open() // the log was another
+	m, failed = open() // another leader wrote another log
 	if _, err := m.replay(logs, 1, 2); err != nil {
 		t.Fatal(err)
 	}
 	other := *all[1]
 	other.Term = 3
 	if m.Apply(&other); *failed == nil || !strings.Contains((*failed).Error(), "another server led") {
-		t.Errorf("failed with %v", *failed)
+		t.Errorf("failure = %v, want another server led", *failed)
 	}
 
-	m, _ = open() // a gap
+	m, _ = open() // a gap in the log
 	if n, err := m.replay(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("replay() of a gap = %d, %v, want ErrLogNotFound", n, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// many returns a store that leads alone, with n small resources.
+// many returns a store of one server with n small resources.
 func many(b *testing.B, n int) *Store {
 	b.Helper()
 	s := single(b)
@@ -29,7 +29,7 @@ func many(b *testing.B, n int) *Store {
 	return s
 }
 
-// benchSizes is how many resources are saved and restored; a million only where WANFED_BENCH is set.
+// benchSizes returns numbers of resources. A million is included if WANFED_BENCH is set.
 func benchSizes() []int {
 	if os.Getenv("WANFED_BENCH") != "" {
 		return []int{100_000, 1_000_000}

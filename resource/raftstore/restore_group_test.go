@@ -13,16 +13,17 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestoreGroup: three servers under load have one state after a restore, none of what came before the restore and all
-// that was acknowledged after it; also once the leader is lost, and on a server that was away.
-func TestRestoreGroup(t *testing.T) {
+// TestRestore_Group: after a restore, three servers under load have one state. It has
+// nothing from before the restore, and everything that was acknowledged after it. So it
+// is after the leader was lost, and on a server that was away.
+func TestRestore_Group(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreGroup)
 }
 
 func testRestoreGroup(t *testing.T) {
 	nw := pipes()
-	all := group(t, nw, calm)
+	all := group(t, nw, longHeartbeat)
 	leader := write(t, values(all), "x", "saved")
 	m, data := saveData(t, leader)
 	away := values(all, leader)[0]
@@ -41,16 +42,16 @@ func testRestoreGroup(t *testing.T) {
 	for _, s := range values(all) {
 		awaitText(t, s, "after", "1")
 		if got := textOf(t, s, resource.Eventual, "x"); got != "saved" {
-			t.Errorf("%s: x = %q", s.cfg.Node, got)
+			t.Errorf("x at %s = %q, want saved", s.cfg.Node, got)
 		}
 		for _, name := range before {
 			if textOf(t, s, resource.Eventual, name) != "" {
-				t.Errorf("%s still has %s", s.cfg.Node, name)
+				t.Errorf("%s has %s, which was written before the restore", s.cfg.Node, name)
 			}
 		}
 	}
 	same(t, values(all))
-	// What was acknowledged during the restore is there if it was written after it.
+	// A write that was acknowledged during the restore is there if it came after it.
 	have, _, err := last.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil {
 		t.Fatal(err)
@@ -61,11 +62,11 @@ func testRestoreGroup(t *testing.T) {
 			n++
 		}
 		if r.ModifyIndex < out.Index {
-			t.Errorf("%s was written at %d, before the restore at %d", r.Id.Name, r.ModifyIndex, out.Index)
+			t.Errorf("ModifyIndex of %s = %d, want above %d", r.Id.Name, r.ModifyIndex, out.Index)
 		}
 	}
 	if n == 0 || n >= len(during) {
-		t.Errorf("%d of %d writes around the restore are there", n, len(during))
+		t.Errorf("%d of %d writes during the restore are there", n, len(during))
 	}
 
 	if err := last.Close(); err != nil {
@@ -73,18 +74,18 @@ func testRestoreGroup(t *testing.T) {
 	}
 	write(t, values(all, last), "more", "1")
 	cfg := nw.config(t, last.cfg.Node, last.cfg.Dir)
-	calm(&cfg)
+	longHeartbeat(&cfg)
 	all[last.cfg.Node] = mustOpen(t, cfg)
 	for _, s := range values(all) {
 		awaitText(t, s, "more", "1")
 		if left := spools(t, s); len(left) > 0 {
-			t.Errorf("%s: files left: %v", s.cfg.Node, left)
+			t.Errorf("temporary files of %s = %v, want none", s.cfg.Node, left)
 		}
 	}
 	same(t, values(all))
 }
 
-// same fails the test unless stores hold the same resources at the same versions.
+// same checks that stores have the same resources at the same versions.
 func same(t *testing.T, stores []*Store) {
 	t.Helper()
 	var first []*pb.Resource
@@ -101,20 +102,21 @@ func same(t *testing.T, stores []*Store) {
 			ok = ok && proto.Equal(all[i], first[i])
 		}
 		if !ok {
-			t.Errorf("%s differs from %s", s.cfg.Node, stores[0].cfg.Node)
+			t.Errorf("resources of %s differ from those of %s", s.cfg.Node, stores[0].cfg.Node)
 		}
 	}
 }
 
-// TestRestoreByAMajority: what a leader and one follower have restored, and no more, stays when the leader is lost.
-func TestRestoreByAMajority(t *testing.T) {
+// TestRestore_Majority: a snapshot that the leader and one follower have restored stays
+// when the leader is lost.
+func TestRestore_Majority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreByAMajority)
 }
 
 func testRestoreByAMajority(t *testing.T) {
 	nw := pipes()
-	all := group(t, nw, calm)
+	all := group(t, nw, longHeartbeat)
 	leader := write(t, values(all), "x", "saved")
 	m, data := saveData(t, leader)
 	put(t, leader, "x", "2")
@@ -128,7 +130,7 @@ func testRestoreByAMajority(t *testing.T) {
 	for _, s := range rest {
 		awaitText(t, s, "y", "1")
 		if got := textOf(t, s, resource.Eventual, "x"); got != "saved" {
-			t.Errorf("%s: x = %q", s.cfg.Node, got)
+			t.Errorf("x at %s = %q, want saved", s.cfg.Node, got)
 		}
 	}
 	nw.isolate(leader.cfg.Node, false)

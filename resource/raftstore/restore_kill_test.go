@@ -16,16 +16,18 @@ import (
 	"testing"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// restorerDir, in the environment, makes the test binary a process that restores snapshots a and b of the folder beside that
-// directory, one after the other, into the store there, until it is killed.
+// restorerDir is an environment variable. It makes the test binary restore snapshots a and
+// b, in turns, to the store in that directory until it is killed. The snapshots are in the
+// parent directory.
 const restorerDir = "WANFED_TEST_RESTORER_DIR"
 
 const restoredThings = 300
 
-// runRestorer is like runWriter. It says each index after the restore that it is of.
+// runRestorer is like runWriter. It prints the index of each restore.
 func runRestorer() bool {
 	dir := os.Getenv(restorerDir)
 	if dir == "" {
@@ -35,12 +37,12 @@ func runRestorer() bool {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
-	fmt.Fprintln(os.Stderr, restoreForEver(dir))
+	fmt.Fprintln(os.Stderr, restoreLoop(dir))
 	os.Exit(1)
 	return true
 }
 
-func restoreForEver(dir string) error {
+func restoreLoop(dir string) error {
 	s, err := Open(killConfig(dir, newNetwork(listenLocally, nil).layer("a")))
 	if err != nil {
 		return err
@@ -65,16 +67,15 @@ func restoreForEver(dir string) error {
 	}
 }
 
-// TestKillWhileRestoring: after kill -9 the state is one of the two snapshots, whole, at no index below one that was told.
-func TestKillWhileRestoring(t *testing.T) {
+// TestRestore_Kill: after kill -9 the state is one of the two snapshots, at no index below
+// one that was printed.
+func TestRestore_Kill(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
-	rounds := 12
-	if testing.Short() {
-		rounds = 4
-	}
-	folder := t.TempDir()
-	dir := filepath.Join(folder, "store")
-	told := uint64(0)
+	const rounds = 12
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "store")
+	printed := uint64(0)
 	func() {
 		s, err := Open(killConfig(dir, loopback(t).layer("a")))
 		if err != nil {
@@ -94,7 +95,7 @@ func TestKillWhileRestoring(t *testing.T) {
 				t.Fatal(err)
 			}
 			m, data := saveData(t, s)
-			if err := os.WriteFile(filepath.Join(folder, text), append(mustHeader(t, m), data...), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(parent, text), append(mustHeader(t, m), data...), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -103,15 +104,15 @@ func TestKillWhileRestoring(t *testing.T) {
 	for round := range rounds {
 		lines, stderr := killed(t, restorerDir+"="+dir, 1+rand.IntN(6))
 		if len(lines) == 0 {
-			t.Fatalf("round %d: nothing was restored: %s", round, stderr)
+			t.Fatalf("round %d: the process restored nothing: %s", round, stderr)
 		}
 		total += len(lines)
 		last, err := strconv.ParseUint(lines[len(lines)-1], 10, 64)
-		if err != nil || last <= told {
-			t.Fatalf("round %d: restored at %s, %v, after %d", round, lines, err, told)
+		if err != nil || last <= printed {
+			t.Fatalf("round %d: restored at %s, %v, want above %d", round, lines, err, printed)
 		}
-		told = last
-		checkRestored(t, dir, told)
+		printed = last
+		checkRestored(t, dir, printed)
 		if t.Failed() {
 			t.Fatalf("after round %d", round)
 		}
@@ -119,7 +120,7 @@ func TestKillWhileRestoring(t *testing.T) {
 	t.Logf("%d restores and %d kills", total, rounds)
 }
 
-func checkRestored(t *testing.T, dir string, told uint64) {
+func checkRestored(t *testing.T, dir string, printed uint64) {
 	t.Helper()
 	s, err := Open(killConfig(dir, loopback(t).layer("a")))
 	if err != nil {
@@ -128,22 +129,22 @@ func checkRestored(t *testing.T, dir string, told uint64) {
 	defer s.Close()
 	awaitLeader(t, s)
 	all, index, err := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
-	if err != nil || len(all) != restoredThings || index < told {
-		t.Errorf("%d resources at %d, %v; an index of %d was told", len(all), index, err, told)
+	if err != nil || len(all) != restoredThings || index < printed {
+		t.Errorf("List() = %d resources at %d, %v; want %d at %d or above", len(all), index, err, restoredThings, printed)
 	}
 	texts := map[string]int{}
 	for _, r := range all {
 		texts[textOf(t, s, resource.Eventual, r.Id.Name)]++
 	}
 	if len(texts) != 1 {
-		t.Errorf("two snapshots are mixed: %v", texts)
+		t.Errorf("texts = %v, want those of one snapshot", texts)
 	}
 	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("files left: %v", left)
+		t.Errorf("temporary files = %v, want none", left)
 	}
 }
 
-// killed runs this test binary with env, kills it after n lines, and returns all that it said.
+// killed runs this test binary with env, kills it after n lines, and returns its output.
 func killed(t *testing.T, env string, n int) (lines []string, stderr string) {
 	t.Helper()
 	exe, err := os.Executable()

@@ -16,9 +16,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestoreLost: a leader that restores a snapshot when nobody hears it does not say that it did; the others go on without,
-// and it does not mix what it has with what they have, neither now nor after a restart.
-func TestRestoreLost(t *testing.T) {
+// TestRestore_Lost: an isolated leader restores a snapshot, and does not report success. The
+// others continue without the snapshot. The store fails then, and again after a restart,
+// instead of mixing the two states.
+func TestRestore_Lost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreLost)
 }
@@ -34,14 +35,14 @@ func testRestoreLost(t *testing.T) {
 		awaitText(t, s, "x", "2")
 	}
 	others := values(all, leader)
-	nw.isolate(leader.cfg.Node, true) // it leads on for a second
+	nw.isolate(leader.cfg.Node, true) // it keeps its leadership for a second
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if out, err := leader.Restore(ctx, m, bytes.NewReader(data)); !errors.Is(err, resource.ErrUnknownOutcome) {
-		t.Errorf("restored %+v, %v; want ErrUnknownOutcome", out, err)
+		t.Errorf("Restore() = %+v, %v, want ErrUnknownOutcome", out, err)
 	}
 	if got := textOf(t, leader, resource.Eventual, "x"); got != "saved" {
-		t.Fatalf("x = %q: the test is about a leader that has restored", got)
+		t.Fatalf("x = %q at the isolated leader, want saved", got)
 	}
 	write(t, others, "y", "1")
 	nw.isolate(leader.cfg.Node, false)
@@ -50,12 +51,12 @@ func testRestoreLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := textOf(t, write(t, others, "z", "1"), resource.Strong, "x"); got != "2" {
-		t.Errorf("x = %q for the others", got)
+		t.Errorf("x = %q at the others, want 2", got)
 	}
 	again := mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
 	awaitFailed(t, again)
 
-	// What its error says: removed, emptied, started anew.
+	// The remedy of its error: remove the server, empty its directory, start it again.
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,21 +83,21 @@ func awaitFailed(t *testing.T, s *Store) {
 	select {
 	case <-s.Failed():
 		if err := s.Err(); !strings.Contains(err.Error(), "operator raft remove-peer "+s.cfg.Node) {
-			t.Errorf("it failed: %v", err)
+			t.Errorf("Err() = %v, want the command of its remedy", err)
 		}
 	case <-time.After(waitLimit):
-		t.Fatal("it goes on with a state that nobody else has")
+		t.Fatal("the store has not failed, with a state that no other server has")
 	}
 }
 
-// TestRestoreLostByAFollower: a follower that the leader has sent a restored snapshot, and no more of five, notices too that
-// the others go on without it.
-func TestRestoreLostByAFollower(t *testing.T) {
+// TestRestore_LostAtFollower: of five servers, the leader and one follower have restored a
+// snapshot. The follower notices too that the others continue without it.
+func TestRestore_LostAtFollower(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRestoreLostByAFollower)
+	synctest.Test(t, testRestoreLostAtFollower)
 }
 
-func testRestoreLostByAFollower(t *testing.T) {
+func testRestoreLostAtFollower(t *testing.T) {
 	nw := pipes()
 	names := []string{"a", "b", "c", "d", "e"}
 	all := make(map[string]*Store)
@@ -131,7 +132,7 @@ func testRestoreLostByAFollower(t *testing.T) {
 	nw.isolate(follower.cfg.Node, true)
 	nw.isolate(leader.cfg.Node, true)
 	if err := <-done; !errors.Is(err, resource.ErrUnknownOutcome) {
-		t.Errorf("restored: %v; want ErrUnknownOutcome", err)
+		t.Errorf("Restore() = %v, want ErrUnknownOutcome", err)
 	}
 	for _, s := range others {
 		nw.isolate(s.cfg.Node, false)
@@ -142,6 +143,6 @@ func testRestoreLostByAFollower(t *testing.T) {
 	nw.isolate(leader.cfg.Node, false)
 	awaitFailed(t, leader)
 	if got := textOf(t, write(t, others, "z", "1"), resource.Strong, "x"); got != "2" {
-		t.Errorf("x = %q for the others", got)
+		t.Errorf("x = %q at the others, want 2", got)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// spools are the files that restores left.
+// spools returns the temporary files of restores.
 func spools(t *testing.T, s *Store) []string {
 	t.Helper()
 	var all []string
@@ -33,8 +33,8 @@ func spools(t *testing.T, s *Store) []string {
 	return all
 }
 
-// calm is for tests in which leaders are lost, but not by chance.
-func calm(c *Config) { c.Heartbeat = time.Second }
+// longHeartbeat is for tests that lose leaders, and never by chance.
+func longHeartbeat(c *Config) { c.Heartbeat = time.Second }
 
 func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult {
 	t.Helper()
@@ -45,8 +45,9 @@ func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult 
 	return out
 }
 
-// TestRestore: what is restored is what was saved, at an index above all; what came later is gone; whoever watched, waited or
-// worked while leading learns of it; and it stays so after a restart.
+// TestRestore: a restore brings back what was saved, at an index above all earlier ones, and
+// deletes what was written since. Watches, waits and functions that run while leading are
+// notified. The state survives a restart.
 func TestRestore(t *testing.T) {
 	s := single(t)
 	x := put(t, s, "x", "1")
@@ -88,18 +89,18 @@ func TestRestore(t *testing.T) {
 
 	out := mustRestore(t, s, m, data)
 	if out.Index <= last || out.Totals.Resources != 2 {
-		t.Errorf("restored %+v after %d", out, last)
+		t.Errorf("Restore() = %+v, want an index above %d", out, last)
 	}
 	select {
 	case <-began: // again
 	case <-time.After(waitLimit):
-		t.Error("what runs while leading was not begun anew")
+		t.Error("RunWhileLeader has not called its function again")
 	}
 	if ev, err := w.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("the watch: %v, %v; want ErrWatchReset", ev, err)
+		t.Errorf("Next() = %v, %v, want ErrWatchReset", ev, err)
 	}
 	if err := s.Wait(t.Context(), resource.Query{Type: testType}, later.ModifyIndex); err != nil {
-		t.Errorf("waiting for a change: %v", err)
+		t.Errorf("Wait() = %v, want nil", err)
 	}
 	check := func(s *Store) {
 		t.Helper()
@@ -115,17 +116,17 @@ func TestRestore(t *testing.T) {
 			want.Version = r.Version
 		}
 		if err != nil || !proto.Equal(r, want) {
-			t.Errorf("restored %v, %v; want %v", r, err, want)
+			t.Errorf("Read() = %v, %v, want %v", r, err, want)
 		}
 	}
 	check(s)
-	for _, version := range []string{x.Version, changed.Version} { // whoever read it before
+	for _, version := range []string{x.Version, changed.Version} { // read before the restore
 		if _, err := s.Commit(t.Context(), resource.PutOp(x, version)); !errors.Is(err, resource.ErrConflict) {
-			t.Errorf("compare-and-swap with version %s of before: %v", version, err)
+			t.Errorf("Commit() with the earlier version %s = %v, want ErrConflict", version, err)
 		}
 	}
 	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("files left: %v", left)
+		t.Errorf("temporary files = %v, want none", left)
 	}
 	cancel()
 	wg.Wait()
@@ -136,27 +137,27 @@ func TestRestore(t *testing.T) {
 	awaitLeader(t, s)
 	check(s)
 	if next := put(t, s, "next", "1"); next.ModifyIndex <= out.Index {
-		t.Errorf("written at %d, after a restore at %d", next.ModifyIndex, out.Index)
+		t.Errorf("ModifyIndex = %d, want above %d of the restore", next.ModifyIndex, out.Index)
 	}
 
-	// Into a server that has nothing; twice, as after two losses.
+	// Two restores into an empty server.
 	seen := map[string]bool{}
 	for range 2 {
 		fresh := single(t)
 		mustRestore(t, fresh, m, data)
 		if got := textOf(t, fresh, resource.Strong, "x"); got != "1" {
-			t.Errorf("x = %q in a new group", got)
+			t.Errorf("x in a new group = %q", got)
 		}
 		r := put(t, fresh, "x", "3")
 		if r.ModifyIndex <= later.ModifyIndex || seen[r.Version] {
-			t.Errorf("version %s is used twice", r.Version)
+			t.Errorf("version = %s, want another one than before", r.Version)
 		}
 		seen[r.Version] = true
 	}
 }
 
-// TestRestoreRefuses: nothing changes.
-func TestRestoreRefuses(t *testing.T) {
+// TestRestore_Refuses: a refused restore changes nothing.
+func TestRestore_Refuses(t *testing.T) {
 	s := single(t)
 	put(t, s, "x", "1")
 	m, data := saveData(t, s)
@@ -191,16 +192,16 @@ func TestRestoreRefuses(t *testing.T) {
 			tt.m(&m)
 		}
 		if out, err := s.Restore(t.Context(), m, tt.data); !errors.Is(err, tt.want) {
-			t.Errorf("%s: %+v, %v; want %v", tt.name, out, err, tt.want)
+			t.Errorf("Restore(%s) = %+v, %v, want %v", tt.name, out, err, tt.want)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Restore(ended, m, bytes.NewReader(data)); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a context that has ended: %v", err)
+		t.Errorf("Restore() with a cancelled context = %v, want Canceled", err)
 	}
 
-	// One at a time.
+	// One restore at a time.
 	r, pipe := io.Pipe()
 	first := make(chan error, 1)
 	go func() { _, err := s.Restore(t.Context(), m, r); first <- err }()
@@ -208,11 +209,11 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Restore(t.Context(), m, bytes.NewReader(data)); !errors.Is(err, ErrRestoring) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("second Restore() = %v, want ErrRestoring", err)
 	}
 	pipe.CloseWithError(broken)
 	if err := <-first; !errors.Is(err, broken) {
-		t.Errorf("the first one: %v", err)
+		t.Errorf("first Restore() = %v", err)
 	}
 
 	if got := textOf(t, s, resource.Strong, "x"); got != "2" {
@@ -220,20 +221,21 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	put(t, s, "y", "1")
 	if ev, err := w.Next(t.Context()); err != nil || ev.GetUpsert().GetResource().GetId().GetName() != "y" {
-		t.Errorf("the watch: %v, %v", ev, err)
+		t.Errorf("Next() = %v, %v", ev, err)
 	}
 	if left := spools(t, s); len(left) > 0 {
-		t.Errorf("files left: %v", left)
+		t.Errorf("temporary files = %v, want none", left)
 	}
-	mustRestore(t, s, m, data) // and still can
+	mustRestore(t, s, m, data) // a later restore succeeds
 }
 
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestCloseWhileRestoring: neither panics, and what is there afterwards is one state or the other.
-func TestCloseWhileRestoring(t *testing.T) {
+// TestRestore_Close: Close during a restore does not panic. The state is the old or the new
+// one.
+func TestRestore_Close(t *testing.T) {
 	t.Parallel()
 	s := single(t)
 	for batch := range 4 {
@@ -272,11 +274,11 @@ func TestCloseWhileRestoring(t *testing.T) {
 		awaitLeader(t, s)
 		all, _, lerr := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 		if x := textOf(t, s, resource.Strong, "x"); lerr != nil || err == nil && x != "" || len(all) != 2000+len(x) {
-			t.Errorf("%d resources, x = %q, %v, after %v", len(all), x, lerr, err)
+			t.Errorf("List() = %d resources, %v, x = %q after %v; want one of the two states", len(all), lerr, x, err)
 		}
 		if left := spools(t, s); len(left) > 0 {
-			t.Errorf("files left: %v", left)
+			t.Errorf("temporary files = %v, want none", left)
 		}
 	}
-	t.Logf("%d of 3 restores were cut short", begun)
+	t.Logf("%d of 3 restores were interrupted", begun)
 }

@@ -16,12 +16,15 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestSnapshotThenLog: the log of a server begins right after a snapshot, with an entry that another leader does not have. Asked
-// for the entry before, it knows it from the snapshot, and takes the other leader's entry.
-func TestSnapshotThenLog(t *testing.T) {
+// TestInstallSnapshot_UncommittedEntryAfter: the log of a server begins right after a
+// snapshot, with an entry that the next leader does not have. The server recognizes the
+// entry before from its snapshot, and takes the leader's entry.
+func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
+	testutil.Cluster(t)
 	nw := loopback(t)
 	all := group(t, nw, func(c *Config) { c.TrailingLogs, c.SegmentSize = 5, 4096 })
 	leader := awaitLeader(t, values(all)...)
@@ -40,19 +43,19 @@ func TestSnapshotThenLog(t *testing.T) {
 	if err := away.Close(); err != nil {
 		t.Fatal(err)
 	}
-	nw.isolate(node, true) // it may have been closed before it emptied its log: then it does now
+	nw.isolate(node, true) // if it was closed before it emptied its log, Open empties it
 	if err := mustOpen(t, nw.config(t, node, dir)).Close(); err != nil {
 		t.Fatal(err)
 	}
 	nw.isolate(node, false)
 
-	// What that leader had sent to this server alone.
+	// The leader has sent this entry to no other server.
 	l, err := wal.Open(filepath.Join(dir, logDir), wal.WithSegmentSize(4096))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if last, err := l.LastIndex(); last != 0 || err != nil {
-		t.Fatalf("the log ends at %d, %v: it was not emptied for the snapshot", last, err)
+		t.Fatalf("LastIndex() after the snapshot = %d, %v, want 0", last, err)
 	}
 	lost, err := proto.Marshal(&pb.Batch{Ops: []*pb.Op{resource.PutOp(thing(t, "lost", "1"), "")}})
 	if err != nil {
@@ -72,11 +75,11 @@ func TestSnapshotThenLog(t *testing.T) {
 	put(t, leader, "last", "1")
 	awaitText(t, away, "last", "1")
 	if got := textOf(t, away, resource.Eventual, "lost"); got != "" {
-		t.Error("an entry that was never committed was applied")
+		t.Errorf("lost = %q, want none: the entry was never committed", got)
 	}
 }
 
-// sendSnapshot makes leader send its newest snapshot to node, as it does when it thinks that node needs it.
+// sendSnapshot makes leader send its newest snapshot to node.
 func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.InstallSnapshotRequest)) (*raft.InstallSnapshotResponse, error) {
 	t.Helper()
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(leader.cfg.Dir, retainSnapshots, hclog.NewNullLogger())
@@ -85,7 +88,7 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	}
 	all, err := snaps.List()
 	if err != nil || len(all) == 0 {
-		t.Fatalf("snapshots %v, %v", all, err)
+		t.Fatalf("List() = %v, %v, want a snapshot", all, err)
 	}
 	meta, r, err := snaps.Open(all[0].ID)
 	if err != nil {
@@ -104,8 +107,9 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	return &resp, err
 }
 
-// TestSnapshotAgain: a snapshot that comes when the server has all it covers, and more, costs it nothing.
-func TestSnapshotAgain(t *testing.T) {
+// TestInstallSnapshot_NotNeeded: a snapshot of entries that the server has changes
+// nothing.
+func TestInstallSnapshot_NotNeeded(t *testing.T) {
 	nw := loopback(t)
 	all := group(t, nw, nil)
 	leader := awaitLeader(t, values(all)...)
@@ -125,39 +129,41 @@ func TestSnapshotAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, change := range map[string]func(*raft.InstallSnapshotRequest){
-		"as it is": func(*raft.InstallSnapshotRequest) {},
-		"older":    func(r *raft.InstallSnapshotRequest) { r.LastLogIndex-- },
+		"unchanged": func(*raft.InstallSnapshotRequest) {},
+		"older":     func(r *raft.InstallSnapshotRequest) { r.LastLogIndex-- },
 	} {
 		resp, err := sendSnapshot(t, leader, f.cfg.Node, change)
 		if err != nil || !resp.Success || resp.Term != leader.Stats().Term {
-			t.Errorf("%s: %+v, %v", what, resp, err)
+			t.Errorf("%s snapshot: response %+v, %v, want success", what, resp, err)
 		}
 	}
 	if got, err := f.log.LastIndex(); got < last || err != nil {
-		t.Errorf("the log ends at %d, %v; it had %d", got, err, last)
+		t.Errorf("LastIndex() = %d, %v, want at least %d", got, err, last)
 	}
 	put(t, leader, "none", "1")
 	if ev, err := w.Next(t.Context()); err != nil || ev.GetUpsert() == nil {
-		t.Errorf("the watch over it: %v, %v", ev, err)
+		t.Errorf("Next() of the watch = %v, %v, want an upsert", ev, err)
 	}
 
-	// One of an earlier term is not even that.
+	// Raft rejects a snapshot of an earlier term.
 	if resp, err := sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.Term-- }); err != nil || resp.Success {
-		t.Errorf("of an earlier term: %+v, %v", resp, err)
+		t.Errorf("snapshot of an earlier term: response %+v, %v, want no success", resp, err)
 	}
-	// One that contradicts a log which is longer stops the server before it loses track of its log.
+	// A snapshot that contradicts a longer log fails the store.
 	_, err = sendSnapshot(t, leader, f.cfg.Node, func(r *raft.InstallSnapshotRequest) { r.LastLogIndex, r.LastLogTerm = last, 99 })
 	if err == nil {
-		t.Error("a contradiction was accepted")
+		t.Error("snapshot that contradicts the log: no error")
 	}
 	<-f.Failed()
 	if err := f.Err(); !strings.Contains(err.Error(), "remove the data dir") {
-		t.Errorf("it failed with %v", err)
+		t.Errorf("Err() = %v, want a remedy", err)
 	}
 }
 
-// TestSnapshotWithOldLog: the process ended when it had stored the leader's snapshot, and had not emptied its log.
-func TestSnapshotWithOldLog(t *testing.T) {
+// TestOpen_SnapshotAfterLog: the last process ended when it had stored the leader's
+// snapshot and not yet emptied its log.
+func TestOpen_SnapshotAfterLog(t *testing.T) {
+	testutil.Cluster(t)
 	nw := loopback(t)
 	all := group(t, nw, nil)
 	leader := awaitLeader(t, values(all)...)
@@ -179,18 +185,19 @@ func TestSnapshotWithOldLog(t *testing.T) {
 	}
 	away = mustOpen(t, nw.config(t, node, dir))
 	if got := textOf(t, away, resource.Eventual, "n49"); got != "1" {
-		t.Errorf("the snapshot was not restored: n49 = %q", got)
+		t.Errorf("n49 = %q, want 1 from the snapshot", got)
 	}
 	put(t, leader, "last", "1")
 	awaitText(t, away, "last", "1")
 }
 
-// TestChurn: servers are cut off, closed and opened again at random, with snapshots all the time; then all is healed, and all
-// agree, with everything that was acknowledged.
+// TestChurn isolates, closes and opens servers at random, with frequent snapshots. In the
+// end, all servers have everything that was acknowledged.
 func TestChurn(t *testing.T) {
+	testutil.Cluster(t)
 	nw := loopback(t)
 	small := func(c *Config) {
-		quick(c)
+		shortHeartbeat(c)
 		c.SegmentSize, c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = 4096, 20, 10, 20*time.Millisecond
 	}
 	all := group(t, nw, small)
@@ -206,7 +213,7 @@ func TestChurn(t *testing.T) {
 			awaitWrites(t, awaitLeader(t, others...), 20)
 			nw.isolate(node, false)
 		case 1:
-			nw.isolate(node, true) // and at once back: connections break, nothing else
+			nw.isolate(node, true) // breaks its connections
 			nw.isolate(node, false)
 			awaitWrites(t, awaitLeader(t, values(all)...), 20)
 		case 2:

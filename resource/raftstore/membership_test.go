@@ -13,11 +13,11 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// awaitMember waits until s says of node what ok wants.
+// awaitMember waits until ok accepts the Member of node at s.
 func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Member {
 	t.Helper()
 	timeout := time.After(waitLimit)
-	tick := time.NewTicker(5 * time.Millisecond) // how far a server is, is no event
+	tick := time.NewTicker(5 * time.Millisecond) // progress has no event
 	defer tick.Stop()
 	for {
 		all, err := s.Members()
@@ -31,13 +31,13 @@ func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Memb
 		select {
 		case <-tick.C:
 		case <-timeout:
-			t.Fatalf("%s never was as wanted in %+v", node, all)
+			t.Fatalf("Members() = %+v, want another state of %s", all, node)
 		}
 	}
 }
 
-// TestNonvoter: a new server follows without a vote, does not count for a majority, and is promoted; the leader knows how far
-// it is.
+// TestNonvoter: a new server follows without a vote, does not count for a majority, and then
+// gets a vote. The leader knows how far its log is.
 func TestNonvoter(t *testing.T) {
 	nw := loopback(t)
 	config := func(node string) Config {
@@ -45,7 +45,7 @@ func TestNonvoter(t *testing.T) {
 	}
 	a := mustOpen(t, config("a"))
 	if all, err := a.Members(); err != nil || len(all) != 0 {
-		t.Errorf("members before there is a group: %v, %v", all, err)
+		t.Errorf("Members() before Bootstrap = %v, %v, want none", all, err)
 	}
 	if err := a.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestNonvoter(t *testing.T) {
 	awaitLeader(t, a)
 	put(t, a, "x", "1")
 	b := mustOpen(t, config("b"))
-	for range 2 { // the second finds it done
+	for range 2 { // the second call has no effect
 		if err := a.AddNonvoter(t.Context(), "b"); err != nil {
 			t.Fatal(err)
 		}
@@ -64,18 +64,18 @@ func TestNonvoter(t *testing.T) {
 	awaitText(t, b, "x", "1")
 	level := func(m Member) bool { return m.LastIndex == a.LastIndex() && m.LastContact >= 0 }
 	if m := awaitMember(t, a, "b", level); m.Voter || m.Leader {
-		t.Errorf("b is %+v", m)
+		t.Errorf("Member b = %+v, want a nonvoter that is up to date", m)
 	}
 	if m := awaitMember(t, a, "a", level); !m.Voter || !m.Leader || m.LastContact != 0 {
-		t.Errorf("a is %+v", m)
+		t.Errorf("Member a = %+v, want the leader", m)
 	}
 	awaitMember(t, b, "a", func(m Member) bool { return m.Leader && m.LastContact >= 0 && m.LastIndex == 0 })
 	if voters, err := a.Peers(); err != nil || !slices.Equal(voters, []string{"a"}) {
-		t.Errorf("voters %v, %v", voters, err)
+		t.Errorf("Peers() = %v, %v", voters, err)
 	}
 
 	nw.isolate("b", true)
-	put(t, a, "y", "1") // needs no other
+	put(t, a, "y", "1") // needs no other server
 	awaitMember(t, a, "b", func(m Member) bool { return m.LastIndex < a.LastIndex() && m.LastContact > 100*time.Millisecond })
 	nw.isolate("b", false)
 	awaitText(t, b, "y", "1")
@@ -94,12 +94,12 @@ func TestNonvoter(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, err := a.Members(); err != nil || len(all) != 2 {
-		t.Errorf("members after the removal: %+v, %v", all, err)
+		t.Errorf("Members() after RemoveServer = %+v, %v, want two", all, err)
 	}
 }
 
-// TestTransferTo: leadership goes where it is sent, or stays.
-func TestTransferTo(t *testing.T) {
+// TestTransferLeadershipTo: leadership moves to the named server, or the call fails.
+func TestTransferLeadershipTo(t *testing.T) {
 	synctest.Test(t, testTransferTo)
 }
 
@@ -111,7 +111,7 @@ func testTransferTo(t *testing.T) {
 	others := values(all, leader)
 	for node, want := range map[string]string{"d": "d is not a voter; the voters are [a b c]", leader.cfg.Node: "leads already"} {
 		if err := leader.TransferLeadershipTo(t.Context(), node); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("transfer to %s: %v, want %s", node, err, want)
+			t.Errorf("TransferLeadershipTo(%s) = %v, want %s", node, err, want)
 		}
 	}
 	for _, to := range []*Store{others[1], others[0], leader} {
@@ -120,7 +120,7 @@ func testTransferTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := awaitLeader(t, values(all)...); got != to {
-			t.Errorf("%s leads, not %s", got.cfg.Node, to.cfg.Node)
+			t.Errorf("leader = %s, want %s", got.cfg.Node, to.cfg.Node)
 		}
 	}
 
@@ -130,25 +130,25 @@ func testTransferTo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if err := from.TransferLeadershipTo(ctx, "a"); err == nil {
-		t.Error("leadership went to a server that is cut off")
+		t.Error("TransferLeadershipTo() an isolated server = nil, want an error")
 	}
 
-	// The leader loses leadership meanwhile, but not to that one, which cannot win.
+	// The leader loses leadership during the transfer, to another server than the named one.
 	from = write(t, []*Store{all["b"], all["c"]}, "y", "1")
 	third := values(all, from, all["a"])[0]
 	done := make(chan error, 1)
 	go func() { done <- from.TransferLeadershipTo(t.Context(), "a") }()
 	synctest.Wait()
 	nw.isolate(from.cfg.Node, true)
-	until(t, "it leads no more", []*Store{from}, func() bool { return !from.IsLeader() })
+	until(t, "the leader to lose leadership", func() bool { return !from.IsLeader() })
 	nw.isolate("a", false)
 	awaitLeader(t, third)
 	nw.isolate(from.cfg.Node, false)
 	if err := <-done; err == nil || !strings.Contains(err.Error(), third.cfg.Node+" was elected, not a") {
-		t.Errorf("leadership went to %s: %v", third.cfg.Node, err)
+		t.Errorf("TransferLeadershipTo(a) = %v, want an error that names %s", err, third.cfg.Node)
 	}
 	s := write(t, values(all), "z", "1")
 	if got := textOf(t, s, resource.Strong, "y"); got != "1" {
-		t.Errorf("y = %q afterwards", got)
+		t.Errorf("y after the transfers = %q, want 1", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/resourcetest"
 )
@@ -25,19 +26,23 @@ func TestConformanceSingle(t *testing.T) {
 }
 
 func TestConformanceLeader(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
 	c := newCluster(t, "a", "b", "c")
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.leader) })
 }
 
-// TestConformanceFollower: a follower that has its leader do what only that can keeps every promise that the leader does.
+// TestConformanceFollower: a follower that forwards to its leader keeps the contract of a
+// Backend too.
 func TestConformanceFollower(t *testing.T) {
+	testutil.Cluster(t)
 	t.Parallel()
 	c := newCluster(t, "a", "b", "c")
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.follower) })
 }
 
-// cluster is a group of stores as servers run them: each answers the others' gRPC, and reaps while it leads.
+// cluster is a group of stores as servers run them: each serves gRPC for the others, and
+// reaps tombstones while it leads.
 type cluster struct {
 	t     testing.TB
 	nodes []string
@@ -45,8 +50,8 @@ type cluster struct {
 	dirs  map[string]string
 
 	stores map[string]*Store
-	asks   map[string]pb.StoreServiceClient
-	stop   func() // what runs beside the stores
+	clients   map[string]pb.StoreServiceClient
+	stop   func() // ends the gRPC servers and RunWhileLeader
 }
 
 func newCluster(t testing.TB, nodes ...string) *cluster {
@@ -70,7 +75,7 @@ func (c *cluster) start() {
 	var running sync.WaitGroup
 	var conns []*grpc.ClientConn
 	var servers []*grpc.Server
-	c.stores, c.asks = map[string]*Store{}, map[string]pb.StoreServiceClient{}
+	c.stores, c.clients = map[string]*Store{}, map[string]pb.StoreServiceClient{}
 	for _, node := range c.nodes {
 		s := mustOpen(c.t, c.nw.config(c.t, node, c.dirs[node]))
 		c.stores[node] = s
@@ -88,7 +93,7 @@ func (c *cluster) start() {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		c.asks[node] = pb.NewStoreServiceClient(cc)
+		c.clients[node] = pb.NewStoreServiceClient(cc)
 		conns, servers = append(conns, cc), append(servers, srv)
 	}
 	c.stop = sync.OnceFunc(func() {
@@ -113,26 +118,26 @@ func (c *cluster) all() []*Store {
 
 func (c *cluster) leader() *Store { return awaitLeader(c.t, c.all()...) }
 
-// follower returns a store that follows, and knows whom.
+// follower returns a follower that knows the leader.
 func (c *cluster) follower() *Store {
 	leader := c.leader()
 	s := c.all()[(slices.Index(c.all(), leader)+1)%len(c.nodes)]
-	until(c.t, "a leader that is known", c.all(), func() bool {
+	until(c.t, "the follower to know the leader", func() bool {
 		node, ok := s.Leader()
 		return ok && node == leader.cfg.Node
 	})
 	return s
 }
 
-// target is the store that choose chooses, as a server uses it.
+// target returns the store that choose returns, as a server uses it.
 func (c *cluster) target(choose func() *Store) resourcetest.Target {
 	s := choose()
-	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.asks[node], nil })
+	b, err := resource.NewForwardingBackend(s.cfg.Node, s, func(node string) (pb.StoreServiceClient, error) { return c.clients[node], nil })
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	owned := 0
-	if len(c.nodes) > 1 { // the group takes three times the work, for no other result
+	if len(c.nodes) > 1 { // a group takes three times as long, with the same result
 		owned = 2000
 	}
 	return resourcetest.Target{

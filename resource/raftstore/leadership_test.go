@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRunWhileLeader: of all servers one runs the function, from when it may rely on what it reads until it loses the term;
-// never two of one server.
+// TestRunWhileLeader: one server at a time runs the function, while IsLeader is true. Two
+// calls on one server never overlap.
 func TestRunWhileLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := group(t, pipes(), nil)
@@ -27,19 +27,19 @@ func TestRunWhileLeader(t *testing.T) {
 			wg.Go(func() {
 				err := s.RunWhileLeader(ctx, func(ctx context.Context) error {
 					if !running.CompareAndSwap(false, true) {
-						t.Errorf("%s runs it twice at once", s.cfg.Node)
+						t.Errorf("%s runs the function twice at once", s.cfg.Node)
 					}
 					defer running.Store(false)
 					if !s.IsLeader() {
-						t.Errorf("%s runs it, and does not lead", s.cfg.Node)
+						t.Errorf("%s runs the function, and IsLeader() = false", s.cfg.Node)
 					}
 					began <- s
 					<-ctx.Done()
-					time.Sleep(10 * time.Second) // joined, however long it takes
+					time.Sleep(10 * time.Second) // RunWhileLeader waits for it
 					return ctx.Err()
 				})
 				if err != nil {
-					t.Errorf("RunWhileLeader: %v", err)
+					t.Errorf("RunWhileLeader() = %v, want nil", err)
 				}
 			})
 		}
@@ -50,7 +50,7 @@ func TestRunWhileLeader(t *testing.T) {
 			}
 			next := <-began
 			if next == at {
-				t.Errorf("%s leads again after it gave leadership away", at.cfg.Node)
+				t.Errorf("%s leads after it transferred leadership", at.cfg.Node)
 			}
 			at = next
 		}
@@ -59,12 +59,13 @@ func TestRunWhileLeader(t *testing.T) {
 	})
 }
 
-// TestRunWhileLeaderEnds: what the function returns decides.
-func TestRunWhileLeaderEnds(t *testing.T) {
+// TestRunWhileLeader_Results: the result of the function decides whether it is called
+// again.
+func TestRunWhileLeader_Results(t *testing.T) {
 	s := single(t)
 	boom := errors.New("boom")
 	if err := s.RunWhileLeader(t.Context(), func(context.Context) error { return boom }); !errors.Is(err, boom) {
-		t.Errorf("an error: %v", err)
+		t.Errorf("RunWhileLeader() = %v, want the error of the function", err)
 	}
 	calls := 0
 	err := s.RunWhileLeader(t.Context(), func(context.Context) error {
@@ -74,15 +75,15 @@ func TestRunWhileLeaderEnds(t *testing.T) {
 		return boom
 	})
 	if calls != 3 || !errors.Is(err, boom) {
-		t.Errorf("ErrNotLeader while it leads: %d calls, %v; want another call", calls, err)
+		t.Errorf("after two ErrNotLeader: %d calls, %v, want 3", calls, err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := s.RunWhileLeader(ctx, func(context.Context) error { cancel(); return boom }); err != nil {
-		t.Errorf("the context ended: %v", err)
+		t.Errorf("RunWhileLeader() with a cancelled context = %v, want nil", err)
 	}
 
-	// Done for this term: not called again, until the store closes.
+	// After nil the function is not called again in this term.
 	donec := make(chan struct{})
 	errc := make(chan error, 1)
 	go func() {
@@ -91,16 +92,16 @@ func TestRunWhileLeaderEnds(t *testing.T) {
 	<-donec
 	s.Close()
 	if err := <-errc; !errors.Is(err, resource.ErrClosed) {
-		t.Errorf("the store was closed: %v", err)
+		t.Errorf("RunWhileLeader() of a closed store = %v, want ErrClosed", err)
 	}
 }
 
-// TestLeaderChanged: a channel taken before asking is closed by the change that the answer does not show yet.
+// TestLeaderChanged: the channel is closed by a change after it was taken.
 func TestLeaderChanged(t *testing.T) {
 	s := mustOpen(t, loopback(t).config(t, "a", t.TempDir()))
 	changed := s.LeaderChanged()
 	if node, ok := s.Leader(); ok {
-		t.Errorf("leader %q before bootstrap", node)
+		t.Errorf("Leader() before Bootstrap = %q, want none", node)
 	}
 	if err := s.Bootstrap([]string{"a"}); err != nil {
 		t.Fatal(err)
@@ -108,12 +109,12 @@ func TestLeaderChanged(t *testing.T) {
 	<-changed
 	awaitLeader(t, s)
 	if node, ok := s.Leader(); !ok || node != "a" {
-		t.Errorf("leader %q, %v", node, ok)
+		t.Errorf("Leader() = %q, %v, want a", node, ok)
 	}
 	changed = s.LeaderChanged()
 	s.Close()
 	<-changed
 	if node, ok := s.Leader(); ok || s.IsLeader() {
-		t.Errorf("leader %q after Close", node)
+		t.Errorf("Leader() after Close = %q, want none", node)
 	}
 }

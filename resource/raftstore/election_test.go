@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 )
 
-// pipes is a network in memory, for tests with fake time, in which real sockets would stop the clock.
+// pipes returns a network in memory, for tests with fake time. Real sockets would stop the
+// clock.
 func pipes() *network {
 	return newNetwork(
 		func(*network) net.Listener {
@@ -56,8 +58,9 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return nodeAddr("pipe") }
 
-// TestAlone: a server without others leads at once, after bootstrap and after a restart, whatever the heartbeat.
-func TestAlone(t *testing.T) {
+// TestElection_OnlyVoter: the only voter leads at once, after Bootstrap and after a restart,
+// whatever the heartbeat.
+func TestElection_OnlyVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
 		cfg := nw.config(t, "a", t.TempDir())
@@ -77,17 +80,17 @@ func TestAlone(t *testing.T) {
 		s = mustOpen(t, again)
 		awaitLeader(t, s)
 		if got := textOf(t, s, resource.Strong, "x"); got != "1" {
-			t.Errorf("x = %q after the restart", got)
+			t.Errorf("x after the restart = %q, want 1", got)
 		}
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("two elections of a lone server took %v", took)
+			t.Errorf("two elections of the only voter took %v, want at most a second", took)
 		}
 	})
 }
 
-// TestElectionTime: three servers have a leader a few round trips after bootstrap, and after a loss within a few heartbeats;
-// and a leader that nothing happens to stays.
-func TestElectionTime(t *testing.T) {
+// TestElection_Time: three servers have a leader a few round trips after Bootstrap, and a new
+// one a few heartbeats after they lost it. An undisturbed leader stays.
+func TestElection_Time(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
 		const heartbeat = 500 * time.Millisecond
@@ -95,7 +98,7 @@ func TestElectionTime(t *testing.T) {
 		all := group(t, nw, func(c *Config) { c.Heartbeat = heartbeat })
 		first := awaitLeader(t, values(all)...)
 		if took := time.Since(start); took > heartbeat {
-			t.Errorf("the first election took %v", took)
+			t.Errorf("the first election took %v, want at most %v", took, heartbeat)
 		}
 		term := first.Stats().Term
 		time.Sleep(time.Minute)
@@ -107,21 +110,22 @@ func TestElectionTime(t *testing.T) {
 		start = time.Now()
 		next := awaitLeader(t, values(all, first)...)
 		if took := time.Since(start); took > 6*heartbeat {
-			t.Errorf("failover took %v", took)
+			t.Errorf("failover took %v, want at most %v", took, 6*heartbeat)
 		}
 		put(t, next, "x", "1")
-		until(t, "the old leader knows", []*Store{first}, func() bool { _, ok := first.Leader(); return !ok })
+		until(t, "the old leader to know no leader", func() bool { _, ok := first.Leader(); return !ok })
 		nw.isolate(first.cfg.Node, false)
 		awaitText(t, first, "x", "1")
 		if !next.IsLeader() {
-			t.Error("the server that came back took leadership away")
+			t.Error("the returning server took leadership")
 		}
 	})
 }
 
-// TestComeback: a server that was away for long is up to date within a second of its return, and the leader does not wait for
-// it longer than it leads, or the server belongs to the group.
-func TestComeback(t *testing.T) {
+// TestHoldback: a server that was away for a minute is up to date within a second of its
+// return. The leader does not wait for it during a leadership transfer, or after it was
+// removed.
+func TestHoldback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
 		all := group(t, nw, func(c *Config) { c.Heartbeat = 500 * time.Millisecond })
@@ -136,21 +140,21 @@ func TestComeback(t *testing.T) {
 			nw.isolate(away.cfg.Node, false)
 			awaitText(t, away, "x", sprint(i))
 			if took := time.Since(start); took > time.Second {
-				t.Errorf("it took %v to catch up", took)
+				t.Errorf("catching up took %v, want at most a second", took)
 			}
 		}
 
 		nw.isolate(away.cfg.Node, true)
 		time.Sleep(time.Minute)
-		for range 3 { // also to the one that is away, in vain
+		for range 3 { // tries the absent server too
 			leader = write(t, values(all, away), "x", "y")
 			start := time.Now()
 			if err := leader.TransferLeadership(t.Context()); err != nil {
-				t.Errorf("transfer: %v", err)
+				t.Errorf("TransferLeadership() = %v, want nil", err)
 			}
 			next := awaitLeader(t, values(all, away, leader)...)
 			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("leadership took %v from %s to %s", took, leader.cfg.Node, next.cfg.Node)
+				t.Errorf("the transfer from %s to %s took %v, want at most 5 s", leader.cfg.Node, next.cfg.Node, took)
 			}
 		}
 		leader = write(t, values(all, away), "x", "z")
@@ -161,13 +165,13 @@ func TestComeback(t *testing.T) {
 		leader.trans.holdback.mu.Lock()
 		defer leader.trans.holdback.mu.Unlock()
 		if n := len(leader.trans.holdback.waiting); n != 0 {
-			t.Errorf("%d servers are waited for", n)
+			t.Errorf("calls to %d servers are held, want none", n)
 		}
 	})
 }
 
-// TestTransfer: leadership goes where nobody waits for a timeout.
-func TestTransfer(t *testing.T) {
+// TestTransferLeadership: a transfer does not wait for a timeout.
+func TestTransferLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := group(t, pipes(), func(c *Config) { c.Heartbeat = time.Minute })
 		first := awaitLeader(t, values(all)...)
@@ -178,24 +182,26 @@ func TestTransfer(t *testing.T) {
 		}
 		next := awaitLeader(t, values(all, first)...)
 		if got := textOf(t, next, resource.Strong, "x"); got != "1" {
-			t.Errorf("x = %q at the next leader", got)
+			t.Errorf("x at the next leader = %q, want 1", got)
 		}
 		if took := time.Since(start); took > time.Second {
-			t.Errorf("transfer took %v", took)
+			t.Errorf("the transfer took %v, want at most a second", took)
 		}
 	})
 }
 
-// TestStrongRead: while leadership moves about, a strong read that any server answers has every write acknowledged before.
+// TestStrongRead: while leadership moves, every strong read that succeeds has all writes
+// that were acknowledged before it.
 func TestStrongRead(t *testing.T) {
+	testutil.Cluster(t)
 	all := group(t, loopback(t), nil)
 	stores := values(all)
 	awaitLeader(t, stores...)
 	ctx, cancel := context.WithCancel(t.Context())
 	var acked atomic.Int64
-	var answers, transfers atomic.Int64
+	var reads, transfers atomic.Int64
 	var wg sync.WaitGroup
-	wg.Go(func() { // the one writer
+	wg.Go(func() { // the only writer
 		for n := int64(1); ctx.Err() == nil; n++ {
 			for _, s := range stores {
 				if s.IsLeader() {
@@ -214,13 +220,13 @@ func TestStrongRead(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				answers.Add(1)
+				reads.Add(1)
 				n, err := resource.Decode[*pb.Node](r)
 				if err != nil {
 					t.Error(err)
 				}
 				if got := atoi(n.GetNode()); got < before {
-					t.Errorf("a strong read of %s answered %d; %d was acknowledged before", s.cfg.Node, got, before)
+					t.Errorf("strong Read() at %s = %d, want at least %d", s.cfg.Node, got, before)
 				}
 			}
 		})
@@ -232,8 +238,8 @@ func TestStrongRead(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if answers.Load() == 0 || acked.Load() == 0 {
-		t.Errorf("%d answers, %d writes: nothing was tested", answers.Load(), acked.Load())
+	if reads.Load() == 0 || acked.Load() == 0 {
+		t.Errorf("%d reads and %d writes succeeded, want some of both", reads.Load(), acked.Load())
 	}
 }
 
