@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package catalog has the nodes, services and checks of one datacenter. Each of them
-// is a resource. The gateways of the datacenter are in the catalog too, with their
-// heartbeats.
+// Package catalog has the nodes, services and checks of one datacenter. Each of
+// them is a resource. The gateways of the datacenter are in the catalog too,
+// with their heartbeats.
 //
-// A View reads the catalog as Snapshots of one moment. A Writer writes a Registration
-// in one commit. Gateways and TTLMonitor keep deadlines in the leader's memory.
+// A View reads the catalog as Snapshots of one moment. A Writer writes a
+// Registration in one commit. Gateways and TTLMonitor keep deadlines in the
+// leader's memory.
 //
-// Other packages store the resources (resource), serve programs by HTTP (httpapi),
-// send the gateways to other datacenters (federation, replication), and check
-// certificates (server).
+// Other packages store the resources (resource), serve programs by HTTP
+// (httpapi), send the gateways to other datacenters (federation, replication),
+// and check certificates (server).
 //
 // # Flow
 //
-// A gateway calls Gateways.Register every two seconds. The first call, and each one
-// with a new address, writes three resources in one commit: a Node, a Service that the
-// node owns, and a Check that the service owns. Every other call only moves a deadline
-// in memory, so that a heartbeat costs no disk write. When the deadline passes, the
-// leader writes the check as critical. The next heartbeat writes it as passing.
-// Deregister deletes the node and all that it owns, and so does ReapAfter without a
-// heartbeat.
+// A gateway calls Gateways.Register every two seconds. The first call, and each
+// one with a new address, writes three resources in one commit: a Node, a
+// Service that the node owns, and a Check that the service owns. Every other
+// call only moves a deadline in memory, so that a heartbeat costs no disk
+// write. When the deadline passes, the leader writes the check as critical. The
+// next heartbeat writes it as passing. Deregister deletes the node and all that
+// it owns, and so does ReapAfter without a heartbeat.
 //
-// Programs register services with checks that have a TTL, and send updates of these
-// checks. TTLMonitor.Update takes them: an update that changes nothing moves a
-// deadline. When the deadline passes, the leader writes the check as critical. A
-// service that is critical for longer than its limit is deleted.
+// Programs register services with checks that have a TTL, and send updates of
+// these checks. TTLMonitor.Update takes them: an update that changes nothing
+// moves a deadline. When the deadline passes, the leader writes the check as
+// critical. A service that is critical for longer than its limit is deleted.
 //
 // # Example
 //
@@ -40,25 +41,26 @@
 //
 // # Names
 //
-// The resource of a node has the node's name. The resource of a service or check has
-// the node's name, a slash and the id, since an id is unique on its node only. "/" and
-// "%" in the node's name are escaped. The service and check of a gateway have the
-// node's name alone. The data of a resource holds the authoritative names and ids.
+// The resource of a node has the node's name. The resource of a service or
+// check has the node's name, a slash and the id, since an id is unique on its
+// node only. "/" and "%" in the node's name are escaped. The service and check
+// of a gateway have the node's name alone. The data of a resource holds the
+// authoritative names and ids.
 //
 // # Leadership
 //
-// A new leader gives every known gateway and check one full TTL. A change of leader
-// makes no gateway critical.
+// A new leader gives every known gateway and check one full TTL. A change of
+// leader makes no gateway critical.
 //
 // # Goroutines
 //
-// Gateways.Run and TTLMonitor.Run run while the server leads. The first uses one
-// goroutine, the second two. Register, Deregister and Update run in the goroutines of
-// their callers, and fail with resource.ErrNotLeader where Run does not run. View.Wait
-// uses three goroutines while it waits.
+// Gateways.Run and TTLMonitor.Run run while the server leads. The first uses
+// one goroutine, the second two. Register, Deregister and Update run in the
+// goroutines of their callers, and fail with resource.ErrNotLeader where Run
+// does not run. View.Wait uses three goroutines while it waits.
 //
 // # Limits
 //
-// HeartbeatInterval, HeartbeatTTL and ReapAfter are constants. MaxOutput and the other
-// limits of a resource are in validate.go.
+// HeartbeatInterval, HeartbeatTTL and ReapAfter are constants. MaxOutput and
+// the other limits of a resource are in validate.go.
 package catalog

@@ -22,10 +22,11 @@ import (
 const (
 	// HeartbeatInterval is the time between two calls of Register by a gateway.
 	HeartbeatInterval = 2 * time.Second
-	// HeartbeatTTL is the time without a heartbeat after which the check of a gateway
-	// is critical.
+	// HeartbeatTTL is the time without a heartbeat after which the check of a
+	// gateway is critical.
 	HeartbeatTTL = 10 * time.Second
-	// ReapAfter is the time without a heartbeat after which a gateway is deleted.
+	// ReapAfter is the time without a heartbeat after which a gateway is
+	// deleted.
 	ReapAfter = 72 * time.Hour
 )
 
@@ -61,9 +62,9 @@ func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
 	return &Gateways{cfg: cfg, wake: make(chan struct{}, 1)}, nil
 }
 
-// Register records a heartbeat of a gateway at these addresses. It writes only what
-// changed. It fails with resource.ErrNotLeader where Run does not run. The error for an
-// invalid registration names the field.
+// Register records a heartbeat of a gateway at these addresses. It writes only
+// what changed. It fails with resource.ErrNotLeader where Run does not run. The
+// error for an invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.describe(reg)
 	if err != nil {
@@ -109,8 +110,8 @@ func (g *Gateways) Deregister(ctx context.Context, node string) error {
 	return nil
 }
 
-// Run watches the deadlines until ctx ends. Call it while this server leads, once at a
-// time.
+// Run watches the deadlines until ctx ends. Call it while this server leads,
+// once at a time.
 func (g *Gateways) Run(ctx context.Context) error {
 	known, err := ListGateways(ctx, g.cfg.Backend)
 	if err != nil {
@@ -157,8 +158,8 @@ func (g *Gateways) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the gateways whose HeartbeatTTL or ReapAfter has passed, and the time
-// until the next deadline.
+// due returns the gateways whose HeartbeatTTL or ReapAfter has passed, and the
+// time until the next deadline.
 func (g *Gateways) due(now time.Time) (expired, reap []string, next time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,7 +179,8 @@ func (g *Gateways) due(now time.Time) (expired, reap []string, next time.Duratio
 	return expired, reap, next
 }
 
-// setCritical writes the check of a gateway as critical, unless a heartbeat came.
+// setCritical writes the check of a gateway as critical, unless a heartbeat
+// came.
 func (g *Gateways) setCritical(ctx context.Context, node string) error {
 	id := resource.ID(CheckType, node)
 	for {
@@ -334,14 +336,16 @@ func replace(ctx context.Context, b resource.Backend, r *pb.Resource, data proto
 	return err
 }
 
-// ListGateways returns the gateways of this datacenter, sorted by node, as this server
-// has applied them: the node, service and checks of each as one commit left them.
+// ListGateways returns the gateways of this datacenter, sorted by node, as this
+// server has applied them: the node, service and checks of each as one commit
+// left them.
 func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 	all, err := readAll(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	// Only what may belong to a gateway is decoded: a large catalog has few gateways.
+	// Only what may belong to a gateway is decoded: a large catalog has few
+	// gateways.
 	gateways := map[string]bool{}
 	for _, service := range all.of[1] {
 		if node := nodeOf(service); node == service.GetId().GetName() {

@@ -16,14 +16,14 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// maxReadAttempts bounds the attempts to read the three types at one moment, where
-// writes never pause.
+// maxReadAttempts bounds the attempts to read the three types at one moment,
+// where writes never pause.
 const maxReadAttempts = 10
 
 var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
 
-// Snapshot is the catalog of one datacenter at one moment. A Snapshot and all that it
-// points to are immutable.
+// Snapshot is the catalog of one datacenter at one moment. A Snapshot and all
+// that it points to are immutable.
 type Snapshot struct {
 	// Index is the highest of the store's indexes of the three types.
 	Index uint64
@@ -34,8 +34,8 @@ type Snapshot struct {
 	nodes   map[string]*Node
 	decoded map[*pb.Resource]any // the data, for the next snapshot
 	known   map[write]*pb.Resource
-	// orphans has resources whose owner was deleted, by type and name. They are about
-	// to be deleted too.
+	// orphans has resources whose owner was deleted, by type and name. They are
+	// about to be deleted too.
 	orphans map[string]*pb.ID
 }
 
@@ -77,8 +77,8 @@ func (n *Node) Service(id string) *Service {
 	return n.Services[i]
 }
 
-// AllChecks returns the checks of the node, and then those of its services. n may be
-// nil.
+// AllChecks returns the checks of the node, and then those of its services. n
+// may be nil.
 func (n *Node) AllChecks() []*Check {
 	if n == nil {
 		return nil
@@ -90,8 +90,8 @@ func (n *Node) AllChecks() []*Check {
 	return all
 }
 
-// Check returns the check with that id, of the node or of one of its services. It is
-// nil if there is none. n may be nil.
+// Check returns the check with that id, of the node or of one of its services.
+// It is nil if there is none. n may be nil.
 func (n *Node) Check(id string) *Check {
 	all := n.AllChecks()
 	i := slices.IndexFunc(all, func(c *Check) bool { return c.CheckId == id })
@@ -101,13 +101,13 @@ func (n *Node) Check(id string) *Check {
 	return all[i]
 }
 
-// AllChecks returns the checks that decide the health of the service: those of its
-// node, and its own.
+// AllChecks returns the checks that decide the health of the service: those of
+// its node, and its own.
 func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s.Checks) }
 
-// View reads the catalog as snapshots. While nothing changes, they are the same one.
-// After a change, only what changed is decoded. Its methods may be called from any
-// goroutine.
+// View reads the catalog as snapshots. While nothing changes, they are the same
+// one. After a change, only what changed is decoded. Its methods may be called
+// from any goroutine.
 type View struct {
 	backend resource.Backend
 	last    atomic.Pointer[Snapshot]
@@ -171,8 +171,8 @@ type resources struct {
 	indexes [3]uint64
 }
 
-// readAll reads the three types as they were at one moment. Where writes never pause,
-// the result of the last attempt is the best there is.
+// readAll reads the three types as they were at one moment. Where writes never
+// pause, the result of the last attempt is the best there is.
 func readAll(ctx context.Context, b resource.Backend) (all resources, err error) {
 	for range maxReadAttempts {
 		for i, typ := range types {
@@ -198,9 +198,10 @@ func changed(b resource.Backend, indexes [3]uint64) bool {
 	return false
 }
 
-// newSnapshot puts resources together. Data that last has decoded are not decoded
-// again; last may be nil. A resource is left out if its node or service does not exist,
-// or is another one of the same name: it is about to be deleted.
+// newSnapshot puts resources together. Data that last has decoded are not
+// decoded again; last may be nil. A resource is left out if its node or service
+// does not exist, or is another one of the same name: it is about to be
+// deleted.
 func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	nodes, services, checks := r.of[0], r.of[1], r.of[2]
 	size := len(nodes) + len(services) + len(checks)
@@ -248,7 +249,8 @@ type write struct {
 	index           uint64
 }
 
-// reuse replaces resources that last has too by those of last, whose data are decoded.
+// reuse replaces resources that last has too by those of last, whose data are
+// decoded.
 func (s *Snapshot) reuse(last *Snapshot, all []*pb.Resource) {
 	for i, r := range all {
 		id := r.GetId()
@@ -292,8 +294,8 @@ func sortChecks(all []*Check) {
 	slices.SortFunc(all, func(a, b *Check) int { return cmp.Compare(a.CheckId, b.CheckId) })
 }
 
-// owns reports whether owner owns r, or may: a resource that was written by other means
-// need not have an owner.
+// owns reports whether owner owns r, or may: a resource that was written by
+// other means need not have an owner.
 func owns(owner, r *pb.Resource) bool {
 	return r.GetOwner() == nil || r.GetOwner().GetUid() == owner.GetId().GetUid()
 }

@@ -21,10 +21,11 @@ const (
 	TypeTTL = "ttl"
 	// TTLExpiredOutput is the output of a check whose TTL has passed.
 	TTLExpiredOutput = "TTL expired"
-	// OutputInterval is the minimum time between two writes of a check's output, while
-	// its status stays the same.
+	// OutputInterval is the minimum time between two writes of a check's
+	// output, while its status stays the same.
 	OutputInterval = 10 * time.Second
-	// MinDeregisterAfter is the minimum time after which a critical service is deleted.
+	// MinDeregisterAfter is the minimum time after which a critical service is
+	// deleted.
 	MinDeregisterAfter = time.Minute
 	// writeRetry is the pause after a write that failed.
 	writeRetry = time.Second
@@ -36,9 +37,9 @@ type CheckUpdate struct {
 	Status, Output string
 }
 
-// TTLMonitor keeps the deadlines of checks with a TTL, in the leader's memory. An
-// update that changes nothing moves a deadline and writes nothing. A new leader gives
-// each check its full TTL.
+// TTLMonitor keeps the deadlines of checks with a TTL, in the leader's memory.
+// An update that changes nothing moves a deadline and writes nothing. A new
+// leader gives each check its full TTL.
 type TTLMonitor struct {
 	backend resource.Backend
 	logger  *slog.Logger
@@ -69,12 +70,12 @@ func NewTTLMonitor(b resource.Backend, logger *slog.Logger) (*TTLMonitor, error)
 	return &TTLMonitor{backend: b, logger: logger, wake: make(chan struct{}, 1)}, nil
 }
 
-// Update takes an update of a check with a TTL. It writes when the status changes. It
-// writes an output that changes at most once per OutputInterval.
+// Update takes an update of a check with a TTL. It writes when the status
+// changes. It writes an output that changes at most once per OutputInterval.
 //
-// It fails with resource.ErrNotLeader where Run does not run, with ErrNoCheck for a
-// check that does not exist or has no TTL, and with resource.ErrInvalid for another
-// status. The caller has been authorized.
+// It fails with resource.ErrNotLeader where Run does not run, with ErrNoCheck
+// for a check that does not exist or has no TTL, and with resource.ErrInvalid
+// for another status. The caller has been authorized.
 func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
 	if !isStatus(u.Status) {
 		return fmt.Errorf("%w status %.30q: must be passing, warning or critical", resource.ErrInvalid, u.Status)
@@ -181,8 +182,8 @@ func (m *TTLMonitor) leading() bool {
 	return m.checks != nil
 }
 
-// Run watches the deadlines until ctx ends. Call it while this server leads, once at a
-// time.
+// Run watches the deadlines until ctx ends. Call it while this server leads,
+// once at a time.
 func (m *TTLMonitor) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.checks = map[string]*ttlCheck{}
@@ -257,8 +258,8 @@ func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 	}
 }
 
-// upsert loads a check that a registration or this server wrote. Both give it its full
-// TTL.
+// upsert loads a check that a registration or this server wrote. Both give it
+// its full TTL.
 func (m *TTLMonitor) upsert(r *pb.Resource) error {
 	c, err := resource.Decode[*pb.Check](r)
 	if err != nil {
@@ -287,8 +288,8 @@ type action struct {
 	output        string // otherwise: write this output
 }
 
-// due returns the actions whose deadlines have passed, and the time until the next
-// deadline.
+// due returns the actions whose deadlines have passed, and the time until the
+// next deadline.
 func (m *TTLMonitor) due(now time.Time) (due []action, next time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -361,7 +362,8 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	}
 }
 
-// stillDue reports whether an action is still due. It records the write of an output.
+// stillDue reports whether an action is still due. It records the write of an
+// output.
 func (m *TTLMonitor) stillDue(a action) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -24,8 +24,8 @@ var (
 const (
 	KindMeshGateway = "mesh-gateway" // Service.Kind
 	ServiceName     = "mesh-gateway" // Service.Service
-	// MetaFederation marks a gateway that forwards between datacenters. The key and
-	// its value "1" are Consul's.
+	// MetaFederation marks a gateway that forwards between datacenters. The key
+	// and its value "1" are Consul's.
 	MetaFederation = "consul-wan-federation"
 
 	StatusPassing  = "passing" // Check.Status
@@ -51,9 +51,9 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize lets every certificate read, and operators and servers write. The server
-// has checked the datacenter of the certificate. A gateway registers with
-// Gateways.Register, and writes no resources itself.
+// authorize lets every certificate read, and operators and servers write. The
+// server has checked the datacenter of the certificate. A gateway registers
+// with Gateways.Register, and writes no resources itself.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	if verb == resource.VerbRead || verb == resource.VerbList ||
 		p.Role == tlsutil.RoleServer || p.Role == tlsutil.RoleOperator {
@@ -72,8 +72,8 @@ func Healthy(g *pb.MeshGateway) bool {
 	return true
 }
 
-// TaggedAddr returns host:port of a gateway under tag, which is TagLAN or TagWAN. It
-// is empty if the gateway has none.
+// TaggedAddr returns host:port of a gateway under tag, which is TagLAN or
+// TagWAN. It is empty if the gateway has none.
 func TaggedAddr(g *pb.MeshGateway, tag string) string {
 	a := g.GetService().GetTaggedAddresses()[tag]
 	if a.GetAddress() == "" {
@@ -84,13 +84,13 @@ func TaggedAddr(g *pb.MeshGateway, tag string) string {
 
 var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// resourceName returns the name of the resource of a service or check with that id. An
-// id is unique on its node only. The service and check of a gateway have the node's
-// name instead.
+// resourceName returns the name of the resource of a service or check with that
+// id. An id is unique on its node only. The service and check of a gateway have
+// the node's name instead.
 func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
 
-// nodeOf returns the node's part of the name of a resource. That of a gateway's node
-// is its name, since a label needs no escapes.
+// nodeOf returns the node's part of the name of a resource. That of a gateway's
+// node is its name, since a label needs no escapes.
 func nodeOf(r *pb.Resource) string {
 	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
 	return node

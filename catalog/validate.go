@@ -24,8 +24,8 @@ const (
 	maxPairKey      = 128
 	maxPairValue    = 512
 	maxDefinition   = 4 << 10
-	// maxGatewayMeta bounds all metadata of one gateway, which are replicated to
-	// every datacenter.
+	// maxGatewayMeta bounds all metadata of one gateway, which are replicated
+	// to every datacenter.
 	maxGatewayMeta = 4 << 10
 	// MaxOutput bounds the output of a check, in bytes.
 	MaxOutput = 4 << 10
@@ -138,8 +138,8 @@ func checkGatewayMeta(meta map[string]string) error {
 	return nil
 }
 
-// checkText checks a name or id. Like Consul's, it has 1 to maxName bytes of UTF-8
-// without control characters.
+// checkText checks a name or id. Like Consul's, it has 1 to maxName bytes of
+// UTF-8 without control characters.
 func checkText(what, s string) error {
 	switch {
 	case s == "":
@@ -152,7 +152,8 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// checkResourceName checks the length of a node's escaped name and an id together.
+// checkResourceName checks the length of a node's escaped name and an id
+// together.
 func checkResourceName(node, id string) error {
 	if n := len(resourceName(node, id)); n > maxResourceName {
 		return fmt.Errorf("node %.30q... and id %.30q... have %d bytes together: more than %d", node, id, n, maxResourceName)
@@ -160,8 +161,9 @@ func checkResourceName(node, id string) error {
 	return nil
 }
 
-// CheckAddress returns an error unless a can be dialed: its host is an IP address or a
-// DNS name, its port 1 to 65535. Gateways of other datacenters dial it.
+// CheckAddress returns an error unless a can be dialed: its host is an IP
+// address or a DNS name, its port 1 to 65535. Gateways of other datacenters
+// dial it.
 func CheckAddress(a *pb.Address) error {
 	if a.GetPort() == 0 || a.GetPort() > 65535 {
 		return errors.New("port is not a number from 1 to 65535")

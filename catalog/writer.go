@@ -15,10 +15,11 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Registration is what one step writes: a node, at most one service on it, and checks
-// of either.
+// Registration is what one step writes: a node, at most one service on it, and
+// checks of either.
 type Registration struct {
-	// Node is required. Without an address, the node must exist, and stays as it is.
+	// Node is required. Without an address, the node must exist, and stays as
+	// it is.
 	Node *pb.Node
 	// Service may be nil.
 	Service *pb.Service
@@ -26,9 +27,10 @@ type Registration struct {
 	Checks []*pb.Check
 	// ReplaceChecks deletes the other checks of Service.
 	ReplaceChecks bool
-	// FromAgent is set when a program registers itself, which it repeats at each
-	// start. An existing check then keeps its status and output, which only a
-	// CheckUpdate changes. An existing node keeps the fields that Node does not have.
+	// FromAgent is set when a program registers itself, which it repeats at
+	// each start. An existing check then keeps its status and output, which
+	// only a CheckUpdate changes. An existing node keeps the fields that Node
+	// does not have.
 	FromAgent bool
 }
 
@@ -54,9 +56,9 @@ type Writer struct {
 // NewWriter returns a Writer to res, which plans with the snapshots of view.
 func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: res, view: view} }
 
-// Register writes all of a registration in one step. What is stored already is not
-// written again. Errors are a resource.ErrInvalid that names the fault, ErrNoNode and
-// ErrNoService.
+// Register writes all of a registration in one step. What is stored already is
+// not written again. Errors are a resource.ErrInvalid that names the fault,
+// ErrNoNode and ErrNoService.
 func (w *Writer) Register(ctx context.Context, reg Registration) error {
 	if err := w.res.Allow(ctx, resource.VerbWrite, NodeType); err != nil {
 		return err
@@ -67,8 +69,8 @@ func (w *Writer) Register(ctx context.Context, reg Registration) error {
 	return w.write(ctx, func(s *Snapshot) ([]resource.Step, error) { return planRegistration(s, reg) })
 }
 
-// Deregister deletes a service, a check, or, without either id, the node, with all that
-// belongs to it. It succeeds if that does not exist.
+// Deregister deletes a service, a check, or, without either id, the node, with
+// all that belongs to it. It succeeds if that does not exist.
 func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string) error {
 	if err := w.res.Allow(ctx, resource.VerbDelete, NodeType); err != nil {
 		return err
@@ -92,8 +94,8 @@ func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string
 // resources.
 const maxWriteAttempts = 32
 
-// write commits the steps that plan returns for the present catalog. After a conflict
-// it plans again.
+// write commits the steps that plan returns for the present catalog. After a
+// conflict it plans again.
 func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.Step, error)) error {
 	for attempt := 1; ; attempt++ {
 		s, err := w.view.At(ctx, resource.Strong)
@@ -176,7 +178,8 @@ func withAddresses(old, next *pb.Node) *pb.Node {
 	return n
 }
 
-// storedData is a resource of a snapshot with its data. Both are nil if there is none.
+// storedData is a resource of a snapshot with its data. Both are nil if there
+// is none.
 type storedData struct {
 	r    *pb.Resource
 	data proto.Message
@@ -203,8 +206,8 @@ type planner struct {
 	err   error
 }
 
-// put adds the step that stores data, unless they are stored, and returns the id of
-// the resource. With keep, what is stored stays.
+// put adds the step that stores data, unless they are stored, and returns the
+// id of the resource. With keep, what is stored stays.
 func (p *planner) put(typ *pb.Type, name string, old storedData, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
 	if old.r != nil && (keep || proto.Equal(old.data, data)) {
 		return old.r.GetId()

@@ -53,7 +53,8 @@ func (r *rig) now() *Snapshot {
 	return s
 }
 
-// text returns nodes and services with their checks: node[checks] service[checks]...
+// text returns nodes and services with their checks: node[checks]
+// service[checks]...
 func (r *rig) text() string {
 	r.Helper()
 	ids := func(all []*Check) string {
@@ -107,7 +108,8 @@ func TestWriter(t *testing.T) {
 	}
 	r.register(Registration{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // moves to the service
 	want("N 1/a[] web[c1 c2]")
-	if after := r.now(); after.Index <= before.Index || after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
+	if after := r.now(); after.Index <= before.Index ||
+		after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
 		t.Error("At() after a change decoded the unchanged node again, or has the same index")
 	}
 	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
@@ -126,7 +128,8 @@ func TestWriter(t *testing.T) {
 	want("N 1[]")
 }
 
-// TestRegister_FromAgentAgain: a program that registers again keeps what others wrote.
+// TestRegister_FromAgentAgain: a program that registers again keeps what others
+// wrote.
 func TestRegister_FromAgentAgain(t *testing.T) {
 	r := newRig(t)
 	old := node("n")
@@ -135,7 +138,8 @@ func TestRegister_FromAgentAgain(t *testing.T) {
 	next := &pb.Node{Node: "n", Address: "192.0.2.7", TaggedAddresses: map[string]string{TagLAN: "192.0.2.7"}}
 	r.register(Registration{Node: next, Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}, FromAgent: true})
 	n := r.now().Node("n")
-	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" || n.TaggedAddresses[TagLAN] != "192.0.2.7" {
+	if n.Address != "192.0.2.7" || n.Meta["rack"] != "1" || n.TaggedAddresses[TagWAN] == "" ||
+		n.TaggedAddresses[TagLAN] != "192.0.2.7" {
 		t.Errorf("node = %v, want the new addresses and the old metadata", n.Node)
 	}
 	if c := n.Check("c"); c.Status != StatusWarning || c.Output != "so so" {
@@ -143,9 +147,9 @@ func TestRegister_FromAgentAgain(t *testing.T) {
 	}
 }
 
-// TestRegister_LeftoverOfDeletedNode: a service that a finalizer keeps after its node
-// was deleted does not belong to a new node of that name. Until the finalizer is
-// removed, a service of that id cannot be registered.
+// TestRegister_LeftoverOfDeletedNode: a service that a finalizer keeps after
+// its node was deleted does not belong to a new node of that name. Until the
+// finalizer is removed, a service of that id cannot be registered.
 func TestRegister_LeftoverOfDeletedNode(t *testing.T) {
 	r := newRig(t)
 	r.register(Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})

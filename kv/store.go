@@ -23,7 +23,8 @@ var EntryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 const (
 	// MaxValue bounds a value, in bytes.
 	MaxValue = 512 << 10
-	// DeleteTreeBatch is the number of keys that DeleteTree deletes in one commit.
+	// DeleteTreeBatch is the number of keys that DeleteTree deletes in one
+	// commit.
 	DeleteTreeBatch = 4096
 )
 
@@ -46,8 +47,9 @@ func validate(r *pb.Resource) error {
 	return nil
 }
 
-// authorize lets servers and operators write, and clients read. Gateways need no keys.
-// Operators of other datacenters get here only where the server allows them.
+// authorize lets servers and operators write, and clients read. Gateways need
+// no keys. Operators of other datacenters get here only where the server allows
+// them.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	switch p.Role {
 	case tlsutil.RoleServer, tlsutil.RoleOperator:
@@ -67,20 +69,22 @@ type Entry struct {
 	Key   string
 	Value []byte
 	Flags uint64
-	// CreateIndex and ModifyIndex are the indexes of the writes that created the key
-	// and that changed it last. They are ignored in what a caller writes.
+	// CreateIndex and ModifyIndex are the indexes of the writes that created
+	// the key and that changed it last. They are ignored in what a caller
+	// writes.
 	CreateIndex, ModifyIndex uint64
 }
 
 // Precondition is the condition of a write. Its zero value always holds.
 type Precondition struct {
 	Required bool
-	// Index is the ModifyIndex that the key must have. 0: the key must not exist.
+	// Index is the ModifyIndex that the key must have. 0: the key must not
+	// exist.
 	Index uint64
 }
 
-// IfIndex returns the condition that a key has that ModifyIndex, or, for 0, that it
-// does not exist.
+// IfIndex returns the condition that a key has that ModifyIndex, or, for 0,
+// that it does not exist.
 func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
 
 func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
@@ -91,8 +95,8 @@ type Store struct {
 	backend resource.Backend
 }
 
-// New returns a Store that writes through res, and reads from backend, which must be
-// the Backend of res.
+// New returns a Store that writes through res, and reads from backend, which
+// must be the Backend of res.
 func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	if res == nil || backend == nil {
 		return nil, errors.New("kv: the resource service and its backend are required")
@@ -100,8 +104,8 @@ func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	return &Store{res: res, backend: backend}, nil
 }
 
-// Get returns the entry of a key, nil if there is none, and the index of the key. The
-// caller in ctx must be allowed to read.
+// Get returns the entry of a key, nil if there is none, and the index of the
+// key. The caller in ctx must be allowed to read.
 func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*Entry, uint64, error) {
 	if err := s.allow(ctx, resource.VerbRead); err != nil {
 		return nil, 0, err
@@ -117,8 +121,8 @@ func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*E
 	return &e, index, err
 }
 
-// List returns the entries whose keys begin with prefix, in byte order of their keys,
-// and the index of the prefix.
+// List returns the entries whose keys begin with prefix, in byte order of their
+// keys, and the index of the prefix.
 func (s *Store) List(ctx context.Context, c resource.Consistency, prefix string) ([]Entry, uint64, error) {
 	all, index, err := s.list(ctx, c, prefix)
 	if err != nil {
@@ -133,9 +137,9 @@ func (s *Store) List(ctx context.Context, c resource.Consistency, prefix string)
 	return entries, index, nil
 }
 
-// Keys returns the keys that begin with prefix, in order, and the index of the prefix.
-// With a separator, a key ends at the first separator after the prefix, and equal keys
-// are returned once.
+// Keys returns the keys that begin with prefix, in order, and the index of the
+// prefix. With a separator, a key ends at the first separator after the prefix,
+// and equal keys are returned once.
 func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separator string) ([]string, uint64, error) {
 	all, index, err := s.list(ctx, c, prefix)
 	if err != nil {
@@ -156,13 +160,14 @@ func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separa
 	return keys, index, nil
 }
 
-// WaitKey blocks until the index of a key is above after, or ctx ends (its error).
+// WaitKey blocks until the index of a key is above after, or ctx ends (its
+// error).
 func (s *Store) WaitKey(ctx context.Context, key string, after uint64) error {
 	return s.backend.Wait(ctx, keyQuery(key), after)
 }
 
-// WaitPrefix blocks until the index of a prefix is above after, or ctx ends (its
-// error).
+// WaitPrefix blocks until the index of a prefix is above after, or ctx ends
+// (its error).
 func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) error {
 	return s.backend.Wait(ctx, prefixQuery(prefix), after)
 }
@@ -189,7 +194,8 @@ func prefixQuery(prefix string) resource.Query {
 }
 
 // Put writes key, value and flags of e. If these are stored already, it changes
-// nothing. done is false if the condition does not hold; nothing was written then.
+// nothing. done is false if the condition does not hold; nothing was written
+// then.
 func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
 	if !cond.Required {
 		// A server of an earlier version does not support Overwrite.
@@ -209,7 +215,8 @@ func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool,
 	})
 }
 
-// overwrite writes e whatever is stored. Concurrent writes of the key cause no retry.
+// overwrite writes e whatever is stored. Concurrent writes of the key cause no
+// retry.
 func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
 	if err := s.allow(ctx, resource.VerbWrite); err != nil {
 		return false, err
@@ -226,8 +233,8 @@ func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
 	return err == nil, err
 }
 
-// Delete deletes a key. done is true if the key does not exist. With a condition, done
-// is false if the key has another ModifyIndex.
+// Delete deletes a key. done is true if the key does not exist. With a
+// condition, done is false if the key has another ModifyIndex.
 func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done bool, err error) {
 	return s.update(ctx, key, func(stored *pb.Resource) (*resource.Step, bool, error) {
 		if cond.Required && (stored == nil || !cond.holds(stored)) {
@@ -241,10 +248,10 @@ func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done
 	})
 }
 
-// update commits the step that decide returns for the stored resource, which is nil if
-// there is none. Without a step, done is the result. The first read may be out of date:
-// a commit proves that it was not, and without a step decide is called again with a
-// strong read.
+// update commits the step that decide returns for the stored resource, which is
+// nil if there is none. Without a step, done is the result. The first read may
+// be out of date: a commit proves that it was not, and without a step decide is
+// called again with a strong read.
 func (s *Store) update(
 	ctx context.Context, key string, decide func(stored *pb.Resource) (step *resource.Step, done bool, err error),
 ) (bool, error) {
@@ -274,10 +281,10 @@ func (s *Store) update(
 	}
 }
 
-// DeleteTree deletes every key that begins with prefix; an empty prefix is all keys. Up
-// to DeleteTreeBatch keys are one commit. More are several commits, in order of the
-// keys; after an error the earlier commits stay. Keys that are created while it runs may
-// stay.
+// DeleteTree deletes every key that begins with prefix; an empty prefix is all
+// keys. Up to DeleteTreeBatch keys are one commit. More are several commits, in
+// order of the keys; after an error the earlier commits stay. Keys that are
+// created while it runs may stay.
 func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	if err := s.allow(ctx, resource.VerbDelete); err != nil {
 		return err
@@ -298,7 +305,8 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// putStep returns the step that writes e over stored, or creates it if stored is nil.
+// putStep returns the step that writes e over stored, or creates it if stored
+// is nil.
 func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})
 	if err != nil {

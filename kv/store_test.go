@@ -77,7 +77,8 @@ func TestPutAndDelete(t *testing.T) {
 		t.Fatalf("Put(a) = %t, %v, want true", done, err)
 	}
 	first := get(t, s, "a")
-	if first == nil || string(first.Value) != "1" || first.Flags != 7 || first.CreateIndex == 0 || first.CreateIndex != first.ModifyIndex {
+	if first == nil || string(first.Value) != "1" || first.Flags != 7 || first.CreateIndex == 0 ||
+		first.CreateIndex != first.ModifyIndex {
 		t.Fatalf("Get(a) = %+v, want value 1, flags 7 and the index of one write", first)
 	}
 	for _, test := range []struct {
@@ -89,8 +90,10 @@ func TestPutAndDelete(t *testing.T) {
 		}
 	}
 	second := get(t, s, "a")
-	if string(second.Value) != "2" || second.Flags != 0 || second.CreateIndex != first.CreateIndex || second.ModifyIndex <= first.ModifyIndex {
-		t.Errorf("Get(a) after the second write = %+v, after the first %+v; want value 2 and a later ModifyIndex", second, first)
+	if string(second.Value) != "2" || second.Flags != 0 || second.CreateIndex != first.CreateIndex ||
+		second.ModifyIndex <= first.ModifyIndex {
+		t.Errorf("Get(a) after the second write = %+v, after the first %+v; want value 2 and a later ModifyIndex",
+			second, first)
 	}
 	for _, test := range []struct {
 		only Precondition
@@ -117,7 +120,8 @@ func TestListAndKeys(t *testing.T) {
 		mustPut(t, s, key, "v "+key)
 	}
 	entries, index, err := s.List(ctx, resource.Eventual, "a/b")
-	if err != nil || len(entries) != 3 || entries[1].Key != "a/b/c" || string(entries[1].Value) != "v a/b/c" || index < entries[2].ModifyIndex {
+	if err != nil || len(entries) != 3 || entries[1].Key != "a/b/c" || string(entries[1].Value) != "v a/b/c" ||
+		index < entries[2].ModifyIndex {
 		t.Errorf("List(a/b) = %v, index %d, %v; want a/b, a/b/c and a/b/d", entries, index, err)
 	}
 	for _, test := range []struct{ prefix, separator, want string }{
@@ -136,7 +140,8 @@ func TestListAndKeys(t *testing.T) {
 	if err := s.DeleteTree(ctx, "a/b"); err != nil {
 		t.Error(err)
 	}
-	if keys, _, err := s.Keys(ctx, resource.Eventual, "a/", ""); err != nil || !slices.Equal(keys, []string{"a/*", "a/é//x"}) {
+	if keys, _, err := s.Keys(ctx, resource.Eventual, "a/", ""); err != nil ||
+		!slices.Equal(keys, []string{"a/*", "a/é//x"}) {
 		t.Errorf("Keys(a/) after DeleteTree(a/b) = %q, %v, want a/* and a/é//x", keys, err)
 	}
 	if err := s.DeleteTree(ctx, ""); err != nil {
@@ -209,18 +214,20 @@ func TestStore_Refuses(t *testing.T) {
 	}
 	_, errPut := s.Put(ctx, Entry{Key: "a"}, IfIndex(99)) // denied before the condition is checked
 	_, errDelete := s.Delete(ctx, "a", Precondition{})
-	if errTree := s.DeleteTree(ctx, "x"); !errors.Is(errPut, resource.ErrDenied) || !errors.Is(errDelete, resource.ErrDenied) || !errors.Is(errTree, resource.ErrDenied) {
+	if errTree := s.DeleteTree(ctx, "x"); !errors.Is(errPut, resource.ErrDenied) ||
+		!errors.Is(errDelete, resource.ErrDenied) || !errors.Is(errTree, resource.ErrDenied) {
 		t.Errorf("Put, Delete, DeleteTree by a client = %v; %v; %v; want ErrDenied", errPut, errDelete, errTree)
 	}
 	who.Role = tlsutil.RoleGateway
 	_, _, errGet := s.Get(ctx, resource.Eventual, "a")
-	if _, _, err := s.List(ctx, resource.Eventual, ""); !errors.Is(err, resource.ErrDenied) || !errors.Is(errGet, resource.ErrDenied) {
+	if _, _, err := s.List(ctx, resource.Eventual, ""); !errors.Is(err, resource.ErrDenied) ||
+		!errors.Is(errGet, resource.ErrDenied) {
 		t.Errorf("Get, List by a gateway = %v; %v; want ErrDenied", errGet, err)
 	}
 }
 
-// TestPut_Concurrent: concurrent writes of one key do not fail, and compare-and-swap
-// loses no update.
+// TestPut_Concurrent: concurrent writes of one key do not fail, and
+// compare-and-swap loses no update.
 func TestPut_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	var wg sync.WaitGroup

@@ -17,8 +17,8 @@ import (
 // Verb is what an Op does.
 type Verb string
 
-// The verbs of transactions. An op that fails has a Failure, and the transaction then
-// changes nothing.
+// The verbs of transactions. An op that fails has a Failure, and the
+// transaction then changes nothing.
 const (
 	VerbSet        Verb = "set"         // writes key, value and flags
 	VerbCAS        Verb = "cas"         // as VerbSet; fails unless ModifyIndex is Index (0: no such key)
@@ -48,7 +48,8 @@ func (v Verb) isBlind() bool { return v == VerbSet || v == VerbDelete }
 // Op is one operation of a transaction.
 type Op struct {
 	Verb Verb
-	// Key is a key, or, for VerbGetTree and VerbDeleteTree, a prefix that may be empty.
+	// Key is a key, or, for VerbGetTree and VerbDeleteTree, a prefix that may
+	// be empty.
 	Key   string
 	Value []byte
 	Flags uint64
@@ -62,26 +63,27 @@ type Failure struct {
 }
 
 const (
-	// maxRepeated bounds the bytes of entries that a transaction returns more than
-	// once: as many gets of the largest value as a request may have.
+	// maxRepeated bounds the bytes of entries that a transaction returns more
+	// than once: as many gets of the largest value as a request may have.
 	maxRepeated = 128 * (MaxValue + resource.MaxUTF8NameLen + entryOverhead)
 	// entryOverhead is what an entry takes besides key and value, in bytes.
 	entryOverhead = 128
 )
 
-// Txn performs all ops in order, in one commit; or none, if one fails. Each op sees the
-// effect of the ops before it. Txn returns the entries that the ops return; those of
-// writes have no value.
+// Txn performs all ops in order, in one commit; or none, if one fails. Each op
+// sees the effect of the ops before it. Txn returns the entries that the ops
+// return; those of writes have no value.
 //
-// Keys that are only set or deleted are not read, and concurrent writes to them cause no
-// retry. After a concurrent write to another key of ops, the transaction starts again.
+// Keys that are only set or deleted are not read, and concurrent writes to them
+// cause no retry. After a concurrent write to another key of ops, the
+// transaction starts again.
 //
-// Without ops that write, Txn reads all keys as of one moment, with the consistency c,
-// and commits nothing. With such ops, c has no effect.
+// Without ops that write, Txn reads all keys as of one moment, with the
+// consistency c, and commits nothing. With such ops, c has no effect.
 //
-// A tree of a transaction that writes has at most DeleteTreeBatch keys. The entries that
-// are returned more than once have about 64 MiB at most. Otherwise the error is a
-// resource.ErrInvalid.
+// A tree of a transaction that writes has at most DeleteTreeBatch keys. The
+// entries that are returned more than once have about 64 MiB at most. Otherwise
+// the error is a resource.ErrInvalid.
 func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]Entry, []Failure, error) {
 	writes, err := s.checkTxn(ctx, ops)
 	if err != nil || len(ops) == 0 {
@@ -218,7 +220,8 @@ func blindKeys(ops []Op) map[string]bool {
 	return keys
 }
 
-// txn is a running transaction: what was read, and the effect of its ops so far.
+// txn is a running transaction: what was read, and the effect of its ops so
+// far.
 type txn struct {
 	reads    []txnRead
 	trees    map[string]bool // prefixes that were read
@@ -265,8 +268,8 @@ func (t *txn) sorted() []*txnKey {
 	return slices.SortedFunc(maps.Values(t.keys), func(a, b *txnKey) int { return strings.Compare(a.key, b.key) })
 }
 
-// changedSince reports whether a key that was read first was written before the last
-// was read.
+// changedSince reports whether a key that was read first was written before the
+// last was read.
 func (t *txn) changedSince(b resource.Backend) bool {
 	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool {
 		return resource.Changed(b, r.query, r.index)
@@ -397,8 +400,8 @@ func (t *txn) hasChanges() bool {
 	return false
 }
 
-// commit makes the changes, and returns what is then stored, by key. It fails with
-// resource.ErrConflict if what was read has changed.
+// commit makes the changes, and returns what is then stored, by key. It fails
+// with resource.ErrConflict if what was read has changed.
 func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb.Resource, error) {
 	var steps []resource.Step
 	for _, r := range t.reads {
@@ -438,7 +441,8 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 	return stored, nil
 }
 
-// entries returns the entries that the ops return. stored is the result of commit.
+// entries returns the entries that the ops return. stored is the result of
+// commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
 	var index uint64 // of the commit; a write without a change keeps its index
 	for _, r := range stored {

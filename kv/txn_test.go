@@ -106,7 +106,8 @@ func TestTxn_Refuses(t *testing.T) {
 	if _, err := mem.Commit(ctx, puts...); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil || len(got) != DeleteTreeBatch+1 {
+	if got, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbGetTree, Key: "t/"}}); err != nil ||
+		len(got) != DeleteTreeBatch+1 {
 		t.Errorf("read of a large tree = %d entries, %v; want %d", len(got), err, DeleteTreeBatch+1)
 	}
 	if _, _, err := s.Txn(ctx, resource.Strong, []Op{{Verb: VerbDeleteTree, Key: "t/"}}); !errors.Is(err, resource.ErrInvalid) {
@@ -185,8 +186,8 @@ func TestTxn_Model(t *testing.T) {
 	}
 }
 
-// TestTxn_Blind: transactions that only set and delete do not conflict, and commit
-// once.
+// TestTxn_Blind: transactions that only set and delete do not conflict, and
+// commit once.
 func TestTxn_Blind(t *testing.T) {
 	mem := memory.New()
 	defer mem.Close()
@@ -202,7 +203,8 @@ func TestTxn_Blind(t *testing.T) {
 					{Verb: VerbSet, Key: "a", Value: value}, {Verb: VerbDelete, Key: "c"}, {Verb: VerbSet, Key: "b", Value: value}, {Verb: VerbDelete, Key: "none"},
 					{Verb: VerbSet, Key: "c", Value: value},
 				})
-				if err != nil || failed != nil || len(got) != 3 || got[0].ModifyIndex == 0 || got[2].CreateIndex != got[0].ModifyIndex {
+				if err != nil || failed != nil || len(got) != 3 || got[0].ModifyIndex == 0 ||
+					got[2].CreateIndex != got[0].ModifyIndex {
 					t.Errorf("Txn() = %v, %v, %v; want three entries of one index", got, failed, err)
 				}
 			}
@@ -221,9 +223,9 @@ func TestTxn_Blind(t *testing.T) {
 	}
 }
 
-// TestTxn_Concurrent moves amounts between keys in several goroutines. No read sees
-// another sum. A key that is only checked counts too: once "closed" exists, no
-// transaction changes anything.
+// TestTxn_Concurrent moves amounts between keys in several goroutines. No read
+// sees another sum. A key that is only checked counts too: once "closed"
+// exists, no transaction changes anything.
 func TestTxn_Concurrent(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	keys := []string{"k/0", "k/1", "k/2", "k/3"}
@@ -295,8 +297,8 @@ func TestTxn_Concurrent(t *testing.T) {
 	}
 }
 
-// TestTxn_RepeatedEntries: a short transaction cannot return the same keys so often
-// that its result is much larger than the store.
+// TestTxn_RepeatedEntries: a short transaction cannot return the same keys so
+// often that its result is much larger than the store.
 func TestTxn_RepeatedEntries(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	for i := range 4 {

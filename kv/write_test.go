@@ -31,8 +31,8 @@ func (c *counted) Read(ctx context.Context, how resource.Consistency, id *pb.ID)
 	return c.Backend.Read(ctx, how, id)
 }
 
-// TestPut_ConcurrentWithoutCondition: each of several clients that write the same key
-// needs one commit and no retry. The key keeps its metadata.
+// TestPut_ConcurrentWithoutCondition: each of several clients that write the
+// same key needs one commit and no retry. The key keeps its metadata.
 func TestPut_ConcurrentWithoutCondition(t *testing.T) {
 	b := memory.New()
 	defer b.Close()
@@ -100,8 +100,8 @@ func TestPut_OlderServers(t *testing.T) {
 	}
 }
 
-// TestPut_SameValue: a write of what is stored changes nothing, with and without a
-// condition, and also with older servers.
+// TestPut_SameValue: a write of what is stored changes nothing, with and
+// without a condition, and also with older servers.
 func TestPut_SameValue(t *testing.T) {
 	for name, backend := range map[string]func(resource.Backend) resource.Backend{
 		"":                      func(b resource.Backend) resource.Backend { return b },

@@ -27,16 +27,16 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// A snapshot file is a header of HeaderSize bytes, and then the data, in the format
-// of package memory, to the end of the file. The header is text:
+// A snapshot file is a header of HeaderSize bytes, and then the data, in the
+// format of package memory, to the end of the file. The header is text:
 //
 //	wanfed snapshot file 1
 //	{"datacenter":"dc1", ...}     the Manifest, as JSON in one line
 //	9f86d081884c7d65...           SHA-256 of both lines with their ends, in hex
 //	                              spaces up to HeaderSize, the last byte a newline
 //
-// The number in the first line is the version of the format. A program rejects a
-// later version than its own.
+// The number in the first line is the version of the format. A program rejects
+// a later version than its own.
 const (
 	archiveMagic  = "wanfed snapshot file "
 	archiveFormat = 1
@@ -61,7 +61,8 @@ type Manifest struct {
 	SHA256 string `json:"sha256"`
 }
 
-// ManifestFromProto converts the message of a manifest. A missing field is zero.
+// ManifestFromProto converts the message of a manifest. A missing field is
+// zero.
 func ManifestFromProto(m *pb.SnapshotManifest) Manifest {
 	return Manifest{
 		Version: m.GetVersion(), Datacenter: m.GetDatacenter(), Node: m.GetNode(), CreatedAt: m.GetCreatedAt().AsTime(),
@@ -171,9 +172,9 @@ func ParseHeader(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// ReadArchive reads a snapshot file to its end and checks all of it. It keeps one
-// resource in memory at a time. An error is a resource.ErrInvalid, unless reading
-// failed.
+// ReadArchive reads a snapshot file to its end and checks all of it. It keeps
+// one resource in memory at a time. An error is a resource.ErrInvalid, unless
+// reading failed.
 func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	header := make([]byte, HeaderSize)
 	n, err := io.ReadFull(r, header)
@@ -188,7 +189,8 @@ func ReadArchive(r io.Reader) (Manifest, memory.SnapshotTotals, error) {
 	return m, totals, err
 }
 
-// checkData reads the data that a manifest describes, and checks that r ends there.
+// checkData reads the data that a manifest describes, and checks that r ends
+// there.
 func checkData(r io.Reader, m Manifest) (memory.SnapshotTotals, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("%w snapshot: %w", resource.ErrInvalid, fmt.Errorf(format, args...))
@@ -246,17 +248,18 @@ func (s *summer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ArchiveFile is a snapshot file that is being written. Its data go to a temporary
-// file in the same directory. Commit gives that file its name, so that a file of
-// that name is always complete. An existing file is never replaced.
+// ArchiveFile is a snapshot file that is being written. Its data go to a
+// temporary file in the same directory. Commit gives that file its name, so
+// that a file of that name is always complete. An existing file is never
+// replaced.
 type ArchiveFile struct {
 	path string
 	tmp  *os.File
 	out  summer
 }
 
-// CreateArchive begins a snapshot file with mode 0600. The caller commits or aborts
-// it.
+// CreateArchive begins a snapshot file with mode 0600. The caller commits or
+// aborts it.
 func CreateArchive(path string) (*ArchiveFile, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("%s exists: choose another name, or move it away", path)
@@ -275,7 +278,8 @@ func CreateArchive(path string) (*ArchiveFile, error) {
 // Write appends data.
 func (a *ArchiveFile) Write(p []byte) (int, error) { return a.out.Write(p) }
 
-// Commit completes the file, durably, if its data are what the manifest describes.
+// Commit completes the file, durably, if its data are what the manifest
+// describes.
 func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	defer func() {
 		if err != nil {
@@ -302,7 +306,8 @@ func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	return errors.Join(a.Abort(), atomicfile.SyncDir(filepath.Dir(a.path)))
 }
 
-// Abort removes the temporary file. It is idempotent, and does nothing after Commit.
+// Abort removes the temporary file. It is idempotent, and does nothing after
+// Commit.
 func (a *ArchiveFile) Abort() error {
 	if err := a.tmp.Close(); errors.Is(err, os.ErrClosed) {
 		return nil

@@ -62,7 +62,8 @@ func TestArchive(t *testing.T) {
 	if err != nil || got != m || totals.Resources != 2 || totals.Index != m.Index {
 		t.Fatalf("ReadArchive() = %+v, %+v, %v", got, totals, err)
 	}
-	if err := got.CheckDatacenter("dc2"); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), "of datacenter dc1, not of dc2") {
+	if err := got.CheckDatacenter("dc2"); !errors.Is(err, resource.ErrInvalid) ||
+		!strings.Contains(err.Error(), "of datacenter dc1, not of dc2") {
 		t.Errorf("CheckDatacenter() of another datacenter = %v, want ErrInvalid", err)
 	}
 
@@ -116,7 +117,8 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// TestArchiveFile: a file is complete or does not exist. It never replaces another file.
+// TestArchiveFile: a file is complete or does not exist. It never replaces
+// another file.
 func TestArchiveFile(t *testing.T) {
 	data := []byte("some data")
 	m := manifestOf(3, 1, data)
@@ -147,7 +149,8 @@ func TestArchiveFile(t *testing.T) {
 	if err := errors.Join(a.Abort(), a.Abort()); err != nil || names() != "" {
 		t.Errorf("after Abort: files %s, %v, want none", names(), err)
 	}
-	if err := begin("some dat!").Commit(m); err == nil || !strings.Contains(err.Error(), "damaged on the way") || names() != "" {
+	if err := begin("some dat!").Commit(m); err == nil || !strings.Contains(err.Error(), "damaged on the way") ||
+		names() != "" {
 		t.Errorf("Commit() of other data = %v, files %s; want an error and no file", err, names())
 	}
 	a, late := begin("some data"), begin("some data")
@@ -165,7 +168,8 @@ func TestArchiveFile(t *testing.T) {
 		t.Errorf("Stat() = %v, %v, files %s; want mode 0600 and one file", st, err, names())
 	}
 	b, err := os.ReadFile(path)
-	if got, herr := ParseHeader(b[:HeaderSize]); err != nil || herr != nil || got != m || string(b[HeaderSize:]) != "some data" {
+	if got, herr := ParseHeader(b[:HeaderSize]); err != nil || herr != nil || got != m ||
+		string(b[HeaderSize:]) != "some data" {
 		t.Errorf("file = %+v, %q; %v, %v", got, b[HeaderSize:], err, herr)
 	}
 }

@@ -16,10 +16,10 @@ import (
 
 var _ resource.ReplicatedBackend = (*Store)(nil)
 
-// Commit implements resource.Backend. It blocks for a disk write and a round trip
-// to a majority. On a server that does not lead, it returns
-// resource.ErrNotLeader. A batch above 32 MiB is invalid. A batch that some server
-// of the group does not support fails with resource.ErrUnsupported.
+// Commit implements resource.Backend. It blocks for a disk write and a round
+// trip to a majority. On a server that does not lead, it returns
+// resource.ErrNotLeader. A batch above 32 MiB is invalid. A batch that some
+// server of the group does not support fails with resource.ErrUnsupported.
 func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -53,8 +53,8 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 func (s *Store) OpsVersion() (version int, node string) { return s.cfg.OpsVersion() }
 
 // WriteError implements resource.ReplicatedBackend. It returns why this server
-// cannot write its log now, a resource.ErrReadOnly. It is nil while the log can be
-// written, and until a write finds out that it cannot.
+// cannot write its log now, a resource.ErrReadOnly. It is nil while the log can
+// be written, and until a write finds out that it cannot.
 func (s *Store) WriteError() error { return s.log.WriteError() }
 
 // Read implements resource.Backend. A strong read blocks for a round trip to a
@@ -109,8 +109,8 @@ func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error 
 	return s.because(s.state.Wait(ctx, q, after))
 }
 
-// ReadIndex implements resource.ReplicatedBackend. It blocks for a round trip to
-// a majority, and writes nothing.
+// ReadIndex implements resource.ReplicatedBackend. It blocks for a round trip
+// to a majority, and writes nothing.
 func (s *Store) ReadIndex(ctx context.Context) (uint64, error) {
 	if err := s.checkFresh(ctx, resource.Strong); err != nil {
 		return 0, fmt.Errorf("read index: %w", err)
@@ -123,13 +123,15 @@ func (s *Store) WaitIndex(ctx context.Context, index uint64) error {
 	return s.because(s.state.WaitIndex(ctx, index))
 }
 
-// checkFresh returns nil when what this server has applied is fresh enough for c.
+// checkFresh returns nil when what this server has applied is fresh enough for
+// c.
 //
-// A strong read needs a leader that has applied everything of earlier terms (see
-// leaderTerm), and a majority that has confirmed its leadership since the call
-// began. What this leader acknowledged was applied before, since Raft completes a
-// commit after it applies the entry. If the term has changed since then, another
-// server may have led, and acknowledged entries that are not applied here.
+// A strong read needs a leader that has applied everything of earlier terms
+// (see leaderTerm), and a majority that has confirmed its leadership since the
+// call began. What this leader acknowledged was applied before, since Raft
+// completes a commit after it applies the entry. If the term has changed since
+// then, another server may have led, and acknowledged entries that are not
+// applied here.
 func (s *Store) checkFresh(ctx context.Context, c resource.Consistency) error {
 	if c != resource.Strong {
 		return nil

@@ -32,8 +32,8 @@ func TestConformanceLeader(t *testing.T) {
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.leader) })
 }
 
-// TestConformanceFollower: a follower that forwards to its leader keeps the contract of a
-// Backend too.
+// TestConformanceFollower: a follower that forwards to its leader keeps the
+// contract of a Backend too.
 func TestConformanceFollower(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -41,17 +41,17 @@ func TestConformanceFollower(t *testing.T) {
 	resourcetest.Run(t, func(*testing.T) resourcetest.Target { return c.target(c.follower) })
 }
 
-// cluster is a group of stores as servers run them: each serves gRPC for the others, and
-// reaps tombstones while it leads.
+// cluster is a group of stores as servers run them: each serves gRPC for the
+// others, and reaps tombstones while it leads.
 type cluster struct {
 	t     testing.TB
 	nodes []string
 	nw    *network
 	dirs  map[string]string
 
-	stores map[string]*Store
-	clients   map[string]pb.StoreServiceClient
-	stop   func() // ends the gRPC servers and RunWhileLeader
+	stores  map[string]*Store
+	clients map[string]pb.StoreServiceClient
+	stop    func() // ends the gRPC servers and RunWhileLeader
 }
 
 func newCluster(t testing.TB, nodes ...string) *cluster {

@@ -110,7 +110,8 @@ func (c *calls) failure() error {
 	return c.err
 }
 
-// because replaces an ErrClosed of the state by the reason, if the store failed.
+// because replaces an ErrClosed of the state by the reason, if the store
+// failed.
 func (c *calls) because(err error) error {
 	if errors.Is(err, resource.ErrClosed) {
 		if why := c.Err(); why != nil {
@@ -139,7 +140,8 @@ func (c *calls) drain() {
 	}
 }
 
-// untilDeadline returns how long Raft may take to accept a call; 0 is unbounded.
+// untilDeadline returns how long Raft may take to accept a call; 0 is
+// unbounded.
 func untilDeadline(ctx context.Context) time.Duration {
 	if d, ok := ctx.Deadline(); ok {
 		return max(time.Until(d), time.Nanosecond)

@@ -13,9 +13,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestClockSetBack writes to a store today, then in a process whose clock is in the year
-// 2000, then today again. The clock decides nothing about what is stored. Fake time begins
-// in 2000. Its network is in memory, and its disk is real.
+// TestClockSetBack writes to a store today, then in a process whose clock is in
+// the year 2000, then today again. The clock decides nothing about what is
+// stored. Fake time begins in 2000. Its network is in memory, and its disk is
+// real.
 func TestClockSetBack(t *testing.T) {
 	dir := t.TempDir()
 	if time.Now().Year() < 2020 {
@@ -29,7 +30,8 @@ func TestClockSetBack(t *testing.T) {
 		t.Helper()
 		v, err := strconv.ParseUint(r.Version, 10, 64)
 		if err != nil || v <= version || r.ModifyIndex <= index {
-			t.Errorf("%s has version %s and index %d, %v; want above %d and %d", r.Id.Name, r.Version, r.ModifyIndex, err, version, index)
+			t.Errorf("%s has version %s and index %d, %v; want above %d and %d",
+				r.Id.Name, r.Version, r.ModifyIndex, err, version, index)
 		}
 		version, index = v, r.ModifyIndex
 		return r
@@ -40,7 +42,8 @@ func TestClockSetBack(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// session opens the store, checks what the last session has written, and calls f.
+	// session opens the store, checks what the last session has written, and
+	// calls f.
 	session := func(t *testing.T, nw *network, name string, f func(s *Store)) {
 		t.Helper()
 		s, err := Open(nw.config(t, "a", dir))
@@ -133,7 +136,8 @@ func TestClockSetBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kept = increases(r); textOf(t, s, resource.Strong, "kept") != "today" || textOf(t, s, resource.Strong, "new") != "" {
+			if kept = increases(r); textOf(t, s, resource.Strong, "kept") != "today" ||
+				textOf(t, s, resource.Strong, "new") != "" {
 				t.Errorf("restored resource = %v", r)
 			}
 			if marked, err = s.Read(t.Context(), resource.Strong, marked.Id); err != nil {

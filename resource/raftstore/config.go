@@ -18,58 +18,61 @@ import (
 
 // Config configures a Store.
 type Config struct {
-	// Node is the name of this server, its id and its address in Raft. It is a DNS
-	// label. Required.
+	// Node is the name of this server, its id and its address in Raft. It is a
+	// DNS label. Required.
 	Node string
-	// Dir is the directory of log, snapshots and node name. Open creates it with
-	// mode 0700. One process at a time may use it. Required.
+	// Dir is the directory of log, snapshots and node name. Open creates it
+	// with mode 0700. One process at a time may use it. Required.
 	Dir string
-	// Stream accepts and dials the connections of Raft. Dial is called with a node
-	// name as address and a timeout of at most 2 s. It must end when Close is
-	// called. The store closes Stream, also if Open fails. Required.
+	// Stream accepts and dials the connections of Raft. Dial is called with a
+	// node name as address and a timeout of at most 2 s. It must end when Close
+	// is called. The store closes Stream, also if Open fails. Required.
 	Stream raft.StreamLayer
-	// OpsVersion returns the version of ops that all servers of the group support,
-	// as far as that is known, and a node that supports no later one. Default:
-	// resource.OpsVersion.
+	// OpsVersion returns the version of ops that all servers of the group
+	// support, as far as that is known, and a node that supports no later one.
+	// Default: resource.OpsVersion.
 	OpsVersion func() (version int, node string)
 	// Logger receives messages. Default: slog.Default().
 	Logger *slog.Logger
 
-	// Heartbeat is the time without a message from the leader, up to twice that,
-	// after which a follower calls an election. A leader that does not reach a
-	// majority for three quarters of it steps down. It must be the same on all
-	// servers. Default 1 s, at least 20 ms.
+	// Heartbeat is the time without a message from the leader, up to twice
+	// that, after which a follower calls an election. A leader that does not
+	// reach a majority for three quarters of it steps down. It must be the same
+	// on all servers. Default 1 s, at least 20 ms.
 	Heartbeat time.Duration
-	// SnapshotInterval is the time between two checks whether a snapshot is due.
-	// Default 30 s, at least 20 ms.
+	// SnapshotInterval is the time between two checks whether a snapshot is
+	// due. Default 30 s, at least 20 ms.
 	SnapshotInterval time.Duration
 	// SnapshotThreshold is the number of entries since the last snapshot after
 	// which the next one is due. Default 8192.
 	SnapshotThreshold uint64
-	// TrailingLogs is the number of entries that stay in the log after a snapshot.
-	// A server that was away for fewer entries needs no snapshot. Default 10240.
+	// TrailingLogs is the number of entries that stay in the log after a
+	// snapshot. A server that was away for fewer entries needs no snapshot.
+	// Default 10240.
 	TrailingLogs uint64
-	// SegmentSize is the size in bytes of one file of the log, which is allocated
-	// when it is created. Default 64 MiB, from 4096 bytes to 1 GiB.
+	// SegmentSize is the size in bytes of one file of the log, which is
+	// allocated when it is created. Default 64 MiB, from 4096 bytes to 1 GiB.
 	SegmentSize int
 }
 
 const (
 	minHeartbeat = 20 * time.Millisecond
-	// commitTimeout is the longest time, up to twice that, after which a follower
-	// of an idle leader learns what was committed.
+	// commitTimeout is the longest time, up to twice that, after which a
+	// follower of an idle leader learns what was committed.
 	commitTimeout = 25 * time.Millisecond
-	// rpcTimeout bounds one Raft call between servers, dialTimeout a dial for it.
+	// rpcTimeout bounds one Raft call between servers, dialTimeout a dial for
+	// it.
 	rpcTimeout  = 10 * time.Second
 	dialTimeout = 2 * time.Second
 	// rpcsInFlight of 1 turns pipelining off. With pipelining (raft 1.8.0), a
-	// leader whose follower rejects an entry can deadlock on the next one:
-	// the goroutine that would take it has ended. That follower gets nothing more,
-	// and Shutdown never returns. Entries that wait share the next call, so that
-	// little is lost.
+	// leader whose follower rejects an entry can deadlock on the next one: the
+	// goroutine that would take it has ended. That follower gets nothing more,
+	// and Shutdown never returns. Entries that wait share the next call, so
+	// that little is lost.
 	rpcsInFlight = 1
-	// maxBatch bounds the entries that are processed together: written to disk with
-	// one fsync, sent to a follower in one call, applied to the state machine.
+	// maxBatch bounds the entries that are processed together: written to disk
+	// with one fsync, sent to a follower in one call, applied to the state
+	// machine.
 	maxBatch = 256
 	// maxEntry bounds a log entry, in bytes.
 	maxEntry        = 32 << 20
@@ -126,8 +129,8 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.Logger = slogadapter.New(slog.New(slogadapter.Demote(c.Logger.Handler())), "raft")
 	rc.HeartbeatTimeout = c.Heartbeat
 	rc.ElectionTimeout = c.Heartbeat + electionNudge
-	// A leader steps down before another one is elected. A shorter stall costs no
-	// election.
+	// A leader steps down before another one is elected. A shorter stall costs
+	// no election.
 	rc.LeaderLeaseTimeout = c.Heartbeat * 3 / 4
 	rc.CommitTimeout = commitTimeout
 	rc.MaxAppendEntries, rc.BatchApplyCh = maxBatch, true

@@ -31,8 +31,8 @@ const (
 	rejoinRemedy    = "restore the data dir from a backup, or " + removeDirRemedy
 )
 
-// lockDir creates the directory if it does not exist, locks it for this process,
-// and checks that it belongs to node. Closing the file unlocks it.
+// lockDir creates the directory if it does not exist, locks it for this
+// process, and checks that it belongs to node. Closing the file unlocks it.
 func lockDir(dir, node string) (_ *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data dir: %w", err)
@@ -56,8 +56,8 @@ func lockDir(dir, node string) (_ *os.File, err error) {
 	return lock, checkNode(dir, node)
 }
 
-// checkNode compares the name in the directory with node. It writes the name into a
-// new directory.
+// checkNode compares the name in the directory with node. It writes the name
+// into a new directory.
 func checkNode(dir, node string) error {
 	path := filepath.Join(dir, nodeFile)
 	b, err := os.ReadFile(path)
@@ -95,8 +95,8 @@ func checkUnused(dir string) error {
 	return nil
 }
 
-// removeAll removes the files that match pattern, which a process that was killed
-// has left.
+// removeAll removes the files that match pattern, which a process that was
+// killed has left.
 func removeAll(what, pattern string) error {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {

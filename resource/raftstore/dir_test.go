@@ -58,8 +58,8 @@ func writeTest(t *testing.T, path, content string) string {
 	return path
 }
 
-// TestOpen_Again: a store that is opened again has the same resources and versions. Its
-// indexes continue to increase.
+// TestOpen_Again: a store that is opened again has the same resources and
+// versions. Its indexes continue to increase.
 func TestOpen_Again(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -108,8 +108,9 @@ func TestOpen_Again(t *testing.T) {
 	}
 }
 
-// TestOpen_DamagedFiles truncates, empties and overwrites files. Open returns an error, or
-// recovers if the damage looks like that of a crash. It never panics.
+// TestOpen_DamagedFiles truncates, empties and overwrites files. Open returns
+// an error, or recovers if the damage looks like that of a crash. It never
+// panics.
 func TestOpen_DamagedFiles(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -170,8 +171,8 @@ func TestOpen_DamagedFiles(t *testing.T) {
 	}
 }
 
-// TestApply_UnknownEntry: an entry of a newer version fails the store instead of being
-// skipped, also after a restart.
+// TestApply_UnknownEntry: an entry of a newer version fails the store instead
+// of being skipped, also after a restart.
 func TestApply_UnknownEntry(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())

@@ -40,8 +40,8 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// TestOpen_ReadOnlyDir: a store whose directory cannot be written does not open. The error
-// names the directory, whose contents stay.
+// TestOpen_ReadOnlyDir: a store whose directory cannot be written does not
+// open. The error names the directory, whose contents stay.
 func TestOpen_ReadOnlyDir(t *testing.T) {
 	dir := smallDisk(t, 16<<20)
 	nw := loopback(t)
@@ -63,7 +63,8 @@ func TestOpen_ReadOnlyDir(t *testing.T) {
 		s.Close()
 		t.Fatal("Open() of a read-only directory = nil, want an error")
 	}
-	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "read-only file system") || !strings.Contains(text, "make it writable, and start the server again") {
+	if text := err.Error(); !strings.Contains(text, dir) || !strings.Contains(text, "read-only file system") ||
+		!strings.Contains(text, "make it writable, and start the server again") {
 		t.Errorf("Open() = %v, want directory, cause and remedy", err)
 	}
 	remount(t, dir, 0, "size=16m")
@@ -75,8 +76,8 @@ func TestOpen_ReadOnlyDir(t *testing.T) {
 	}
 }
 
-// TestCommit_LargeResources: resources of 1 MiB are written, replaced and read again after
-// a restart.
+// TestCommit_LargeResources: resources of 1 MiB are written, replaced and read
+// again after a restart.
 func TestCommit_LargeResources(t *testing.T) {
 	nw := loopback(t)
 	cfg := nw.config(t, "a", t.TempDir())
@@ -97,7 +98,8 @@ func TestCommit_LargeResources(t *testing.T) {
 	for n := range 33 {
 		ops = append(ops, resource.PutOp(thing(t, fmt.Sprintf("n%d", n), text), ""))
 	}
-	if _, err := s.Commit(t.Context(), ops...); !errors.Is(err, resource.ErrInvalid) || !strings.Contains(err.Error(), "commit them in several") {
+	if _, err := s.Commit(t.Context(), ops...); !errors.Is(err, resource.ErrInvalid) ||
+		!strings.Contains(err.Error(), "commit them in several") {
 		t.Errorf("Commit() of 33 MiB = %v, want ErrInvalid with a remedy", err)
 	}
 	if err := s.Close(); err != nil {

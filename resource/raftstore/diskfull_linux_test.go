@@ -28,8 +28,8 @@ func noise(n int) string {
 	return string(b)
 }
 
-// fill writes to s until a write fails, adds what was acknowledged to texts, and returns
-// the error.
+// fill writes to s until a write fails, adds what was acknowledged to texts,
+// and returns the error.
 func fill(t *testing.T, s *Store, texts map[string]string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -83,9 +83,9 @@ func awaitWrite(t *testing.T, s *Store, name, text string) {
 	}
 }
 
-// TestDiskFull: on a full disk the store rejects writes with the reason, and continues to
-// read, also after a restart. When there is space again, it leads and writes without a
-// restart. Everything that was acknowledged is there.
+// TestDiskFull: on a full disk the store rejects writes with the reason, and
+// continues to read, also after a restart. When there is space again, it leads
+// and writes without a restart. Everything that was acknowledged is there.
 func TestDiskFull(t *testing.T) {
 	dir := smallDisk(t, 6<<20)
 	nw := loopback(t)
@@ -162,8 +162,8 @@ func TestDiskFull(t *testing.T) {
 	checkTexts(t, s, texts)
 }
 
-// TestDiskFull_Follower: the disk of one of three servers is full. The others continue, and
-// send it the missing entries when it has space.
+// TestDiskFull_Follower: the disk of one of three servers is full. The others
+// continue, and send it the missing entries when it has space.
 func TestDiskFull_Follower(t *testing.T) {
 	small := smallDisk(t, 4<<20)
 	synctest.Test(t, func(t *testing.T) { diskFullFollower(t, small) })

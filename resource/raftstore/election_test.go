@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// pipes returns a network in memory, for tests with fake time. Real sockets would stop the
-// clock.
+// pipes returns a network in memory, for tests with fake time. Real sockets
+// would stop the clock.
 func pipes() *network {
 	return newNetwork(
 		func(*network) net.Listener {
@@ -58,8 +58,8 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return nodeAddr("pipe") }
 
-// TestElection_OnlyVoter: the only voter leads at once, after Bootstrap and after a restart,
-// whatever the heartbeat.
+// TestElection_OnlyVoter: the only voter leads at once, after Bootstrap and
+// after a restart, whatever the heartbeat.
 func TestElection_OnlyVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -88,8 +88,9 @@ func TestElection_OnlyVoter(t *testing.T) {
 	})
 }
 
-// TestElection_Time: three servers have a leader a few round trips after Bootstrap, and a new
-// one a few heartbeats after they lost it. An undisturbed leader stays.
+// TestElection_Time: three servers have a leader a few round trips after
+// Bootstrap, and a new one a few heartbeats after they lost it. An undisturbed
+// leader stays.
 func TestElection_Time(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -122,9 +123,9 @@ func TestElection_Time(t *testing.T) {
 	})
 }
 
-// TestHoldback: a server that was away for a minute is up to date within a second of its
-// return. The leader does not wait for it during a leadership transfer, or after it was
-// removed.
+// TestHoldback: a server that was away for a minute is up to date within a
+// second of its return. The leader does not wait for it during a leadership
+// transfer, or after it was removed.
 func TestHoldback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := pipes()
@@ -190,8 +191,8 @@ func TestTransferLeadership(t *testing.T) {
 	})
 }
 
-// TestStrongRead: while leadership moves, every strong read that succeeds has all writes
-// that were acknowledged before it.
+// TestStrongRead: while leadership moves, every strong read that succeeds has
+// all writes that were acknowledged before it.
 func TestStrongRead(t *testing.T) {
 	testutil.Cluster(t)
 	all := group(t, loopback(t), nil)

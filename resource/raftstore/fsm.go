@@ -26,8 +26,8 @@ type machine struct {
 	err     error      // why the store failed; from then on nothing is applied or saved
 	applied uint64     // the last entry that Raft has applied in this process; 0: none
 
-	// replayed and replayedTerm are index and term of the last entry that replay
-	// applied; 0: none.
+	// replayed and replayedTerm are index and term of the last entry that
+	// replay applied; 0: none.
 	replayed, replayedTerm uint64
 }
 
@@ -45,10 +45,11 @@ type result struct {
 // Apply implements raft.FSM.
 func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. The results depend on the state and the
-// entries alone, as if each entry were applied on its own. A failed expectation is
-// a result. An entry that cannot be decoded is not: another version may decode it,
-// and the states of the servers would differ. Nothing after it is applied.
+// ApplyBatch implements raft.BatchingFSM. The results depend on the state and
+// the entries alone, as if each entry were applied on its own. A failed
+// expectation is a result. An entry that cannot be decoded is not: another
+// version may decode it, and the states of the servers would differ. Nothing
+// after it is applied.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -126,8 +127,8 @@ func (m *machine) failWith(err error) error {
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
 // Snapshot implements raft.FSM. It returns no snapshot while the state has
-// entries that Raft has not applied: the snapshot would have more entries than its
-// metadata.
+// entries that Raft has not applied: the snapshot would have more entries than
+// its metadata.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,9 +141,9 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return fsmSnapshot{m.state.Snapshot()}, nil
 }
 
-// Restore implements raft.FSM. A snapshot with a correct checksum that cannot be
-// read fails the store. At a start, Raft would continue with an older snapshot and
-// lose what the log no longer has.
+// Restore implements raft.FSM. A snapshot with a correct checksum that cannot
+// be read fails the store. At a start, Raft would continue with an older
+// snapshot and lose what the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -161,7 +162,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	}
 }
 
-// fsmSnapshot is written by another goroutine of Raft, while entries are applied.
+// fsmSnapshot is written by another goroutine of Raft, while entries are
+// applied.
 type fsmSnapshot struct{ *memory.Snapshot }
 
 func (s fsmSnapshot) Persist(sink raft.SnapshotSink) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// FuzzApply: no log entry makes the state machine panic, and a rejected entry changes
-// nothing.
+// FuzzApply: no log entry makes the state machine panic, and a rejected entry
+// changes nothing.
 func FuzzApply(f *testing.F) {
 	r := thing(f, "x", "1")
 	child := thing(f, "y", "1")

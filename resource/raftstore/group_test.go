@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestFailover: under load, the leader is closed and its successor isolated. Nothing that
-// was acknowledged is lost, and both catch up.
+// TestFailover: under load, the leader is closed and its successor isolated.
+// Nothing that was acknowledged is lost, and both catch up.
 func TestFailover(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -93,13 +93,14 @@ func TestFollower(t *testing.T) {
 		t.Error("IsLeader() of a follower = true")
 	}
 	st := f.Stats()
-	if st.State != "follower" || st.Leader != leader.cfg.Node || st.LastContact < 0 || st.StoreIndex != r.ModifyIndex || !slices.Equal(st.Voters, []string{"a", "b", "c"}) {
+	if st.State != "follower" || st.Leader != leader.cfg.Node || st.LastContact < 0 ||
+		st.StoreIndex != r.ModifyIndex || !slices.Equal(st.Voters, []string{"a", "b", "c"}) {
 		t.Errorf("Stats() = %+v, want a follower of %s", st, leader.cfg.Node)
 	}
 }
 
-// TestNoMajority: the calls of an isolated leader fail in time. The outcome of its write is
-// unknown.
+// TestNoMajority: the calls of an isolated leader fail in time. The outcome of
+// its write is unknown.
 func TestNoMajority(t *testing.T) {
 	synctest.Test(t, testNoMajority)
 }
@@ -132,7 +133,8 @@ func testNoMajority(t *testing.T) {
 	}
 }
 
-// TestMembers: a group of one server grows to three, and then removes its leader.
+// TestMembers: a group of one server grows to three, and then removes its
+// leader.
 func TestMembers(t *testing.T) {
 	synctest.Test(t, testMembers)
 }
@@ -209,8 +211,8 @@ func TestBootstrap_Refuses(t *testing.T) {
 	}
 }
 
-// TestInstallSnapshot: a follower that was away for longer than the log gets a snapshot.
-// Its watches are reset.
+// TestInstallSnapshot: a follower that was away for longer than the log gets a
+// snapshot. Its watches are reset.
 func TestInstallSnapshot(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)

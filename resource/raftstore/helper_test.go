@@ -128,8 +128,8 @@ func put(t testing.TB, s *Store, name, text string) *pb.Resource {
 	return out[0]
 }
 
-// write writes at the store that leads, again if leadership is lost, and returns that
-// store.
+// write writes at the store that leads, again if leadership is lost, and
+// returns that store.
 func write(t testing.TB, stores []*Store, name, text string) *Store {
 	t.Helper()
 	for {

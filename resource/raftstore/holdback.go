@@ -12,16 +12,17 @@ import (
 // reached again.
 //
 // Raft retries a failed call after a backoff that grows to ten seconds. Nothing
-// ends the backoff early, though the heartbeats, which have a goroutine of their
-// own, reach a returning server within half a heartbeat timeout. Held back, an
-// outage of any length is one failure, with a backoff of some milliseconds.
+// ends the backoff early, though the heartbeats, which have a goroutine of
+// their own, reach a returning server within half a heartbeat timeout. Held
+// back, an outage of any length is one failure, with a backoff of some
+// milliseconds.
 //
-// A call is held only while this server leads in the term of the call, the called
-// server belongs to the group, and no leadership transfer is in progress. In other
-// cases Raft needs the goroutine that would wait.
+// A call is held only while this server leads in the term of the call, the
+// called server belongs to the group, and no leadership transfer is in
+// progress. In other cases Raft needs the goroutine that would wait.
 type holdback struct {
-	// leads reports whether this server leads a group that has id, in that term.
-	// It is nil until start is called; then nothing is held.
+	// leads reports whether this server leads a group that has id, in that
+	// term. It is nil until start is called; then nothing is held.
 	leads func(id raft.ServerID, term uint64) bool
 
 	mu        sync.Mutex
@@ -70,8 +71,8 @@ func (h *holdback) reached(id raft.ServerID) {
 	}
 }
 
-// release releases all calls. Raft's next call is held again if it must be. It is
-// called after leadership was lost, or a server left the group.
+// release releases all calls. Raft's next call is held again if it must be. It
+// is called after leadership was lost, or a server left the group.
 func (h *holdback) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,9 +20,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestInstallSnapshot_UncommittedEntryAfter: the log of a server begins right after a
-// snapshot, with an entry that the next leader does not have. The server recognizes the
-// entry before from its snapshot, and takes the leader's entry.
+// TestInstallSnapshot_UncommittedEntryAfter: the log of a server begins right
+// after a snapshot, with an entry that the next leader does not have. The
+// server recognizes the entry before from its snapshot, and takes the leader's
+// entry.
 func TestInstallSnapshot_UncommittedEntryAfter(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -107,8 +108,8 @@ func sendSnapshot(t *testing.T, leader *Store, node string, change func(*raft.In
 	return &resp, err
 }
 
-// TestInstallSnapshot_NotNeeded: a snapshot of entries that the server has changes
-// nothing.
+// TestInstallSnapshot_NotNeeded: a snapshot of entries that the server has
+// changes nothing.
 func TestInstallSnapshot_NotNeeded(t *testing.T) {
 	nw := loopback(t)
 	all := group(t, nw, nil)
@@ -160,8 +161,8 @@ func TestInstallSnapshot_NotNeeded(t *testing.T) {
 	}
 }
 
-// TestOpen_SnapshotAfterLog: the last process ended when it had stored the leader's
-// snapshot and not yet emptied its log.
+// TestOpen_SnapshotAfterLog: the last process ended when it had stored the
+// leader's snapshot and not yet emptied its log.
 func TestOpen_SnapshotAfterLog(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)
@@ -191,8 +192,8 @@ func TestOpen_SnapshotAfterLog(t *testing.T) {
 	awaitText(t, away, "last", "1")
 }
 
-// TestChurn isolates, closes and opens servers at random, with frequent snapshots. In the
-// end, all servers have everything that was acknowledged.
+// TestChurn isolates, closes and opens servers at random, with frequent
+// snapshots. In the end, all servers have everything that was acknowledged.
 func TestChurn(t *testing.T) {
 	testutil.Cluster(t)
 	nw := loopback(t)

@@ -21,14 +21,14 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writerDir is an environment variable. It makes the test binary write to the store in
-// that directory until it is killed.
+// writerDir is an environment variable. It makes the test binary write to the
+// store in that directory until it is killed.
 const writerDir = "WANFED_TEST_WRITER_DIR"
 
 const killWriters = 4
 
-// killConfig has small files and snapshots, so that kills hit rotation, snapshots and
-// truncation too.
+// killConfig has small files and snapshots, so that kills hit rotation,
+// snapshots and truncation too.
 func killConfig(dir string, l *layer) Config {
 	return Config{
 		Node: "a", Dir: dir, Stream: l, Logger: testLogger(),
@@ -37,8 +37,9 @@ func killConfig(dir string, l *layer) Config {
 	}
 }
 
-// runWriter does nothing unless writerDir is set. Otherwise it prints each acknowledged
-// write to standard output. It ends when it is killed or its standard input ends.
+// runWriter does nothing unless writerDir is set. Otherwise it prints each
+// acknowledged write to standard output. It ends when it is killed or its
+// standard input ends.
 func runWriter() bool {
 	dir := os.Getenv(writerDir)
 	if dir == "" {
@@ -120,7 +121,8 @@ func listenLocally(*network) net.Listener {
 	return l
 }
 
-// untilKilled starts cmd, kills it after n lines, and returns all lines that it printed.
+// untilKilled starts cmd, kills it after n lines, and returns all lines that it
+// printed.
 func untilKilled(t *testing.T, cmd *exec.Cmd, n int) (lines []string) {
 	t.Helper()
 	out, err := cmd.StdoutPipe()

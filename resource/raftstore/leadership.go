@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// barrierRetry is the pause before the next attempt when a leadership transfer
-	// is in progress.
+	// barrierRetry is the pause before the next attempt when a leadership
+	// transfer is in progress.
 	barrierRetry = 20 * time.Millisecond
-	// runRetry is the pause of RunWhileLeader before it calls its function again
-	// in the same term.
+	// runRetry is the pause of RunWhileLeader before it calls its function
+	// again in the same term.
 	runRetry = 50 * time.Millisecond
 )
 
@@ -79,9 +79,9 @@ func (l *leadership) restored() {
 	l.changed.Notify()
 }
 
-// follow keeps the view current until the store closes or fails. Raft's channels
-// only signal a possible change. The state is read each time, so that no change can
-// be missed.
+// follow keeps the view current until the store closes or fails. Raft's
+// channels only signal a possible change. The state is read each time, so that
+// no change can be missed.
 func (l *leadership) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var barriers sync.WaitGroup
@@ -129,8 +129,8 @@ func (l *leadership) follow() {
 	}
 }
 
-// barrier returns term when this server has applied everything that was committed
-// before, or 0 if it cannot find out.
+// barrier returns term when this server has applied everything that was
+// committed before, or 0 if it cannot find out.
 func (l *leadership) barrier(ctx context.Context, term uint64) uint64 {
 	_, err := l.do(ctx, func() raft.Future { return l.raft.Barrier(0) })
 	if err == nil {
@@ -142,8 +142,8 @@ func (l *leadership) barrier(ctx context.Context, term uint64) uint64 {
 	return 0
 }
 
-// leaderTerm returns the term in which this server leads. If this server is elected
-// and has not applied every earlier term, leaderTerm waits.
+// leaderTerm returns the term in which this server leads. If this server is
+// elected and has not applied every earlier term, leaderTerm waits.
 func (l *leadership) leaderTerm(ctx context.Context) (uint64, error) {
 	for {
 		v, changed := l.current()
@@ -166,8 +166,8 @@ func (l *leadership) leaderTerm(ctx context.Context) (uint64, error) {
 	}
 }
 
-// Leader returns the node that leads, if one is known. It may be out of date until
-// a lost leader is noticed.
+// Leader returns the node that leads, if one is known. It may be out of date
+// until a lost leader is noticed.
 func (l *leadership) Leader() (node string, ok bool) {
 	v, _ := l.current()
 	return v.leader, v.leader != ""
@@ -182,23 +182,24 @@ func (l *leadership) IsLeader() bool {
 }
 
 // LeaderChanged returns a channel that is closed when the result of Leader or
-// IsLeader changes. Take the channel before calling them, and a new one each time.
+// IsLeader changes. Take the channel before calling them, and a new one each
+// time.
 func (l *leadership) LeaderChanged() <-chan struct{} {
 	_, changed := l.current()
 	return changed
 }
 
 // RunWhileLeader calls fn each time this server begins to lead, in the sense of
-// IsLeader. The context of fn ends when the term ends. It also ends when a snapshot
-// is restored, since what fn knows of the state may be wrong; fn is then called
-// again for the same term. Two calls of fn never overlap.
+// IsLeader. The context of fn ends when the term ends. It also ends when a
+// snapshot is restored, since what fn knows of the state may be wrong; fn is
+// then called again for the same term. Two calls of fn never overlap.
 //
-// A nil error of fn ends its work for this term. Errors that fn returns after its
-// context ended are ignored. After resource.ErrNotLeader, ErrReadOnly or
+// A nil error of fn ends its work for this term. Errors that fn returns after
+// its context ended are ignored. After resource.ErrNotLeader, ErrReadOnly or
 // ErrUnknownOutcome, fn is called again if this server still leads.
 //
-// RunWhileLeader blocks until ctx ends (nil), fn fails (its error), or the store
-// closes or fails (that error).
+// RunWhileLeader blocks until ctx ends (nil), fn fails (its error), or the
+// store closes or fails (that error).
 func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
 	var done view // the term for which fn has done its work
 	for {
@@ -228,8 +229,8 @@ func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context
 	}
 }
 
-// runTerm calls fn once. It returns false if fn must be called again, perhaps in
-// the same term.
+// runTerm calls fn once. It returns false if fn must be called again, perhaps
+// in the same term.
 func (l *leadership) runTerm(
 	ctx context.Context, term view, fn func(context.Context) error,
 ) (finished bool, err error) {
@@ -258,8 +259,8 @@ func (l *leadership) runTerm(
 	return true, err
 }
 
-// waitTermEnd returns when this server does not lead the term any more, the store
-// fails, or ctx ends.
+// waitTermEnd returns when this server does not lead the term any more, the
+// store fails, or ctx ends.
 func (l *leadership) waitTermEnd(ctx context.Context, term view) {
 	for {
 		v, changed := l.current()

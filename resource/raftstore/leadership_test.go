@@ -14,8 +14,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRunWhileLeader: one server at a time runs the function, while IsLeader is true. Two
-// calls on one server never overlap.
+// TestRunWhileLeader: one server at a time runs the function, while IsLeader is
+// true. Two calls on one server never overlap.
 func TestRunWhileLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := group(t, pipes(), nil)
@@ -59,8 +59,8 @@ func TestRunWhileLeader(t *testing.T) {
 	})
 }
 
-// TestRunWhileLeader_Results: the result of the function decides whether it is called
-// again.
+// TestRunWhileLeader_Results: the result of the function decides whether it is
+// called again.
 func TestRunWhileLeader_Results(t *testing.T) {
 	s := single(t)
 	boom := errors.New("boom")

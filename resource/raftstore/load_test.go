@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// writeThrough writes to the leader among stores until stop, and returns the names that
-// were acknowledged.
+// writeThrough writes to the leader among stores until stop, and returns the
+// names that were acknowledged.
 func writeThrough(t testing.TB, prefix string, stores []*Store, stop <-chan struct{}) []string {
 	var acked []string
 	for n := 0; ; n++ {
@@ -75,8 +75,8 @@ func checkHas(t *testing.T, s *Store, names []string) {
 	}
 }
 
-// load writes to stores in four goroutines until stop is called, which returns the names
-// that were acknowledged.
+// load writes to stores in four goroutines until stop is called, which returns
+// the names that were acknowledged.
 func load(t *testing.T, prefix string, stores []*Store) (stop func() []string) {
 	stopc := make(chan struct{})
 	var wg sync.WaitGroup

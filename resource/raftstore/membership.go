@@ -18,8 +18,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ErrHasState is returned by Bootstrap on a server that has a log, or that voted
-// for a server which bootstrapped first. Such a server follows a leader, or is one.
+// ErrHasState is returned by Bootstrap on a server that has a log, or that
+// voted for a server which bootstrapped first. Such a server follows a leader,
+// or is one.
 var ErrHasState = errors.New("this server has Raft state already")
 
 // electionNudge is how much callElection shortens the heartbeat timeout.
@@ -40,15 +41,15 @@ func voter(node string) raft.Server {
 	return raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(node), Address: raft.ServerAddress(node)}
 }
 
-// HasState reports whether this server has ever been part of a group. If not, it
-// waits for Bootstrap or for a leader.
+// HasState reports whether this server has ever been part of a group. If not,
+// it waits for Bootstrap or for a leader.
 func (m *membership) HasState() bool {
 	return m.raft.LastIndex() > 0 || m.raft.CurrentTerm() > 0
 }
 
-// Bootstrap makes nodes, this one among them, the first group. If it is called on
-// several servers, the list must be the same. On a server with state it has no
-// effect and returns ErrHasState.
+// Bootstrap makes nodes, this one among them, the first group. If it is called
+// on several servers, the list must be the same. On a server with state it has
+// no effect and returns ErrHasState.
 func (m *membership) Bootstrap(nodes []string) error {
 	nodes = slices.Sorted(slices.Values(nodes))
 	if err := m.checkNodes(nodes); err != nil {
@@ -108,8 +109,8 @@ func (m *membership) isOnlyVoter() bool {
 	return err == nil && len(voters) == 1 && voters[0] == m.node
 }
 
-// leadsMember reports whether this server leads a group that has id as a voter, in
-// that term.
+// leadsMember reports whether this server leads a group that has id as a voter,
+// in that term.
 func (m *membership) leadsMember(id raft.ServerID, term uint64) bool {
 	voters, err := m.Peers()
 	return err == nil && slices.Contains(voters, string(id)) &&
@@ -143,8 +144,8 @@ func (m *membership) servers() ([]raft.Server, error) {
 }
 
 // AddVoter makes node a voter. Its store must be open, and have no state or be
-// behind. AddVoter blocks until the group has agreed. Only the leader can; errors
-// are those of Commit. Adding a voter again has no effect.
+// behind. AddVoter blocks until the group has agreed. Only the leader can;
+// errors are those of Commit. Adding a voter again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
 	if err := tlsutil.CheckLabel(node); err != nil {
 		return fmt.Errorf("add voter: %w", err)
@@ -217,8 +218,8 @@ func (m *membership) change(
 
 // TransferLeadership transfers leadership to another voter, before this server
 // stops. It tries the voter whose log is longest, and then each other one. It
-// blocks for a few round trips, at most an election timeout for each voter. Only
-// the leader can: resource.ErrNotLeader.
+// blocks for a few round trips, at most an election timeout for each voter.
+// Only the leader can: resource.ErrNotLeader.
 func (m *membership) TransferLeadership(ctx context.Context) error {
 	voters, err := m.Peers()
 	if err != nil {
@@ -235,10 +236,10 @@ func (m *membership) TransferLeadership(ctx context.Context) error {
 	return m.transfer(ctx, attempts)
 }
 
-// TransferLeadershipTo transfers leadership to node, which must be a voter, once
-// its log is complete. It blocks for a few round trips, at most an election
-// timeout, and until this server knows who leads. It fails if another server was
-// elected. Only the leader can: resource.ErrNotLeader.
+// TransferLeadershipTo transfers leadership to node, which must be a voter,
+// once its log is complete. It blocks for a few round trips, at most an
+// election timeout, and until this server knows who leads. It fails if another
+// server was elected. Only the leader can: resource.ErrNotLeader.
 func (m *membership) TransferLeadershipTo(ctx context.Context, node string) error {
 	voters, err := m.Peers()
 	switch {
@@ -257,9 +258,9 @@ func (m *membership) TransferLeadershipTo(ctx context.Context, node string) erro
 	return m.awaitLeader(ctx, node)
 }
 
-// awaitLeader waits until a leader is known, for a few elections at most. It fails
-// unless that is node. For Raft, a transfer has succeeded when this server does not
-// lead any more, whatever the reason.
+// awaitLeader waits until a leader is known, for a few elections at most. It
+// fails unless that is node. For Raft, a transfer has succeeded when this
+// server does not lead any more, whatever the reason.
 func (m *membership) awaitLeader(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.heartbeat)
 	defer cancel()
@@ -316,17 +317,17 @@ type Member struct {
 	Voter bool
 	// Leader reports whether this is the known leader.
 	Leader bool
-	// LastContact is the time since the last response. On the leader, that of the
-	// member; on a follower, that of the leader. It is 0 for the leader itself, and
-	// -1 if it is not known.
+	// LastContact is the time since the last response. On the leader, that of
+	// the member; on a follower, that of the leader. It is 0 for the leader
+	// itself, and -1 if it is not known.
 	LastContact time.Duration
-	// LastIndex is the last entry that its log is known to share with the leader's.
-	// It is 0 if that is not known; a follower knows only its own.
+	// LastIndex is the last entry that its log is known to share with the
+	// leader's. It is 0 if that is not known; a follower knows only its own.
 	LastIndex uint64
 }
 
-// Members returns the servers of the group, sorted by node. There are none before
-// this server is in a group.
+// Members returns the servers of the group, sorted by node. There are none
+// before this server is in a group.
 func (m *membership) Members() ([]Member, error) {
 	servers, err := m.servers()
 	if err != nil {

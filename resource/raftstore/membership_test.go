@@ -36,8 +36,8 @@ func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Memb
 	}
 }
 
-// TestNonvoter: a new server follows without a vote, does not count for a majority, and then
-// gets a vote. The leader knows how far its log is.
+// TestNonvoter: a new server follows without a vote, does not count for a
+// majority, and then gets a vote. The leader knows how far its log is.
 func TestNonvoter(t *testing.T) {
 	nw := loopback(t)
 	config := func(node string) Config {
@@ -98,7 +98,8 @@ func TestNonvoter(t *testing.T) {
 	}
 }
 
-// TestTransferLeadershipTo: leadership moves to the named server, or the call fails.
+// TestTransferLeadershipTo: leadership moves to the named server, or the call
+// fails.
 func TestTransferLeadershipTo(t *testing.T) {
 	synctest.Test(t, testTransferTo)
 }
@@ -133,7 +134,8 @@ func testTransferTo(t *testing.T) {
 		t.Error("TransferLeadershipTo() an isolated server = nil, want an error")
 	}
 
-	// The leader loses leadership during the transfer, to another server than the named one.
+	// The leader loses leadership during the transfer, to another server than
+	// the named one.
 	from = write(t, []*Store{all["b"], all["c"]}, "y", "1")
 	third := values(all, from, all["a"])[0]
 	done := make(chan error, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// network connects the stores of one test: by TCP on loopback, or by pipes in memory for
-// fake time. Dial finds a node by name, as a server's dialer does.
+// network connects the stores of one test: by TCP on loopback, or by pipes in
+// memory for fake time. Dial finds a node by name, as a server's dialer does.
 type network struct {
 	listen func(nw *network) net.Listener
 	dial   func(l net.Listener, timeout time.Duration) (net.Conn, error)
@@ -98,8 +98,8 @@ func (nw *network) isolate(node string, cut bool) {
 	}
 }
 
-// config returns the Config of a store: small files, and a heartbeat that a busy machine
-// does not miss.
+// config returns the Config of a store: small files, and a heartbeat that a
+// busy machine does not miss.
 func (nw *network) config(t testing.TB, node, dir string) Config {
 	return Config{
 		Node: node, Dir: dir, Stream: nw.layer(node),

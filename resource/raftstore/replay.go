@@ -15,14 +15,14 @@ import (
 // replayAlone applies the log that the store was opened with, if this server is
 // the only voter and Raft has applied nothing yet.
 //
-// Raft applies entries once it knows that they are committed. A server that is the
-// only voter learns that when it leads, and to lead it must write. With a full
-// disk it would show its last snapshot and nothing else. But every entry in its
-// log is committed: a majority, this server, has it. So the entries are applied
-// for readers, and skipped when Raft applies them.
+// Raft applies entries once it knows that they are committed. A server that is
+// the only voter learns that when it leads, and to lead it must write. With a
+// full disk it would show its last snapshot and nothing else. But every entry
+// in its log is committed: a majority, this server, has it. So the entries are
+// applied for readers, and skipped when Raft applies them.
 //
-// raft.Config.RestoreCommittedLogs of raft 1.8.0 is not used for this: it ignores
-// membership entries, and deadlocks on more than 32768 entries.
+// raft.Config.RestoreCommittedLogs of raft 1.8.0 is not used for this: it
+// ignores membership entries, and deadlocks on more than 32768 entries.
 func (s *Store) replayAlone() {
 	if !s.isOnlyVoter() || s.guard.pending() {
 		return
@@ -37,8 +37,8 @@ func (s *Store) replayAlone() {
 	}
 }
 
-// replay applies the entries from first to last, and returns their number. It does
-// nothing if Raft has applied an entry already.
+// replay applies the entries from first to last, and returns their number. It
+// does nothing if Raft has applied an entry already.
 func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +67,8 @@ func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err err
 	return n, nil
 }
 
-// skipReplayed returns how many of logs, the first ones, replay has applied. The
-// caller holds m.mu.
+// skipReplayed returns how many of logs, the first ones, replay has applied.
+// The caller holds m.mu.
 func (m *machine) skipReplayed(logs []*raft.Log) int {
 	n := 0
 	for _, log := range logs {

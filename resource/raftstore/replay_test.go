@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestReplay: Raft skips entries that replay has applied, and applies the later ones. No
-// snapshot is taken before Raft has reached the replayed entries.
+// TestReplay: Raft skips entries that replay has applied, and applies the later
+// ones. No snapshot is taken before Raft has reached the replayed entries.
 func TestReplay(t *testing.T) {
 	logs := raft.NewInmemStore()
 	var all []*raft.Log

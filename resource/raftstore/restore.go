@@ -30,21 +30,22 @@ const (
 	// indexSlack is more than the number of entries that are appended while a
 	// restore is prepared.
 	indexSlack = 1 << 20
-	// restoreCopies is how many copies of the data a restore has on disk at once.
+	// restoreCopies is how many copies of the data a restore has on disk at
+	// once.
 	restoreCopies = 3
 )
 
-// Snapshot is the state at one moment. It keeps that state in memory as long as it
-// is referenced.
+// Snapshot is the state at one moment. It keeps that state in memory as long as
+// it is referenced.
 type Snapshot struct {
 	// Index is the store index of the last change in it. Term is the leader's.
 	Index, Term uint64
 	state       *memory.Snapshot
 }
 
-// Snapshot returns the present state, with everything that was acknowledged before
-// the call. It blocks for a round trip to a majority. Only the leader can:
-// resource.ErrNotLeader.
+// Snapshot returns the present state, with everything that was acknowledged
+// before the call. It blocks for a round trip to a majority. Only the leader
+// can: resource.ErrNotLeader.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := s.checkFresh(ctx, resource.Strong); err != nil {
 		return nil, fmt.Errorf("save snapshot: %w", err)
@@ -58,7 +59,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) { return s.state.WriteTo(
 
 // RestoreResult describes a restore.
 type RestoreResult struct {
-	// Index is the store index, and the version, of everything that was restored.
+	// Index is the store index, and the version, of everything that was
+	// restored.
 	Index  uint64
 	Totals memory.SnapshotTotals
 }
@@ -83,14 +85,15 @@ type restore struct {
 	donec chan struct{} // closed when Raft has returned
 }
 
-// Restore replaces the whole state of the group by the snapshot of m and data. It
-// first reads and checks all of data: after a resource.ErrInvalid nothing has
-// changed. It blocks until a majority has the new state. Watches end with
+// Restore replaces the whole state of the group by the snapshot of m and data.
+// It first reads and checks all of data: after a resource.ErrInvalid nothing
+// has changed. It blocks until a majority has the new state. Watches end with
 // resource.ErrWatchReset, and RunWhileLeader calls its function again.
 //
 // Everything restored gets one new version and index (see nextIndex). Only the
 // leader can restore: resource.ErrNotLeader. After resource.ErrUnknownOutcome,
-// because leadership was lost or ctx ended, the state is the old or the new one.
+// because leadership was lost or ctx ended, the state is the old or the new
+// one.
 func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
 	if err := m.check(); err != nil {
 		return RestoreResult{}, err
@@ -129,11 +132,12 @@ func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (Res
 	return RestoreResult{Index: index, Totals: totals}, nil
 }
 
-// nextIndex returns the index of a restore. It is above every index that this group
-// and the group of the snapshot have ever had. The latter may be gone, but its
-// indexes are below the microseconds since 1970 too: no group writes a million
-// entries a second for long. So no version and no index ever means two states. A
-// compare-and-swap, or a secondary that compares them, notices the restore.
+// nextIndex returns the index of a restore. It is above every index that this
+// group and the group of the snapshot have ever had. The latter may be gone,
+// but its indexes are below the microseconds since 1970 too: no group writes a
+// million entries a second for long. So no version and no index ever means two
+// states. A compare-and-swap, or a secondary that compares them, notices the
+// restore.
 func (r *restorer) nextIndex(saved uint64) uint64 {
 	now := uint64(max(time.Now().UnixMicro(), 0))
 	return max(now, saved+1, r.raft.LastIndex()+indexSlack)
@@ -167,7 +171,8 @@ func (r *restorer) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.
 	return f, totals, err
 }
 
-// checkSpace returns an error if the disk has no space for what a restore writes.
+// checkSpace returns an error if the disk has no space for what a restore
+// writes.
 func (r *restorer) checkSpace(size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.dir, &st); err != nil {
@@ -209,8 +214,8 @@ func removeSpool(f *os.File) {
 	_ = os.Remove(f.Name())
 }
 
-// install makes Raft restore the snapshot in file. Once Raft has begun, neither ctx
-// nor Close stops it. The file is removed, and unlock called, when Raft has
+// install makes Raft restore the snapshot in file. Once Raft has begun, neither
+// ctx nor Close stops it. The file is removed, and unlock called, when Raft has
 // returned.
 func (r *restorer) install(ctx context.Context, index uint64, size int64, file *os.File, unlock func()) error {
 	active := &restore{index: index + 1, donec: make(chan struct{})}

@@ -13,9 +13,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestore_Group: after a restore, three servers under load have one state. It has
-// nothing from before the restore, and everything that was acknowledged after it. So it
-// is after the leader was lost, and on a server that was away.
+// TestRestore_Group: after a restore, three servers under load have one state.
+// It has nothing from before the restore, and everything that was acknowledged
+// after it. So it is after the leader was lost, and on a server that was away.
 func TestRestore_Group(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreGroup)
@@ -51,7 +51,8 @@ func testRestoreGroup(t *testing.T) {
 		}
 	}
 	same(t, values(all))
-	// A write that was acknowledged during the restore is there if it came after it.
+	// A write that was acknowledged during the restore is there if it came
+	// after it.
 	have, _, err := last.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +108,8 @@ func same(t *testing.T, stores []*Store) {
 	}
 }
 
-// TestRestore_Majority: a snapshot that the leader and one follower have restored stays
-// when the leader is lost.
+// TestRestore_Majority: a snapshot that the leader and one follower have
+// restored stays when the leader is lost.
 func TestRestore_Majority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreByAMajority)

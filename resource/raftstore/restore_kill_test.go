@@ -20,9 +20,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// restorerDir is an environment variable. It makes the test binary restore snapshots a and
-// b, in turns, to the store in that directory until it is killed. The snapshots are in the
-// parent directory.
+// restorerDir is an environment variable. It makes the test binary restore
+// snapshots a and b, in turns, to the store in that directory until it is
+// killed. The snapshots are in the parent directory.
 const restorerDir = "WANFED_TEST_RESTORER_DIR"
 
 const restoredThings = 300
@@ -67,8 +67,8 @@ func restoreLoop(dir string) error {
 	}
 }
 
-// TestRestore_Kill: after kill -9 the state is one of the two snapshots, at no index below
-// one that was printed.
+// TestRestore_Kill: after kill -9 the state is one of the two snapshots, at no
+// index below one that was printed.
 func TestRestore_Kill(t *testing.T) {
 	testutil.Cluster(t)
 	t.Parallel()
@@ -144,7 +144,8 @@ func checkRestored(t *testing.T, dir string, printed uint64) {
 	}
 }
 
-// killed runs this test binary with env, kills it after n lines, and returns its output.
+// killed runs this test binary with env, kills it after n lines, and returns
+// its output.
 func killed(t *testing.T, env string, n int) (lines []string, stderr string) {
 	t.Helper()
 	exe, err := os.Executable()

@@ -16,9 +16,9 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestRestore_Lost: an isolated leader restores a snapshot, and does not report success. The
-// others continue without the snapshot. The store fails then, and again after a restart,
-// instead of mixing the two states.
+// TestRestore_Lost: an isolated leader restores a snapshot, and does not report
+// success. The others continue without the snapshot. The store fails then, and
+// again after a restart, instead of mixing the two states.
 func TestRestore_Lost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreLost)
@@ -56,7 +56,8 @@ func testRestoreLost(t *testing.T) {
 	again := mustOpen(t, nw.config(t, leader.cfg.Node, leader.cfg.Dir))
 	awaitFailed(t, again)
 
-	// The remedy of its error: remove the server, empty its directory, start it again.
+	// The remedy of its error: remove the server, empty its directory, start it
+	// again.
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +91,9 @@ func awaitFailed(t *testing.T, s *Store) {
 	}
 }
 
-// TestRestore_LostAtFollower: of five servers, the leader and one follower have restored a
-// snapshot. The follower notices too that the others continue without it.
+// TestRestore_LostAtFollower: of five servers, the leader and one follower have
+// restored a snapshot. The follower notices too that the others continue
+// without it.
 func TestRestore_LostAtFollower(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testRestoreLostAtFollower)

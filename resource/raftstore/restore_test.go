@@ -45,9 +45,9 @@ func mustRestore(t testing.TB, s *Store, m Manifest, data []byte) RestoreResult 
 	return out
 }
 
-// TestRestore: a restore brings back what was saved, at an index above all earlier ones, and
-// deletes what was written since. Watches, waits and functions that run while leading are
-// notified. The state survives a restart.
+// TestRestore: a restore brings back what was saved, at an index above all
+// earlier ones, and deletes what was written since. Watches, waits and
+// functions that run while leading are notified. The state survives a restart.
 func TestRestore(t *testing.T) {
 	s := single(t)
 	x := put(t, s, "x", "1")
@@ -233,8 +233,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestRestore_Close: Close during a restore does not panic. The state is the old or the new
-// one.
+// TestRestore_Close: Close during a restore does not panic. The state is the
+// old or the new one.
 func TestRestore_Close(t *testing.T) {
 	t.Parallel()
 	s := single(t)

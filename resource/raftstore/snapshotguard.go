@@ -22,15 +22,16 @@ import (
 // snapshot that may not be committed.
 const uncommittedFile = "unproven"
 
-// snapshotGuard checks the entries and snapshots that a leader sends, before Raft
-// receives them.
+// snapshotGuard checks the entries and snapshots that a leader sends, before
+// Raft receives them.
 //
 // It notices a restored snapshot that was lost. A snapshot that an operator
-// restores on the leader, or that a leader sends, is committed only when a majority
-// has it. If the leader dies before, the others may continue without it. Raft would
-// let this server follow them, with entries that it never applies, since its
-// snapshot is above them. The guard remembers such a snapshot, also for the next
-// process, until it is committed; and fails the store if the group does not have it.
+// restores on the leader, or that a leader sends, is committed only when a
+// majority has it. If the leader dies before, the others may continue without
+// it. Raft would let this server follow them, with entries that it never
+// applies, since its snapshot is above them. The guard remembers such a
+// snapshot, also for the next process, until it is committed; and fails the
+// store if the group does not have it.
 //
 // It also keeps snapshots from Raft that this server does not need (see
 // raftlog.Log.Covers).
@@ -128,8 +129,8 @@ func (g *snapshotGuard) checkEntries(req *raft.AppendEntriesRequest) error {
 	return err
 }
 
-// checkInstall reports whether a snapshot must not reach Raft, and why it cannot be
-// installed. Raft itself rejects a snapshot of an earlier term.
+// checkInstall reports whether a snapshot must not reach Raft, and why it
+// cannot be installed. Raft itself rejects a snapshot of an earlier term.
 func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled bool, err error) {
 	if req.Term < g.term() {
 		return false, nil
@@ -153,8 +154,8 @@ func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled 
 		return true, err
 	}
 	if last > req.LastLogIndex {
-		// The log has entries that were never committed, and more of them than the
-		// leader kept of its own log before its snapshot.
+		// The log has entries that were never committed, and more of them than
+		// the leader kept of its own log before its snapshot.
 		err := fmt.Errorf("the log has entries up to %d that are not the leader's, whose snapshot covers %d; %s",
 			last, req.LastLogIndex, removeDirRemedy)
 		g.fail(err)

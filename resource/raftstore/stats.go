@@ -14,9 +14,9 @@ type Stats struct {
 	State  string // "follower", "candidate", "leader" or "stopped"
 	Leader string // node; "" if none is known
 	Term   uint64
-	// LastIndex is the last entry in the log, CommitIndex the last one known to be
-	// committed, AppliedIndex the last one passed to the state machine, StoreIndex
-	// the last one that changed a resource.
+	// LastIndex is the last entry in the log, CommitIndex the last one known to
+	// be committed, AppliedIndex the last one passed to the state machine,
+	// StoreIndex the last one that changed a resource.
 	LastIndex, CommitIndex, AppliedIndex, StoreIndex uint64
 	// LastContact is the time since the last contact with the leader: 0 on the
 	// leader, -1 if there was none.

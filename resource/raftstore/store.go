@@ -43,9 +43,9 @@ type Store struct {
 	closeErr   error
 }
 
-// Open reads what Config.Dir holds and starts Raft. It fails, with a remedy, for a
-// directory that another process uses, that belongs to another node, or that cannot
-// be read. The caller closes the store.
+// Open reads what Config.Dir holds and starts Raft. It fails, with a remedy,
+// for a directory that another process uses, that belongs to another node, or
+// that cannot be read. The caller closes the store.
 func Open(cfg Config) (_ *Store, err error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -87,7 +87,8 @@ func Open(cfg Config) (_ *Store, err error) {
 }
 
 // recovered calls f and returns its panic as an error. The libraries panic, or
-// read memory that a truncated file no longer backs, when a directory is damaged.
+// read memory that a truncated file no longer backs, when a directory is
+// damaged.
 func recovered(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -172,8 +173,8 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	return nil
 }
 
-// watchLog shows the log of a server that cannot write it, and stops Raft when the
-// store fails, so that another server can lead.
+// watchLog shows the log of a server that cannot write it, and stops Raft when
+// the store fails, so that another server can lead.
 func (s *Store) watchLog() {
 	for {
 		select {
@@ -191,10 +192,10 @@ func (s *Store) watchLog() {
 	}
 }
 
-// Close stops Raft and unlocks the directory. It waits up to a second for pending
-// commits, for this server's part of a snapshot that is being restored, and for all
-// goroutines. It does not transfer leadership: call TransferLeadership before. It is
-// idempotent.
+// Close stops Raft and unlocks the directory. It waits up to a second for
+// pending commits, for this server's part of a snapshot that is being restored,
+// and for all goroutines. It does not transfer leadership: call
+// TransferLeadership before. It is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.refuse()
@@ -207,8 +208,8 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// release stops and closes what Open has started so far, each part before the parts
-// that it uses.
+// release stops and closes what Open has started so far, each part before the
+// parts that it uses.
 func (s *Store) release() error {
 	var errs []error
 	if s.raft != nil {

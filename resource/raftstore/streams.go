@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// streams is the stream layer of Config as Raft's transport sees it: its address is
-// the node's name, and Close ends every connection. The transport itself leaves the
-// goroutines of accepted connections blocked in a read.
+// streams is the stream layer of Config as Raft's transport sees it: its
+// address is the node's name, and Close ends every connection. The transport
+// itself leaves the goroutines of accepted connections blocked in a read.
 type streams struct {
 	inner raft.StreamLayer
 	node  nodeAddr
@@ -88,8 +88,8 @@ func (s *streams) Close() error {
 	return err
 }
 
-// wait returns when the transport has closed all accepted connections. Call Close
-// before.
+// wait returns when the transport has closed all accepted connections. Call
+// Close before.
 func (s *streams) wait() { s.handlers.Wait() }
 
 // stream is a connection that the transport closes.

@@ -10,10 +10,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is the library's transport with three additions. Entries and snapshots
-// that a snapshotGuard handles do not reach Raft. A leader reaches a returning
-// server at once (see holdback). The leader knows how far the logs of the other
-// servers are (see progress).
+// transport is the library's transport with three additions. Entries and
+// snapshots that a snapshotGuard handles do not reach Raft. A leader reaches a
+// returning server at once (see holdback). The leader knows how far the logs of
+// the other servers are (see progress).
 type transport struct {
 	*raft.NetworkTransport
 	holdback holdback
@@ -49,8 +49,8 @@ func isHeartbeat(req *raft.AppendEntriesRequest) bool {
 	return req.PrevLogEntry == 0 && len(req.Entries) == 0 && req.LeaderCommitIndex == 0
 }
 
-// AppendEntries implements raft.Transport: the leader's call with entries, and its
-// heartbeat.
+// AppendEntries implements raft.Transport: the leader's call with entries, and
+// its heartbeat.
 func (t *transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -86,12 +86,13 @@ func (t *transport) InstallSnapshot(
 	return err
 }
 
-// wait returns when forward and the calls that it answers have ended. Call Close
-// before, and end the connections.
+// wait returns when forward and the calls that it answers have ended. Call
+// Close before, and end the connections.
 func (t *transport) wait() { t.work.Wait() }
 
-// forward passes calls of other servers to Raft, in order, until Close. It answers
-// entries that checkEntries rejects, and snapshots that checkInstall handles.
+// forward passes calls of other servers to Raft, in order, until Close. It
+// answers entries that checkEntries rejects, and snapshots that checkInstall
+// handles.
 func (t *transport) forward(
 	checkEntries func(*raft.AppendEntriesRequest) error,
 	checkInstall func(*raft.InstallSnapshotRequest) (handled bool, err error),
@@ -124,8 +125,9 @@ func (t *transport) forward(
 	}
 }
 
-// answerInstall responds that the snapshot was installed, or could not be. It reads
-// the snapshot to its end: the leader sends all of it before it reads a response.
+// answerInstall responds that the snapshot was installed, or could not be. It
+// reads the snapshot to its end: the leader sends all of it before it reads a
+// response.
 func answerInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
 	if _, rerr := io.Copy(io.Discard, rpc.Reader); rerr != nil && err == nil {
 		err = rerr

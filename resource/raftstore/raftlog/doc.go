@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package raftlog is the durable log of one Raft server: a raft.LogStore and
-// raft.StableStore on github.com/hashicorp/raft-wal. It adds what raft-wal 0.4.1
-// does not have and a kill, disk or restart test needs.
+// raft.StableStore on github.com/hashicorp/raft-wal. It adds what raft-wal
+// 0.4.1 does not have and a kill, disk or restart test needs.
 //
 // # What it adds
 //
@@ -33,13 +33,14 @@
 //
 // # Guarantees
 //
-// An entry that StoreLogs acknowledged is on disk (fsync) and is returned by GetLog
-// until DeleteRange removes it. After an error other than ErrReadOnly the Log must
-// not be used. A vote that cannot be written is refused. A term that cannot be
-// written is kept in memory and written with the next vote or entry.
+// An entry that StoreLogs acknowledged is on disk (fsync) and is returned by
+// GetLog until DeleteRange removes it. After an error other than ErrReadOnly
+// the Log must not be used. A vote that cannot be written is refused. A term
+// that cannot be written is kept in memory and written with the next vote or
+// entry.
 //
 // # Goroutines
 //
-// raft-wal runs one goroutine, which rotates segments. Close ends it. All methods may
-// be called from any goroutine.
+// raft-wal runs one goroutine, which rotates segments. Close ends it. All
+// methods may be called from any goroutine.
 package raftlog

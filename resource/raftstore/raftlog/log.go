@@ -27,13 +27,13 @@ type Config struct {
 	// SegmentSize is the size in bytes of one file of the log. The file is
 	// allocated when it is created.
 	SegmentSize int
-	// Snapshots is the store of the snapshots that belong to this log. Raft must
-	// use the store that Log.Snapshots returns.
+	// Snapshots is the store of the snapshots that belong to this log. Raft
+	// must use the store that Log.Snapshots returns.
 	Snapshots raft.SnapshotStore
 	// Logger receives the messages of the Log and, quieter, those of raft-wal.
 	Logger *slog.Logger
-	// Fail is called with a disk error that is not ErrReadOnly. It may be called
-	// more than once, and must not block.
+	// Fail is called with a disk error that is not ErrReadOnly. It may be
+	// called more than once, and must not block.
 	Fail func(error)
 }
 
@@ -42,9 +42,9 @@ type Log struct {
 	*wal.WAL
 	cfg Config
 
-	// snapshot has the index and term of the newest snapshot that is part of the
-	// state machine. installed is a snapshot from the leader that is on disk and
-	// not restored yet. Both are nil if there is none.
+	// snapshot has the index and term of the newest snapshot that is part of
+	// the state machine. installed is a snapshot from the leader that is on
+	// disk and not restored yet. Both are nil if there is none.
 	snapshot, installed atomic.Pointer[raft.Log]
 
 	used *atomic.Int64 // bytes written to the last segment, at most (see checkSpace)
@@ -66,9 +66,9 @@ var (
 // termKey is the key under which Raft keeps its current term.
 const termKey = "CurrentTerm"
 
-// Open opens the log in cfg.Dir, or creates it. It completes a rotation that the last
-// process did not finish, and deletes a log that the newest snapshot covers. The
-// libraries panic on some damaged files; the caller recovers.
+// Open opens the log in cfg.Dir, or creates it. It completes a rotation that
+// the last process did not finish, and deletes a log that the newest snapshot
+// covers. The libraries panic on some damaged files; the caller recovers.
 func Open(cfg Config) (_ *Log, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, err
@@ -113,8 +113,8 @@ func Open(cfg Config) (_ *Log, err error) {
 // StoreLog implements raft.LogStore.
 func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore. It blocks for a disk write. After an error none
-// of the entries count, unless the process ends during the call.
+// StoreLogs implements raft.LogStore. It blocks for a disk write. After an
+// error none of the entries count, unless the process ends during the call.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,12 +140,12 @@ func (l *Log) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange implements raft.LogStore. It deletes entries at the beginning or at the
-// end of the log.
+// DeleteRange implements raft.LogStore. It deletes entries at the beginning or
+// at the end of the log.
 //
-// Raft stores other entries after it deletes the end. If these cannot be stored, the
-// failure is fatal: Raft believes that the deleted entries are still there, and never
-// requests them again.
+// Raft stores other entries after it deletes the end. If these cannot be
+// stored, the failure is fatal: Raft believes that the deleted entries are
+// still there, and never requests them again.
 func (l *Log) DeleteRange(first, last uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -170,10 +170,10 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	return nil
 }
 
-// Set implements raft.StableStore. A term that cannot be written is kept in memory:
-// Raft would panic otherwise. The term is written before the next vote or entry. A
-// server that loses it has neither voted nor stored an entry in that term, which is as
-// if it had never received the term.
+// Set implements raft.StableStore. A term that cannot be written is kept in
+// memory: Raft would panic otherwise. The term is written before the next vote
+// or entry. A server that loses it has neither voted nor stored an entry in
+// that term, which is as if it had never received the term.
 func (l *Log) Set(key, value []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,7 +200,8 @@ func (l *Log) Set(key, value []byte) error {
 	return nil
 }
 
-// SetUint64 implements raft.StableStore, in the encoding of raft-wal's GetUint64.
+// SetUint64 implements raft.StableStore, in the encoding of raft-wal's
+// GetUint64.
 func (l *Log) SetUint64(key []byte, value uint64) error {
 	return l.Set(key, binary.LittleEndian.AppendUint64(nil, value))
 }
@@ -216,8 +217,8 @@ func (l *Log) writeTermLocked() error {
 	return err
 }
 
-// WriteError returns why the log cannot be written now, an ErrReadOnly. It is nil
-// while the log can be written, and until a write finds out that it cannot.
+// WriteError returns why the log cannot be written now, an ErrReadOnly. It is
+// nil while the log can be written, and until a write finds out that it cannot.
 func (l *Log) WriteError() error {
 	l.errMu.Lock()
 	defer l.errMu.Unlock()
@@ -227,7 +228,8 @@ func (l *Log) WriteError() error {
 // CannotWrite returns a channel that receives when WriteError becomes non-nil.
 func (l *Log) CannotWrite() <-chan struct{} { return l.cannotc }
 
-// setWriteError sets the result of WriteError, and logs when it begins and ends.
+// setWriteError sets the result of WriteError, and logs when it begins and
+// ends.
 func (l *Log) setWriteError(err error) {
 	l.errMu.Lock()
 	was := l.writeErr
@@ -245,9 +247,9 @@ func (l *Log) setWriteError(err error) {
 	}
 }
 
-// writeFailed returns the error of a write that failed with err. A temporary error
-// becomes an ErrReadOnly. Any other error, and every error if fatal is true, is
-// passed to Config.Fail.
+// writeFailed returns the error of a write that failed with err. A temporary
+// error becomes an ErrReadOnly. Any other error, and every error if fatal is
+// true, is passed to Config.Fail.
 func (l *Log) writeFailed(err error, fatal bool) error {
 	if errors.Is(err, wal.ErrClosed) {
 		return err
@@ -262,9 +264,10 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 	return err
 }
 
-// IsTemporary reports whether a disk error ends when an operator frees space or makes
-// the file system writable. All that was acknowledged is then still on the disk. After
-// any other error, for example of broken hardware, the content of the disk is unknown.
+// IsTemporary reports whether a disk error ends when an operator frees space or
+// makes the file system writable. All that was acknowledged is then still on
+// the disk. After any other error, for example of broken hardware, the content
+// of the disk is unknown.
 func IsTemporary(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }

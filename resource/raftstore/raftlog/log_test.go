@@ -19,8 +19,8 @@ import (
 )
 
 // faultyMeta is metadata that cannot be written while err is set, as on a file
-// system that becomes read-only. A test cannot make a file system read-only under
-// open files.
+// system that becomes read-only. A test cannot make a file system read-only
+// under open files.
 type faultyMeta struct {
 	types.MetaStore
 	err error
@@ -33,8 +33,8 @@ func (f *faultyMeta) SetStable(key, value []byte) error {
 	return f.MetaStore.SetStable(key, value)
 }
 
-// TestSet_DiskError: a term counts though it cannot be written. No vote and no entry
-// is stored before the term is.
+// TestSet_DiskError: a term counts though it cannot be written. No vote and no
+// entry is stored before the term is.
 func TestSet_DiskError(t *testing.T) {
 	const segmentSize = 64 << 10
 	dir := t.TempDir()

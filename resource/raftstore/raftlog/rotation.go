@@ -17,16 +17,16 @@ import (
 
 // finishRotation completes a rotation that the last process began.
 //
-// The write that fills a segment seals it: it appends an index of the entries. A
-// goroutine of raft-wal then records the seal, and the next segment, in the
-// metadata. If the process ends between the two, raft-wal 0.4.1 opens the sealed
-// segment as one to append to, and refuses every append from then on. No vote could
-// be kept and no entry stored. So finishRotation records both before raft-wal opens
-// the log, as raft-wal itself does.
+// The write that fills a segment seals it: it appends an index of the entries.
+// A goroutine of raft-wal then records the seal, and the next segment, in the
+// metadata. If the process ends between the two, raft-wal 0.4.1 opens the
+// sealed segment as one to append to, and refuses every append from then on. No
+// vote could be kept and no entry stored. So finishRotation records both before
+// raft-wal opens the log, as raft-wal itself does.
 //
 // The index may also be torn, together with the write that it was part of. That
-// write was never acknowledged. The entries before it are moved to a new segment
-// without an index.
+// write was never acknowledged. The entries before it are moved to a new
+// segment without an index.
 func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error {
 	state, err := meta.Load(dir)
 	if err != nil {
@@ -63,8 +63,8 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 	return meta.CommitState(state)
 }
 
-// sealedSegment is the last segment of a log that is not open. It has a seal that the
-// metadata does not have.
+// sealedSegment is the last segment of a log that is not open. It has a seal
+// that the metadata does not have.
 type sealedSegment struct {
 	types.SegmentWriter
 	filer      *segment.Filer
@@ -72,8 +72,8 @@ type sealedSegment struct {
 	indexStart uint64
 }
 
-// openSealedSegment opens the segment. It returns nil if the segment has no seal, or no
-// file yet.
+// openSealedSegment opens the segment. It returns nil if the segment has no
+// seal, or no file yet.
 func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, error) {
 	filer := segment.NewFiler(dir, walfs.New())
 	whole := info
@@ -92,8 +92,8 @@ func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, erro
 	return &sealedSegment{SegmentWriter: w, filer: filer, info: info, indexStart: indexStart}, nil
 }
 
-// sealedInfo returns the segment's metadata with the seal, and whether its index
-// leads to every entry.
+// sealedInfo returns the segment's metadata with the seal, and whether its
+// index leads to every entry.
 func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	info = t.info
 	info.SealTime, info.IndexStart, info.MaxIndex = time.Now(), t.indexStart, t.LastIndex()
@@ -119,8 +119,8 @@ func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	return info, true
 }
 
-// moveTo writes the segment's entries to a new segment, durably. A file of that name
-// is from an attempt that was interrupted.
+// moveTo writes the segment's entries to a new segment, durably. A file of that
+// name is from an attempt that was interrupted.
 func (t *sealedSegment) moveTo(info types.SegmentInfo) error {
 	if err := t.filer.Delete(info.BaseIndex, info.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

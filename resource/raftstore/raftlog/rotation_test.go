@@ -21,10 +21,10 @@ import (
 // makeSealedTail makes.
 const deleted = 4
 
-// makeSealedTail makes a log whose last segment has a seal that the metadata does
-// not have, as of a process that ended right after the write that fills the segment.
-// It returns the index of the last entry, the number of entries of that write, and
-// the path of the segment.
+// makeSealedTail makes a log whose last segment has a seal that the metadata
+// does not have, as of a process that ended right after the write that fills
+// the segment. It returns the index of the last entry, the number of entries of
+// that write, and the path of the segment.
 func makeSealedTail(t *testing.T, dir string) (last, lastWrite uint64, path string) {
 	t.Helper()
 	l, err := wal.Open(dir, wal.WithSegmentSize(4096))
@@ -86,8 +86,8 @@ func logEntry(index uint64) *raft.Log {
 	return &raft.Log{Index: index, Term: 1, Type: raft.LogCommand, Data: []byte(data)}
 }
 
-// checkFinished completes the rotation, checks that the log has the entries up to
-// last, and appends to it.
+// checkFinished completes the rotation, checks that the log has the entries up
+// to last, and appends to it.
 func checkFinished(t *testing.T, dir string, last uint64) {
 	t.Helper()
 	meta := &metadb.BoltMetaDB{}
@@ -119,7 +119,8 @@ func checkFinished(t *testing.T, dir string, last uint64) {
 }
 
 // TestFinishRotation_SealedTail first shows the fault of raft-wal. If that part
-// fails, raft-wal has no such fault any more, and finishRotation can be deleted.
+// fails, raft-wal has no such fault any more, and finishRotation can be
+// deleted.
 func TestFinishRotation_SealedTail(t *testing.T) {
 	dir := t.TempDir()
 	last, _, _ := makeSealedTail(t, dir)
@@ -137,8 +138,9 @@ func TestFinishRotation_SealedTail(t *testing.T) {
 	checkFinished(t, dir, last+100) // nothing is left to complete, or another rotation
 }
 
-// TestFinishRotation_TornSeal: the write that seals a segment is torn. The entries
-// that were acknowledged before it stay, and the log can be appended to.
+// TestFinishRotation_TornSeal: the write that seals a segment is torn. The
+// entries that were acknowledged before it stay, and the log can be appended
+// to.
 func TestFinishRotation_TornSeal(t *testing.T) {
 	for name, tear := range map[string]func(b []byte, indexStart int64) []byte{
 		"index cut off":    func(b []byte, at int64) []byte { return b[:at+5] },
@@ -157,7 +159,8 @@ func TestFinishRotation_TornSeal(t *testing.T) {
 			if err := os.WriteFile(path, tear(b, indexStart), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// An earlier attempt was interrupted before it changed the metadata.
+			// An earlier attempt was interrupted before it changed the
+			// metadata.
 			leftover := filepath.Join(dir, segment.FileName(types.SegmentInfo{BaseIndex: 1, ID: 1}))
 			if err := os.WriteFile(leftover, []byte("x"), 0o600); err != nil {
 				t.Fatal(err)

@@ -10,14 +10,14 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 )
 
-// GetLog implements raft.LogStore. For the last entry that the newest snapshot covers,
-// it returns an entry that has only index and term.
+// GetLog implements raft.LogStore. For the last entry that the newest snapshot
+// covers, it returns an entry that has only index and term.
 //
-// A server that installed a snapshot of entry S has an empty log, and then entries from
-// S+1 on. A leader that did not receive the response for S+1 refers to S first. Raft
-// looks for S in the log alone, and would refuse the leader's entries. Raft uses
-// nothing but index and term of S: to send or apply S, it would need S-1, which is not
-// in the log.
+// A server that installed a snapshot of entry S has an empty log, and then
+// entries from S+1 on. A leader that did not receive the response for S+1
+// refers to S first. Raft looks for S in the log alone, and would refuse the
+// leader's entries. Raft uses nothing but index and term of S: to send or apply
+// S, it would need S-1, which is not in the log.
 func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	err := l.WAL.GetLog(index, log)
 	if !errors.Is(err, raft.ErrLogNotFound) {
@@ -30,13 +30,14 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// Covers reports whether log and snapshot have everything up to the entry with that
-// index and term, which is the last one of a leader's snapshot. The entries of a
-// snapshot are committed, so that the same last entry means the same entries before it.
+// Covers reports whether log and snapshot have everything up to the entry with
+// that index and term, which is the last one of a leader's snapshot. The
+// entries of a snapshot are committed, so that the same last entry means the
+// same entries before it.
 //
-// Raft installs a snapshot even if the log has entries after it. Raft then deletes
-// these entries, though they may be acknowledged, and stops making progress. A snapshot
-// that is covered must therefore not reach Raft.
+// Raft installs a snapshot even if the log has entries after it. Raft then
+// deletes these entries, though they may be acknowledged, and stops making
+// progress. A snapshot that is covered must therefore not reach Raft.
 func (l *Log) Covers(index, term uint64) bool {
 	if l.SnapshotIndex() >= index {
 		return true
@@ -45,8 +46,8 @@ func (l *Log) Covers(index, term uint64) bool {
 	return l.GetLog(index, &e) == nil && e.Term == term
 }
 
-// SnapshotIndex returns the last index that the newest snapshot covers, 0 if there is
-// no snapshot.
+// SnapshotIndex returns the last index that the newest snapshot covers, 0 if
+// there is no snapshot.
 func (l *Log) SnapshotIndex() uint64 {
 	if s := l.snapshot.Load(); s != nil {
 		return s.Index
@@ -69,9 +70,10 @@ func (l *Log) Restored() {
 	}
 }
 
-// openSnapshots finds the newest snapshot that can be read, and deletes the log if that
-// snapshot covers it. A process may end after it stored a leader's snapshot and before
-// it emptied the log. raft-wal would then refuse the entry after the snapshot.
+// openSnapshots finds the newest snapshot that can be read, and deletes the log
+// if that snapshot covers it. A process may end after it stored a leader's
+// snapshot and before it emptied the log. raft-wal would then refuse the entry
+// after the snapshot.
 func (l *Log) openSnapshots() error {
 	all, err := l.cfg.Snapshots.List()
 	if err != nil {
@@ -106,8 +108,8 @@ func (l *Log) deleteCovered(newest *raft.SnapshotMeta) error {
 	return nil
 }
 
-// Snapshots returns Config.Snapshots for Raft. Through it, the Log notices every
-// snapshot that Raft stores.
+// Snapshots returns Config.Snapshots for Raft. Through it, the Log notices
+// every snapshot that Raft stores.
 func (l *Log) Snapshots() raft.SnapshotStore { return snapshotStore{l.cfg.Snapshots, l} }
 
 type snapshotStore struct {
@@ -133,8 +135,9 @@ type snapshotSink struct {
 	closed bool
 }
 
-// Close completes the snapshot. Raft may call it twice. A snapshot of entries in the
-// log counts at once, one from the leader when the state machine has restored it.
+// Close completes the snapshot. Raft may call it twice. A snapshot of entries
+// in the log counts at once, one from the leader when the state machine has
+// restored it.
 func (s *snapshotSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil || s.closed {
 		return err

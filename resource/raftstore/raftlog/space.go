@@ -13,21 +13,23 @@ import (
 )
 
 const (
-	// metadataSpace is more than the metadata of a log with thousands of segments
-	// takes, in bytes.
+	// metadataSpace is more than the metadata of a log with thousands of
+	// segments takes, in bytes.
 	metadataSpace = 1 << 20
-	// entryOverhead is more than the log adds to the data of one entry, in bytes.
+	// entryOverhead is more than the log adds to the data of one entry, in
+	// bytes.
 	entryOverhead = 128
 )
 
-// checkSpace returns an ENOSPC error if the disk may have no space for size more bytes
-// of entries. The space of the last segment is allocated already. So space is needed
-// only if the write may fill that segment and the next one must be created: raft-wal
-// cannot undo a write that fills a segment, and refuses all writes if the next one
-// cannot be created. With newSegment, the write begins a new segment in any case.
+// checkSpace returns an ENOSPC error if the disk may have no space for size
+// more bytes of entries. The space of the last segment is allocated already. So
+// space is needed only if the write may fill that segment and the next one must
+// be created: raft-wal cannot undo a write that fills a segment, and refuses
+// all writes if the next one cannot be created. With newSegment, the write
+// begins a new segment in any case.
 //
-// A process that opens a log does not know how much of the last segment is used, and
-// so needs space for the next one until the first rotation.
+// A process that opens a log does not know how much of the last segment is
+// used, and so needs space for the next one until the first rotation.
 func (l *Log) checkSpace(size int, newSegment bool) error {
 	limit := l.cfg.SegmentSize / 4 * 3 // the index of a segment takes a tenth of it at most
 	if !newSegment && l.used.Load()+int64(size) <= int64(limit) {
@@ -53,8 +55,8 @@ func entriesSize(logs []*raft.Log) int {
 	return n
 }
 
-// metricsSink passes raft-wal's metrics to the sink of the Raft library, and notices
-// when raft-wal begins a new segment.
+// metricsSink passes raft-wal's metrics to the sink of the Raft library, and
+// notices when raft-wal begins a new segment.
 type metricsSink struct{ used *atomic.Int64 }
 
 func (m metricsSink) IncrementCounter(name string, delta uint64) {
