@@ -8,13 +8,16 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// Indexes are those of the writes that made a record and that changed it last, in the store that answers.
+// Indexes are the indexes of the writes that created and last changed a record, in
+// the responding store.
 type Indexes struct{ Create, Modify uint64 }
 
-// ServiceEntry is one instance of a service with its node, and the checks of both: /v1/health/service/{service}.
+// ServiceEntry is one instance of a service with its node and the checks of both:
+// /v1/health/service/{service}.
 type ServiceEntry = MeshGateway
 
-// CatalogService is one instance of a service with its node in one object: /v1/catalog/service/{service}.
+// CatalogService is one instance of a service with its node in one object:
+// /v1/catalog/service/{service}.
 type CatalogService struct {
 	ID                       string // of the node
 	Node                     string
@@ -40,22 +43,24 @@ type CatalogService struct {
 	ModifyIndex              uint64
 }
 
-// CatalogNode is a node with its services, by id: /v1/catalog/node/{node}.
+// CatalogNode is a node with its services by id: /v1/catalog/node/{node}.
 type CatalogNode struct {
 	Node     *Node
 	Services map[string]Service
 }
 
-// CatalogNodeServices is a node with its services as a list: /v1/catalog/node-services/{node}.
+// CatalogNodeServices is a node with a list of its services:
+// /v1/catalog/node-services/{node}.
 type CatalogNodeServices struct {
 	Node     *Node
 	Services []Service
 }
 
-// Definition is what whoever runs a check was told: an object that means nothing here.
+// Definition is the definition of a check, an object for the program that runs it.
+// It is opaque here.
 type Definition json.RawMessage
 
-// MarshalJSON writes the object; an empty one if there is none.
+// MarshalJSON returns the object, or {} if there is none.
 func (d Definition) MarshalJSON() ([]byte, error) {
 	if len(d) == 0 {
 		return []byte("{}"), nil
@@ -63,7 +68,7 @@ func (d Definition) MarshalJSON() ([]byte, error) {
 	return d, nil
 }
 
-// UnmarshalJSON keeps the object. An empty one is none.
+// UnmarshalJSON stores the object. {} means none.
 func (d *Definition) UnmarshalJSON(b []byte) error {
 	*d = nil
 	if string(b) != "{}" {
@@ -82,17 +87,17 @@ func FromNode(n *pb.Node, dc string, at Indexes) Node {
 // FromService converts a service.
 func FromService(s *pb.Service, at Indexes) Service {
 	out := fromService(s)
-	out.Tags = orNone(out.Tags)
+	out.Tags = orEmptyList(out.Tags)
 	out.Weights = Weights{Passing: max(1, int(s.GetWeightPassing())), Warning: max(1, int(s.GetWeightWarning()))}
 	out.EnableTagOverride = s.GetEnableTagOverride()
 	out.CreateIndex, out.ModifyIndex = at.Create, at.Modify
 	return out
 }
 
-// FromCheck converts a check; tags are those of its service.
+// FromCheck converts a check with the tags of its service.
 func FromCheck(c *pb.Check, tags []string, at Indexes) Check {
 	out := fromCheck(c)
-	out.ServiceTags, out.Timeout, out.Definition = orNone(tags), c.GetTimeout(), Definition(c.GetDefinition())
+	out.ServiceTags, out.Timeout, out.Definition = orEmptyList(tags), c.GetTimeout(), Definition(c.GetDefinition())
 	out.CreateIndex, out.ModifyIndex = at.Create, at.Modify
 	return out
 }
@@ -110,8 +115,8 @@ func FromCatalogService(n *pb.Node, s *pb.Service, dc string, at Indexes) Catalo
 	}
 }
 
-// orNone makes an empty list of none: null in JSON surprises programs.
-func orNone(list []string) []string {
+// orEmptyList returns an empty list instead of nil, which would be null in JSON.
+func orEmptyList(list []string) []string {
 	if list == nil {
 		return []string{}
 	}

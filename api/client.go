@@ -16,33 +16,38 @@ import (
 	"time"
 )
 
-// DefaultHTTPAddr is where a server's HTTP API is unless configured otherwise.
+// DefaultHTTPAddr is the default address of a server's HTTP API.
 const DefaultHTTPAddr = "http://127.0.0.1:8500"
 
 const (
 	defaultTimeout = 15 * time.Second
-	maxAnswer      = 64 << 20 // bytes of a body
+	maxBody        = 64 << 20 // bytes
 )
 
-// ClientConfig says where the HTTP API is.
+// ClientConfig configures a Client.
 type ClientConfig struct {
-	// Addr is "host:port" (plain HTTP), "http://host:port" or "https://host:port". Default DefaultHTTPAddr.
+	// Addr is "host:port" (plain HTTP), "http://host:port" or "https://host:port".
+	// Default: DefaultHTTPAddr.
 	Addr string
-	// TLS is for https: the CA, and the client certificate that a server demands. nil: the system's CAs and no certificate.
+	// TLS is the configuration for https, with the CA and the client certificate
+	// that a server requires. Default: the system's CAs and no certificate.
 	TLS *tls.Config
-	// Timeout bounds one request, the wait of a blocking query aside. Default 15 s.
+	// Timeout limits one request, without the wait of a blocking query. Default:
+	// 15 s.
 	Timeout time.Duration
 }
 
-// Client asks one server's HTTP API. Its methods may be called from any goroutine. Their errors are *UnreachableError when
-// nothing answers, *StatusError when the server refuses, and ErrNotFound where said.
+// Client calls the HTTP API of one server. Its methods may be called from any
+// goroutine. Their errors are *UnreachableError if there is no response,
+// *StatusError for an error response, and ErrNotFound where documented.
 type Client struct {
 	base    string // URL without a trailing slash
 	http    *http.Client
 	timeout time.Duration
 }
 
-// NewClient checks cfg. It connects at the first request; the caller closes it.
+// NewClient checks cfg. The client connects at the first request. The caller
+// closes it.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	base, err := parseAddr(cfg.Addr)
 	if err != nil {
@@ -57,7 +62,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		timeout: timeout,
 		http: &http.Client{
 			Transport: &http.Transport{
-				// No proxy: the API is asked on the loopback or inside a datacenter.
+				// No proxy: the API is called on the loopback or inside a datacenter.
 				DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 				TLSClientConfig:     cfg.TLS,
 				TLSHandshakeTimeout: 5 * time.Second,
@@ -75,7 +80,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// parseAddr makes a base URL of what a user wrote.
+// parseAddr returns the base URL of an address.
 func parseAddr(addr string) (string, error) {
 	if addr == "" {
 		addr = DefaultHTTPAddr
@@ -106,23 +111,27 @@ func parseAddr(addr string) (string, error) {
 	return u.Scheme + "://" + u.Host, nil
 }
 
-// QueryOptions of a read. The zero value asks the server itself, at once.
+// QueryOptions are the options of a read. The zero value reads from the server's
+// own datacenter and does not block.
 type QueryOptions struct {
-	// Datacenter to ask; empty: the server's own.
+	// Datacenter to read from. Default: the server's own.
 	Datacenter string
-	// Index of an earlier answer: the read blocks until the index is another, or Wait is over. 0: answer at once.
+	// Index is that of an earlier response. The read blocks until the index has
+	// changed, or Wait has passed. Default: the read does not block.
 	Index uint64
-	// Wait bounds the blocking. 0: DefaultWait; more than MaxWait counts as MaxWait.
+	// Wait limits the blocking to at most MaxWait. Default: DefaultWait.
 	Wait time.Duration
 }
 
-// QueryMeta comes with an answer.
+// QueryMeta is the metadata of a response.
 type QueryMeta struct {
-	// Index to block on next; 0 where an endpoint does not block.
+	// Index to block on next. 0 if the endpoint does not block.
 	Index uint64
-	// KnownLeader is whether the datacenter asked has a Raft leader that the server knows; LastContact is how long ago the
-	// server heard from it, in whole milliseconds.
+	// KnownLeader reports whether the server knows the Raft leader of the
+	// datacenter.
 	KnownLeader bool
+	// LastContact is the time since the server's last contact with the leader, in
+	// whole milliseconds.
 	LastContact time.Duration
 }
 
@@ -138,7 +147,7 @@ func (q QueryOptions) values() url.Values {
 	return v
 }
 
-// get asks for path and decodes the answer into out.
+// get requests path and decodes the response into out.
 func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url.Values, out any) (QueryMeta, error) {
 	timeout := c.timeout
 	if q.Index > 0 {
@@ -157,22 +166,22 @@ func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url
 	req.URL.RawQuery = values.Encode()
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return QueryMeta{}, c.noAnswer(ctx, rctx, timeout, err)
+		return QueryMeta{}, c.unreachable(ctx, rctx, timeout, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	switch {
 	case err != nil:
-		return QueryMeta{}, c.noAnswer(ctx, rctx, timeout, err)
-	case len(body) > maxAnswer:
-		return QueryMeta{}, fmt.Errorf("answer of %s to %s is larger than %d bytes", c.base, path, maxAnswer)
+		return QueryMeta{}, c.unreachable(ctx, rctx, timeout, err)
+	case len(body) > maxBody:
+		return QueryMeta{}, fmt.Errorf("response of %s to %s is larger than %d bytes", c.base, path, maxBody)
 	}
 	meta := readMeta(resp.Header)
 	if resp.StatusCode != http.StatusOK {
-		return meta, c.refused(resp, body)
+		return meta, c.statusError(resp, body)
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return meta, fmt.Errorf("answer of %s to %s is not what a wanfed server sends: %w; is something else listening there?",
+		return meta, fmt.Errorf("response of %s to %s is not that of a wanfed server: %w; check which program listens there",
 			c.base, path, err)
 	}
 	return meta, nil
@@ -188,11 +197,12 @@ func readMeta(h http.Header) QueryMeta {
 	}
 }
 
-// Headers of an answer.
+// Headers of a response.
 const (
 	HeaderIndex       = "X-Consul-Index"
 	HeaderKnownLeader = "X-Consul-Knownleader" // "true" or "false"
 	HeaderLastContact = "X-Consul-Lastcontact" // milliseconds
-	// HeaderCause says, beside a body with Consul's fixed text, what really happened.
+	// HeaderCause contains the cause of an error whose body has Consul's fixed
+	// text.
 	HeaderCause = "X-Wanfed-Cause"
 )

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// ErrNotFound says that a datacenter has no federation state where it was asked for.
+// ErrNotFound reports that a datacenter has no federation state.
 var ErrNotFound = errors.New("no federation state")
 
-// UnreachableError says that no HTTP answer came from Addr.
+// UnreachableError reports that there was no HTTP response from Addr.
 type UnreachableError struct {
 	Addr string // URL
 	Err  error
@@ -29,12 +29,12 @@ func (e *UnreachableError) Error() string {
 }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// StatusError is an answer other than 200.
+// StatusError is a response other than 200.
 type StatusError struct {
 	Addr    string // URL
 	Code    int    // HTTP status
-	Message string // the body's first line, or what stands in its place
-	Cause   string // what happened, if the server said more; else empty
+	Message string // first line of the body, or a description
+	Cause   string // HeaderCause, if any
 }
 
 func (e *StatusError) Error() string {
@@ -50,24 +50,25 @@ func (e *StatusError) Error() string {
 	return s
 }
 
-// noAnswer explains err, the failure of a request: of the caller's end of ctx, of the timeout, or of the connection.
-func (c *Client) noAnswer(ctx, rctx context.Context, timeout time.Duration, err error) error {
+// unreachable returns the error of a failed request: the end of the caller's ctx,
+// the timeout, or err of the connection.
+func (c *Client) unreachable(ctx, rctx context.Context, timeout time.Duration, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("ask %s: %w", c.base, ctx.Err())
+		return fmt.Errorf("request to %s: %w", c.base, ctx.Err())
 	case rctx.Err() != nil:
-		err = fmt.Errorf("nothing came within %v: %w", timeout, os.ErrDeadlineExceeded)
+		err = fmt.Errorf("no response within %v: %w", timeout, os.ErrDeadlineExceeded)
 	}
 	return &UnreachableError{Addr: c.base, Err: err}
 }
 
-// maxMessage bounds what of a refusal's body goes into an error, in bytes.
+// maxMessage limits the part of an error response that an error contains, in bytes.
 const maxMessage = 1024
 
-func (c *Client) refused(resp *http.Response, body []byte) error {
+func (c *Client) statusError(resp *http.Response, body []byte) error {
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body[:min(len(body), maxMessage)])), "\n")
 	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
-		text = "redirect to " + resp.Header.Get("Location") + ", which is no wanfed server's answer"
+		text = "redirect to " + resp.Header.Get("Location") + ", which is not the response of a wanfed server"
 	}
 	return &StatusError{
 		Addr: c.base, Code: resp.StatusCode,
@@ -76,7 +77,8 @@ func (c *Client) refused(resp *http.Response, body []byte) error {
 	}
 }
 
-// shortCause leaves out of an error of net/http what the reader knows: method, URL, the name of the system call.
+// shortCause removes the method, the URL and the name of the system call from an
+// error of net/http.
 func shortCause(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err

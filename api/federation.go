@@ -8,27 +8,29 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// FederationState says which gateways one datacenter has.
+// FederationState contains the gateways of one datacenter.
 type FederationState struct {
 	Datacenter   string
 	MeshGateways []MeshGateway // never null
 	UpdatedAt    time.Time     // RFC 3339 with nanoseconds, UTC
-	// PrimaryModifyIndex is the primary's index of the last change; 0 in answers of the primary itself. The other two are
-	// indexes of the store that answers.
+	// PrimaryModifyIndex is the primary's index of the last change. It is 0 in
+	// responses of the primary.
 	PrimaryModifyIndex uint64
-	CreateIndex        uint64
-	ModifyIndex        uint64
+	// CreateIndex and ModifyIndex are indexes of the responding store.
+	CreateIndex uint64
+	ModifyIndex uint64
 }
 
 // FederationStateResponse is the body of /v1/internal/federation-state/{dc}.
 type FederationStateResponse struct {
 	State *FederationState
 	Index uint64
-	// LastContact is how long ago the answering server heard from its leader, in nanoseconds.
+	// LastContact is the time since the server's last contact with its leader, in
+	// nanoseconds.
 	LastContact time.Duration
 	KnownLeader bool
 
-	// Always zero: Consul's clients expect them.
+	// The other fields are always zero. Consul's clients expect them.
 	ConsistencyLevel      string
 	NotModified           bool
 	Backend               int
@@ -42,7 +44,7 @@ type MeshGateway struct {
 	Checks  []Check // never null
 }
 
-// Healthy says whether no check is critical: a warning passes.
+// Healthy reports whether no check is critical. A warning counts as healthy.
 func (g MeshGateway) Healthy() bool {
 	for _, c := range g.Checks {
 		if c.Status == CheckCritical {
@@ -71,14 +73,15 @@ type Node struct {
 	ModifyIndex     uint64
 }
 
-// Service is one instance of a service; of a gateway, Kind is "mesh-gateway".
+// Service is one instance of a service. The Kind of a gateway is "mesh-gateway".
 type Service struct {
 	Kind    string
 	ID      string
 	Service string
 	Tags    []string
 	Address string
-	// TaggedAddresses has "lan", for servers of the same datacenter, and "wan", for other datacenters.
+	// TaggedAddresses has the addresses "lan", for servers of the same datacenter,
+	// and "wan", for other datacenters.
 	TaggedAddresses   map[string]ServiceAddress
 	Meta              map[string]string
 	Port              int
@@ -97,17 +100,17 @@ type ServiceAddress struct {
 	Port    int
 }
 
-// Weights are a service's shares among its instances, for balancers.
+// Weights are the weights of an instance for load balancers.
 type Weights struct{ Passing, Warning int }
 
-// Proxy is a service's proxy configuration in Consul; empty here.
+// Proxy is the proxy configuration of a service in Consul. It is empty here.
 type Proxy struct {
 	Mode        string
 	MeshGateway struct{}
 	Expose      struct{}
 }
 
-// Check is the health of a service, or of a node when ServiceID is empty.
+// Check is the health of a service, or of a node if ServiceID is empty.
 type Check struct {
 	Node        string
 	CheckID     string
@@ -127,7 +130,7 @@ type Check struct {
 	ModifyIndex uint64
 }
 
-// FromFederationState converts a record; of nil it makes an empty one.
+// FromFederationState converts a state. nil becomes an empty one.
 func FromFederationState(s *pb.FederationState) FederationState {
 	return FederationState{
 		Datacenter:         s.GetDatacenter(),
@@ -146,7 +149,7 @@ func timeOf(s *pb.FederationState) time.Time {
 	return time.Time{} // a timestamp outside the years 1 to 9999 has no RFC 3339 form
 }
 
-// FromFederationStates converts records in the order given.
+// FromFederationStates converts states in the same order.
 func FromFederationStates(states []*pb.FederationState) []FederationState {
 	out := make([]FederationState, len(states))
 	for i, s := range states {
@@ -155,7 +158,7 @@ func FromFederationStates(states []*pb.FederationState) []FederationState {
 	return out
 }
 
-// FromMeshGateways converts gateways in the order given.
+// FromMeshGateways converts gateways in the same order.
 func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
 	out := make([]MeshGateway, len(gateways))
 	for i, g := range gateways {
@@ -171,7 +174,9 @@ func FromMeshGateways(gateways []*pb.MeshGateway) []MeshGateway {
 	return out
 }
 
-// GatewaysByDatacenter is the body of /v1/internal/federation-states/mesh-gateways: a datacenter without gateways is absent.
+// GatewaysByDatacenter returns the body of
+// /v1/internal/federation-states/mesh-gateways. A datacenter without gateways is
+// absent.
 func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway {
 	out := make(map[string][]MeshGateway, len(states))
 	for _, s := range states {

@@ -15,28 +15,33 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// MaxMessageSize bounds a gRPC message in both directions, in bytes.
+// MaxMessageSize limits a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
-// ReadBufferSize is what a gRPC connection holds to read into, in bytes, at either end. gRPC's own 32 KiB, and as much to write, are
-// for connections that are used: a server has two for each other datacenter, mostly idle, and TLS buffers what it reads.
+// ReadBufferSize is the read buffer of a gRPC connection at both ends, in bytes.
+// gRPC's default is 32 KiB. A server has two connections to each other datacenter,
+// which are mostly idle, and TLS has a buffer of its own.
 const ReadBufferSize = 4 << 10
 
-// Window is how much of a stream, and of a connection, may be under way before it is read, in bytes: what 400 Mbit/s need at 80 ms. It is
-// fixed, at either end, since gRPC measures what the network holds by a ping for every message that is answered at once: two more
-// records each way, for a call that has two.
+// InitialWindowSize is the flow control window of a stream and of a connection, in
+// bytes. It allows 400 Mbit/s at 80 ms. It is fixed at both ends: gRPC's dynamic
+// window sends a ping for each message, which doubles the packets of a short call.
 const InitialWindowSize = 4 << 20
 
-// NewGRPCClient makes a gRPC client over connections that dial brings. Each must be a *tls.Conn, or tell its
-// ConnectionState as one does, with the handshake done and the peer verified. It connects at the first call, again after a loss, and finds a silent peer by keepalive. The caller
-// closes it. Options are added to, and may replace, those it has.
+// NewGRPCClient returns a gRPC client over the connections of dial. Each must be a
+// *tls.Conn, or have its method ConnectionState, with the handshake complete and
+// the peer verified. The client connects at the first call and after a loss. It
+// detects an unresponsive peer by keepalive. The caller closes it. options may
+// replace its defaults.
 func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 		grpc.WithTransportCredentials(EstablishedTLS()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second,
+			},
 			MinConnectTimeout: 10 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessageSize), grpc.MaxCallSendMsgSize(MaxMessageSize)),
@@ -46,12 +51,13 @@ func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...
 	}, options...)...)
 }
 
-// EstablishedTLS is the gRPC view of connections whose TLS handshake was done before gRPC saw them, on either side.
-func EstablishedTLS() credentials.TransportCredentials { return handshaken{} }
+// EstablishedTLS returns credentials for connections whose TLS handshake is
+// complete before gRPC uses them. They are for clients and servers.
+func EstablishedTLS() credentials.TransportCredentials { return establishedTLS{} }
 
-type handshaken struct{}
+type establishedTLS struct{}
 
-var errNotTLS = errors.New("connection is not TLS with its handshake done")
+var errNotTLS = errors.New("connection is not TLS with a complete handshake")
 
 func authInfo(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	t, ok := c.(interface{ ConnectionState() tls.ConnectionState })
@@ -64,14 +70,14 @@ func authInfo(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	}, nil
 }
 
-func (handshaken) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (establishedTLS) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return authInfo(c)
 }
-func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (establishedTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return authInfo(c)
 }
-func (handshaken) Info() credentials.ProtocolInfo {
+func (establishedTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
-func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
-func (handshaken) OverrideServerName(string) error         { return nil }
+func (establishedTLS) Clone() credentials.TransportCredentials { return establishedTLS{} }
+func (establishedTLS) OverrideServerName(string) error         { return nil }

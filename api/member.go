@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// Member is one server in a gossip pool. In the WAN pool Name is <node>.<dc>, in the LAN pool <node>.
+// Member is one server in a gossip pool.
 type Member struct {
+	// Name is <node>.<dc> in the WAN pool and <node> in the LAN pool.
 	Name string
-	// Addr is the member's IP address inside its own datacenter: not to be dialed from another.
+	// Addr is the member's IP address. It is valid only inside its datacenter.
 	Addr   string
 	Port   uint16
 	Tags   map[string]string
 	Status MemberStatus
 
-	// Version ranges of the gossip library: memberlist's (Protocol) and serf's (Delegate).
+	// The version ranges of memberlist (Protocol) and serf (Delegate).
 	ProtocolMin uint8
 	ProtocolMax uint8
 	ProtocolCur uint8
@@ -28,14 +29,14 @@ type Member struct {
 // Tags that every member has.
 const (
 	TagDatacenter = "dc"
-	TagRole       = "role"  // "consul" for servers, Consul's and wanfed's
+	TagRole       = "role"  // "consul" for servers of Consul and wanfed
 	TagBuild      = "build" // <version>:<revision>
 )
 
-// MemberStatus is what gossip knows of a member: serf's numbers.
+// MemberStatus is the state of a member. The numbers are those of serf.
 type MemberStatus int
 
-// The statuses.
+// The states.
 const (
 	MemberNone    MemberStatus = 0
 	MemberAlive   MemberStatus = 1
@@ -60,10 +61,10 @@ func (s MemberStatus) String() string {
 	return fmt.Sprintf("unknown(%d)", int(s))
 }
 
-// Datacenter is where the member is.
+// Datacenter returns the datacenter of the member.
 func (m Member) Datacenter() string { return m.Tags[TagDatacenter] }
 
-// Type is the member's job, "server" for all that wanfed runs.
+// Type returns the type of the member: "server" for all members of wanfed.
 func (m Member) Type() string {
 	if role := m.Tags[TagRole]; role != "" && role != "consul" {
 		return role
@@ -71,7 +72,7 @@ func (m Member) Type() string {
 	return "server"
 }
 
-// Build is the version of the member's program, without its revision.
+// Build returns the version of the member's program, without its revision.
 func (m Member) Build() string {
 	build, _, _ := strings.Cut(m.Tags[TagBuild], ":")
 	return build

@@ -11,21 +11,23 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// ResourcePath is where the HTTP API has resources: under it group, version, kind and, of one, the name. ResourceTypesPath has
-// their types, OpenAPIPath what describes all of it.
+// Paths of the resource API.
 const (
+	// ResourcePath is followed by group, version, kind and, for one resource, the
+	// name.
 	ResourcePath      = "/api/"
 	ResourceTypesPath = "/api/types"
 	OpenAPIPath       = "/api/openapi.json"
 )
 
-// Resource is a record as the HTTP API has it: the JSON of protobuf's message, but that data is plain, without "@type".
-// 64-bit numbers are strings in it, and what has its zero value is left out.
+// Resource is a resource in the HTTP API: the JSON of its protobuf message, except
+// that data has no "@type". 64-bit numbers are strings. Zero values are left out.
 type Resource struct {
 	ID    ResourceID  `json:"id"`
 	Owner *ResourceID `json:"owner,omitempty"`
-	// Version changes with every write, Generation with those of data.
-	Version    string                    `json:"version,omitempty"`
+	// Version changes with every write.
+	Version string `json:"version,omitempty"`
+	// Generation changes with every write of data.
 	Generation string                    `json:"generation,omitempty"`
 	Metadata   map[string]string         `json:"metadata,omitempty"`
 	Status     map[string]ResourceStatus `json:"status,omitempty"`
@@ -51,10 +53,11 @@ type ResourceTypeName struct {
 	Kind         string `json:"kind"`
 }
 
-// String gives group/version/Kind.
+// String returns group/version/Kind.
 func (t ResourceTypeName) String() string { return t.Group + "/" + t.GroupVersion + "/" + t.Kind }
 
-// ParseResourceType reads group/version/kind. It does not look whether there is such a type.
+// ParseResourceType parses group/version/kind. It does not check that the type
+// exists.
 func ParseResourceType(s string) (ResourceTypeName, error) {
 	parts := strings.Split(s, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
@@ -63,13 +66,14 @@ func ParseResourceType(s string) (ResourceTypeName, error) {
 	return ResourceTypeName{parts[0], parts[1], parts[2]}, nil
 }
 
-// Tenancy is where a resource lives. Empty is the default one, or what a type's scope has not.
+// Tenancy is the partition and namespace of a resource. An empty field means the
+// default, or that the scope of the type does not include it.
 type Tenancy struct {
 	Partition string `json:"partition,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// ResourceStatus is what one controller says of a resource.
+// ResourceStatus is the status of a resource by one controller.
 type ResourceStatus struct {
 	ObservedGeneration string              `json:"observed_generation"`
 	Conditions         []ResourceCondition `json:"conditions,omitempty"`
@@ -82,11 +86,11 @@ type ResourceCondition struct {
 	State   string `json:"state"` // STATE_TRUE, STATE_FALSE or STATE_UNKNOWN
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Resource that it is about, if that is another one.
+	// Resource is the subject, if that is another resource.
 	Resource *ResourceReference `json:"resource,omitempty"`
 }
 
-// ResourceReference points to a resource, or a part of it.
+// ResourceReference refers to a resource or a part of it.
 type ResourceReference struct {
 	Type    ResourceTypeName `json:"type"`
 	Tenancy Tenancy          `json:"tenancy,omitzero"`
@@ -105,12 +109,14 @@ type ResourceType struct {
 
 // ResourceEvent is one event of a watch.
 type ResourceEvent struct {
-	// Type is EventUpsert, EventDelete, or EventEndOfSnapshot, which has no resource: what was there at the beginning has come.
+	// Type is EventUpsert, EventDelete or EventEndOfSnapshot. The last has no
+	// resource and follows the resources that existed at the beginning.
 	Type     string   `json:"event"`
 	Resource Resource `json:"resource,omitzero"`
 }
 
-// What a watch sends. EventEnd is the last event, where the server still could send it: its data say why it ends.
+// Events of a watch. EventEnd is the last event, if the server can still send it.
+// Its data contain the reason.
 const (
 	EventUpsert        = "upsert"
 	EventDelete        = "delete"
@@ -118,7 +124,7 @@ const (
 	EventEnd           = "end"
 )
 
-// FromResource returns r's envelope around data, the JSON of its message.
+// FromResource converts r. data is the JSON of its message.
 func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 	out := Resource{
 		ID: FromResourceID(r.GetId()), Version: r.GetVersion(), Generation: r.GetGeneration(),
@@ -138,14 +144,14 @@ func FromResource(r *pb.Resource, data json.RawMessage) Resource {
 	return out
 }
 
-// FromResourceID returns id in the HTTP API's form.
+// FromResourceID converts id.
 func FromResourceID(id *pb.ID) ResourceID {
 	return ResourceID{
 		UID: id.GetUid(), Name: id.GetName(), Type: FromResourceType(id.GetType()), Tenancy: fromTenancy(id.GetTenancy()),
 	}
 }
 
-// FromResourceType returns t in the HTTP API's form.
+// FromResourceType converts t.
 func FromResourceType(t *pb.Type) ResourceTypeName {
 	return ResourceTypeName{Group: t.GetGroup(), GroupVersion: t.GetGroupVersion(), Kind: t.GetKind()}
 }
@@ -171,14 +177,14 @@ func fromStatus(s *pb.Status) ResourceStatus {
 	return out
 }
 
-// ToPB returns id as gRPC has it.
+// ToPB returns the protobuf message of id.
 func (id ResourceID) ToPB() *pb.ID {
 	return &pb.ID{
 		Uid: id.UID, Name: id.Name, Type: id.Type.ToPB(), Tenancy: &pb.Tenancy{Partition: id.Tenancy.Partition, Namespace: id.Tenancy.Namespace},
 	}
 }
 
-// ToPB returns t as gRPC has it.
+// ToPB returns the protobuf message of t.
 func (t ResourceTypeName) ToPB() *pb.Type {
 	return &pb.Type{Group: t.Group, GroupVersion: t.GroupVersion, Kind: t.Kind}
 }

@@ -4,116 +4,143 @@ package api
 
 import "time"
 
-// StatusPath is where Status is served: wanfed's own endpoint beside those with Consul's names.
+// StatusPath is the path of Status, an endpoint that Consul does not have.
 const StatusPath = "/v1/agent/federation-status"
 
-// Status is how well one datacenter sees the federation, as one of its servers knows it.
+// Status is the state of the federation as one server sees it.
 type Status struct {
 	Datacenter string
 	Node       string
-	// Leader is the ip:port of the Raft leader of this datacenter; empty: none known.
+	// Leader is the ip:port of the Raft leader of this datacenter, or "".
 	Leader            string
 	PrimaryDatacenter string
-	// MeshGatewayMode is how other datacenters are reached first: "local", "remote" or "auto".
+	// MeshGatewayMode is "local", "remote" or "auto": how other datacenters are
+	// reached first.
 	MeshGatewayMode string
 	Version         string
 	Gossip          GossipStatus
-	Datacenters     []DatacenterStatus // own first; never null
-	Components      []ComponentStatus  // parts of the server that answers; never null
-	// Replicated says how copies of the primary's records go, by type. Absent in the primary, and where another server leads.
+	Datacenters     []DatacenterStatus // this datacenter first; never null
+	Components      []ComponentStatus  // of the responding server; never null
+	// Replicated is the state of replication by type. It is absent in the primary
+	// and on servers that are not the leader.
 	Replicated []ReplicatedType `json:",omitempty"`
 }
 
-// ReplicatedType is a type of records of which a secondary has copies.
+// ReplicatedType is the state of one type that a secondary replicates.
 type ReplicatedType struct {
-	Type string // group/version/Kind; group/Kind of one that this server does not know
-	// Known: this server's version of wanfed has the type. If not, nothing is copied.
+	// Type is group/version/Kind, or group/Kind if the server does not know it.
+	Type string
+	// Known reports whether the server's version has the type. If not, nothing of
+	// it is replicated.
 	Known bool
-	// Records are the copies here, PrimaryRecords how many records the primary had when it was last connected to, and
-	// UnknownRecords those of them that are not copied, since their type is not known here.
-	Records, PrimaryRecords, UnknownRecords uint64
-	// Lag is how long ago the copies were last known to be true, in seconds; absent before they first were.
+	// Records counts the replicas.
+	Records uint64
+	// PrimaryRecords counts the records of the primary at the last connection.
+	PrimaryRecords uint64
+	// UnknownRecords counts those of PrimaryRecords that are not replicated
+	// because their type is unknown.
+	UnknownRecords uint64
+	// Lag is the time since the replicas were last known to be current, in
+	// seconds. It is absent before the first time.
 	Lag *float64 `json:",omitempty"`
-	// What came since this server started: the highest of the primary's indexes, when the last change came, how many, and
-	// their size, encoded.
-	PrimaryIndex           uint64
-	LastChange             time.Time `json:",omitzero"`
+	// PrimaryIndex is the highest index of the primary among the replicas.
+	PrimaryIndex uint64
+	// LastChange is when the last change was received.
+	LastChange time.Time `json:",omitzero"`
+	// Changes and ReceivedBytes count what was received since the server started.
 	Changes, ReceivedBytes uint64
 }
 
-// GossipStatus says how the server that answers encrypts gossip.
+// GossipStatus is the state of the gossip encryption of the responding server.
 type GossipStatus struct {
 	Encrypted bool
 	Keys      int
-	// Primary is the fingerprint of the key that is used; empty: gossip is not encrypted. Version counts the changes that
-	// operators made to the keys. Servers between which either differs do not have the same keys.
+	// Primary is the fingerprint of the primary key, or "". Two servers have the
+	// same keyring if Primary and Version are equal.
 	Primary string `json:",omitempty"`
+	// Version counts the changes that operators made to the keyring.
 	Version uint64
-	// AcceptsPlain and SendsPlain: gossip that is not encrypted is accepted, and sent.
-	AcceptsPlain, SendsPlain bool
+	// AcceptsPlain reports whether unencrypted gossip is accepted.
+	AcceptsPlain bool
+	// SendsPlain reports whether gossip is sent unencrypted.
+	SendsPlain bool
 }
 
-// DatacenterStatus is what is known of one datacenter.
+// DatacenterStatus is the state of one datacenter.
 type DatacenterStatus struct {
 	Name    string
 	Primary bool
-	Own     bool
+	Own     bool // the responding server is in it
 
-	// Members of the WAN pool; those that left are not counted.
+	// ServersAlive and ServersKnown count members of the WAN pool, without those
+	// that left.
 	ServersAlive int
 	ServersKnown int
-	// Gateways in its federation state.
+	// GatewaysHealthy and GatewaysKnown count gateways in the federation state.
 	GatewaysHealthy int
 	GatewaysKnown   int
 
-	// UpdatedAt is when its federation state was last written; absent (zero) when there is none.
+	// UpdatedAt is when the federation state was last written. It is absent
+	// without a state.
 	UpdatedAt time.Time `json:",omitzero"`
-	// RecordAge is the time since UpdatedAt by the clock of the server that answers, in seconds; absent without a record.
+	// RecordAge is the time since UpdatedAt in seconds, by the clock of the
+	// responding server. It is absent without a state.
 	RecordAge *float64 `json:",omitempty"`
-	// ReplicationLag is how long ago the copy here was last known to be the same as the primary's, in seconds. Absent in
-	// the primary, and in a secondary that has not followed the primary yet.
+	// ReplicationLag is the time since the local replica was last known to match
+	// the primary, in seconds. It is absent in the primary, and in a secondary
+	// that has not followed the primary yet.
 	ReplicationLag *float64 `json:",omitempty"`
 
-	// Hops are the ways there, in the order in which a connection would try them now; none to the own datacenter.
-	Hops []HopStatus `json:",omitempty"`
+	// Paths are the paths to the datacenter in the order in which a connection
+	// tries them now. The local datacenter has none.
+	Paths []PathStatus `json:",omitempty"`
 
-	// LastError is why it was last not reached, with hop and address; empty: it never failed. LastErrorAt is when. An error
-	// stays here after the path has come back; Advice does not.
+	// LastError is the last failure to reach the datacenter, with path and
+	// address, or "". It stays after the path has recovered.
 	LastError   string    `json:",omitempty"`
 	LastErrorAt time.Time `json:",omitzero"`
-	// Advice says what an operator should do now; empty: nothing.
+	// Advice is what an operator should do now, or "".
 	Advice string `json:",omitempty"`
 }
 
-// HopStatus is what the server that answers knows of one way to a datacenter: from its own connections and probes.
-type HopStatus struct {
-	Address string // host:port that is dialed
-	Via     string // "own gateway", "remote gateway", "configured address" or "cached address"
-	Used    bool   // gossip goes over it now
-	Health  string // "ok", "failing", "untested", or "slow": another one, tried later, was faster
-	// RTT is the smoothed round trip to a server there over this hop, in seconds; absent: not measured.
+// PathStatus is the state of one path to a datacenter, from the connections and
+// probes of the responding server.
+type PathStatus struct {
+	Address string // host:port
+	// Via is "own gateway", "remote gateway", "configured address" or "cached
+	// address".
+	Via  string
+	Used bool // gossip uses the path now
+	// Health is "ok", "failing", "untested", or "slow" if a path that was tried
+	// later is faster.
+	Health string
+	// RTT is the smoothed round-trip time to a server over this path, in seconds.
+	// It is absent if there is no measurement.
 	RTT         *float64  `json:",omitempty"`
 	LastSuccess time.Time `json:",omitzero"`
 	LastFailure time.Time `json:",omitzero"`
-	LastError   string    `json:",omitempty"` // of LastFailure, also when it works again
+	// LastError is the error of LastFailure. It stays after the path has recovered.
+	LastError string `json:",omitempty"`
 
-	// Sources say where the address is known from: "heartbeat", "gossip", "federation state", "configuration", "cache".
+	// Sources are the sources of the address: "heartbeat", "gossip", "federation
+	// state", "configuration", "cache".
 	Sources []string `json:",omitempty"`
-	// KnowledgeAge is how long ago the latest of Sources said so, in seconds; absent when one says so now.
+	// KnowledgeAge is the time since the latest source named the address, in
+	// seconds. It is absent if a source names it now.
 	KnowledgeAge *float64 `json:",omitempty"`
 }
 
-// Health is a datacenter's state in one word.
+// Health is the state of a datacenter in one word.
 type Health string
 
-// The words.
+// The states.
 const (
 	HealthOK          Health = "ok"
-	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or something is to be done
-	HealthUnreachable Health = "unreachable" // no server of it is alive for us
+	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or there is advice
+	HealthUnreachable Health = "unreachable" // no server is alive as seen from here
 )
 
-// Health sums up the counts.
+// Health returns the state according to the counts and the advice.
 func (d DatacenterStatus) Health() Health {
 	switch {
 	case d.ServersAlive == 0:
@@ -124,13 +151,13 @@ func (d DatacenterStatus) Health() Health {
 	return HealthOK
 }
 
-// Seconds is d as the Status types carry it.
+// SecondsPtr returns d as a field of the status types.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
-// ComponentStatus is one part of the server: "raft", "wan pool", "replication", ...
+// ComponentStatus is the state of one part of a server.
 type ComponentStatus struct {
-	Name string
-	// State is "ok", or a word or two about what is not.
+	Name string // "raft", "wan pool", "replication", ...
+	// State is "ok", or a short description of the problem.
 	State  string
 	Detail string `json:",omitempty"`
 }

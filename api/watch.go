@@ -13,12 +13,17 @@ import (
 	"strings"
 )
 
-// ErrWatchEnded says that the server ended a watch, or that its connection broke. Watch again: the new one begins with what is there then.
+// ErrWatchEnded reports that the server ended a watch, or that its connection was
+// lost. A new watch begins with the current state.
 var ErrWatchEnded = errors.New("watch ended")
 
-// WatchResources returns what Resources would, as upserts, then EventEndOfSnapshot, and then every change, until ctx ends or the caller
-// stops. Its last error is that of ctx, an ErrWatchEnded with the reason, or one that says why it could not begin.
-func (c *Client) WatchResources(ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions) iter.Seq2[ResourceEvent, error] {
+// WatchResources returns the current resources of a type as upserts, then
+// EventEndOfSnapshot, and then every change, until ctx ends or the caller stops.
+// Its last error is that of ctx, ErrWatchEnded with the reason, or the reason why
+// the watch could not begin.
+func (c *Client) WatchResources(
+	ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions,
+) iter.Seq2[ResourceEvent, error] {
 	path, values := pathOf(t, ""), o.values(in)
 	values.Set("watch", "1")
 	return func(yield func(ResourceEvent, error) bool) {
@@ -40,7 +45,7 @@ func (c *Client) WatchResources(ctx context.Context, t ResourceTypeName, in Tena
 	}
 }
 
-// nextEvent reads one server-sent event, as wanfed's servers write them: one line of data each.
+// nextEvent reads one server-sent event with one line of data.
 func nextEvent(in *bufio.Reader) (ev ResourceEvent, err error) {
 	var data string
 	for {
@@ -70,7 +75,7 @@ func decodeEvent(ev ResourceEvent, data string) (ResourceEvent, error) {
 		}
 	case EventEnd:
 		var why struct{ Error string }
-		_ = json.Unmarshal([]byte(data), &why) // it has ended anyway
+		_ = json.Unmarshal([]byte(data), &why) // the watch has ended in any case
 		return ev, fmt.Errorf("%w: %s", ErrWatchEnded, why.Error)
 	}
 	return ev, nil

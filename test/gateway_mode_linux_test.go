@@ -104,15 +104,15 @@ func awaitPath(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit
 }
 
 // pathTo is what a server says of one hop to dc.
-func pathTo(ctx context.Context, s *lab.Node, dc *lab.Datacenter, addr string) (api.HopStatus, error) {
+func pathTo(ctx context.Context, s *lab.Node, dc *lab.Datacenter, addr string) (api.PathStatus, error) {
 	var st api.Status
 	if err := poll(ctx, s, api.StatusPath, &st); err != nil {
-		return api.HopStatus{}, err
+		return api.PathStatus{}, err
 	}
 	for _, d := range st.Datacenters {
-		if i := slices.IndexFunc(d.Hops, func(h api.HopStatus) bool { return h.Address == addr }); d.Name == dc.Name && i >= 0 {
-			return d.Hops[i], nil
+		if i := slices.IndexFunc(d.Paths, func(h api.PathStatus) bool { return h.Address == addr }); d.Name == dc.Name && i >= 0 {
+			return d.Paths[i], nil
 		}
 	}
-	return api.HopStatus{}, fmt.Errorf("no path %s to %s: %+v", addr, dc.Name, st.Datacenters)
+	return api.PathStatus{}, fmt.Errorf("no path %s to %s: %+v", addr, dc.Name, st.Datacenters)
 }

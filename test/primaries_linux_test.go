@@ -42,7 +42,7 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 
 	// dc3 cannot use dc1's gateway for a primary that is not there. That alone
 	// names only dc9.
-	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no route to, or no certificate for, the name we asked for`)
+	logOf(dc3.server.Process).await(t, `level=WARN .* err=".*dial server\.dc9\.wanfed in datacenter dc9: .*has no route to, or no certificate for, the requested name`)
 	for i, s := range healthy {
 		says := fmt.Sprintf(`says the primary datacenter is \\"dc9\\", %s says \\"dc1\\": set the same primary_datacenter everywhere`, s.dc)
 		logs[i].await(t, `level=WARN msg="cannot join in the WAN pool" dc=`+s.dc+` node=srv1 peer=\*\.dc3 err="srv1\.dc3 `+says+`"$`)

@@ -218,8 +218,8 @@ func TestReadOverTLS(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"no server answers at " + url + ": peer failed, or has no certificate for the name we asked for": {"--tls-server-name", "server.dc9.wanfed"},
-		"give --ca-file (WANFED_CA_FILE) the CA of its certificate":                                      fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
+		"no server answers at " + url + ": peer failed, or has no certificate for the requested name": {"--tls-server-name", "server.dc9.wanfed"},
+		"give --ca-file (WANFED_CA_FILE) the CA of its certificate":                                   fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
 	} {
 		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

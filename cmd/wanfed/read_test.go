@@ -155,7 +155,7 @@ func TestTablesFit(t *testing.T) {
 		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev", MeshGatewayMode: "remote",
 		Datacenters: []api.DatacenterStatus{
 			{Name: dc, Own: true, ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
-			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3), Hops: []api.HopStatus{
+			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3), Paths: []api.PathStatus{
 				{Address: addr, Via: "configured address", Used: true, Health: "untested", RTT: new(0.1234), Sources: []string{"gossip", "federation state"}},
 			}},
 		},

@@ -45,7 +45,7 @@ func TestServerRefuses(t *testing.T) {
 		{name: "key that is no file", args: []string{"--key-file", c.dir}, code: 1, want: `read key file \S+: is a directory`},
 		{name: "key that is no PEM", args: []string{"--key-file", c.path("text")}, code: 1, want: `key text: is not PEM: .*`},
 		{name: "key and certificate swapped", args: []string{"--cert-file", c.path("srv1-key.pem"), "--key-file", c.path("srv1.pem")}, code: 1,
-			want: `cert srv1-key\.pem: is a private key, not a certificate; keep it secret, and give the certificate's file`},
+			want: `cert srv1-key\.pem: is a private key, not a certificate; keep it secret, and use the certificate's file`},
 		{name: "no CA file", args: []string{"--ca-file", c.path("absent.pem")}, code: 1, want: `CA file \S+/absent\.pem does not exist; check the path`},
 		{name: "no certificate file", args: []string{"--cert-file", c.path("absent.pem")}, code: 1, want: `cert file \S+/absent\.pem does not exist; check the path`},
 		{name: "no key file", args: []string{"--key-file", c.path("absent.pem")}, code: 1, want: `key file \S+/absent\.pem does not exist; check the path`},

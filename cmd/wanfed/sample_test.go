@@ -100,7 +100,7 @@ func sampleAnswers() map[string]any {
 				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.SecondsPtr(93 * time.Second)},
 				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
 					RecordAge: api.SecondsPtr(26 * time.Hour), ReplicationLag: api.SecondsPtr(234 * time.Millisecond),
-					Hops: []api.HopStatus{
+					Paths: []api.PathStatus{
 						{Address: "10.2.0.101:8443", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04123), Sources: []string{"heartbeat"}},
 						{Address: "gw.dc1.example:8443", Via: "configured address", Health: "untested",
 							Sources: []string{"configuration", "federation state"}, KnowledgeAge: new(90.0)},

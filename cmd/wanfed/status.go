@@ -98,7 +98,7 @@ func writeHops(w io.Writer, s api.Status, now time.Time, detailed bool) error {
 		rows[0] = append(rows[0], "Last Success", "Last Failure", "Known")
 	}
 	for _, d := range s.Datacenters {
-		for _, h := range d.Hops {
+		for _, h := range d.Paths {
 			used := "-"
 			if h.Used {
 				used = "yes"

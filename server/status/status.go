@@ -118,7 +118,7 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 		paths = slices.DeleteFunc(r.cfg.Dialer.Paths(), func(p wanfed.PathStatus) bool { return p.DC != dc })
 	} else {
 		paths = r.cfg.Dialer.PathsTo(dc)
-		d.Hops = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), used, time.Now())
+		d.Paths = pathStatuses(paths, r.cfg.AddressBook.Origins(dc), used, time.Now())
 	}
 	r.setLastError(&d, paths)
 	d.Advice = r.advice(d, state)
@@ -127,10 +127,10 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 
 // pathStatuses returns what is known of the paths to one datacenter, in their
 // order. used is the address of the path in use.
-func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time) []api.HopStatus {
-	var out []api.HopStatus
+func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time) []api.PathStatus {
+	var out []api.PathStatus
 	for _, p := range paths {
-		h := api.HopStatus{
+		h := api.PathStatus{
 			Address: p.Addr, Via: p.Via, Used: p.Addr == used, Health: string(p.Health),
 			LastSuccess: p.LastSuccess, LastFailure: p.LastErrorAt, LastError: p.LastError,
 			Sources: origins[p.Addr].Sources,

@@ -68,7 +68,7 @@ func TestPathStatuses(t *testing.T) {
 		"a:1": {Sources: []string{federation.SourceHeartbeat}},
 		"b:1": {Sources: []string{federation.SourceState}, At: now.Add(-time.Minute)},
 	}, "a:1", now)
-	want := []api.HopStatus{
+	want := []api.PathStatus{
 		{Address: "a:1", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04), LastSuccess: now, Sources: []string{"heartbeat"}},
 		{Address: "b:1", Via: "remote gateway", Health: "failing", LastError: "refused", LastFailure: now,
 			Sources: []string{"federation state"}, KnowledgeAge: new(60.0)},

@@ -8,20 +8,45 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 )
 
-// FederationStates returns the federation state of every datacenter, by name. It may block (QueryOptions.Index).
+// Limits of a blocking query.
+const (
+	// DefaultWait is the longest wait of a query with an index but no wait.
+	DefaultWait = 5 * time.Minute
+	// MaxWait is the longest wait. Longer ones are reduced to it.
+	MaxWait = 10 * time.Minute
+)
+
+// EffectiveWait returns the wait that applies to a requested one. 0 means
+// DefaultWait.
+func EffectiveWait(requested time.Duration) time.Duration {
+	if requested <= 0 {
+		return DefaultWait
+	}
+	return min(requested, MaxWait)
+}
+
+// MaxBlockTime returns the longest time that a server blocks for a wait. A server
+// adds up to a sixteenth at random, so that simultaneous queries do not return
+// simultaneously.
+func MaxBlockTime(wait time.Duration) time.Duration { return wait + wait/16 }
+
+// FederationStates returns the federation states of all datacenters, ordered by
+// name. It may block (QueryOptions.Index).
 func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]FederationState, QueryMeta, error) {
 	var out []FederationState
 	meta, err := c.get(ctx, "/v1/internal/federation-states", q, nil, &out)
 	return out, meta, err
 }
 
-// FederationState returns that of datacenter dc, or ErrNotFound. It may block; the index is that of all states together.
+// FederationState returns the federation state of datacenter dc, or ErrNotFound. It
+// may block. The index is that of all states.
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// An empty body is the API's own 404; another one is from something that does not know the path.
+	// The API's own 404 has an empty body. Another program may return another one.
 	if s, ok := errors.AsType[*StatusError](err); ok && s.Code == http.StatusNotFound && s.Message == "" {
 		return FederationState{}, meta, fmt.Errorf("datacenter %q has %w", dc, ErrNotFound)
 	}
@@ -41,7 +66,7 @@ func (c *Client) MeshGateways(ctx context.Context, q QueryOptions) (map[string][
 	return out, meta, err
 }
 
-// Members returns the servers of one datacenter (the LAN pool), or of all (wan).
+// Members returns the members of the LAN pool, or of the WAN pool if wan is true.
 func (c *Client) Members(ctx context.Context, wan bool, q QueryOptions) ([]Member, error) {
 	extra := url.Values{}
 	if wan {
@@ -52,14 +77,14 @@ func (c *Client) Members(ctx context.Context, wan bool, q QueryOptions) ([]Membe
 	return out, err
 }
 
-// Datacenters returns the names of all datacenters known, nearest first.
+// Datacenters returns the names of all known datacenters, nearest first.
 func (c *Client) Datacenters(ctx context.Context, q QueryOptions) ([]string, error) {
 	var out []string
 	_, err := c.get(ctx, "/v1/catalog/datacenters", q, nil, &out)
 	return out, err
 }
 
-// Leader returns the ip:port of the Raft leader; empty when there is none.
+// Leader returns the ip:port of the Raft leader, or "" if there is none.
 func (c *Client) Leader(ctx context.Context, q QueryOptions) (string, error) {
 	var out string
 	_, err := c.get(ctx, "/v1/status/leader", q, nil, &out)
@@ -73,7 +98,7 @@ func (c *Client) Peers(ctx context.Context, q QueryOptions) ([]string, error) {
 	return out, err
 }
 
-// Status returns how well the datacenter asked sees the federation.
+// Status returns the state of the federation as one datacenter sees it.
 func (c *Client) Status(ctx context.Context, q QueryOptions) (Status, error) {
 	var out Status
 	_, err := c.get(ctx, StatusPath, q, nil, &out)

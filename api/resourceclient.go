@@ -16,18 +16,23 @@ import (
 	"time"
 )
 
-// ErrNeedsTLS says that a write was not sent, since the client asks by plain HTTP: who asks so has no certificate, and may only read.
+// ErrNeedsTLS reports that a write was not sent because the client uses plain HTTP.
+// Such a client has no certificate and may only read.
 var ErrNeedsTLS = errors.New("writes need https and an operator's certificate")
 
-// ResourceOptions of a request about resources. The zero value asks the server's own datacenter for what it has applied.
+// ResourceOptions are the options of a resource request. The zero value reads what
+// the server's own datacenter has applied.
 type ResourceOptions struct {
-	// Datacenter to ask; empty: the server's own.
+	// Datacenter to call. Default: the server's own.
 	Datacenter string
-	// Consistent makes a read see everything that was acknowledged before it. Not for watches.
+	// Consistent makes a read return everything that was acknowledged before it. A
+	// watch ignores it.
 	Consistent bool
-	// Version and UID, of a write or a deletion (UID also of a read), are what must be stored. Empty: whatever is.
-	Version, UID string
-	// Prefix of the names that a list or a watch shows.
+	// Version is the version that a write or a deletion requires. Default: any.
+	Version string
+	// UID is the uid that a read, a write or a deletion requires. Default: any.
+	UID string
+	// Prefix of the names in a list or a watch.
 	Prefix string
 }
 
@@ -46,13 +51,14 @@ func (o ResourceOptions) values(t Tenancy) url.Values {
 	return v
 }
 
-// pathOf is the path of a resource, or of a type's without a name. The upper or lower case of a kind makes no difference.
+// pathOf returns the path of a resource, or of a type if name is "". The case of a
+// kind does not matter.
 func pathOf(t ResourceTypeName, name string) string {
 	path := ResourcePath + url.PathEscape(t.Group) + "/" + url.PathEscape(t.GroupVersion) + "/" + url.PathEscape(t.Kind)
 	switch name {
 	case "":
 		return path
-	case ".", "..": // a server, or what is before it, would take them for a way up
+	case ".", "..": // a server or proxy would interpret them as relative paths
 		return path + "/" + strings.ReplaceAll(name, ".", "%2E")
 	}
 	return path + "/" + url.PathEscape(name)
@@ -65,7 +71,8 @@ func (c *Client) ResourceTypes(ctx context.Context) ([]ResourceType, error) {
 	return out, err
 }
 
-// ReadResource returns one resource: with o.UID, or id.UID, only that one. A *StatusError with code 404 says that it is not there.
+// ReadResource returns one resource, with o.UID or id.UID only the one with that
+// uid. The error is a *StatusError with code 404 if there is none.
 func (c *Client) ReadResource(ctx context.Context, id ResourceID, o ResourceOptions) (Resource, error) {
 	var out Resource
 	_, err := c.get(ctx, pathOf(id.Type, id.Name), QueryOptions{}, withUID(o, id).values(id.Tenancy), &out)
@@ -79,14 +86,15 @@ func withUID(o ResourceOptions, id ResourceID) ResourceOptions {
 	return o
 }
 
-// WriteResource creates r, or replaces data and metadata of what is stored. With a version, or a uid, in r or o, only of that: a
-// *StatusError with code 409 says that it is another by now. It returns what is stored then.
+// WriteResource creates r, or replaces data and metadata of the stored resource,
+// and returns the result. A version or uid in r or o must match the stored one.
+// Otherwise the error is a *StatusError with code 409.
 func (c *Client) WriteResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, nil)
 }
 
-// DryRunResource returns what WriteResource would write, or refuses what it would refuse, without writing. The stored resource is
-// not looked at.
+// DryRunResource checks r as WriteResource does and returns what would be written,
+// without writing it. It does not compare r with the stored resource.
 func (c *Client) DryRunResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, url.Values{"dry-run": {"1"}})
 }
@@ -105,8 +113,11 @@ func (c *Client) put(ctx context.Context, r Resource, o ResourceOptions, extra u
 	return out, err
 }
 
-// WriteResourceStatus replaces the status of one key, of the resource with the UID of id, or of o.
-func (c *Client) WriteResourceStatus(ctx context.Context, id ResourceID, key string, s ResourceStatus, o ResourceOptions) (Resource, error) {
+// WriteResourceStatus replaces the status of one key of the resource with the uid
+// of id or o.
+func (c *Client) WriteResourceStatus(
+	ctx context.Context, id ResourceID, key string, s ResourceStatus, o ResourceOptions,
+) (Resource, error) {
 	body, err := json.Marshal(s)
 	if err != nil {
 		return Resource{}, err
@@ -118,12 +129,14 @@ func (c *Client) WriteResourceStatus(ctx context.Context, id ResourceID, key str
 	return out, err
 }
 
-// DeleteResource deletes a resource and what it owns, or marks one that has finalizers. It is no error if it is not there.
+// DeleteResource deletes a resource and what it owns. A resource with finalizers is
+// marked instead. It returns nil if there is no such resource.
 func (c *Client) DeleteResource(ctx context.Context, id ResourceID, o ResourceOptions) error {
 	return c.write(ctx, http.MethodDelete, pathOf(id.Type, id.Name), withUID(o, id).values(id.Tenancy), nil, nil)
 }
 
-// write sends a request that changes something, and decodes the answer into out unless that is nil.
+// write sends a writing request and decodes the response into out unless that is
+// nil.
 func (c *Client) write(ctx context.Context, method, path string, values url.Values, body []byte, out any) error {
 	if !strings.HasPrefix(c.base, "https://") {
 		return fmt.Errorf("%s %s: %w", c.base, path, ErrNeedsTLS)
@@ -132,19 +145,19 @@ func (c *Client) write(ctx context.Context, method, path string, values url.Valu
 	defer cancel()
 	resp, err := c.send(rctx, method, path, values, body)
 	if err != nil {
-		return c.noAnswer(ctx, rctx, c.timeout, err)
+		return c.unreachable(ctx, rctx, c.timeout, err)
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	respBody, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 	switch {
 	case err != nil:
-		return c.noAnswer(ctx, rctx, c.timeout, err)
+		return c.unreachable(ctx, rctx, c.timeout, err)
 	case resp.StatusCode/100 != 2:
-		return c.refused(resp, answer)
+		return c.statusError(resp, respBody)
 	case out == nil:
 		return nil
 	}
-	return c.decoded(path, json.Unmarshal(answer, out))
+	return c.decodeError(path, json.Unmarshal(respBody, out))
 }
 
 func (c *Client) send(ctx context.Context, method, path string, values url.Values, body []byte) (*http.Response, error) {
@@ -159,21 +172,28 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 	return c.http.Do(req)
 }
 
-func (c *Client) decoded(path string, err error) error {
+func (c *Client) decodeError(path string, err error) error {
 	if err != nil {
-		return fmt.Errorf("answer of %s to %s is not what a wanfed server sends: %w; is something else listening there?", c.base, path, err)
+		return fmt.Errorf("response of %s to %s is not that of a wanfed server: %w; check which program listens there",
+			c.base, path, err)
 	}
 	return nil
 }
 
-// Resources returns the resources of a type, by tenancy and name, as they come: a list may be of any size. "*" as partition or
-// namespace is every one. It ends with the first error.
-func (c *Client) Resources(ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions) iter.Seq2[Resource, error] {
+// Resources returns the resources of a type, ordered by tenancy and name. It streams
+// the list, which may have any size. "*" as partition or namespace selects all. It
+// ends with the first error.
+func (c *Client) Resources(
+	ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions,
+) iter.Seq2[Resource, error] {
 	return c.list(ctx, pathOf(t, ""), o.values(in))
 }
 
-// OwnedResources returns what a resource owns. With a UID also what one that is deleted has left.
-func (c *Client) OwnedResources(ctx context.Context, owner ResourceID, o ResourceOptions) iter.Seq2[Resource, error] {
+// OwnedResources returns the resources that owner owns. With a uid, owner may be
+// deleted.
+func (c *Client) OwnedResources(
+	ctx context.Context, owner ResourceID, o ResourceOptions,
+) iter.Seq2[Resource, error] {
 	values := withUID(o, owner).values(owner.Tenancy)
 	values.Set("owned", "1")
 	return c.list(ctx, pathOf(owner.Type, owner.Name), values)
@@ -185,20 +205,20 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 			dec := json.NewDecoder(r)
 			for _, want := range []any{json.Delim('{'), "resources", json.Delim('[')} {
 				if got, err := dec.Token(); err != nil || got != want {
-					return c.decoded(path, errors.Join(fmt.Errorf("it has %v where %v is", got, want), err))
+					return c.decodeError(path, errors.Join(fmt.Errorf("found %v instead of %v", got, want), err))
 				}
 			}
 			for dec.More() {
 				var r Resource
 				if err := dec.Decode(&r); err != nil {
-					return c.cut(path, err)
+					return c.listError(path, err)
 				}
 				if !yield(r, nil) {
 					return errStop
 				}
 			}
-			_, err := dec.Token() // of a list that was cut there is none
-			return c.cut(path, err)
+			_, err := dec.Token() // a truncated list has no end
+			return c.listError(path, err)
 		})
 		if err != nil && !errors.Is(err, errStop) {
 			yield(Resource{}, err)
@@ -206,50 +226,52 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 	}
 }
 
-// cut is decoded for what may also have ended early: its server stopped, or could not go on.
-func (c *Client) cut(path string, err error) error {
+// listError is decodeError for a list, which the server may have truncated.
+func (c *Client) listError(path string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("answer of %s to %s ended early: %w; ask again", c.base, path, io.ErrUnexpectedEOF)
+		return fmt.Errorf("response of %s to %s ended early: %w; try again", c.base, path, io.ErrUnexpectedEOF)
 	}
-	return c.decoded(path, err)
+	return c.decodeError(path, err)
 }
 
-// errStop says that the caller wants no more.
+// errStop reports that the caller has stopped the iteration.
 var errStop = errors.New("stopped")
 
-// stream gets path and gives read the body, however long that takes, as long as something comes within the client's timeout.
+// stream requests path and calls read with the body. It fails if no data arrives
+// within the client's timeout, and may take any time otherwise.
 func (c *Client) stream(ctx context.Context, path string, values url.Values, read func(io.Reader) error) error {
 	rctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	alive := time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
-	defer alive.Stop()
+	timer := time.AfterFunc(c.timeout, func() { cancel(context.DeadlineExceeded) })
+	defer timer.Stop()
 	resp, err := c.send(rctx, http.MethodGet, path, values, nil)
 	if err != nil {
-		return c.noAnswer(ctx, rctx, c.timeout, err)
+		return c.unreachable(ctx, rctx, c.timeout, err)
 	}
 	defer resp.Body.Close()
-	body := &patientReader{resp.Body, alive, max(c.timeout, quiet)}
+	body := &idleTimeoutReader{resp.Body, timer, max(c.timeout, watchTimeout)}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(body, maxMessage))
-		return c.refused(resp, text)
+		return c.statusError(resp, text)
 	}
 	if err = read(body); err != nil && rctx.Err() != nil {
-		return c.noAnswer(ctx, rctx, body.patience, err)
+		return c.unreachable(ctx, rctx, body.timeout, err)
 	}
 	return err
 }
 
-// quiet is how long nothing may come of a watch before its server is held to be gone: it sends a comment every 15 seconds.
-const quiet = 40 * time.Second
+// watchTimeout is how long a watch may be silent. The server sends a comment every
+// 15 seconds.
+const watchTimeout = 40 * time.Second
 
-// patientReader puts off the end of a request whenever something comes.
-type patientReader struct {
+// idleTimeoutReader restarts the timeout of a request with each read.
+type idleTimeoutReader struct {
 	io.Reader
-	alive    *time.Timer
-	patience time.Duration
+	timer   *time.Timer
+	timeout time.Duration
 }
 
-func (r *patientReader) Read(b []byte) (int, error) {
-	r.alive.Reset(r.patience)
+func (r *idleTimeoutReader) Read(b []byte) (int, error) {
+	r.timer.Reset(r.timeout)
 	return r.Reader.Read(b)
 }

@@ -191,7 +191,7 @@ func TestQuietWatch(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if d := time.Since(began); d != quiet {
+		if d := time.Since(began); d != watchTimeout {
 			t.Errorf("after %v", d)
 		}
 	})
