@@ -152,9 +152,10 @@ func TestClientErrors(t *testing.T) {
 		{"first line only", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "one\ntwo", 400) }, "ADDR answered 400: one"},
 		{"empty", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "ADDR answered 503 (Service Unavailable)"},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/login", http.StatusFound) },
-			"ADDR answered 302: redirect to /login, which is no wanfed server's answer"},
+			"ADDR answered 302: redirect to /login, which is not the response of a wanfed server"},
 		{"not JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
-			"answer of ADDR to /v1/status/leader is not what a wanfed server sends: invalid character '<' looking for beginning of value; is something else listening there?"},
+			"response of ADDR to /v1/status/leader is not that of a wanfed server: " +
+				"invalid character '<' looking for beginning of value; check which program listens there"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newTestClient(t, tt.answer)
@@ -237,7 +238,7 @@ func TestTimeout(t *testing.T) {
 			if took := time.Since(start); took != tt.want {
 				t.Errorf("%+v: gave up after %v, want %v", tt.q, took, tt.want)
 			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "nothing came within "+tt.want.String()) {
+			if !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "no response within "+tt.want.String()) {
 				t.Errorf("got %v", err)
 			}
 		})

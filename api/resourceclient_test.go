@@ -83,7 +83,7 @@ func TestResourceRequests(t *testing.T) {
 		t.Errorf("conflict: %v", err)
 	}
 	a.status, a.answer = 200, "<html>"
-	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "is something else listening there?") {
+	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
 		t.Errorf("nonsense: %v", err)
 	}
 
@@ -119,9 +119,9 @@ func TestResourceLists(t *testing.T) {
 		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the rest is not wanted
 		`{"resources":[{"id":{"name":"a"}}`:          {1, "unexpected EOF"},
 		`{"resources":[{"id":{"name":"a"}},{"id":{"`: {1, "unexpected EOF"},
-		`[]`:                   {0, "is not what a wanfed server sends"},
-		`{"error":"no"}`:       {0, "it has error where resources is"},
-		`{"resources":[{},7]}`: {1, "is not what a wanfed server sends"},
+		`[]`:                   {0, "is not that of a wanfed server"},
+		`{"error":"no"}`:       {0, "found error instead of resources"},
+		`{"resources":[{},7]}`: {1, "is not that of a wanfed server"},
 		``:                     {0, "EOF"},
 	} {
 		a.answer = answer
@@ -187,7 +187,7 @@ func TestQuietWatch(t *testing.T) {
 		c.http.Transport = mute{}
 		began := time.Now()
 		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
-			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "nothing came within 40s") {
+			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "no response within 40s") {
 				t.Error(err)
 			}
 		}
