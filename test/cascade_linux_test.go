@@ -81,7 +81,7 @@ func (e *ownerTree) tombstones(ctx context.Context) (int, error) {
 
 // gone waits until nothing is left, and no tombstone; it returns the most
 // memory that the server had meanwhile.
-func (e *ownerTree) awaitGone(t *testing.T, d *disked) (most int) {
+func (e *ownerTree) awaitGone(t *testing.T, d *diskServer) (most int) {
 	t.Helper()
 	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
 		most = max(most, rssOf(t, &site{server: d.server}))
@@ -164,7 +164,7 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 
 // delete deletes the root of an estate by HTTP, and returns when that is
 // acknowledged.
-func (d *disked) delete(e *ownerTree) {
+func (d *diskServer) delete(e *ownerTree) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -24,9 +24,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// disked is a server, or one of three, and what was acknowledged of what was
-// written through it.
-type disked struct {
+// diskServer is a server with its own disk, and the values that it acknowledged.
+type diskServer struct {
 	*loopback
 	config subprocess.ServerConfig
 	server *subprocess.Server
@@ -35,17 +34,17 @@ type disked struct {
 	values map[string][]byte
 }
 
-// valueSize is what each write has: a file of the log, of 64 MiB, is full after
-// some hundred.
+// valueSize is the size of each written value: a log file of 64 MiB is full after
+// about a hundred.
 const valueSize = 500 << 10
 
-// soon bounds how long a write may take on a disk that is full: far less than
-// the 7 s that one waits for a leader.
+// soon bounds the time until a write to a full disk is refused. It is far shorter
+// than the 7 s that a write waits for a leader.
 const soon = 5 * time.Second
 
-func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *disked {
+func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *diskServer {
 	t.Helper()
-	d := &disked{loopback: l, random: rand.NewChaCha8([32]byte{1}), values: map[string][]byte{}}
+	d := &diskServer{loopback: l, random: rand.NewChaCha8([32]byte{1}), values: map[string][]byte{}}
 	d.config = subprocess.ServerConfig{
 		Program: []string{l.bin}, Dir: filepath.Join(l.dir, node), DC: "dc1", Node: node,
 		TLS: l.ca.Files(t, tlsutil.RoleServer, node, "dc1"), LogLevel: "info",
@@ -57,10 +56,10 @@ func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.Ser
 	return d
 }
 
-// data is the folder that is --data-dir.
-func (d *disked) data() string { return filepath.Join(d.config.Dir, "data") }
+// data returns the data directory.
+func (d *diskServer) data() string { return filepath.Join(d.config.Dir, "data") }
 
-func (d *disked) start() {
+func (d *diskServer) start() {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -72,11 +71,11 @@ func (d *disked) start() {
 	d.client.CloseIdleConnections()
 }
 
-// smallDisk mounts a file system of some MiB; only root can.
+// smallDisk mounts a file system of mib MiB on dir. It skips the test without root.
 func smallDisk(t *testing.T, dir string, mib int) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: it mounts a file system that is full, or cannot be written")
+		t.Skip("needs root to mount a file system")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -85,7 +84,7 @@ func smallDisk(t *testing.T, dir string, mib int) {
 		t.Skipf("cannot mount a file system: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // what the server's end, another cleanup, has freed by then goes
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil { // detach: the server may still have files open
 			t.Errorf("unmount: %v", err)
 		}
 	})
@@ -98,8 +97,8 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// ask is one request to /v1/kv, with the deadline that any client should have.
-func (d *disked) ask(method, path string, body []byte) (status int, answer []byte, took time.Duration) {
+// request sends one request to /v1/kv with a deadline.
+func (d *diskServer) request(method, path string, body []byte) (status int, answer []byte, took time.Duration) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -120,13 +119,13 @@ func (d *disked) ask(method, path string, body []byte) (status int, answer []byt
 	return resp.StatusCode, answer, time.Since(start)
 }
 
-// put writes one more value and notes it if that is acknowledged; else it
-// returns the answer, and how long it took.
-func (d *disked) put() (refusal string, took time.Duration) {
+// put writes one more value and records it if it is acknowledged. Otherwise it
+// returns the response and how long it took.
+func (d *diskServer) put() (refusal string, took time.Duration) {
 	d.t.Helper()
 	name, value := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)), make([]byte, valueSize)
 	_, _ = d.random.Read(value) // never fails
-	status, answer, took := d.ask(http.MethodPut, name, value)
+	status, answer, took := d.request(http.MethodPut, name, value)
 	if status != http.StatusOK || string(bytes.TrimSpace(answer)) != "true" {
 		return fmt.Sprintf("%d %s", status, answer), took
 	}
@@ -134,21 +133,21 @@ func (d *disked) put() (refusal string, took time.Duration) {
 	return "", took
 }
 
-// fill writes until a write is refused for the disk's sake, and returns how.
-// Refused for another reason, such as an election, it tries again.
-func (d *disked) fill() (refusal string, took time.Duration) {
+// fill writes until a write is refused because of the disk, and returns the
+// response. It repeats writes that fail for another reason, such as an election.
+func (d *diskServer) fill() (refusal string, took time.Duration) {
 	d.t.Helper()
 	for range 1000 {
 		if refusal, took = d.put(); strings.Contains(refusal, "see to the disk") {
 			return refusal, took
 		}
 	}
-	d.t.Fatalf("the disk is never full; the last write: %q", refusal)
+	d.t.Fatalf("disk not full after 1000 writes, last response %q", refusal)
 	return "", 0
 }
 
 // awaitPut waits until a write is acknowledged.
-func (d *disked) awaitPut(what string) time.Duration {
+func (d *diskServer) awaitPut(what string) time.Duration {
 	d.t.Helper()
 	return testutil.Await(d.t, patience, what, func(context.Context) error {
 		if refusal, _ := d.put(); refusal != "" {
@@ -158,24 +157,24 @@ func (d *disked) awaitPut(what string) time.Duration {
 	})
 }
 
-// check reads all that was acknowledged.
-func (d *disked) check(values map[string][]byte, query string) {
+// check fails the test unless all acknowledged values can be read.
+func (d *diskServer) check(values map[string][]byte, query string) {
 	d.t.Helper()
 	for name, value := range values {
-		if status, answer, _ := d.ask(http.MethodGet, name+"?raw"+query, nil); status != http.StatusOK || !bytes.Equal(answer, value) {
-			d.t.Errorf("%s at %s: %d, %d bytes; %d were acknowledged: %.200q", name, d.config.Node, status, len(answer), len(value), answer)
+		if status, answer, _ := d.request(http.MethodGet, name+"?raw"+query, nil); status != http.StatusOK || !bytes.Equal(answer, value) {
+			d.t.Errorf("%s at %s = %d, %d bytes %.200q, want the %d acknowledged bytes", name, d.config.Node, status, len(answer), answer, len(value))
 		}
 	}
 }
 
 const noSpace = "no space left on device"
 
-// wantUnwritable compares what a server says, while its disk cannot be written,
-// with what it should.
-func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
+// wantUnwritable checks what a server reports while its disk is not writable: the
+// refusal of a write, its metric, its status and its log.
+func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	d.t.Helper()
 	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "see to the disk") || took > soon {
-		d.t.Errorf("a write, after %v: %s", took, refusal)
+		d.t.Errorf("write = %s after %v, want %q, the directory and the remedy within %v", refusal, took, why, soon)
 	}
 	select {
 	case <-d.server.Done():
@@ -183,7 +182,7 @@ func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
 	default:
 	}
 	if v := metric(d.t, d.server.HTTP, "wanfed_log_writable"); v != 0 {
-		d.t.Errorf("wanfed_log_writable is %v", v)
+		d.t.Errorf("wanfed_log_writable = %v, want 0", v)
 	}
 	out, err := exec.Command(d.bin, "status", "--http-addr", d.server.HTTP).CombinedOutput()
 	if text := string(out); err != nil || !strings.Contains(text, "cannot be written") || !strings.Contains(text, why) {
@@ -192,11 +191,11 @@ func (d *disked) wantUnwritable(why, refusal string, took time.Duration) {
 	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
 }
 
-// TestFullDisk: a server whose disk is full refuses writes at once, with the
-// reason, and goes on reading; it goes on writing when there is room, without
-// being started again, and has all that it acknowledged, also after kill -9,
-// and after a start on the full disk.
-func TestFullDisk(t *testing.T) {
+// TestFullDisk_OfALoneServer: a server with a full disk refuses writes at once, with
+// the reason, and serves reads. It accepts writes again when there is space, without
+// a restart. It keeps all acknowledged values, also after SIGKILL and a start on the
+// full disk.
+func TestFullDisk_OfALoneServer(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)
 	smallDisk(t, d.data(), 100)
@@ -207,9 +206,9 @@ func TestFullDisk(t *testing.T) {
 	d.wantUnwritable(noSpace, refusal, took)
 	before := rssOf(t, &site{server: d.server})
 	tries := 0
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); tries++ { // as leader, and as one that is not elected
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); tries++ { // as leader, and without a leader
 		if refusal, took = d.put(); !strings.Contains(refusal, noSpace) || took > soon {
-			t.Fatalf("a write, after %v: %s", took, refusal)
+			t.Fatalf("write = %s after %v, want %q within %v", refusal, took, noSpace, soon)
 		}
 	}
 	d.wantUnwritable(noSpace, refusal, took)
@@ -217,17 +216,17 @@ func TestFullDisk(t *testing.T) {
 	after := rssOf(t, &site{server: d.server})
 	t.Logf("memory: %d MiB when it was full, %d MiB after %d more writes in 2 s", before>>20, after>>20, tries)
 	if after > 2*before {
-		t.Errorf("memory grew from %d to %d MiB by writes that were refused", before>>20, after>>20)
+		t.Errorf("memory grew from %d to %d MiB by refused writes, want at most twice as much", before>>20, after>>20)
 	}
-	if status, answer, took := d.ask(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
-		t.Errorf("a strong read on a full disk, after %v: %d %s", took, status, answer)
+	if status, answer, took := d.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("strong read on a full disk = %d %s after %v, want a refusal (%s) within %v", status, answer, took, noSpace, soon)
 	}
 
 	remount(t, d.data(), 0, "size=190m")
-	t.Logf("writes again %v after there was room", d.awaitPut("a write after there was room").Round(time.Millisecond))
+	t.Logf("writes accepted %v after there was space", d.awaitPut("a write after there was space").Round(time.Millisecond))
 	logOf(d.server.Process).await(t, `the log can be written again`)
 	if v := metric(t, d.server.HTTP, "wanfed_log_writable"); v != 1 {
-		t.Errorf("wanfed_log_writable is %v", v)
+		t.Errorf("wanfed_log_writable = %v, want 1", v)
 	}
 	d.check(d.values, "")
 	refusal, took = d.fill()
@@ -235,7 +234,7 @@ func TestFullDisk(t *testing.T) {
 	d.server.Kill()
 
 	d.start()
-	testutil.Await(t, patience, "the disk is full for the new process too", func(context.Context) error {
+	testutil.Await(t, patience, "a refusal for the full disk by the new process", func(context.Context) error {
 		refusal, took = d.put()
 		if !strings.Contains(refusal, noSpace) {
 			return errors.New(refusal)
@@ -244,15 +243,15 @@ func TestFullDisk(t *testing.T) {
 	})
 	d.wantUnwritable(noSpace, refusal, took)
 	last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
-	testutil.Await(t, patience, "it shows what it has, though it cannot write", func(context.Context) error {
-		if status, answer, _ := d.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
+	testutil.Await(t, patience, "stale reads on the full disk", func(context.Context) error {
+		if status, answer, _ := d.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
 			return fmt.Errorf("%d %.200q", status, answer)
 		}
 		return nil
 	})
 	d.check(d.values, "&stale")
 	remount(t, d.data(), 0, "size=400m")
-	d.awaitPut("a write after there was room again")
+	d.awaitPut("a write after there was space again")
 	d.check(d.values, "")
 	t.Logf("%d values acknowledged, none lost", len(d.values))
 }

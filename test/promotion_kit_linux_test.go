@@ -37,7 +37,8 @@ func (f promotion) at(s *lab.Node) pb.ResourceServiceClient {
 	return f.operators[s]
 }
 
-// newPromotion starts datacenters of so many servers, and a gateway each.
+// newPromotion starts one datacenter per argument, with that many servers and a
+// gateway.
 func newPromotion(t *testing.T, servers ...int) promotion {
 	t.Helper()
 	l := lab.New(t)
@@ -59,14 +60,14 @@ func (f promotion) dc(name string) *lab.Datacenter {
 	return f.l.Datacenters()[i]
 }
 
-// restart restarts a server with another primary_datacenter.
+// restart stops a server and starts it with another primary_datacenter.
 func (f promotion) restart(s *lab.Node, primary string, args ...string) {
 	f.t.Helper()
 	s.Stop()
 	f.start(s, primary, args...)
 }
 
-// start starts a server again.
+// start starts a server with a primary_datacenter.
 func (f promotion) start(s *lab.Node, primary string, args ...string) {
 	f.t.Helper()
 	if s.DC().Name == "dc1" && len(args) == 0 {
@@ -77,26 +78,26 @@ func (f promotion) start(s *lab.Node, primary string, args ...string) {
 
 func (f promotion) await(what string, check func(ctx context.Context) error) {
 	f.t.Helper()
-	testutil.Await(f.t, takesOver, what, check)
+	testutil.Await(f.t, promotionLimit, what, check)
 }
 
-// component waits until one of the parts that a server's status lists is as
-// said.
-func (f promotion) component(s *lab.Node, name, state, says string) {
+// component waits until a component in the status of a server has the state, and a
+// detail that contains the text.
+func (f promotion) component(s *lab.Node, name, state, detail string) {
 	f.t.Helper()
-	f.await(fmt.Sprintf("%s: %s is %s, %q", s.WANName(), name, state, says), func(ctx context.Context) error {
-		return componentIs(ctx, s, name, state, says)
+	f.await(fmt.Sprintf("%s: %s is %s, %q", s.WANName(), name, state, detail), func(ctx context.Context) error {
+		return componentIs(ctx, s, name, state, detail)
 	})
 }
 
-// leading is component for whoever leads a datacenter, which may change
-// meanwhile.
-func (f promotion) leading(dc *lab.Datacenter, name, state, says string) {
+// leading is component for the leader of a datacenter. It checks all servers,
+// because leadership may change while it waits.
+func (f promotion) leading(dc *lab.Datacenter, name, state, detail string) {
 	f.t.Helper()
-	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, says), func(ctx context.Context) error {
+	f.await(fmt.Sprintf("the leader of %s: %s is %s, %q", dc.Name, name, state, detail), func(ctx context.Context) error {
 		var errs []error
 		for _, s := range dc.Servers {
-			err := componentIs(ctx, s, name, state, says)
+			err := componentIs(ctx, s, name, state, detail)
 			if err == nil {
 				return nil
 			}
@@ -106,21 +107,20 @@ func (f promotion) leading(dc *lab.Datacenter, name, state, says string) {
 	})
 }
 
-func componentIs(ctx context.Context, s *lab.Node, name, state, says string) error {
+func componentIs(ctx context.Context, s *lab.Node, name, state, detail string) error {
 	var st api.Status
 	if err := s.Get(ctx, api.StatusPath, &st); err != nil {
 		return err
 	}
 	for _, c := range st.Components {
-		if c.Name == name && c.State == state && strings.Contains(c.Detail, says) {
+		if c.Name == name && c.State == state && strings.Contains(c.Detail, detail) {
 			return nil
 		}
 	}
 	return fmt.Errorf("status of %s: %+v", s.WANName(), st.Components)
 }
 
-// primary waits until every server of some datacenters holds one for the
-// primary.
+// primary waits until every server of the datacenters reports the given primary.
 func (f promotion) primary(limit time.Duration, primary string, dcs ...*lab.Datacenter) {
 	f.t.Helper()
 	for _, dc := range dcs {
@@ -131,7 +131,7 @@ func (f promotion) primary(limit time.Duration, primary string, dcs ...*lab.Data
 					return err
 				}
 				if st.PrimaryDatacenter != primary {
-					return fmt.Errorf("%s has %s: %+v", s.WANName(), st.PrimaryDatacenter, st.Components)
+					return fmt.Errorf("primary of %s is %s: %+v", s.WANName(), st.PrimaryDatacenter, st.Components)
 				}
 				return nil
 			})
@@ -157,7 +157,7 @@ func (f promotion) mustDelete(dc *lab.Datacenter, name string) {
 	}
 }
 
-// records lists the documents of a datacenter.
+// records returns the documents of a datacenter by name.
 func (f promotion) records(dc *lab.Datacenter) map[string]*pb.Resource {
 	f.t.Helper()
 	out, err := f.list(f.t.Context(), dc)
@@ -178,8 +178,8 @@ func (f promotion) list(ctx context.Context, dc *lab.Datacenter) (map[string]*pb
 	return out, err
 }
 
-// sameDocuments says whether two datacenters have the same, but for what is
-// each one's own.
+// sameDocuments reports whether two datacenters have documents of equal name, uid,
+// generation and owner.
 func sameDocuments(a, b map[string]*pb.Resource) bool {
 	for name, r := range a {
 		if b[name].GetId().GetUid() != r.Id.Uid || b[name].GetGeneration() != r.Generation || b[name].GetOwner().GetUid() != r.GetOwner().GetUid() {
@@ -189,7 +189,7 @@ func sameDocuments(a, b map[string]*pb.Resource) bool {
 	return len(a) == len(b)
 }
 
-// same waits until some datacenters have the same documents.
+// same waits until the datacenters have the same documents.
 func (f promotion) same(what string, dcs ...*lab.Datacenter) {
 	f.t.Helper()
 	f.await(what+": the same documents", func(ctx context.Context) error {
@@ -203,15 +203,15 @@ func (f promotion) same(what string, dcs ...*lab.Datacenter) {
 				return err
 			}
 			if !sameDocuments(first, got) {
-				return fmt.Errorf("%s has %d, and %s %d or others", dcs[0].Name, len(first), dc.Name, len(got))
+				return fmt.Errorf("%s has %d documents, %s has %d, and they differ", dcs[0].Name, len(first), dc.Name, len(got))
 			}
 		}
 		return nil
 	})
 }
 
-// keepWriting writes in each datacenter, one document after the other, whatever
-// comes back. stop returns the generations of those that were acknowledged.
+// keepWriting writes one document after the other in each datacenter, and ignores
+// errors. stop returns the generations of the acknowledged documents by name.
 func (f promotion) keepWriting(dcs ...*lab.Datacenter) (stop func() map[string]string) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup
@@ -223,7 +223,7 @@ func (f promotion) keepWriting(dcs ...*lab.Datacenter) (stop func() map[string]s
 			at[i] = f.at(s)
 		}
 		wg.Go(func() {
-			done, failed, said := 0, map[codes.Code]int{}, map[codes.Code]string{}
+			done, failed, last := 0, map[codes.Code]int{}, map[codes.Code]string{}
 			for i := 0; ctx.Err() == nil; i++ {
 				name := fmt.Sprintf("w-%s-%d", dc.Name, i)
 				tctx, tcancel := context.WithTimeout(ctx, 3*time.Second)
@@ -236,14 +236,14 @@ func (f promotion) keepWriting(dcs ...*lab.Datacenter) (stop func() map[string]s
 					done++
 				} else if ctx.Err() == nil {
 					failed[status.Code(err)]++
-					said[status.Code(err)] = status.Convert(err).Message()
+					last[status.Code(err)] = status.Convert(err).Message()
 				}
 				select {
 				case <-time.After(20 * time.Millisecond):
 				case <-ctx.Done():
 				}
 			}
-			f.t.Logf("written in %s: %d, not: %v; said last: %v", dc.Name, done, failed, said)
+			f.t.Logf("%s: %d writes, failed %v, last errors %v", dc.Name, done, failed, last)
 		})
 	}
 	return func() map[string]string {

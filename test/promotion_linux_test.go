@@ -14,23 +14,22 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// takesOver bounds how long a secondary takes to become the primary when the
-// former one does not answer: 20 s of waiting for it, of which each new leader
-// waits a few seconds again, on a machine that stands still and changes
-// leaders.
-const takesOver = 90 * time.Second
+// promotionLimit bounds the time until a secondary is promoted without the old
+// primary: it waits 20 s, and on a machine that stalls each new leader waits a few
+// seconds again.
+const promotionLimit = 90 * time.Second
 
-// TestPrimaryLost kills the primary for good and makes dc2, of three servers,
-// the primary, by nothing but primary_datacenter and restarts, dc3 first.
-// Nothing that had been copied is lost, and writes go on. Then the old primary
-// comes back: first as it was, which both sides tell, and harms nobody; then as
-// a secondary, which ends with what the new primary has.
+// TestPrimaryLost kills the primary and promotes dc2, which has three servers, with
+// the setting primary_datacenter and restarts, dc3 first. No replica is lost, and
+// writes work. Then the old primary comes back with its old configuration: both
+// sides report two primaries, and neither changes the other. Finally it becomes a
+// secondary and takes over the resources of the new primary.
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
 	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 
-	// Documents, one of which owns another, and one that a finalizer holds.
+	// Documents, one with an owner, and one with a finalizer.
 	for i := range 40 {
 		f.mustWrite(dc1, f.doc(fmt.Sprint("d", i), i))
 	}
@@ -44,8 +43,7 @@ func TestPrimaryLost(t *testing.T) {
 	f.same("before", dc1, dc2, dc3)
 	want := f.records(dc1)
 
-	// What the primary acknowledges while nobody can copy it is what is lost
-	// with it.
+	// A write without a connected secondary is lost with the primary.
 	dc1.Gateways[0].Stop()
 	f.mustWrite(dc1, f.doc("only-in-dc1", 1))
 	dc1.Kill()
@@ -53,7 +51,7 @@ func TestPrimaryLost(t *testing.T) {
 	f.restart(lab.One(dc3), "dc2")
 	f.component(lab.One(dc3), "primary", "changing", "dc2")
 	if got := f.records(dc3); !sameDocuments(want, got) {
-		t.Errorf("dc3, configured before dc2 is the primary, has %d records, want %d", len(got), len(want))
+		t.Errorf("dc3 before the promotion of dc2 has %d documents, want %d", len(got), len(want))
 	}
 	for i, s := range dc2.Servers {
 		if i == 1 {
@@ -62,16 +60,16 @@ func TestPrimaryLost(t *testing.T) {
 		f.restart(s, "dc2")
 	}
 	began := time.Now()
-	f.primary(takesOver, "dc2", dc2, dc3)
-	t.Logf("dc2 and dc3 hold dc2 for the primary %v after the last restart", ms(time.Since(began)))
+	f.primary(promotionLimit, "dc2", dc2, dc3)
+	t.Logf("dc2 is the primary of dc2 and dc3 %v after the last restart", ms(time.Since(began)))
 	for _, dc := range []*lab.Datacenter{dc2, dc3} {
 		if got := f.records(dc); !sameDocuments(want, got) {
-			t.Errorf("%s has %d records, want %d as they were", dc.Name, len(got), len(want))
+			t.Errorf("%s has %d documents, want the same %d as before", dc.Name, len(got), len(want))
 		}
 	}
 
-	// It writes, for others too, and what finalizers and owners say counts
-	// there now.
+	// The new primary accepts writes, also forwarded ones, and applies finalizers and
+	// owners.
 	f.mustWrite(dc2, f.doc("d1", 100))
 	f.mustWrite(dc3, f.doc("from-dc3", 100))
 	f.mustDelete(dc2, "held")
@@ -79,13 +77,13 @@ func TestPrimaryLost(t *testing.T) {
 	f.same("written in the new primary", dc2, dc3)
 	now := f.records(dc3)
 	if _, there := now["child"]; there {
-		t.Error("what a deleted record owned is still there")
+		t.Error("the child of a deleted document exists, want it deleted")
 	}
 	if r := now["held"]; r == nil || r.Metadata[resource.DeletionKey] == "" {
-		t.Errorf("a record with a finalizer was deleted: %v", r)
+		t.Errorf("document with a finalizer = %v, want it marked for deletion", r)
 	}
 
-	// The old primary is back as it was.
+	// The old primary comes back with its old configuration.
 	for _, n := range dc1.Nodes() {
 		if n.WAN == "" {
 			n.StartServer("--remote-writes-from", "*")
@@ -96,10 +94,10 @@ func TestPrimaryLost(t *testing.T) {
 	f.component(lab.One(dc1), "primary", "two primaries", "dc2")
 	f.leading(dc2, "primary", "two primaries", "dc1")
 	f.component(lab.One(dc3), "primary", "two primaries", "dc1")
-	f.await("dc1 tells that it is disputed", func(ctx context.Context) error {
+	f.await("the metrics of a disputed primary at dc1", func(ctx context.Context) error {
 		text, err := lab.One(dc1).Metrics(ctx)
 		if err == nil && !strings.Contains(text, `wanfed_primary_disputed{dc="dc2",primary="dc2"} 1`) || !strings.Contains(text, "wanfed_primaries 2") {
-			err = errors.New("no metric")
+			err = errors.New("the metrics are missing")
 		}
 		return err
 	})
@@ -109,12 +107,12 @@ func TestPrimaryLost(t *testing.T) {
 	f.same("two primaries", dc2, dc3)
 	want = f.records(dc2)
 
-	// And as a secondary, with the records that it had.
+	// Then it becomes a secondary, with its old data.
 	f.restart(lab.One(dc1), "dc2", "--primary-gateway", dc2.Gateways[0].WANAddr())
-	f.primary(takesOver, "dc2", dc1)
+	f.primary(promotionLimit, "dc2", dc1)
 	f.same("the old primary is a secondary", dc1, dc2, dc3)
 	if got := f.records(dc2); !sameDocuments(want, got) {
-		t.Errorf("dc2 has %d records after dc1 is back, want %d", len(got), len(want))
+		t.Errorf("dc2 has %d documents after dc1 came back, want %d", len(got), len(want))
 	}
 	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="written here while .*names="\[.*Document only-in-dc1.*\]" replaced=\d+ of="\[.*Document d2`)
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
@@ -124,25 +122,24 @@ func TestPrimaryLost(t *testing.T) {
 		f.component(s, "primary", "ok", "dc2")
 	}
 	if out, err := lab.One(dc3).CLI("resource", "read", "internal/v1/Primary", "primary"); err != nil || !strings.Contains(out, `"dc2"`) {
-		t.Errorf("the record of whose records dc3 has: %v: %s", err, out)
+		t.Errorf("primary of dc3 = %s, %v, want dc2", out, err)
 	}
 
-	// Gone for good, it is taken off the list.
+	// A datacenter that is gone permanently can be deleted.
 	dc1.Kill()
 	mustOperate(t, f.l, dc2.Servers[1], "federation", "delete", "dc1", "--force")
-	f.await("dc3 knows no dc1 any more", func(ctx context.Context) error {
+	f.await("dc3 without the state of dc1", func(ctx context.Context) error {
 		states, err := statesOf(ctx, lab.One(dc3))
 		if _, there := states["dc1"]; err == nil && there {
-			err = errors.New("its state is there")
+			err = errors.New("the state still exists")
 		}
 		return err
 	})
 }
 
-// TestPrimaryMoves moves the primary by plan from dc1 to dc2 and back, with all
-// alive and writing, in the order that is least likely to be right: the new
-// primary first, the old one last. No acknowledged write is lost, also if
-// servers are not stopped but killed.
+// TestPrimaryMoves moves the primary from dc1 to dc2 and back while all datacenters
+// write, in the most difficult order: the new primary first, the old one last. No
+// acknowledged write is lost, even if servers are killed.
 func TestPrimaryMoves(t *testing.T) {
 	for _, end := range []struct {
 		how string
@@ -172,22 +169,22 @@ func movePrimary(t *testing.T, end func(*lab.Node)) {
 				end(s)
 				f.start(s, move[0])
 			}
-			if i == 0 { // the old one is the primary as long as it is not told otherwise
+			if i == 0 { // the old primary still has its old configuration
 				f.leading(f.dc(name), "primary", "changing", move[2]+" still is")
 			}
 		}
 		began := time.Now()
-		f.primary(takesOver, move[0], all...)
-		t.Logf("all hold %s for the primary %v after the last restart", move[0], ms(time.Since(began)))
+		f.primary(promotionLimit, move[0], all...)
+		t.Logf("%s is the primary everywhere %v after the last restart", move[0], ms(time.Since(began)))
 		acked := stop()
 		f.same("moved to "+move[0], all...)
 		now := f.records(f.dc(move[0]))
 		for name, generation := range acked {
 			if r := now[name]; r == nil || r.Generation != generation {
-				t.Errorf("moved to %s: an acknowledged write of %s is lost: %v", move[0], name, r)
+				t.Errorf("moved to %s: document %s = %v, want the acknowledged generation %s", move[0], name, r, generation)
 			}
 		}
-		t.Logf("moved to %s: %d documents acknowledged meanwhile", move[0], len(acked))
+		t.Logf("moved to %s: %d documents acknowledged during the move", move[0], len(acked))
 		awaitWhole(t, f.l, failure, "moved to "+move[0])
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestFullDiskOfOne: the disk of the leader of three servers is full. Another
-// leads, and all three take writes, the full one by forwarding them; when there
-// is room, it gets what it lacks.
-func TestFullDiskOfOne(t *testing.T) {
+// TestFullDisk_OfTheLeader fills the disk of the leader of three servers. Another
+// server becomes leader, and all three accept writes; the full one forwards them.
+// When it has space, it receives what it lacks.
+func TestFullDisk_OfTheLeader(t *testing.T) {
 	l := newLoopback(t)
-	var all []*disked
+	var all []*diskServer
 	first := unusedPort(t)
 	for _, node := range []string{"srv1", "srv2", "srv3"} {
 		d := l.disked(t, node, func(c *subprocess.ServerConfig) {
@@ -54,22 +54,22 @@ func TestFullDiskOfOne(t *testing.T) {
 	refusal, took := full.fill()
 	full.wantUnwritable(noSpace, refusal, took)
 	t.Logf("%d values until the disk of srv1 is full; others write after %v", len(full.values), other.awaitPut("a write by another leader").Round(time.Millisecond))
-	for range 20 { // a machine that stands still changes the leader
+	for range 20 { // a stall of this machine may change the leader
 		other.awaitPut("a write at srv2")
 	}
 	full.awaitPut("a write at srv1, for another leader")
 	other.check(full.values, "")
-	if status, answer, took := full.ask(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
-		t.Errorf("a strong read at srv1, after %v: %d %.200s", took, status, answer)
+	if status, answer, took := full.request(http.MethodGet, "srv1-0", nil); status == http.StatusOK || !strings.Contains(string(answer), noSpace) || took > soon {
+		t.Errorf("strong read at srv1 = %d %.200s after %v, want a refusal (%s) within %v", status, answer, took, noSpace, soon)
 	}
-	if status, _, _ := full.ask(http.MethodGet, fmt.Sprintf("srv2-%d?raw&stale", len(other.values)-1), nil); status != http.StatusNotFound {
-		t.Errorf("srv1 has what it has no room for: %d", status)
+	if status, _, _ := full.request(http.MethodGet, fmt.Sprintf("srv2-%d?raw&stale", len(other.values)-1), nil); status != http.StatusNotFound {
+		t.Errorf("read at srv1 of a value it cannot store = %d, want 404", status)
 	}
 	remount(t, full.data(), 0, "size=400m")
-	t.Logf("srv1 is level %v after there was room", testutil.Await(t, patience, "srv1 is level", func(context.Context) error {
-		for _, d := range []*disked{full, other} {
+	t.Logf("srv1 is up to date %v after it had space", testutil.Await(t, patience, "srv1 up to date", func(context.Context) error {
+		for _, d := range []*diskServer{full, other} {
 			last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
-			if status, answer, _ := full.ask(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
+			if status, answer, _ := full.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
 				return fmt.Errorf("%s at srv1: %d %s", last, status, answer)
 			}
 		}
@@ -77,17 +77,17 @@ func TestFullDiskOfOne(t *testing.T) {
 	}).Round(time.Millisecond))
 	full.check(full.values, "&stale")
 	full.check(other.values, "&stale")
-	for _, d := range all[1:] { // and if those that went on go
+	for _, d := range all[1:] { // the other servers restart
 		d.server.Kill()
 		d.start()
 	}
-	all[2].awaitPut("a write when two have begun anew")
+	all[2].awaitPut("a write after two restarts")
 	all[2].check(full.values, "")
 }
 
-// TestNoDisk: a server whose data dir cannot be written does not start: it ends
-// with status 1 and says which directory, why, and what to do.
-func TestNoDisk(t *testing.T) {
+// TestStart_UnwritableDirectory: a server whose data directory is not writable ends
+// with status 1. The error names the directory, the cause and the remedy.
+func TestStart_UnwritableDirectory(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)
 	smallDisk(t, d.data(), 150)
@@ -108,26 +108,26 @@ func TestNoDisk(t *testing.T) {
 	d.awaitPut("a leader")
 	d.check(d.values, "")
 
-	anew := l.disked(t, "srv2", nil)
-	smallDisk(t, anew.data(), 1)
-	anew.wantNoStart(noSpace)
-	remount(t, anew.data(), unix.MS_RDONLY, "")
-	anew.wantNoStart("read-only file system")
+	empty := l.disked(t, "srv2", nil)
+	smallDisk(t, empty.data(), 1)
+	empty.wantNoStart(noSpace)
+	remount(t, empty.data(), unix.MS_RDONLY, "")
+	empty.wantNoStart("read-only file system")
 }
 
-// wantNoStart starts the server in vain.
-func (d *disked) wantNoStart(why string) {
+// wantNoStart fails the test unless the start of the server fails with why.
+func (d *diskServer) wantNoStart(why string) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s, err := subprocess.StartServer(ctx, d.config)
 	if err == nil {
 		s.Kill()
-		d.t.Fatalf("it starts, and its directory cannot be written: %s", why)
+		d.t.Fatalf("start with an unwritable directory = nil, want an error: %s", why)
 	}
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if text := err.Error(); !ok || exit.ExitCode() != 1 || !strings.Contains(text, d.data()) || !strings.Contains(text, why) || !strings.Contains(text, "start the server again") {
-		d.t.Errorf("it does not start: %v", err)
+		d.t.Errorf("start = %v, want status 1 with the directory, %q and the remedy", err, why)
 	}
-	d.t.Logf("it does not start: %v", err)
+	d.t.Logf("start refused: %v", err)
 }
