@@ -76,7 +76,7 @@ func TestConsul_Fallback(t *testing.T) {
 		}
 		send(t, tr, "*.dc2", "for any server")
 		if got := n.traffic(PoolWAN, "dc2"); got.Dropped["no_node"] != 1 || got.Sent < 2 {
-			t.Errorf("traffic: %+v", got)
+			t.Errorf("traffic = %+v, want 1 packet dropped for no_node and at least 2 sent", got)
 		}
 	})
 	t.Run("after an upgrade", func(t *testing.T) {

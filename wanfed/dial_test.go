@@ -88,7 +88,7 @@ func TestDial_ThroughGateway(t *testing.T) {
 	got := n.d.Paths()
 	if len(got) != 1 || got[0].Addr != gw.addr || got[0].Attempts != 3 || got[0].Failures != 0 || got[0].RTT <= 0 ||
 		got[0].LastSuccess.IsZero() {
-		t.Errorf("paths: %+v", got)
+		t.Errorf("Paths() = %+v, want 3 attempts, no failure, an RTT and a success", got)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestDial_DeadGatewayCostsNothing(t *testing.T) {
 	paths := n.d.Paths()
 	i := slices.IndexFunc(paths, func(p PathStatus) bool { return p.Addr == dead })
 	if i < 0 || paths[i].Failures != 1 || !strings.Contains(paths[i].LastError, "refused") {
-		t.Errorf("paths: %+v", paths)
+		t.Errorf("Paths() = %+v, want 1 failure of the dead gateway, \"refused\"", paths)
 	}
 	if order := n.d.paths.order("dc2", n.book.Load().Paths["dc2"], time.Now()); order[0].Addr != gw.addr {
 		t.Errorf("order() = %v, want the dead gateway last", order)
@@ -167,7 +167,7 @@ func TestDial_Names(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr || p.path.Addr != "gw.example:"+port {
-			t.Errorf("dialed over %+v", p)
+			t.Errorf("dialed over %+v, want the address that answers", p)
 		}
 		c.Close()
 	}
@@ -204,7 +204,7 @@ func TestDial_MovedName(t *testing.T) {
 	answer = []net.IP{net.IPv4(127, 0, 0, 9)}
 	dial("moved to an address without a listener")
 	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
-		t.Errorf("resolved to %v", got)
+		t.Errorf("resolved to %v, want the new address", got)
 	}
 	n.d.names.cache["gw.example"] = &lookupResult{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	fault = errors.New("no resolver")
@@ -214,10 +214,10 @@ func TestDial_MovedName(t *testing.T) {
 func TestSortAddrs(t *testing.T) {
 	ips := []net.IP{net.IPv4(1, 1, 1, 1), net.IPv4(2, 2, 2, 2), net.ParseIP("2001:db8::1")}
 	if got := strings.Join(sortAddrs(ips, "1", ""), " "); got != "[2001:db8::1]:1 1.1.1.1:1 2.2.2.2:1" {
-		t.Error(got)
+		t.Errorf("sortAddrs() = %s, want IPv6 and IPv4 alternating", got)
 	}
 	if got := strings.Join(sortAddrs(ips, "1", "2.2.2.2:1"), " "); got != "2.2.2.2:1 [2001:db8::1]:1 1.1.1.1:1" {
-		t.Error(got)
+		t.Errorf("sortAddrs() = %s, want the last address first", got)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestDial_AnyLocalServer(t *testing.T) {
 	defer c.Close()
 	roundTrip(t, c)
 	if got := n.d.Paths(); len(got) != 1 || got[0].Via != viaServer || got[0].Addr != srv.addr {
-		t.Errorf("paths: %+v", got)
+		t.Errorf("Paths() = %+v, want one path: the other server", got)
 	}
 }
 

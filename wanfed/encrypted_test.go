@@ -65,7 +65,7 @@ func TestTunnel_EncryptedGossip(t *testing.T) {
 				t.Errorf("members: %s, %s", alive(x), alive(y))
 			}
 			if consul := near.tun.speaksConsul("dc2"); consul != (name == "Consul's protocols") {
-				t.Errorf("speaksConsul(dc2) = %v", consul)
+				t.Errorf("speaksConsul(dc2) = %v, want the opposite", consul)
 			}
 		})
 	}

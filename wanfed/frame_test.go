@@ -56,7 +56,7 @@ func TestFrame_Vectors(t *testing.T) {
 				t.Fatal(err)
 			}
 			if f.pool != tt.pool || string(f.name) != tt.name || string(f.packet) != tt.packet || f.size != len(want) {
-				t.Errorf("decodeFrame = %+v", f)
+				t.Errorf("decodeFrame() = %+v, want the encoded frame", f)
 			}
 		})
 	}

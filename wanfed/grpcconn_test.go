@@ -72,7 +72,7 @@ func TestDialGRPC_SharesTheSession(t *testing.T) {
 			t.Errorf("dc2 sees %q", got)
 		}
 		if got := c.ConnectionState().PeerCertificates[0].VerifyHostname("srv1.server.dc2.wanfed"); got != nil {
-			t.Errorf("dc1 sees %v", got)
+			t.Errorf("certificate that dc1 verifies: %v, want srv1.server.dc2", got)
 		}
 		if far.RemoteAddr().String() != "srv1.dc1" || c.IsClosed() {
 			t.Errorf("remote %v, dead %v", far.RemoteAddr(), c.IsClosed())
@@ -88,7 +88,7 @@ func TestDialGRPC_SharesTheSession(t *testing.T) {
 		t.Errorf("%d connections, want 1", got)
 	}
 	if s := n1.tun.Stats().Sessions; len(s) != 1 {
-		t.Errorf("sessions: %+v", s)
+		t.Errorf("Sessions = %+v, want 1", s)
 	}
 }
 
@@ -114,10 +114,10 @@ func TestDialGRPC_Refused(t *testing.T) {
 	ln := n2.tun.GRPCListener()
 	ln.Close()
 	if err := read(); !errors.As(err, &refused) || refused.status != streamNoPool {
-		t.Errorf("a closed listener: %v", err)
+		t.Errorf("after Close of the listener: Read() = %v, want streamNoPool", err)
 	}
 	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Accept() = %v", err)
+		t.Errorf("Accept() after Close = %v, want net.ErrClosed", err)
 	}
 	if _, err := n1.tun.DialGRPC(t.Context(), "dc1"); err == nil {
 		t.Error("DialGRPC() to the local datacenter succeeds, want an error")
@@ -158,7 +158,7 @@ func TestGRPCConn_MarkDeadUsesAnotherPath(t *testing.T) {
 	checkCall(t, next)
 	checkCall(t, c) // a call in flight on a session that was marked dead by mistake continues
 	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
-		t.Errorf("sessions: %+v", s)
+		t.Errorf("Sessions = %+v, want one over the second gateway", s)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 		}
 	}
 	if got := b.m.Stats().Refused; len(got) != 0 {
-		t.Errorf("refused: %v", got)
+		t.Errorf("Refused = %v, want none", got)
 	}
 }
 

@@ -41,11 +41,11 @@ func TestLink_IdleTimeout(t *testing.T) {
 			t.Errorf("%d dials", got)
 		}
 		if l := n1.tun.Stats().Links; len(l) != 1 || l[0].ConnectedSince.IsZero() {
-			t.Errorf("links: %+v", l)
+			t.Errorf("Links = %+v, want 1 connected", l)
 		}
 		time.Sleep(tm.echoInterval + 2*time.Second)
 		if l := n1.tun.Stats().Links; len(l) != 0 {
-			t.Errorf("links, idle: %+v", l)
+			t.Errorf("Links after linkIdleTimeout = %+v, want none", l)
 		}
 		if got := n2.mux.Stats().Protocols[0]; got.ALPN != ProtoGossip || got.Open != 0 || got.Total != 1 {
 			t.Errorf("connections of the peer: %+v, want none open, 1 in total", got)
@@ -123,14 +123,14 @@ func TestLink_EchoTimeout(t *testing.T) {
 		send(t, t1, "srv1.dc2", "x")
 		time.Sleep(tm.echoTimeout - time.Millisecond)
 		if l := n1.tun.Stats().Links[0]; l.LastError != "" || !l.ConnectedSince.IsZero() {
-			t.Errorf("link before: %+v", l)
+			t.Errorf("link before echoTimeout = %+v, want no error and not connected", l)
 		}
 		time.Sleep(2 * time.Millisecond)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
-			t.Errorf("link after: %+v", l)
+			t.Errorf("link after echoTimeout = %+v, want the error \"stopped answering\"", l)
 		}
 		if p := n1.d.Paths(); len(p) != 1 || p[0].Failures != 1 || !strings.Contains(p[0].LastError, "stopped answering") {
-			t.Errorf("paths: %+v", p)
+			t.Errorf("Paths() = %+v, want 1 failure, \"stopped answering\"", p)
 		}
 	})
 }
@@ -153,14 +153,14 @@ func TestLink_DropsStalePackets(t *testing.T) {
 		heal()
 		time.Sleep(n1.tun.limits.backoffMax)
 		if l := n1.tun.Stats().Links[0]; l.ConnectedSince.IsZero() || l.Queued != 0 {
-			t.Errorf("link: %+v", l)
+			t.Errorf("link = %+v, want connected with an empty queue", l)
 		}
 		send(t, t1, "srv1.dc2", "news")
 		if got := receive(t, t2); got != "news" {
 			t.Errorf("received %q, want %q", got, "news")
 		}
 		if got := n1.traffic(PoolWAN, "dc2"); got.Dropped["expired"] != 2 {
-			t.Errorf("traffic: %+v", got)
+			t.Errorf("traffic = %+v, want 2 expired", got)
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestPacketConn_IdleTimeout(t *testing.T) {
 			t.Error("the connection is still open, want closed")
 		}
 		if took := time.Since(start).Round(time.Second); took != n2.tun.limits.acceptedIdleTimeout {
-			t.Errorf("closed after %v", took)
+			t.Errorf("closed after %v, want acceptedIdleTimeout", took)
 		}
 		if got := n2.tun.Stats().Closed; len(got) != 0 {
 			t.Errorf("Closed = %v, want none: idleness is not a fault", got)
@@ -212,7 +212,7 @@ func TestLink_ConsulMaxAge(t *testing.T) {
 			t.Errorf("%d dials in 5 min", got)
 		}
 		if got := n1.traffic(PoolWAN, "dc2"); len(got.Dropped) != 0 || got.Sent != 300 {
-			t.Errorf("traffic: %+v", got)
+			t.Errorf("traffic = %+v, want 300 sent and none dropped", got)
 		}
 	})
 }

@@ -70,7 +70,7 @@ func TestLink_IdleEchoTimeout(t *testing.T) {
 		}
 		time.Sleep(tm.echoTimeout)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
-			t.Errorf("link after: %+v", l)
+			t.Errorf("link after echoTimeout = %+v, want the error \"stopped answering\"", l)
 		}
 	})
 }
@@ -91,7 +91,7 @@ func TestLink_IdleOnDeadPath(t *testing.T) {
 		silent.Store(true)
 		time.Sleep(tm.idleEchoInterval + tm.echoTimeout)
 		if l := n1.tun.Stats().Links[0]; !strings.Contains(l.LastError, "stopped answering") {
-			t.Errorf("link: %+v", l)
+			t.Errorf("link = %+v, want the error \"stopped answering\"", l)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestLink_LateEchoAlertsOtherLinks(t *testing.T) {
 		gws[0].freeze(true)
 		time.Sleep(2 * tm.echoInterval) // dc2's link sends an echo request; dc3's would not yet
 		if got := over(); !slices.Equal(got, []string{gws[1].addr, gws[1].addr, gws[1].addr}) {
-			t.Errorf("links go over %v", got)
+			t.Errorf("links over %v, want all over the second gateway", got)
 		}
 		if n := gws[1].count(); n != 3 {
 			t.Errorf("%d connections over the second gateway, want one per link", n)

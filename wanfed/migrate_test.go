@@ -54,7 +54,7 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 		send(t, t1, "srv1.dc2", "still there")
 		receive(t, t2)
 		if !over(remote)() {
-			t.Errorf("stats: %+v", n1.tun.Stats())
+			t.Errorf("Stats() = %+v, want link and session over the remote gateway", n1.tun.Stats())
 		}
 	})
 
@@ -87,6 +87,6 @@ func TestMigrate_ToPreferredPath(t *testing.T) {
 	send(t, t1, "srv1.dc2", "still")
 	receive(t, t2)
 	if got := n1.traffic(PoolWAN, "dc2"); len(got.Dropped) != 0 {
-		t.Errorf("lost packets: %+v", got)
+		t.Errorf("traffic = %+v, want no packet dropped", got)
 	}
 }

@@ -206,7 +206,7 @@ func TestMux_ChoosesHandler(t *testing.T) {
 	s := b.m.Stats()
 	if s.Accepted != 4 || s.Protocols[0].ALPN != "all/1" || s.Protocols[0].Total != 3 || s.Protocols[1].Total != 1 ||
 		len(s.Refused) != 0 {
-		t.Errorf("stats: %+v", s)
+		t.Errorf("Stats() = %+v, want 4 accepted, 3 and 1 by protocol, none refused", s)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestMux_StopClosesConnections(t *testing.T) {
 	start := time.Now()
 	b.stop()
 	if took := time.Since(start); took >= b.m.cfg.HandshakeTimeout {
-		t.Errorf("stopping took %v", took)
+		t.Errorf("Run returned after %v, want less than HandshakeTimeout", took)
 	}
 	c.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := io.Copy(io.Discard, c); isTimeout(err) {
@@ -250,14 +250,14 @@ func TestRefusals_LogRate(t *testing.T) {
 			t.Errorf("log:\n%s", got)
 		}
 		if got := r.counts(); got[string(plainText)] != 1001 || got[string(noALPN)] != 1 {
-			t.Errorf("counts: %v", got)
+			t.Errorf("counts() = %v, want 1001 plain_text and 1 no_alpn", got)
 		}
 	})
 }
 
 func TestMux_Misuse(t *testing.T) {
 	if _, err := NewMux(MuxConfig{}); err == nil || !strings.Contains(err.Error(), "Identity") {
-		t.Errorf("no identity: %v", err)
+		t.Errorf("NewMux() without Identity = %v, want an error that names it", err)
 	}
 	m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1")})
 	if err != nil {
@@ -290,7 +290,7 @@ func TestMux_Listener(t *testing.T) {
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	l, closed := m.Listener(ProtoRaft, servers, true), m.Listener(ProtoGRPC, servers, false)
 	if l.Addr().String() != ProtoRaft {
-		t.Errorf("address before Run: %v", l.Addr())
+		t.Errorf("Addr() before Run = %v, want the protocol id", l.Addr())
 	}
 	ln := listen(t)
 	stop := background(t, func(ctx context.Context) error { return m.Run(ctx, ln) })
@@ -310,14 +310,14 @@ func TestMux_Listener(t *testing.T) {
 	}
 	defer s.Close()
 	if cs := s.(*tls.Conn).ConnectionState(); !cs.HandshakeComplete || cs.NegotiatedProtocol != ProtoRaft {
-		t.Errorf("accepted in state %+v", cs)
+		t.Errorf("accepted in state %+v, want a complete handshake with ProtoRaft", cs)
 	}
 	if l.Addr().String() != ln.Addr().String() {
-		t.Errorf("address: %v", l.Addr())
+		t.Errorf("Addr() = %v, want the address of the port", l.Addr())
 	}
 	closed.Close()
 	if _, err := closed.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept on a closed listener: %v", err)
+		t.Errorf("Accept() after Close = %v, want net.ErrClosed", err)
 	}
 	if _, err := dial(ProtoGRPC).Read(make([]byte, 1)); err == nil {
 		t.Error("the protocol of a closed listener is still served")
@@ -326,7 +326,7 @@ func TestMux_Listener(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return m.Stats().Protocols[0].Open == 1 }, "handshake")
 	stop()
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after the end: %v", err)
+		t.Errorf("Accept() after Run = %v, want net.ErrClosed", err)
 	}
 	if _, err := waiting.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 		t.Errorf("Read() of a connection that was not accepted = %v, want closed", err)
@@ -385,7 +385,7 @@ func TestMux_AcceptBackoff(t *testing.T) {
 		start := time.Now()
 		broken := errors.New("broken")
 		if err := m.Run(t.Context(), &shortListener{last: broken}); !errors.Is(err, broken) {
-			t.Errorf("Run = %v", err)
+			t.Errorf("Run() = %v, want the listener's error", err)
 		}
 		if took := time.Since(start); took < 15*time.Millisecond || took > 15*time.Millisecond*5/4 {
 			t.Errorf("backed off for %v, want 5 ms and 10 ms, each with up to a quarter of jitter", took)

@@ -173,7 +173,7 @@ func TestMux_ProxySource(t *testing.T) {
 		}
 	}
 	if s := b.m.Stats(); len(s.Refused) != 0 {
-		t.Errorf("refused: %v", s.Refused)
+		t.Errorf("Refused = %v, want none", s.Refused)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestMux_ProxyRefusals(t *testing.T) {
 			}
 			io.Copy(io.Discard, c)
 			if took := time.Since(began); took >= 5*time.Second { // the time of a handshake
-				t.Errorf("closed after %v", took)
+				t.Errorf("closed after %v, want less than the default HandshakeTimeout", took)
 			}
 			b.awaitRefusal(t, tt.why)
 			if log := b.log.String(); !strings.Contains(log, tt.log) {

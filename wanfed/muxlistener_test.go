@@ -92,7 +92,7 @@ func TestHTTPListener(t *testing.T) {
 	})
 	conns.Close()
 	if _, err := conns.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept after close: %v", err)
+		t.Errorf("Accept() after Close = %v, want net.ErrClosed", err)
 	}
 }
 

@@ -90,7 +90,7 @@ func TestNode_SetGateways(t *testing.T) {
 	}
 	if got := n.AddressBook.Load().Paths; len(got) != 2 || len(got["dc3"]) != 2 ||
 		got["dc3"][1].Addr != "[2001:db8::1]:8443" {
-		t.Errorf("Paths = %v", got)
+		t.Errorf("Paths = %v, want those of dc2 and both of dc3", got)
 	}
 	if err := n.SetGateways("dc2"); err != nil || len(n.AddressBook.Load().Paths) != 1 {
 		t.Errorf("SetGateways() without addresses: Paths = %v, %v; want dc2 removed", n.AddressBook.Load().Paths, err)
@@ -109,7 +109,7 @@ func TestNode_SetGateways(t *testing.T) {
 func TestNewNode_InvalidConfig(t *testing.T) {
 	a := newAuthority(t)
 	if _, err := NewNode(NodeConfig{}); err == nil || !strings.Contains(err.Error(), "Identity is missing") {
-		t.Errorf("got %v", err)
+		t.Errorf("NewNode() = %v, want \"Identity is missing\"", err)
 	}
 	_, err := NewNode(NodeConfig{
 		Identity: a.identity(tlsutil.RoleClient, "a",

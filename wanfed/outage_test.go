@@ -81,11 +81,11 @@ func TestLink_FrozenGatewayTimeout(t *testing.T) {
 		break
 	}
 	if l := n1.tun.Stats().Links[0]; l.Path.Addr != second.addr || !strings.Contains(l.LastError, "stopped answering") {
-		t.Errorf("link: %+v", l)
+		t.Errorf("link = %+v, want one over the second gateway after \"stopped answering\"", l)
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == w.gws["dc2"].addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has no failure: %+v", p)
+			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestLink_FrozenGatewayReplacedEarly(t *testing.T) {
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has no failure: %+v", p)
+			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
 		}
 	}
 	testutil.Eventually(t, 10*time.Second, echoes, "an echo over the second gateway")
@@ -229,14 +229,14 @@ func TestSession_FrozenGateway(t *testing.T) {
 	start := time.Now()
 	open()
 	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("the stream took %v", took)
+		t.Errorf("the stream took %v, want at most 5 s", took)
 	}
 	if s := n1.tun.Stats().Sessions; len(s) != 1 || s[0].Path.Addr != second.addr {
-		t.Errorf("sessions: %+v", s)
+		t.Errorf("Sessions = %+v, want one over the second gateway", s)
 	}
 	for _, p := range n1.d.Paths() {
 		if p.Addr == first.addr && p.LastErrorAt.IsZero() {
-			t.Errorf("the frozen gateway has no failure: %+v", p)
+			t.Errorf("status of the frozen gateway = %+v, want a failure", p)
 		}
 	}
 }

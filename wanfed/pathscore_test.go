@@ -174,7 +174,7 @@ func TestPathHistory(t *testing.T) {
 	e.recordSuccess(beforeNow(10*time.Second), 40*time.Millisecond)
 	e.recordSuccess(beforeNow(9*time.Second), 80*time.Millisecond)
 	if e.rtt != 50*time.Millisecond || e.samples != 2 || !e.isProven(scoreNow) {
-		t.Errorf("after two samples: %+v", e)
+		t.Errorf("after two samples: %+v, want 50 ms, 2 samples, proven", e)
 	}
 	e.lastSuccess = beforeNow(4 * time.Minute)
 	e.recordFailure(beforeNow(3 * time.Minute))
@@ -187,7 +187,7 @@ func TestPathHistory(t *testing.T) {
 	e.recordFailure(beforeNow(time.Minute))
 	e.recordSuccess(scoreNow, 0)
 	if e.failedProbes != 0 || e.rtt != 50*time.Millisecond || e.isPenalized(scoreNow, failurePenalty) {
-		t.Errorf("after recovery: %+v", e)
+		t.Errorf("after recovery: %+v, want 50 ms, no failed probes, no penalty", e)
 	}
 }
 
@@ -216,14 +216,14 @@ func TestPathTable_FollowsAddressBook(t *testing.T) {
 	}
 	got := p.status()
 	if len(got) != 3 || got[0].DC != "dc1" || got[1].Addr != "a" || got[1].Attempts != 2 || got[1].Via != "local gateway" {
-		t.Errorf("status = %+v", got)
+		t.Errorf("status() = %+v, want 3 entries, 2 attempts over a", got)
 	}
 	book.Store(&AddressBook{Paths: map[string][]Path{"dc2": {{Addr: "b"}}}})
 	if got := p.status(); len(got) != 1 || got[0].Addr != "b" {
-		t.Errorf("after the path left the address book: status() = %+v", got)
+		t.Errorf("status() after a left the address book = %+v, want b alone", got)
 	}
 	if got := p.pathsTo("dc2"); len(got) != 1 || got[0].Attempts != 1 || got[0].Health != PathUntested {
-		t.Errorf("PathsTo() = %+v", got)
+		t.Errorf("PathsTo() = %+v, want b, untested, 1 attempt", got)
 	}
 	touch("dc2", "b")
 	if len(p.known) != 1 {

@@ -55,13 +55,13 @@ func TestProber_DetectsFailureAndRecovery(t *testing.T) {
 	n.awaitHealth(unused.addr, PathOK)
 	if p := n.pathStatus(unused.addr); p.Probes == 0 || p.Attempts != 0 || p.SmoothedRTT <= 0 ||
 		p.Remote != unused.addr || p.LastSuccess.IsZero() {
-		t.Errorf("status of the probed path: %+v", p)
+		t.Errorf("status of the probed path = %+v, want probes and a round trip, no dials", p)
 	}
 
 	unused.stop()
 	n.awaitHealth(unused.addr, PathFailing)
 	if p := n.pathStatus(unused.addr); !p.Probed || p.ProbeFailures == 0 || p.Failures != 0 || p.LastError == "" {
-		t.Errorf("status of the failed path: %+v", p)
+		t.Errorf("status of the failed path = %+v, want a failed probe, no failed dials", p)
 	}
 	n.book.Store(bookOf(unused.addr, used.addr)) // it is the first now
 	if got := n.d.PathsTo("dc2"); got[0].Addr != used.addr {
@@ -364,7 +364,7 @@ func TestMigrate_AutoModeToFasterPath(t *testing.T) {
 	startProber(t, n)
 	testutil.Eventually(t, 10*time.Second, over(remote), "the link over the remote gateway")
 	if paths := n.d.PathsTo("dc2"); paths[0].Addr != remote || paths[1].SmoothedRTT < 40*time.Millisecond {
-		t.Errorf("PathsTo() = %+v", paths)
+		t.Errorf("PathsTo() = %+v, want the remote gateway first, 40 ms or more over the local one", paths)
 	}
 	if s := n.log.String(); strings.Count(s, "migrates to a better path") != 1 {
 		t.Errorf("log: %s", s)

@@ -138,7 +138,7 @@ func TestPacketConn_FramesDoNotLoop(t *testing.T) {
 			b.Dropped["misrouted"] == 1 && b.Relayed == 0 && b.Received == 1
 	}, "packets counted")
 	if got := n1.traffic(PoolLAN, "dc1"); got.Dropped["misrouted"] != 1 {
-		t.Errorf("LAN from dc1: %+v", got)
+		t.Errorf("LAN traffic from dc1 = %+v, want 1 misrouted", got)
 	}
 }
 

@@ -99,7 +99,7 @@ func TestStandby_PromotedWhileDialing(t *testing.T) {
 	r.over(r.first)
 	r.dialed(2, 0)
 	if p := r.n1.d.Paths()[0]; p.Health != PathOK {
-		t.Errorf("path: %+v", p)
+		t.Errorf("path = %+v, want PathOK", p)
 	}
 }
 

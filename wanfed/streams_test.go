@@ -100,7 +100,7 @@ func TestServeStream_SilentStream(t *testing.T) {
 	}
 	silent.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the silent stream: %v", err)
+		t.Errorf("Read() of the silent stream = %v, want EOF", err)
 	}
 	testutil.Eventually(t, 5*time.Second, func() bool { return n.tun.Stats().Closed[string(faultStalled)] == 1 },
 		"fault counted")
@@ -166,6 +166,6 @@ func TestSession_DeadIsReplaced(t *testing.T) {
 	w.gws["dc2"].freeze(true) // the session is dead, but this is not detected yet
 	open()
 	if got := n1.tun.Stats().Sessions; len(got) != 1 || got[0].Path.Addr != second.addr {
-		t.Errorf("sessions: %+v", got)
+		t.Errorf("Sessions = %+v, want one over the second gateway", got)
 	}
 }

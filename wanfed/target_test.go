@@ -99,6 +99,6 @@ func TestTargetString(t *testing.T) {
 		}
 	}
 	if s := strings.Join([]string{PoolWAN.String(), PoolLAN.String(), Pool(9).String()}, " "); s != "wan lan unknown" {
-		t.Error(s)
+		t.Errorf("pool names %q, want \"wan lan unknown\"", s)
 	}
 }

@@ -63,7 +63,7 @@ func TestTransport_WriteErrors(t *testing.T) {
 	}, "link's error")
 	tr.Shutdown()
 	if _, err := tr.WriteToAddress([]byte("x"), to("a.dc2")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("after Shutdown: %v", err)
+		t.Errorf("WriteToAddress() after Shutdown = %v, want net.ErrClosed", err)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestTransport_Shutdown(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return len(n1.tun.Stats().Sessions) == 1 }, "a dial in progress")
 	t1.Shutdown()
 	if err := <-done; !errors.Is(err, net.ErrClosed) || !isRemoteFailure(err) {
-		t.Errorf("dial: %v", err)
+		t.Errorf("DialAddressTimeout() during Shutdown = %v, want net.ErrClosed", err)
 	}
 	w.gws["dc2"].freeze(false)
 	again := n1.tun.Transport(PoolWAN) // serf was restarted
@@ -94,7 +94,7 @@ func TestTransport_Shutdown(t *testing.T) {
 	t2.Shutdown()
 	if _, err := again.DialAddressTimeout(to("srv1.dc2"), 10*time.Second); err == nil ||
 		!strings.Contains(err.Error(), "not in the pool") {
-		t.Errorf("dial to a pool that was shut down: %v", err)
+		t.Errorf("dial to a pool after Shutdown = %v, want \"not in the pool\"", err)
 	}
 	send(t, again, "srv1.dc2", "three")
 	testutil.Eventually(t, 5*time.Second, func() bool { return n2.traffic(PoolWAN, "dc1").Dropped["no_pool"] == 1 },
@@ -124,6 +124,6 @@ func TestTransport_TimeoutWhileAnotherDials(t *testing.T) {
 	}
 	w.gws["dc2"].freeze(false)
 	if err := <-long; err != nil {
-		t.Errorf("the other caller: %v", err)
+		t.Errorf("the other caller's dial = %v, want nil", err)
 	}
 }

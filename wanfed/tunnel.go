@@ -245,8 +245,8 @@ func (t *Tunnel) firstContact(to target) bool {
 // name is the name of this server in the WAN pool.
 func (t *Tunnel) name() string { return t.self.Node + "." + t.self.DC }
 
-// serverAddr returns the address of a server of the local datacenter, "" if
-// there is no such server.
+// serverAddr returns the address of a server of the local datacenter, or "" for
+// an unknown one.
 func (t *Tunnel) serverAddr(node string) string { return t.book.Load().Servers[node] }
 
 // dialTarget dials the target of a link or session with the protocol id alpn.

@@ -32,7 +32,7 @@ func receive(t testing.TB, tr *Transport) string {
 	select {
 	case p := <-tr.PacketCh():
 		if p.From == nil || p.Timestamp.IsZero() {
-			t.Errorf("packet without from or time: %+v", p)
+			t.Errorf("packet = %+v, want From and Timestamp set", p)
 		}
 		return string(p.Buf)
 	case <-time.After(10 * time.Second):
@@ -145,7 +145,7 @@ func TestTunnel_Streams(t *testing.T) {
 	// srv1.dc1.
 	if got := w.nodes["srv1.dc1"].tun.Stats().Sessions; len(got) != 1 || got[0].DC != "dc2" ||
 		got[0].ConnectedSince.IsZero() {
-		t.Errorf("sessions: %+v", got)
+		t.Errorf("Sessions = %+v, want one to dc2, connected", got)
 	}
 	for _, pool := range []Pool{PoolWAN, PoolLAN} {
 		n := w.nodes["srv2.dc1"]
@@ -197,7 +197,7 @@ func TestTransport_PoolFull(t *testing.T) {
 		return n2.traffic(PoolWAN, "dc1").Dropped["pool_full"] > 0
 	}, "packets dropped")
 	if got := n2.traffic(PoolWAN, "dc1"); got.Received != packetBacklog || len(t2.PacketCh()) != packetBacklog {
-		t.Errorf("traffic: %+v", got)
+		t.Errorf("traffic = %+v, want packetBacklog received", got)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestTunnel_StopsWhileBusy(t *testing.T) {
 		n.stop()
 	}
 	if took := time.Since(start); took > 4*time.Second {
-		t.Errorf("stopping took %v", took)
+		t.Errorf("Run returned after %v, want at most 4 s", took)
 	}
 	for _, tr := range trs {
 		if _, err := tr.WriteToAddress([]byte("x"), to("srv1.dc9")); !errors.Is(err, net.ErrClosed) {
