@@ -16,7 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestApplyAll: entries that are applied together have the results, and leave the state, of entries applied one by one.
+// TestApplyAll checks that entries applied together have the same results, and lead
+// to the same state, as entries applied one by one.
 func TestApplyAll(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	one, all := NewState(), NewState()
@@ -46,11 +47,11 @@ func TestApplyAll(t *testing.T) {
 			together = append(together, e)
 			defer func() {
 				if (alone.Err == nil) != (e.Err == nil) || alone.Err != nil && alone.Err.Error() != e.Err.Error() {
-					t.Errorf("entry %d: %v, alone %v", e.Index, e.Err, alone.Err)
+					t.Errorf("ApplyAll() of entry %d = %v, want %v as with Apply()", e.Index, e.Err, alone.Err)
 				}
 				for i, r := range alone.Resources {
 					if !proto.Equal(r, e.Resources[i]) {
-						t.Errorf("entry %d:\n%v\nalone %v", e.Index, e.Resources[i], r)
+						t.Errorf("ApplyAll() of entry %d:\ngot  %v\nwant %v", e.Index, e.Resources[i], r)
 					}
 				}
 			}()
@@ -58,7 +59,7 @@ func TestApplyAll(t *testing.T) {
 		all.ApplyAll(together)
 	}
 	if refused < 100 {
-		t.Fatalf("only %d entries were refused", refused)
+		t.Fatalf("%d entries failed, want more", refused)
 	}
 	a, b := new(bytes.Buffer), new(bytes.Buffer)
 	if _, err := one.Snapshot().WriteTo(a); err != nil {
@@ -90,7 +91,7 @@ func same(t *testing.T, a, b *restored) {
 	}
 }
 
-// anyOp is an op that may or may not hold, on one of few names.
+// anyOp returns a random op on one of few names. It may fail.
 func anyOp(t *testing.T, rnd *rand.Rand, known []*pb.Resource) *pb.Op {
 	r := thing(t, "n"+strconv.Itoa(rnd.IntN(12)))
 	expect := resource.AnyVersion

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// things returns ops that create n resources that owner owns, if it is given.
+// things returns ops that create n resources, which owner owns unless it is nil.
 func things(t testing.TB, prefix string, n int, owner *pb.ID) []*pb.Op {
 	t.Helper()
 	var ops []*pb.Op
@@ -38,8 +38,9 @@ func count(t testing.TB, b resource.Backend, typ *pb.Type) int {
 	return len(all)
 }
 
-// TestCascadeStep: a step takes its bound and no more, whatever it deletes, and says what it left.
-func TestCascadeStep(t *testing.T) {
+// TestCommit_CascadeLimit checks that a step deletes no more owned resources than its
+// limit, and leaves tombstones for the owners of the rest.
+func TestCommit_CascadeLimit(t *testing.T) {
 	s := New()
 	defer s.Close()
 	b := unreaped{s}
@@ -57,21 +58,22 @@ func TestCascadeStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := before - count(t, b, testType); got != 3+resource.MaxCascade {
-		t.Errorf("one step deleted %d", got)
+		t.Errorf("one step deleted %d resources, want 3 owners and MaxCascade owned ones", got)
 	}
 	if got := count(t, b, resource.TombstoneType); got != 2 {
-		t.Errorf("%d tombstones, want those of two owners", got)
+		t.Errorf("%d tombstones, want 2", got)
 	}
 	if err := resource.ReapAll(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	if things, stones := count(t, b, testType), count(t, b, resource.TombstoneType); things+stones != 0 {
-		t.Errorf("%d resources and %d tombstones are left", things, stones)
+		t.Errorf("%d resources and %d tombstones left after ReapAll(), want none", things, stones)
 	}
 }
 
-// TestSameLogSameState: what is left after the same batches depends on them alone, also where they mark, bury and cascade.
-func TestSameLogSameState(t *testing.T) {
+// TestApply_Deterministic checks that the same log leads to the same state, with
+// deletion timestamps, deletions and cascades.
+func TestApply_Deterministic(t *testing.T) {
 	o := things(t, "o", 1, nil)[0].GetPut().GetResource()
 	held := things(t, "a-held", 1, o.Id)[0].GetPut().GetResource()
 	resource.AddFinalizer(held, "x")
@@ -101,12 +103,12 @@ func TestSameLogSameState(t *testing.T) {
 			t.Fatal(err)
 		}
 		if since, ok := resource.Terminating(r); !ok || !since.Equal(resource.TimeOf(next.Id.Uid).Truncate(time.Second)) {
-			t.Errorf("marked %v since %v, want when its owner was replaced", ok, since)
+			t.Errorf("Terminating() = %v, %v, want the time when its owner was replaced", ok, since)
 		}
 		for typ, want := range map[*pb.Type]int{testType: 2, resource.TombstoneType: 1} {
 			all, _, err := s.List(t.Context(), resource.Query{Type: typ})
 			if err != nil || len(all) != want {
-				t.Errorf("%d of %s, %v; want %d", len(all), resource.TypeString(typ), err, want)
+				t.Errorf("List() has %d of %s, %v, want %d", len(all), resource.TypeString(typ), err, want)
 			}
 		}
 		for _, typ := range []*pb.Type{testType, resource.TombstoneType} {
@@ -115,6 +117,6 @@ func TestSameLogSameState(t *testing.T) {
 		}
 	}
 	if !slices.EqualFunc(states[0], states[1], func(a, b *pb.Resource) bool { return proto.Equal(a, b) }) {
-		t.Errorf("two states of the same log:\n%v\n%v", states[0], states[1])
+		t.Errorf("states of the same log differ:\n%v\n%v", states[0], states[1])
 	}
 }

@@ -21,8 +21,9 @@ func (s *Store) indexOf(t testing.TB, q resource.Query) uint64 {
 	return index
 }
 
-// TestForget: of many deletions the oldest are forgotten together. No index falls for that, and all rise but once.
-func TestForget(t *testing.T) {
+// TestDeletions_DropOldest checks that the oldest deletions are dropped together. The
+// indexes of other queries of the type rise once, and none falls.
+func TestDeletions_DropOldest(t *testing.T) {
 	s := New()
 	defer s.Close()
 	put(t, s, "kept", "first")
@@ -39,7 +40,7 @@ func TestForget(t *testing.T) {
 	del("first")
 	kept, first := s.indexOf(t, resource.Query{Name: "kept"}), s.indexOf(t, resource.Query{Name: "first"})
 	if first <= kept {
-		t.Fatalf("deleted at %d, which is not after %d", first, kept)
+		t.Fatalf("index of the deletion = %d, want more than %d", first, kept)
 	}
 	moved, last := 0, kept
 	for n := 0; n < maxDeletions+1024; n += 512 {
@@ -55,16 +56,16 @@ func TestForget(t *testing.T) {
 		}
 	}
 	if moved != 1 {
-		t.Errorf("the index of what did not change moved %d times, want 1", moved)
+		t.Errorf("the index of an unchanged resource rose %d times, want 1", moved)
 	}
 	if d := s.state.published.Load(); d.deletions.Len() > maxDeletions || d.oldest.Len() != d.deletions.Len() {
 		t.Errorf("%d deletions, %d by age, want the same and at most %d", d.deletions.Len(), d.oldest.Len(), maxDeletions)
 	}
 	if now := s.indexOf(t, resource.Query{Name: "first"}); now < first || now != last {
-		t.Errorf("the index of what is forgotten is %d, after %d; the type's least is %d", now, first, last)
+		t.Errorf("index of a dropped deletion = %d, was %d, want the floor of the type, %d", now, first, last)
 	}
 
-	// A server that reads the snapshot has the same indexes.
+	// A restored snapshot has the same indexes.
 	restored := NewState()
 	defer restored.Close()
 	if err := restored.Restore(bytes.NewReader(snapshotOf(t, s))); err != nil {
@@ -74,13 +75,14 @@ func TestForget(t *testing.T) {
 		want := s.indexOf(t, q)
 		q.Type = testType
 		if _, got, err := restored.List(t.Context(), q); err != nil || got != want {
-			t.Errorf("%v: index %d, %v; want %d", q, got, err, want)
+			t.Errorf("List(%v) of the restored state has index %d, %v, want %d", q, got, err, want)
 		}
 	}
 }
 
-// TestForeignSnapshot: whatever a snapshot of another store says, no index of a query falls, and all who wait ask again.
-func TestForeignSnapshot(t *testing.T) {
+// TestRestore_ForeignSnapshot checks that a snapshot of another store raises the
+// index of every query.
+func TestRestore_ForeignSnapshot(t *testing.T) {
 	other := New()
 	defer other.Close()
 	put(t, other, "a")
@@ -97,6 +99,6 @@ func TestForeignSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := s.indexOf(t, resource.Query{Name: "a"}); after <= before {
-		t.Errorf("index %d after %d", after, before)
+		t.Errorf("index after the restore = %d, want more than %d", after, before)
 	}
 }

@@ -523,7 +523,7 @@ func (in *recordReader) checkEnd(p []byte, count uint64) error {
 		return err
 	}
 	if want != count {
-		return fmt.Errorf("the snapshot has %d resources, its end says %d", count, want)
+		return fmt.Errorf("the snapshot has %d resources, but its end record has %d", count, want)
 	}
 	if err := in.skip(); err != nil {
 		return err

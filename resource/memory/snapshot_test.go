@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func snapshotOf(t testing.TB, s *Store) []byte {
 	var b bytes.Buffer
 	n, err := s.state.Snapshot().WriteTo(&b)
 	if err != nil || n != int64(b.Len()) {
-		t.Fatalf("WriteTo wrote %d of %d bytes, %v", n, b.Len(), err)
+		t.Fatalf("WriteTo() = %d of %d bytes, %v", n, b.Len(), err)
 	}
 	return b.Bytes()
 }
@@ -45,12 +46,12 @@ func TestSnapshot(t *testing.T) {
 
 	into := New()
 	defer into.Close()
-	if err := into.Restore(iotestOneByte{&b}); err != nil {
+	if err := into.Restore(oneByteReader{&b}); err != nil {
 		t.Fatal(err)
 	}
 	got, index, err := into.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err != nil || index != wantIndex || into.state.Index() != wantIndex || len(got) != len(want) {
-		t.Fatalf("restored %d resources at %d, %v; want %d at %d", len(got), index, err, len(want), wantIndex)
+		t.Fatalf("List() after Restore() has %d resources, index %d, %v, want %d, index %d", len(got), index, err, len(want), wantIndex)
 	}
 	for i := range want {
 		if !proto.Equal(got[i], want[i]) {
@@ -59,17 +60,18 @@ func TestSnapshot(t *testing.T) {
 	}
 	put(t, into, "next")
 	if r, _ := into.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "next"}); r.GetModifyIndex() != wantIndex+1 {
-		t.Errorf("the write after the restore has index %d, want %d", r.GetModifyIndex(), wantIndex+1)
+		t.Errorf("index of the first write after Restore() = %d, want %d", r.GetModifyIndex(), wantIndex+1)
 	}
 }
 
-// iotestOneByte makes every Read short, as a network does.
-type iotestOneByte struct{ r io.Reader }
+// oneByteReader returns one byte at each Read.
+type oneByteReader struct{ r io.Reader }
 
-func (o iotestOneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
+func (o oneByteReader) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
 
-// TestRestoreResets: whoever watches or waits learns of a restore, and no index falls.
-func TestRestoreResets(t *testing.T) {
+// TestRestore_EndsWatches checks that a restore ends watches and waits, and that no
+// index falls.
+func TestRestore_EndsWatches(t *testing.T) {
 	s := New()
 	defer s.Close()
 	put(t, s, "a")
@@ -86,36 +88,36 @@ func TestRestoreResets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-waited; err != nil {
-		t.Errorf("Wait: %v", err)
+		t.Errorf("Wait() during Restore() = %v, want nil", err)
 	}
 	if err := <-watched; !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("Next: %v, want ErrWatchReset", err)
+		t.Errorf("Next() after Restore() = %v, want ErrWatchReset", err)
 	}
 	if n, err := drain(t, midSnapshot); n != 0 || !errors.Is(err, resource.ErrWatchReset) {
-		t.Errorf("the watch that was reading its snapshot: %d events, %v", n, err)
+		t.Errorf("watch that was reading its snapshot has %d events, %v, want none, ErrWatchReset", n, err)
 	}
 	all, after, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if len(all) != 1 || after <= before {
-		t.Errorf("after the restore: %d resources, index %d after %d", len(all), after, before)
+		t.Errorf("after Restore(): %d resources, index %d, want 1 and more than %d", len(all), after, before)
 	}
 	put(t, s, "d")
 	if _, last, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType}); last <= after {
-		t.Errorf("index %d after %d", last, after)
+		t.Errorf("index of the next write = %d, want more than %d", last, after)
 	}
 
-	// The same state again: indexes stay what they are.
+	// A restore of the present state changes no index.
 	same := snapshotOf(t, s)
 	_, before, _ = s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
 	if err := s.Restore(bytes.NewReader(same)); err != nil {
 		t.Fatal(err)
 	}
 	if _, after, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType}); after != before {
-		t.Errorf("a restore of the same state moved the index from %d to %d", before, after)
+		t.Errorf("Restore() of the present state moved the index from %d to %d", before, after)
 	}
 }
 
-// TestRestoreRefuses: a snapshot that is torn, or not one, changes nothing.
-func TestRestoreRefuses(t *testing.T) {
+// TestRestore_Invalid checks that a truncated or invalid snapshot changes nothing.
+func TestRestore_Invalid(t *testing.T) {
 	s := New()
 	defer s.Close()
 	put(t, s, "a", "b")
@@ -127,7 +129,7 @@ func TestRestoreRefuses(t *testing.T) {
 	drain(t, w)
 	for n := range good {
 		if err := into.Restore(bytes.NewReader(good[:n])); err == nil {
-			t.Fatalf("the first %d of %d bytes were restored", n, len(good))
+			t.Fatalf("Restore() of the first %d of %d bytes = nil, want an error", n, len(good))
 		}
 	}
 	for what, bad := range map[string][]byte{
@@ -140,14 +142,14 @@ func TestRestoreRefuses(t *testing.T) {
 		"wrong count":        []byte(snapshotMagic + "I\x01\x05E\x01\x07"),
 	} {
 		if err := into.Restore(bytes.NewReader(bad)); err == nil || !strings.HasPrefix(err.Error(), "restore snapshot: ") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("Restore() of %s = %v, want an error", what, err)
 		}
 	}
 	if all, _, _ := into.List(t.Context(), resource.Strong, resource.Query{Type: testType}); len(all) != 1 || all[0].Id.Name != "mine" {
-		t.Errorf("a refused snapshot left %v", all)
+		t.Errorf("resources after an invalid snapshot = %v, want those before", all)
 	}
 	if n, err := drain(t, w); n != 0 || err != nil {
-		t.Errorf("the watch got %d events, %v", n, err)
+		t.Errorf("watch has %d events, %v, want none", n, err)
 	}
 }
 
@@ -233,7 +235,7 @@ func TestRestore_AllForms(t *testing.T) {
 	for name, want := range all {
 		for what, from := range map[string]*Store{"restored": s, "saved and restored": again} {
 			if got, err := from.Read(t.Context(), resource.Strong, want.Id); err != nil || !proto.Equal(got, want) {
-				t.Errorf("%s: %s: %v, %v\nwant %v", name, what, got, err, want)
+				t.Errorf("resource with %s, %s: Read() = %v, %v\nwant %v", name, what, got, err, want)
 			}
 		}
 	}
@@ -252,20 +254,20 @@ func FuzzRestore(f *testing.F) {
 		totals, scanned := ScanSnapshot(bytes.NewReader(in))
 		restored := s.Restore(bytes.NewReader(in))
 		if scanned == nil && restored != nil {
-			t.Fatalf("Scan accepts what Restore does not: %v", restored)
+			t.Fatalf("ScanSnapshot() = nil, but Restore() = %v", restored)
 		}
 		if restored != nil {
 			return
 		}
 		if scanned == nil {
 			if err := s.state.Rebase(io.Discard, bytes.NewReader(in), max(totals.Index, totals.Index+1)); err != nil && totals.Index+1 > 0 {
-				t.Fatalf("Rebase does not take what Scan accepts: %v", err)
+				t.Fatalf("ScanSnapshot() = nil, but Rebase() = %v", err)
 			}
 		}
-		// What was accepted is a state that can be written, read again and worked with.
+		// A restored state can be written to a snapshot, restored again and changed.
 		out := snapshotOf(t, s)
 		if err := s.Restore(bytes.NewReader(out)); err != nil {
-			t.Fatalf("a snapshot of a restored state: %v", err)
+			t.Fatalf("Restore() of a snapshot of a restored state = %v", err)
 		}
 		put(t, s, "x")
 	})
@@ -282,5 +284,97 @@ func BenchmarkSnapshot(b *testing.B) {
 		if err := s.WriteSnapshot(io.Discard); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func TestScanSnapshot(t *testing.T) {
+	s := New()
+	defer s.Close()
+	put(t, s, "a", "b", "c")
+	data := snapshotOf(t, s)
+	got, err := ScanSnapshot(oneByteReader{bytes.NewReader(data)})
+	if err != nil || got.Index != s.state.Index() || got.Resources != 3 || len(got.Types) != 1 {
+		t.Fatalf("ScanSnapshot() = %+v, %v, want 3 resources of one type", got, err)
+	}
+	typ := got.Types[0]
+	if typ.Type != resource.TypeString(testType) || typ.Resources != 3 || typ.Bytes <= 0 || typ.Bytes >= int64(len(data)) {
+		t.Errorf("ScanSnapshot() has type %+v of a snapshot of %d bytes", typ, len(data))
+	}
+	if _, err := ScanSnapshot(bytes.NewReader(data[:len(data)-1])); err == nil {
+		t.Error("ScanSnapshot() of a truncated snapshot = nil, want an error")
+	}
+
+	// The same resource twice: the end record does not match what Restore stores.
+	var twice bytes.Buffer
+	e := newRecordWriter(&twice)
+	e.number(recordIndex, 9)
+	r := &pb.Resource{Id: &pb.ID{Type: testType, Name: "a", Uid: "u"}}
+	e.resource(r)
+	e.resource(r)
+	if _, err := e.end(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("ScanSnapshot() of a resource that is there twice = %v, want an error", err)
+	}
+}
+
+// TestRebase checks that a rebased snapshot has the old resources with the new index,
+// and a new index for types without resources.
+func TestRebase(t *testing.T) {
+	s := New()
+	defer s.Close()
+	put(t, s, "a", "b")
+	old := snapshotOf(t, s)
+	want, _, _ := s.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+	other := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Other"}
+	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: other, Name: "x", Uid: "u"}}, "")); err != nil {
+		t.Fatal(err)
+	}
+	const index = 1_000_000
+	var b bytes.Buffer
+	if err := s.state.Rebase(&b, bytes.NewReader(old), index); err != nil {
+		t.Fatal(err)
+	}
+	// A type that was first written after the Rebase.
+	late := &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Late"}
+	if _, err := s.Commit(t.Context(), resource.PutOp(&pb.Resource{Id: &pb.ID{Type: late, Name: "x", Uid: "u2"}}, "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, into := range []*Store{s, New()} { // one with earlier state, and one without
+		defer into.Close()
+		if err := into.Restore(bytes.NewReader(b.Bytes())); err != nil {
+			t.Fatal(err)
+		}
+		got, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: testType})
+		if err != nil || at != index || len(got) != len(want) {
+			t.Fatalf("List() has %d resources, index %d, %v, want %d, index %d", len(got), at, err, len(want), index)
+		}
+		for i, w := range want {
+			w := proto.CloneOf(w)
+			w.Version, w.ModifyIndex = "1000000", index
+			if !proto.Equal(got[i], w) {
+				t.Errorf("got  %v\nwant %v", got[i], w)
+			}
+		}
+		if into.state.Index() != index {
+			t.Errorf("Index() = %d, want %d", into.state.Index(), index)
+		}
+		if _, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: late}); err != nil || into == s && at != index {
+			t.Errorf("index of the later type = %d, %v", at, err)
+		}
+		if gone, at, err := into.List(t.Context(), resource.Strong, resource.Query{Type: other}); err != nil || len(gone) > 0 || at != index {
+			t.Errorf("List() of the other type has %d resources, index %d, %v, want none, index %d", len(gone), at, err, index)
+		}
+	}
+	if err := s.state.Rebase(io.Discard, bytes.NewReader(old), 2); err == nil {
+		t.Error("Rebase() to an index in the snapshot = nil, want an error")
+	}
+	if err := s.state.Rebase(io.Discard, bytes.NewReader(old[:len(old)/2]), index); err == nil {
+		t.Error("Rebase() of a truncated snapshot = nil, want an error")
+	}
+	again, err := ScanSnapshot(bytes.NewReader(b.Bytes()))
+	if err != nil || !slices.Equal([]int{again.Resources, int(again.Index)}, []int{2, index}) {
+		t.Errorf("ScanSnapshot() of the rebased snapshot = %+v, %v", again, err)
 	}
 }

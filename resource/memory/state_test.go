@@ -28,7 +28,7 @@ func TestClose(t *testing.T) {
 	s.Close()
 	for range 2 {
 		if err := <-errc; !errors.Is(err, resource.ErrClosed) {
-			t.Errorf("a wait ended with %v, want ErrClosed", err)
+			t.Errorf("wait during Close() = %v, want ErrClosed", err)
 		}
 	}
 	_, readErr := s.Read(t.Context(), resource.Strong, &pb.ID{Type: testType, Name: "x"})
@@ -38,34 +38,34 @@ func TestClose(t *testing.T) {
 	_, ownerErr := s.ListByOwner(t.Context(), &pb.ID{Uid: "u"})
 	for _, err := range []error{readErr, listErr, commitErr, watchErr, ownerErr, s.Wait(t.Context(), resource.Query{Type: testType}, 0)} {
 		if !errors.Is(err, resource.ErrClosed) {
-			t.Errorf("after Close: %v, want ErrClosed", err)
+			t.Errorf("call after Close() = %v, want ErrClosed", err)
 		}
 	}
 }
 
-// TestApply: the state machine takes indexes from outside, each above the last, and does what the ops say or nothing.
+// TestApply checks that Apply takes rising indexes, and applies all ops or none.
 func TestApply(t *testing.T) {
 	s := NewState()
 	defer s.Close()
 	out, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "a"), "")})
 	if err != nil || out[0].Version != "17" || s.Index() != 17 {
-		t.Fatalf("%v, %v, index %d", out, err, s.Index())
+		t.Fatalf("Apply() = %v, %v, index %d, want version and index 17", out, err, s.Index())
 	}
 	if _, err := s.Apply(17, []*pb.Op{resource.PutOp(thing(t, "b"), "")}); err == nil {
-		t.Error("an index came twice")
+		t.Error("second Apply() with the same index = nil, want an error")
 	}
 	if _, err := s.Apply(20, []*pb.Op{resource.RemoveOp(&pb.ID{Type: testType, Name: "c"}, "")}); err != nil || s.Index() != 17 {
-		t.Errorf("a batch that changes nothing: %v, index %d", err, s.Index())
+		t.Errorf("Apply() of ops without effect = %v, index %d, want nil, index 17", err, s.Index())
 	}
 	rep := proto.CloneOf(out[0])
 	if _, err := s.Apply(21, []*pb.Op{resource.ReplicaOp(rep)}); err != nil || s.Index() != 17 {
-		t.Errorf("a replica that is there: %v, index %d", err, s.Index())
+		t.Errorf("Apply() of a stored replica = %v, index %d, want nil, index 17", err, s.Index())
 	}
 	if _, err := s.Apply(22, []*pb.Op{resource.PutOp(thing(t, "b"), ""), resource.PutOp(thing(t, "a"), "")}); !errors.Is(err, resource.ErrConflict) {
-		t.Errorf("conflict: %v", err)
+		t.Errorf("Apply() of ops with a conflict = %v, want ErrConflict", err)
 	}
 	if all, index, err := s.List(t.Context(), resource.Query{Type: testType}); err != nil || len(all) != 1 || index != 17 {
-		t.Errorf("%d resources at %d, %v", len(all), index, err)
+		t.Errorf("List() has %d resources, index %d, %v, want 1, index 17", len(all), index, err)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestList_SharesResources(t *testing.T) {
 	}
 }
 
-// allocated is what f leaves in memory, in bytes.
+// allocated returns how many bytes f leaves in memory.
 func allocated(f func()) uint64 {
 	live := func() uint64 {
 		var m runtime.MemStats

@@ -46,7 +46,7 @@ func open(t testing.TB, s *Store) *watch {
 	return w.(*watch)
 }
 
-// drain takes events until the watch would wait, and returns how many there were, or its error.
+// drain takes events until the watch would wait or fails, and returns their number.
 func drain(t testing.TB, w *watch) (n int, err error) {
 	t.Helper()
 	for {
@@ -60,8 +60,8 @@ func drain(t testing.TB, w *watch) (n int, err error) {
 	}
 }
 
-// TestSlowWatch: a watch that stops reading keeps no more than the bound alive, and is told so.
-func TestSlowWatch(t *testing.T) {
+// TestWatch_Slow checks that a watch which stops reading is cut off at the limit.
+func TestWatch_Slow(t *testing.T) {
 	s := New()
 	defer s.Close()
 	s.state.limits.events = 10
@@ -70,24 +70,25 @@ func TestSlowWatch(t *testing.T) {
 	for i := range 100 {
 		put(t, s, "n"+strconv.Itoa(i))
 		if _, err := drain(t, quick); err != nil {
-			t.Fatalf("the watch that keeps up: %v", err)
+			t.Fatalf("watch that keeps up = %v, want no error", err)
 		}
 		if n := slow.topic.events; n > 10 {
-			t.Fatalf("%d events are kept", n)
+			t.Fatalf("%d events retained, want at most 10", n)
 		}
 	}
 	for range 2 {
 		if _, err := slow.Next(t.Context()); !errors.Is(err, resource.ErrWatchReset) {
-			t.Fatalf("slow watch: %v, want ErrWatchReset", err)
+			t.Fatalf("Next() of the slow watch = %v, want ErrWatchReset", err)
 		}
 	}
 	if _, err := drain(t, open(t, s)); err != nil {
-		t.Errorf("a new watch: %v", err)
+		t.Errorf("new watch = %v, want no error", err)
 	}
 }
 
-// TestHugeBatch: one commit above the bound reaches every watch that had seen all before it.
-func TestHugeBatch(t *testing.T) {
+// TestWatch_HugeCommit checks that a commit above the limit reaches a watch that has
+// read everything before.
+func TestWatch_HugeCommit(t *testing.T) {
 	s := New()
 	defer s.Close()
 	s.state.limits.events = 10
@@ -101,37 +102,38 @@ func TestHugeBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := drain(t, w); n != 50 || err != nil {
-		t.Errorf("%d events, %v", n, err)
+		t.Errorf("watch has %d events, %v, want 50", n, err)
 	}
 }
 
-// TestNothingKept: what all have read is not kept, and a topic that nobody follows is none.
-func TestNothingKept(t *testing.T) {
+// TestTopic_ReleasesEvents checks that a topic releases events that all followers
+// have read, and ends with its last follower.
+func TestTopic_ReleasesEvents(t *testing.T) {
 	s := New()
 	defer s.Close()
 	a, b := open(t, s), open(t, s)
 	drain(t, a)
 	put(t, s, "x", "y")
 	if n, err := drain(t, a); n != 2 || err != nil {
-		t.Errorf("%d events, %v", n, err)
+		t.Errorf("watch has %d events, %v, want 2", n, err)
 	}
 	if a.topic != b.topic || a.topic.events != 2 || s.state.retained.Load() == 0 {
-		t.Errorf("%d events of %d bytes kept for the watch that lags, want 2", a.topic.events, s.state.retained.Load())
+		t.Errorf("%d events of %d bytes retained for the other watch, want 2", a.topic.events, s.state.retained.Load())
 	}
 	a.Close()
 	a.Close()
 	b.Close()
 	if k := s.state.types[a.sel.typ]; b.topic.events != 0 || b.topic.bytes != 0 || s.state.retained.Load() != 0 || len(k.topics) != 0 || len(k.lengths) != 0 {
-		t.Errorf("without watches %d events of %d bytes are kept, and the type has %+v", b.topic.events, s.state.retained.Load(), k)
+		t.Errorf("without watches %d events of %d bytes retained, type %+v, want none", b.topic.events, s.state.retained.Load(), k)
 	}
 	put(t, s, "z")
 	if n, err := drain(t, open(t, s)); n != 4 || err != nil {
-		t.Errorf("a new watch: %d events, %v; want 3 upserts and end-of-snapshot", n, err)
+		t.Errorf("new watch has %d events, %v, want 3 upserts and end-of-snapshot", n, err)
 	}
 }
 
-// TestKeptBytes: great resources are kept for who lags only up to the bound in bytes, of a topic and of all.
-func TestKeptBytes(t *testing.T) {
+// TestWatch_SlowBytes checks the limits in bytes, of one topic and of all.
+func TestWatch_SlowBytes(t *testing.T) {
 	for name, limit := range map[string]func(*limits){
 		"topic": func(l *limits) { l.bytes = 40_000 },
 		"total": func(l *limits) { l.total = 40_000 },
@@ -151,21 +153,22 @@ func TestKeptBytes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := s.state.retained.Load(); n > 40_000+11_000 {
-					t.Fatalf("%d bytes kept after %d writes", n, i+1)
+					t.Fatalf("%d bytes retained after %d writes, want at most the limit and one event", n, i+1)
 				}
 			}
 			if _, err := drain(t, slow); !errors.Is(err, resource.ErrWatchReset) {
-				t.Errorf("the slow watch: %v, want ErrWatchReset", err)
+				t.Errorf("the Next() of the slow watch = %v, want ErrWatchReset", err)
 			}
 			if n := s.state.retained.Load(); n != 0 {
-				t.Errorf("%d bytes kept for nobody", n)
+				t.Errorf("%d bytes retained without followers, want 0", n)
 			}
 		})
 	}
 }
 
-// TestOthersSleep: a write wakes those who watch or wait for its name or a prefix of it, and nobody else.
-func TestOthersSleep(t *testing.T) {
+// TestWait_Selects checks that a write wakes only waits for its name and for
+// prefixes of it.
+func TestWait_Selects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
 		put(t, s, "a/b", "a/c", "d")
@@ -192,14 +195,15 @@ func TestOthersSleep(t *testing.T) {
 		put(t, s, "a/b")
 		synctest.Wait()
 		if want := map[string]bool{"a/b:": true, ":a/": true, ":a/b": true, ":": true}; !maps.Equal(woken, want) {
-			t.Errorf("woken: %v, want %v", woken, want)
+			t.Errorf("woken waits = %v, want %v", woken, want)
 		}
 		s.Close()
 	})
 }
 
-// TestFollowersRace: followers that stop, begin and lag beside writers see no gap, and leave nothing behind.
-func TestFollowersRace(t *testing.T) {
+// TestWatch_Race checks that watches which begin, lag and end during writes miss no
+// event, and release everything.
+func TestWatch_Race(t *testing.T) {
 	s := New()
 	defer s.Close()
 	s.state.limits.events = 8
@@ -226,10 +230,10 @@ func TestFollowersRace(t *testing.T) {
 					}
 					if ev == endOfSnapshot {
 						begun = true
-					} else if begun && ev.GetUpsert() != nil { // beside each is the deletion of its predecessor
+					} else if begun && ev.GetUpsert() != nil { // each comes with the deletion of the former resource
 						index := resourceOf(ev).GetModifyIndex()
 						if last != 0 && index != last+1 {
-							t.Errorf("event of index %d after %d", index, last)
+							t.Errorf("event of index %d after %d, want the next index", index, last)
 						}
 						last = index
 					}
@@ -260,6 +264,41 @@ func TestFollowersRace(t *testing.T) {
 	close(stop)
 	followers.Wait()
 	if n := s.state.retained.Load(); n != 0 {
-		t.Errorf("%d bytes kept for nobody", n)
+		t.Errorf("%d bytes retained without followers, want 0", n)
 	}
+}
+
+// TestWait_OtherType checks that Wait and Next do not wake before a write to their
+// type.
+func TestWait_OtherType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		w := open(t, s)
+		drain(t, w)
+		woken := 0
+		errc := make(chan error, 2)
+		go func() {
+			err := s.Wait(t.Context(), resource.Query{Type: testType}, 1)
+			woken++
+			errc <- err
+		}()
+		go func() { _, err := w.Next(t.Context()); errc <- err }()
+		synctest.Wait()
+		other := thing(t, "x")
+		other.Id.Type = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Other"}
+		if _, err := s.Commit(t.Context(), resource.PutOp(other, "")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if woken != 0 || len(errc) != 0 {
+			t.Error("write of another type ended a wait")
+		}
+		put(t, s, "x")
+		for range 2 {
+			if err := <-errc; err != nil {
+				t.Error(err)
+			}
+		}
+		s.Close()
+	})
 }
