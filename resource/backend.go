@@ -19,7 +19,7 @@ const (
 	Eventual Consistency = iota
 	// Strong reads everything that was acknowledged before the call
 	// (linearizable). In a Raft store only the leader can do that; other
-	// servers return ErrNotLeader. A ForwardingBackend asks the leader.
+	// servers return ErrNotLeader. A ForwardingBackend calls the leader.
 	Strong
 )
 

@@ -19,7 +19,7 @@ import (
 // Errors of a Backend. Test for them with errors.Is. StatusError maps each to one
 // gRPC status.
 var (
-	// ErrNotFound: there is no resource with that type, tenancy and name, or
+	// ErrNotFound: no resource has that type, tenancy and name, or
 	// the one that exists has not the requested uid.
 	ErrNotFound = errors.New("resource not found")
 	// ErrConflict: the stored version is not the expected one. Read the resource

@@ -34,7 +34,7 @@ type ReplicatedBackend interface {
 	// OpsVersion returns the version of ops that all servers of the group
 	// support, and a server that supports no higher one.
 	OpsVersion() (version int, node string)
-	// WriteError returns nil, or an ErrReadOnly that says why this server cannot
+	// WriteError returns nil, or an ErrReadOnly with the reason why this server cannot
 	// write its log now.
 	WriteError() error
 }

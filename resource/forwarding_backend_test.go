@@ -19,12 +19,12 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// replica is a store of which the test says who leads. What Raft makes of it is tested with raftstore.
+// replica is a store whose leader the test sets. Package raftstore tests the rest.
 type replica struct {
 	*memory.Store
 	leader string
 	leads  bool
-	asked  int
+	dialed int
 	why    error // WriteError
 
 	version int // OpsVersion
@@ -35,9 +35,10 @@ func (r *replica) IsLeader() bool                            { return r.leads }
 func (r *replica) Leader() (string, bool)                    { return r.leader, r.leader != "" }
 func (r *replica) WaitIndex(context.Context, uint64) error   { return nil }
 func (r *replica) WriteError() error                         { return r.why }
-func (r *replica) ReadIndex(context.Context) (uint64, error) { r.asked++; return 1, nil }
+func (r *replica) ReadIndex(context.Context) (uint64, error) { r.dialed++; return 1, nil }
 
-// answers is a leader whose calls end with err, before or after they were sent.
+// answers is a client of a leader whose calls fail with err, before or after they
+// were sent.
 type answers struct {
 	err  error
 	sent bool
@@ -56,14 +57,14 @@ func (a answers) ReadIndex(context.Context, *pb.ReadIndexRequest, ...grpc.CallOp
 	return &pb.ReadIndexResponse{}, a.err
 }
 
-func TestRouted(t *testing.T) {
+func TestForwardingBackend(t *testing.T) {
 	store := memory.New()
 	defer store.Close()
 	local := &replica{Store: store, version: resource.OpsVersion}
 	var far answers
 	b, err := resource.NewForwardingBackend("a", local, func(node string) (pb.StoreServiceClient, error) {
 		if node != "b" {
-			t.Errorf("asked %s", node)
+			t.Errorf("dialed %s, want the leader", node)
 		}
 		return far, nil
 	})
@@ -77,26 +78,27 @@ func TestRouted(t *testing.T) {
 	commit := func() error { _, err := b.Commit(t.Context(), resource.PutOp(r, resource.AnyVersion)); return err }
 	read := func() error { _, err := b.Read(t.Context(), resource.Strong, r.Id); return err }
 
-	// Nobody leads.
+	// No leader.
 	for _, err := range []error{commit(), read()} {
 		if !errors.Is(err, resource.ErrNotLeader) {
-			t.Errorf("without a leader: %v", err)
+			t.Errorf("call without a leader = %v, want ErrNotLeader", err)
 		}
 	}
 	local.why = fmt.Errorf("%w: no room", resource.ErrReadOnly)
 	for _, err := range []error{commit(), read()} {
 		if !errors.Is(err, resource.ErrReadOnly) || errors.Is(err, resource.ErrNotLeader) {
-			t.Errorf("without a leader, and without room: %v", err)
+			t.Errorf("call without a leader, with a full disk = %v, want ErrReadOnly", err)
 		}
 	}
-	// This server does, or is about to.
+	// This server is the leader, or will be.
 	for _, leads := range []bool{true, false} {
-		local.leader, local.leads, local.asked = "a", leads, 0
-		if err := errors.Join(commit(), read()); err != nil || local.asked != 1 {
-			t.Errorf("leads %v: %v, asked %d times", leads, err, local.asked)
+		local.leader, local.leads, local.dialed = "a", leads, 0
+		if err := errors.Join(commit(), read()); err != nil || local.dialed != 1 {
+			t.Errorf("leader %v: call = %v, dialed %d times, want no error and no dial", leads, err, local.dialed)
 		}
 	}
-	// Another does, and fails: what may have been done is never called undone.
+	// Another server is the leader and fails. A batch that may be committed must not
+	// be reported as not written.
 	local.leader, local.leads = "b", false
 	for _, tc := range []struct {
 		answer error
@@ -120,22 +122,22 @@ func TestRouted(t *testing.T) {
 		far = answers{err: tc.answer, sent: !tc.unsent}
 		err := commit()
 		if err == nil || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(err, resource.ErrUnknownOutcome) == tc.undone {
-			t.Errorf("the leader answers %v: %v", tc.answer, err)
+			t.Errorf("Commit() at a leader that returns %v = %v", tc.answer, err)
 		}
 		if err := read(); (errors.Is(err, resource.ErrNotLeader)) != (status.Code(tc.answer) == codes.Unavailable) {
-			t.Errorf("the leader answers %v to a read: %v", tc.answer, err)
+			t.Errorf("strong Read() at a leader that returns %v = %v", tc.answer, err)
 		}
 	}
-	// An op that some server does not understand goes nowhere, whoever leads.
+	// An op that a server does not support is not forwarded.
 	local.version = 1
 	for _, leads := range []bool{true, false} {
 		local.leads = leads
 		_, err := b.Commit(t.Context(), resource.OverwriteOp(r, false))
 		if !errors.Is(err, resource.ErrUnsupported) || !strings.Contains(err.Error(), "c; nothing was written") {
-			t.Errorf("leads %t: %v", leads, err)
+			t.Errorf("leader %t: Commit() of a new op = %v, want ErrUnsupported", leads, err)
 		}
 	}
 	if _, err := resource.NewForwardingBackend("a", nil, nil); err == nil {
-		t.Error("routed without a replica")
+		t.Error("NewForwardingBackend() without a local backend = nil, want an error")
 	}
 }

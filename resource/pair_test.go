@@ -14,12 +14,13 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// pair is a primary's service and a secondary's, with real gRPC between them. In the place of replication stands a copier.
+// pair is the service of a primary and of a secondary, connected by gRPC. A goroutine
+// copies resources in place of replication.
 type pair struct {
 	*rig  // the secondary
 	there *rig
 	mu    sync.Mutex
-	lag   chan struct{} // not nil: copies wait until it is closed
+	lag   chan struct{} // if not nil, copies wait until it is closed
 	via   func() (pb.ResourceServiceClient, error)
 }
 
@@ -37,7 +38,7 @@ func newPair(t *testing.T) *pair {
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() { p.copy(ctx) })
-	// The secondary's versions are not the primary's.
+	// The stores have different versions.
 	for range 20 {
 		p.write(node(t, "local", ""))
 	}
@@ -77,7 +78,7 @@ func (p *pair) copy(ctx context.Context) {
 	}
 }
 
-// hold makes copies wait, until what it returns is called.
+// hold delays copies until the returned function is called.
 func (p *pair) hold() (release func()) {
 	lag := make(chan struct{})
 	p.mu.Lock()

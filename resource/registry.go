@@ -29,7 +29,7 @@ const (
 	VerbDelete      Verb = "delete"
 )
 
-// Scope says which parts the tenancy of a type's resources has. The other parts
+// Scope defines which parts the tenancy of a type's resources has. The other parts
 // are empty.
 type Scope int
 

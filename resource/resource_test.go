@@ -29,28 +29,28 @@ func TestCheckName(t *testing.T) {
 	} {
 		err := CheckName(name)
 		if (err == nil) != good || err != nil && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprintf("name %q: must be 1 to 253", name))) {
-			t.Errorf("CheckName(%q) = %v", name, err)
+			t.Errorf("CheckName(%q) = %v, want valid: %t", name, err, good)
 		}
 	}
 }
 
-func TestCheckFreeName(t *testing.T) {
+func TestCheckUTF8Name(t *testing.T) {
 	for name, good := range map[string]bool{
 		"a": true, "a/b": true, "/": true, "A b": true, "*": true, "ä\n": true, strings.Repeat("x", 512): true,
 		"": false, strings.Repeat("x", 513): false, "a\x00b": false, "a\xff": false,
 	} {
 		reg := Registration{CheckName: CheckUTF8Name}
 		if err := reg.checkName(name); (err == nil) != good || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("name %q: %v", name, err)
+			t.Errorf("CheckUTF8Name(%q) = %v, want valid: %t", name, err, good)
 		}
 		if err := reg.checkPrefix(name); (err == nil) != (good || name == "") || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("prefix %q: %v", name, err)
+			t.Errorf("checkPrefix(%q) = %v", name, err)
 		}
 	}
 }
 
-// TestIDStringIsSafe: an id that came from anywhere is one short line in logs and errors.
-func TestIDStringIsSafe(t *testing.T) {
+// TestIDString_Untrusted checks that any id is one short line in logs and errors.
+func TestIDString_Untrusted(t *testing.T) {
 	id := &pb.ID{Type: &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}}
 	for name, want := range map[string]string{
 		"a/b":                      `kv/v1/Entry "a/b"`,
@@ -58,7 +58,7 @@ func TestIDStringIsSafe(t *testing.T) {
 		strings.Repeat("x", 1<<20): `kv/v1/Entry "` + strings.Repeat("x", 512) + `"… (1048576 bytes)`,
 	} {
 		if id.Name = name; IDString(id) != want {
-			t.Errorf("IDString: %.600s", IDString(id))
+			t.Errorf("IDString() = %.600s, want %.600s", IDString(id), want)
 		}
 	}
 }
@@ -95,18 +95,18 @@ func TestNewUID(t *testing.T) {
 
 var fsType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
-func TestTyped(t *testing.T) {
+func TestNew(t *testing.T) {
 	r, err := New(fsType, "dc2", &pb.FederationState{Datacenter: "dc2"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	state, err := Decode[*pb.FederationState](r)
 	if err != nil || state.GetDatacenter() != "dc2" {
-		t.Errorf("decoded %v, %v", state, err)
+		t.Errorf("Decode() = %v, %v", state, err)
 	}
 	generation := r.Generation
 	if err := SetData(r, &pb.FederationState{Datacenter: "dc3"}); err != nil || r.Generation == generation {
-		t.Errorf("SetData: %v, generation %s after %s", err, r.Generation, generation)
+		t.Errorf("SetData() = %v, generation %s, was %s", err, r.Generation, generation)
 	}
 	if err := CheckResource(r); err != nil {
 		t.Error(err)
@@ -119,13 +119,13 @@ func TestTyped(t *testing.T) {
 	}
 	r.Data.Value = []byte{0xff}
 	if _, err := Decode[*pb.FederationState](r); !errors.Is(err, ErrInvalid) {
-		t.Errorf("damaged data: %v", err)
+		t.Errorf("Decode() of damaged data = %v, want ErrInvalid", err)
 	}
 	if _, err := Decode[*pb.FederationState](&pb.Resource{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("no data: %v", err)
+		t.Errorf("Decode() without data = %v, want ErrInvalid", err)
 	}
 	if _, err := New(fsType, "DC2", &pb.FederationState{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("bad name: %v", err)
+		t.Errorf("New() with a bad name = %v, want ErrInvalid", err)
 	}
 	if got := IDString(&pb.ID{Type: fsType, Name: "x", Tenancy: &pb.Tenancy{Namespace: "n"}}); got != `federation/v1/FederationState "x" in default/n` {
 		t.Error(got)
@@ -144,7 +144,7 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	if err := g.Register(Registration{Type: node, Message: &pb.Node{}}); err == nil || err.Error() != "register type catalog/v1/Node: it is registered already" {
-		t.Errorf("duplicate: %v", err)
+		t.Errorf("second Register() = %v, want an error", err)
 	}
 	for _, typ := range []*pb.Type{
 		nil,
@@ -155,7 +155,7 @@ func TestRegistry(t *testing.T) {
 	} {
 		err := g.Register(Registration{Type: typ})
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "type.") || !strings.Contains(err.Error(), "message") {
-			t.Errorf("register %v: %v; want both faults", typ, err)
+			t.Errorf("Register(%v) = %v, want both faults", typ, err)
 		}
 	}
 	for want, reg := range map[string]Registration{
@@ -163,66 +163,66 @@ func TestRegistry(t *testing.T) {
 		`invalid scope 3: must be ScopeNamespace`: {Type: &pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"}, Message: &pb.Node{}, Scope: 3},
 	} {
 		if err := g.Register(reg); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("register %v: %v; want %s", reg, err, want)
+			t.Errorf("Register(%v) = %v, want %s", reg, err, want)
 		}
 	}
 	if reg, err := g.Lookup(fsType); err != nil || !reg.Federated {
-		t.Errorf("lookup: %+v, %v", reg, err)
+		t.Errorf("Lookup() = %+v, %v", reg, err)
 	}
 	_, err := g.Lookup(&pb.Type{Group: "x", GroupVersion: "v1", Kind: "Y"})
 	if want := `invalid type "x/v1/Y": is not registered; known are catalog/v1/Node, federation/v1/FederationState`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	if all := g.Types(); len(all) != 2 || all[0].Type.Kind != "Node" {
-		t.Errorf("types %v", all)
+		t.Errorf("Types() = %v", all)
 	}
 }
 
-// TestStatus: every class of error survives the wire, with its text.
-func TestStatus(t *testing.T) {
+// TestStatusError_RoundTrip checks that every error and its text survive the wire.
+func TestStatusError_RoundTrip(t *testing.T) {
 	for _, c := range errorClasses {
 		err := fmt.Errorf("write x: %w", c.err)
 		st := status.Convert(StatusError(err))
 		if st.Code() != c.code || st.Message() != err.Error() {
-			t.Errorf("%v became %v", err, st)
+			t.Errorf("StatusError(%v) = %v", err, st)
 		}
-		// As it is on the wire.
+		// The form on the wire.
 		wire := status.FromProto(proto.CloneOf(st.Proto())).Err()
 		back := FromStatus(wire)
 		for _, other := range errorClasses {
 			if errors.Is(back, other.err) != (other.err == c.err) {
-				t.Errorf("%v came back as %v: Is(%v) is %v", err, back, other.err, errors.Is(back, other.err))
+				t.Errorf("FromStatus() of %v = %v: errors.Is() with %v = %v", err, back, other.err, errors.Is(back, other.err))
 			}
 		}
 		if back.Error() != err.Error() || status.Code(back) != c.code {
-			t.Errorf("came back as %q, %v", back, status.Code(back))
+			t.Errorf("FromStatus() = %q, code %v", back, status.Code(back))
 		}
 		if again := StatusError(back); status.Code(again) != c.code {
-			t.Errorf("handed on as %v", again)
+			t.Errorf("second StatusError() = %v", again)
 		}
 	}
 	if StatusError(nil) != nil || FromStatus(nil) != nil {
-		t.Error("nil did not stay nil")
+		t.Error("StatusError(nil) or FromStatus(nil) is not nil")
 	}
 	both := errors.Join(ErrUnknownOutcome, context.DeadlineExceeded)
 	if got := FromStatus(StatusError(both)); !errors.Is(got, ErrUnknownOutcome) {
-		t.Errorf("an unknown outcome came back as %v", got)
+		t.Errorf("FromStatus() of an unknown outcome = %v", got)
 	}
 	if got := status.Code(StatusError(errors.New("boom"))); got != codes.Internal {
-		t.Errorf("an unknown error became %v", got)
+		t.Errorf("StatusError() of an unknown error = %v, want code Internal", got)
 	}
 	for err, want := range map[error]error{
 		status.Error(codes.NotFound, "x"):         ErrNotFound,
 		status.Error(codes.DeadlineExceeded, "x"): context.DeadlineExceeded,
 	} {
 		if got := FromStatus(err); !errors.Is(got, want) {
-			t.Errorf("%v came back as %v", err, got)
+			t.Errorf("FromStatus(%v) = %v", err, got)
 		}
 	}
 	plain := errors.New("no status")
 	for _, err := range []error{plain, status.Error(codes.Unavailable, "connection refused")} {
 		if got := FromStatus(err); got != err {
-			t.Errorf("%v became %v", err, got)
+			t.Errorf("FromStatus(%v) = %v", err, got)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (c *ServiceConfig) validate() error {
 }
 
 // Service is the gRPC ResourceService over a Backend. Every method checks the
-// request, asks the type's registration whether the peer is authorized, and
+// request, checks with the type's registration that the peer is authorized, and
 // returns errors of StatusError. A Service is safe for concurrent use and needs
 // no Close.
 type Service struct {

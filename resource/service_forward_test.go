@@ -22,29 +22,31 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestForwardWrites: a secondary's client writes as if it were the primary's, and reads at once what it wrote.
+// TestForwardWrites checks that a client of a secondary can write, and can read the
+// result at once.
 func TestForwardWrites(t *testing.T) {
 	p := newPair(t)
 	created := p.write(fed(t, "dc7", "gw1"))
 	if got := p.read(created.Id); !proto.Equal(got, created) || got.PrimaryModifyIndex == 0 || got.Version == "" {
-		t.Errorf("read %v after writing %v", got, created)
+		t.Errorf("Read() = %v, want %v", got, created)
 	}
-	// Compare-and-swap by the copy's version.
+	// Compare-and-swap with the version of the replica.
 	next := fed(t, "dc7", "gw2")
 	next.Version = created.Version
 	second := p.write(next)
 	if gatewayOf(t, p.read(created.Id)) != "gw2" || second.Version == created.Version || second.Id.Uid != created.Id.Uid {
-		t.Errorf("the second: %v", second)
+		t.Errorf("second write = %v", second)
 	}
 	p.fails(next, codes.Aborted, resource.ErrConflict, "its version is "+second.Version+", not "+created.Version)
-	// Who writes in the primary meanwhile wins, whether the copy is here or not.
+	// A concurrent write in the primary makes a compare-and-swap fail, also before
+	// its replica arrives.
 	release := p.hold()
 	p.there.write(fed(t, "dc7", "gw3"))
 	next.Version = second.Version
 	p.fails(next, codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
 	release()
 	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: second.Version}); status.Code(err) != codes.Aborted {
-		t.Errorf("deleted by an old version: %v", err)
+		t.Errorf("Delete() with an old version = %v, want ErrConflict", err)
 	}
 	next.Version = "99999"
 	p.fails(next, codes.Aborted, resource.ErrConflict, "not 99999")
@@ -52,34 +54,35 @@ func TestForwardWrites(t *testing.T) {
 	absent.Version = created.Version
 	p.fails(absent, codes.Aborted, resource.ErrConflict, "it does not exist")
 
-	// A status is local, and makes another version; with that the data can be written.
+	// A status is local and makes a new version, which a compare-and-swap accepts.
 	withStatus, err := p.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: created.Id, Key: "k", Status: &pb.Status{ObservedGeneration: "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	next.Version = withStatus.Resource.Version
 	if got := p.write(next); got.Status["k"] == nil || gatewayOf(t, got) != "gw2" {
-		t.Errorf("after a status: %v", got)
+		t.Errorf("resource after a status = %v", got)
 	}
 	there, err := p.there.Read(t.Context(), &pb.ReadRequest{Id: created.Id})
 	if err != nil || len(there.Resource.Status) != 0 {
-		t.Errorf("status in the primary: %v, %v", there, err)
+		t.Errorf("resource in the primary = %v, %v, want no status", there, err)
 	}
-	// Gone here when the answer comes; again, and what never was, is no error.
+	// Deleted here when the response arrives. Deleting it again succeeds.
 	for _, id := range []*pb.ID{created.Id, created.Id, {Type: fsType, Name: "never"}} {
 		if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: id}); err != nil {
 			t.Error(err)
 		}
 		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: id}); status.Code(err) != codes.NotFound {
-			t.Errorf("after deletion: %v", err)
+			t.Errorf("Read() after Delete() = %v, want ErrNotFound", err)
 		}
 	}
 	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: "5"}); err != nil {
-		t.Errorf("deleting what was, by a version: %v", err)
+		t.Errorf("Delete() of a deleted resource with a version = %v, want nil", err)
 	}
 }
 
-// TestForwardLag: the answer comes though the copy does not, and says what can be done with it.
+// TestForwardLag checks that a response does not wait long for the replica, and has a
+// version that a compare-and-swap accepts.
 func TestForwardLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
@@ -87,10 +90,10 @@ func TestForwardLag(t *testing.T) {
 		began := time.Now()
 		got := p.write(fed(t, "dc7", "gw1"))
 		if took := time.Since(began); took != time.Second {
-			t.Errorf("waited %v for a copy that does not come", took)
+			t.Errorf("waited %v for a replica that does not arrive", took)
 		}
 		if !strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) || got.PrimaryModifyIndex == 0 || got.ModifyIndex != 0 {
-			t.Errorf("answer: %v", got)
+			t.Errorf("Write() = %v, want a version of the primary", got)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
@@ -98,18 +101,19 @@ func TestForwardLag(t *testing.T) {
 		next.Version = got.Version
 		out, err := p.Write(ctx, &pb.WriteRequest{Resource: next})
 		if err != nil {
-			t.Fatalf("compare-and-swap with what the answer said, within a deadline that ends before the copy comes: %v", err)
+			t.Fatalf("compare-and-swap with the version of the response, with a short deadline = %v", err)
 		}
 		p.fails(next, codes.Aborted, resource.ErrConflict, "read it and try again")
 		release()
 		next.Version = out.Resource.Version
 		if got := p.write(next); strings.HasPrefix(got.Version, resource.PrimaryVersionPrefix) {
-			t.Errorf("answer when copies come: %v", got)
+			t.Errorf("Write() when replicas arrive = %v, want a local version", got)
 		}
 	})
 }
 
-// TestForwardFinalizers: what the primary holds back is marked here.
+// TestForwardFinalizers checks that the replica of a resource with finalizers gets its
+// deletion timestamp.
 func TestForwardFinalizers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
@@ -123,19 +127,19 @@ func TestForwardFinalizers(t *testing.T) {
 		}
 		r = proto.CloneOf(p.read(r.Id))
 		if _, marked := resource.Terminating(r); !marked {
-			t.Fatalf("not marked: %v", r)
+			t.Fatalf("replica has no deletion timestamp: %v", r)
 		}
 		p.fails(fed(t, "dc7", "gw2"), codes.FailedPrecondition, resource.ErrTerminating, "in the primary datacenter dc1: ")
 		resource.RemoveFinalizer(r, "f")
 		began := time.Now()
 		p.write(r)
 		if _, err := p.Read(t.Context(), &pb.ReadRequest{Id: r.Id}); status.Code(err) != codes.NotFound || time.Since(began) != 0 {
-			t.Errorf("after the last finalizer: %v, %v", err, time.Since(began))
+			t.Errorf("Read() after the last finalizer = %v after %v, want ErrNotFound", err, time.Since(began))
 		}
 	})
 }
 
-// TestForwardRefusals: what is wrong is said before, or by, the primary.
+// TestForwardRefusals checks errors of the secondary and of the primary.
 func TestForwardRefusals(t *testing.T) {
 	p := newPair(t)
 	p.fails(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "UPPER"}}, codes.InvalidArgument, resource.ErrInvalid, "name")
@@ -148,14 +152,15 @@ func TestForwardRefusals(t *testing.T) {
 	p.check(err, codes.PermissionDenied, resource.ErrDenied, "in the primary datacenter dc1: ")
 	p.there.as(tlsutil.RoleOperator, "dc2")
 	if dry, err := p.MutateAndValidate(t.Context(), &pb.MutateAndValidateRequest{Resource: fed(t, "dc7", "gw1")}); err != nil || dry.Resource == nil {
-		t.Errorf("a dry run: %v, %v", dry, err)
+		t.Errorf("MutateAndValidate() = %v, %v", dry, err)
 	}
 	owned := fed(t, "dc7", "gw1")
 	owned.Owner = &pb.ID{Type: nodeType, Name: "local"}
 	p.fails(owned, codes.InvalidArgument, resource.ErrInvalid, "must be of a federated type")
 }
 
-// TestForwardUnreachable: nothing is written where the primary was not reached, and what may have been is called so.
+// TestForwardUnreachable checks that an unreachable primary writes nothing, and that
+// the outcome is unknown if it may have written.
 func TestForwardUnreachable(t *testing.T) {
 	p := newPair(t)
 	before := p.write(fed(t, "dc7", "gw1"))
@@ -165,7 +170,7 @@ func TestForwardUnreachable(t *testing.T) {
 		_, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: before.Id})
 		p.check(err, code, want, text)
 		if got := p.read(before.Id); !proto.Equal(got, before) {
-			t.Errorf("stored here: %v", got)
+			t.Errorf("Read() in the secondary = %v, want ErrNotFound", got)
 		}
 	}
 	p.via = func() (pb.ResourceServiceClient, error) { return nil, errors.New("no path") }
@@ -185,7 +190,7 @@ func TestForwardUnreachable(t *testing.T) {
 	p.via = func() (pb.ResourceServiceClient, error) { return pb.NewResourceServiceClient(cc), nil }
 	check(codes.Unavailable, resource.ErrUnreachable, "dc1: nothing was written")
 
-	// A server that takes the call and is gone.
+	// A server that fails after it has received the call.
 	if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}

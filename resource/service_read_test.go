@@ -17,7 +17,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestServicePeers: what a type without rules of its own allows.
+// TestServicePeers checks the default authorization.
 func TestServicePeers(t *testing.T) {
 	g := newRig(t, nil)
 	g.write(node(t, "a", ""))
@@ -42,7 +42,7 @@ func TestServicePeers(t *testing.T) {
 			good bool
 		}{{read, tc.read}, {list, tc.read}, {write, tc.write}, {del, tc.write}} {
 			if (c.err == nil) != c.good || !c.good && status.Code(c.err) != codes.PermissionDenied {
-				t.Errorf("%v/%s: %v", tc.role, tc.dc, c.err)
+				t.Errorf("call of %v of %s = %v", tc.role, tc.dc, c.err)
 			}
 		}
 	}
@@ -75,29 +75,29 @@ func TestServiceWatch(t *testing.T) {
 		return ev
 	}
 	if ev := next(); !proto.Equal(ev.GetUpsert().GetResource(), a) {
-		t.Errorf("snapshot %v", ev)
+		t.Errorf("first event = %v, want an upsert", ev)
 	}
 	if ev := next(); ev.GetEndOfSnapshot() == nil {
-		t.Errorf("end of snapshot %v", ev)
+		t.Errorf("event = %v, want end of snapshot", ev)
 	}
 	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: a.Id}); err != nil {
 		t.Fatal(err)
 	}
 	if ev := next(); ev.GetDelete().GetResource().GetId().GetUid() != a.Id.Uid {
-		t.Errorf("delete %v", ev)
+		t.Errorf("event = %v, want a delete", ev)
 	}
 	cancel()
 	if _, err := stream.Recv(); !errors.Is(resource.FromStatus(err), context.Canceled) {
-		t.Errorf("canceled: %v", err)
+		t.Errorf("Recv() after cancel = %v, want Canceled", err)
 	}
 	out, err := g.List(t.Context(), &pb.ListRequest{Type: nodeType, Tenancy: &pb.Tenancy{Partition: "*", Namespace: "*"}})
 	if err != nil || len(out.GetResources()) != 1 {
-		t.Errorf("list: %v, %v", out, err)
+		t.Errorf("List() = %v, %v", out, err)
 	}
 }
 
-// TestNameRuleOfType: names are checked by the rule of their type, wherever a request has one.
-func TestNameRuleOfType(t *testing.T) {
+// TestServiceCheckName checks that all requests apply the name rule of their type.
+func TestServiceCheckName(t *testing.T) {
 	g := newRig(t, nil)
 	r, err := resource.NewNamed(keyType, "a/ b*", resource.CheckUTF8Name, &pb.Node{Node: "x"})
 	if err != nil {
@@ -106,12 +106,12 @@ func TestNameRuleOfType(t *testing.T) {
 	r.Id.Uid = ""
 	stored := g.write(r)
 	if got, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil || !proto.Equal(got.Resource, stored) {
-		t.Errorf("read: %v, %v", got, err)
+		t.Errorf("Read() = %v, %v", got, err)
 	}
 	for prefix, want := range map[string]int{"a/ ": 1, "a/b": 0, "*": 0} {
 		out, err := g.List(t.Context(), &pb.ListRequest{Type: keyType, NamePrefix: prefix})
 		if err != nil || len(out.GetResources()) != want {
-			t.Errorf("list %q: %v, %v", prefix, out, err)
+			t.Errorf("List(%q) = %v, %v", prefix, out, err)
 		}
 	}
 	if _, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: resource.ID(keyType, "a/ b*")}); err != nil {
@@ -119,34 +119,35 @@ func TestNameRuleOfType(t *testing.T) {
 	}
 	for _, bad := range []string{"", "a\x00", strings.Repeat("x", resource.MaxUTF8NameLen+1)} {
 		if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(keyType, bad)}); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("name %.10q: %v", bad, err)
+			t.Errorf("write of name %.10q = %v, want InvalidArgument", bad, err)
 		}
 		_, err := g.List(t.Context(), &pb.ListRequest{Type: keyType, NamePrefix: bad})
 		if bad != "" && status.Code(err) != codes.InvalidArgument {
-			t.Errorf("prefix %.10q: %v", bad, err)
+			t.Errorf("List(%.10q) = %v, want InvalidArgument", bad, err)
 		}
 	}
 	if _, err := g.Read(t.Context(), &pb.ReadRequest{Id: resource.ID(nodeType, "a/b")}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("another type's rule: %v", err)
+		t.Errorf("name of a type with another rule = %v, want InvalidArgument", err)
 	}
 }
 
-// TestCheckAnswer: a list is refused if and only if its encoding is larger than a message may be.
-func TestCheckAnswer(t *testing.T) {
+// TestCheckListSize checks that a list fails if and only if its encoding is larger
+// than the limit.
+func TestCheckListSize(t *testing.T) {
 	all := []*pb.Resource{node(t, "a", ""), node(t, "b", strings.Repeat("x", 1000)), node(t, "c", "")}
 	for _, answer := range []proto.Message{&pb.ListResponse{Resources: all}, &pb.ListByOwnerResponse{Resources: all}, &pb.ListResponse{}} {
 		size := proto.Size(answer)
 		if err := resource.CheckListSize(answer, size); err != nil {
-			t.Errorf("%d bytes where %d may be: %v", size, size, err)
+			t.Errorf("CheckListSize() of %d bytes with limit %d = %v", size, size, err)
 		}
 		if size == 0 {
 			continue
 		}
 		if err := resource.CheckListSize(answer, size-1); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "use a name prefix") {
-			t.Errorf("%d bytes where %d may be: %v", size, size-1, err)
+			t.Errorf("CheckListSize() of %d bytes with limit %d = %v", size, size-1, err)
 		}
 	}
 	if err := resource.CheckListSize(&pb.ReadResponse{Resource: all[1]}, 1); err != nil {
-		t.Errorf("what is no list: %v", err)
+		t.Errorf("CheckListSize() of another response = %v, want nil", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestServiceConcurrent: writes without a version all land, however many there are at a time.
+// TestServiceConcurrent checks that all concurrent writes without a version succeed.
 func TestServiceConcurrent(t *testing.T) {
 	g := newRig(t, nil)
 	g.write(node(t, "a", ""))
@@ -33,8 +33,8 @@ func TestServiceConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// scripted answers eventual reads with what was true before, and strong ones and commits as the store does: a new leader
-// that has not applied everything yet. It fails commits while errs has errors.
+// scripted is a store with stale eventual reads, as a new leader that still applies
+// earlier entries. Commits fail while errs has errors.
 type scripted struct {
 	resource.Backend
 	stale *pb.Resource
@@ -59,7 +59,7 @@ func (s *scripted) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, e
 	return s.Backend.Commit(ctx, ops...)
 }
 
-// TestServiceStale: a read that is out of date refuses nobody.
+// TestServiceStale checks that a stale read does not make a write fail.
 func TestServiceStale(t *testing.T) {
 	store := memory.New()
 	defer store.Close()
@@ -71,12 +71,13 @@ func TestServiceStale(t *testing.T) {
 	r := node(t, "a", "3")
 	r.Version = second.Version
 	if got := g.write(r); got.Version == second.Version {
-		t.Errorf("written %v", got)
+		t.Errorf("Write() = %v", got)
 	}
 }
 
-// TestServiceRetry: conflicts are tried again within bounds, once where the client said nothing of what there should be, and only where
-// it asked for no version; other errors not at all.
+// TestServiceRetry checks that a conflict is tried again a limited number of times,
+// and only without a version. An overwrite needs one more try. Other errors are not
+// tried again.
 func TestServiceRetry(t *testing.T) {
 	store := memory.New()
 	defer store.Close()
@@ -97,13 +98,13 @@ func TestServiceRetry(t *testing.T) {
 	b.tries, b.errs = 0, conflicts(7)
 	g.write(ofUID("2"))
 	if b.tries != 8 {
-		t.Errorf("%d tries", b.tries)
+		t.Errorf("tries = %d, want the limit", b.tries)
 	}
 	b.errs = conflicts(8)
 	g.fails(ofUID("3"), codes.Aborted, resource.ErrConflict, "race")
 	b.tries, b.errs = 0, conflicts(1)
 	if got := g.write(node(t, "a", "3")); b.tries != 2 || got.Id.Uid != first.Id.Uid {
-		t.Errorf("%d tries without a uid: %v", b.tries, got)
+		t.Errorf("tries without a uid = %d: %v", b.tries, got)
 	}
 
 	r := node(t, "a", "4")
@@ -116,6 +117,6 @@ func TestServiceRetry(t *testing.T) {
 	b.errs = []error{resource.ErrUnknownOutcome}
 	g.fails(node(t, "a", "6"), codes.Unknown, resource.ErrUnknownOutcome, "unknown")
 	if b.tries != 3 {
-		t.Errorf("%d tries, want 1 each", b.tries)
+		t.Errorf("tries = %d, want 1 for each", b.tries)
 	}
 }

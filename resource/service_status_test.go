@@ -31,11 +31,11 @@ func TestServiceWriteStatus(t *testing.T) {
 	at := got.GetStatus()["x.io/c"].GetUpdatedAt().AsTime()
 	if got.Generation != r.Generation || got.Version == r.Version || time.Since(at) > time.Minute ||
 		!proto.Equal(got.Status["x.io/c"].Conditions[0], status.Conditions[0]) || !proto.Equal(got.Data, r.Data) {
-		t.Errorf("status written: %v", got)
+		t.Errorf("WriteStatus() = %v", got)
 	}
 	out, err = g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "other", Status: status})
 	if err != nil || len(out.GetResource().GetStatus()) != 2 {
-		t.Errorf("a second controller's: %v, %v", out, err)
+		t.Errorf("WriteStatus() with another key = %v, %v", out, err)
 	}
 
 	good := &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: status}
@@ -66,7 +66,8 @@ func TestServiceWriteStatus(t *testing.T) {
 	g.check(err, codes.PermissionDenied, resource.ErrDenied, "client/dc1/n may not write the status of catalog/v1/Node")
 }
 
-// TestServiceStatusIsLocal: a secondary refuses to write a federated resource, but not its own status of it.
+// TestServiceStatusIsLocal checks that a secondary writes the status of a federated
+// resource, but not its data.
 func TestServiceStatusIsLocal(t *testing.T) {
 	g := newRig(t, nil)
 	fs := g.write(&pb.Resource{Id: &pb.ID{Type: fsType, Name: "dc2"}, Data: data(t, &pb.FederationState{Datacenter: "dc2"})})
@@ -93,7 +94,7 @@ func TestServiceFinalizers(t *testing.T) {
 	if _, err := g.WriteStatus(t.Context(), &pb.WriteStatusRequest{Id: r.Id, Key: "c", Status: &pb.Status{ObservedGeneration: r.Generation}}); err != nil {
 		t.Error(err)
 	}
-	marked.Version = "" // whatever its status is now
+	marked.Version = "" // with any status
 	resource.RemoveFinalizer(marked, "x")
 	g.write(marked)
 	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: r.Id})
@@ -111,7 +112,7 @@ func TestServiceDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := resource.Decode[*pb.Node](got); err != nil || n.Address != "127.0.0.1" || got.Id.Tenancy.GetPartition() != "default" {
-		t.Errorf("mutated to %v, %v", got, err)
+		t.Errorf("data after Mutate = %v, %v", got, err)
 	}
 	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: got.Id})
 	g.check(err, codes.NotFound, resource.ErrNotFound, "")
@@ -153,7 +154,7 @@ func TestServiceScopes(t *testing.T) {
 		if err != nil {
 			g.check(err, codes.InvalidArgument, resource.ErrInvalid, tc.want)
 		} else if s := got.GetPartition() + "/" + got.GetNamespace(); s != tc.want {
-			t.Errorf("%s in %q/%q is in %s, want %s", tc.typ.Kind, tc.partition, tc.namespace, s, tc.want)
+			t.Errorf("tenancy of %s written to %q/%q = %s, want %s", tc.typ.Kind, tc.partition, tc.namespace, s, tc.want)
 		}
 	}
 	for _, tc := range []struct {
@@ -167,12 +168,13 @@ func TestServiceScopes(t *testing.T) {
 	} {
 		out, err := g.List(t.Context(), &pb.ListRequest{Type: tc.typ, Tenancy: tc.tenancy})
 		if err != nil || len(out.GetResources()) != tc.want {
-			t.Errorf("list %s in %v: %v, %v; want %d", tc.typ.Kind, tc.tenancy, out, err, tc.want)
+			t.Errorf("List(%s) in %v = %v, %v, want %d", tc.typ.Kind, tc.tenancy, out, err, tc.want)
 		}
 	}
 }
 
-// TestServiceGroupVersion: the mismatch carries the stored resource over the wire, and a write converts it.
+// TestServiceGroupVersion checks that a mismatch has the stored resource in its
+// details, and that a write converts it.
 func TestServiceGroupVersion(t *testing.T) {
 	g := newRig(t, nil)
 	zone := func(typ *pb.Type) *pb.Resource {
@@ -183,24 +185,24 @@ func TestServiceGroupVersion(t *testing.T) {
 	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
 	mismatch, ok := errors.AsType[*resource.GroupVersionError](resource.FromStatus(err))
 	if !ok || !proto.Equal(mismatch.Stored, v1) || mismatch.Requested.GetGroupVersion() != "v2" {
-		t.Errorf("it carries %v", mismatch)
+		t.Errorf("details have %v", mismatch)
 	}
 	_, err = g.Delete(t.Context(), &pb.DeleteRequest{Id: zone(zone2Type).Id})
 	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v1, not v2")
 	v2 := g.write(zone(zone2Type))
 	if v2.Id.Uid != v1.Id.Uid || v2.Id.Type.GroupVersion != "v2" {
-		t.Errorf("converted to %v", v2)
+		t.Errorf("Write() as v2 = %v", v2)
 	}
 	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: v1.Id})
 	g.check(err, codes.InvalidArgument, resource.ErrGroupVersion, "v2, not v1")
 }
 
-// TestServiceConsistencyKeys: both keys ask for a strong read.
+// TestServiceConsistencyKeys checks that both keys select a strong read.
 func TestServiceConsistencyKeys(t *testing.T) {
 	g := newRig(t, nil)
 	for _, key := range []string{resource.ConsistencyKey, resource.ConsulConsistencyKey} {
 		if _, err := g.List(metadata.AppendToOutgoingContext(t.Context(), key, "consistent"), &pb.ListRequest{Type: nodeType}); err != nil {
-			t.Errorf("%s: %v", key, err)
+			t.Errorf("Read() with %s = %v", key, err)
 		}
 		_, err := g.List(metadata.AppendToOutgoingContext(t.Context(), key, "maybe"), &pb.ListRequest{Type: nodeType})
 		g.check(err, codes.InvalidArgument, resource.ErrInvalid, key+` "maybe"`)

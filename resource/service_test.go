@@ -36,7 +36,8 @@ var (
 	zone2Type = &pb.Type{Group: "catalog", GroupVersion: "v2", Kind: "Zone"}
 )
 
-// rig is a service over gRPC. Who calls is what the test says; certificates are tested where they are read.
+// rig is a service over gRPC. The test sets the caller; other packages test
+// certificates.
 type rig struct {
 	*testing.T
 	pb.ResourceServiceClient
@@ -49,7 +50,7 @@ func (g *rig) as(role tlsutil.Role, dc string) {
 	g.peer.Store(&tlsutil.Peer{Role: role, Node: "n", DC: dc})
 }
 
-// newRig serves b, or, without one, a new memory store, as change would have the service.
+// newRig serves b, or a new memory store if b is nil. Change may modify the config.
 func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceConfig)) *rig {
 	t.Helper()
 	if b == nil {
@@ -76,7 +77,7 @@ func newRig(t *testing.T, b resource.Backend, change ...func(*resource.ServiceCo
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := bufconn.Listen(64 << 10) // not a socket: tests of time run in a bubble of synctest, which does not know when sockets are idle
+	l := bufconn.Listen(64 << 10) // not a socket, because of synctest
 	srv := grpc.NewServer(grpc.MaxRecvMsgSize(2 * resource.MaxSize))
 	pb.RegisterResourceServiceServer(srv, svc)
 	served := make(chan error, 1)
@@ -156,7 +157,8 @@ func (g *rig) write(r *pb.Resource) *pb.Resource {
 	return out.GetResource()
 }
 
-// fails writes r, which must fail with code, want and a text that has text.
+// fails checks that a write of r fails with code, with the error want, and with text
+// in its text.
 func (g *rig) fails(r *pb.Resource, code codes.Code, want error, text string) {
 	g.Helper()
 	_, err := g.Write(g.Context(), &pb.WriteRequest{Resource: r})
@@ -166,6 +168,6 @@ func (g *rig) fails(r *pb.Resource, code codes.Code, want error, text string) {
 func (g *rig) check(err error, code codes.Code, want error, text string) {
 	g.Helper()
 	if status.Code(err) != code || !errors.Is(resource.FromStatus(err), want) || !strings.Contains(fmt.Sprint(err), text) {
-		g.Errorf("got %v; want %v, %v and %q", err, code, want, text)
+		g.Errorf("Write() = %v, want %v, %v and %q", err, code, want, text)
 	}
 }

@@ -14,9 +14,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestWatchListReadersStandStill: streams whose clients do not read, until gRPC takes no more for them, keep neither the writer
-// nor those waiting who read; those that lag too far are told to start anew, and one that goes leaves nothing waiting.
-func TestWatchListReadersStandStill(t *testing.T) {
+// TestWatchList_StalledClients checks that streams whose clients do not read delay
+// neither the writer nor other streams. They are reset when they lag too far. A
+// client that disconnects leaves no goroutine.
+func TestWatchList_StalledClients(t *testing.T) {
 	g := newRig(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -27,7 +28,7 @@ func TestWatchListReadersStandStill(t *testing.T) {
 			t.Fatal(err)
 		}
 		if ev, err := stream.Recv(); err != nil || ev.GetEndOfSnapshot() == nil {
-			t.Fatalf("%v, %v", ev, err)
+			t.Fatalf("Recv() = %v, %v, want the end of the snapshot", ev, err)
 		}
 		return stream.Recv
 	}
@@ -39,7 +40,7 @@ func TestWatchListReadersStandStill(t *testing.T) {
 		still = append(still, watch(ctx))
 	}
 	reads := watch(ctx)
-	const writes = 1500 // of 16 KiB each: above what a topic keeps for one
+	const writes = 1500 // of 16 KiB each: more than a topic retains
 	text := strings.Repeat("x", 16<<10)
 	for n := range writes {
 		if n == writes/2 {
@@ -51,7 +52,7 @@ func TestWatchListReadersStandStill(t *testing.T) {
 		for {
 			ev, err := reads()
 			if err != nil {
-				t.Fatalf("who reads, at write %d: %v", n, err)
+				t.Fatalf("Recv() of a reading client at write %d = %v", n, err)
 			}
 			if ev.GetUpsert() != nil {
 				break
@@ -67,7 +68,7 @@ func TestWatchListReadersStandStill(t *testing.T) {
 				continue
 			}
 			if !errors.Is(resource.FromStatus(err), resource.ErrWatchReset) || events == 0 {
-				t.Errorf("stream %d after %d events: %v, want ErrWatchReset", n, events, err)
+				t.Errorf("stream %d after %d events = %v, want ErrWatchReset", n, events, err)
 			}
 			break
 		}

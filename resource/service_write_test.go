@@ -24,10 +24,10 @@ func TestServiceWrite(t *testing.T) {
 	first := g.write(given)
 	if len(first.Id.Uid) != 26 || len(first.Generation) != 26 || first.Version == "" || first.PrimaryModifyIndex != 0 ||
 		first.CreateIndex == 7 || first.Metadata["k"] != "v" || first.Id.Tenancy.GetNamespace() != "default" {
-		t.Errorf("created %v", first)
+		t.Errorf("first Write() = %v", first)
 	}
 
-	// A controller's status stays, and the generation with it.
+	// A write keeps the status, and the generation if the data is the same.
 	withStatus := proto.CloneOf(first)
 	withStatus.Status = map[string]*pb.Status{"c": {ObservedGeneration: first.Generation}}
 	if _, err := g.backend.Commit(t.Context(), resource.PutOp(withStatus, first.Version)); err != nil {
@@ -36,14 +36,14 @@ func TestServiceWrite(t *testing.T) {
 	same := g.write(node(t, "a", "10.0.0.1")) // no version, no metadata
 	if same.Generation != first.Generation || same.Id.Uid != first.Id.Uid || same.Version == first.Version ||
 		same.Status["c"] == nil || len(same.Metadata) != 0 {
-		t.Errorf("same data written: %v", same)
+		t.Errorf("Write() of the same data = %v", same)
 	}
 	changed := proto.CloneOf(same)
 	changed.Data = data(t, &pb.Node{Node: "a", Address: "10.0.0.2"})
 	changed.Status = nil
 	second := g.write(changed) // compare-and-swap
 	if second.Generation == first.Generation || second.Status["c"] == nil {
-		t.Errorf("other data written: %v", second)
+		t.Errorf("Write() of other data = %v", second)
 	}
 
 	g.fails(changed, codes.Aborted, resource.ErrConflict, `write catalog/v1/Node "a": resource has changed: its version is `+second.Version+", not "+same.Version)
@@ -98,7 +98,7 @@ func TestServiceRefuses(t *testing.T) {
 		g.check(err, codes.NotFound, resource.ErrNotFound, `catalog/v1/Node "a": resource not found`)
 	}
 	if _, err := resource.NewService(resource.ServiceConfig{}); err == nil || strings.Count(err.Error(), "is required") != 5 {
-		t.Errorf("a service without anything: %v", err)
+		t.Errorf("NewService() of an empty config = %v, want all missing fields", err)
 	}
 }
 
@@ -109,9 +109,9 @@ func TestServiceHooks(t *testing.T) {
 	}
 	n, err := resource.Decode[*pb.Node](g.write(host("n")))
 	if err != nil || n.Address != "127.0.0.1" {
-		t.Errorf("mutated to %v, %v", n, err)
+		t.Errorf("data after Mutate = %v, %v", n, err)
 	}
-	g.as(tlsutil.RoleGateway, "dc1") // its node is n
+	g.as(tlsutil.RoleGateway, "dc1") // of node n
 	g.write(host("n"))
 	g.fails(host("other"), codes.PermissionDenied, resource.ErrDenied, "gateway/dc1/n may not write catalog/v1/Host: a gateway may write itself alone")
 }
@@ -134,15 +134,15 @@ func TestServiceOwner(t *testing.T) {
 	g := newRig(t, nil)
 	owner := g.write(node(t, "o", ""))
 	child := node(t, "c", "")
-	child.Owner = &pb.ID{Type: nodeType, Name: "o"} // by name: the one stored now
+	child.Owner = &pb.ID{Type: nodeType, Name: "o"} // by name
 	stored := g.write(child)
 	if stored.Owner.GetUid() != owner.Id.Uid {
-		t.Errorf("owner %v, want uid %s", stored.Owner, owner.Id.Uid)
+		t.Errorf("owner = %v, want uid %s", stored.Owner, owner.Id.Uid)
 	}
 	g.write(child)                      // the same owner
-	again := g.write(node(t, "c", "x")) // none: it stays
+	again := g.write(node(t, "c", "x")) // no owner: it stays
 	if !proto.Equal(again.Owner, stored.Owner) {
-		t.Errorf("owner %v", again.Owner)
+		t.Errorf("owner = %v, want the first", again.Owner)
 	}
 	child.Owner = &pb.ID{Type: nodeType, Name: "other"}
 	g.fails(child, codes.InvalidArgument, resource.ErrInvalid, "must be as it was at creation")
@@ -151,7 +151,7 @@ func TestServiceOwner(t *testing.T) {
 		for _, id := range []*pb.ID{owner.Id, {Type: nodeType, Name: "o"}} {
 			out, err := g.ListByOwner(ctx, &pb.ListByOwnerRequest{Owner: id})
 			if err != nil || len(out.GetResources()) != 1 || out.GetResources()[0].Id.Name != "c" {
-				t.Errorf("ListByOwner %v: %v, %v", id, out, err)
+				t.Errorf("ListByOwner(%v) = %v, %v", id, out, err)
 			}
 		}
 	}
@@ -169,13 +169,13 @@ func TestServiceDelete(t *testing.T) {
 	_, err := g.Delete(t.Context(), &pb.DeleteRequest{Id: byName, Version: "1"})
 	g.check(err, codes.Aborted, resource.ErrConflict, "its version is "+r.Version)
 	for _, req := range []*pb.DeleteRequest{
-		{Id: &pb.ID{Type: nodeType, Name: "a", Uid: resource.NewUID()}}, // an earlier one: gone
+		{Id: &pb.ID{Type: nodeType, Name: "a", Uid: resource.NewUID()}}, // an earlier one
 		{Id: byName, Version: r.Version},
 		{Id: byName, Version: r.Version},
 		{Id: byName},
 	} {
 		if _, err := g.Delete(t.Context(), req); err != nil {
-			t.Errorf("delete %v: %v", req, err)
+			t.Errorf("Delete(%v) = %v, want nil", req, err)
 		}
 	}
 	_, err = g.Read(t.Context(), &pb.ReadRequest{Id: byName})

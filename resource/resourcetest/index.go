@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// queries are of names, prefixes and tenancies. The value says whether a query
+// queries are of names, prefixes and tenancies. The value is whether a query
 // selects a/b.
 func (e *env) queries() map[*resource.Query]bool {
 	every := &pb.Tenancy{Partition: resource.Wildcard, Namespace: resource.Wildcard}

@@ -15,7 +15,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newService returns a Service of dc1 whose caller is what who points to.
+// newService returns a Service of dc1 whose caller is *who.
 func newService(t *testing.T, b resource.Backend, who *tlsutil.Peer) *resource.Service {
 	t.Helper()
 	svc, err := resource.NewService(resource.ServiceConfig{
@@ -45,14 +45,14 @@ func TestWriteAll(t *testing.T) {
 	svc, ctx := newService(t, b, who), t.Context()
 
 	child := bare(t, "b", "192.0.2.2")
-	child.Owner = &pb.ID{Type: nodeType, Name: "a"} // which the same call creates
+	child.Owner = &pb.ID{Type: nodeType, Name: "a"} // created by the same call
 	out, err := svc.WriteAll(ctx, resource.Step{Write: bare(t, "a", "192.0.2.1"), Create: true}, resource.Step{Write: child, Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := out[0]
 	if len(out) != 2 || out[1].GetOwner().GetUid() != a.GetId().GetUid() || a.Generation == "" || a.ModifyIndex != out[1].ModifyIndex {
-		t.Fatalf("stored %v", out)
+		t.Fatalf("WriteAll() = %v", out)
 	}
 
 	for name, test := range map[string]struct {
@@ -67,35 +67,35 @@ func TestWriteAll(t *testing.T) {
 		"no change":                     {[]resource.Step{{}}, resource.ErrInvalid},
 	} {
 		if _, err := svc.WriteAll(ctx, test.steps...); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v, want %v", name, err, test.want)
+			t.Errorf("WriteAll() with %s = %v, want %v", name, err, test.want)
 		}
 	}
 	*who = tlsutil.Peer{Role: tlsutil.RoleClient, DC: "dc1", Node: "app"}
 	if _, err := svc.WriteAll(ctx, resource.Step{Write: bare(t, "c", "x")}); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("a client's write: %v", err)
+		t.Errorf("write of a client = %v, want ErrDenied", err)
 	}
 	if err := svc.Allow(ctx, resource.VerbRead, nodeType); err != nil {
-		t.Errorf("a client's read: %v", err)
+		t.Errorf("read of a client = %v, want nil", err)
 	}
 	who.DC = "dc2"
 	if err := svc.Allow(ctx, resource.VerbRead, nodeType); !errors.Is(err, resource.ErrDenied) {
-		t.Errorf("another datacenter's client's read: %v", err)
+		t.Errorf("read of a client of another datacenter = %v, want ErrDenied", err)
 	}
 	*who = tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 	if all, _, err := b.List(ctx, resource.Strong, resource.Query{Type: nodeType}); err != nil || len(all) != 2 {
-		t.Errorf("after what failed there are %d nodes, %v", len(all), err)
+		t.Errorf("nodes after failed calls = %d, %v", len(all), err)
 	}
 
-	// Deleted and made anew in one step: another resource, and what it owned is gone.
+	// Deleted and created in one step: a new resource, whose owned ones are deleted.
 	out, err = svc.WriteAll(ctx, resource.Step{Delete: a.Id}, resource.Step{Write: bare(t, "a", "192.0.2.9"), Create: true})
 	if err != nil || out[0] != nil || out[1].GetId().GetUid() == a.GetId().GetUid() {
-		t.Fatalf("%v, %v", out, err)
+		t.Fatalf("WriteAll() = %v, %v, want a new uid", out, err)
 	}
 	if _, err := b.Read(ctx, resource.Strong, resource.ID(nodeType, "b")); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("what it owned: %v", err)
+		t.Errorf("Read() of the owned resource = %v, want ErrNotFound", err)
 	}
 	if _, err := svc.WriteAll(ctx, resource.Step{Write: versioned(out[1], out[1].Version)}); err != nil {
-		t.Errorf("with its version: %v", err)
+		t.Errorf("deletion with a version = %v", err)
 	}
 }
 

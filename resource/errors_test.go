@@ -11,8 +11,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// TestPlain: what a call's error says is told without what gRPC puts around it.
-func TestPlain(t *testing.T) {
+// TestErrorText checks that the text has nothing that gRPC has added.
+func TestErrorText(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          "",
 		"no leader":                 "no leader",
@@ -22,7 +22,7 @@ func TestPlain(t *testing.T) {
 		`see: wanfed status: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while dialing: no SAN \"a\""`: `see: wanfed status: no SAN "a"`,
 	} {
 		if got := resource.ErrorText(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("ErrorText(%q) = %q, want %q", text, got, want)
 		}
 	}
 }
