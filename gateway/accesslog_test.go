@@ -113,7 +113,7 @@ func testResetAfterClose(t *testing.T, e engineKind) {
 		c.Write([]byte("bye"))
 		c.Close()
 	}
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	for _, l := range logged(t, &b) {
 		if l.End != string(reactor.EndDone) {
@@ -199,7 +199,7 @@ func testHistograms(t *testing.T, e engineKind) {
 		c, hello := p.raw(t), helloFor(t, sni)
 		c.Write(hello[:100])
 		if sni == "late.example" {
-			testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 1 }, "one active connection")
+			testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 1 }, "one active connection")
 			<-time.After(late)
 		}
 		c.Write(hello[100:])

@@ -19,8 +19,8 @@ const trialClients = 16
 // client is refused at once. When one more may try and is answered, all clients
 // are served.
 func testCircuitBreaker(t *testing.T, e engineKind) {
-	one, asked1 := rawUpstream(t, alert)
-	two, asked2 := rawUpstream(t, alert)
+	one, tried1 := rawUpstream(t, alert)
+	two, tried2 := rawUpstream(t, alert)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{one, two}})
 	hello := helloFor(t, "x.example")
 	answer := func() byte { // of the alert
@@ -50,8 +50,8 @@ func testCircuitBreaker(t *testing.T, e engineKind) {
 			}
 		}
 	}
-	if got := answer(); got != 80 || asked1.Load()+asked2.Load() > 0 {
-		t.Errorf("a client above the limit got alert %d after %d attempts, want 80 after 0", got, asked1.Load()+asked2.Load())
+	if got := answer(); got != 80 || tried1.Load()+tried2.Load() > 0 {
+		t.Errorf("a client above the limit got alert %d after %d attempts, want 80 after 0", got, tried1.Load()+tried2.Load())
 	}
 	waiting[0].Cancel()
 	for range 2 * trialClients {
@@ -59,13 +59,13 @@ func testCircuitBreaker(t *testing.T, e engineKind) {
 			t.Errorf("a client got alert %d, want 112", got)
 		}
 	}
-	if asked1.Load() == 0 || asked2.Load() > 0 {
-		t.Errorf("the upstreams were tried %d and %d times, want some and 0", asked1.Load(), asked2.Load())
+	if tried1.Load() == 0 || tried2.Load() > 0 {
+		t.Errorf("the upstreams were tried %d and %d times, want some and 0", tried1.Load(), tried2.Load())
 	}
 	for _, s := range waiting[1:] {
 		s.Cancel()
 	}
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonUpstreamUnreachable: 1})
 }
@@ -100,7 +100,7 @@ func testMaxPerUpstream(t *testing.T, e engineKind) {
 	}
 	p.SetMaxPerUpstream(1)
 	first.Close()
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
 	if _, ok := p.from(t, "127.0.0.1", "one.example"); ok {
 		t.Error("a connection above the lower limit was served")
 	}

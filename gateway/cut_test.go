@@ -29,7 +29,7 @@ const cutData = 40
 
 // cutUpstream echoes. If the first byte after the ClientHello is 'D', the
 // second one is how many bytes it sends back before it cuts the connection. The
-// third one says how: 'R' is a reset.
+// third one is how: 'R' is a reset.
 func cutUpstream(t *testing.T, hello int) string {
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {
 		b := make([]byte, hello-1+3) // rawUpstream has read one byte
@@ -64,7 +64,7 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 	}
 	connect().Close()
 	idle := func() bool { st := p.listener.Stats(); return st.Active == 0 && st.Sources == 0 }
-	testutil.Eventually(t, patience, idle, "no active connection and no source")
+	testutil.Eventually(t, waitLimit, idle, "no active connection and no source")
 	goroutines, open := runtime.NumGoroutine(), files(t)
 
 	for _, to := range [][]string{{one}, {one, two}} {
@@ -82,12 +82,12 @@ func testCutAfterEachByte(t *testing.T, e engineKind) {
 			}
 		}
 		wg.Wait()
-		testutil.Eventually(t, patience, idle, "no active connection and no source")
+		testutil.Eventually(t, waitLimit, idle, "no active connection and no source")
 	}
 	if st := p.listener.Stats(); st.Refused[ReasonLimit] != 0 || st.Refused[ReasonUpstreamUnreachable] != 0 {
 		t.Errorf("Stats() = %+v, want no refusals for limit or upstream", st)
 	}
-	testutil.Eventually(t, patience, func() bool {
+	testutil.Eventually(t, waitLimit, func() bool {
 		runtime.GC() // closes pipes that package net keeps
 		return runtime.NumGoroutine() <= goroutines && files(t) <= open
 	}, "no goroutine and no file left")

@@ -76,11 +76,11 @@ func testConcurrentEnds(t *testing.T, e engineKind) {
 		})
 	}
 	wg.Wait()
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	st := p.listener.Stats() // clients that reset may count
 	p.refused(t, map[Reason]uint64{ReasonClientGone: st.Refused[ReasonClientGone], ReasonHelloCut: st.Refused[ReasonHelloCut]})
-	testutil.Eventually(t, patience, func() bool { return files(t) <= before }, "no file left open")
+	testutil.Eventually(t, waitLimit, func() bool { return files(t) <= before }, "no file left open")
 }
 
 // files returns the number of open files of this process; 0 where that is not
@@ -99,15 +99,15 @@ func files(t testing.TB) int {
 
 // The client resets its connection while an upstream is selected.
 func testClientResetWhileWaiting(t *testing.T, e engineKind) {
-	one, asked := rawUpstream(t, silent)
+	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	testutil.Eventually(t, patience, func() bool { return asked.Load() > 0 }, "an attempt at the upstream")
+	testutil.Eventually(t, waitLimit, func() bool { return tried.Load() > 0 }, "an attempt at the upstream")
 	c.SetLinger(0)
 	c.Close()
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 	p.stop()
 	p.refused(t, map[Reason]uint64{ReasonClientGone: 1})
 }

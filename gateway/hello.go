@@ -35,7 +35,7 @@ type Hello struct {
 	// SNI is the name of the server in lower case, without a final dot. It is
 	// empty if the client sends none.
 	SNI []byte
-	// EarlyData says that the client sends data with its ClientHello (0-RTT). A
+	// EarlyData is set if the client sends data with its ClientHello (0-RTT). A
 	// second server that receives the data could act on it too.
 	EarlyData bool
 
@@ -56,13 +56,14 @@ func (h Hello) ALPN() iter.Seq[[]byte] {
 
 // Errors of HelloParser.Parse, besides *NotTLSError.
 var (
-	// ErrNeedMore says that the bytes so far may be the start of a ClientHello.
+	// ErrNeedMore means that the bytes so far may be the start of a
+	// ClientHello.
 	ErrNeedMore = reactor.ErrNeedMore
-	// ErrHelloTooLarge says that the ClientHello exceeds MaxHelloSize.
+	// ErrHelloTooLarge means that the ClientHello exceeds MaxHelloSize.
 	ErrHelloTooLarge = fmt.Errorf("ClientHello is larger than %d KiB", MaxHelloSize>>10)
 )
 
-// NotTLSError says that a connection does not begin with a ClientHello.
+// NotTLSError means that a connection does not begin with a ClientHello.
 type NotTLSError struct {
 	// Detected describes the bytes, such as "a plain HTTP request".
 	Detected string

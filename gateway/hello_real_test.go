@@ -13,7 +13,7 @@ import (
 )
 
 // recorded returns the ClientHellos of real clients by file name.
-// testdata/hello/README.md says how they were recorded.
+// testdata/hello/README.md describes how they were recorded.
 func recorded(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hello/*.bin")

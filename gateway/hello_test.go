@@ -210,7 +210,7 @@ func TestParse_OpenSSLClient(t *testing.T) {
 		s := p.accept(l, netip.AddrPort{}, client.accepted, func() bool { return e.conns.add(client) })
 		raw, _, err := e.readHello(s, client)
 		c.Close()
-		cmd.Wait() // fails: there is no answer
+		cmd.Wait() // fails: the listener does not answer
 		cancel()
 		if err != nil || s.opening.sni != "ossl.example" {
 			t.Fatalf("openssl %v: readHello() = %v, SNI %q; want ossl.example", args, err, s.opening.sni)

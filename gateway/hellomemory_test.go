@@ -25,7 +25,7 @@ func testHelloMemory(t *testing.T, e engineKind) {
 		c.Write(large[:len(large)-1])
 		defer c.Close()
 	}
-	testutil.Eventually(t, patience, func() bool {
+	testutil.Eventually(t, waitLimit, func() bool {
 		st := p.listener.Stats()
 		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
 	}, "some connections refused and the others waiting")
@@ -76,7 +76,7 @@ func testHelloMemoryWhileDialing(t *testing.T, e engineKind) {
 		c.Write(large)
 		defer c.Close()
 	}
-	testutil.Eventually(t, patience, func() bool {
+	testutil.Eventually(t, waitLimit, func() bool {
 		st := p.listener.Stats()
 		return st.Accepted == crowd && st.Active+st.Refused[ReasonLimit] == crowd && st.Refused[ReasonLimit] > crowd/4
 	}, "some connections refused and the others waiting")

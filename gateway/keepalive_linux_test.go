@@ -23,7 +23,7 @@ func testKeepalive(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().BytesUp > 0 }, "bytes sent to the upstream")
 	seen := 0
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -37,7 +37,7 @@ func testKeepalive(t *testing.T, e engineKind) {
 		local, remote := endsOf(fd)
 		if local.String() == p.addr && remote.String() == c.LocalAddr().String() || remote.String() == addr && local.IsValid() {
 			seen++
-			testutil.Eventually(t, patience, func() bool { return hasKeepalive(fd) }, "keepalive on the socket")
+			testutil.Eventually(t, waitLimit, func() bool { return hasKeepalive(fd) }, "keepalive on the socket")
 			if n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); n != 1 || err != nil {
 				t.Errorf("TCP_NODELAY = %d, %v; want 1", n, err)
 			}

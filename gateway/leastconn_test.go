@@ -64,13 +64,13 @@ func testLeastConnections(t *testing.T, e engineKind) {
 		conns[name] = nil
 	}
 	end(b)
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 18 }, "18 active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 18 }, "18 active connections")
 	connect("all.example", 6)
 	check("ended connections do not count", 9, 6, 9)
 
 	stopThird()
 	end(c)
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 15 }, "15 active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 15 }, "15 active connections")
 	connect("all.example", 9)
 	check("one is dead", 12, 12, 0)
 
@@ -79,12 +79,12 @@ func testLeastConnections(t *testing.T, e engineKind) {
 		t.Fatal(err)
 	}
 	defer serveNamed(t, third, c)()
-	testutil.Eventually(t, patience, func() bool { // a connection starts the probe
+	testutil.Eventually(t, waitLimit, func() bool { // a connection starts the probe
 		conn, name := p.connect(t, "all.example", len(a))
 		conn.Close()
 		return name == c
 	}, "a connection to the upstream that is back")
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 24 }, "24 active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 24 }, "24 active connections")
 	connect("all.example", 15)
 	check("it is back", 13, 13, 13)
 	p.stop()

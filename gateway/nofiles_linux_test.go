@@ -147,7 +147,7 @@ func testNoReserveFile(t *testing.T, e engineKind) {
 		t.Error(err)
 	}
 	attempts := func() int { return strings.Count(log.String(), "cannot accept connections") }
-	testutil.Eventually(t, patience, func() bool { return attempts() >= 3 }, "three attempts to accept")
+	testutil.Eventually(t, waitLimit, func() bool { return attempts() >= 3 }, "three attempts to accept")
 	n, most := attempts(), runtime.GOMAXPROCS(0)*(1+int(time.Since(began)/sockets.MinAcceptPause)) // each worker pauses on its own
 	if n > most {
 		t.Errorf("%d attempts in %v, want at most %d", n, time.Since(began), most)

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Policy says which clients a listener accepts. The zero Policy accepts all.
+// Policy selects the clients that a listener accepts. The zero Policy accepts
+// all.
 type Policy struct {
 	// Allow are the networks that may connect. Empty: all.
 	Allow []netip.Prefix
@@ -29,7 +30,8 @@ type Policy struct {
 // SetPolicy replaces the policy. Open connections stay, and count.
 func (l *Listener) SetPolicy(p Policy) {
 	l.admission.rules.Store(&rules{
-		allow: newNetworks(p.Allow), deny: newNetworks(p.Deny), maxPerSource: p.MaxPerSource, proxyFrom: newNetworks(p.ProxyFrom),
+		allow: newNetworks(p.Allow), deny: newNetworks(p.Deny),
+		proxyFrom: newNetworks(p.ProxyFrom), maxPerSource: p.MaxPerSource,
 	})
 }
 

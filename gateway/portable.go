@@ -96,7 +96,8 @@ func (e *portableEngine) accept(ctx, serving context.Context, l *Listener, socke
 		if sockets.OutOfFiles(err) && e.shed(l, socket) {
 			continue
 		}
-		e.log.Warn("cannot accept connections", "listener", l.name, "addr", socket.Addr().String(), "err", err, "duration", pause)
+		e.log.Warn("cannot accept connections",
+			"listener", l.name, "addr", socket.Addr().String(), "err", err, "duration", pause)
 		backoff.Sleep(ctx, pause, nil)
 		pause = min(2*pause, sockets.MaxAcceptPause)
 	}
@@ -150,8 +151,10 @@ func (e *portableEngine) handle(ctx context.Context, l *Listener, client net.Con
 }
 
 // forward reads the ClientHello, connects to an upstream and relays until the
-// end. An error says why the connection is not forwarded.
-func (e *portableEngine) forward(ctx context.Context, s *session, c *clientConn) (end reactor.End, failures int, _ error) {
+// end. An error is why the connection is not forwarded.
+func (e *portableEngine) forward(
+	ctx context.Context, s *session, c *clientConn,
+) (end reactor.End, failures int, _ error) {
 	hello, req, err := e.readHello(s, c)
 	if err != nil {
 		if e.conns.shed(c) {

@@ -96,7 +96,7 @@ func testRefuseOwnListener(t *testing.T, e engineKind) {
 	}
 	// The gateway accepts its own connection, which closes without a
 	// ClientHello.
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Accepted >= 2 }, "two accepted connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Accepted >= 2 }, "two accepted connections")
 	p.stop()
 	if st := p.listener.Stats(); st.Refused[ReasonUpstreamUnreachable] != 1 || st.Accepted != 2 {
 		t.Errorf("Stats() = %+v, want 1 upstream_unreachable and 2 accepted", st)

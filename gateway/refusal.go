@@ -9,7 +9,7 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// Reason says why a connection was not forwarded.
+// Reason is why a connection was not forwarded.
 type Reason uint8
 
 // The reasons. Their names in metrics and logs are those of String.
@@ -79,7 +79,7 @@ var reasonInfo = [reasons]struct {
 	ReasonProtocol: {"protocol", alertNoApplicationProtocol,
 		"the route accepts only clients that offer one of its protocols (ALPN); check what connects from there"},
 	ReasonProxyHeader: {"proxy_header", 0,
-		"connections from there must begin with a PROXY header, version 2: enable it there, or remove the address from the list"},
+		"its sender must send a PROXY header, version 2, first: enable it there, or remove the address from the list"},
 	ReasonUpstreamLimit: {"upstream_limit", alertInternalError,
 		"each address of the route has as many connections as one may have; raise the limit, or add an address"},
 }
@@ -102,7 +102,7 @@ func (r *refusal) Error() string {
 	return r.reason.String() + ": " + r.err.Error()
 }
 
-// alert returns the TLS record that tells the client the reason, or nil.
+// alert returns the TLS record that reports the reason to the client, or nil.
 func (r *refusal) alert() []byte {
 	if a := reasonInfo[r.reason].alert; a != 0 {
 		return []byte{tlsrecord.Alert, 3, 3, 0, 2, 2, a} // TLS 1.2, 2 bytes: fatal, description

@@ -58,7 +58,7 @@ func TestReactor_MutesSource(t *testing.T) {
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	for range 3 { // stops and starts again
-		testutil.Eventually(t, patience, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
+		testutil.Eventually(t, waitLimit, func() bool { e := wanted(t, addr); return e != 0 && e&unix.EPOLLIN == 0 }, "no events for data from the upstream")
 		if _, err := io.CopyN(io.Discard, c, 64<<20); err != nil {
 			t.Fatal(err)
 		}

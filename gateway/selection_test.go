@@ -81,7 +81,7 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			bad, asked := rawUpstream(t, tt.bad)
+			bad, tried := rawUpstream(t, tt.bad)
 			good := tlsUpstream(t, named("good"))
 			p := start(t, Config{engine: e, ejectFor: time.Hour}, Route{Match: "x.example", To: []string{bad, good}, Ordered: true})
 			p.setSlow(good)
@@ -98,7 +98,7 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 				}
 			}
 			p.stop()
-			if n := asked.Load(); n < 1 || n > 2 { // twice if a busy machine delays the good upstream
+			if n := tried.Load(); n < 1 || n > 2 { // twice if a busy machine delays the good upstream
 				t.Errorf("the bad upstream was tried %d times, want 1 or 2", n)
 			}
 			p.refused(t, nil)
@@ -111,13 +111,13 @@ func testNextWhenNoAnswer(t *testing.T, e engineKind) {
 
 func testAlertIsAnAnswer(t *testing.T, e engineKind) {
 	first, _ := rawUpstream(t, alert)
-	second, asked := rawUpstream(t, silent)
+	second, tried := rawUpstream(t, silent)
 	p := start(t, Config{engine: e, attemptDelay: time.Minute}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 	if _, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "x.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("client error = %v, want the alert of the first upstream", err)
 	}
 	p.stop()
-	if n := asked.Load(); n != 0 {
+	if n := tried.Load(); n != 0 {
 		t.Errorf("the second upstream was tried %d times, want 0", n)
 	}
 	p.refused(t, nil)
@@ -128,7 +128,7 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 	plain := goHello(t, &tls.Config{ServerName: "x.example"})
 	for _, tt := range []struct {
 		name string
-		says []byte
+		data []byte
 	}{
 		{"extension early_data", craft(sniExt("x.example"), ext(extEarlyData))},
 		{"bytes after the ClientHello", append(plain[:len(plain):len(plain)], "more"...)},
@@ -139,17 +139,17 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 				b, _ := io.ReadAll(c)
 				got <- b
 			})
-			second, asked := rawUpstream(t, silent)
+			second, tried := rawUpstream(t, silent)
 			p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{first, second}, Ordered: true})
 			c := p.raw(t)
-			c.Write(tt.says)
+			c.Write(tt.data)
 			c.CloseWrite()
-			if b := <-got; !bytes.Equal(b, tt.says[1:]) {
-				t.Errorf("the upstream received %d bytes, want %d", len(b), len(tt.says)-1)
+			if b := <-got; !bytes.Equal(b, tt.data[1:]) {
+				t.Errorf("the upstream received %d bytes, want %d", len(b), len(tt.data)-1)
 			}
 			io.Copy(io.Discard, c)
 			p.stop()
-			if n := asked.Load(); n != 0 {
+			if n := tried.Load(); n != 0 {
 				t.Errorf("the second upstream was tried %d times, want 0", n)
 			}
 		})
@@ -158,18 +158,18 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 
 func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 	stalls := lab.WatchStalls(t)
-	one, asked := rawUpstream(t, silent)
+	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	for _, more := range []string{"", "more"} { // unread bytes must not hide the disconnect
 		p := start(t, Config{engine: e, attemptDelay: 10 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}, Ordered: true})
-		asked.Store(0)
+		tried.Store(0)
 		c := p.raw(t)
 		c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
-		testutil.Eventually(t, patience, func() bool { return asked.Load() > 0 }, "an attempt at the upstream")
+		testutil.Eventually(t, waitLimit, func() bool { return tried.Load() > 0 }, "an attempt at the upstream")
 		c.Write([]byte(more))
 		c.Close()
 		began := time.Now()
-		testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
+		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 0 }, "no active connection")
 		if d := stalls.Awake(began); d > time.Second {
 			t.Errorf("the disconnect was noticed after %v, want at most 1s", d)
 		}
@@ -204,10 +204,10 @@ func testAllUpstreamsFail(t *testing.T, e engineKind) {
 
 // The first record arrives in pieces and has the largest size.
 func testLongAnswer(t *testing.T, e engineKind) {
-	says := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), tlsrecord.MaxSize-recordHeader+100)...)
+	data := append([]byte{22, 3, 3, 0x41, 0}, bytes.Repeat([]byte("x"), tlsrecord.MaxSize-recordHeader+100)...)
 	long, _ := rawUpstream(t, func(c *net.TCPConn) {
-		for i := 0; i < len(says); i += 1000 {
-			c.Write(says[i:min(i+1000, len(says))])
+		for i := 0; i < len(data); i += 1000 {
+			c.Write(data[i:min(i+1000, len(data))])
 		}
 		c.CloseWrite()
 		silent(c)
@@ -215,12 +215,12 @@ func testLongAnswer(t *testing.T, e engineKind) {
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{long, deadAddr(t)}, Ordered: true})
 	c := p.raw(t)
 	c.Write(goHello(t, &tls.Config{ServerName: "x.example"}))
-	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, says) {
-		t.Errorf("read %d bytes, %v; want %d", len(got), err, len(says))
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("read %d bytes, %v; want %d", len(got), err, len(data))
 	}
 	c.Close()
 	p.stop()
-	if got := p.listener.Stats().BytesDown; got != uint64(len(says)) {
-		t.Errorf("BytesDown = %d, want %d", got, len(says))
+	if got := p.listener.Stats().BytesDown; got != uint64(len(data)) {
+		t.Errorf("BytesDown = %d, want %d", got, len(data))
 	}
 }

@@ -51,10 +51,11 @@ var openings = sync.Pool{New: func() any { return new(opening) }}
 
 // accept admits a connection. It returns nil for one that is refused, which is
 // counted and logged. reserve is called last and counts the connection towards
-// the limit; it returns false when there is no room.
+// the limit; it returns false when the limit is reached.
 func (p *Proxy) accept(l *Listener, remote netip.AddrPort, now time.Time, reserve func() bool) *session {
 	l.accepted.Add(1)
-	s := &session{proxy: p, listener: l, remote: remote, opening: openings.Get().(*opening), record: p.access.begin(l, remote, now)}
+	s := &session{proxy: p, listener: l, remote: remote, record: p.access.begin(l, remote, now)}
+	s.opening = openings.Get().(*opening)
 	s.opening.accepted = now
 	reason, ok := Reason(0), true
 	if s.opening.proxyHeader = l.expectsProxyHeader(remote.Addr()); !s.opening.proxyHeader {
@@ -230,7 +231,7 @@ func (s *session) classify(err error) *refusal {
 	case errors.Is(err, ErrHelloTooLarge):
 		return &refusal{reason: ReasonHelloTooLarge, err: err}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &refusal{reason: ReasonHelloTimeout, err: errors.New("no complete ClientHello within " + s.proxy.helloTimeout.String())}
+		return &refusal{reason: ReasonHelloTimeout, err: fmt.Errorf("no complete ClientHello within %v", s.proxy.helloTimeout)}
 	}
 	return &refusal{reason: ReasonHelloCut, err: err}
 }
@@ -275,7 +276,7 @@ var errHelloMemory = &refusal{reason: ReasonLimit, err: errors.New(
 	"its ClientHello is large, and the memory for large ones that are not forwarded yet is used up")}
 
 // resize changes the share of one ClientHello to n bytes. It returns false if
-// there is no room.
+// the limit is reached.
 func (m *helloMemory) resize(share *int64, n int64) bool {
 	more := n - *share
 	if more == 0 {

@@ -56,7 +56,7 @@ func testShedSilentConnection(t *testing.T, e engineKind) {
 		c := p.raw(t)
 		c.Write([]byte{22})
 		silent = append(silent, c)
-		testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == uint64(len(silent)) }, "one active connection per client")
+		testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == uint64(len(silent)) }, "one active connection per client")
 	}
 	early := p.raw(t)
 	early.Read(make([]byte, 1)) // until it is closed
@@ -70,7 +70,7 @@ func testShedSilentConnection(t *testing.T, e engineKind) {
 	if _, err := silent[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read of the oldest silent connection = %v, want it closed", err)
 	}
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 2 }, "two active connections")
 	p.refused(t, map[Reason]uint64{ReasonLimit: 2})
 	silent[1].Close()
 }
@@ -115,7 +115,7 @@ func testNamesAndIPv6(t *testing.T, e engineKind) {
 
 // The route gets a working address while its two addresses are silent.
 func testNewTableWhileWaiting(t *testing.T, e engineKind) {
-	one, asked := rawUpstream(t, silent)
+	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
 	good := tlsUpstream(t, named("good"))
 	p := start(t, Config{engine: e, attemptDelay: 20 * time.Millisecond}, Route{Match: "x.example", To: []string{one, two}})
@@ -123,7 +123,7 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		for asked.Load() == 0 && !t.Failed() {
+		for tried.Load() == 0 && !t.Failed() {
 			<-time.After(time.Millisecond)
 		}
 		p.listener.SetTable(next)
@@ -189,7 +189,7 @@ func testDrainEnds(t *testing.T, e engineKind) {
 		}
 		open = append(open, c)
 	}
-	testutil.Eventually(t, patience, func() bool { return p.listener.Stats().Active == 3 }, "three active connections")
+	testutil.Eventually(t, waitLimit, func() bool { return p.listener.Stats().Active == 3 }, "three active connections")
 	began := time.Now()
 	p.stop()
 	if d := time.Since(began); d < 100*time.Millisecond || d > 5*time.Second {
@@ -225,7 +225,7 @@ func testSlowReader(t *testing.T, e engineKind) {
 	c := p.raw(t)
 	c.Write(helloFor(t, "x.example"))
 	last := int64(-1)
-	testutil.Eventually(t, patience, func() bool {
+	testutil.Eventually(t, waitLimit, func() bool {
 		<-time.After(50 * time.Millisecond)
 		now := sent.Load()
 		still := now == last && now > 0

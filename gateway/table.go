@@ -29,14 +29,15 @@ const maxProtocol = 255
 // other, and no client waits for so many.
 const maxTo = 1024
 
-// Route says where connections for one name, or for all names below one, lead.
+// Route defines where connections for one name, or for all names below one,
+// lead.
 type Route struct {
 	// Match is an SNI ("server.dc2.wanfed"), or "*.suffix", which stands for
 	// one or more labels before the suffix.
 	Match string `json:"match"`
 	// To are the addresses (host:port). A host name is resolved at each dial.
 	To []string `json:"to"`
-	// Ordered says that the first address is the best and the others are used
+	// Ordered means that the first address is the best and the others are used
 	// when it fails. Otherwise a connection uses the address with the fewest
 	// open connections, of all routes of this gateway.
 	Ordered bool `json:"ordered,omitempty"`
@@ -146,8 +147,8 @@ func (t *Table) Routes() []Route {
 	return all
 }
 
-// route finds the route for a ClientHello, or says why its client is refused.
-// It returns both for a route that does not accept this client.
+// route finds the route for a ClientHello, or returns why its client is
+// refused. It returns both for a route that does not accept this client.
 func (t *Table) route(hello Hello) (*target, *refusal) {
 	if len(hello.SNI) == 0 {
 		return nil, &refusal{reason: ReasonNoSNI, err: errors.New("the ClientHello has no server_name")}
@@ -215,7 +216,8 @@ func CheckRoute(r Route) error {
 	}
 	for _, id := range r.Protocols {
 		if id == "" || len(id) > maxProtocol {
-			errs = append(errs, fmt.Errorf("route %q: protocol %q has %d bytes; an id (ALPN) has 1 to %d", r.Match, id, len(id), maxProtocol))
+			errs = append(errs, fmt.Errorf(
+				"route %q: protocol %q has %d bytes; an id (ALPN) has 1 to %d", r.Match, id, len(id), maxProtocol))
 		}
 	}
 	return errors.Join(errs...)

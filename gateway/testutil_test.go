@@ -41,8 +41,8 @@ var testCert = func() func(testing.TB) tls.Certificate {
 	}
 }()
 
-// patience is the time after which an expected event has failed.
-const patience = 10 * time.Second
+// waitLimit is the time after which an expected event has failed.
+const waitLimit = 10 * time.Second
 
 func listen(t testing.TB) *net.TCPListener {
 	t.Helper()

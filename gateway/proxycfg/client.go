@@ -86,7 +86,9 @@ const (
 
 // connectParams let a gateway find a server that restarts soon.
 var connectParams = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff:           grpcbackoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+	Backoff: grpcbackoff.Config{
+		BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond,
+	},
 	MinConnectTimeout: 10 * time.Second,
 })
 
@@ -133,7 +135,8 @@ func (c *Client) applyStored() {
 func (c *Client) checkOwn(snap *pb.GatewaySnapshot) error {
 	dc, domain := c.cfg.Identity.Peer().DC, c.cfg.Identity.Domain()
 	if snap.Datacenter != dc || snap.Domain != domain {
-		return fmt.Errorf("it is of datacenter %q and domain %q, this gateway of %q and %q", snap.Datacenter, snap.Domain, dc, domain)
+		return fmt.Errorf("it is of datacenter %q and domain %q, this gateway of %q and %q",
+			snap.Datacenter, snap.Domain, dc, domain)
 	}
 	return nil
 }
@@ -293,7 +296,8 @@ func (c *Client) setTables(snap *pb.GatewaySnapshot) {
 	c.status.HasSnapshot = true
 }
 
-// deregister tells the servers, after the end of ctx, that this gateway stops.
+// deregister reports to the servers, after the end of ctx, that this gateway
+// stops.
 func (c *Client) deregister(ctx context.Context, client pb.GatewayServiceClient) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deregisterTimeout)
 	defer cancel()
@@ -313,9 +317,9 @@ type Status struct {
 	// SnapshotAt is when the snapshot in use was received. It is zero for one
 	// from disk, and without a snapshot.
 	SnapshotAt time.Time
-	// HasSnapshot says that there are routes.
+	// HasSnapshot is true when there are routes.
 	HasSnapshot bool
-	// FromDisk says that the routes are those of an earlier run.
+	// FromDisk is true when the routes are those of an earlier run.
 	FromDisk bool
 	// LastError is the last failure, and LastErrorAt its time.
 	LastError   string

@@ -23,7 +23,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func TestClientRegistersFollowsAndDeregisters(t *testing.T) {
+func TestRun_RegistersFollowsAndDeregisters(t *testing.T) {
 	r := newRig(t)
 	srv := r.double(t, "srv1", sample)
 	stop := r.start(t, srv.addr)
@@ -52,10 +52,10 @@ func TestClientRegistersFollowsAndDeregisters(t *testing.T) {
 	}
 }
 
-func TestClientFailsOver(t *testing.T) {
+func TestRun_FailsOver(t *testing.T) {
 	r := newRig(t)
 	second := r.double(t, "srv2", sample)
-	known := proto.CloneOf(sample) // names the second server; the gateway is told of the first only
+	known := proto.CloneOf(sample) // names the second server; the gateway knows only the first
 	known.Servers = []*pb.SnapshotServer{server("srv2", second.addr)}
 	first := r.double(t, "srv1", known)
 	r.start(t, first.addr)
@@ -74,9 +74,8 @@ func TestClientFailsOver(t *testing.T) {
 	}
 }
 
-// TestClientPassesBySilentServer has a first server that accepts and says
-// nothing.
-func TestClientPassesBySilentServer(t *testing.T) {
+// The first server accepts connections and does not answer.
+func TestRun_SkipsSilentServer(t *testing.T) {
 	r := newRig(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -93,7 +92,7 @@ func TestClientPassesBySilentServer(t *testing.T) {
 	}
 }
 
-func TestClientRestartsWithoutServers(t *testing.T) {
+func TestRun_RestartsWithoutServers(t *testing.T) {
 	r := newRig(t)
 	srv := r.double(t, "srv1", sample)
 	stop := r.start(t, srv.addr)
@@ -112,7 +111,7 @@ func TestClientRestartsWithoutServers(t *testing.T) {
 	wait(t, r.logs, `level=WARN msg="cannot deregister`)
 }
 
-func TestClientIgnoresUnfitFile(t *testing.T) {
+func TestNew_IgnoresInvalidSnapshotFile(t *testing.T) {
 	foreign := proto.CloneOf(sample)
 	foreign.Datacenter = "dc9"
 	whole, err := encodeSnapshot(foreign)
@@ -136,13 +135,13 @@ func TestClientIgnoresUnfitFile(t *testing.T) {
 	}
 }
 
-func TestClientRefusesSnapshots(t *testing.T) {
+func TestRun_RefusesSnapshots(t *testing.T) {
 	r := newRig(t)
 	srv := r.double(t, "srv1", sample)
 	r.start(t, srv.addr)
 	wait(t, r.logs, "level=INFO msg=\"routes changed\"")
 
-	// A server that has just started knows not even itself.
+	// A server that has just started does not know itself yet.
 	srv.publish(&pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed"})
 	wait(t, r.logs, `level=DEBUG msg="snapshot of a server that has just started`)
 	r.routed(t, sample)
@@ -160,7 +159,7 @@ func TestClientRefusesSnapshots(t *testing.T) {
 	r.routed(t, sample)
 }
 
-func TestClientSaysWhyItIsRefused(t *testing.T) {
+func TestRun_LogsReasonOfRefusal(t *testing.T) {
 	r := newRig(t)
 	srv := r.double(t, "srv1", sample)
 	srv.refuse = status.Error(codes.InvalidArgument, "wan address is taken by gateway gw2")
@@ -172,16 +171,16 @@ func TestClientSaysWhyItIsRefused(t *testing.T) {
 	srv.wait(t, "register")
 	wait(t, r.logs, `level=INFO msg=registered`)
 
-	// A server of another datacenter stands at the address of ours.
+	// A server of another datacenter has the address of ours.
 	other := newRig(t)
-	stranger := newDouble(t, other.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
-	other.start(t, stranger.addr)
-	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+stranger.addr+`: peer failed, or has no certificate for the name`)
+	otherServer := newDouble(t, other.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
+	other.start(t, otherServer.addr)
+	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+otherServer.addr+`: peer failed, or has no certificate for the name`)
 }
 
-// TestClientRegistersAtReconnect has intervals of an hour: another server must
-// hear of the gateway at once all the same.
-func TestClientRegistersAtReconnect(t *testing.T) {
+// With a heartbeat interval of one hour, the gateway must still register with
+// another server at once.
+func TestRun_RegistersAfterReconnect(t *testing.T) {
 	r := newRig(t)
 	first, second := r.double(t, "srv1", sample), r.double(t, "srv2", sample)
 	first.every, second.every = time.Hour, time.Hour
@@ -192,7 +191,7 @@ func TestClientRegistersAtReconnect(t *testing.T) {
 	second.wait(t, "register")
 }
 
-func TestFailuresAreLoggedOnce(t *testing.T) {
+func TestFailed_LogsOncePerInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, events := logEvents()
 		c := &Client{cfg: Config{Logger: log}, warned: map[string]warning{}}
@@ -218,7 +217,7 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_Refuses(t *testing.T) {
 	r := newRig(t)
 	side := gateway.NewListener("lan")
 	cfg := Config{Identity: r.id, DataDir: r.dir, LANListener: side, WANListener: side, Logger: slog.New(slog.DiscardHandler)}

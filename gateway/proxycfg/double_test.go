@@ -27,11 +27,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// patience is how long a test waits for an event that must come.
-const patience = 20 * time.Second
+// waitLimit is the time after which an expected event has failed.
+const waitLimit = 20 * time.Second
 
 // double is a test double of a server: the connection, TLS and gRPC are real,
-// the answers are the test's. The real service needs a store with a leader,
+// the responses are the test's. The real service needs a store with a leader,
 // which the tests of package server have.
 type double struct {
 	pb.UnimplementedGatewayServiceServer
@@ -65,8 +65,8 @@ func newDouble(t testing.TB, id *tlsutil.Identity, snap *pb.GatewaySnapshot) *do
 	return d
 }
 
-// handshakes is a listener that does TLS before gRPC sees a connection, one
-// after the other.
+// handshakes is a listener that completes the TLS handshake of one connection
+// after the other, before gRPC accepts it.
 type handshakes struct {
 	net.Listener
 	cfg *tls.Config
@@ -149,7 +149,7 @@ func (d *double) wait(t testing.TB, want string) {
 func wait(t testing.TB, events <-chan string, want string) {
 	t.Helper()
 	var seen []string
-	for timeout := time.After(patience); ; {
+	for timeout := time.After(waitLimit); ; {
 		select {
 		case e := <-events:
 			if strings.HasPrefix(e, want) {
@@ -157,12 +157,12 @@ func wait(t testing.TB, events <-chan string, want string) {
 			}
 			seen = append(seen, e)
 		case <-timeout:
-			t.Fatalf("no event %q within %v; seen: %q", want, patience, seen)
+			t.Fatalf("no event %q within %v; seen: %q", want, waitLimit, seen)
 		}
 	}
 }
 
-// logEvents makes a logger whose lines, level first, can be waited for.
+// logEvents returns a logger and its lines, each beginning with the level.
 func logEvents() (*slog.Logger, <-chan string) {
 	w := make(logWriter, 10000)
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -180,7 +180,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// rig is a client with what it needs.
+// rig is a client with its dependencies.
 type rig struct {
 	*Client
 	ca       *tlstest.CA
@@ -190,7 +190,7 @@ type rig struct {
 	logs     <-chan string
 }
 
-// newRig makes what a client needs; start makes and runs the client.
+// newRig creates the dependencies of a client.
 func newRig(t testing.TB) *rig {
 	ca := tlstest.NewCA(t)
 	return &rig{ca: ca, id: ca.Identity(t, tlsutil.RoleGateway, "gw1", "dc1"), dir: t.TempDir()}
@@ -201,8 +201,7 @@ func (r *rig) double(t testing.TB, node string, snap *pb.GatewaySnapshot) *doubl
 	return newDouble(t, r.ca.Identity(t, tlsutil.RoleServer, node, "dc1"), snap)
 }
 
-// start makes a new client and runs it. The returned function stops it and
-// waits.
+// start creates a client and runs it. stop ends and joins it.
 func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	t.Helper()
 	r.lan, r.wan = gateway.NewListener("lan"), gateway.NewListener("wan")
@@ -229,24 +228,24 @@ func (r *rig) start(t testing.TB, servers ...string) (stop func()) {
 	return stop
 }
 
-// routed says whether both sides have the routes to the servers of snap, and
-// the LAN side those to its datacenters.
+// routed checks that both listeners have the routes to the servers of snap, and
+// that the LAN listener has those to its datacenters.
 func (r *rig) routed(t testing.TB, snap *pb.GatewaySnapshot) {
 	t.Helper()
 	for _, s := range snap.Servers {
-		for _, side := range []*gateway.Listener{r.lan, r.wan} {
-			if to, ok := side.Table().Lookup(s.Node + ".server.dc1.wanfed"); !ok || to.To[0] != s.Address {
-				t.Errorf("%s side: %s leads to %v, want %s", side.Name(), s.Node, to.To, s.Address)
+		for _, l := range []*gateway.Listener{r.lan, r.wan} {
+			if to, ok := l.Table().Lookup(s.Node + ".server.dc1.wanfed"); !ok || to.To[0] != s.Address {
+				t.Errorf("listener %s: %s leads to %v, want %s", l.Name(), s.Node, to.To, s.Address)
 			}
 		}
 	}
 	for _, dc := range snap.Datacenters {
 		name := "srv9.server." + dc.Name + ".wanfed"
 		if to, ok := r.lan.Table().Lookup(name); !ok || to.To[0] != dc.Gateways[0] {
-			t.Errorf("lan side: %s leads to %v, want %v", name, to.To, dc.Gateways)
+			t.Errorf("listener lan: %s leads to %v, want %v", name, to.To, dc.Gateways)
 		}
 		if to, ok := r.wan.Table().Lookup(name); ok {
-			t.Errorf("wan side: %s leads to %v, want nowhere", name, to.To)
+			t.Errorf("listener wan: %s leads to %v, want nowhere", name, to.To)
 		}
 	}
 }

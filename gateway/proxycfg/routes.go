@@ -18,9 +18,9 @@ type UpstreamOptions struct {
 	// Protocols are ids (ALPN) of which a client must offer one. Empty: a
 	// client may offer any, or none.
 	Protocols []string
-	// ProxyProtocol says that the servers expect a PROXY header, version 2, on
+	// ProxyProtocol means that the servers expect a PROXY header, version 2, on
 	// every connection from this gateway. It has the address of the client, or
-	// says that the connection is the gateway's own.
+	// marks the connection as the gateway's own.
 	ProxyProtocol bool
 }
 

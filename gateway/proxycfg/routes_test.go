@@ -46,7 +46,7 @@ func TestTables(t *testing.T) {
 			wan: local,
 		},
 		{
-			name: "the own datacenter among the others leads to no gateway",
+			name: "the local datacenter among the others leads to no gateway",
 			snap: &pb.GatewaySnapshot{Servers: servers, Datacenters: []*pb.SnapshotDatacenter{datacenter("dc1", "10.0.0.9:8443")}},
 			lan:  local, wan: local,
 		},
@@ -108,14 +108,14 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// sorted is a table's order.
+// sorted returns routes in the order of Table.Routes.
 func sorted(r []gateway.Route) []gateway.Route {
 	return slices.SortedFunc(slices.Values(append([]gateway.Route{}, r...)), func(a, b gateway.Route) int { return strings.Compare(a.Match, b.Match) })
 }
 
-// TestProxyProtocol has only this datacenter's servers get a PROXY header,
-// whichever side a client comes to: no gateway of another one.
-func TestProxyProtocol(t *testing.T) {
+// Only this datacenter's servers get a PROXY header, on both listeners.
+// Gateways of other datacenters get none.
+func TestTables_ProxyProtocol(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed",
 		Servers:     []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300"), server("srv2", "10.0.0.2:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443"), datacenter("dc3", "198.51.100.3:8443")}}
@@ -127,28 +127,28 @@ func TestProxyProtocol(t *testing.T) {
 		for _, table := range []*gateway.Table{lan, wan} {
 			for _, r := range table.Routes() {
 				if r.ProxyProtocol != (on && strings.HasSuffix(r.Match, "server.dc1.wanfed")) {
-					t.Errorf("%+v", r)
+					t.Errorf("ProxyProtocol on: %v; got route %+v", on, r)
 				}
 			}
 		}
 	}
 }
 
-// TestProtocols has only the ways to this datacenter's servers want protocols:
-// what those of others speak is their gateways' business.
-func TestProtocols(t *testing.T) {
+// Only the routes to this datacenter's servers require protocols. Other
+// datacenters check their own.
+func TestTables_Protocols(t *testing.T) {
 	snap := &pb.GatewaySnapshot{Datacenter: "dc1", Domain: "wanfed", Servers: []*pb.SnapshotServer{server("srv1", "10.0.0.1:8300")},
 		Datacenters: []*pb.SnapshotDatacenter{datacenter("dc2", "198.51.100.2:8443")}}
 	lan, wan, faults := Tables(snap, UpstreamOptions{Protocols: []string{"wanfed/gossip/1"}})
 	if len(faults) > 0 {
-		t.Fatal(faults)
+		t.Fatalf("Tables() has faults %v, want none", faults)
 	}
 	for name, want := range map[string]int{"server.dc1.wanfed": 1, "srv1.server.dc1.wanfed": 1, "server.dc2.wanfed": 0, "srv1.server.dc2.wanfed": 0} {
 		if r, ok := lan.Lookup(name); !ok || len(r.Protocols) != want {
-			t.Errorf("lan %s: %+v", name, r)
+			t.Errorf("LAN route %s = %+v, want %d protocols", name, r, want)
 		}
 		if r, ok := wan.Lookup(name); ok != (want > 0) || len(r.Protocols) != want {
-			t.Errorf("wan %s: %+v", name, r)
+			t.Errorf("WAN route %s = %+v, want %d protocols", name, r, want)
 		}
 	}
 }

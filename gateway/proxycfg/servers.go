@@ -68,7 +68,7 @@ func (s *serverList) setLast(addr string) {
 
 // newDialer returns a dialer that verifies that the peer is a server of this
 // datacenter. With proxyHeader, a connection begins with a PROXY header which
-// says that it is the gateway's own.
+// marks it as the gateway's own.
 func newDialer(id *tlsutil.Identity, proxyHeader bool) *upstream.Dialer {
 	return &upstream.Dialer{
 		Timeout: serverTimeout, AttemptDelay: serverDelay, EjectFor: serverEjectFor,

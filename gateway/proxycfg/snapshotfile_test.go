@@ -21,7 +21,7 @@ var sample = &pb.GatewaySnapshot{
 func TestSnapshotOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	if snap, err := loadSnapshot(dir); snap != nil || err != nil {
-		t.Fatalf("empty folder: %v, %v", snap, err)
+		t.Fatalf("empty directory: %v, %v", snap, err)
 	}
 	for _, want := range []*pb.GatewaySnapshot{sample, {Datacenter: "dc1"}, sample} {
 		if err := saveSnapshot(dir, want); err != nil {
@@ -34,7 +34,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 	path := filepath.Join(dir, snapshotFile)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 {
-		t.Errorf("folder has %v, %v", entries, err)
+		t.Errorf("directory has %v, %v", entries, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
@@ -59,7 +59,7 @@ func TestSnapshotOnDisk(t *testing.T) {
 
 func TestSaveSnapshotFails(t *testing.T) {
 	if err := saveSnapshot(filepath.Join(t.TempDir(), "absent"), sample); err == nil {
-		t.Error("saving to a folder that is not there worked")
+		t.Error("saving to a directory that is not there worked")
 	}
 }
 

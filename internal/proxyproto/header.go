@@ -36,9 +36,9 @@ const (
 var addressSizes = [...]int{unspec: 0, inet: 2 * (4 + 2), inet6: 2 * (16 + 2), unix: 2 * 108}
 
 var (
-	// ErrNeedMore says that the bytes so far may be the start of a header.
+	// ErrNeedMore means that the bytes so far may be the start of a header.
 	ErrNeedMore = errors.New("the PROXY header is not complete")
-	// ErrNoHeader says that there is no header.
+	// ErrNoHeader means that the bytes do not begin with a header.
 	ErrNoHeader = errors.New("it does not begin with a PROXY header of version 2")
 )
 
@@ -106,7 +106,7 @@ func ReadFrom(r io.Reader) (netip.AddrPort, error) {
 }
 
 // Append appends a header for a connection from source to local. If either is
-// invalid, the header says that the connection is the sender's own.
+// invalid, the header marks the connection as the sender's own.
 func Append(b []byte, source, local netip.AddrPort) []byte {
 	b = append(b, Signature...)
 	if !source.IsValid() || !local.IsValid() {

@@ -37,11 +37,11 @@ type acceptor struct {
 	// batch is how many connections it accepts next: about as many as came last
 	// time, because an accept without a connection costs as much as one with.
 	batch int
-	// readNow says that the last connection had sent data when it was accepted.
+	// readNow is set if the last connection had sent data when it was accepted.
 	// Then the next one is read at once. skipped counts those that were not.
 	readNow bool
 	skipped int
-	// paused says that the acceptor does not accept until resume: the process
+	// paused means that the acceptor does not accept until resume: the process
 	// is out of a resource. pause is the last pause; 0: the last accept
 	// succeeded.
 	paused bool

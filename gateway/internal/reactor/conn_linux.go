@@ -64,7 +64,7 @@ func newConn(session Session, fd int32, now time.Duration) *conn {
 	return c
 }
 
-// event records what an event says, and continues.
+// event records an event, and continues.
 func (s *socket) event(w *worker, events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.readable = true
@@ -109,7 +109,7 @@ func (c *conn) readHello(w *worker) {
 			c.fail(w, io.EOF)
 			return
 		case n < len(room) && !c.client.hungUp:
-			c.client.readable = false // an event says when more comes
+			c.client.readable = false // an event follows when more comes
 		}
 		if in == nil {
 			in = room[:n]

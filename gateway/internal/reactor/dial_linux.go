@@ -359,7 +359,7 @@ func (a *attempt) readAnswer(w *worker) {
 }
 
 // win makes the socket the upstream of the connection and starts to relay. more
-// says that there may be something to read from it.
+// is set if there may be something to read from it.
 func (a *attempt) win(w *worker, answer []byte, more bool) {
 	d, c := a.dial, a.dial.conn
 	w.updateNow()

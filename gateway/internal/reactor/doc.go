@@ -7,7 +7,7 @@
 //
 // # Flow
 //
-// A worker accepts a connection and asks the [Handler] for a [Session]. It
+// A worker accepts a connection and requests from the [Handler] a [Session]. It
 // reads until Session.Receive has the ClientHello, and connects to an upstream
 // as package gateway/internal/upstream selects it. Then it moves bytes both
 // ways: through a buffer of the worker or, where many flow, through a kernel

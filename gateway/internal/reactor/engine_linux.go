@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Supported says whether this system has the system calls of the engine.
+// Supported is true if this system has the system calls of the engine.
 const Supported = true
 
 // Engine forwards connections with one worker per processor.
@@ -20,7 +20,7 @@ type Engine struct {
 	start   time.Time
 	workers []*worker
 	open    atomic.Int64    // connections of all workers
-	serving context.Context // of goroutines beside the workers; stored because events carry no context
+	serving context.Context // of goroutines other than the workers; stored because events carry no context
 	failed  chan error      // size 1: the first failure of a listener
 }
 

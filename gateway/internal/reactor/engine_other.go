@@ -6,7 +6,7 @@ package reactor
 
 import "context"
 
-// Supported says whether this system has the system calls of the engine.
+// Supported is true if this system has the system calls of the engine.
 const Supported = false
 
 // Engine is not available on this system.

@@ -28,7 +28,7 @@ var (
 	ErrShed = errors.New("closed to make room: it had not sent a ClientHello yet")
 )
 
-// End says how a connection ended.
+// End is how a connection ended.
 type End string
 
 // The ends, as the access log shows them.
@@ -44,7 +44,7 @@ type Handler interface {
 	// Accept admits a connection to listener number n of Config.Listeners. It
 	// returns nil if the connection is refused: the engine closes it. Before it
 	// admits a connection it calls reserve, which counts the connection towards
-	// the limit and returns false when there is no room.
+	// the limit and returns false when the limit is reached.
 	Accept(n int, remote netip.AddrPort, now time.Time, reserve func() bool) Session
 	// RefuseNoFiles records a connection that was closed because the process
 	// cannot open more files.
@@ -75,7 +75,7 @@ type Session interface {
 	Close(end End)
 }
 
-// Request says where a connection leads.
+// Request describes where a connection leads.
 type Request struct {
 	// Addrs are the addresses of the upstream. Start is as in upstream.Dialer.
 	Addrs []string

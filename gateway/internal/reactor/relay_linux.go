@@ -140,8 +140,8 @@ func (s *socket) mute(w *worker) {
 	}
 }
 
-// drained records that everything from s was read. An event says when there is
-// more.
+// drained records that everything from s was read. An event follows when there
+// is more.
 func (s *socket) drained(w *worker) {
 	s.readable = false
 	if s.muted {
@@ -150,7 +150,7 @@ func (s *socket) drained(w *worker) {
 	}
 }
 
-// blocked records that s accepts no bytes. An event says when it does.
+// blocked records that s accepts no bytes. An event follows when it does.
 func (s *socket) blocked(w *worker) {
 	s.writable = false
 	if !s.watched {
@@ -158,7 +158,7 @@ func (s *socket) blocked(w *worker) {
 	}
 }
 
-// updateEvents tells the kernel which events s needs.
+// updateEvents registers the events that s needs.
 func (s *socket) updateEvents(w *worker) {
 	events := uint32(inEvents)
 	if s.muted {

@@ -74,7 +74,8 @@ func sysLingerReset(fd int32) {
 func sysAccept(fd int32) (int32, netip.AddrPort, unix.Errno) {
 	var sa unix.RawSockaddrInet6 // the larger one
 	size := uint32(unsafe.Sizeof(sa))
-	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)),
+	n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd),
+		uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)),
 		unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
 	if e != 0 {
 		return -1, netip.AddrPort{}, e

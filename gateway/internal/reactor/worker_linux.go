@@ -134,7 +134,7 @@ func (w *worker) close() {
 	}
 }
 
-// run handles events until it was told to stop and the last connection has
+// run handles events until a message stops it and the last connection has
 // ended.
 func (w *worker) run() error {
 	var events [maxEvents]unix.EpollEvent

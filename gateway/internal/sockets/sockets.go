@@ -74,7 +74,7 @@ func IsTemporary(err error) bool {
 	return true
 }
 
-// OutOfFiles reports whether err says that the process or the system cannot
+// OutOfFiles reports whether err means that the process or the system cannot
 // open more files.
 func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)

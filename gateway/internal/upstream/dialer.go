@@ -57,7 +57,7 @@ type Dialer struct {
 	attempts sync.WaitGroup
 }
 
-// Request describes what a connection is for. The zero value asks for an open
+// Request describes what a connection is for. The zero value requests an open
 // connection only.
 type Request struct {
 	// Hello is sent to each address. The first TLS record that comes back is

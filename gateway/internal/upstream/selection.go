@@ -17,7 +17,7 @@ const maxNewAddrs = 16
 var errTooLate = errors.New("another address answered sooner")
 
 // Selection is the choice of one address: which is tried when, and what each
-// outcome says about the address. All addresses that were tried may still
+// outcome means for the address. All addresses that were tried may still
 // answer. It does no I/O and starts no goroutine. It is not safe for concurrent
 // use. Init must be called first, and Won or Cancel last.
 type Selection struct {
@@ -132,7 +132,7 @@ func (s *Selection) fail(n int, err error, now time.Time) {
 }
 
 // Abort ends the selection because of why. Pending addresses have failed if
-// that is a timeout. A selection that was canceled says nothing about them.
+// that is a timeout. A selection that was canceled means nothing for them.
 func (s *Selection) Abort(why error, now time.Time) {
 	for n := range s.tried {
 		if s.tried[n].err != nil {

@@ -79,7 +79,9 @@ func (a *Address) load() int { return a.pending + a.open }
 // begin counts an attempt, unless the address must not be tried now. The
 // attempt ends with canceled or opened. wait is the time after which the next
 // address is tried too, at most limit. maxConns 0 is no limit.
-func (t *tracker) begin(addr string, maxConns int, limit time.Duration, now time.Time) (a *Address, wait time.Duration, err error) {
+func (t *tracker) begin(
+	addr string, maxConns int, limit time.Duration, now time.Time,
+) (a *Address, wait time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a = t.getLocked(addr)
@@ -93,7 +95,7 @@ func (t *tracker) begin(addr string, maxConns int, limit time.Duration, now time
 	return a, a.delay(limit), nil
 }
 
-// canceled ends an attempt without a connection. broken says that the address
+// canceled ends an attempt without a connection. broken means that the address
 // failed, rather than that the attempt was not needed.
 func (t *tracker) canceled(a *Address, broken bool) {
 	t.mu.Lock()
@@ -223,7 +225,9 @@ func (a *Address) before(b *Address) bool {
 // probe is an address that failed and is due for a probe, if the first address
 // works. Each due address is returned to one caller. An address that was not
 // probed for ejectFor longer than planned is no longer ejected.
-func (t *tracker) order(addrs []string, start int, now time.Time, ejectFor time.Duration) (sorted []string, probe string) {
+func (t *tracker) order(
+	addrs []string, start int, now time.Time, ejectFor time.Duration,
+) (sorted []string, probe string) {
 	if len(addrs) == 1 {
 		return addrs, ""
 	}

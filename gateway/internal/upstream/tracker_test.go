@@ -57,7 +57,7 @@ func TestOrder_EndsEjectionWithoutProbe(t *testing.T) {
 	tr := &tracker{}
 	tr.failed("a", 0, now, 8*time.Second)
 	if got, probe := tr.order([]string{"a", "b"}, 0, now.Add(9*time.Second), 8*time.Second); got[0] != "a" || probe != "" {
-		t.Errorf("order() = %v, %q; want a first and no probe: there was no selection for so long", got, probe)
+		t.Errorf("order() = %v, %q; want a first and no probe: the ejection is over", got, probe)
 	}
 }
 
