@@ -106,7 +106,8 @@ func checkCheck(c *pb.Check) error {
 	case len(c.Output) > MaxOutput:
 		return fmt.Errorf("output of check %.300q has %d bytes: more than %d", c.CheckId, len(c.Output), MaxOutput)
 	case len(c.Definition) > maxDefinition:
-		return fmt.Errorf("definition of check %.300q has %d bytes: more than %d", c.CheckId, len(c.Definition), maxDefinition)
+		return fmt.Errorf("definition of check %.300q has %d bytes: more than %d",
+			c.CheckId, len(c.Definition), maxDefinition)
 	case c.GetTtl().AsDuration() < 0 || c.GetDeregisterAfter().AsDuration() < 0:
 		return fmt.Errorf("a time of check %.300q is negative", c.CheckId)
 	}

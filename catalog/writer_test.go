@@ -82,50 +82,76 @@ func checkFor(node, id, service string) *pb.Check {
 	return &pb.Check{Node: node, CheckId: id, ServiceId: service, Status: StatusPassing}
 }
 
+// TestWriter changes one catalog step by step.
 func TestWriter(t *testing.T) {
 	r := newRig(t)
-	want := func(s string) {
+	const name = "N 1/a"
+	checks := func(all ...*pb.Check) []*pb.Check { return all }
+	want := func(t *testing.T, s string) {
 		t.Helper()
 		if got := r.text(); got != s {
 			t.Errorf("catalog = %q, want %q", got, s)
 		}
 	}
-	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c1", "web"), checkFor("N 1/a", "c2", "")}})
-	want("N 1/a[c2] web[c1]")
-	if s := r.now(); s.Index < 2 || s.Node("N 1/a").Check("c1").ServiceName != "s" {
-		t.Errorf("check c1 = %+v, want it to have the service name s", s.Node("N 1/a").Check("c1"))
-	}
-	if n := r.store.count(); n != 1 {
-		t.Errorf("one registration made %d commits, want 1", n)
-	}
-	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c2", "")}})
-	if n := r.store.count(); n != 1 {
-		t.Errorf("an equal registration made %d commits, want 0", n-1)
-	}
-	before := r.now()
-	if before != r.now() {
-		t.Error("At() without a change = another snapshot, want the same one")
-	}
-	r.register(Registration{Node: &pb.Node{Node: "N 1/a"}, Checks: []*pb.Check{checkFor("N 1/a", "c2", "web")}}) // moves to the service
-	want("N 1/a[] web[c1 c2]")
-	if after := r.now(); after.Index <= before.Index ||
-		after.Node("N 1/a").Resource != before.Node("N 1/a").Resource || after.Node("N 1/a").Node != before.Node("N 1/a").Node {
-		t.Error("At() after a change decoded the unchanged node again, or has the same index")
-	}
-	r.register(Registration{Node: node("N 1/a"), Service: service("N 1/a", "web"), Checks: []*pb.Check{checkFor("N 1/a", "c3", "web")}, ReplaceChecks: true})
-	want("N 1/a[] web[c3]")
-	r.register(Registration{Node: node("N 1"), Service: service("N 1", "a/web")}) // another node, in spite of the slashes
-	want("N 1[] a/web[] N 1/a[] web[c3]")
-	for _, d := range [][3]string{{"N 1/a", "", "c3"}, {"N 1/a", "", "c3"}, {"N 1", "a/web", ""}, {"none", "", ""}, {"N 1", "none", "c"}} {
-		if err := r.Deregister(t.Context(), d[0], d[1], d[2]); err != nil {
-			t.Errorf("Deregister(%q) = %v, want nil", d, err)
+	t.Run("register", func(t *testing.T) {
+		r.register(Registration{
+			Node: node(name), Service: service(name, "web"),
+			Checks: checks(checkFor(name, "c1", "web"), checkFor(name, "c2", "")),
+		})
+		want(t, "N 1/a[c2] web[c1]")
+		if s := r.now(); s.Index < 2 || s.Node(name).Check("c1").ServiceName != "s" {
+			t.Errorf("check c1 = %+v, want it to have the service name s", s.Node(name).Check("c1"))
 		}
-	}
-	want("N 1[] N 1/a[] web[]")
-	if err := r.Deregister(t.Context(), "N 1/a", "", ""); err != nil {
-		t.Errorf("Deregister(N 1/a) = %v, want nil", err)
-	}
-	want("N 1[]")
+		if n := r.store.count(); n != 1 {
+			t.Errorf("one registration made %d commits, want 1", n)
+		}
+	})
+	t.Run("register the same", func(t *testing.T) {
+		r.register(Registration{
+			Node: node(name), Service: service(name, "web"), Checks: checks(checkFor(name, "c2", "")),
+		})
+		if n := r.store.count(); n != 1 {
+			t.Errorf("an equal registration made %d commits, want 0", n-1)
+		}
+	})
+	t.Run("move a check to the service", func(t *testing.T) {
+		before := r.now()
+		if before != r.now() {
+			t.Error("At() without a change = another snapshot, want the same one")
+		}
+		r.register(Registration{Node: &pb.Node{Node: name}, Checks: checks(checkFor(name, "c2", "web"))})
+		want(t, "N 1/a[] web[c1 c2]")
+		after := r.now()
+		if after.Index <= before.Index ||
+			after.Node(name).Resource != before.Node(name).Resource || after.Node(name).Node != before.Node(name).Node {
+			t.Error("At() after a change decoded the unchanged node again, or has the same index")
+		}
+	})
+	t.Run("replace checks", func(t *testing.T) {
+		r.register(Registration{
+			Node: node(name), Service: service(name, "web"),
+			Checks: checks(checkFor(name, "c3", "web")), ReplaceChecks: true,
+		})
+		want(t, "N 1/a[] web[c3]")
+	})
+	t.Run("register another node with a similar name", func(t *testing.T) {
+		r.register(Registration{Node: node("N 1"), Service: service("N 1", "a/web")})
+		want(t, "N 1[] a/web[] N 1/a[] web[c3]")
+	})
+	t.Run("deregister", func(t *testing.T) {
+		for _, d := range [][3]string{
+			{name, "", "c3"}, {name, "", "c3"}, {"N 1", "a/web", ""}, {"none", "", ""}, {"N 1", "none", "c"},
+		} {
+			if err := r.Deregister(t.Context(), d[0], d[1], d[2]); err != nil {
+				t.Errorf("Deregister(%q) = %v, want nil", d, err)
+			}
+		}
+		want(t, "N 1[] N 1/a[] web[]")
+		if err := r.Deregister(t.Context(), name, "", ""); err != nil {
+			t.Errorf("Deregister(%s) = %v, want nil", name, err)
+		}
+		want(t, "N 1[]")
+	})
 }
 
 // TestRegister_FromAgentAgain: a program that registers again keeps what others

@@ -187,8 +187,8 @@ func (s *Store) readOps(ctx context.Context, t *txn, ops []Op, writes bool) erro
 			return err
 		}
 		if n := len(all); writes && n > DeleteTreeBatch {
-			return fmt.Errorf("%w transaction: %d keys begin with %q, more than %d: delete them by themselves, or read them in a transaction "+
-				"that writes nothing", resource.ErrInvalid, n, op.Key, DeleteTreeBatch)
+			return fmt.Errorf("%w transaction: %d keys begin with %q, more than %d: delete them by themselves, "+
+				"or read them in a transaction that writes nothing", resource.ErrInvalid, n, op.Key, DeleteTreeBatch)
 		}
 		t.reads = append(t.reads, txnRead{q, all, index})
 		for _, r := range all {

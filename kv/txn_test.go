@@ -32,53 +32,103 @@ func show(entries []Entry, failed []Failure) string {
 	return strings.Join(out, "; ")
 }
 
+// TestTxn runs transactions one after the other on the same store.
 func TestTxn(t *testing.T) {
 	s, ctx := memoryStore(t), t.Context()
 	mustPut(t, s, "a", "1")
 	mustPut(t, s, "t/1", "x")
 	mustPut(t, s, "t/2", "y")
 	at := get(t, s, "a").ModifyIndex
+	op := func(verb Verb, key string) Op { return Op{Verb: verb, Key: key} }
+	withIndex := func(verb Verb, key string, index uint64) Op { return Op{Verb: verb, Key: key, Index: index} }
+	set := func(verb Verb, key, value string) Op { return Op{Verb: verb, Key: key, Value: []byte(value)} }
+
 	for _, test := range []struct {
-		name string
-		ops  []Op
-		want string
-		all  string // what is stored afterwards
+		name   string
+		ops    []Op
+		want   string
+		stored string
 	}{
-		{"nothing", nil, "", "a=1; t/1=x; t/2=y"},
-		{"reads", []Op{{Verb: VerbGet, Key: "a"}, {Verb: VerbGetTree, Key: "t/"}, {Verb: VerbGetOrEmpty, Key: "none"}, {Verb: VerbCheckNotExists, Key: "none"},
-			{Verb: VerbCheckIndex, Key: "a", Index: at}}, "a=1; t/1=x; t/2=y; none=; a=", "a=1; t/1=x; t/2=y"},
-		{"reads that fail", []Op{{Verb: VerbGet, Key: "none"}, {Verb: VerbGet, Key: "a"}, {Verb: VerbCheckNotExists, Key: "a"}, {Verb: VerbCheckIndex, Key: "a", Index: at + 1},
-			{Verb: VerbCheckIndex, Key: "none", Index: 1}},
-			fmt.Sprintf(`0: key "none" doesn't exist; 2: key "a" exists; 3: key "a" has ModifyIndex %d, not %d; 4: key "none" doesn't exist`, at, at+1), "a=1; t/1=x; t/2=y"},
-		{"a failure undoes all", []Op{{Verb: VerbSet, Key: "a", Value: []byte("2")}, {Verb: VerbDeleteTree}, {Verb: VerbCAS, Key: "b", Index: 1}, {Verb: VerbGet, Key: "a"}},
-			`2: failed to set key "b", index is stale; 3: key "a" doesn't exist`, "a=1; t/1=x; t/2=y"},
-		{"a key that was checked and another", []Op{{Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "b", Value: []byte("1")}, {Verb: VerbGet, Key: "b"}},
-			"a=; b=; b=1", "a=1; b=1; t/1=x; t/2=y"},
-		{"earlier writes are visible", []Op{{Verb: VerbSet, Key: "t/3", Value: []byte("z")}, {Verb: VerbDelete, Key: "t/1"}, {Verb: VerbGetTree, Key: "t/"},
-			{Verb: VerbDeleteTree, Key: "t/"}, {Verb: VerbGetTree, Key: "t/"}, {Verb: VerbSet, Key: "t/2", Value: []byte("new")}},
-			"t/3=; t/2=y; t/3=z; t/2=", "a=1; b=1; t/2=new"},
-		{"earlier writes and indexes", []Op{{Verb: VerbSet, Key: "a", Value: []byte("3")}, {Verb: VerbCheckIndex, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Index: at},
-			{Verb: VerbCAS, Key: "a"}, {Verb: VerbDeleteCAS, Key: "a", Index: at}},
-			`1: key "a" is written by an earlier operation of the transaction; 2: failed to set key "a", index is stale; 3: failed to set key "a", index is stale; ` +
-				`4: failed to delete key "a", index is stale`, "a=1; b=1; t/2=new"},
-		{"deleted and created", []Op{{Verb: VerbDeleteCAS, Key: "a", Index: at}, {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, {Verb: VerbDeleteCAS, Key: "none", Index: 7}},
-			"a=", "a=4; b=1; t/2=new"},
-		{"nothing to do", []Op{{Verb: VerbDelete, Key: "none"}, {Verb: VerbDeleteTree, Key: "none"}}, "", "a=4; b=1; t/2=new"},
-		{"delete all", []Op{{Verb: VerbDeleteTree}}, "", ""},
+		{"no ops", nil, "", "a=1; t/1=x; t/2=y"},
+		{
+			"reads",
+			[]Op{
+				op(VerbGet, "a"), op(VerbGetTree, "t/"), op(VerbGetOrEmpty, "none"),
+				op(VerbCheckNotExists, "none"), withIndex(VerbCheckIndex, "a", at),
+			},
+			"a=1; t/1=x; t/2=y; none=; a=",
+			"a=1; t/1=x; t/2=y",
+		},
+		{
+			"reads that fail",
+			[]Op{
+				op(VerbGet, "none"), op(VerbGet, "a"), op(VerbCheckNotExists, "a"),
+				withIndex(VerbCheckIndex, "a", at+1), withIndex(VerbCheckIndex, "none", 1),
+			},
+			`0: key "none" doesn't exist; 2: key "a" exists; ` +
+				fmt.Sprintf(`3: key "a" has ModifyIndex %d, not %d; `, at, at+1) + `4: key "none" doesn't exist`,
+			"a=1; t/1=x; t/2=y",
+		},
+		{
+			"a failure undoes all",
+			[]Op{set(VerbSet, "a", "2"), op(VerbDeleteTree, ""), withIndex(VerbCAS, "b", 1), op(VerbGet, "a")},
+			`2: failed to set key "b", index is stale; 3: key "a" doesn't exist`,
+			"a=1; t/1=x; t/2=y",
+		},
+		{
+			"check of one key and write of another",
+			[]Op{withIndex(VerbCheckIndex, "a", at), set(VerbCAS, "b", "1"), op(VerbGet, "b")},
+			"a=; b=; b=1",
+			"a=1; b=1; t/1=x; t/2=y",
+		},
+		{
+			"earlier writes are visible",
+			[]Op{
+				set(VerbSet, "t/3", "z"), op(VerbDelete, "t/1"), op(VerbGetTree, "t/"),
+				op(VerbDeleteTree, "t/"), op(VerbGetTree, "t/"), set(VerbSet, "t/2", "new"),
+			},
+			"t/3=; t/2=y; t/3=z; t/2=",
+			"a=1; b=1; t/2=new",
+		},
+		{
+			"earlier writes have no index",
+			[]Op{
+				set(VerbSet, "a", "3"), withIndex(VerbCheckIndex, "a", at), withIndex(VerbCAS, "a", at),
+				op(VerbCAS, "a"), withIndex(VerbDeleteCAS, "a", at),
+			},
+			`1: key "a" is written by an earlier operation of the transaction; ` +
+				`2: failed to set key "a", index is stale; 3: failed to set key "a", index is stale; ` +
+				`4: failed to delete key "a", index is stale`,
+			"a=1; b=1; t/2=new",
+		},
+		{
+			"delete and create",
+			[]Op{withIndex(VerbDeleteCAS, "a", at), {Verb: VerbCAS, Key: "a", Value: []byte("4"), Flags: 9}, withIndex(VerbDeleteCAS, "none", 7)},
+			"a=",
+			"a=4; b=1; t/2=new",
+		},
+		{"no effect", []Op{op(VerbDelete, "none"), op(VerbDeleteTree, "none")}, "", "a=4; b=1; t/2=new"},
+		{"delete all", []Op{op(VerbDeleteTree, "")}, "", ""},
 	} {
-		got, failed, err := s.Txn(ctx, resource.Strong, test.ops)
-		if err != nil || show(got, failed) != test.want {
-			t.Errorf("%s: Txn() = %s, %v; want %s", test.name, show(got, failed), err, test.want)
-		}
-		for _, e := range got {
-			if now := get(t, s, e.Key); now != nil && test.name != "earlier writes are visible" && (e.ModifyIndex != now.ModifyIndex || e.CreateIndex != now.CreateIndex) {
-				t.Errorf("%s: returned %+v, stored %+v; want the same indexes", test.name, e, now)
+		t.Run(test.name, func(t *testing.T) {
+			got, failed, err := s.Txn(ctx, resource.Strong, test.ops)
+			if err != nil || show(got, failed) != test.want {
+				t.Errorf("Txn() = %s, %v; want %s", show(got, failed), err, test.want)
 			}
-		}
-		all, _, err := s.List(ctx, resource.Strong, "")
-		if err != nil || show(all, nil) != test.all {
-			t.Errorf("%s: stored %s, %v; want %s", test.name, show(all, nil), err, test.all)
-		}
+			for _, e := range got {
+				now := get(t, s, e.Key)
+				if now == nil || test.name == "earlier writes are visible" { // changed by a later op
+					continue
+				}
+				if e.ModifyIndex != now.ModifyIndex || e.CreateIndex != now.CreateIndex {
+					t.Errorf("Txn() returned %+v, want the indexes of %+v", e, now)
+				}
+			}
+			all, _, err := s.List(ctx, resource.Strong, "")
+			if err != nil || show(all, nil) != test.stored {
+				t.Errorf("List() = %s, %v; want %s", show(all, nil), err, test.stored)
+			}
+		})
 	}
 }
 
