@@ -19,8 +19,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Responses to a peer that does not read are computed only up to its limit, over
-// all its streams and calls. All responses arrive once the peer reads.
+// Responses to a peer that does not read are computed only up to its limit,
+// over all its streams and calls. All responses arrive once the peer reads.
 func TestExchange_UnreadResponses(t *testing.T) {
 	testutil.Cluster(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

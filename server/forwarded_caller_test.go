@@ -26,7 +26,8 @@ import (
 // for a second.
 const steady = 5 * time.Second
 
-// startThree runs a datacenter of three servers and waits until each knows the leader.
+// startThree runs a datacenter of three servers and waits until each knows the
+// leader.
 func startThree(t *testing.T, ca *tlstest.CA) (addrs []string, leader int) {
 	t.Helper()
 	addrs, _, leader = startThreeHTTP(t, ca)
@@ -112,7 +113,8 @@ func TestForwardedCalls_KeepTheirCaller(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), starting)
 	defer cancel()
 	const upsert, del = pb.ApplyFederationStateRequest_OP_UPSERT, pb.ApplyFederationStateRequest_OP_DELETE
-	// apply writes a state. claim is the caller that the metadata names, if any.
+	// apply writes a state. claim is the caller that the metadata names, if
+	// any.
 	apply := func(cc *grpc.ClientConn, op pb.ApplyFederationStateRequest_Op, dc, claim string) error {
 		ctx := ctx
 		if claim != "" {

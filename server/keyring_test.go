@@ -98,7 +98,8 @@ func awaitKeys(t testing.TB, c pb.KeyringServiceClient, n int, keys ...gossip.Ke
 }
 
 // noneLeft fails the test if goroutines are left. memberlist does not join its
-// probes: the probe of a member that has stopped ends at most 6 s after it began.
+// probes: the probe of a member that has stopped ends at most 6 s after it
+// began.
 func noneLeft(t *testing.T, before goleak.Option) {
 	t.Helper()
 	var err error

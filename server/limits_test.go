@@ -118,7 +118,8 @@ func TestLimits_OpenCallsOfOnePeer(t *testing.T) {
 		if err := checkHealth(ctx, two); status.Code(err) == codes.ResourceExhausted {
 			return true
 		}
-		// One call was refused because an answered call was still counted as open.
+		// One call was refused because an answered call was still counted as
+		// open.
 		open(1)
 		return false
 	})

@@ -71,7 +71,8 @@ func restoreSnapshot(
 	return stream.CloseAndRecv()
 }
 
-// operatorCluster is a datacenter of three servers, and operators that call them.
+// operatorCluster is a datacenter of three servers, and operators that call
+// them.
 type operatorCluster struct {
 	ca     *tlstest.CA
 	addrs  []string

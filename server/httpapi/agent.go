@@ -30,8 +30,8 @@ func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
 }
 
-// readOwnNode responds with what result returns for this server's node. The node
-// is nil if nothing is registered on it.
+// readOwnNode responds with what result returns for this server's node. The
+// node is nil if nothing is registered on it.
 func (h *handler) readOwnNode(
 	r *http.Request, q query, result func(n *catalog.Node) (any, error),
 ) (response, error) {
@@ -179,7 +179,8 @@ func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, erro
 	return response{body: encoded{}}, err
 }
 
-// present returns a resource.ErrNotFound unless has is true of this server's node.
+// present returns a resource.ErrNotFound unless has is true of this server's
+// node.
 func (h *handler) present(ctx context.Context, has func(n *catalog.Node) bool) error {
 	return untilLeader(ctx, func(ctx context.Context) error {
 		s, err := h.view.At(ctx, resource.Strong)

@@ -27,8 +27,8 @@ const (
 // errNoLeader has Consul's text.
 var errNoLeader = statusError{http.StatusInternalServerError, "No cluster leader"}
 
-// untilLeader calls f until it no longer fails with resource.ErrNotLeader, up to
-// leaderTimeout. f must do nothing if it fails so.
+// untilLeader calls f until it no longer fails with resource.ErrNotLeader, up
+// to leaderTimeout. f must do nothing if it fails so.
 func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -60,9 +60,9 @@ func (q query) withWait(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // blocking returns the result of read with its index. If that is the index of
-// q, it waits until read returns another result, or until q's wait is over. same
-// reports whether two results are the same: the index may grow without a change
-// of the result. wait blocks until the index is above after.
+// q, it waits until read returns another result, or until q's wait is over.
+// same reports whether two results are the same: the index may grow without a
+// change of the result. wait blocks until the index is above after.
 func blocking[T any](ctx context.Context, q query,
 	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
 	wait func(ctx context.Context, after uint64) error,

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// readCatalog responds with what result returns for the catalog. A blocking query
-// waits until that changes.
+// readCatalog responds with what result returns for the catalog. A blocking
+// query waits until that changes.
 func (h *handler) readCatalog(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
 ) (response, error) {

@@ -29,16 +29,17 @@ var (
 // without a context read from memory and do not block.
 type Cluster interface {
 	// FederationStates returns the states of all datacenters, ordered by
-	// datacenter, and their index in the store. The index is at least 1 and grows
-	// with every change. The states are read from this server's own store.
+	// datacenter, and their index in the store. The index is at least 1 and
+	// grows with every change. The states are read from this server's own
+	// store.
 	FederationStates(ctx context.Context) (states []*pb.FederationState, index uint64, err error)
 
 	// WaitFederationStates returns nil once that index is above after, or the
 	// error of ctx. Any other error means that the store has failed.
 	WaitFederationStates(ctx context.Context, after uint64) error
 
-	// Members returns the members of the LAN pool or of the WAN pool, ordered by
-	// name.
+	// Members returns the members of the LAN pool or of the WAN pool, ordered
+	// by name.
 	Members(wan bool) []api.Member
 
 	// Datacenters returns the names of all known datacenters: the local one
@@ -57,12 +58,12 @@ type Cluster interface {
 	Status(ctx context.Context) (api.Status, error)
 
 	// Query sends a request of the HTTP API to a server of another datacenter.
-	// The path and the query of req are escaped as in a URL; the query has no dc.
-	// A request other than GET is sent once, on behalf of the peer of ctx
+	// The path and the query of req are escaped as in a URL; the query has no
+	// dc. A request other than GET is sent once, on behalf of the peer of ctx
 	// (tlsutil.PeerFromContext). Query returns when ctx ends, or after timeout.
 	//
 	// Errors: ErrNoPath; ErrUnreachable, wrapped with the path that failed and
-	// why; resource.ErrDenied; context.DeadlineExceeded after timeout; the error
-	// of ctx.
+	// why; resource.ErrDenied; context.DeadlineExceeded after timeout; the
+	// error of ctx.
 	Query(ctx context.Context, dc string, req *pb.QueryRequest, timeout time.Duration) (*pb.QueryResponse, error)
 }

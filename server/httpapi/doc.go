@@ -36,8 +36,8 @@
 // until the data changes, or until ?wait has passed (default [api.DefaultWait],
 // at most [api.MaxWait], plus a random sixteenth). Any other index is answered
 // at once, as after the restore of a snapshot. Keys and the catalog are read
-// with the consistency that clients of Consul expect. Federation states are read
-// from the local store.
+// with the consistency that clients of Consul expect. Federation states are
+// read from the local store.
 //
 // # Safety
 //
@@ -45,11 +45,11 @@
 // an operator or of a server. The types of the records decide which records it
 // may write.
 //
-// Reads on a loopback address have no further protection, so a web page must not
-// reach the API through a browser. A request whose Host is a DNS name
-// other than localhost and [Config.Names] fails with 403 (DNS rebinding). No
-// CORS header is ever sent. A page cannot write with a certificate of the
-// browser either: PUT and DELETE need CORS, and no endpoint writes by POST.
+// Reads on a loopback address have no further protection, so a web page must
+// not reach the API through a browser. A request whose Host is a DNS name other
+// than localhost and [Config.Names] fails with 403 (DNS rebinding). No CORS
+// header is ever sent. A page cannot write with a certificate of the browser
+// either: PUT and DELETE need CORS, and no endpoint writes by POST.
 //
 // A response of another datacenter is relayed with a fixed set of headers, as
 // JSON or as plain text, never as HTML.
@@ -63,9 +63,9 @@
 //
 // # Goroutines and timeouts
 //
-// The package starts no goroutine. A blocking query ends with the context of its
-// request: the http.Server should cancel its BaseContext when it stops. Blocked
-// requests then fail with 503 at once. Each request sets its own write deadline,
-// its longest wait plus 30 seconds, so the http.Server needs no WriteTimeout. It
-// should have a ReadHeaderTimeout and an IdleTimeout.
+// The package starts no goroutine. A blocking query ends with the context of
+// its request: the http.Server should cancel its BaseContext when it stops.
+// Blocked requests then fail with 503 at once. Each request sets its own write
+// deadline, its longest wait plus 30 seconds, so the http.Server needs no
+// WriteTimeout. It should have a ReadHeaderTimeout and an IdleTimeout.
 package httpapi

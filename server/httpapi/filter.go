@@ -58,8 +58,8 @@ func (f filter) service(s *catalog.Service) bool {
 	})
 }
 
-// instances returns the instances of a service that match f, ordered by node and
-// id. An empty name stands for all services.
+// instances returns the instances of a service that match f, ordered by node
+// and id. An empty name stands for all services.
 func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Service) {
 	for _, n := range s.Nodes {
 		if !f.node(n) {
@@ -77,8 +77,8 @@ func (f filter) instances(s *catalog.Snapshot, name string) (out []*catalog.Serv
 const (
 	// maxExpression bounds ?filter=, in bytes.
 	maxExpression = 8 << 10
-	// maxParsing bounds the steps of the parser: about 50 ms. Each pair of nested
-	// parentheses multiplies them.
+	// maxParsing bounds the steps of the parser: about 50 ms. Each pair of
+	// nested parentheses multiplies them.
 	maxParsing = 500_000
 )
 
@@ -89,8 +89,8 @@ type expression struct {
 	text string
 }
 
-// expressionOf returns the expression of ?filter=, or nil. It applies to a T and
-// has the names of T's JSON.
+// expressionOf returns the expression of ?filter=, or nil. It applies to a T
+// and has the names of T's JSON.
 func expressionOf[T any](q query) (*expression, error) {
 	text := q.values.Get("filter")
 	if text == "" {
@@ -113,8 +113,8 @@ func expressionOf[T any](q query) (*expression, error) {
 	return x, err
 }
 
-// addressesIn appends the tags of tagged addresses that an expression refers to:
-// Service.TaggedAddresses.lan.Port refers to lan.
+// addressesIn appends the tags of tagged addresses that an expression refers
+// to: Service.TaggedAddresses.lan.Port refers to lan.
 func addressesIn(tree any, tags []string) []string {
 	var path []string
 	switch e := tree.(type) {
@@ -135,8 +135,8 @@ func addressesIn(tree any, tags []string) []string {
 	return tags
 }
 
-// withAddresses returns a hook that adds an empty address for each of tags that a
-// service lacks. Its evaluation would fail otherwise.
+// withAddresses returns a hook that adds an empty address for each of tags that
+// a service lacks. Its evaluation would fail otherwise.
 func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	return func(v reflect.Value) reflect.Value {
 		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// forwardTimeout is how long a request to another datacenter may take besides
-	// its wait: to dial, perhaps through a second gateway.
+	// forwardTimeout is how long a request to another datacenter may take
+	// besides its wait: to dial, perhaps through a second gateway.
 	forwardTimeout = 10 * time.Second
 	// maxForwarded bounds a response to another datacenter, in bytes: a gRPC
 	// message less some room for status and headers.
@@ -124,7 +124,8 @@ func headerValue(s string) string {
 	}, s)
 }
 
-// forwardedKey marks the context of a request that another datacenter forwarded.
+// forwardedKey marks the context of a request that another datacenter
+// forwarded.
 type forwardedKey struct{}
 
 func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
@@ -153,8 +154,8 @@ func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.Query
 	return w.response(req.GetBrief()), nil
 }
 
-// requestOf returns the HTTP request for req. Only paths of the API are allowed,
-// not metrics.
+// requestOf returns the HTTP request for req. Only paths of the API are
+// allowed, not metrics.
 func requestOf(ctx context.Context, req *pb.QueryRequest) (*http.Request, error) {
 	path, err := url.PathUnescape(req.GetPath())
 	if err != nil || !strings.HasPrefix(path, "/v1/") || strings.ContainsAny(req.GetPath(), "?#") {

@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// twoDatacenters returns the handlers of two datacenters, and the cluster of dc2.
-// dc1 reaches dc2 through Serve, as it would over gRPC.
+// twoDatacenters returns the handlers of two datacenters, and the cluster of
+// dc2. dc1 reaches dc2 through Serve, as it would over gRPC.
 func twoDatacenters(t testing.TB) (dc1, dc2 http.Handler, src2 *fakeCluster) {
 	t.Helper()
 	src2 = newFakeCluster()
@@ -183,8 +183,8 @@ func TestForward_ClientDisconnected(t *testing.T) {
 	}
 }
 
-// The response of another datacenter must not reach a browser as a page, and must
-// not add headers.
+// The response of another datacenter must not reach a browser as a page, and
+// must not add headers.
 func TestRelay_TrustsNothing(t *testing.T) {
 	src := newFakeCluster()
 	h := newHandler(t, src)
@@ -364,7 +364,8 @@ func TestMeta_RestoresHeaders(t *testing.T) {
 	}
 }
 
-// A server of an earlier version, which does not know the numbers, gets headers.
+// A server of an earlier version, which does not know the numbers, gets
+// headers.
 func TestServe_HeadersForEarlierVersions(t *testing.T) {
 	_, dc2, _ := twoDatacenters(t)
 	for _, brief := range []bool{false, true} {

@@ -25,10 +25,10 @@ type Config struct {
 	Cluster Cluster
 	// Metrics serves /metrics. nil: the path does not exist.
 	Metrics http.Handler
-	// Peer identifies the client by the certificate of the connection. A request
-	// without a certificate comes from this machine. If Peer fails, so does the
-	// request. It is not called for requests of Serve, whose context has the peer.
-	// nil: clients are unknown and may only read.
+	// Peer identifies the client by the certificate of the connection. A
+	// request without a certificate comes from this machine. If Peer fails, so
+	// does the request. It is not called for requests of Serve, whose context
+	// has the peer. nil: clients are unknown and may only read.
 	Peer func(r *http.Request) (tlsutil.Peer, error)
 	// Resources serves the records: it authorizes each call by the peer of its
 	// context. Backend is the store below it. nil: the endpoints of keys and of
@@ -41,11 +41,12 @@ type Config struct {
 	// Report sends the status of a check to the leader. It fails with
 	// resource.ErrNotLeader while there is none. Required with Resources.
 	Report func(ctx context.Context, r catalog.CheckUpdate) error
-	// API serves all paths under /api/. It finds the peer in the context. nil: the
-	// paths do not exist.
+	// API serves all paths under /api/. It finds the peer in the context. nil:
+	// the paths do not exist.
 	API http.Handler
-	// Names are the DNS names, without port, that a Host header may have besides
-	// localhost and IP addresses. An example are the names of the certificate.
+	// Names are the DNS names, without port, that a Host header may have
+	// besides localhost and IP addresses. An example are the names of the
+	// certificate.
 	Names []string
 	// Logger gets a Debug line for each request. Required.
 	Logger *slog.Logger

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// writeTimeout is how long a request may take besides the wait of a blocking
-	// query: to reach another datacenter, and to write the response.
+	// writeTimeout is how long a request may take besides the wait of a
+	// blocking query: to reach another datacenter, and to write the response.
 	writeTimeout = 30 * time.Second
 	// bodyTimeout is how long the body of a request may take to arrive.
 	bodyTimeout = 30 * time.Second
@@ -95,7 +95,8 @@ func checkHost(names []string, next http.Handler) http.Handler {
 }
 
 // allowedHost reports whether a request with this Host header is allowed. The
-// header may have a port. A request without one (HTTP/1.0) is not from a browser.
+// header may have a port. A request without one (HTTP/1.0) is not from a
+// browser.
 func allowedHost(hostport string, names []string) bool {
 	if hostport == "" || hostport == "localhost" {
 		return true

@@ -44,8 +44,8 @@ func (l oneConn) Accept() (net.Conn, error) {
 func (l oneConn) Close() error   { close(l.done); return nil }
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A body that never ends does not hold a request open, whether the handler reads
-// it or not. After a complete body, a slow handler may finish.
+// A body that never ends does not hold a request open, whether the handler
+// reads it or not. After a complete body, a slow handler may finish.
 func TestLimitTime_Body(t *testing.T) {
 	const half, whole = "Host: localhost\r\nContent-Length: 4\r\n\r\nab", "Host: localhost\r\nContent-Length: 2\r\n\r\nab"
 	slow := func(w http.ResponseWriter, r *http.Request) {
@@ -126,8 +126,8 @@ func TestRejectGRPC(t *testing.T) {
 	}
 }
 
-// newEchoHandler returns a handler whose /api/ responds with the method, the peer
-// and the body of the request.
+// newEchoHandler returns a handler whose /api/ responds with the method, the
+// peer and the body of the request.
 func newEchoHandler(t testing.TB, src Cluster) http.Handler {
 	t.Helper()
 	h, err := New(Config{
@@ -182,7 +182,8 @@ func TestAuthorizeWrites(t *testing.T) {
 	}
 }
 
-// The peer of a forwarded request is that of its context: no certificate is read.
+// The peer of a forwarded request is that of its context: no certificate is
+// read.
 func TestIdentify_KeepsThePeerOfServe(t *testing.T) {
 	h := newEchoHandler(t, newFakeCluster())
 	ctx := tlsutil.WithPeer(context.Background(), tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc2", Node: "joe"})

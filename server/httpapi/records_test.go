@@ -21,8 +21,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// recordsRig is a handler over a store in memory, called by an operator. Reports
-// of checks fail: package server tests the leader that accepts them.
+// recordsRig is a handler over a store in memory, called by an operator.
+// Reports of checks fail: package server tests the leader that accepts them.
 type recordsRig struct {
 	http.Handler
 	backend resource.Backend

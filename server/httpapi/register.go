@@ -29,8 +29,8 @@ type registration struct {
 	SkipNodeUpdate                bool
 }
 
-// serviceBody is a service in the body of a request. Its name is in Service at the
-// endpoints of the catalog, and in Name at those of the agent.
+// serviceBody is a service in the body of a request. Its name is in Service at
+// the endpoints of the catalog, and in Name at those of the agent.
 type serviceBody struct {
 	Kind, ID, Service, Name string
 	Tags                    []string

@@ -25,8 +25,9 @@ var (
 )
 
 const (
-	// largeResponse is the size in bytes above which a response does not fit into
-	// the buffers of its connection: it stays in memory until its client reads.
+	// largeResponse is the size in bytes above which a response does not fit
+	// into the buffers of its connection: it stays in memory until its client
+	// reads.
 	largeResponse = 64 << 10
 	// maxLarge bounds the large responses that are being sent to one peer. All
 	// clients without a certificate are one peer.
@@ -41,7 +42,8 @@ type response struct {
 }
 
 // encoded, as the body of a response, is sent as it is: JSON, or, without a
-// content type, bytes that clients wrote and that no browser may show as a page.
+// content type, bytes that clients wrote and that no browser may show as a
+// page.
 type encoded struct {
 	contentType string
 	body        []byte
@@ -128,8 +130,8 @@ func indent(body []byte) []byte {
 	return out.Bytes()
 }
 
-// writeError responds with one line of text without a newline: clients of Consul
-// compare some of the texts.
+// writeError responds with one line of text without a newline: clients of
+// Consul compare some of the texts.
 func writeError(w http.ResponseWriter, status int, text string) {
 	setType(w.Header(), "")
 	w.WriteHeader(status)

@@ -13,16 +13,16 @@ import (
 
 // Endpoint describes one endpoint, for the reference documentation.
 type Endpoint struct {
-	// Method is the HTTP method. GET serves HEAD too. It is empty if the endpoint
-	// serves more than one method.
+	// Method is the HTTP method. GET serves HEAD too. It is empty if the
+	// endpoint serves more than one method.
 	Method string
 	// Path may have a parameter: "{name}", or "{name...}" for the rest of the
 	// path, slashes included.
 	Path string
 	// Summary describes the endpoint in one sentence.
 	Summary string
-	// Local: the endpoint is about the server that receives the request. It does
-	// not accept ?dc= of another datacenter.
+	// Local: the endpoint is about the server that receives the request. It
+	// does not accept ?dc= of another datacenter.
 	Local bool
 }
 
@@ -185,7 +185,8 @@ func (h *handler) router(cfg Config) http.Handler {
 	})
 }
 
-// requireName fails if a path lacks the "{name...}" with which its pattern ends.
+// requireName fails if a path lacks the "{name...}" with which its pattern
+// ends.
 func (rt route) requireName(r *http.Request) error {
 	_, name, ok := strings.Cut(strings.TrimSuffix(rt.Path, "...}"), "{")
 	if ok && strings.HasSuffix(rt.Path, "...}") && !strings.HasPrefix(rt.Path, kvPath) && r.PathValue(name) == "" {
@@ -199,12 +200,12 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 	if q.dc == "" || q.dc == h.dc {
 		return nil
 	}
-	return badRequest{fmt.Errorf("%s is about the server that receives the request, %s of %s: send it to a server of %.63q, or leave dc out",
-		r.URL.Path, h.node, h.dc, q.dc)}
+	return badRequest{fmt.Errorf("%s is about the server that receives the request, %s of %s: "+
+		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.node, h.dc, q.dc)}
 }
 
-// notFound answers requests that no other pattern of mux matches: 405 for a path
-// that has other methods, else 404.
+// notFound answers requests that no other pattern of mux matches: 405 for a
+// path that has other methods, else 404.
 func notFound(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string

@@ -26,16 +26,18 @@ import (
 const (
 	// serverTimeout bounds an exchange with one server of this datacenter.
 	serverTimeout = 3 * time.Second
-	// datacenterTimeout bounds an exchange with another datacenter. It is longer
-	// than what that takes for its own servers.
+	// datacenterTimeout bounds an exchange with another datacenter. It is
+	// longer than what that takes for its own servers.
 	datacenterTimeout = 5 * time.Second
-	// unknownNode stands for the servers of a datacenter none of which is known.
+	// unknownNode stands for the servers of a datacenter none of which is
+	// known.
 	unknownNode = "*"
 )
 
-// collect exchanges keyrings with every known server. It returns the keyring that
-// each has after that, ordered by datacenter and node. Each other datacenter gets
-// one request, and contacts its own servers. It takes at most datacenterTimeout.
+// collect exchanges keyrings with every known server. It returns the keyring
+// that each has after that, ordered by datacenter and node. Each other
+// datacenter gets one request, and contacts its own servers. It takes at most
+// datacenterTimeout.
 func (s *Service) collect(ctx context.Context) []*pb.ServerKeyring {
 	var mu sync.Mutex
 	var out []*pb.ServerKeyring
@@ -156,8 +158,9 @@ func (s *Service) collectLocal(ctx context.Context, relayed []*pb.SealedKeyring)
 	return out
 }
 
-// exchangeWithServer exchanges keyrings with one server of this datacenter, over
-// a new connection: a server that receives no gossip is not in the address book.
+// exchangeWithServer exchanges keyrings with one server of this datacenter,
+// over a new connection: a server that receives no gossip is not in the address
+// book.
 func (s *Service) exchangeWithServer(
 	ctx context.Context, node, addr string, relayed []*pb.SealedKeyring,
 ) (*pb.ServerKeyring, error) {

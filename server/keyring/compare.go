@@ -13,8 +13,9 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-// mismatch returns why two servers cannot gossip, with a remedy. It returns "" if
-// they can, or will once one has accepted the keyring of the other. It is pure.
+// mismatch returns why two servers cannot gossip, with a remedy. It returns ""
+// if they can, or will once one has accepted the keyring of the other. It is
+// pure.
 func mismatch(self, other *pb.ServerKeyring) string {
 	plaintext := func(sk *pb.ServerKeyring) bool { return sk.AcceptsPlain && sk.SendsPlain }
 	switch {

@@ -14,8 +14,8 @@
 //
 // Keyrings travel by gRPC over the TLS connections of the servers, not by
 // gossip: a server with outdated keys receives no gossip, and must be reachable
-// all the same. A keyring is encrypted under its own keys, so that a certificate
-// alone does not reveal it.
+// all the same. A keyring is encrypted under its own keys, so that a
+// certificate alone does not reveal it.
 //
 // [Service.Run] compares keyrings with other servers: with all at the start,
 // with a server or datacenter when it becomes reachable again, with those of
@@ -30,7 +30,8 @@
 //
 // # Goroutines and limits
 //
-// Run starts at most 16 comparisons at a time and joins them. A comparison takes
-// at most 3 seconds with a server of this datacenter, and 5 seconds with another
-// datacenter, which collects the keyrings of its own servers in that time.
+// Run starts at most 16 comparisons at a time and joins them. A comparison
+// takes at most 3 seconds with a server of this datacenter, and 5 seconds with
+// another datacenter, which collects the keyrings of its own servers in that
+// time.
 package keyring

@@ -29,8 +29,8 @@ type Config struct {
 	// keyrings.
 	DC, Node, PrimaryDC string
 	// AcceptsPlaintext and SendsPlaintext are for a federation that is becoming
-	// encrypted: this server also accepts gossip without encryption, and it sends
-	// gossip without encryption. They have no effect without a Store.
+	// encrypted: this server also accepts gossip without encryption, and it
+	// sends gossip without encryption. They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
 	// RetryJoin are addresses of servers of this datacenter. They are contacted
 	// while no other server is alive in the LAN pool: outdated keys may be the
@@ -54,8 +54,8 @@ type Config struct {
 type Caller interface {
 	// Reader returns a connection to any server of datacenter dc.
 	Reader(dc string) grpc.ClientConnInterface
-	// Reachability returns what is known about each datacenter, and a channel that
-	// is closed at the next change.
+	// Reachability returns what is known about each datacenter, and a channel
+	// that is closed at the next change.
 	Reachability() (map[string]dcrpc.Reachability, <-chan struct{})
 }
 
@@ -153,10 +153,10 @@ func opName(op pb.ChangeKeyringRequest_Op) string {
 // leftBehind returns the servers that a change would cut off.
 //
 // To use a key, every server that is alive must have it. To remove a key, every
-// known server, alive or not, must use the primary key. A server that has missed
-// the change of the primary key still shares the old key with the others, and
-// receives the new keyring under it when it returns. Without the old key it
-// could not.
+// known server, alive or not, must use the primary key. A server that has
+// missed the change of the primary key still shares the old key with the
+// others, and receives the new keyring under it when it returns. Without the
+// old key it could not.
 func leftBehind(
 	op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Keyring, servers []*pb.ServerKeyring,
 ) (behind []*pb.ServerKeyring) {
@@ -247,8 +247,8 @@ func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 	return s.Self(), nil
 }
 
-// Exchange implements pb.KeyringServiceServer. It accepts the caller's keyring if
-// that is newer, and returns its own if that is.
+// Exchange implements pb.KeyringServiceServer. It accepts the caller's keyring
+// if that is newer, and returns its own if that is.
 func (s *Service) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
 	caller, err := rpc.Peer(ctx)
 	if err != nil {

@@ -17,15 +17,16 @@ const (
 	// syncInterval is how often one server of this datacenter and one other
 	// datacenter are compared with, chosen at random.
 	syncInterval = 30 * time.Second
-	// minSyncDelay and maxSyncDelay bound the backoff after a failed comparison.
+	// minSyncDelay and maxSyncDelay bound the backoff after a failed
+	// comparison.
 	minSyncDelay = 500 * time.Millisecond
 	maxSyncDelay = 15 * time.Second
 	// maxSyncs bounds the comparisons in flight.
 	maxSyncs = 16
 )
 
-// syncTarget is whom to compare keyrings with: any server of another datacenter,
-// or a server of this one at an address.
+// syncTarget is whom to compare keyrings with: any server of another
+// datacenter, or a server of this one at an address.
 type syncTarget struct{ dc, node, addr string }
 
 // syncState is the state of one target. Only Run's goroutine uses it.
@@ -134,8 +135,8 @@ func (s *Service) sync(ctx context.Context, t syncTarget) (ok bool) {
 	return !slices.ContainsFunc(got, func(sk *pb.ServerKeyring) bool { return mismatch(s.Self(), sk) != "" })
 }
 
-// updateTargets adds and removes states so that they match targets. A target that
-// is new, or reachable again, is due.
+// updateTargets adds and removes states so that they match targets. A target
+// that is new, or reachable again, is due.
 func updateTargets(
 	states map[syncTarget]*syncState, targets map[syncTarget]bool, recoveries map[string]int, now time.Time,
 ) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package operator serves the OperatorService, through which operators see and
-// change the Raft group of a datacenter, and save and restore snapshots. It also
-// keeps the members of the group up to date: that work and the operators' changes
-// share state.
+// change the Raft group of a datacenter, and save and restore snapshots. It
+// also keeps the members of the group up to date: that work and the operators'
+// changes share state.
 //
 // # Membership
 //
@@ -22,8 +22,8 @@
 // # Snapshots
 //
 // At most 2 snapshots are saved at a time. Each keeps one state of the store in
-// memory until it is sent. A restore replaces all records of the datacenter; one
-// restore runs at a time.
+// memory until it is sent. A restore replaces all records of the datacenter;
+// one restore runs at a time.
 //
 // # Example
 //

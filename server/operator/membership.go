@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
-// StableTime is how long a new server must be alive and up to date before it gets
-// a vote.
+// StableTime is how long a new server must be alive and up to date before it
+// gets a vote.
 const StableTime = 10 * time.Second
 
 const (
@@ -24,13 +24,14 @@ const (
 	// recentContact, and it lacks at most maxTrailing log entries.
 	recentContact = 2 * time.Second
 	maxTrailing   = 250
-	// nonvoterInterval is how often a server without a vote is looked at: Raft does
-	// not notify of its progress.
+	// nonvoterInterval is how often a server without a vote is looked at: Raft
+	// does not notify of its progress.
 	nonvoterInterval = 500 * time.Millisecond
-	// planInterval is how often the rules are applied if nothing changes: the end
-	// of a hold is not notified either.
+	// planInterval is how often the rules are applied if nothing changes: the
+	// end of a hold is not notified either.
 	planInterval = time.Minute
-	// holdTime is how long a running server that an operator removed is not added.
+	// holdTime is how long a running server that an operator removed is not
+	// added.
 	holdTime = 10 * time.Minute
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
@@ -38,8 +39,8 @@ const (
 	retryDelay = time.Second
 )
 
-// holds are servers that an operator has removed from the group though they run.
-// Only the leader that removed them knows the holds.
+// holds are servers that an operator has removed from the group though they
+// run. Only the leader that removed them knows the holds.
 type holds struct {
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -125,8 +126,8 @@ func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Durat
 	return wait
 }
 
-// formedOwnGroup reports whether a server and this one were both started to form
-// a group alone. It logs that once.
+// formedOwnGroup reports whether a server and this one were both started to
+// form a group alone. It logs that once.
 func (s *Service) formedOwnGroup(p gossip.Member, m *membership) bool {
 	if s.Expect != 1 || p.Tags[TagExpect] != "1" {
 		return false
@@ -200,8 +201,8 @@ func newMembership(self string, expect int, deadAfter time.Duration) *membership
 }
 
 // plan returns the changes to make now, and how long until there may be more if
-// nothing happens. servers are those of the group, and last is the leader's last
-// index. exclude reports whether a server must not be added.
+// nothing happens. servers are those of the group, and last is the leader's
+// last index. exclude reports whether a server must not be added.
 func (m *membership) plan(
 	now time.Time, servers []raftstore.Member, last uint64, members []gossip.Member, exclude func(gossip.Member) bool,
 ) (changes []change, wait time.Duration) {
@@ -241,8 +242,8 @@ func (m *membership) plan(
 	return changes, wait
 }
 
-// untilVote returns how long a server without a vote must still be watched: 0 if
-// it may have a vote now.
+// untilVote returns how long a server without a vote must still be watched: 0
+// if it may have a vote now.
 func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p *gossip.Member) time.Duration {
 	upToDate := p != nil && p.Alive() && s.LastContact >= 0 && s.LastContact < recentContact &&
 		s.LastIndex > 0 && s.LastIndex+maxTrailing >= last
@@ -258,8 +259,8 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p
 	return min(max(0, StableTime-now.Sub(since)), nonvoterInterval)
 }
 
-// dead returns the servers that have been down for deadAfter, longest first, and
-// how long until the next one is.
+// dead returns the servers that have been down for deadAfter, longest first,
+// and how long until the next one is.
 func (m *membership) dead(
 	now time.Time, servers []raftstore.Member, members []gossip.Member,
 ) (dead []raftstore.Member, wait time.Duration) {
@@ -297,9 +298,9 @@ func (m *membership) dead(
 }
 
 // mayRemove returns why a dead server must stay. A voter may be removed only if
-// at most a minority of the voters is down, the voters that remain are a majority
-// of the servers that the datacenter was set up for, and a majority of them is
-// up.
+// at most a minority of the voters is down, the voters that remain are a
+// majority of the servers that the datacenter was set up for, and a majority of
+// them is up.
 func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, members []gossip.Member) error {
 	if !s.Voter {
 		return nil

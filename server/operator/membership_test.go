@@ -13,8 +13,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
-// datacenter parses a short description of a Raft group and a LAN pool. In
-// "a* b+ c! d- e?", a leads, b is alive, c failed, d left, and e is unknown to the
+// datacenter parses a short description of a Raft group and a LAN pool. In "a*
+// b+ c! d- e?", a leads, b is alive, c failed, d left, and e is unknown to the
 // pool. A name in capitals has no vote. A name in brackets is not in the group.
 func datacenter(text string) (servers []raftstore.Member, members []gossip.Member) {
 	statuses := map[byte]gossip.Status{

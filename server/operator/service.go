@@ -23,8 +23,8 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 )
 
-// successorTimeout bounds how long TransferLeader waits for the new leader to be
-// known.
+// successorTimeout bounds how long TransferLeader waits for the new leader to
+// be known.
 const successorTimeout = 10 * time.Second
 
 // TagExpect is the tag of a LAN pool member that has its Config.Expect.
@@ -41,7 +41,8 @@ type Config struct {
 	// Expect is how many servers the datacenter was set up for
 	// (bootstrap_expect).
 	Expect int
-	// DeadAfter is how long a server is down before it is removed from the group.
+	// DeadAfter is how long a server is down before it is removed from the
+	// group.
 	DeadAfter time.Duration
 	Logger    *slog.Logger
 }

@@ -24,8 +24,8 @@ import (
 const (
 	// partSize is the size of the data of one message, in bytes.
 	partSize = 256 << 10
-	// maxSaves bounds the snapshots that are saved at a time. Each keeps one state
-	// of the store in memory.
+	// maxSaves bounds the snapshots that are saved at a time. Each keeps one
+	// state of the store in memory.
 	maxSaves = 2
 )
 

@@ -52,8 +52,8 @@ type Config struct {
 	DC, Node, Domain string
 	// Leader reports which server leads. Required.
 	Leader Leadership
-	// WriteError returns why this server cannot write its log, or nil. The error
-	// of a call that found no leader includes it. Required.
+	// WriteError returns why this server cannot write its log, or nil. The
+	// error of a call that found no leader includes it. Required.
 	WriteError func() error
 	// Connect returns a connection to another server of this datacenter.
 	// Required.

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// leaderTimeout is how long a call waits for the datacenter to have a leader.
+	// leaderTimeout is how long a call waits for the datacenter to have a
+	// leader.
 	leaderTimeout = 7 * time.Second
 	// forwardDelay is how long a call waits before it is forwarded again to a
 	// leader that could not be reached.
@@ -36,9 +37,9 @@ const (
 	consistencyKey = "x-wanfed-consistency"
 )
 
-// atLeader has a call answered by the leader: by here if this server leads, else
-// by there(node), which forwards the call. While there is no leader, or there
-// reports retry, it waits, up to leaderTimeout.
+// atLeader has a call answered by the leader: by here if this server leads,
+// else by there(node), which forwards the call. While there is no leader, or
+// there reports retry, it waits, up to leaderTimeout.
 func (e *Edge) atLeader(
 	ctx context.Context, forwarded bool, here func() error, there func(node string) (retry bool, err error),
 ) error {
@@ -93,7 +94,8 @@ func (e *Edge) retryUntilLeader(ctx context.Context, here func() error) error {
 	}
 }
 
-// noLeader returns the error of a call that waited for a leader without success.
+// noLeader returns the error of a call that waited for a leader without
+// success.
 func (e *Edge) noLeader() error {
 	why := "its servers must reach each other (see: wanfed members)"
 	if err := e.cfg.WriteError(); err != nil {
@@ -135,7 +137,8 @@ func (e *Edge) unknownOutcome(node string, err error) error {
 		e.cfg.DC, node, resource.ErrUnknownOutcome, status.Convert(err).Message()))
 }
 
-// forward makes a call at the leader, for the same caller and with its deadline.
+// forward makes a call at the leader, for the same caller and with its
+// deadline.
 func (e *Edge) forward(ctx context.Context, c call, node, method string, req any) (any, error) {
 	_, reply, err := messagesOf(method)
 	if err != nil {

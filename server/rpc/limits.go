@@ -20,8 +20,8 @@ const (
 	manyCalls = 16384
 	// fewCalls is how many calls may be open for any other peer.
 	fewCalls = 1024
-	// maxConnCalls bounds the calls of one connection. Calls that were cancelled
-	// and have not ended yet count, and responses that were not sent.
+	// maxConnCalls bounds the calls of one connection. Calls that were
+	// cancelled and have not ended yet count, and responses that were not sent.
 	maxConnCalls = 2 * manyCalls
 	// maxResponses bounds the responses to one peer that may be large, and are
 	// computed or not sent yet.
@@ -47,9 +47,9 @@ func maxOpenCalls(r tlsutil.Role) int64 {
 // forms one store with this server.
 func (e *Edge) exempt(p tlsutil.Peer) bool { return p.Role == tlsutil.RoleServer && p.DC == e.cfg.DC }
 
-// countCall counts a call from its headers to its end, or rejects it. gRPC calls
-// it from the goroutine that reads the connection, before it allocates anything
-// for the call but its context. The context ends with the call.
+// countCall counts a call from its headers to its end, or rejects it. gRPC
+// calls it from the goroutine that reads the connection, before it allocates
+// anything for the call but its context. The context ends with the call.
 func (e *Edge) countCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, err := e.holder(ctx)
 	if err != nil || e.exempt(p) {

@@ -17,9 +17,9 @@ import (
 )
 
 // A slot of Edge.responses is held while a response is computed, and until gRPC
-// has sent it. For gRPC a unary call has ended when its response is queued, even
-// if the peer never reads: without the slot, a peer that makes calls and reads
-// nothing could fill the memory.
+// has sent it. For gRPC a unary call has ended when its response is queued,
+// even if the peer never reads: without the slot, a peer that makes calls and
+// reads nothing could fill the memory.
 //
 // gRPC reports that a response was sent by freeing its buffer. There are two
 // cases in which gRPC never frees it. The connection was closed: then connInfo

@@ -27,8 +27,8 @@ type Rule struct {
 	Here []tlsutil.Role
 	// Leader: the leader of this datacenter answers. Other servers forward.
 	Leader bool
-	// WaitsForLeader: any server answers, and the call waits while it needs what
-	// only a leader knows and there is none.
+	// WaitsForLeader: any server answers, and the call waits while it needs
+	// what only a leader knows and there is none.
 	WaitsForLeader bool
 	// Idempotent: making the call twice has the effect of making it once. A
 	// forwarded call that broke is made again.
@@ -36,8 +36,8 @@ type Rule struct {
 	// Large: the response may be large, so it needs a slot. The service either
 	// never waits for a change, or waits inside limit.Pause.
 	Large bool
-	// Delegable: a server of another datacenter may make the call for an operator
-	// of its own, if Config.RemoteWritesFrom lists that datacenter.
+	// Delegable: a server of another datacenter may make the call for an
+	// operator of its own, if Config.RemoteWritesFrom lists that datacenter.
 	Delegable bool
 }
 
@@ -46,7 +46,8 @@ var (
 	servers          = []tlsutil.Role{tlsutil.RoleServer}
 	gateways         = []tlsutil.Role{tlsutil.RoleGateway}
 	serversOperators = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleOperator}
-	// readers lacks gateways: a gateway reads its snapshot and federation states.
+	// readers lacks gateways: a gateway reads its snapshot and federation
+	// states.
 	readers = []tlsutil.Role{tlsutil.RoleServer, tlsutil.RoleClient, tlsutil.RoleOperator}
 
 	// A server of another datacenter reads for its clients.
