@@ -148,7 +148,7 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 		d.start()
 		connect(killed)
 		n := -1
-		testutil.Await(t, patience, "a list", func(ctx context.Context) (err error) {
+		testutil.Await(t, waitLimit, "a list", func(ctx context.Context) (err error) {
 			n, err = killed.count(resource.WithConsistency(ctx, resource.Strong))
 			return err
 		})
@@ -166,7 +166,7 @@ func TestCascade_LargeAndInterrupted(t *testing.T) {
 // acknowledged.
 func (d *diskServer) delete(e *ownerTree) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	url := strings.Replace(d.server.HTTP, "http:", "https:", 1) + "/api/kv/v1/entry/" + e.root.Name
 	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, url, nil)

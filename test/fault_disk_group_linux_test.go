@@ -43,7 +43,7 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	full, other := all[0], all[1]
 	full.awaitPut("a leader")
 	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
-	testutil.Await(t, patience, "leadership of srv1", func(ctx context.Context) error {
+	testutil.Await(t, waitLimit, "leadership of srv1", func(ctx context.Context) error {
 		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--dc", "dc1", "--server", full.server.Addr,
 			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
 		if err != nil {
@@ -66,7 +66,7 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 		t.Errorf("read at srv1 of a value it cannot store = %d, want 404", status)
 	}
 	remount(t, full.data(), 0, "size=400m")
-	t.Logf("srv1 is up to date %v after it had space", testutil.Await(t, patience, "srv1 up to date", func(context.Context) error {
+	t.Logf("srv1 is up to date %v after it had space", testutil.Await(t, waitLimit, "srv1 up to date", func(context.Context) error {
 		for _, d := range []*diskServer{full, other} {
 			last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
 			if status, answer, _ := full.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
@@ -96,7 +96,7 @@ func TestStart_UnwritableDirectory(t *testing.T) {
 	if err := unix.Mount("tmpfs", d.data(), "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != syscall.EBUSY {
 		t.Fatalf("a file system with open files could be made read-only under the server (%v): let this test do so", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := d.server.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func TestStart_UnwritableDirectory(t *testing.T) {
 // wantNoStart fails the test unless the start of the server fails with why.
 func (d *diskServer) wantNoStart(why string) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	s, err := subprocess.StartServer(ctx, d.config)
 	if err == nil {

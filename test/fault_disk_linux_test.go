@@ -61,7 +61,7 @@ func (d *diskServer) data() string { return filepath.Join(d.config.Dir, "data") 
 
 func (d *diskServer) start() {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	var err error
 	if d.server, err = subprocess.StartServer(ctx, d.config); err != nil {
@@ -100,7 +100,7 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 // request sends one request to /v1/kv with a deadline.
 func (d *diskServer) request(method, path string, body []byte) (status int, answer []byte, took time.Duration) {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, strings.Replace(d.server.HTTP, "http:", "https:", 1)+"/v1/kv/"+path, bytes.NewReader(body))
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *diskServer) fill() (refusal string, took time.Duration) {
 // awaitPut waits until a write is acknowledged.
 func (d *diskServer) awaitPut(what string) time.Duration {
 	d.t.Helper()
-	return testutil.Await(d.t, patience, what, func(context.Context) error {
+	return testutil.Await(d.t, waitLimit, what, func(context.Context) error {
 		if refusal, _ := d.put(); refusal != "" {
 			return errors.New(refusal)
 		}
@@ -234,7 +234,7 @@ func TestFullDisk_OfALoneServer(t *testing.T) {
 	d.server.Kill()
 
 	d.start()
-	testutil.Await(t, patience, "a refusal for the full disk by the new process", func(context.Context) error {
+	testutil.Await(t, waitLimit, "a refusal for the full disk by the new process", func(context.Context) error {
 		refusal, took = d.put()
 		if !strings.Contains(refusal, noSpace) {
 			return errors.New(refusal)
@@ -243,7 +243,7 @@ func TestFullDisk_OfALoneServer(t *testing.T) {
 	})
 	d.wantUnwritable(noSpace, refusal, took)
 	last := fmt.Sprintf("%s-%d", d.config.Node, len(d.values)-1)
-	testutil.Await(t, patience, "stale reads on the full disk", func(context.Context) error {
+	testutil.Await(t, waitLimit, "stale reads on the full disk", func(context.Context) error {
 		if status, answer, _ := d.request(http.MethodGet, last+"?raw&stale", nil); status != http.StatusOK {
 			return fmt.Errorf("%d %.200q", status, answer)
 		}

@@ -105,7 +105,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 	}
 	d.check(d.values, "&stale")
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := d.server.Stop(ctx); err != nil {
 		t.Errorf("stop: %v", err)
@@ -114,7 +114,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 	if err := unix.Unmount(d.data(), 0); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Await(t, patience, "a file system in nobody's use", func(ctx context.Context) error { // another namespace may have it for a while
+	testutil.Await(t, waitLimit, "a file system in nobody's use", func(ctx context.Context) error { // another namespace may have it for a while
 		out, err := exec.CommandContext(ctx, "e2fsck", "-p", disk.device).CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // errors were corrected
 			return nil

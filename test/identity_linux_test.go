@@ -37,7 +37,7 @@ type attempt struct {
 func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 	before := stateOf(t, dc1, "dc2")
 	conns := map[string]*grpc.ClientConn{}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for _, a := range attempts(dc1, dc2) {
 		t.Run(fmt.Sprintf("%s by %s at %s", a.name, strings.ReplaceAll(a.by, "/", " "), a.at.dc), func(t *testing.T) {

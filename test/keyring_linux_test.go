@@ -20,7 +20,7 @@ import (
 // data, with other flags.
 func (l *loopback) restart(s *site, primary *site, args ...string) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	s.server.Kill()
 	_, port, err := net.SplitHostPort(s.server.Addr)

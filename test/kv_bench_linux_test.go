@@ -102,7 +102,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 	out.far = strings.TrimPrefix(far.HTTP, "http://")
 	c := operatorOf(b, l, "dc2")
 	defer c.CloseIdleConnections()
-	testutil.Await(b, patience, "keys in dc2", func(ctx context.Context) error {
+	testutil.Await(b, waitLimit, "keys in dc2", func(ctx context.Context) error {
 		for i := range kvKeys {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPut, strings.Replace(near[0].HTTP, "http:", "https:", 1)+"/v1/kv/"+kvKey(i), strings.NewReader("hello world"))
 			if err != nil {
@@ -119,7 +119,7 @@ func newKVBench(b testing.TB, leads bool) (out kvBench) {
 		_, err = doRequest(http.DefaultClient, req)
 		return err
 	})
-	testutil.Await(b, patience, "leadership at the intended server", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
+	testutil.Await(b, waitLimit, "leadership at the intended server", func(ctx context.Context) error { return out.place(ctx, b, l, near, leads) })
 	return out
 }
 

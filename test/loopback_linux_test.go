@@ -32,7 +32,7 @@ import (
 )
 
 // patience is how long a test waits for one thing, on a busy machine.
-const patience = 20 * time.Second
+const waitLimit = 20 * time.Second
 
 // site is a datacenter of a loopback: one server and one gateway, as processes
 // on loopback addresses. Both log at debug, so that every refusal has its line.
@@ -60,7 +60,7 @@ func newLoopback(t testing.TB) *loopback {
 // start runs a datacenter. Without primary gateways it is the primary itself.
 func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	s := &site{dc: dc}
 	var err error
@@ -99,7 +99,7 @@ func (l *loopback) keep(p *subprocess.Process) {
 // server of each.
 func (l *loopback) federated(sites ...*site) {
 	l.t.Helper()
-	testutil.Await(l.t, patience, "federation", func(ctx context.Context) error {
+	testutil.Await(l.t, waitLimit, "federation", func(ctx context.Context) error {
 		for _, s := range sites {
 			st, err := s.status(ctx)
 			if err != nil {
@@ -192,7 +192,7 @@ func (f *logFile) lines(expr string) (matches [][]string, err error) {
 // await waits for the first line that matches and returns its submatches.
 func (f *logFile) await(t testing.TB, expr string) (match []string) {
 	t.Helper()
-	testutil.Await(t, patience, "line "+expr, func(context.Context) error {
+	testutil.Await(t, waitLimit, "line "+expr, func(context.Context) error {
 		matches, err := f.lines(expr)
 		if err == nil && len(matches) == 0 {
 			err = errors.New("no such line in " + f.path)
@@ -244,7 +244,7 @@ func dial(ctx context.Context, addr string, cfg *tls.Config) (*tls.Conn, error) 
 // certificate was refused. It returns what was read before.
 func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []byte, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	c, err := dial(ctx, addr, cfg)
 	if err != nil {
@@ -256,7 +256,7 @@ func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []by
 
 func drained(t testing.TB, c net.Conn, send []byte) ([]byte, error) {
 	t.Helper()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(waitLimit))
 	_, werr := c.Write(send) // may fail: the other end may have closed already
 	got, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

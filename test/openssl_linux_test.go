@@ -87,7 +87,7 @@ func openSSLCommand(t *testing.T, file string) []string {
 
 func runOpenSSL(t *testing.T, args []string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput() // stdin is /dev/null
 	return string(out), err

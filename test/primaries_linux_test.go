@@ -27,7 +27,7 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	healthy := []*site{dc1, dc2}
 	logs := []*logFile{logOf(dc1.server.Process).mark(t), logOf(dc2.server.Process).mark(t)}
 	dc3 := l.start("dc3", "dc9", dc1.gateway.WAN)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	cc := l.call(t, dc1.server.Addr, "server.dc1.wanfed", tlsutil.RoleServer, "srv1", "dc3")
 	put := func(s *pb.FederationState) {
@@ -76,7 +76,7 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 	t.Run("the others are not disturbed", func(t *testing.T) {
 		l.federated(healthy...)
 		put(stateWith("dc3", "192.0.2.3:1", dc3.gateway.WAN)) // replication goes on
-		testutil.Await(t, patience, "dc2 has the new state", func(ctx context.Context) error {
+		testutil.Await(t, waitLimit, "dc2 has the new state", func(ctx context.Context) error {
 			states, err := dc2.states(ctx)
 			if err != nil {
 				return err
@@ -97,7 +97,7 @@ func refuseOtherPrimary(t *testing.T, l *loopback, dc1, dc2 *site) {
 		}
 	})
 	t.Run("mended", func(t *testing.T) {
-		stop, cancel := context.WithTimeout(t.Context(), patience)
+		stop, cancel := context.WithTimeout(t.Context(), waitLimit)
 		defer cancel()
 		for _, p := range []interface{ Stop(context.Context) error }{dc3.gateway, dc3.server} {
 			if err := p.Stop(stop); err != nil {

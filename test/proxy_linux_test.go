@@ -64,14 +64,14 @@ func TestServersSeeTheSource(t *testing.T) {
 	// the gateway's machine without a header is told why.
 	stranger := func(from *lab.Node, addr string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 		defer cancel()
 		c, err := lab.DialIn(from.NS)(ctx, "tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(waitLimit))
 		tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 		if tc.Handshake() == nil { // TLS 1.3: the server looks at the client's certificate afterwards
 			tc.Read(make([]byte, 1))

@@ -74,7 +74,7 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 		})
 	})
 	t.Run("a name it knows", func(t *testing.T) { // what was refused above is not refused for another reason
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 		defer cancel()
 		for _, sni := range []string{"server.dc2.wanfed", "srv1.server.dc2.wanfed", "SRV1.Server.DC2.wanfed", "server.dc1.wanfed", "srv1.server.dc1.wanfed"} {
 			c, err := dial(ctx, lan, l.client(t, tlsutil.RoleServer, "srv1", "dc2", sni, "h2"))

@@ -61,7 +61,7 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", test.alpn)
 			counted(t, logOf(s.server.Process), s.server.HTTP, closed(test.reason), test.reason, test.want, func() {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 				defer cancel()
 				c, err := dial(ctx, s.server.Addr, cfg)
 				if err != nil {
@@ -107,7 +107,7 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 // openStream begins one stream of a session and returns all that comes back.
 func openStream(t testing.TB, addr string, cfg *tls.Config, header []byte) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	c, err := dial(ctx, addr, cfg)
 	if err != nil {
@@ -119,7 +119,7 @@ func openStream(t testing.TB, addr string, cfg *tls.Config, header []byte) []byt
 	if err != nil {
 		t.Fatal(err)
 	}
-	st.SetDeadline(time.Now().Add(patience))
+	st.SetDeadline(time.Now().Add(waitLimit))
 	if _, err := st.Write(header); err != nil {
 		t.Fatal(err)
 	}

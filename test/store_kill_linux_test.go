@@ -97,7 +97,7 @@ func (k *killedServer) config() subprocess.ServerConfig {
 
 func (k *killedServer) start() {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	var err error
 	if k.server, err = subprocess.StartServer(ctx, k.config()); err != nil {
@@ -210,7 +210,7 @@ func (k *killedServer) seenLocked(r *pb.Resource) {
 // check reads all resources and compares them with the acknowledged ones.
 func (k *killedServer) check() {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	c := k.client(k.t)
 	var out *pb.ListResponse
