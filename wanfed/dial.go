@@ -36,8 +36,6 @@ type DialerConfig struct {
 	// DialTCP opens a TCP connection to addr, which is ip:port. Default: the
 	// DialContext method of a net.Dialer.
 	DialTCP func(ctx context.Context, addr string) (net.Conn, error)
-	// LookupIP resolves a DNS name. Default: net.DefaultResolver.
-	LookupIP func(ctx context.Context, host string) ([]net.IP, error)
 	// AttemptDelay is how long an attempt may take before the next path is
 	// dialed in parallel (RFC 8305). After a failure the next path is dialed at
 	// once. Default (0): 250 ms.
@@ -49,6 +47,8 @@ type DialerConfig struct {
 	// (""): ModeLocal.
 	Mode   Mode
 	Logger *slog.Logger // default: no log
+
+	lookupIP func(ctx context.Context, host string) ([]net.IP, error) // set by tests; nil: net.DefaultResolver
 }
 
 // Dialer opens TLS connections to servers: directly inside the local
@@ -89,8 +89,8 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	if cfg.DialTCP == nil {
 		cfg.DialTCP = dialTCP
 	}
-	if cfg.LookupIP == nil {
-		cfg.LookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
+	if cfg.lookupIP == nil {
+		cfg.lookupIP = func(ctx context.Context, host string) ([]net.IP, error) {
 			return net.DefaultResolver.LookupIP(ctx, "ip", host)
 		}
 	}
@@ -100,7 +100,7 @@ func NewDialer(cfg DialerConfig) (*Dialer, error) {
 	p := cfg.Identity.Peer()
 	return &Dialer{
 		cfg: cfg, dc: p.DC, node: p.Node, paths: newPathTable(cfg.AddressBook, p.DC, cfg.Mode),
-		names: newResolver(cfg.LookupIP, cfg.AttemptTimeout), log: orDiscard(cfg.Logger),
+		names: newResolver(cfg.lookupIP, cfg.AttemptTimeout), log: orDiscard(cfg.Logger),
 	}, nil
 }
 

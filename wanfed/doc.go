@@ -80,7 +80,7 @@
 //   - The certificate of a peer is its identity.
 //   - Packets of one connection keep their order. Like datagrams, they may be
 //     lost when a connection is replaced.
-//   - At MaxHandshakes, a Mux sheds slow handshakes of unauthenticated peers
+//   - At 512 handshakes, a Mux sheds slow handshakes of unauthenticated peers
 //     within a quarter of a second.
 //
 // # Limits

@@ -41,7 +41,7 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 	a := newAuthority(t)
 	for name, half := range map[string]bool{"silent": false, "half a ClientHello": true} {
 		t.Run(name, func(t *testing.T) {
-			b := newMuxFixture(t, a, func(c *MuxConfig) { c.HandshakeTimeout = 20 * time.Second }) // longer than the test
+			b := newMuxFixture(t, a, func(c *MuxConfig) { c.handshakeTimeout = 20 * time.Second }) // longer than the test
 			idle := openSilent(t, b.addr, 1000, half)
 			start := time.Now()
 			c, err := tls.Dial("tcp", b.addr, a.server("srv2", "dc1").ClientConfig("srv1.server.dc1.wanfed", "all/1"))
@@ -55,13 +55,13 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 			}
 			took := time.Since(start)
 			t.Logf("accepted after %v", took)
-			if limit := b.m.cfg.HandshakeTimeout / 2; took > limit {
+			if limit := b.m.cfg.handshakeTimeout / 2; took > limit {
 				t.Errorf("accepted after %v, want at most %v", took, limit)
 			}
-			if n := b.m.Stats().Handshaking; n > b.m.cfg.MaxHandshakes {
+			if n := b.m.Stats().Handshaking; n > b.m.cfg.maxHandshakes {
 				t.Errorf("Handshaking = %d, above MaxHandshakes", n)
 			}
-			shed := uint64(len(idle) + 1 - b.m.cfg.MaxHandshakes)
+			shed := uint64(len(idle) + 1 - b.m.cfg.maxHandshakes)
 			testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Refused[string(crowded)] == shed },
 				"the silent connections to be shed")
 			if log := b.log.String(); strings.Count(log, refusalText[crowded]) != 1 {
@@ -83,7 +83,7 @@ func TestMux_ShedsSilentHandshakes(t *testing.T) {
 // test's own handshakes would be overdue.
 func TestMux_ManyHandshakesAtOnce(t *testing.T) {
 	a := newAuthority(t)
-	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) { c.MaxHandshakes, c.HandshakeTimeout = 4, time.Minute },
+	b := newMuxFixtureOn(t, a, listen(t), func(c *MuxConfig) { c.maxHandshakes, c.handshakeTimeout = 4, time.Minute },
 		func(m *Mux) { m.handshakes.helloGrace, m.handshakes.grace = time.Minute, time.Minute })
 	id := a.server("srv2", "dc1")
 	const peers = 60

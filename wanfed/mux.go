@@ -28,14 +28,6 @@ type Handler func(ctx context.Context, c *tls.Conn, p tlsutil.Peer)
 // MuxConfig configures a Mux.
 type MuxConfig struct {
 	Identity *tlsutil.Identity // required
-	// HandshakeTimeout bounds the TLS handshake, and a PROXY header before it,
-	// from accept on. Default (0): 5 s.
-	HandshakeTimeout time.Duration
-	// MaxHandshakes bounds concurrent handshakes. At the limit, a new one
-	// starts when another ends, or replaces a slow one: first one without a
-	// ClientHello after 250 ms, then one that has taken a second. Default (0):
-	// 512.
-	MaxHandshakes int
 	// MaxPerPeer bounds the open connections of one peer, by role, node and
 	// datacenter of its certificate. All plain text connections (HTTPListener)
 	// count as one peer. Connections passed on by a Listener count until they
@@ -51,6 +43,10 @@ type MuxConfig struct {
 	// accepted. It must not block.
 	OnPeer func(tlsutil.Peer)
 	Logger *slog.Logger // default: no log
+
+	// Changed by tests.
+	handshakeTimeout time.Duration // of TLS, and of a PROXY header before it; 0: 5 s
+	maxHandshakes    int           // concurrent; see handshakeLimit; 0: 512
 }
 
 // Mux accepts TLS connections on one port and passes each to the handler of the
@@ -95,20 +91,17 @@ func NewMux(cfg MuxConfig) (*Mux, error) {
 	if cfg.Identity == nil {
 		return nil, errors.New("mux: Identity is missing")
 	}
-	if cfg.HandshakeTimeout < 0 || cfg.MaxHandshakes < 0 {
-		return nil, errors.New("mux: HandshakeTimeout and MaxHandshakes must not be negative")
-	}
 	if slices.ContainsFunc(cfg.ProxyFrom, func(p netip.Prefix) bool { return !p.IsValid() }) {
 		return nil, errors.New("mux: ProxyFrom has an entry that is not a network")
 	}
-	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 5*time.Second)
-	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, 512)
+	cfg.handshakeTimeout = cmp.Or(cfg.handshakeTimeout, 5*time.Second)
+	cfg.maxHandshakes = cmp.Or(cfg.maxHandshakes, 512)
 	cfg.MaxPerPeer = cmp.Or(cfg.MaxPerPeer, defaultMaxPerPeer)
 	cfg.ProxyFrom = unmapped(cfg.ProxyFrom)
 	log := orDiscard(cfg.Logger)
 	return &Mux{
 		cfg: cfg, self: cfg.Identity.Peer(), log: log, refusals: newRefusals(log),
-		handshakes: newHandshakeLimit(cfg.MaxHandshakes),
+		handshakes: newHandshakeLimit(cfg.maxHandshakes),
 		peers:      peerLimit{max: cfg.MaxPerPeer, open: map[tlsutil.Peer]int{}},
 		conns:      map[net.Conn]struct{}{}, drainedc: make(chan struct{}),
 	}, nil
@@ -236,7 +229,7 @@ func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cf
 	}
 	defer m.untrack(raw)
 	m.handshakes.start(hs)
-	limit := time.Now().Add(m.cfg.HandshakeTimeout)
+	limit := time.Now().Add(m.cfg.handshakeTimeout)
 	err := m.readProxy(hs, limit)
 	if p, ok := raw.(*sniffConn); err == nil && ok && p.peek(limit) && p.first != recordHandshake {
 		m.handshakes.end(hs)

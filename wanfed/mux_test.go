@@ -131,7 +131,7 @@ func TestMux_Refusals(t *testing.T) {
 		t.Run(string(tt.why), func(t *testing.T) {
 			b := newMuxFixture(t, a, func(c *MuxConfig) {
 				if tt.why == tooSlow {
-					c.HandshakeTimeout = 50 * time.Millisecond
+					c.handshakeTimeout = 50 * time.Millisecond
 				}
 			})
 			c, err := net.Dial("tcp", b.addr)
@@ -227,7 +227,7 @@ func TestMux_StopClosesConnections(t *testing.T) {
 	testutil.Eventually(t, 5*time.Second, func() bool { return b.m.Stats().Accepted == 2 }, "both accepted")
 	start := time.Now()
 	b.stop()
-	if took := time.Since(start); took >= b.m.cfg.HandshakeTimeout {
+	if took := time.Since(start); took >= b.m.cfg.handshakeTimeout {
 		t.Errorf("Run returned after %v, want less than HandshakeTimeout", took)
 	}
 	c.SetDeadline(time.Now().Add(5 * time.Second))

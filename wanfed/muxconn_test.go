@@ -209,10 +209,10 @@ func TestMux_ProxyRefusals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) {
 				if tt.why == tooSlow {
-					c.HandshakeTimeout = 100 * time.Millisecond
+					c.handshakeTimeout = 100 * time.Millisecond
 				}
 				if tt.name == "silent behind it" { // long enough for the header
-					c.HandshakeTimeout = 2 * time.Second
+					c.handshakeTimeout = 2 * time.Second
 				}
 				if tt.from != "" {
 					c.ProxyFrom = []netip.Prefix{netip.MustParsePrefix(tt.from)}
@@ -246,7 +246,7 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
-		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1"), HandshakeTimeout: 5 * time.Second})
+		m, err := NewMux(MuxConfig{Identity: newAuthority(t).server("srv1", "dc1"), handshakeTimeout: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +269,7 @@ func TestMux_ProxyHeaderSharesHandshakeTimeout(t *testing.T) {
 func TestMux_ProxyShedsBySource(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
-	b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) { c.MaxHandshakes = 3 })
+	b := newMuxFixture(t, a, proxyFromLoopback, func(c *MuxConfig) { c.maxHandshakes = 3 })
 	sources := func() map[netip.Prefix]int {
 		b.m.handshakes.mu.Lock()
 		defer b.m.handshakes.mu.Unlock()

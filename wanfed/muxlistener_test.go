@@ -101,7 +101,7 @@ func TestHTTPListener(t *testing.T) {
 func TestHTTPListener_PlainText(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
-	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), HandshakeTimeout: 2 * time.Second})
+	m, err := NewMux(MuxConfig{Identity: a.identity(tlsutil.RoleServer, "srv1", "dc1"), handshakeTimeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,11 @@ type ProberConfig struct {
 	// probe or an echo, and its next probe. Up to a quarter is added as jitter.
 	// Default (0): 20 s.
 	Interval time.Duration
-	// Gap is the minimum time between the starts of two probes, over all
-	// datacenters. Default (0): 500 ms.
-	Gap time.Duration
-	// Timeout bounds one probe. Default (0): 5 s.
-	Timeout time.Duration
-	Logger  *slog.Logger // default: no log
+	Logger   *slog.Logger // default: no log
+
+	// Changed by tests.
+	gap     time.Duration // minimum between the starts of two probes; 0: 500 ms
+	timeout time.Duration // of one probe; 0: 5 s
 }
 
 // Prober probes paths that no connection uses. It detects that such a path
@@ -36,12 +35,12 @@ type ProberConfig struct {
 // ALPN, and an echo from a server there. Servers that speak Consul's protocols
 // do not echo; for them a complete handshake is a success.
 //
-// A Prober starts at most one probe per Gap, whatever the number of
-// datacenters, and runs at most maxProbes at once. It sends nothing while all
-// paths are in use. With the defaults it probes up to 40 paths per Interval; a
-// round over 1,000 datacenters with 4 paths each takes about half an hour. New
-// paths come first in a round, and every second probe is for paths that have
-// just failed.
+// A Prober starts at most two probes per second, whatever the number of
+// datacenters, runs at most four at once, and gives each 5 s. It sends nothing
+// while all paths are in use. With the defaults it probes up to 40 paths per
+// Interval; a round over 1,000 datacenters with 4 paths each takes about half
+// an hour. New paths come first in a round, and every second probe is for paths
+// that have just failed.
 type Prober struct {
 	cfg ProberConfig
 	d   *Dialer
@@ -50,7 +49,7 @@ type Prober struct {
 
 const (
 	// maxProbes bounds concurrent probes. A path that drops packets occupies
-	// one for the whole Timeout.
+	// one for the whole timeout.
 	maxProbes = 4
 	// probeRetry is the wait after a failure. It doubles with each failed probe
 	// up to ProberConfig.Interval.
@@ -67,12 +66,12 @@ func NewProber(cfg ProberConfig) (*Prober, error) {
 	if cfg.Dialer == nil {
 		return nil, errors.New("prober: Dialer is missing")
 	}
-	if cfg.Interval < 0 || cfg.Gap < 0 || cfg.Timeout < 0 {
-		return nil, errors.New("prober: Interval, Gap and Timeout must not be negative")
+	if cfg.Interval < 0 {
+		return nil, errors.New("prober: Interval must not be negative")
 	}
 	cfg.Interval = cmp.Or(cfg.Interval, 20*time.Second)
-	cfg.Gap = cmp.Or(cfg.Gap, 500*time.Millisecond)
-	cfg.Timeout = cmp.Or(cfg.Timeout, 5*time.Second)
+	cfg.gap = cmp.Or(cfg.gap, 500*time.Millisecond)
+	cfg.timeout = cmp.Or(cfg.timeout, 5*time.Second)
 	return &Prober{cfg: cfg, d: cfg.Dialer, log: orDiscard(cfg.Logger)}, nil
 }
 
@@ -100,7 +99,7 @@ func (p *Prober) Run(ctx context.Context) error {
 				p.probe(ctx, plan.key.dc, plan.path)
 				done <- plan.key
 			})
-			if !sleep(ctx, p.cfg.Gap) {
+			if !sleep(ctx, p.cfg.gap) {
 				return nil
 			}
 			for len(done) > 0 {
@@ -134,7 +133,7 @@ func (p *Prober) nextProbe(busy map[pathKey]bool, preferUrgent bool) probePlan {
 
 // probe probes one path and records the result.
 func (p *Prober) probe(ctx context.Context, dc string, path Path) {
-	pctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	pctx, cancel := context.WithTimeout(ctx, p.cfg.timeout)
 	defer cancel()
 	pc, rtt, err := p.d.probe(pctx, dc, path)
 	if ctx.Err() != nil {

@@ -20,8 +20,8 @@ import (
 // startProber runs a Prober of n with short intervals.
 func startProber(t *testing.T, n *node) {
 	t.Helper()
-	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, Gap: time.Millisecond,
-		Timeout: time.Second, Logger: n.log.logger()})
+	p, err := NewProber(ProberConfig{Dialer: n.d, Interval: 200 * time.Millisecond, gap: time.Millisecond,
+		timeout: time.Second, Logger: n.log.logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,8 +227,8 @@ func TestNewProber_InvalidConfig(t *testing.T) {
 	if _, err := NewProber(ProberConfig{}); err == nil {
 		t.Error("NewProber() without a Dialer succeeds, want an error")
 	}
-	if _, err := NewProber(ProberConfig{Dialer: &Dialer{}, Gap: -1}); err == nil {
-		t.Error("NewProber() with a negative Gap succeeds, want an error")
+	if _, err := NewProber(ProberConfig{Dialer: &Dialer{}, Interval: -1}); err == nil {
+		t.Error("NewProber() with a negative Interval succeeds, want an error")
 	}
 }
 
