@@ -48,49 +48,54 @@ func TestReplay(t *testing.T) {
 		return m, &failed
 	}
 	index := func(m *machine) uint64 { return m.state.Index() }
-	m, failed := open()
-	if n, err := m.replay(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
-		t.Errorf("replay() = %d, %v, state at %d; want %d entries", n, err, index(m), maxBatch+2)
-	}
-	if n, err := m.replay(logs, 1, last); n != 0 || err != nil {
-		t.Errorf("second replay() = %d, %v, want 0", n, err)
-	}
-	r, err := m.state.Read(t.Context(), first.Id)
-	if err != nil || r.Version != "2" {
-		t.Errorf("Read(x) = %v, %v, want version 2", r, err)
-	}
-	for from := 0; from < len(all); from += 100 {
-		if _, err := m.Snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			t.Errorf("Snapshot() at entry %d = %v, want ErrNothingNewToSnapshot", from, err)
+	t.Run("before Raft", func(t *testing.T) {
+		m, failed := open()
+		if n, err := m.replay(logs, 1, last); n != maxBatch+2 || err != nil || index(m) != last-1 {
+			t.Errorf("replay() = %d, %v, state at %d; want %d entries", n, err, index(m), maxBatch+2)
 		}
-		for i, res := range m.ApplyBatch(all[from:min(from+100, len(all))]) {
-			if is, ok := res.(result); ok && is.err != nil {
-				t.Errorf("result of entry %d = %v, want nil", from+i+1, is.err)
+		if n, err := m.replay(logs, 1, last); n != 0 || err != nil {
+			t.Errorf("second replay() = %d, %v, want 0", n, err)
+		}
+		r, err := m.state.Read(t.Context(), first.Id)
+		if err != nil || r.Version != "2" {
+			t.Errorf("Read(x) = %v, %v, want version 2", r, err)
+		}
+		for from := 0; from < len(all); from += 100 {
+			if _, err := m.Snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+				t.Errorf("Snapshot() at entry %d = %v, want ErrNothingNewToSnapshot", from, err)
+			}
+			for i, res := range m.ApplyBatch(all[from:min(from+100, len(all))]) {
+				if is, ok := res.(result); ok && is.err != nil {
+					t.Errorf("result of entry %d = %v, want nil", from+i+1, is.err)
+				}
 			}
 		}
-	}
-	if _, err := m.Snapshot(); err != nil || *failed != nil || index(m) != last+1 {
-		t.Errorf("after all entries: Snapshot() = %v, failure %v, state at %d; want %d", err, *failed, index(m), last+1)
-	}
-
-	m, _ = open() // Raft applies entries first
-	m.ApplyBatch(all[:2])
-	if n, err := m.replay(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
-		t.Errorf("replay() after Raft = %d, %v, state at %d; want 0", n, err, index(m))
-	}
-
-	m, failed = open() // another leader wrote another log
-	if _, err := m.replay(logs, 1, 2); err != nil {
-		t.Fatal(err)
-	}
-	other := *all[1]
-	other.Term = 3
-	if m.Apply(&other); *failed == nil || !strings.Contains((*failed).Error(), "another server led") {
-		t.Errorf("failure = %v, want another server led", *failed)
-	}
-
-	m, _ = open() // a gap in the log
-	if n, err := m.replay(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
-		t.Errorf("replay() of a gap = %d, %v, want ErrLogNotFound", n, err)
-	}
+		if _, err := m.Snapshot(); err != nil || *failed != nil || index(m) != last+1 {
+			t.Errorf("after all entries: Snapshot() = %v, failure %v, state at %d; want %d", err, *failed, index(m), last+1)
+		}
+	})
+	t.Run("after Raft", func(t *testing.T) {
+		m, _ := open()
+		m.ApplyBatch(all[:2])
+		if n, err := m.replay(logs, 1, last); n != 0 || err != nil || index(m) != 2 {
+			t.Errorf("replay() after Raft = %d, %v, state at %d; want 0", n, err, index(m))
+		}
+	})
+	t.Run("another leader wrote the log", func(t *testing.T) {
+		m, failed := open()
+		if _, err := m.replay(logs, 1, 2); err != nil {
+			t.Fatal(err)
+		}
+		other := *all[1]
+		other.Term = 3
+		if m.Apply(&other); *failed == nil || !strings.Contains((*failed).Error(), "another server led") {
+			t.Errorf("failure = %v, want another server led", *failed)
+		}
+	})
+	t.Run("gap in the log", func(t *testing.T) {
+		m, _ := open()
+		if n, err := m.replay(logs, last, last+5); n != 0 || !errors.Is(err, raft.ErrLogNotFound) {
+			t.Errorf("replay() of a gap = %d, %v, want ErrLogNotFound", n, err)
+		}
+	})
 }

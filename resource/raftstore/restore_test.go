@@ -139,18 +139,24 @@ func TestRestore(t *testing.T) {
 	if next := put(t, s, "next", "1"); next.ModifyIndex <= out.Index {
 		t.Errorf("ModifyIndex = %d, want above %d of the restore", next.ModifyIndex, out.Index)
 	}
+}
 
-	// Two restores into an empty server.
+// TestRestore_EmptyServer: two restores into empty servers use different versions.
+func TestRestore_EmptyServer(t *testing.T) {
+	s := single(t)
+	put(t, s, "x", "1")
+	m, data := saveData(t, s)
+	later := put(t, s, "later", "1")
 	seen := map[string]bool{}
 	for range 2 {
 		fresh := single(t)
 		mustRestore(t, fresh, m, data)
 		if got := textOf(t, fresh, resource.Strong, "x"); got != "1" {
-			t.Errorf("x in a new group = %q", got)
+			t.Errorf("x in a new group = %q, want 1", got)
 		}
 		r := put(t, fresh, "x", "3")
 		if r.ModifyIndex <= later.ModifyIndex || seen[r.Version] {
-			t.Errorf("version = %s, want another one than before", r.Version)
+			t.Errorf("version = %s at %d, want a new version above %d", r.Version, r.ModifyIndex, later.ModifyIndex)
 		}
 		seen[r.Version] = true
 	}
