@@ -29,7 +29,7 @@ type CheckReportRequest struct {
 	CheckId string                 `protobuf:"bytes,2,opt,name=check_id,json=checkId,proto3" json:"check_id,omitempty"`
 	// "passing", "warning" or "critical".
 	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// At most 4 KiB of it are kept.
+	// At most 4 KiB of it are stored.
 	Output        string `protobuf:"bytes,4,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

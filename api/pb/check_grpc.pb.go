@@ -28,9 +28,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CheckService takes what is said of checks that have a TTL. The leader answers: it keeps their deadlines.
+// CheckService receives reports for checks with a TTL. The leader executes calls,
+// because it tracks the deadlines.
 type CheckServiceClient interface {
-	// Report says how a check is, and gives it its full TTL again. The leader writes to the store only what changed.
+	// Report reports the status of a check and restarts its TTL. The leader writes
+	// only changes to the store.
 	Report(ctx context.Context, in *CheckReportRequest, opts ...grpc.CallOption) (*CheckReportResponse, error)
 }
 
@@ -56,9 +58,11 @@ func (c *checkServiceClient) Report(ctx context.Context, in *CheckReportRequest,
 // All implementations must embed UnimplementedCheckServiceServer
 // for forward compatibility.
 //
-// CheckService takes what is said of checks that have a TTL. The leader answers: it keeps their deadlines.
+// CheckService receives reports for checks with a TTL. The leader executes calls,
+// because it tracks the deadlines.
 type CheckServiceServer interface {
-	// Report says how a check is, and gives it its full TTL again. The leader writes to the store only what changed.
+	// Report reports the status of a check and restarts its TTL. The leader writes
+	// only changes to the store.
 	Report(context.Context, *CheckReportRequest) (*CheckReportResponse, error)
 	mustEmbedUnimplementedCheckServiceServer()
 }

@@ -24,10 +24,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Document is the data of a resource of type config/v1/Document: any JSON, which operators share with all datacenters.
+// Document is the data of a resource of type config/v1/Document: any JSON that
+// operators share with all datacenters.
 type Document struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required; null is a value. Numbers are as in JavaScript: integers above 2^53 lose their last digits.
+	// Required. null is a value. As in JavaScript, integers above 2^53 lose their last
+	// digits.
 	Content       *structpb.Value `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

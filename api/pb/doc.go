@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package pb holds the wire messages and gRPC services of wanfed, generated from the .proto files beside it ("make gen").
+// Package pb contains the gRPC messages and services of wanfed. The code is generated
+// from the .proto files in this directory ("make gen").
 package pb

@@ -135,14 +135,15 @@ func (x *MeshGateway) GetChecks() []*Check {
 	return nil
 }
 
-// FederationState says which gateways one datacenter has. Data of the federated type federation/v1/FederationState; the
-// resource's name is the datacenter's.
+// FederationState contains the gateways of one datacenter. It is the data of the
+// federated type federation/v1/FederationState. The resource has the name of the
+// datacenter.
 type FederationState struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Datacenter   string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
 	MeshGateways []*MeshGateway         `protobuf:"bytes,2,rep,name=mesh_gateways,json=meshGateways,proto3" json:"mesh_gateways,omitempty"`
 	UpdatedAt    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// Filled from the resource's envelope in answers; ignored in writes.
+	// Set from the resource in responses, ignored in writes.
 	PrimaryModifyIndex uint64 `protobuf:"varint,4,opt,name=primary_modify_index,json=primaryModifyIndex,proto3" json:"primary_modify_index,omitempty"`
 	CreateIndex        uint64 `protobuf:"varint,5,opt,name=create_index,json=createIndex,proto3" json:"create_index,omitempty"`
 	ModifyIndex        uint64 `protobuf:"varint,6,opt,name=modify_index,json=modifyIndex,proto3" json:"modify_index,omitempty"`
@@ -225,9 +226,9 @@ func (x *FederationState) GetModifyIndex() uint64 {
 type ApplyFederationStateRequest struct {
 	state protoimpl.MessageState         `protogen:"open.v1"`
 	Op    ApplyFederationStateRequest_Op `protobuf:"varint,1,opt,name=op,proto3,enum=wanfed.v1.ApplyFederationStateRequest_Op" json:"op,omitempty"`
-	// For a delete only the datacenter matters.
+	// A deletion uses only the datacenter.
 	State *FederationState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// Delete although the datacenter is alive.
+	// Delete the state even if the datacenter is alive.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -286,7 +287,7 @@ func (x *ApplyFederationStateRequest) GetForce() bool {
 
 type ApplyFederationStateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when the stored state was the same already (or, deleting, was not there).
+	// False if the stored state was the same, or a state to delete did not exist.
 	Changed       bool             `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
 	State         *FederationState `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -337,13 +338,13 @@ func (x *ApplyFederationStateResponse) GetState() *FederationState {
 	return nil
 }
 
-// QueryOptions make a read a blocking query.
+// QueryOptions turn a read into a blocking query.
 type QueryOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Answer when the index is above this, or when wait is over. 0: at once.
+	// Block until the index exceeds this one, or wait has passed. 0: do not block.
 	MinIndex uint64               `protobuf:"varint,1,opt,name=min_index,json=minIndex,proto3" json:"min_index,omitempty"`
 	Wait     *durationpb.Duration `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
-	// The datacenter to ask; empty: the one called.
+	// The datacenter to read from. Empty: that of the called server.
 	TargetDatacenter string `protobuf:"bytes,3,opt,name=target_datacenter,json=targetDatacenter,proto3" json:"target_datacenter,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -454,7 +455,7 @@ func (x *GetFederationStateRequest) GetQuery() *QueryOptions {
 
 type GetFederationStateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent when there is none.
+	// Absent if there is none.
 	State         *FederationState `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
 	Index         uint64           `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -647,7 +648,7 @@ func (x *ListMeshGatewaysRequest) GetQuery() *QueryOptions {
 
 type ListMeshGatewaysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By datacenter; one without gateways is absent.
+	// By datacenter. One without gateways is absent.
 	Datacenters   map[string]*ListMeshGatewaysResponse_Gateways `protobuf:"bytes,1,rep,name=datacenters,proto3" json:"datacenters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Index         uint64                                        `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields

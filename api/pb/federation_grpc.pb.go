@@ -33,8 +33,9 @@ const (
 //
 // FederationService reads and writes federation states.
 type FederationServiceClient interface {
-	// Apply writes or deletes a state in the primary. Only a server of the state's datacenter may upsert it; only a cli
-	// certificate or a server of the primary may delete.
+	// Apply writes or deletes a state in the primary. Servers of the state's
+	// datacenter and operators may write it. Operators and servers of the primary
+	// may delete it.
 	Apply(ctx context.Context, in *ApplyFederationStateRequest, opts ...grpc.CallOption) (*ApplyFederationStateResponse, error)
 	Get(ctx context.Context, in *GetFederationStateRequest, opts ...grpc.CallOption) (*GetFederationStateResponse, error)
 	List(ctx context.Context, in *ListFederationStatesRequest, opts ...grpc.CallOption) (*ListFederationStatesResponse, error)
@@ -95,8 +96,9 @@ func (c *federationServiceClient) ListMeshGateways(ctx context.Context, in *List
 //
 // FederationService reads and writes federation states.
 type FederationServiceServer interface {
-	// Apply writes or deletes a state in the primary. Only a server of the state's datacenter may upsert it; only a cli
-	// certificate or a server of the primary may delete.
+	// Apply writes or deletes a state in the primary. Servers of the state's
+	// datacenter and operators may write it. Operators and servers of the primary
+	// may delete it.
 	Apply(context.Context, *ApplyFederationStateRequest) (*ApplyFederationStateResponse, error)
 	Get(context.Context, *GetFederationStateRequest) (*GetFederationStateResponse, error)
 	List(context.Context, *ListFederationStatesRequest) (*ListFederationStatesResponse, error)

@@ -26,7 +26,7 @@ const (
 
 type RegisterGatewayRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// host:port for servers of the same datacenter, and for other datacenters.
+	// The host:port for servers of the same datacenter, and for other datacenters.
 	Lan           string            `protobuf:"bytes,1,opt,name=lan,proto3" json:"lan,omitempty"`
 	Wan           string            `protobuf:"bytes,2,opt,name=wan,proto3" json:"wan,omitempty"`
 	Meta          map[string]string `protobuf:"bytes,3,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -87,7 +87,8 @@ func (x *RegisterGatewayRequest) GetMeta() map[string]string {
 
 type RegisterGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Call again after interval; after ttl without a call the gateway is critical.
+	// The next call is due after interval. After ttl without a call the gateway is
+	// critical.
 	Interval      *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	Ttl           *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -246,14 +247,14 @@ func (*WatchGatewayRequest) Descriptor() ([]byte, []int) {
 	return file_api_pb_gateway_proto_rawDescGZIP(), []int{4}
 }
 
-// GatewaySnapshot is everything one gateway must know, complete and consistent.
+// GatewaySnapshot contains everything that one gateway needs to know.
 type GatewaySnapshot struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
 	Domain     string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Servers of this datacenter that are alive.
+	// The alive servers of this datacenter.
 	Servers []*SnapshotServer `protobuf:"bytes,3,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Other datacenters, by name.
+	// Other datacenters, ordered by name.
 	Datacenters   []*SnapshotDatacenter `protobuf:"bytes,4,rep,name=datacenters,proto3" json:"datacenters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -373,7 +374,7 @@ func (x *SnapshotServer) GetAddress() string {
 type SnapshotDatacenter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// host:port, or name:port, of gateways; healthy ones first.
+	// The host:port of gateways, healthy ones first.
 	Gateways      []string `protobuf:"bytes,2,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,12 +30,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// GatewayService is what a gateway calls at the servers of its datacenter. The gateway's name is its certificate's.
+// GatewayService is called by gateways at the servers of their datacenter. The name
+// of a gateway is that in its certificate.
 type GatewayServiceClient interface {
-	// Register says that the gateway is alive at these addresses. It is the heartbeat too: call it again every interval. The
-	// leader writes to the store only when something changed.
+	// Register reports that the gateway is alive at these addresses. It is also the
+	// heartbeat, which is repeated every interval. The leader writes only changes to
+	// the store.
 	Register(ctx context.Context, in *RegisterGatewayRequest, opts ...grpc.CallOption) (*RegisterGatewayResponse, error)
-	// Deregister removes the gateway: a clean stop.
+	// Deregister removes the gateway at a clean stop.
 	Deregister(ctx context.Context, in *DeregisterGatewayRequest, opts ...grpc.CallOption) (*DeregisterGatewayResponse, error)
 	// Watch sends a complete snapshot now and after every change.
 	Watch(ctx context.Context, in *WatchGatewayRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GatewaySnapshot], error)
@@ -92,12 +94,14 @@ type GatewayService_WatchClient = grpc.ServerStreamingClient[GatewaySnapshot]
 // All implementations must embed UnimplementedGatewayServiceServer
 // for forward compatibility.
 //
-// GatewayService is what a gateway calls at the servers of its datacenter. The gateway's name is its certificate's.
+// GatewayService is called by gateways at the servers of their datacenter. The name
+// of a gateway is that in its certificate.
 type GatewayServiceServer interface {
-	// Register says that the gateway is alive at these addresses. It is the heartbeat too: call it again every interval. The
-	// leader writes to the store only when something changed.
+	// Register reports that the gateway is alive at these addresses. It is also the
+	// heartbeat, which is repeated every interval. The leader writes only changes to
+	// the store.
 	Register(context.Context, *RegisterGatewayRequest) (*RegisterGatewayResponse, error)
-	// Deregister removes the gateway: a clean stop.
+	// Deregister removes the gateway at a clean stop.
 	Deregister(context.Context, *DeregisterGatewayRequest) (*DeregisterGatewayResponse, error)
 	// Watch sends a complete snapshot now and after every change.
 	Watch(*WatchGatewayRequest, grpc.ServerStreamingServer[GatewaySnapshot]) error

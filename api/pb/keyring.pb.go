@@ -78,9 +78,9 @@ func (ChangeKeyringRequest_Op) EnumDescriptor() ([]byte, []int) {
 type ChangeKeyringRequest struct {
 	state protoimpl.MessageState  `protogen:"open.v1"`
 	Op    ChangeKeyringRequest_Op `protobuf:"varint,1,opt,name=op,proto3,enum=wanfed.v1.ChangeKeyringRequest_Op" json:"op,omitempty"`
-	// The key itself, or, but to install it, its fingerprint.
+	// The key itself. Unless it is installed, its fingerprint suffices.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Do it although servers would be left behind.
+	// Change the keyring even if some servers cannot follow.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -139,7 +139,7 @@ func (x *ChangeKeyringRequest) GetForce() bool {
 
 type ListKeyringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Answer with the keys themselves too.
+	// Return the keys themselves too.
 	ShowKeys      bool `protobuf:"varint,1,opt,name=show_keys,json=showKeys,proto3" json:"show_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -227,19 +227,19 @@ func (x *GiveKeyRequest) GetKey() string {
 	return ""
 }
 
-// KeyringReport is what the servers of the federation answered.
+// KeyringReport contains the responses of all servers.
 type KeyringReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By datacenter and node.
+	// Ordered by datacenter and node.
 	Servers []*ServerKeyring `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
-	// The ring of the server that answers.
+	// The keyring of the responding server.
 	Version      uint64   `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	Fingerprints []string `protobuf:"bytes,3,rep,name=fingerprints,proto3" json:"fingerprints,omitempty"`
-	// The keys themselves, in the order of fingerprints; only when asked for.
+	// The keys themselves, in the order of fingerprints. Only on request.
 	Keys []string `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`
-	// Why nothing was changed; empty when it was, or was so already.
+	// Why the keyring was not changed. Empty if it was, or did not differ.
 	Refused string `protobuf:"bytes,5,opt,name=refused,proto3" json:"refused,omitempty"`
-	// False when the ring was so already.
+	// False if the keyring did not differ.
 	Changed       bool `protobuf:"varint,6,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,20 +317,20 @@ func (x *KeyringReport) GetChanged() bool {
 	return false
 }
 
-// ServerKeyring is the ring of one server.
+// ServerKeyring is the keyring of one server.
 type ServerKeyring struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Datacenter string                 `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
 	Node       string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// Why it did not answer; empty: it did.
+	// Why the server did not answer. Empty if it did.
 	Error   string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	Version uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// The primary first; none: gossip is not encrypted.
+	// The primary key first. None if gossip is not encrypted.
 	Fingerprints []string `protobuf:"bytes,5,rep,name=fingerprints,proto3" json:"fingerprints,omitempty"`
-	// Gossip that is not encrypted is accepted, and sent.
+	// Whether unencrypted gossip is accepted and sent.
 	AcceptsPlain bool `protobuf:"varint,6,opt,name=accepts_plain,json=acceptsPlain,proto3" json:"accepts_plain,omitempty"`
 	SendsPlain   bool `protobuf:"varint,7,opt,name=sends_plain,json=sendsPlain,proto3" json:"sends_plain,omitempty"`
-	// What the answering server's pools say of it: alive, failed, ...
+	// The state in the responding server's pools: alive, failed, ...
 	Member        string `protobuf:"bytes,8,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -422,7 +422,8 @@ func (x *ServerKeyring) GetMember() string {
 	return ""
 }
 
-// SealedKeyring is a ring that only who has a certain key can open: see wanfed's keyring documentation.
+// SealedKeyring is an encrypted keyring that only servers with a certain key can
+// decrypt.
 type SealedKeyring struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Fingerprint   string                 `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
@@ -477,13 +478,14 @@ func (x *SealedKeyring) GetBox() []byte {
 
 type ExchangeKeyringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's ring.
+	// The keyring of the caller.
 	Version      uint64           `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Fingerprints []string         `protobuf:"bytes,2,rep,name=fingerprints,proto3" json:"fingerprints,omitempty"`
 	Sealed       []*SealedKeyring `protobuf:"bytes,3,rep,name=sealed,proto3" json:"sealed,omitempty"`
-	// Exchange with all servers of the called one's datacenter, and report on them.
+	// Exchange with all servers of the called server's datacenter, and report on
+	// them.
 	Datacenter bool `protobuf:"varint,4,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
-	// The caller accepts, and sends, gossip that is not encrypted.
+	// Whether the caller accepts and sends unencrypted gossip.
 	AcceptsPlain  bool `protobuf:"varint,5,opt,name=accepts_plain,json=acceptsPlain,proto3" json:"accepts_plain,omitempty"`
 	SendsPlain    bool `protobuf:"varint,6,opt,name=sends_plain,json=sendsPlain,proto3" json:"sends_plain,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -564,9 +566,10 @@ func (x *ExchangeKeyringRequest) GetSendsPlain() bool {
 
 type ExchangeKeyringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The server that answers, after the exchange; with datacenter set, the others too.
+	// The responding server after the exchange. With datacenter set, the others
+	// too.
 	Servers []*ServerKeyring `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Its ring, if it is newer than the caller's and a key is common.
+	// Its keyring, if that is newer and both have a common key.
 	Sealed        *SealedKeyring `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

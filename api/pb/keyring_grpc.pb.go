@@ -31,16 +31,21 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// KeyringService keeps the gossip keys of all servers of the federation the same. A key is named by its fingerprint, 16 hex
-// digits; the key itself, base64 of 32 bytes, is only where said.
+// KeyringService distributes the gossip keyring to all servers of the federation. A
+// key is identified by its fingerprint, 16 hex digits. The key itself, base64 of 32
+// bytes, appears only where documented.
 type KeyringServiceClient interface {
-	// Change changes the ring of the whole federation. Operators only; answered by the primary's leader.
+	// Change changes the keyring of the federation. It is for operators, and the
+	// leader of the primary executes it.
 	Change(ctx context.Context, in *ChangeKeyringRequest, opts ...grpc.CallOption) (*KeyringReport, error)
-	// List asks every server for its ring. Operators only; any server answers.
+	// List returns the keyring of every server. It is for operators, and any server
+	// executes it.
 	List(ctx context.Context, in *ListKeyringRequest, opts ...grpc.CallOption) (*KeyringReport, error)
-	// Give adds a key to the ring of the called server alone, which thereby can be taught the federation's. Operators only.
+	// Give adds a key to the keyring of the called server alone, so that it can
+	// decrypt the keyring of the federation. It is for operators.
 	Give(ctx context.Context, in *GiveKeyRequest, opts ...grpc.CallOption) (*ServerKeyring, error)
-	// Exchange compares rings: the newer one is taken by the other side, if both have a key in common. Servers only.
+	// Exchange compares two keyrings. The newer one replaces the older one if both
+	// have a common key. It is for servers.
 	Exchange(ctx context.Context, in *ExchangeKeyringRequest, opts ...grpc.CallOption) (*ExchangeKeyringResponse, error)
 }
 
@@ -96,16 +101,21 @@ func (c *keyringServiceClient) Exchange(ctx context.Context, in *ExchangeKeyring
 // All implementations must embed UnimplementedKeyringServiceServer
 // for forward compatibility.
 //
-// KeyringService keeps the gossip keys of all servers of the federation the same. A key is named by its fingerprint, 16 hex
-// digits; the key itself, base64 of 32 bytes, is only where said.
+// KeyringService distributes the gossip keyring to all servers of the federation. A
+// key is identified by its fingerprint, 16 hex digits. The key itself, base64 of 32
+// bytes, appears only where documented.
 type KeyringServiceServer interface {
-	// Change changes the ring of the whole federation. Operators only; answered by the primary's leader.
+	// Change changes the keyring of the federation. It is for operators, and the
+	// leader of the primary executes it.
 	Change(context.Context, *ChangeKeyringRequest) (*KeyringReport, error)
-	// List asks every server for its ring. Operators only; any server answers.
+	// List returns the keyring of every server. It is for operators, and any server
+	// executes it.
 	List(context.Context, *ListKeyringRequest) (*KeyringReport, error)
-	// Give adds a key to the ring of the called server alone, which thereby can be taught the federation's. Operators only.
+	// Give adds a key to the keyring of the called server alone, so that it can
+	// decrypt the keyring of the federation. It is for operators.
 	Give(context.Context, *GiveKeyRequest) (*ServerKeyring, error)
-	// Exchange compares rings: the newer one is taken by the other side, if both have a key in common. Servers only.
+	// Exchange compares two keyrings. The newer one replaces the older one if both
+	// have a common key. It is for servers.
 	Exchange(context.Context, *ExchangeKeyringRequest) (*ExchangeKeyringResponse, error)
 	mustEmbedUnimplementedKeyringServiceServer()
 }

@@ -109,17 +109,19 @@ func (x *ListPeersResponse) GetPeers() []*RaftPeer {
 type RaftPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// The server's own id, and its host:port. Empty if the LAN pool does not know it.
+	// The id and the host:port of the server. Empty if the LAN pool does not know
+	// it.
 	Id      string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	Leader  bool   `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
 	// False for a server that has no vote yet.
 	Voter bool `protobuf:"varint,5,opt,name=voter,proto3" json:"voter,omitempty"`
-	// What the LAN pool says: "alive", "left", "failed" or "unknown".
+	// The state in the LAN pool: "alive", "left", "failed" or "unknown".
 	Member string `protobuf:"bytes,6,opt,name=member,proto3" json:"member,omitempty"`
-	// How long ago the leader heard of it; absent if that is not known.
+	// The time since the last contact with the leader. Absent if unknown.
 	LastContact *durationpb.Duration `protobuf:"bytes,7,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	// Up to where its log is the leader's, and how many entries it lacks; 0 if that is not known.
+	// The index up to which its log matches the leader's, and the number of missing
+	// entries. 0 if unknown.
 	LastIndex     uint64 `protobuf:"varint,8,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	Trailing      uint64 `protobuf:"varint,9,opt,name=trailing,proto3" json:"trailing,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -222,7 +224,7 @@ func (x *RaftPeer) GetTrailing() uint64 {
 type RemovePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// Remove it although it is alive.
+	// Remove it even if it is alive.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -274,7 +276,7 @@ func (x *RemovePeerRequest) GetForce() bool {
 
 type RemovePeerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The server runs: if it is not stopped it will be added again.
+	// The server is running. Unless it is stopped, it will be added again.
 	Running       bool `protobuf:"varint,1,opt,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -319,7 +321,7 @@ func (x *RemovePeerResponse) GetRunning() bool {
 
 type TransferLeaderRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: the voter whose log is furthest.
+	// Empty: the voter with the longest log.
 	Node          string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,7 +366,7 @@ func (x *TransferLeaderRequest) GetNode() string {
 
 type TransferLeaderResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who leads now.
+	// The new leader.
 	Leader        string `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -443,7 +445,7 @@ func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_api_pb_operator_proto_rawDescGZIP(), []int{7}
 }
 
-// SnapshotManifest says what a snapshot is.
+// SnapshotManifest describes a snapshot.
 type SnapshotManifest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Version    string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -452,7 +454,7 @@ type SnapshotManifest struct {
 	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	Index      uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	Term       uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
-	// Size of the data in bytes, and their SHA-256 in hex.
+	// The size of the data in bytes, and its SHA-256 in hex.
 	Size          int64  `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
 	Sha256        string `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -626,7 +628,7 @@ type isSnapshotPart_Part interface {
 }
 
 type SnapshotPart_Manifest struct {
-	// First. When saving, without size and sum.
+	// The first part. In SaveSnapshot it has no size and checksum.
 	Manifest *SnapshotManifest `protobuf:"bytes,1,opt,name=manifest,proto3,oneof"`
 }
 
@@ -635,7 +637,7 @@ type SnapshotPart_Data struct {
 }
 
 type SnapshotPart_End struct {
-	// Last, when saving: the manifest with size and sum.
+	// The last part of SaveSnapshot: the manifest with size and checksum.
 	End *SnapshotManifest `protobuf:"bytes,3,opt,name=end,proto3,oneof"`
 }
 
@@ -647,7 +649,7 @@ func (*SnapshotPart_End) isSnapshotPart_Part() {}
 
 type RestoreSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The index at which all that was restored is now.
+	// The index of the restored resources.
 	Index         uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Resources     uint64 `protobuf:"varint,2,opt,name=resources,proto3" json:"resources,omitempty"`
 	unknownFields protoimpl.UnknownFields

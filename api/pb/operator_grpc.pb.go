@@ -33,20 +33,24 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// OperatorService is what operators ask of the servers of one datacenter, with a cli certificate of it. What is not said to be
-// otherwise is answered by the leader; other servers hand the call on.
+// OperatorService is for operators of one datacenter, with a certificate of it.
+// Unless documented otherwise, the leader executes a call. Other servers forward
+// it.
 type OperatorServiceClient interface {
-	// ListPeers tells who is in the Raft group, as the leader sees it.
+	// ListPeers lists the Raft group as the leader sees it.
 	ListPeers(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
-	// ListPeersHere tells it as the server that is called sees it, also where there is no leader.
+	// ListPeersHere lists the Raft group as the called server sees it. It needs no
+	// leader.
 	ListPeersHere(ctx context.Context, in *ListPeersRequest, opts ...grpc.CallOption) (*ListPeersResponse, error)
-	// RemovePeer takes a server out of the group.
+	// RemovePeer removes a server from the group.
 	RemovePeer(ctx context.Context, in *RemovePeerRequest, opts ...grpc.CallOption) (*RemovePeerResponse, error)
 	// TransferLeader makes another voter the leader.
 	TransferLeader(ctx context.Context, in *TransferLeaderRequest, opts ...grpc.CallOption) (*TransferLeaderResponse, error)
-	// SaveSnapshot streams the whole state: a manifest, data, and the end. Without the end, nothing was saved.
+	// SaveSnapshot streams the whole state: a manifest, data, and the end. A stream
+	// without the end is not a snapshot.
 	SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotPart], error)
-	// RestoreSnapshot replaces the whole state: a manifest and data, and then the caller closes its side.
+	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
+	// then closes its side of the stream.
 	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SnapshotPart, RestoreSnapshotResponse], error)
 }
 
@@ -134,20 +138,24 @@ type OperatorService_RestoreSnapshotClient = grpc.ClientStreamingClient[Snapshot
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
 //
-// OperatorService is what operators ask of the servers of one datacenter, with a cli certificate of it. What is not said to be
-// otherwise is answered by the leader; other servers hand the call on.
+// OperatorService is for operators of one datacenter, with a certificate of it.
+// Unless documented otherwise, the leader executes a call. Other servers forward
+// it.
 type OperatorServiceServer interface {
-	// ListPeers tells who is in the Raft group, as the leader sees it.
+	// ListPeers lists the Raft group as the leader sees it.
 	ListPeers(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
-	// ListPeersHere tells it as the server that is called sees it, also where there is no leader.
+	// ListPeersHere lists the Raft group as the called server sees it. It needs no
+	// leader.
 	ListPeersHere(context.Context, *ListPeersRequest) (*ListPeersResponse, error)
-	// RemovePeer takes a server out of the group.
+	// RemovePeer removes a server from the group.
 	RemovePeer(context.Context, *RemovePeerRequest) (*RemovePeerResponse, error)
 	// TransferLeader makes another voter the leader.
 	TransferLeader(context.Context, *TransferLeaderRequest) (*TransferLeaderResponse, error)
-	// SaveSnapshot streams the whole state: a manifest, data, and the end. Without the end, nothing was saved.
+	// SaveSnapshot streams the whole state: a manifest, data, and the end. A stream
+	// without the end is not a snapshot.
 	SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SnapshotPart]) error
-	// RestoreSnapshot replaces the whole state: a manifest and data, and then the caller closes its side.
+	// RestoreSnapshot replaces the whole state with a manifest and data. The caller
+	// then closes its side of the stream.
 	RestoreSnapshot(grpc.ClientStreamingServer[SnapshotPart, RestoreSnapshotResponse]) error
 	mustEmbedUnimplementedOperatorServiceServer()
 }

@@ -24,8 +24,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FollowRequest is one part of what a follower says: hello, then, if it has no position or is not resumed, summaries, and
-// details if it is asked.
+// FollowRequest is one message of a follower: hello, then summaries if it has no
+// position or is not resumed, then details on request.
 type FollowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
@@ -126,11 +126,13 @@ func (*FollowRequest_Details) isFollowRequest_Part() {}
 
 type FollowHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The federated types that the follower knows. Records of others are not sent to it. None: it only asks; the answer is the beginning.
+	// The federated types that the follower knows. Other records are not sent to
+	// it. Without types, the request is a probe: the response is the beginning.
 	Types []*Type `protobuf:"bytes,1,rep,name=types,proto3" json:"types,omitempty"`
-	// What it has of the primary's, if it knows: up to there, all.
+	// The position up to which the follower has everything, if it is known.
 	Position *FollowPosition `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The highest index of the primary that it has a record of: what it is compared with must not be older.
+	// The highest index of the primary among the follower's records. The source
+	// must not be older.
 	Reached       uint64 `protobuf:"varint,3,opt,name=reached,proto3" json:"reached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -187,7 +189,8 @@ func (x *FollowHello) GetReached() uint64 {
 	return 0
 }
 
-// FollowPosition is a place between two commits of the primary: after that with this index, whose content has this check sum.
+// FollowPosition is the place after the commit of the primary with this index and
+// this checksum of its contents.
 type FollowPosition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
@@ -240,14 +243,14 @@ func (x *FollowPosition) GetCheck() uint64 {
 	return 0
 }
 
-// FollowSummary says what a follower has of one kind: a sum for each bucket of names. The number of buckets is 0, where it
-// has nothing, or a power of 2.
+// FollowSummary summarizes the follower's records of one kind: a checksum for each
+// bucket of names. The number of buckets is 0 or a power of 2.
 type FollowSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Without group version.
 	Type    *Type    `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Buckets []uint64 `protobuf:"fixed64,2,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`
-	// There are no more. Such a summary may have no type.
+	// This is the last summary. It may have no type.
 	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -304,7 +307,7 @@ func (x *FollowSummary) GetLast() bool {
 	return false
 }
 
-// FollowDetails are the records that a follower has in the buckets that it was asked for.
+// FollowDetails lists the follower's records in the requested buckets.
 type FollowDetails struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Type          *Type                  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
@@ -365,14 +368,14 @@ func (x *FollowDetails) GetLast() bool {
 	return false
 }
 
-// FollowDigest tells whether two stores hold the same state of one record.
+// FollowDigest identifies one state of one record.
 type FollowDigest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Partition string                 `protobuf:"bytes,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	Uid       string                 `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	// The primary's; 0 for a record that did not come from there.
+	// The index of the primary. 0 if the record does not come from there.
 	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -443,20 +446,20 @@ func (x *FollowDigest) GetIndex() uint64 {
 	return 0
 }
 
-// FollowResponse is a batch: the follower applies all of it in one Raft entry, deletions first. An empty one is a sign of
-// life.
+// FollowResponse is a batch. The follower applies it in one Raft entry, deletions
+// first. An empty one is a heartbeat.
 type FollowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The primary's index that the follower has reached with this batch.
+	// The index of the primary that the follower reaches with this batch.
 	Index   uint64      `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	Upserts []*Resource `protobuf:"bytes,2,rep,name=upserts,proto3" json:"upserts,omitempty"`
-	// With their uids: nothing else of that name is meant.
+	// With uids: another record of the same name is not deleted.
 	Deletes []*ID `protobuf:"bytes,4,rep,name=deletes,proto3" json:"deletes,omitempty"`
-	// Where the follower may resume after this batch. Not in every batch.
+	// The position where the follower may resume after this batch, if any.
 	Position *FollowPosition `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// In the first message, which has nothing else.
+	// Only in the first message, which contains nothing else.
 	Begin *FollowBegin `protobuf:"bytes,6,opt,name=begin,proto3" json:"begin,omitempty"`
-	// Asks for details; in a message of its own.
+	// A request for details, in a message of its own.
 	Ask           *FollowAsk `protobuf:"bytes,7,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -536,15 +539,15 @@ func (x *FollowResponse) GetAsk() *FollowAsk {
 
 type FollowBegin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The position was known: no summaries are wanted.
+	// The position is known, so no summaries are needed.
 	Resumed bool `protobuf:"varint,1,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// All kinds that are federated here.
 	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// The datacenter that is to be the primary instead of this one, which writes nothing any more: what is to be followed from here on
-	// is all that there will be. Empty: none.
+	// The datacenter to which this one has handed over the primary role. No writes
+	// follow those of this stream. Empty: none.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
-	// In a secondary that is to be the primary: for how long the one before it has given no answer, as its leaders have measured one
-	// after another.
+	// In a secondary that is to become the primary: how long the former primary has
+	// not answered its successive leaders.
 	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -613,7 +616,7 @@ type FollowKind struct {
 	// Without group version.
 	Type    *Type  `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Records uint64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
-	// Those of them whose type the follower does not know.
+	// The number of those whose type the follower does not know.
 	Unknown       uint64 `protobuf:"varint,3,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,17 +769,20 @@ func (x *FollowBuckets) GetBuckets() []uint32 {
 	return nil
 }
 
-// Primary is the data of the resource internal/v1/Primary that each datacenter has: whose federated records it has.
+// Primary is the data of the resource internal/v1/Primary of each datacenter: which
+// datacenter owns its federated resources.
 type Primary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The datacenter's own name: it is the primary. Another: copies of that one's.
+	// The primary. If it is another datacenter, the resources are its replicas.
 	Datacenter string `protobuf:"bytes,1,opt,name=datacenter,proto3" json:"datacenter,omitempty"`
-	// All copies are that one's. If not, some may still be of the primary before it.
+	// All replicas are from that datacenter. Otherwise some may be from the former
+	// primary.
 	Complete bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
-	// In the primary: which datacenter all its servers are told to be a secondary of. It writes nothing any more.
+	// In the primary: the datacenter to which it has handed over. It accepts no more
+	// writes of federated resources.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
-	// In a secondary that is to be the primary: for how long the one before it has given no answer, as its leaders have measured one
-	// after another.
+	// In a secondary that is to become the primary: how long the former primary has
+	// not answered its successive leaders.
 	Unanswered    *durationpb.Duration `protobuf:"bytes,4,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,11 +28,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReplicationService lets a secondary follow the primary's federated records.
+// ReplicationService replicates the primary's federated resources to a secondary.
 type ReplicationServiceClient interface {
-	// Follow carries all federated records. The follower says hello. Where its position is known here, it gets every change since;
-	// else both compare what they have: the follower sends a summary of each kind, is asked for details of what differs, and gets
-	// the difference. Then each change follows as it is committed. Any server of the primary answers.
+	// Follow replicates all federated resources. The follower begins with hello.
+	// If the source knows its position, it sends every change since. Otherwise
+	// both sides compare: the follower sends a summary of each kind, the source
+	// requests details of the differences and sends what differs. Then each change
+	// follows as it is committed. Any server of the primary is a source.
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 }
 
@@ -61,11 +63,13 @@ type ReplicationService_FollowClient = grpc.BidiStreamingClient[FollowRequest, F
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
 //
-// ReplicationService lets a secondary follow the primary's federated records.
+// ReplicationService replicates the primary's federated resources to a secondary.
 type ReplicationServiceServer interface {
-	// Follow carries all federated records. The follower says hello. Where its position is known here, it gets every change since;
-	// else both compare what they have: the follower sends a summary of each kind, is asked for details of what differs, and gets
-	// the difference. Then each change follows as it is committed. Any server of the primary answers.
+	// Follow replicates all federated resources. The follower begins with hello.
+	// If the source knows its position, it sends every change since. Otherwise
+	// both sides compare: the follower sends a summary of each kind, the source
+	// requests details of the differences and sends what differs. Then each change
+	// follows as it is committed. Any server of the primary is a source.
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	mustEmbedUnimplementedReplicationServiceServer()
 }

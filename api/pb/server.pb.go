@@ -25,7 +25,7 @@ const (
 
 type Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the asker; its answer has it too.
+	// Chosen by the caller and repeated in the response.
 	Id            uint64        `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Query         *QueryRequest `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -175,7 +175,8 @@ func (x *Answer) GetAnswer() *QueryResponse {
 type Answers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	All   []*Answer              `protobuf:"bytes,1,rep,name=all,proto3" json:"all,omitempty"`
-	// The node that leads the datacenter, if another one than that which answers does: it would have answered sooner what must be fresh.
+	// The leader of the datacenter, if that is not the responding node. Consistent
+	// reads are faster there.
 	Leader        string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -227,13 +228,13 @@ func (x *Answers) GetLeader() string {
 
 type QueryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path and raw query of the HTTP request, without "dc".
+	// The path and raw query of the HTTP request, without "dc".
 	Path     string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	RawQuery string `protobuf:"bytes,2,opt,name=raw_query,json=rawQuery,proto3" json:"raw_query,omitempty"`
 	// Empty: GET.
 	Method string `protobuf:"bytes,3,opt,name=method,proto3" json:"method,omitempty"`
 	Body   []byte `protobuf:"bytes,4,opt,name=body,proto3" json:"body,omitempty"`
-	// The asker understands QueryResponse.brief.
+	// The caller understands QueryResponse.brief.
 	Brief         bool `protobuf:"varint,5,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -309,7 +310,7 @@ type QueryResponse struct {
 	Status  int32                  `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
 	Headers map[string]string      `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Body    []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
-	// In place of headers: what those of most answers say.
+	// The common headers, instead of headers.
 	Brief         *Brief `protobuf:"bytes,4,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -375,12 +376,12 @@ func (x *QueryResponse) GetBrief() *Brief {
 
 type Brief struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 0: the answer has none.
+	// 0: the response has none.
 	Index       uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	KnownLeader bool   `protobuf:"varint,2,opt,name=known_leader,json=knownLeader,proto3" json:"known_leader,omitempty"`
 	// Milliseconds.
 	LastContact uint64 `protobuf:"varint,3,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	// The content type: JSON, or text.
+	// Whether the content type is JSON. Otherwise it is text.
 	Json          bool `protobuf:"varint,4,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

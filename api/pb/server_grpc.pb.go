@@ -29,13 +29,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ServerService is what servers ask of servers.
+// ServerService is called by servers at other servers.
 type ServerServiceClient interface {
-	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
-	// that the metadata "wanfed-on-behalf" names.
+	// Query executes a request of the HTTP API at the called server, for "?dc=". A
+	// request other than GET has the rights of the caller in the metadata
+	// "wanfed-on-behalf".
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
-	// Exchange answers many reads over one stream: what is asked together travels together, and each answer comes when it is ready.
-	// Only GETs may be asked that do not wait for a change.
+	// Exchange executes many reads over one stream. Requests are sent in batches, and
+	// each response follows when it is ready. Only GETs that do not block are allowed.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Questions, Answers], error)
 }
 
@@ -74,13 +75,14 @@ type ServerService_ExchangeClient = grpc.BidiStreamingClient[Questions, Answers]
 // All implementations must embed UnimplementedServerServiceServer
 // for forward compatibility.
 //
-// ServerService is what servers ask of servers.
+// ServerService is called by servers at other servers.
 type ServerServiceServer interface {
-	// Query answers a request of the HTTP API as the called server would: how "?dc=" is served. Any but a GET is made for the caller
-	// that the metadata "wanfed-on-behalf" names.
+	// Query executes a request of the HTTP API at the called server, for "?dc=". A
+	// request other than GET has the rights of the caller in the metadata
+	// "wanfed-on-behalf".
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
-	// Exchange answers many reads over one stream: what is asked together travels together, and each answer comes when it is ready.
-	// Only GETs may be asked that do not wait for a change.
+	// Exchange executes many reads over one stream. Requests are sent in batches, and
+	// each response follows when it is ready. Only GETs that do not block are allowed.
 	Exchange(grpc.BidiStreamingServer[Questions, Answers]) error
 	mustEmbedUnimplementedServerServiceServer()
 }
