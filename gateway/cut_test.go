@@ -50,6 +50,7 @@ func cutUpstream(t *testing.T, hello int) string {
 // the data after it. What was sent before an end of data must arrive, and no
 // resource may leak.
 func testCutAfterEachByte(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	hello := recorded(t)["go-1.26-no-pq"]
 	one, two := cutUpstream(t, len(hello)), cutUpstream(t, len(hello))
 	p := start(t, Config{engine: e}, Route{Match: "srv1.server.dc1.wanfed", To: []string{one}})

@@ -19,6 +19,7 @@ import (
 
 // Both sockets of a connection must detect a dead peer.
 func testKeepalive(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	addr, _ := rawUpstream(t, silent)
 	p := start(t, Config{engine: e}, Route{Match: "x.example", To: []string{addr}})
 	c := p.raw(t)

@@ -18,6 +18,7 @@ import (
 // connections gets fewer new ones. One that dies is avoided, and catches up
 // when it is back.
 func testLeastConnections(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	const a, b, c = "srv1", "srv2", "srv3"
 	to := map[string]string{a: tlsUpstream(t, named(a)), b: tlsUpstream(t, named(b))}
 	third := listen(t)

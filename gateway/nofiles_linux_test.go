@@ -81,6 +81,7 @@ func TestNoFiles(t *testing.T) {
 // Connections arrive at a gateway that cannot open more files. It closes and
 // counts them, and continues when it can.
 func testNoFiles(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
 	p := start(t, Config{engine: e, MaxConns: 100}, Route{Match: "files.example", To: []string{addr}})
 	first, _ := p.connect(t, "files.example", 4) // everything that is needed is open now
@@ -128,6 +129,7 @@ func TestNoReserveFile(t *testing.T) {
 // testNoReserveFile runs out of files without a reserve file. The gateway must
 // pause between its attempts to accept, and later serve the pending connection.
 func testNoReserveFile(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	var log syncBuffer
 	addr := tlsUpstream(t, named("srv1"))
 	p := start(t, Config{engine: e, MaxConns: 100, Logger: slog.New(slog.NewTextHandler(&log, nil))}, Route{Match: "reserve.example", To: []string{addr}})

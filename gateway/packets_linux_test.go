@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // segments returns the number of TCP segments that a socket has received.
@@ -31,6 +33,7 @@ func segments(t testing.TB, c *net.TCPConn) (n uint32) {
 // answered at once, and one segment for the last data and the end. A busy
 // machine may separate them, so one connection of several is enough.
 func TestReactor_SendsFewSegments(t *testing.T) {
+	testutil.Cluster(t)
 	const connections = 50
 	atUpstream := make(chan uint32, 2*connections)
 	addr, _ := rawUpstream(t, func(c *net.TCPConn) {

@@ -67,6 +67,7 @@ func alert(c *net.TCPConn) {
 }
 
 func testNextWhenNoAnswer(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	stalls := lab.WatchStalls(t)
 	for _, tt := range []struct {
 		name string
@@ -157,6 +158,7 @@ func testNoReplayOfData(t *testing.T, e engineKind) {
 }
 
 func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	stalls := lab.WatchStalls(t)
 	one, tried := rawUpstream(t, silent)
 	two, _ := rawUpstream(t, silent)
@@ -179,6 +181,7 @@ func testClientDisconnectsWhileWaiting(t *testing.T, e engineKind) {
 }
 
 func testAllUpstreamsFail(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	stalls := lab.WatchStalls(t)
 	var addrs []string
 	for _, f := range []func(*net.TCPConn){func(*net.TCPConn) {}, silent, trickle} {

@@ -48,6 +48,7 @@ func testHelloTimeout(t *testing.T, e engineKind) {
 }
 
 func testShedSilentConnection(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	addr := tlsUpstream(t, named("srv1"))
 	const grace = 1500 * time.Millisecond // longer than the pauses of a busy machine
 	p := start(t, Config{engine: e, MaxConns: 2, HelloTimeout: 10 * grace}, Route{Match: "x.example", To: []string{addr}})
@@ -136,6 +137,7 @@ func testNewTableWhileWaiting(t *testing.T, e engineKind) {
 // A silent upstream recovers. Only the first client may wait for it, and it
 // must be used again.
 func testSilentUpstreamRecovers(t *testing.T, e engineKind) {
+	testutil.Cluster(t)
 	stalls := lab.WatchStalls(t)
 	var works, used atomic.Bool
 	one, _ := rawUpstream(t, func(c *net.TCPConn) {

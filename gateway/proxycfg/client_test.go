@@ -19,6 +19,7 @@ import (
 
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -53,6 +54,7 @@ func TestRun_RegistersFollowsAndDeregisters(t *testing.T) {
 }
 
 func TestRun_FailsOver(t *testing.T) {
+	testutil.Cluster(t)
 	r := newRig(t)
 	second := r.double(t, "srv2", sample)
 	known := proto.CloneOf(sample) // names the second server; the gateway knows only the first
@@ -76,6 +78,7 @@ func TestRun_FailsOver(t *testing.T) {
 
 // The first server accepts connections and does not answer.
 func TestRun_SkipsSilentServer(t *testing.T) {
+	testutil.Cluster(t)
 	r := newRig(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -175,7 +178,7 @@ func TestRun_LogsReasonOfRefusal(t *testing.T) {
 	other := newRig(t)
 	otherServer := newDouble(t, other.ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2"), sample)
 	other.start(t, otherServer.addr)
-	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+otherServer.addr+`: peer failed, or has no certificate for the name`)
+	wait(t, other.logs, `level=WARN msg="cannot register" err="no server of dc1 answers: dial `+otherServer.addr+`: peer failed, or has no certificate for the requested name`)
 }
 
 // With a heartbeat interval of one hour, the gateway must still register with
