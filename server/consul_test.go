@@ -10,18 +10,21 @@ import (
 	consul "github.com/hashicorp/consul/api"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// consulLab is two datacenters in this process, joined through their gateways, and Consul's own client of a server of dc1.
+// consulLab has two datacenters in this process, joined by gateways, and clients of
+// Consul that are connected to a server of dc1.
 type consulLab struct {
-	writer *consul.Client // with the certificate of an operator of dc1
-	reader *consul.Client // without one, on the loopback
+	writer *consul.Client // has the certificate of an operator of dc1
+	reader *consul.Client // has no certificate, and uses the loopback address
 }
 
-// newConsulLab starts dc1 and dc2. dc2 takes writes that servers of dc1 hand on.
+// newConsulLab starts dc1 and dc2. dc2 accepts writes that servers of dc1 forward.
 func newConsulLab(t *testing.T) *consulLab {
 	t.Helper()
+	testutil.Cluster(t)
 	dir := t.TempDir()
 	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), "")
 	if err != nil {
@@ -72,7 +75,8 @@ func consulClient(t *testing.T, cfg *consul.Config) *consul.Client {
 	return c
 }
 
-// TestConsulClient has the official client of Consul do what it can do here, in dc1, and in dc2 through dc1 and two gateways.
+// TestConsulClient uses the supported calls of the official client of Consul, in
+// dc1, and in dc2 through dc1 and two gateways.
 func TestConsulClient(t *testing.T) {
 	lab := newConsulLab(t)
 	for _, dc := range []string{"dc1", "dc2"} {

@@ -33,7 +33,7 @@ func TestFirstGroup(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, ok := firstGroup(tt.members, tt.node, tt.expect)
 			if ok != (tt.want != nil) || ok && !slices.Equal(got, tt.want) {
-				t.Errorf("got %v, %v; want %v", got, ok, tt.want)
+				t.Errorf("firstGroup() = %v, %v, want %v", got, ok, tt.want)
 			}
 		})
 	}

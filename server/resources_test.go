@@ -26,14 +26,15 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// call calls a method of the resource service by its second name.
+// call calls a method of the resource service by its Consul name.
 func call[Resp any](ctx context.Context, cc *grpc.ClientConn, method string, req proto.Message) (*Resp, error) {
 	resp := new(Resp)
 	return resp, cc.Invoke(ctx, "/"+resource.ConsulService+"/"+method, req, resp)
 }
 
-// TestResourcesAtFollower: a follower answers all of the resource service, under both names, with what the leader has.
-func TestResourcesAtFollower(t *testing.T) {
+// TestResourceService_Follower: a follower serves the resource service under both
+// names, and its strong reads return what the leader has.
+func TestResourceService_Follower(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	addrs, leader := startThree(t, ca)
 	cc := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleOperator, "cli", "dc1")
@@ -52,14 +53,14 @@ func TestResourcesAtFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := written.GetResource()
-	for range 10 { // each as fresh as the write before it
+	for range 10 { // each read must return the write before it
 		out, err := first.WriteStatus(ctx, &pb.WriteStatusRequest{Id: stored.Id, Key: "c", Status: &pb.Status{ObservedGeneration: stored.Generation}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		read, err := call[pb.ReadResponse](strong, cc, "Read", &pb.ReadRequest{Id: stored.Id})
 		if err != nil || !proto.Equal(read.GetResource(), out.GetResource()) {
-			t.Fatalf("a strong read at a follower: %v, %v; want %v", read, err, out)
+			t.Fatalf("strong Read() at a follower = %v, %v, want %v", read, err, out)
 		}
 	}
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/"+resource.ConsulService+"/WatchList")
@@ -71,23 +72,24 @@ func TestResourcesAtFollower(t *testing.T) {
 		err = stream.RecvMsg(&ev)
 	}
 	if err != nil || ev.GetUpsert().GetResource().GetId().GetName() != "n1" {
-		t.Errorf("watch by the second name: %v, %v", &ev, err)
+		t.Errorf("WatchList() by the Consul name = %v, %v, want n1", &ev, err)
 	}
 
-	// What the rules say holds under both names.
+	// The rules apply to both names.
 	client := connectAs(t, ca, addrs[(leader+1)%3], tlsutil.RoleClient, "c", "dc1")
 	_, err = call[pb.DeleteResponse](ctx, client, "Delete", &pb.DeleteRequest{Id: stored.Id})
 	if status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a client deletes by the second name: %v", err)
+		t.Errorf("Delete() by a client = %v, want %v", err, codes.PermissionDenied)
 	}
 	_, err = pb.NewStoreServiceClient(cc).ReadIndex(ctx, &pb.ReadIndexRequest{})
 	if status.Code(err) != codes.PermissionDenied {
-		t.Errorf("an operator asks the store: %v", err)
+		t.Errorf("ReadIndex() by an operator = %v, want %v", err, codes.PermissionDenied)
 	}
 	dropOwner(ctx, t, first, pb.NewStoreServiceClient(connectAs(t, ca, addrs[leader], tlsutil.RoleServer, "srv9", "dc1")), stored.Id)
 }
 
-// dropOwner deletes an owner of more than goes in one step, and waits until all is gone.
+// dropOwner deletes an owner of more resources than one step deletes, and waits
+// until all are deleted.
 func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, store pb.StoreServiceClient, owner *pb.ID) {
 	t.Helper()
 	batch := &pb.Batch{}
@@ -109,7 +111,7 @@ func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, st
 	if _, err := c.Delete(ctx, &pb.DeleteRequest{Id: owner}); err != nil {
 		t.Fatal(err)
 	}
-	for { // the tombstone comes, and goes when there is nothing left
+	for { // the tombstone is deleted when no resource is left
 		ev, err := w.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -120,12 +122,13 @@ func dropOwner(ctx context.Context, t *testing.T, c pb.ResourceServiceClient, st
 	}
 	list, err := c.List(ctx, &pb.ListRequest{Type: catalog.CheckType})
 	if err != nil || len(list.GetResources()) != 0 {
-		t.Errorf("%d left, %v", len(list.GetResources()), err)
+		t.Errorf("List() = %d resources, %v, want none", len(list.GetResources()), err)
 	}
 }
 
-// TestDescribe: strangers learn of the server's services by reflection, and their health by name.
-func TestDescribe(t *testing.T) {
+// TestIntrospection: a client lists the services by reflection, and reads their
+// health by name.
+func TestIntrospection(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	g := newTargetOf(t, ca)
 	cc := connectAs(t, ca, g.addrs.Server, tlsutil.RoleClient, "c", "dc1")
@@ -134,14 +137,14 @@ func TestDescribe(t *testing.T) {
 	for _, service := range []string{"", "wanfed.v1.ResourceService", resource.ConsulService} {
 		out, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 		if err != nil || out.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("health of %q: %v, %v", service, out, err)
+			t.Errorf("Check(%q) = %v, %v, want SERVING", service, out, err)
 		}
 	}
 	stream, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(req *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+	reflect := func(req *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
 		t.Helper()
 		if err := stream.Send(req); err != nil {
 			t.Fatal(err)
@@ -153,23 +156,23 @@ func TestDescribe(t *testing.T) {
 		return resp
 	}
 	var names []string
-	for _, s := range ask(&reflectionpb.ServerReflectionRequest{
+	for _, s := range reflect(&reflectionpb.ServerReflectionRequest{
 		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
 	}).GetListServicesResponse().GetService() {
 		names = append(names, s.GetName())
 	}
 	for _, want := range []string{"wanfed.v1.ResourceService", resource.ConsulService, "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
-			t.Errorf("%s is not among %v", want, names)
+			t.Errorf("services = %v, want %s among them", names, want)
 		}
 	}
 	for _, name := range names {
-		files := ask(&reflectionpb.ServerReflectionRequest{
+		files := reflect(&reflectionpb.ServerReflectionRequest{
 			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: name},
 		}).GetFileDescriptorResponse().GetFileDescriptorProto()
 		var f descriptorpb.FileDescriptorProto
 		if len(files) == 0 || proto.Unmarshal(files[0], &f) != nil || !strings.HasPrefix(name, f.GetPackage()+".") {
-			t.Errorf("file of %s: %d files, package %q", name, len(files), f.GetPackage())
+			t.Errorf("file of %s: %d files, package %q, want its package", name, len(files), f.GetPackage())
 		}
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -23,12 +23,13 @@ import (
 	"github.com/wanfed/wanfed/gateway"
 	"github.com/wanfed/wanfed/gateway/proxycfg"
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// part is something that runs until it is stopped.
+// part is a component that runs until it is stopped.
 type part struct {
 	stop context.CancelFunc
 	done chan error
@@ -41,17 +42,17 @@ func start(run func(context.Context) error) *part {
 	return p
 }
 
-// end stops the part and returns what it returned.
+// end stops the part, which must return nil.
 func (p *part) end(t testing.TB) {
 	t.Helper()
 	p.stop()
 	select {
 	case err := <-p.done:
 		if err != nil {
-			t.Errorf("stopped with: %v", err)
+			t.Errorf("Run() = %v, want nil", err)
 		}
 	case <-time.After(starting):
-		t.Error("does not stop")
+		t.Error("Run() does not return after its context ended")
 	}
 }
 
@@ -117,7 +118,8 @@ func startGateway(t *testing.T, files tlsutil.Files, server, dir string, wanAddr
 	}), lns[1].Addr().String()
 }
 
-// open says what the open descriptors are. Pipes are left out: the runtime keeps those of splice until a collection or two.
+// open returns the files that this process has open. It leaves out pipes: the
+// runtime keeps those of splice for a while.
 func open() (out []string) {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, l := range links {
@@ -129,9 +131,11 @@ func open() (out []string) {
 	return out
 }
 
-// TestLifecycle federates two datacenters inside this process, stops everything, starts it again on its data, and checks that
-// no goroutine, descriptor or temporary file is left behind.
-func TestLifecycle(t *testing.T) {
+// TestRun_Lifecycle federates two datacenters in this process, stops them, and
+// starts them again on their data. No goroutine, descriptor or temporary file is
+// left.
+func TestRun_Lifecycle(t *testing.T) {
+	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", filepath.Join(dir, "tmp"))
@@ -165,33 +169,35 @@ func TestLifecycle(t *testing.T) {
 		g2, _ := startGateway(t, issue(tlsutil.RoleGateway, "dc2", "gw1"), a2.Server, filepath.Join(dir, "gw-dc2"))
 		index := untilFederated(t, a1.HTTP, a2.HTTP)
 		if index <= lastIndex {
-			t.Errorf("round %d: index %d is not above %d of the round before: the store has forgotten", round, index, lastIndex)
+			t.Errorf("round %d: index %d is not above %d of the round before: the store lost data", round, index, lastIndex)
 		}
 		lastIndex = index
 		for _, p := range []*part{g2, s2, g1, s1} {
 			p.end(t)
 		}
-		if round == 0 { // the runtime has opened what it keeps
+		if round == 0 { // the runtime has opened the descriptors that it keeps
 			before = open()
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
 	noneLeft(t, leaks)
 	if after := open(); len(after) > len(before) {
-		t.Errorf("descriptors before: %v, after: %v", before, after)
+		t.Errorf("open descriptors = %v, want at most %v", after, before)
 	}
 	for _, pattern := range []string{"tmp/*", "*/*.tmp", "*/*/*.tmp"} {
 		if left, _ := filepath.Glob(filepath.Join(dir, pattern)); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
+			t.Errorf("files left: %v, want none", left)
 		}
 	}
 }
 
-// starting bounds how long a test waits until servers run, have a leader, know of each other or have stopped, when how long that takes is
-// not what it tests: 20 s were too short at load 14 on two cores.
+// starting bounds how long a test waits until servers run, have a leader, know each
+// other or have stopped, when it does not test how long that takes. 20 s were too
+// short at load 14 on two cores.
 const starting = time.Minute
 
-// untilFederated waits until both servers see two members and two states with a healthy gateway, and returns dc1's index.
+// untilFederated waits until both servers see two members and two states with a
+// healthy gateway. It returns the index of dc1.
 func untilFederated(t *testing.T, urls ...string) uint64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), starting)

@@ -71,11 +71,11 @@ func TestCheck(t *testing.T) {
 			tt.change(&cfg)
 			err := errors.Join(cfg.withDefaults().check()...)
 			if len(tt.want) == 0 && err != nil {
-				t.Fatalf("refused: %v", err)
+				t.Fatalf("check() = %v, want no fault", err)
 			}
 			for _, w := range tt.want {
 				if err == nil || !strings.Contains(err.Error(), w) {
-					t.Errorf("error %v does not say %q", err, w)
+					t.Errorf("check() = %v, want it to contain %q", err, w)
 				}
 			}
 		})

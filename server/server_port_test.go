@@ -24,12 +24,13 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/tlsutil"
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// target is a running server, and certificates of servers that its CA made: peers that have gone mad.
+// target is a running server, with certificates for faulty peers of it.
 type target struct {
 	t         testing.TB
 	part      *part
@@ -65,12 +66,12 @@ func newTargetOf(t testing.TB, ca *tlstest.CA) *target {
 	}
 }
 
-// protocols are all that the port speaks.
+// protocols has all protocols of the TLS port.
 var protocols = []string{
 	wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream, wanfed.ProtoRaft, wanfed.ProtoGRPC,
 }
 
-// dial connects for one protocol, as who may use it.
+// dial connects for one protocol, as a peer that may use it.
 func (g *target) dial(ctx context.Context, alpn string) (*tls.Conn, error) {
 	id := g.far
 	if alpn == wanfed.ProtoRaft {
@@ -83,15 +84,15 @@ func (g *target) dial(ctx context.Context, alpn string) (*tls.Conn, error) {
 	return c.(*tls.Conn), nil
 }
 
-// Ways to end a connection after the last byte.
+// How a connection ends after the last byte.
 const (
-	endHalf  = iota // the end of data, and the rest is read
-	endClose        // at once
-	endReset        // by a reset, without TLS's goodbye
+	endHalf  = iota // close the write side, and read the rest
+	endClose        // close
+	endReset        // reset, without a TLS close_notify
 	ends
 )
 
-// pour sends data and ends the connection in a way. What comes back does not matter.
+// pour sends data and ends the connection. It ignores the answer.
 func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -103,13 +104,13 @@ func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) er
 	deadline, _ := ctx.Deadline()
 	c.SetDeadline(deadline)
 	if _, err := c.Write(data); err != nil {
-		return nil // it has had enough already
+		return nil // the server has closed the connection
 	}
 	switch end {
 	case endHalf:
 		if c.CloseWrite() == nil {
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-				return fmt.Errorf("%s: server keeps a connection whose end it was told", alpn)
+				return fmt.Errorf("%s: the server keeps a connection that its peer has closed", alpn)
 			}
 		}
 	case endReset:
@@ -119,7 +120,8 @@ func (g *target) pour(ctx context.Context, alpn string, data []byte, end int) er
 	return nil
 }
 
-// alive demands that the server answers HTTP and gRPC and leads its datacenter.
+// alive returns an error unless the server answers HTTP and gRPC, and leads its
+// datacenter.
 func (g *target) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -129,7 +131,7 @@ func (g *target) alive(ctx context.Context) error {
 	}
 	defer c.Close()
 	if leader, err := c.Leader(ctx, api.QueryOptions{}); err != nil || leader != g.addrs.Server {
-		return fmt.Errorf("leader is %q, %v", leader, err)
+		return fmt.Errorf("Leader() = %q, %v, want %q", leader, err, g.addrs.Server)
 	}
 	cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return g.dial(ctx, wanfed.ProtoGRPC) })
 	if err != nil {
@@ -140,7 +142,7 @@ func (g *target) alive(ctx context.Context) error {
 	return err
 }
 
-// metrics sums the series of one name.
+// metrics returns the sum of the series of one name.
 func (g *target) metrics(t testing.TB, name string) (sum float64) {
 	t.Helper()
 	resp, err := http.Get(g.addrs.HTTP + "/metrics")
@@ -160,7 +162,8 @@ func (g *target) metrics(t testing.TB, name string) (sum float64) {
 	return sum
 }
 
-// beginnings are what a connection may begin with, so that garbage gets past the first check.
+// beginnings returns valid first bytes of a connection, so that garbage passes the
+// first check.
 func beginnings(alpn string) [][]byte {
 	frame := func(pool byte, target string, n int) []byte {
 		b := binary.BigEndian.AppendUint32(nil, uint32(2+len(target)+n))
@@ -191,9 +194,11 @@ func beginnings(alpn string) [][]byte {
 	return [][]byte{nil, []byte("GET / HTTP/1.1\r\n\r\n"), preface, settings, append(settings[:len(settings):len(settings)], 0, 1, 0, 1, 4, 0, 0, 0, 1)}
 }
 
-// TestGarbage: a peer with the right certificate that sends what is not the protocol harms nobody. The server closes the
-// connection and counts, other peers notice nothing, and when it stops nothing is left.
-func TestGarbage(t *testing.T) {
+// TestServerPort_Garbage: a peer with a valid certificate that violates the protocol
+// affects no other. The server closes the connection and counts it, and leaves
+// nothing open when it stops.
+func TestServerPort_Garbage(t *testing.T) {
+	testutil.Cluster(t)
 	leaks := goleak.IgnoreCurrent()
 	g := newTarget(t)
 	defer func() {
@@ -201,7 +206,7 @@ func TestGarbage(t *testing.T) {
 		noneLeft(t, leaks)
 	}()
 	defer g.part.end(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // each connection has a limit of its own
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // each connection has its own limit
 	defer cancel()
 
 	const workers = 4
@@ -228,11 +233,11 @@ func TestGarbage(t *testing.T) {
 	}
 	for name, least := range map[string]float64{
 		"wanfed_gossip_closed_total": workers * 5, "wanfed_port_connections_total": float64(workers * len(protocols)),
-	} { // the server may not have read yet what was sent
+	} { // the server may not have read all data yet
 		until(t, func() bool { return g.metrics(t, name) >= least })
 	}
 
-	// Connections that are open, and in the middle of something, when the server stops.
+	// Connections that are open, with an unfinished message, when the server stops.
 	for _, alpn := range protocols {
 		for _, begin := range beginnings(alpn) {
 			c, err := g.dial(ctx, alpn)
@@ -247,13 +252,14 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// FuzzServerPort sends anything, as a server of another datacenter, to a server over a real connection.
+// FuzzServerPort sends arbitrary data to a server over a real connection, as a server
+// of another datacenter.
 func FuzzServerPort(f *testing.F) {
 	g := newTarget(f)
 	f.Cleanup(func() { g.part.end(f) })
 	for p, alpn := range protocols {
 		for i, begin := range beginnings(alpn) {
-			f.Add(uint8(p), append(begin[:len(begin):len(begin)], "some bytes that mean nothing"...), uint8(i))
+			f.Add(uint8(p), append(begin[:len(begin):len(begin)], "arbitrary bytes"...), uint8(i))
 		}
 	}
 	f.Fuzz(func(t *testing.T, protocol uint8, data []byte, end uint8) {
