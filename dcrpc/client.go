@@ -11,11 +11,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -53,7 +54,7 @@ type Config struct {
 // called, to any of its servers. See the package documentation.
 type Client struct {
 	cfg      Config
-	news     *news
+	news     broadcast.Keyed[string] // by datacenter: a dial is worth repeating, because its paths changed or one of its servers came
 	reach    *reachability
 	requests *requestStreams
 
@@ -80,13 +81,17 @@ type conn struct {
 	dead    atomic.Bool // the last health check was not answered. Set before retired is cancelled
 	checks  singleflight.Group
 
-	stream     atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the local datacenter
-	dialFailed atomic.Bool                     // the last time
+	stream atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the local datacenter
+
+	dialing    sync.Mutex      // held during a dial; guards
+	failures   int             // of dials in a row
+	news       <-chan struct{} // taken before the last dial
+	maxBackoff time.Duration   // never changed
 }
 
 // New returns a Client. It connects when it is called, and Run must be running.
 func New(cfg Config) *Client {
-	c := &Client{cfg: cfg, news: newNews(), reach: newReachability(), conns: map[connKey]*conn{}}
+	c := &Client{cfg: cfg, reach: newReachability(), conns: map[connKey]*conn{}}
 	c.requests = newRequestStreams(c)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
@@ -114,7 +119,7 @@ func (c *Client) Ping(ctx context.Context, dc string) error {
 
 // PeerConnected reports that a server of dc has connected to this one. Its path
 // probably works in the other direction too, so pending dials begin at once.
-func (c *Client) PeerConnected(dc string) { c.notify(dc) }
+func (c *Client) PeerConnected(dc string) { c.news.Notify(dc) }
 
 // Reachability returns which datacenters can be reached, of those that were
 // called, and a channel that is closed when the result has changed.
@@ -145,16 +150,16 @@ func (c *Client) conn(key connKey) (*conn, error) {
 }
 
 func (c *Client) addLocked(key connKey) (*conn, error) {
-	cc := &conn{key: key}
+	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(context.Background())
-	idle, limit := idleTimeout, maxBackoff
+	idle := idleTimeout
 	if key.dc == c.cfg.DC {
-		idle, limit = 0, maxLANBackoff
+		idle, cc.maxBackoff = 0, maxLANBackoff
 	} else if key.dc == c.cfg.PrimaryDC {
 		idle = 0 // never
 	}
 	var err error
-	cc.ClientConn, err = api.NewGRPCClient(c.dialerOf(cc), grpc.WithIdleTimeout(idle), connectParams(limit))
+	cc.ClientConn, err = api.NewGRPCClient(c.dialerOf(cc), grpc.WithIdleTimeout(idle), dialAtOnce)
 	if err != nil {
 		cc.retire()
 		return nil, err
@@ -166,12 +171,11 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	return cc, nil
 }
 
-func connectParams(maxDelay time.Duration) grpc.DialOption {
-	return grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 2, Jitter: 0.2, MaxDelay: maxDelay},
-		MinConnectTimeout: 15 * time.Second,
-	})
-}
+// dialAtOnce makes gRPC repeat a failed dial after 5 ms: redial has the backoff.
+var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+	MinConnectTimeout: 15 * time.Second,
+})
 
 // keepsOpen reports whether the connection to another datacenter is kept open:
 // to the primary, and to a datacenter that is lost, so that its return is
@@ -239,17 +243,6 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 		}
 		_ = cc.Close() // fails calls in flight with codes.Canceled
 	})
-}
-
-// notify makes pending dials of dc begin at once: its paths have changed, or one
-// that failed may work again.
-func (c *Client) notify(dc string) {
-	c.news.notify(dc)
-	for _, cc := range c.all() {
-		if cc.key.dc == dc {
-			cc.ResetConnectBackoff()
-		}
-	}
 }
 
 func (c *Client) all() []*conn {

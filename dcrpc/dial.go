@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/wanfed/wanfed/internal/broadcast"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -25,8 +25,8 @@ var (
 	errSettling     = errors.New("the local gateways may not have had the new paths yet")
 )
 
-// dialerOf returns the function with which gRPC dials cc. gRPC repeats a failed
-// dial with backoff; the function itself repeats a dial that news have overtaken.
+// dialerOf returns the function with which gRPC dials cc. gRPC calls it again and
+// again while it fails.
 func (c *Client) dialerOf(cc *conn) func(context.Context) (net.Conn, error) {
 	dial := c.dialSession
 	if cc.key.dc == c.cfg.DC {
@@ -57,31 +57,41 @@ func (c *Client) dialSession(ctx context.Context, cc *conn) (net.Conn, error) {
 	return s, nil
 }
 
-// redial calls dial, and again when news of the datacenter came during a call that
-// failed.
+// redial calls dial, after a pause if the last dial of cc failed, and again when
+// news of the datacenter came during a call that failed. News end the pause.
+//
+// The pause is not left to gRPC: its ClientConn.ResetConnectBackoff, which would end
+// one, races with the creation of connections (grpc-go 1.85).
 func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	dc := cc.key.dc
+	cc.dialing.Lock()
+	defer cc.dialing.Unlock()
 	var limit time.Duration
-	if cc.dialFailed.Load() && c.news.recent(dc) {
-		limit = settleTime // news have ended the backoff
+	if backoff.Sleep(ctx, backoff.Delay(cc.failures, minBackoff, cc.maxBackoff), cc.news) {
+		cc.failures = 0 // what is new may need a moment to work
+		limit = settleTime
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	for {
-		news := c.news.Wait(dc)
+		cc.news = c.news.Wait(dc) // before the dial: news during the dial count
 		nc, err := c.dialOnce(ctx, dc, limit, dial)
-		cc.dialFailed.Store(err != nil)
-		if err == nil || ctx.Err() != nil {
-			return nc, err
+		if err == nil {
+			cc.failures = 0
+			return nc, nil
 		}
 		limit = settleTime
-		if errors.Is(err, errSettling) {
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, errSettling):
 			limit = 0
 			continue
+		case errors.Is(err, errPathsChanged):
+			continue
 		}
-		select {
-		case <-news: // which includes changed paths
-		default:
-			return nil, err
-		}
+		cc.failures++
+		return nil, err
 	}
 }
 
@@ -117,29 +127,4 @@ func (c *Client) dialOnce(ctx context.Context, dc string, limit time.Duration, d
 		return nil, cause
 	}
 	return nc, err
-}
-
-// news is a keyed broadcast of events that make a dial worth repeating: a
-// datacenter has other paths, or one of its servers has connected to this one.
-type news struct {
-	broadcast.Keyed[string]
-
-	mu   sync.Mutex
-	last map[string]time.Time
-}
-
-func newNews() *news { return &news{last: map[string]time.Time{}} }
-
-func (n *news) notify(dc string) {
-	n.mu.Lock()
-	n.last[dc] = time.Now()
-	n.mu.Unlock()
-	n.Notify(dc)
-}
-
-// recent reports whether there was news of dc within settleTime.
-func (n *news) recent(dc string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return time.Since(n.last[dc]) < settleTime
 }

@@ -81,7 +81,7 @@ func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now
 		if !slices.Contains(dcs, dc) {
 			delete(since, dc)
 			c.reach.set(dc, true)
-			c.notify(dc)
+			c.news.Notify(dc)
 		}
 	}
 	return lost, wait
@@ -92,11 +92,11 @@ func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now
 func (c *Client) bookChanged(old, now *wanfed.AddressBook) {
 	for dc, paths := range now.Paths {
 		if !slices.Equal(paths, old.Paths[dc]) {
-			c.notify(dc)
+			c.news.Notify(dc)
 		}
 	}
 	if !maps.Equal(now.Servers, old.Servers) {
-		c.notify(c.cfg.DC)
+		c.news.Notify(c.cfg.DC)
 	}
 	for _, cc := range c.all() {
 		if dc := cc.key.dc; dc != c.cfg.DC && len(now.Paths[dc]) == 0 && len(old.Paths[dc]) > 0 {

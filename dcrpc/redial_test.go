@@ -36,10 +36,10 @@ func newTestClient() (*Client, func(*wanfed.AddressBook)) {
 // addConn makes the connection of key dial with dial.
 func (c *Client) addConn(t *testing.T, key connKey, dial func(ctx context.Context) (net.Conn, error)) *conn {
 	t.Helper()
-	cc := &conn{key: key}
+	cc := &conn{key: key, maxBackoff: maxBackoff}
 	cc.retired, cc.retire = context.WithCancel(t.Context())
 	var err error
-	cc.ClientConn, err = api.NewGRPCClient(dial, connectParams(maxBackoff))
+	cc.ClientConn, err = api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) { return c.redial(ctx, cc, dial) }, dialAtOnce)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +82,8 @@ func TestBackoff_EndsWithNews(t *testing.T) {
 		synctest.Wait()
 		dialed, want := dials(), minBackoff
 		for i := 1; i < len(dialed); i++ {
-			if got := dialed[i] - dialed[i-1]; got < want*3/4 || got > want*5/4 {
-				t.Errorf("pause %d = %v, want %v within a fifth", i, got, want)
+			if got := dialed[i] - dialed[i-1]; got < want || got > want*5/4+10*time.Millisecond {
+				t.Errorf("pause %d = %v, want %v and up to a quarter more", i, got, want)
 			}
 			want = min(2*want, maxBackoff)
 		}
@@ -99,7 +99,7 @@ func TestBackoff_EndsWithNews(t *testing.T) {
 		if dialed = dials(); len(dialed) != before+1 || dialed[before] != at {
 			t.Fatalf("dials after news at %v: %v, want one at once", at, dialed[before:])
 		}
-		time.Sleep(minBackoff * 5 / 4)
+		time.Sleep(minBackoff*5/4 + 10*time.Millisecond)
 		synctest.Wait()
 		if n := len(dials()); n != before+2 {
 			t.Errorf("%d dials in a short pause after news, want 2", n-before)
@@ -120,9 +120,9 @@ func TestRedial_OtherPaths(t *testing.T) {
 		c, change := newTestClient()
 		change(pathsTo("dc2", "dead:1"))
 		began, dials := time.Now(), 0
-		time.AfterFunc(time.Second, func() { c.notify("dc2") })
+		time.AfterFunc(time.Second, func() { c.news.Notify("dc2") })
 		time.AfterFunc(2*time.Second, func() { change(pathsTo("dc2", "new:1")) })
-		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}}, func(ctx context.Context) (net.Conn, error) {
+		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}, func(ctx context.Context) (net.Conn, error) {
 			if dials++; dials == 3 {
 				return nil, nil
 			}
@@ -135,21 +135,23 @@ func TestRedial_OtherPaths(t *testing.T) {
 	})
 }
 
-// TestRedial_NewsDuringDial repeats a failed dial at once when news came while it
-// was made.
+// TestRedial_NewsDuringDial: there is no pause after a failed dial when news came
+// during it.
 func TestRedial_NewsDuringDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newTestClient()
-		dials := 0
-		_, err := c.redial(t.Context(), &conn{key: connKey{dc: "dc2"}}, func(context.Context) (net.Conn, error) {
-			if dials++; dials == 1 {
-				c.PeerConnected("dc2")
-				return nil, errDown
-			}
-			return nil, nil
+		cc := &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}
+		began := time.Now()
+		_, err := c.redial(t.Context(), cc, func(context.Context) (net.Conn, error) {
+			c.PeerConnected("dc2")
+			return nil, errDown
 		})
-		if err != nil || dials != 2 {
-			t.Errorf("redial() = %v after %d dials, want nil after 2", err, dials)
+		if !errors.Is(err, errDown) {
+			t.Fatalf("redial() = %v, want %v", err, errDown)
+		}
+		_, err = c.redial(t.Context(), cc, func(context.Context) (net.Conn, error) { return nil, nil })
+		if took := time.Since(began); err != nil || took != 0 {
+			t.Errorf("redial() = %v after %v, want nil at once", err, took)
 		}
 	})
 }
@@ -159,7 +161,7 @@ func TestRedial_Deadline(t *testing.T) {
 		c, _ := newTestClient()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}}, func(ctx context.Context) (net.Conn, error) {
+		_, err := c.redial(ctx, &conn{key: connKey{dc: "dc2"}, maxBackoff: maxBackoff}, func(ctx context.Context) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
