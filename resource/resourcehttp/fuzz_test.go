@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzRequest: whatever a client asks for, it gets an answer of one of the statuses that are documented, and no 500.
+// FuzzRequest checks that every request gets a response with a documented status
+// other than 500.
 func FuzzRequest(f *testing.F) {
 	const node = `{"data":{"address":"x"}}`
 	for _, seed := range [][4]string{
@@ -28,7 +29,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
 	f.Fuzz(func(t *testing.T, method, path, query, body string) {
-		if strings.Contains(query, "watch") { // it does not end by itself
+		if strings.Contains(query, "watch") { // a watch does not end by itself
 			return
 		}
 		g := newRig(t)
@@ -39,7 +40,7 @@ func FuzzRequest(f *testing.F) {
 		switch w.Code {
 		case http.StatusOK, http.StatusNoContent, http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict:
 		default:
-			t.Errorf("%s %q ?%q %q: %d %s", method, path, query, body, w.Code, w.Body)
+			t.Errorf("response to %s %q ?%q %q = %d %s, want a documented status", method, path, query, body, w.Code, w.Body)
 		}
 	})
 }

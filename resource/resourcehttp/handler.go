@@ -126,7 +126,7 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, serve func(w http.
 	}
 	q, err := parse(r.URL.RawQuery, "this document", nil)
 	if err == nil && q.dc != "" && q.dc != h.DC {
-		err = badRequest("dc %q: each server describes itself: ask one of %s", q.dc, q.dc)
+		err = badRequest("dc %q: each server describes itself: use a server of %s", q.dc, q.dc)
 	}
 	if err == nil {
 		err = serve(w, q)

@@ -37,44 +37,44 @@ func TestWriteReadDelete(t *testing.T) {
 	a := g.one("PUT", web1, `{"data":{"node":"web1","address":"10.0.0.1"},"metadata":{"team":"a"}}`)
 	if a.ID.Name != "web1" || a.ID.UID == "" || a.ID.Tenancy != (api.Tenancy{Partition: "default", Namespace: "default"}) || a.Version == "" ||
 		string(a.Data) != `{"node":"web1","address":"10.0.0.1"}` || a.Metadata["team"] != "a" || a.ModifyIndex == 0 {
-		t.Errorf("created %+v", a)
+		t.Errorf("created resource = %+v", a)
 	}
 	for _, path := range []string{web1, "/api/catalog/v1/node/web1", "/api/catalog/v1/NODE/web1?consistent", web1 + "?uid=" + a.ID.UID, web1 + "?dc=dc1"} {
 		if got := g.one("GET", path, ""); got.Version != a.Version {
-			t.Errorf("%s: %+v", path, got)
+			t.Errorf("GET %s = %+v", path, got)
 		}
 	}
-	// A whole resource as it was read can be written again.
-	whole := g.ask(200, "GET", web1+"?pretty", "")
+	// A whole resource can be written as it was read.
+	whole := g.do(200, "GET", web1+"?pretty", "")
 	if !strings.HasPrefix(whole, "{\n  \"id\": {\n") || !strings.HasSuffix(whole, "}\n") {
-		t.Errorf("pretty: %s", whole)
+		t.Errorf("pretty JSON = %s, want several lines", whole)
 	}
 	b := g.one("PUT", web1, strings.Replace(whole, "10.0.0.1", "10.0.0.2", 1))
 	if b.Generation == a.Generation || b.ID.UID != a.ID.UID {
-		t.Errorf("updated %+v", b)
+		t.Errorf("updated resource = %+v", b)
 	}
 	g.fails(409, "its version is "+b.Version+", not "+a.Version, "PUT", web1, whole)
 	g.fails(409, "read it and try again", "PUT", web1+"?version="+a.Version, `{"data":{"address":"x"}}`)
 	c := g.one("PUT", web1+"?version="+b.Version, `{"data":{"@type":"type.googleapis.com/wanfed.v1.Node","address":"10.0.0.3"}}`)
 	if string(c.Data) != `{"address":"10.0.0.3"}` || len(c.Metadata) != 0 {
-		t.Errorf("written %+v", c)
+		t.Errorf("written resource = %+v", c)
 	}
 	g.fails(409, "another uid", "PUT", web1+"?uid=01ARYZ6S410000000000000000", `{"data":{"address":"x"}}`)
 	if got := g.one("PUT", web1+"?dry-run", `{"data":{"address":"y"}}`); string(got.Data) != `{"address":"y"}` {
-		t.Errorf("dry run %+v", got)
+		t.Errorf("response to a dry run = %+v", got)
 	}
 	if got := g.one("GET", web1, ""); got.Version != c.Version {
-		t.Errorf("a dry run wrote %+v", got)
+		t.Errorf("resource after a dry run = %+v, want no change", got)
 	}
 
 	g.fails(409, "its version is", "DELETE", web1+"?version="+a.Version, "")
-	g.ask(204, "DELETE", web1+"?version="+c.Version, "")
-	g.ask(204, "DELETE", web1, "")
+	g.do(204, "DELETE", web1+"?version="+c.Version, "")
+	g.do(204, "DELETE", web1, "")
 	g.fails(404, `catalog/v1/Node "web1": resource not found`, "GET", web1, "")
 	g.fails(409, "leave the version out to create one", "PUT", web1+"?version="+c.Version, `{"data":{"address":"x"}}`)
 }
 
-func TestRefused(t *testing.T) {
+func TestInvalidRequests(t *testing.T) {
 	g := newRig(t)
 	put := func(status int, text, query, body string) { t.Helper(); g.fails(status, text, "PUT", web1+query, body) }
 	const ok = `{"data":{"address":"x"}}`
@@ -124,20 +124,20 @@ func TestNames(t *testing.T) {
 		"a/b": "a/b", "a%2Fc": "a/c", "a/%2F/d": "a///d", "%2e%2e": "..", "with%20blank": "with blank", "%C3%A4?": "ä", "a/": "a/",
 	} {
 		if got := g.one("PUT", "/api/kv/v1/key/"+path, ok); got.ID.Name != want {
-			t.Errorf("%s: %q, want %q", path, got.ID.Name, want)
+			t.Errorf("name of %s = %q, want %q", path, got.ID.Name, want)
 		}
 		if got := g.one("GET", "/api/kv/v1/key/"+path, ""); got.ID.Name != want {
-			t.Errorf("%s: %q, want %q", path, got.ID.Name, want)
+			t.Errorf("name of %s = %q, want %q", path, got.ID.Name, want)
 		}
 	}
 	for query, want := range map[string]string{"": ".. a/ a/// /d a/b a/c with blank ä", "?prefix=a/": "a/ a/// /d a/b a/c", "?prefix=b": ""} {
 		if got := g.names("/api/kv/v1/key" + query); got != strings.ReplaceAll(want, "a/// /d", "a///d") {
-			t.Errorf("list %s: %q, want %q", query, got, want)
+			t.Errorf("list with %s = %q, want %q", query, got, want)
 		}
 	}
 	g.one("PUT", "/api/kv/v1/key/n?namespace=other", ok)
 	if got := g.names("/api/kv/v1/key/?namespace=*&prefix=n"); got != "n" {
-		t.Errorf("all namespaces: %q", got)
+		t.Errorf("list of all namespaces = %q", got)
 	}
 }
 
@@ -146,10 +146,10 @@ func TestOwnedAndStatus(t *testing.T) {
 	owner := g.one("PUT", web1, `{"data":{"address":"x"}}`)
 	child := g.one("PUT", "/api/kv/v1/key/c", `{"owner":{"name":"web1","type":{"group":"catalog","group_version":"v1","kind":"Node"}},"data":{}}`)
 	if child.Owner == nil || child.Owner.UID != owner.ID.UID {
-		t.Errorf("owner %+v", child.Owner)
+		t.Errorf("owner = %+v", child.Owner)
 	}
 	if got := g.names(web1 + "?owned"); got != "c" {
-		t.Errorf("owned: %q", got)
+		t.Errorf("list of owned resources = %q", got)
 	}
 	const status = `{"observed_generation":"g","conditions":[{"type":"ready","state":"STATE_TRUE","resource":{"name":"r"}}]}`
 	g.fails(400, `id.uid ""`, "PUT", web1+"?status=ctl", status)
@@ -158,12 +158,13 @@ func TestOwnedAndStatus(t *testing.T) {
 	got := g.one("PUT", web1+"?status=ctl&uid="+owner.ID.UID, status)
 	if s := got.Status["ctl"]; s.ObservedGeneration != "g" || len(s.Conditions) != 1 || s.Conditions[0].State != "STATE_TRUE" || s.Conditions[0].Resource.Name != "r" ||
 		s.UpdatedAt.IsZero() || got.Generation != owner.Generation {
-		t.Errorf("status %+v", got)
+		t.Errorf("resource with a status = %+v", got)
 	}
 }
 
-// TestLargeList: what is written piece by piece is one JSON document, also as the snapshot of a watch.
-func TestLargeList(t *testing.T) {
+// TestList_Large checks that a list in several pieces is one JSON document, also as
+// the snapshot of a watch.
+func TestList_Large(t *testing.T) {
 	g := newRig(t)
 	const n = 1000
 	var ops []*pb.Op
@@ -185,17 +186,17 @@ func TestLargeList(t *testing.T) {
 			return tooLarge{g.svc.Client()}, nil
 		}
 		if got := strings.Fields(g.names("/api/catalog/v1/Node" + path)); len(got) != n || got[n-1] != "n00999" {
-			t.Errorf("%s: %d", path, len(got))
+			t.Errorf("list %s has %d resources, want all", path, len(got))
 		}
 	}
 	g.fails(413, "received message larger than max", "GET", "/api/catalog/v1/Node?dc=dc2&consistent", "")
-	if body := g.ask(200, "GET", "/api/catalog/v1/Node?prefix=x&pretty", ""); body != `{"resources":[]}`+"\n" {
-		t.Errorf("empty: %q", body)
+	if body := g.do(200, "GET", "/api/catalog/v1/Node?prefix=x&pretty", ""); body != `{"resources":[]}`+"\n" {
+		t.Errorf("empty list = %q", body)
 	}
 }
 
-// TestBrokenList: a list that ends early is no JSON, and no end of the connection either.
-func TestBrokenList(t *testing.T) {
+// TestList_Broken checks that a client detects a list that ends early.
+func TestList_Broken(t *testing.T) {
 	g := newRig(t)
 	for i := range 3 {
 		g.one("PUT", fmt.Sprintf("/api/catalog/v1/Node/n%d", i), `{"data":{"address":"x"}}`)
@@ -209,12 +210,13 @@ func TestBrokenList(t *testing.T) {
 		resp.Body.Close()
 	}
 	if err == nil {
-		t.Error("half a list ends well")
+		t.Error("incomplete list = nil, want an error")
 	}
 }
 
-// TestLostWrites: 503 is for what was never sent, 504 for what may have been done.
-func TestLostWrites(t *testing.T) {
+// TestWrite_Lost checks that a call that was not sent is a 503, and one with an
+// unknown outcome a 504.
+func TestWrite_Lost(t *testing.T) {
 	g := newRig(t)
 	for sent, code := range map[bool]int{false: 503, true: 504} {
 		g.client = func(string) (pb.ResourceServiceClient, error) { return lost{g.svc.Client(), sent}, nil }
@@ -234,7 +236,7 @@ func TestStatusOf(t *testing.T) {
 	} {
 		wrapped := fmt.Errorf("write: %w", tt.err)
 		if here, far := StatusOf(wrapped), StatusOf(resource.StatusError(wrapped)); here != tt.want || far != tt.want {
-			t.Errorf("%v: %d here, %d over gRPC; want %d", tt.err, here, far, tt.want)
+			t.Errorf("StatusOf(%v) = %d, over gRPC %d, want %d", tt.err, here, far, tt.want)
 		}
 	}
 	for code, want := range map[codes.Code]int{
@@ -242,7 +244,7 @@ func TestStatusOf(t *testing.T) {
 		codes.Unimplemented: 501, codes.Internal: 500, codes.NotFound: 404, codes.DeadlineExceeded: 504,
 	} {
 		if got := StatusOf(status.Error(code, "x")); got != want {
-			t.Errorf("%v: %d, want %d", code, got, want)
+			t.Errorf("StatusOf() of code %v = %d, want %d", code, got, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestTypes(t *testing.T) {
 	g := newRig(t)
 	var all []api.ResourceType
-	if err := json.Unmarshal([]byte(g.ask(200, "GET", "/api/types", "")), &all); err != nil {
+	if err := json.Unmarshal([]byte(g.do(200, "GET", "/api/types", "")), &all); err != nil {
 		t.Fatal(err)
 	}
 	want := api.ResourceType{
@@ -23,12 +23,12 @@ func TestTypes(t *testing.T) {
 		Scope: "cluster", Federated: true, Message: "wanfed.v1.FederationState", Path: "/api/federation/v1/FederationState",
 	}
 	if len(all) != 4 || all[1] != want {
-		t.Errorf("%+v", all)
+		t.Errorf("types = %+v", all)
 	}
 }
 
-// TestOpenAPI: every reference leads somewhere, every operation has a name of its own, every parameter in a path is declared, and
-// what a schema says of a message is what protojson does.
+// TestOpenAPI checks that every reference has a target, every operation a unique id,
+// and every path declares its parameters. The schemas agree with protojson.
 func TestOpenAPI(t *testing.T) {
 	g := newRig(t)
 	var doc struct {
@@ -37,22 +37,22 @@ func TestOpenAPI(t *testing.T) {
 		Paths      map[string]map[string]any
 		Components struct{ Schemas map[string]map[string]any }
 	}
-	text := g.ask(200, "GET", "/api/openapi.json?pretty", "")
+	text := g.do(200, "GET", "/api/openapi.json?pretty", "")
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
 		t.Fatal(err)
 	}
 	if doc.OpenAPI != "3.1.0" || doc.Info.Title == "" || doc.Info.Version == "" {
-		t.Errorf("%.200s", text)
+		t.Errorf("OpenAPI document = %.200s", text)
 	}
 	for _, ref := range refs(doc) {
 		if _, ok := doc.Components.Schemas[strings.TrimPrefix(ref, "#/components/schemas/")]; !ok {
-			t.Errorf("%s is nowhere", ref)
+			t.Errorf("%s has no target", ref)
 		}
 	}
 	ids := map[string]bool{}
 	for path, item := range doc.Paths {
 		if strings.Contains(path, "{name}") != (item["parameters"] != nil) {
-			t.Errorf("%s has the parameters %v", path, item["parameters"])
+			t.Errorf("parameters of %s = %v", path, item["parameters"])
 		}
 		for method, op := range item {
 			if method == "parameters" {
@@ -61,13 +61,13 @@ func TestOpenAPI(t *testing.T) {
 			op := op.(map[string]any)
 			id, _ := op["operationId"].(string)
 			if id == "" || ids[id] || op["responses"] == nil {
-				t.Errorf("%s %s: %v", method, path, op)
+				t.Errorf("operation %s %s = %v", method, path, op)
 			}
 			ids[id] = true
 		}
 	}
 	if len(ids) != 2+4*4 {
-		t.Errorf("%d operations", len(ids))
+		t.Errorf("document has %d operations, want 2 and 4 for each type", len(ids))
 	}
 	for _, op := range []operation{opList, opRead, opWrite, opDelete} {
 		for _, name := range op.params {
@@ -78,13 +78,13 @@ func TestOpenAPI(t *testing.T) {
 	}
 	properties := doc.Components.Schemas["wanfed.v1.FederationState"]["properties"].(map[string]any)
 	if got := slices.Sorted(maps.Keys(properties)); !slices.Contains(got, "mesh_gateways") || !slices.Contains(got, "updated_at") {
-		t.Errorf("properties %v", got)
+		t.Errorf("properties = %v", got)
 	}
 	if got := properties["updated_at"]; got.(map[string]any)["format"] != "date-time" {
-		t.Errorf("updated_at is %v", got)
+		t.Errorf("schema of updated_at = %v", got)
 	}
 	if got := properties["primary_modify_index"]; got.(map[string]any)["type"] != "string" {
-		t.Errorf("primary_modify_index is %v", got)
+		t.Errorf("schema of primary_modify_index = %v", got)
 	}
 }
 

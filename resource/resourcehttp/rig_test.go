@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// rig is the handler over a store in memory.
+// rig is the handler over a memory store.
 type rig struct {
 	*testing.T
 	http.Handler
@@ -82,33 +82,33 @@ func (g *rig) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.Handler.ServeHTTP(w, r.WithContext(tlsutil.WithPeer(r.Context(), g.peer)))
 }
 
-// ask sends a request and demands a status.
-func (g *rig) ask(status int, method, target, body string) string {
+// do sends a request and checks the status of the response.
+func (g *rig) do(status int, method, target, body string) string {
 	g.Helper()
 	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(g.Context())
 	w := httptest.NewRecorder()
 	g.ServeHTTP(w, r)
 	if w.Code != status {
-		g.Fatalf("%s %s: %d %s; want %d", method, target, w.Code, w.Body, status)
+		g.Fatalf("%s %s = %d %s, want %d", method, target, w.Code, w.Body, status)
 	}
 	if want := "text/plain; charset=utf-8"; status >= 400 && w.Header().Get("Content-Type") != want {
-		g.Errorf("%s %s: content type %s", method, target, w.Header().Get("Content-Type"))
+		g.Errorf("content type of %s %s = %s", method, target, w.Header().Get("Content-Type"))
 	}
 	return w.Body.String()
 }
 
-// fails demands a status and a text in the answer.
+// fails checks the status and the text of an error.
 func (g *rig) fails(status int, text, method, target, body string) {
 	g.Helper()
-	if got := g.ask(status, method, target, body); !strings.Contains(got, text) || strings.Contains(got, "\n") {
-		g.Errorf("%s %s: %q; want %q", method, target, got, text)
+	if got := g.do(status, method, target, body); !strings.Contains(got, text) || strings.Contains(got, "\n") {
+		g.Errorf("%s %s = %q, want %q", method, target, got, text)
 	}
 }
 
 func (g *rig) one(method, target, body string) api.Resource {
 	g.Helper()
 	var r api.Resource
-	if err := json.Unmarshal([]byte(g.ask(http.StatusOK, method, target, body)), &r); err != nil {
+	if err := json.Unmarshal([]byte(g.do(http.StatusOK, method, target, body)), &r); err != nil {
 		g.Fatal(err)
 	}
 	return r
@@ -117,7 +117,7 @@ func (g *rig) one(method, target, body string) api.Resource {
 func (g *rig) names(target string) string {
 	g.Helper()
 	var l struct{ Resources []api.Resource }
-	if err := json.Unmarshal([]byte(g.ask(http.StatusOK, "GET", target, "")), &l); err != nil {
+	if err := json.Unmarshal([]byte(g.do(http.StatusOK, "GET", target, "")), &l); err != nil {
 		g.Fatal(err)
 	}
 	var names []string

@@ -39,7 +39,7 @@ func (q *request) watchList(ctx context.Context) (grpc.ServerStreamingClient[pb.
 }
 
 // watch responds with server-sent events until one side ends the watch. It fails
-// as other requests do if there is no first event.
+// as other requests do if the first event is an error.
 func (q *request) watch() error {
 	if q.r.Method == http.MethodHead {
 		return badRequest("parameter watch: is not for HEAD")
@@ -126,7 +126,7 @@ func (s *eventStream) add(ctx context.Context, e received) {
 	switch {
 	case s.end:
 	case ctx.Err() != nil:
-		s.finish("this server is stopping: watch again, or ask another server")
+		s.finish("this server is stopping: watch again, or use another server")
 	case e.err != nil:
 		s.finish(textOf(resource.FromStatus(e.err)) + ": watch again")
 	case e.ev.GetUpsert() != nil:

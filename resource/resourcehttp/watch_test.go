@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// opened is a watch as a client has it.
+// opened is a watch of a client.
 type opened struct {
 	*testing.T
 	resp *http.Response
@@ -37,19 +37,19 @@ func (g *rig) open(ctx context.Context, srv *httptest.Server, path string) *open
 	}
 	g.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		g.Fatalf("%s %v", resp.Status, resp.Header)
+		g.Fatalf("response to a watch = %s %v", resp.Status, resp.Header)
 	}
 	return &opened{g.T, resp, bufio.NewReader(resp.Body)}
 }
 
-// next demands an event whose data have text.
+// next checks the next event, whose data must contain text.
 func (o *opened) next(event, text string) {
 	o.Helper()
 	var lines []string
 	for {
 		line, err := o.in.ReadString('\n')
 		if err != nil {
-			o.Fatalf("%v after %q", err, lines)
+			o.Fatalf("read of the next event = %v after %q", err, lines)
 		}
 		if line == "\n" {
 			break
@@ -57,7 +57,7 @@ func (o *opened) next(event, text string) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
 	if len(lines) != 2 || lines[0] != "event: "+event || !strings.HasPrefix(lines[1], "data: ") || !strings.Contains(lines[1], text) {
-		o.Errorf("%q; want %s with %s", lines, event, text)
+		o.Errorf("event = %q, want %s with %s", lines, event, text)
 	}
 }
 
@@ -77,10 +77,10 @@ func TestWatch(t *testing.T) {
 	g.one("PUT", web1, `{"data":{"address":"10.0.0.2"}}`)
 	o.next("upsert", `"data":{"address":"10.0.0.2"}`)
 	g.one("PUT", "/api/kv/v1/key/k", `{"data":{}}`) // another type
-	g.ask(204, "DELETE", web1, "")
+	g.do(204, "DELETE", web1, "")
 	o.next("delete", `"name":"web1"`)
 
-	// A restored store ends it, with what to do.
+	// A restore ends the watch, and the last event has the remedy.
 	var b strings.Builder
 	if err := g.store.WriteSnapshot(&b); err != nil {
 		t.Fatal(err)
@@ -93,39 +93,40 @@ func TestWatch(t *testing.T) {
 	}
 	other.next("end", "watch was reset: watch again")
 	if rest, err := io.ReadAll(other.in); err != nil || len(rest) > 0 {
-		t.Errorf("after the end: %q, %v", rest, err)
+		t.Errorf("read after the end = %q, %v, want EOF", rest, err)
 	}
 	o.next("end", "watch was reset: watch again")
 
-	// So does the server's stop.
+	// The stop of the server ends it too.
 	o = g.open(t.Context(), srv, "/api/catalog/v1/Node?watch")
 	o.next("end-of-snapshot", "{}")
 	stop()
 	o.next("end", "this server is stopping")
 	if _, err := o.in.ReadByte(); err != io.EOF {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("read after the end = %v", err)
 	}
 }
 
-// TestWatchThatNobodyReads: a client that goes, or does not read, ends the watch.
-func TestWatchThatNobodyReads(t *testing.T) {
+// TestWatch_StalledClient checks that a watch ends when its client disconnects or
+// does not read.
+func TestWatch_StalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
 		g.one("PUT", web1, `{"data":{"address":"10.0.0.1"}}`)
 		w := &slowWriter{header: http.Header{}, until: "end-of-snapshot"}
 		began := time.Now()
 		r := httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(t.Context())
-		g.ServeHTTP(w, r) // the snapshot is taken; then comes a heartbeat, and nobody takes it
+		g.ServeHTTP(w, r) // the client reads the snapshot, but not the heartbeat
 		if d := time.Since(began); d != heartbeatInterval+watchTimeout {
-			t.Errorf("it took %v", d)
+			t.Errorf("watch ended after %v, want heartbeatInterval and watchTimeout", d)
 		}
 		if got := w.body.String(); strings.Count(got, "event: ") != 2 || strings.Contains(got, "heartbeat") {
-			t.Errorf("%q", got)
+			t.Errorf("stream = %q", got)
 		}
 	})
 }
 
-// slowWriter takes what is written until it has seen a text, and lets what comes then wait for its deadline.
+// slowWriter accepts writes until one contains a text. Later writes time out.
 type slowWriter struct {
 	header   http.Header
 	body     strings.Builder
@@ -150,46 +151,47 @@ func (w *slowWriter) Write(b []byte) (int, error) {
 	return w.body.Write(b)
 }
 
-func TestHeartbeats(t *testing.T) {
+func TestWatch_Heartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*heartbeatInterval+time.Second)
 		defer cancel()
 		w := &slowWriter{header: http.Header{}, until: "nothing of the kind"}
 		g.ServeHTTP(w, httptest.NewRequest("GET", "/api/catalog/v1/Node?watch", nil).WithContext(ctx))
-		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "ask another server\"}\n\n") {
-			t.Errorf("%q", got)
+		if got := w.body.String(); strings.Count(got, ": heartbeat\n\n") != 2 || !strings.HasSuffix(got, "use another server\"}\n\n") {
+			t.Errorf("stream = %q", got)
 		}
 	})
 }
 
-// TestLocalClient: a client in the same process has the stream's rules of one over a connection.
-func TestLocalClient(t *testing.T) {
+// TestServiceClient checks that a client in the same process has the same stream
+// rules as one with a connection.
+func TestServiceClient(t *testing.T) {
 	g := newRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if _, err := g.svc.Client().Read(ctx, &pb.ReadRequest{Id: resource.ID(nodeType, "a")}); StatusOf(err) != 403 {
-		t.Errorf("without a peer: %v", err)
+		t.Errorf("call without a peer = %v, want PermissionDenied", err)
 	}
 	stream, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); StatusOf(err) != 403 {
-		t.Errorf("without a peer: %v", err)
+		t.Errorf("call without a peer = %v, want PermissionDenied", err)
 	}
 	if _, err := stream.Recv(); err != io.EOF {
-		t.Errorf("after the end: %v", err)
+		t.Errorf("read after the end = %v", err)
 	}
 	cancel()
-	// One that nobody receives from ends with its context: TestMain sees that.
+	// A stream without Recv ends with its context; TestMain checks that.
 	if _, err := g.svc.Client().WatchList(ctx, &pb.WatchListRequest{Type: nodeType}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestElection: a call waits for a leader, and not for ever.
-func TestElection(t *testing.T) {
+// TestWrite_Election checks that a call waits for a leader for a limited time.
+func TestWrite_Election(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
 		calls := 20
@@ -197,13 +199,13 @@ func TestElection(t *testing.T) {
 		began := time.Now()
 		g.one("PUT", web1, `{"data":{"address":"x"}}`)
 		if d := time.Since(began); d != 20*leaderInterval {
-			t.Errorf("written after %v", d)
+			t.Errorf("write took %v, want 20 tries", d)
 		}
 		calls = 1 << 20
 		began = time.Now()
 		g.fails(503, "commit: this server is not the leader", "PUT", web1, `{"data":{"address":"x"}}`)
 		if d := time.Since(began); d != leaderTimeout {
-			t.Errorf("given up after %v", d)
+			t.Errorf("write failed after %v, want leaderTimeout", d)
 		}
 	})
 }

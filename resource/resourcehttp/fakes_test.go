@@ -16,14 +16,14 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// tooLarge is a service whose lists do not fit into a message, as gRPC says it.
+// tooLarge is a service whose lists are too large for a gRPC message.
 type tooLarge struct{ pb.ResourceServiceClient }
 
 func (tooLarge) List(context.Context, *pb.ListRequest, ...grpc.CallOption) (*pb.ListResponse, error) {
 	return nil, status.Error(codes.ResourceExhausted, "grpc: received message larger than max (20000000 vs. 16777216)")
 }
 
-// lost is a service whose calls fail on the way, once they were sent or before.
+// lost is a service whose calls fail before or after they were sent.
 type lost struct {
 	pb.ResourceServiceClient
 	sent bool
@@ -46,7 +46,7 @@ func (l lost) fail(opts []grpc.CallOption) error {
 	return status.Error(codes.Unavailable, "error reading from server: EOF")
 }
 
-// breaks is a service whose watches break after two events.
+// breaks is a service whose watches fail after two events.
 type breaks struct{ pb.ResourceServiceClient }
 
 func (b breaks) WatchList(ctx context.Context, in *pb.WatchListRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchEvent], error) {
@@ -66,7 +66,7 @@ func (b *broken) Recv() (*pb.WatchEvent, error) {
 	return b.ServerStreamingClient.Recv()
 }
 
-// electing is a service without a leader for some calls.
+// electing is a service that has no leader for some calls.
 type electing struct {
 	pb.ResourceServiceClient
 	calls *int
