@@ -167,7 +167,7 @@ func newRemovePeer() *cobra.Command {
 dead_server_after. Stop it first; one that is alive is removed only with --force, and is added again as a new server when
 it is still running after ten minutes, or when another server leads.
 
-Refused are the leader (hand leadership over first), the only voter, and a removal after which there would be no quorum.`,
+Refused are the leader (transfer leadership first), the only voter, and a removal after which there would be no quorum.`,
 		Example:           `  wanfed operator raft remove-peer srv3 --dc dc1 --server 10.0.0.5:8300`,
 		Args:              oneNode(false),
 		ValidArgsFunction: cobra.NoFileCompletions,
