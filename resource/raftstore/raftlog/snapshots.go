@@ -46,8 +46,8 @@ func (l *Log) Covers(index, term uint64) bool {
 	return l.GetLog(index, &e) == nil && e.Term == term
 }
 
-// SnapshotIndex returns the last index that the newest snapshot covers, 0 if
-// there is no snapshot.
+// SnapshotIndex returns the last index that the newest snapshot covers, 0
+// without a snapshot.
 func (l *Log) SnapshotIndex() uint64 {
 	if s := l.snapshot.Load(); s != nil {
 		return s.Index
