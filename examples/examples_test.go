@@ -243,7 +243,7 @@ func TestExamplesUseTheTunnelAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	const module = "github.com/wanfed/wanfed/"
-	allowed := []string{"wanfed", "tlsutil", "internal/backoff", "internal/broadcast", "internal/proxyproto", "internal/ratelog",
+	allowed := []string{"wanfed", "tlsutil", "internal/atomicfile", "internal/backoff", "internal/broadcast", "internal/proxyproto", "internal/ratelog",
 		"examples/memberlist", "examples/serf"}
 	for dep := range strings.Lines(string(out)) {
 		dep = strings.TrimSpace(dep)
