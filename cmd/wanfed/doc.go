@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command wanfed joins datacenters that can reach each other only through gateways. "wanfed --help" lists what it can do.
+// Command wanfed joins datacenters that reach each other only through gateways.
+// "wanfed --help" lists the subcommands.
 //
-// There is a file per subcommand, which turns flags, environment and files into the configuration of a library, calls it and
-// prints. What wanfed does is decided in the libraries; nothing here is more than a way to them.
+// Each subcommand converts flags, environment variables and files to the
+// configuration of a library, calls the library and prints the result. All logic
+// is in the libraries.
 //
 // # Flow
 //
-// main builds the commands and runs the one that was called, with a context that ends at SIGINT or SIGTERM (from then on a
-// second signal ends the process at once), or, with the hidden flag --stop-on-eof, when stdin ends. Settings of server and
-// gateway come from a file, WANFED_... variables and flags, a later one beating an earlier one (config.go).
+// main builds the command tree and runs one command with a context that ends at
+// SIGINT or SIGTERM. A second signal ends the process at once. With the hidden
+// flag --stop-on-eof the context also ends when stdin ends.
 //
-// Results go to stdout, logs and errors to stderr. The exit status is 0 when it was done, 1 when it failed, and 2 when the
-// call or the settings were wrong, which is said with all faults at once.
+// Settings of server and gateway come from a file, then WANFED_... environment
+// variables, then flags; a later source overrides an earlier one (settings.go).
+// Commands that call a server take the same flags and environment variables
+// (client.go) and print tables or JSON (output.go).
+//
+// Results go to stdout, logs and errors to stderr. The exit status is 0 for
+// success, 1 for a failure, and 2 for wrong usage or settings. All errors of the
+// settings are printed at once.
 //
 // # Globals
 //
-// Raft, serf and memberlist count into one place per process. It is set here, once, so that their numbers come out at
-// /metrics (server.go); no library of this module touches it.
+// Raft, serf and memberlist have one metrics sink per process. The server command
+// sets it (server.go).
 package main

@@ -3,122 +3,146 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/tlsutil"
 )
 
 func newFederation() *cobra.Command {
-	c := newGroup("federation", "Look at federation states, or delete one",
+	c := newGroup("federation", "Read or delete federation states",
 		newFederationList(), newFederationRead(), newFederationGateways(), newFederationDelete())
-	c.Long = `Look at federation states: which gateways each datacenter has. The primary datacenter owns them, all others have copies;
-each server answers from its own store.`
+	c.Long = `Read or delete federation states. The federation state of a datacenter has its
+gateways. The primary datacenter owns all states, and the other datacenters have
+replicas. Each server answers from its own store.`
 	c.Example = `  wanfed federation list
   wanfed federation read dc2
-  wanfed federation gateways --dc dc2`
+  wanfed federation gateways --only dc2`
 	return c
 }
 
 func newFederationList() *cobra.Command {
-	return newRead(&cobra.Command{
+	return addReadFlags(&cobra.Command{
 		Use:   "list",
 		Short: "List the federation states",
-		Long: `List the federation state of each datacenter: how many of its gateways are healthy, and when it last changed.
+		Long: `List the federation state of each datacenter: the number of healthy gateways and
+the time of the last change.
 
-Primary Index is the primary's index of that change; "-" where the primary itself was asked. Equal numbers in two
-secondaries mean equal copies.`,
+Primary Index is the index of that change in the store of the primary, or "-" in
+the answer of the primary itself. Two secondaries with equal numbers have equal
+replicas.`,
 		Example: `  wanfed federation list
-  wanfed federation list --at dc2
-  wanfed federation list --format json`,
+  wanfed federation list --datacenter dc2
+  wanfed federation list --output json`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, ask asker, out printer) error {
-		states, _, err := ask.FederationStates(cmd.Context(), ask.opts)
+	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+		states, _, err := cl.FederationStates(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(states, func(w io.Writer) error {
+		return out.print(states, func() error {
 			rows := [][]string{{"Datacenter", "Gateways", "Updated", "Primary Index", "Index"}}
 			for _, s := range states {
-				rows = append(rows, []string{s.Datacenter, healthyOf(s.MeshGateways), stamp(s.UpdatedAt), primaryIndex(s), index(s.ModifyIndex)})
+				rows = append(rows, []string{
+					s.Datacenter, healthSummary(s.MeshGateways), timestamp(s.UpdatedAt), primaryIndex(s), index(s.ModifyIndex),
+				})
 			}
-			return writeTable(w, rows)
+			return out.table(rows)
 		})
 	})
 }
 
+// datacenterArg requires one argument, the name of a datacenter.
+func datacenterArg(cmd *cobra.Command, args []string) error {
+	if err := exactArgs("DC")(cmd, args); err != nil {
+		return err
+	}
+	if err := tlsutil.CheckLabel(args[0]); err != nil {
+		return usagef("datacenter: %w", err)
+	}
+	return nil
+}
+
 func newFederationRead() *cobra.Command {
-	return newRead(&cobra.Command{
+	return addReadFlags(&cobra.Command{
 		Use:   "read DC",
 		Short: "Show one federation state",
-		Long:  `Show the federation state of datacenter DC with all its gateways, as the server that answers has it.`,
+		Long:  `Show the federation state of datacenter DC with all its gateways.`,
 		Example: `  wanfed federation read dc2
-  wanfed federation read dc2 --at dc1 --format json`,
-		Args:              oneDatacenter,
-		ValidArgsFunction: completeOneDatacenter,
-	}, func(cmd *cobra.Command, args []string, ask asker, out printer) error {
-		s, _, err := ask.FederationState(cmd.Context(), args[0], ask.opts)
+  wanfed federation read dc2 --datacenter dc1 --output json`,
+		Args: datacenterArg,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return completeDatacenters(cmd, args, prefix)
+		},
+	}, func(cmd *cobra.Command, args []string, cl client, out printer) error {
+		s, _, err := cl.FederationState(cmd.Context(), args[0], cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(s, func(w io.Writer) error {
-			err := writeTable(w, [][]string{
+		return out.print(s, func() error {
+			err := writeFields(out.w, [][]string{
 				{"Datacenter:", s.Datacenter},
-				{"Gateways:", healthyOf(s.MeshGateways)},
-				{"Updated:", stamp(s.UpdatedAt)},
+				{"Gateways:", healthSummary(s.MeshGateways)},
+				{"Updated:", timestamp(s.UpdatedAt)},
 				{"Primary index:", primaryIndex(s)},
 				{"Index:", index(s.ModifyIndex)},
 			})
 			if err != nil || len(s.MeshGateways) == 0 {
 				return err
 			}
-			fmt.Fprintln(w)
-			return writeTable(w, append([][]string{gatewayColumns}, gatewayRows(s.MeshGateways)...))
+			fmt.Fprintln(out.w)
+			return out.table(append([][]string{gatewayColumns}, gatewayRows(s.MeshGateways)...))
 		})
 	})
 }
 
 func newFederationGateways() *cobra.Command {
-	var dc string
-	c := newRead(&cobra.Command{
+	var only string
+	c := addReadFlags(&cobra.Command{
 		Use:   "gateways",
 		Short: "List the gateways of all datacenters",
-		Long: `List the gateways of all datacenters with their health and addresses: LAN for servers of their own datacenter, WAN for
-other datacenters. A gateway that is critical is not used.`,
+		Long: `List the gateways of all datacenters with health and addresses. LAN is the
+address for servers of the same datacenter, WAN for other datacenters. Critical
+gateways are not used.`,
 		Example: `  wanfed federation gateways
-  wanfed federation gateways --dc dc2
-  wanfed federation gateways --format json`,
+  wanfed federation gateways --only dc2
+  wanfed federation gateways --output json`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, ask asker, out printer) error {
-		gateways, _, err := ask.MeshGateways(cmd.Context(), ask.opts)
+	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+		gateways, _, err := cl.MeshGateways(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
 		}
-		if dc != "" {
-			if len(gateways[dc]) == 0 {
-				return fmt.Errorf("no gateway of datacenter %q is known; see: wanfed federation list", dc)
+		if only != "" {
+			if len(gateways[only]) == 0 {
+				return fmt.Errorf("datacenter %q has no known gateway; see: wanfed federation list", only)
 			}
-			gateways = map[string][]api.MeshGateway{dc: gateways[dc]}
+			gateways = map[string][]api.MeshGateway{only: gateways[only]}
 		}
-		return out.print(gateways, func(w io.Writer) error {
+		return out.print(gateways, func() error {
 			rows := [][]string{append([]string{"Datacenter"}, gatewayColumns...)}
 			for _, dc := range slices.Sorted(maps.Keys(gateways)) {
 				for _, row := range gatewayRows(gateways[dc]) {
 					rows = append(rows, append([]string{dc}, row...))
 				}
 			}
-			return writeTable(w, rows)
+			return out.table(rows)
 		})
 	})
-	c.Flags().StringVar(&dc, "dc", "", "only those of datacenter `DC`")
-	_ = c.RegisterFlagCompletionFunc("dc", completeDatacenters)
+	c.Flags().StringVar(&only, "only", "", "`name` of the datacenter to list (default: all)")
+	_ = c.RegisterFlagCompletionFunc("only", completeDatacenters)
 	return c
 }
 
@@ -127,12 +151,15 @@ var gatewayColumns = []string{"Gateway", "Node", "Health", "LAN", "WAN"}
 func gatewayRows(gateways []api.MeshGateway) [][]string {
 	var rows [][]string
 	for _, g := range gateways {
-		rows = append(rows, []string{g.Service.ID, g.Node.Node, health(g), addrOf(g.Service, "lan"), addrOf(g.Service, "wan")})
+		rows = append(rows, []string{
+			g.Service.ID, g.Node.Node, health(g), addrOf(g.Service, "lan"), addrOf(g.Service, "wan"),
+		})
 	}
 	return rows
 }
 
-// addrOf is the service's address with that tag, or else its plain one.
+// addrOf returns the address of a service with a tag, or else its address
+// without one.
 func addrOf(s api.Service, tag string) string {
 	a, ok := s.TaggedAddresses[tag]
 	if !ok {
@@ -144,7 +171,7 @@ func addrOf(s api.Service, tag string) string {
 	return net.JoinHostPort(a.Address, strconv.Itoa(a.Port))
 }
 
-// health is the worst of a gateway's checks.
+// health returns the worst status of the checks of a gateway.
 func health(g api.MeshGateway) string {
 	worst := api.CheckPassing
 	for _, c := range g.Checks {
@@ -158,24 +185,17 @@ func health(g api.MeshGateway) string {
 	return worst
 }
 
-func healthyOf(gateways []api.MeshGateway) string {
+func healthSummary(gateways []api.MeshGateway) string {
+	if len(gateways) == 0 {
+		return "none"
+	}
 	healthy := 0
 	for _, g := range gateways {
 		if g.Healthy() {
 			healthy++
 		}
 	}
-	if len(gateways) == 0 {
-		return "none"
-	}
 	return fmt.Sprintf("%d/%d healthy", healthy, len(gateways))
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 func primaryIndex(s api.FederationState) string {
@@ -186,3 +206,50 @@ func primaryIndex(s api.FederationState) string {
 }
 
 func index(i uint64) string { return strconv.FormatUint(i, 10) }
+
+func newFederationDelete() *cobra.Command {
+	o := operator{inPrimary: true}
+	var force bool
+	c := &cobra.Command{
+		Use:   "delete DC",
+		Short: "Delete the federation state of a datacenter that no longer exists",
+		Long: `Delete the federation state of datacenter DC. Other datacenters then stop dialing
+its gateways. A running datacenter writes its state again, so stop its servers
+first. The deletion is refused while a server of DC is alive, unless --force is
+given.
+
+A server of the primary deletes the state. The command needs the certificate of
+an operator.`,
+		Example: `  wanfed tls cert create --operator --datacenter dc1
+  wanfed federation delete dc3 \
+    --ca-file wanfed-agent-ca.pem --cert-file dc1-operator-wanfed-0.pem \
+    --key-file dc1-operator-wanfed-0-key.pem`,
+		Args:              datacenterArg,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			changed := false
+			err := o.call(cmd, "delete federation state of "+args[0],
+				"the outcome is unknown: see wanfed federation list",
+				func(ctx context.Context, cc *grpc.ClientConn) error {
+					resp, err := pb.NewFederationServiceClient(cc).Apply(ctx, &pb.ApplyFederationStateRequest{
+						Op:    pb.ApplyFederationStateRequest_OP_DELETE,
+						State: &pb.FederationState{Datacenter: args[0]}, Force: force,
+					})
+					changed = resp.GetChanged()
+					return err
+				})
+			if err != nil {
+				return err
+			}
+			if !changed {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s had no federation state\n", args[0])
+				return nil
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "deleted the federation state of %s\n", args[0])
+			return nil
+		},
+	}
+	o.addFlags(c)
+	c.Flags().BoolVar(&force, "force", false, "delete it although servers of DC are alive")
+	return c
+}

@@ -133,17 +133,17 @@ func TestFederationDelete(t *testing.T) {
 		want       string // on stdout, or else in the error
 		code       int
 	}{
-		{"done", "dc3 --dc dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
-		{"nothing there", "dc3 --dc dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
-		{"alive", "dc2 --dc dc1 --server " + addr, cli,
+		{"done", "dc3 --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
+		{"nothing there", "dc3 --datacenter dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
+		{"alive", "dc2 --datacenter dc1 --server " + addr, cli,
 			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and would write its federation state again; " +
-				"stop its servers first, or delete the state anyway with --force", exitFailed},
-		{"gateway's certificate", "dc2 --force --dc dc1 --server " + addr, gateway, "gateway/dc1/gw1 may not delete federation states", exitFailed},
-		{"another CA's certificate", "dc2 --force --dc dc1 --server " + addr, foreign, "is signed by another CA", exitFailed},
-		{"not the primary's name", "dc2 --force --dc dc9 --server " + addr, cli, "reach server.dc9.wanfed through " + addr, exitFailed},
-		{"nobody there", "dc2 --force --dc dc1 --server " + dead.Addr().String(), cli,
-			"no server answers at " + dead.Addr().String() + ": connect: connection refused; --server must be a server of dc1, or a gateway", exitFailed},
-		{"forced", "dc2 --force --dc dc1 --server " + addr, cli, "deleted the federation state of dc2\n", 0},
+				"stop its servers first, or delete the state anyway with --force", exitFailure},
+		{"gateway's certificate", "dc2 --force --datacenter dc1 --server " + addr, gateway, "gateway/dc1/gw1 may not delete federation states", exitFailure},
+		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, foreign, "is signed by another CA", exitFailure},
+		{"not the primary's name", "dc2 --force --datacenter dc9 --server " + addr, cli, "reach server.dc9.wanfed through " + addr, exitFailure},
+		{"nobody there", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), cli,
+			"no server answers at " + dead.Addr().String() + ": connect: connection refused; --server must be a server of dc1, or a gateway", exitFailure},
+		{"forced", "dc2 --force --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc2\n", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			out, code, err := call(t, append(append([]string{"federation", "delete"}, strings.Fields(tt.args)...), tt.files...)...)
@@ -183,8 +183,13 @@ func TestFederationDeleteIsInterrupted(t *testing.T) {
 		io.Copy(io.Discard, c)
 	}()
 	t.Cleanup(func() { ln.Close(); <-done })
-	_, err = deleteState(ctx, p.identity(t, tlsutil.RoleOperator, "cli"), ln.Addr().String(), "dc1", "dc3", false)
-	if err == nil || !strings.Contains(err.Error(), "it may be deleted or not: see wanfed federation list") {
+	root := newRoot()
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	root.SetArgs(append([]string{"federation", "delete", "dc3", "--datacenter", "dc1", "--server", ln.Addr().String()},
+		fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))...))
+	err = root.ExecuteContext(ctx)
+	if err == nil || !strings.Contains(err.Error(), "the outcome is unknown: see wanfed federation list") {
 		t.Error(err)
 	}
 }
@@ -219,7 +224,7 @@ func TestReadOverTLS(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no server answers at " + url + ": peer failed, or has no certificate for the requested name": {"--tls-server-name", "server.dc9.wanfed"},
-		"give --ca-file (WANFED_CA_FILE) the CA of its certificate":                                   fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
+		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate":                                    fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
 	} {
 		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

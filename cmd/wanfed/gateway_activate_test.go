@@ -52,7 +52,7 @@ func TestGatewaySocketActivation(t *testing.T) {
 	if err := g.first.Signal(syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	pid := g.wait(t, `msg="a new process has taken over; .*pid=(\d+)`, 1)[1]
+	pid := g.wait(t, `msg="new process took over, draining connections" .*pid=(\d+)`, 1)[1]
 	<-g.ended
 	open(g)
 	if err := exec.Command("kill", pid).Run(); err != nil {

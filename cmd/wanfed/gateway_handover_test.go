@@ -136,7 +136,7 @@ func testHandover(t *testing.T, at int) {
 	dir := t.TempDir()
 	routes, access := filepath.Join(dir, "routes.hcl"), filepath.Join(dir, "access.json")
 	write(t, routes, `route "*.server.dc2.wanfed" { to = ["`+echoUpstream(t)+`"] }`)
-	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--access-log", access, "--handover-drain-time", "1m")
+	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--access-log", access, "--hot-restart-drain-time", "1m")
 	hello := clientHello(t, "srv1.server.dc2.wanfed")
 	var stay []net.Conn
 	for range 20 {
@@ -169,7 +169,7 @@ func testHandover(t *testing.T, at int) {
 		if err := syscall.Kill(pid, syscall.SIGUSR2); err != nil {
 			t.Fatal(err)
 		}
-		m := g.wait(t, `msg="a new process has taken over; .*pid=(\d+)`, i+1)
+		m := g.wait(t, `msg="new process took over, draining connections" .*pid=(\d+)`, i+1)
 		pid, _ = strconv.Atoi(m[1])
 	}
 	until(connections)
@@ -223,7 +223,7 @@ func TestHandoverFails(t *testing.T) {
 		if err := g.first.Signal(syscall.SIGUSR2); err != nil {
 			t.Fatal(err)
 		}
-		g.wait(t, `msg="no new process took over; this one goes on" err=".*exit status 1`, n+1)
+		g.wait(t, `msg="hot restart failed, still serving" err=".*exit status 1`, n+1)
 		c, err := g.open(hello)
 		if err != nil {
 			t.Fatal(err)
@@ -237,7 +237,7 @@ func TestHandoverFails(t *testing.T) {
 	if err := g.first.Signal(syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	g.wait(t, `msg="a new process has taken over`, 1)
+	g.wait(t, `msg="new process took over, draining connections"`, 1)
 	if err := roundTrip(stay, []byte("still here")); err != nil {
 		t.Error(err)
 	}
@@ -265,7 +265,7 @@ func TestHandoverTellsTheServiceManager(t *testing.T) {
 	told := serviceManager(t)
 	routes := filepath.Join(t.TempDir(), "routes.hcl")
 	write(t, routes, `route "*.server.dc2.wanfed" { to = ["127.0.0.1:1"] }`)
-	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--drain-grace", "0s")
+	g := startGatewayProc(t, "--listen", "127.0.0.1:0", "--routes", routes, "--shutdown-delay", "0s")
 	told("READY=1")
 	if err := g.first.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func TestHandoverTellsTheServiceManager(t *testing.T) {
 	if err := g.first.Signal(syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	pid := g.wait(t, `msg="a new process has taken over; .*pid=(\d+)`, 1)[1]
+	pid := g.wait(t, `msg="new process took over, draining connections" .*pid=(\d+)`, 1)[1]
 	told("READY=1", "MAINPID="+pid)
 	n, _ := strconv.Atoi(pid)
 	if err := syscall.Kill(n, syscall.SIGTERM); err != nil {

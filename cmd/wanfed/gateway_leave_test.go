@@ -46,7 +46,7 @@ func TestGatewayLeaves(t *testing.T) {
 	f := issue(tlsutil.RoleGateway, "gw1")
 	g := startGatewayProc(t, "--dc", "dc1", "--node", "gw1", "--data-dir", filepath.Join(dir, "gw1"),
 		"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key, "--server", srv.Addr,
-		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:0", "--drain-grace", "1m", "--handover-drain-time", "100ms")
+		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:0", "--shutdown-delay", "1m", "--hot-restart-drain-time", "100ms")
 	client, err := api.NewClient(api.ClientConfig{Addr: srv.HTTP})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestGatewayLeaves(t *testing.T) {
 	if err := g.first.Signal(syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	pid, _ := strconv.Atoi(g.wait(t, `msg="a new process has taken over; .*pid=(\d+)`, 1)[1])
+	pid, _ := strconv.Atoi(g.wait(t, `msg="new process took over, draining connections" .*pid=(\d+)`, 1)[1])
 	<-g.ended
 	until("after the handover", func(n int) bool { return n == 1 })
 	if strings.Contains(g.read(t), "msg=deregistered") {
@@ -93,7 +93,7 @@ func TestGatewayLeaves(t *testing.T) {
 	if code, body := get(t, g.admin+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "stopping") {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
-	if _, metrics := get(t, g.admin+"/metrics"); !strings.Contains(metrics, "wanfed_gateway_leaving 1\n") {
+	if _, metrics := get(t, g.admin+"/metrics"); !strings.Contains(metrics, "wanfed_gateway_stopping 1\n") {
 		t.Error("/metrics does not say that the gateway leaves")
 	}
 	if _, err := ask(g.addr, "srv1.server.dc1.wanfed"); err != nil && !strings.Contains(err.Error(), "tls: certificate required") {

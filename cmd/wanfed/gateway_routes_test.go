@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/gatewayd"
 )
 
 func TestGatewayRoutesCommand(t *testing.T) {
@@ -31,26 +33,26 @@ route "srv1.server.dc1.wanfed" {
 	config := filepath.Join(t.TempDir(), "gateway.hcl")
 	write(t, config, `admin_addr = "`+admin+`"`)
 	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
-		got, _, err := call(t, append([]string{"gateway", "routes"}, where...)...)
-		want := `Listener  Name                    Addresses                             Open  Use     Protocols
-listen    *.server.dc2.wanfed     198.51.100.2:8443, 198.51.100.3:8443  0, 0  first   any
-listen    server.dc1.wanfed       10.0.0.1:8300, 10.0.0.2:8300          0, 0  shared  any
-listen    srv1.server.dc1.wanfed  10.0.0.1:8300                         0     -       wanfed/gossip/1, h2
+		got, _, err := call(t, append([]string{"gateway", "routes", "--output", "wide"}, where...)...)
+		want := `Listener  Name                    Open  Use     Addresses                             Protocols
+listen    *.server.dc2.wanfed     0, 0  first   198.51.100.2:8443, 198.51.100.3:8443  any
+listen    server.dc1.wanfed       0, 0  shared  10.0.0.1:8300, 10.0.0.2:8300          any
+listen    srv1.server.dc1.wanfed  0     -       10.0.0.1:8300                         wanfed/gossip/1, h2
 `
 		if err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
 		}
 	}
-	got, _, err := call(t, "gateway", "routes", "--admin-addr", admin, "--format", "json")
-	var list map[string][]shownRoute
+	got, _, err := call(t, "gateway", "routes", "--admin-addr", admin, "--output", "json")
+	var list map[string][]gatewayd.Route
 	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 || !list["listen"][0].Ordered || len(list["listen"][0].Open) != 2 {
 		t.Errorf("%v: %s", err, got)
 	}
 	for want, args := range map[string][]string{
-		"--admin-addr 127.0.0.1:9102":          nil,
-		"is not a loopback address":            {"--admin-addr", "192.0.2.1:80"},
-		"does it run, with that --admin-addr?": {"--admin-addr", "127.0.0.1:1"},
-		"unexpected argument":                  {"all"},
+		"--admin-addr 127.0.0.1:9102":               nil,
+		"is not a loopback address":                 {"--admin-addr", "192.0.2.1:80"},
+		"check that it runs with this --admin-addr": {"--admin-addr", "127.0.0.1:1"},
+		"unexpected argument":                       {"all"},
 	} {
 		if _, _, err := call(t, append([]string{"gateway", "routes"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("routes %v: error %v, want one with %q", args, err, want)
@@ -82,7 +84,7 @@ listen    srv1.server.dc1.wanfed  10.0.0.1:8300                         0     - 
 	for _, want := range []string{
 		`wanfed_gateway_hello_seconds_bucket\{listener="listen",route="exact",le="0\.0005"\} 0`,
 		`wanfed_gateway_dial_seconds_bucket\{listener="listen",route="wildcard",le="\+Inf"\} 0`,
-		`wanfed_gateway_leaving 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{listener="listen"\} 0`,
+		`wanfed_gateway_stopping 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{listener="listen"\} 0`,
 		`wanfed_gateway_access_log_dropped_total 0`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {

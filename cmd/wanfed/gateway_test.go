@@ -194,7 +194,7 @@ func TestGatewayAlone(t *testing.T) {
 	}
 	write(`route "*.server.dc2.wanfed" { to = ["nowhere"] }`)
 	hup()
-	gw.stderr.wait(t, `time=\S+ level=ERROR msg="routes not changed" err=.*routes\.hcl:1,1: .*nowhere`)
+	gw.stderr.wait(t, `time=\S+ level=ERROR msg="cannot reload the routes" err=.*routes\.hcl:1,1: .*nowhere`)
 	if got, err := ask(m[1], "srv1.server.dc2.wanfed"); got != "one" {
 		t.Errorf("after a bad file: %q, %v", got, err)
 	}

@@ -3,185 +3,93 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"io/fs"
+	"os"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 
-	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/tlsutil"
+	"github.com/wanfed/wanfed/gossip"
 )
 
 func newKeyring() *cobra.Command {
-	c := newGroup("keyring", "Make gossip keys, and change them everywhere",
+	c := newGroup("keyring", "Create and change gossip encryption keys",
 		newKeyringGenerate(), newKeyringInstall(), newKeyringUse(), newKeyringRemove(), newKeyringList())
-	c.Long = `Make gossip keys, and change them on all servers of the federation.
+	c.Long = `Create gossip keys, and change them on all servers of the federation.
 
-Gossip travels in TLS connections between servers with certificates, and needs no keys. With them it is encrypted once
-more (AES-256-GCM), so that a server takes part only if it has a key besides its certificate. All servers have the same
-ring of keys, for the pools of their datacenter and the one between datacenters: gossip is encrypted with the primary,
-and whatever any of the keys decrypts is understood. Each server keeps the ring in its data dir.
+Gossip travels in TLS connections between servers with certificates and needs no
+keys. With keys it is encrypted once more (AES-256-GCM): a server then needs a
+key in addition to its certificate. All servers have the same keyring, for the
+LAN pools and the WAN pool. Gossip is encrypted with the primary key, and any key
+of the keyring decrypts it. Each server stores the keyring in its data directory.
 
-To change the key, without losing gossip:
+To change the key without losing gossip:
 
-  install   adds the new key to the ring of every server
-  use       makes it the primary, once every living server has it
-  remove    takes the old key away, once every server uses the new one
+  install   adds the new key to the keyring of every server
+  use       makes it the primary key, once every alive server has it
+  remove    removes the old key, once every server uses the new one
 
-Each says which servers it did not reach. One that was cut off, or down, takes the new ring from any other as soon as
-it can be reached again, if it still has one of the keys of that ring. Therefore "remove" waits for it, unless forced.
-A server that shares no key any more is taught by giving it one: install --only.
+Each command lists the servers that it did not reach. Such a server receives the
+new keyring from any other server when it is reachable again, if it still has
+one of the keys. For that reason "remove" is refused until then, unless it is
+forced. A server without a common key needs one first: install --node.
 
-To begin: make a key, put it into a file (mode 0600) on each server, and start every server with --encrypt-file. Where
-servers run already, start each three times, one server after the other:
+To start: create a key, write it to a file (mode 0600) on each server, and start
+every server with --encrypt-file. If servers are running, restart each of them
+three times, one server after the other:
 
-  1. with --encrypt-file, --encrypt-verify-incoming=false and --encrypt-verify-outgoing=false
+  1. with --encrypt-file, --encrypt-verify-incoming=false and
+     --encrypt-verify-outgoing=false
   2. with --encrypt-file and --encrypt-verify-incoming=false
   3. with --encrypt-file
 
-From then on the ring in the data dir counts, and the file only for servers that are new: after a change, put the new
-key into it. To end, go the steps backwards, and at last start each server without --encrypt-file and with keyring.json
-removed from its data dir.
+From then on the keyring in the data directory takes precedence. The file is for
+new servers only: write the new key to it after a change. To end encryption, take
+the steps in reverse order. Then start each server without --encrypt-file and
+without keyring.json in its data directory.
 
-Keys are named by fingerprints, which tell nothing of them, and are changed by operators: it takes a certificate of
-"wanfed tls cert create --cli".`
+Keys are identified by fingerprints, which are not secret. Changes need the
+certificate of an operator.`
 	c.Example = `  wanfed keyring generate --file gossip.key
-  wanfed keyring install - --dc dc1 --server 10.0.0.5:8300 <gossip.key
-  wanfed keyring use FINGERPRINT --dc dc1 --server 10.0.0.5:8300
-  wanfed keyring list --dc dc1 --server 10.0.0.5:8300
-  wanfed keyring remove OLD-FINGERPRINT --dc dc1 --server 10.0.0.5:8300`
+  wanfed keyring install - <gossip.key
+  wanfed keyring use FINGERPRINT
+  wanfed keyring list
+  wanfed keyring remove OLD-FINGERPRINT`
 	return c
 }
 
-// Bounds of the commands that ask servers.
-const (
-	keyringTimeout = 45 * time.Second // all of it
-	// keyringPatience is after how long they say what they wait for.
-	keyringPatience = time.Second
-)
+const keyringUnknown = "the outcome is unknown: see wanfed keyring list"
 
-// keyringCall is where a command calls, and how.
-type keyringCall struct {
-	dc, server, node string
-}
-
-// addKeyringFlags gives c the flags that say where to call; which says what --dc must be.
-func (k *keyringCall) addFlags(c *cobra.Command, which string) {
-	flags := c.Flags()
-	flags.StringVar(&k.dc, "dc", "", "name of "+which+" (required)")
-	flags.StringVar(&k.server, "server", "", "`host:port` of one of its servers, or of a gateway (required)")
-	addTLSFlags(c, "required")
-	_ = c.RegisterFlagCompletionFunc("dc", completeDatacenters)
-}
-
-func (k *keyringCall) check() error {
-	err := errors.Join(required(k.dc, "dc", "a datacenter's name"), required(k.server, "server", "host:port of a server or gateway"))
-	if err != nil {
-		return usageError{faults(err)}
-	}
-	if err := tlsutil.CheckLabel(k.dc); err != nil {
-		return usagef("--dc: %w", err)
-	}
-	if k.node != "" {
-		if err := tlsutil.CheckLabel(k.node); err != nil {
-			return usagef("--node: %w", err)
-		}
-	}
-	if _, _, err := net.SplitHostPort(k.server); err != nil {
-		return usagef("--server: %w; write it as host:port", err)
-	}
-	return nil
-}
-
-// do connects, as the operator that the flags name, and runs call.
-func (k *keyringCall) do(cmd *cobra.Command, call func(ctx context.Context, c pb.KeyringServiceClient) error) error {
-	if err := k.check(); err != nil {
-		return err
-	}
-	id, err := loadIdentity(cmd, cmd.CommandPath())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), keyringTimeout)
-	defer cancel()
-	conn, err := dialServer(ctx, id, k.server, k.node, k.dc)
-	if err != nil {
-		return err
-	}
-	defer conn.Close() // if gRPC never took it
-	var taken atomic.Bool
-	cc, err := api.NewGRPCClient(func(context.Context) (net.Conn, error) {
-		if taken.Swap(true) {
-			return nil, fmt.Errorf("connection to %s was lost", k.server)
-		}
-		return conn, nil
-	})
-	if err != nil {
-		return err
-	}
-	defer cc.Close()
-	stop := sayWaiting(cmd.ErrOrStderr(), "waiting for the servers of all datacenters to answer")
-	err = call(ctx, pb.NewKeyringServiceClient(cc))
-	stop()
-	if ctx.Err() != nil {
-		return fmt.Errorf("keyring %s at %s: %w; it may be done or not: see wanfed keyring list", cmd.Name(), k.server, ctx.Err())
-	}
-	if s, ok := status.FromError(err); err != nil && ok {
-		return fmt.Errorf("keyring %s at %s: %s", cmd.Name(), k.server, printable(s.Message()))
-	}
-	return err
-}
-
-// sayWaiting writes a line to w if stop is not called soon.
-func sayWaiting(w io.Writer, line string) (stop func()) {
-	stopped := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		timer := time.NewTimer(keyringPatience)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			fmt.Fprintln(w, line+" ...")
-		case <-stopped:
-		}
-	})
-	return func() {
-		close(stopped)
-		wg.Wait()
-	}
-}
-
-// oneKey demands one argument, a key; fingerprints says that its fingerprint will do.
-func oneKey(fingerprint bool) cobra.PositionalArgs {
-	what := "KEY"
+// keyArg requires one argument, a key. fingerprint: or its fingerprint.
+func keyArg(fingerprint bool) cobra.PositionalArgs {
+	name := "KEY"
 	if fingerprint {
-		what = "KEY or its fingerprint"
+		name = "KEY or its fingerprint"
 	}
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return usagef("say which key: %s, or - to read it from stdin; see: %s --help", what, cmd.CommandPath())
+			return usagef("%s is required, or - for stdin; see: %s --help", name, cmd.CommandPath())
 		case len(args) > 1:
-			return usagef("%d arguments: one key at a time; see: %s --help", len(args), cmd.CommandPath())
+			return usagef("one key at a time, not %d; see: %s --help", len(args), cmd.CommandPath())
 		}
 		return nil
 	}
 }
 
-// maxKeyLine bounds what is read from stdin, in bytes.
+// maxKeyLine limits a key on stdin, in bytes.
 const maxKeyLine = 4096
 
-// keyArg returns the key that the argument is, or that stdin has if it is "-".
-func keyArg(cmd *cobra.Command, arg string) (string, error) {
+// readKey returns the argument, or the content of stdin if it is "-".
+func readKey(cmd *cobra.Command, arg string) (string, error) {
 	if arg != "-" {
 		return arg, nil
 	}
@@ -190,4 +98,375 @@ func keyArg(cmd *cobra.Command, arg string) (string, error) {
 		return "", fmt.Errorf("read key from stdin: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
+}
+
+func newKeyringGenerate() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "generate",
+		Short: "Create a random gossip key",
+		Long: `Create a random gossip key, 32 bytes in base64. Print it, or write it to a new
+file with mode 0600. The command calls no server. Consul accepts the same keys.`,
+		Example: `  wanfed keyring generate --file /etc/wanfed/gossip.key`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			k := gossip.NewKey()
+			if file == "" {
+				fmt.Fprintln(cmd.OutOrStdout(), k.Base64())
+				return nil
+			}
+			if err := saveKey(file, k); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s has key %s\n", file, k.Fingerprint())
+			return nil
+		},
+	}
+	c.Flags().StringVar(&file, "file", "", "new `file` for the key (default: stdout)")
+	return c
+}
+
+func saveKey(file string, k gossip.Key) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists and is not overwritten; move it away, or choose another name", file)
+	}
+	if err != nil {
+		return fmt.Errorf("write key: %w", err)
+	}
+	_, err = f.WriteString(k.Base64() + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write key: %w", errors.Join(err, os.Remove(file)))
+	}
+	return nil
+}
+
+func newKeyringInstall() *cobra.Command {
+	o := operator{inPrimary: true}
+	c := &cobra.Command{
+		Use:   "install KEY",
+		Short: "Add a key to the keyring of every server",
+		Long: `Add a key to the keyring of every server of the federation. The servers then
+decrypt gossip that is encrypted with it. KEY is the output of "wanfed keyring
+generate". "-" reads it from stdin, hidden from other users of the machine.
+
+A server of the primary makes the change. The exit status is 1 if a server was
+not reached. It receives the keyring from another server when it is reachable
+again. Repeat the command to check that.
+
+With --node the key goes to that server alone, of datacenter --datacenter. Use it
+for a server without a common key: install a key of the others, and it receives
+the whole keyring.`,
+		Example: `  wanfed keyring install - <gossip.key
+  wanfed keyring install - --datacenter dc3 --node srv2 --server 192.0.2.7:8443 <gossip.key`,
+		Args:              keyArg(false),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := readKey(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			key, err := gossip.ParseKey(text)
+			if err != nil {
+				if _, noFile := os.Stat(args[0]); args[0] != "-" && noFile == nil {
+					return usagef("KEY is the name of a file; to use the key in it: %s - <FILE", cmd.CommandPath())
+				}
+				return usageError{err}
+			}
+			if o.node != "" {
+				return giveKey(cmd, &o, key)
+			}
+			return changeKeyring(cmd, &o, pb.ChangeKeyringRequest_OP_INSTALL, key.Base64(), false)
+		},
+	}
+	o.addFlags(c)
+	c.Flags().StringVar(&o.node, "node", "", "`name` of the only server that gets the key (default: all servers)")
+	return c
+}
+
+// giveKey installs a key on one server.
+func giveKey(cmd *cobra.Command, o *operator, key gossip.Key) error {
+	return o.call(cmd, "keyring install", keyringUnknown, func(ctx context.Context, cc *grpc.ClientConn) error {
+		s, err := pb.NewKeyringServiceClient(cc).Give(ctx, &pb.GiveKeyRequest{Key: key.Base64()})
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(),
+				"%s.%s has key %s and receives the keyring when it reaches another server; see: wanfed keyring list\n",
+				printable(s.Node), printable(s.Datacenter), key.Fingerprint())
+		}
+		return err
+	})
+}
+
+func newKeyringUse() *cobra.Command {
+	return newKeyringChange(pb.ChangeKeyringRequest_OP_USE, &cobra.Command{
+		Use:   "use KEY",
+		Short: "Make a key the primary key",
+		Long: `Make a key of the keyring the primary key on every server: gossip is encrypted
+with it. KEY is the key or its fingerprint. "-" reads it from stdin. The command is
+refused while an alive server does not have the key.`,
+		Example: `  wanfed keyring use 1f7c0e5b9a3d2468`,
+	}, "use it although alive servers do not have it; they lose gossip")
+}
+
+func newKeyringRemove() *cobra.Command {
+	return newKeyringChange(pb.ChangeKeyringRequest_OP_REMOVE, &cobra.Command{
+		Use:   "remove KEY",
+		Short: "Remove a key from the keyring of every server",
+		Long: `Remove a key from the keyring of every server. KEY is the key or its fingerprint.
+"-" reads it from stdin. The primary key cannot be removed. The command is refused
+while a server, alive or not, may have no other key: a server that missed a change
+needs a common key to receive the keyring.`,
+		Example: `  wanfed keyring remove 1f7c0e5b9a3d2468`,
+	}, "remove it although servers may have no other key; they lose gossip")
+}
+
+func newKeyringChange(op pb.ChangeKeyringRequest_Op, c *cobra.Command, force string) *cobra.Command {
+	o := operator{inPrimary: true}
+	var forced bool
+	c.Args = keyArg(true)
+	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		key, err := readKey(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		return changeKeyring(cmd, &o, op, key, forced)
+	}
+	o.addFlags(c)
+	c.Flags().BoolVar(&forced, "force", false, force)
+	return c
+}
+
+func changeKeyring(cmd *cobra.Command, o *operator, op pb.ChangeKeyringRequest_Op, key string, force bool) error {
+	var report *pb.KeyringReport
+	err := o.call(cmd, "keyring "+cmd.Name(), keyringUnknown, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		report, err = pb.NewKeyringServiceClient(cc).Change(ctx, &pb.ChangeKeyringRequest{Op: op, Key: key, Force: force})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	out := printer{cmd.OutOrStdout(), outputTable}
+	if err := out.table(serverKeyRows(report)); err != nil {
+		return err
+	}
+	if report.Refused != "" {
+		return errors.New(printable(report.Refused))
+	}
+	return changeResult(out.w, op, report)
+}
+
+// changeResult prints the result of a change. It returns an error if a server
+// missed it.
+func changeResult(w io.Writer, op pb.ChangeKeyringRequest_Op, report *pb.KeyringReport) error {
+	var missed []string
+	for _, s := range report.Servers {
+		if s.Error != "" || s.Version != report.Version || !slices.Equal(s.Fingerprints, report.Fingerprints) {
+			missed = append(missed, s.Node+"."+s.Datacenter)
+		}
+	}
+	done := map[pb.ChangeKeyringRequest_Op]string{
+		pb.ChangeKeyringRequest_OP_INSTALL: "installed",
+		pb.ChangeKeyringRequest_OP_USE:     "in use",
+		pb.ChangeKeyringRequest_OP_REMOVE:  "removed",
+	}[op]
+	if !report.Changed {
+		done = "unchanged"
+	}
+	keys := fmt.Sprintf("%d keys", len(report.Fingerprints))
+	if len(report.Fingerprints) == 1 {
+		keys = "1 key"
+	}
+	all, primary := len(report.Servers), ""
+	if len(report.Fingerprints) > 0 {
+		primary = report.Fingerprints[0]
+	}
+	fmt.Fprintf(w, "\n%s: %d of %d servers have version %d of the keyring, with %s, primary key %s\n",
+		done, all-len(missed), all, report.Version, keys, printable(primary))
+	if len(missed) > 0 {
+		return fmt.Errorf("%d of %d servers missed the change: %s; "+
+			"they receive it from another server when they are reachable, if they have a key of the keyring",
+			len(missed), all, printable(strings.Join(missed, ", ")))
+	}
+	return nil
+}
+
+func newKeyringList() *cobra.Command {
+	var o operator
+	var show bool
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the keys of all servers",
+		Long: `List the keys of every server of the federation. The called server collects them.
+Problem is set for a server that did not answer, or whose keys differ from those
+of the called server. The node "*" stands for a datacenter without a known
+server.
+
+Keys are printed as fingerprints. With --show-keys the keys of the called server
+are printed as well. The exit status is 0 if the called server answers.`,
+		Example: `  wanfed keyring list
+  wanfed keyring list --output json | jq '.servers[] | select(.problem)'`,
+		Args: noArgs,
+	}
+	o.addFlags(c)
+	format := addOutput(c)
+	c.Flags().BoolVar(&show, "show-keys", false, "print the keys of the called server")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return o.call(cmd, "keyring list", "", func(ctx context.Context, cc *grpc.ClientConn) error {
+			report, err := pb.NewKeyringServiceClient(cc).List(ctx, &pb.ListKeyringRequest{ShowKeys: show})
+			if err != nil {
+				return err
+			}
+			view := keyringView(report)
+			out := printer{cmd.OutOrStdout(), *format}
+			return out.print(view, func() error {
+				if err := out.table(serverKeyRows(report)); err != nil || len(view.Keys) == 0 {
+					return err
+				}
+				fmt.Fprintln(out.w)
+				return out.table(keyRows(view, show))
+			})
+		})
+	}
+	return c
+}
+
+// keyringJSON is the JSON of keyring list.
+type keyringJSON struct {
+	Version uint64           `json:"version"` // of the called server
+	Keys    []keyJSON        `json:"keys"`
+	Servers []serverKeysJSON `json:"servers"`
+}
+
+type keyJSON struct {
+	Fingerprint string `json:"fingerprint"`
+	Key         string `json:"key,omitempty"` // base64; only with --show-keys
+	Servers     int    `json:"servers"`       // that have it
+	PrimaryOn   int    `json:"primary_on"`    // that encrypt with it
+}
+
+type serverKeysJSON struct {
+	Datacenter   string   `json:"datacenter"`
+	Node         string   `json:"node"`
+	Member       string   `json:"member"`
+	Answered     bool     `json:"answered"`
+	Version      uint64   `json:"version"`
+	Primary      string   `json:"primary"`
+	Keys         []string `json:"keys"` // fingerprints, the primary first
+	AcceptsPlain bool     `json:"accepts_plain"`
+	SendsPlain   bool     `json:"sends_plain"`
+	Problem      string   `json:"problem,omitempty"`
+}
+
+func keyringView(report *pb.KeyringReport) keyringJSON {
+	out := keyringJSON{Version: report.Version, Keys: []keyJSON{}, Servers: []serverKeysJSON{}}
+	entry := func(fingerprint string) *keyJSON {
+		i := slices.IndexFunc(out.Keys, func(k keyJSON) bool { return k.Fingerprint == fingerprint })
+		if i < 0 {
+			i = len(out.Keys)
+			out.Keys = append(out.Keys, keyJSON{Fingerprint: fingerprint})
+		}
+		return &out.Keys[i]
+	}
+	for i, fingerprint := range report.Fingerprints {
+		if k := entry(fingerprint); i < len(report.Keys) {
+			k.Key = report.Keys[i]
+		}
+	}
+	for _, s := range report.Servers {
+		for i, fingerprint := range s.Fingerprints {
+			k := entry(fingerprint)
+			k.Servers++
+			if i == 0 {
+				k.PrimaryOn++
+			}
+		}
+		keys := s.Fingerprints
+		if keys == nil {
+			keys = []string{}
+		}
+		out.Servers = append(out.Servers, serverKeysJSON{
+			Datacenter: s.Datacenter, Node: s.Node, Member: s.Member, Answered: s.Error == "", Version: s.Version,
+			Primary: primaryKey(s), Keys: keys, AcceptsPlain: s.AcceptsPlain, SendsPlain: s.SendsPlain,
+			Problem: keyProblem(s, report),
+		})
+	}
+	return out
+}
+
+func primaryKey(s *pb.ServerKeyring) string {
+	if len(s.Fingerprints) == 0 {
+		return ""
+	}
+	return s.Fingerprints[0]
+}
+
+// keyProblem returns how the keys of a server differ from those of the called
+// server, or "".
+func keyProblem(s *pb.ServerKeyring, report *pb.KeyringReport) string {
+	var all []string
+	switch {
+	case s.Error != "":
+		return "no answer: " + s.Error
+	case len(s.Fingerprints) == 0 && len(report.Fingerprints) == 0:
+		return ""
+	case len(s.Fingerprints) == 0:
+		return "gossip is not encrypted"
+	case len(report.Fingerprints) == 0:
+		return "gossip is encrypted"
+	case s.Fingerprints[0] != report.Fingerprints[0]:
+		all = append(all, "another primary key")
+	}
+	for _, k := range report.Fingerprints {
+		if !slices.Contains(s.Fingerprints, k) {
+			all = append(all, "lacks "+k)
+		}
+	}
+	for _, k := range s.Fingerprints {
+		if !slices.Contains(report.Fingerprints, k) {
+			all = append(all, "also has "+k)
+		}
+	}
+	if s.SendsPlain {
+		all = append(all, "sends plain gossip")
+	}
+	if s.AcceptsPlain {
+		all = append(all, "accepts plain gossip")
+	}
+	return strings.Join(all, "; ")
+}
+
+func serverKeyRows(report *pb.KeyringReport) [][]string {
+	rows := [][]string{{"Datacenter", "Node", "Member", "Version", "Primary", "Keys", "Problem"}}
+	for _, s := range report.Servers {
+		version, keys := "-", "-"
+		if s.Error == "" {
+			version, keys = fmt.Sprint(s.Version), fmt.Sprint(len(s.Fingerprints))
+		}
+		rows = append(rows, []string{
+			s.Datacenter, s.Node, s.Member, version, cmp.Or(primaryKey(s), "-"), keys, cmp.Or(keyProblem(s, report), "-"),
+		})
+	}
+	return rows
+}
+
+func keyRows(view keyringJSON, show bool) [][]string {
+	answered := 0
+	for _, s := range view.Servers {
+		if s.Answered {
+			answered++
+		}
+	}
+	rows := [][]string{{"Key", "Installed on", "Primary on"}}
+	if show {
+		rows[0] = append(rows[0], "Secret")
+	}
+	for _, k := range view.Keys {
+		row := []string{k.Fingerprint, fmt.Sprintf("%d/%d", k.Servers, answered), fmt.Sprintf("%d/%d", k.PrimaryOn, answered)}
+		if show {
+			row = append(row, cmp.Or(k.Key, "-"))
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }

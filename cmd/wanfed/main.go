@@ -8,19 +8,24 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/wanfed/wanfed/internal/subprocess"
 )
 
 // Exit codes.
 const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitSuccess = 0
+	exitFailure = 1
+	exitUsage   = 2
 )
 
-// usageError is a mistake in how the command was called: exit code 2.
+// usageError is an error of the command line or the settings: exit code 2.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }
@@ -32,47 +37,132 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // from then on a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitDone
+		return exitSuccess
 	}
 	fmt.Fprintln(os.Stderr, "wanfed:", err)
-	var u usageError
-	if errors.As(err, &u) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
-	return exitFailed
+	return exitFailure
 }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wanfed",
-		Short: "Join datacenters that can reach each other only through gateways",
-		Example: `  wanfed demo                                          # a federation on this machine, to look at
+		Short: "Join datacenters that reach each other only through gateways",
+		Example: `  wanfed demo                                          # a federation on this machine
   wanfed server  --config-file /etc/wanfed/server.hcl
   wanfed gateway --config-file /etc/wanfed/gateway.hcl
-  wanfed status                                        # how well it goes, and what to do`,
+  wanfed status                                        # health of the federation`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		// A group that is called without, or with an unknown, subcommand is a usage error, not a help page with exit 0.
-		Args: noArgs,
+		Args:          noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help()
-			return usagef("say what to do: one of the commands above")
+			return usagef("a command is required")
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; see: %s --help", clearFlagError(err), cmd.CommandPath())
+		return usagef("%w; see: %s --help", flagError(err), cmd.CommandPath())
 	})
 	addStopOnEOF(root)
 	root.AddCommand(
 		newServer(), newGateway(), newValidate(), newTLS(),
 		newMembers(), newFederation(), newResource(), newKeyring(), newOperator(), newSnapshot(), newStatus(),
-		newDemo(), newVersion(), newCompletion(),
+		newDemo(), newVersion(),
 	)
-	strictHelp(root)
 	return root
+}
+
+// newGroup returns a command with subcommands only. A call without a subcommand,
+// or with an unknown one, is a usage error.
+func newGroup(use, short string, subs ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef("a subcommand is required; see: %s --help", cmd.CommandPath())
+		},
+	}
+	c.AddCommand(subs...)
+	return c
+}
+
+// flagError replaces the error text of package strconv in an error of a flag.
+func flagError(err error) error {
+	bad, ok := errors.AsType[*strconv.NumError](err)
+	if !ok {
+		return err
+	}
+	must := "must be a whole number"
+	switch {
+	case bad.Func == "ParseBool":
+		must = "must be true or false"
+	case errors.Is(bad, strconv.ErrRange):
+		must = "number too large"
+	}
+	return errors.New(strings.TrimSuffix(err.Error(), bad.Error()) + must)
+}
+
+// noArgs is cobra.NoArgs as a usage error.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasSubCommands():
+		return usagef("unknown command %q; see: %s --help", args[0], cmd.CommandPath())
+	}
+	return usagef("unexpected argument %q; see: %s --help", args[0], cmd.CommandPath())
+}
+
+// exactArgs requires one non-empty argument for each name.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for i, name := range names {
+			if i >= len(args) || args[i] == "" {
+				return usagef("%s is required: %s; see: %s --help", name, cmd.UseLine(), cmd.CommandPath())
+			}
+		}
+		if len(args) > len(names) {
+			return usagef("unexpected argument %q; see: %s --help", args[len(names)], cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+// files requires at least one argument, a file.
+func files(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("FILE is required: %s; see: %s --help", cmd.UseLine(), cmd.CommandPath())
+	}
+	return nil
+}
+
+// orphanTimeout is the time in which a process whose parent is gone must stop.
+const orphanTimeout = 15 * time.Second
+
+// addStopOnEOF adds the flag by which a parent process makes sure that its
+// children do not outlive it.
+func addStopOnEOF(root *cobra.Command) {
+	on := root.PersistentFlags().Bool(subprocess.StopOnEOF, false, "stop when stdin ends: the parent process is gone then")
+	_ = root.PersistentFlags().MarkHidden(subprocess.StopOnEOF)
+	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
+		if !*on {
+			return
+		}
+		ctx := subprocess.UntilEOF(cmd.Context(), cmd.InOrStdin())
+		context.AfterFunc(ctx, func() {
+			if errors.Is(context.Cause(ctx), subprocess.ErrParentGone) {
+				// No parent is left to kill a process that does not stop.
+				time.AfterFunc(orphanTimeout, func() { os.Exit(exitFailure) })
+			}
+		})
+		cmd.SetContext(ctx)
+	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"io"
 	"maps"
 	"net"
 	"slices"
@@ -16,41 +15,43 @@ import (
 )
 
 func newMembers() *cobra.Command {
-	var wan, detailed bool
-	c := newRead(&cobra.Command{
+	var wan bool
+	c := addReadFlags(&cobra.Command{
 		Use:   "members",
-		Short: "List the servers that gossip knows",
-		Long: `List the servers of a datacenter, or, with --wan, those of all datacenters, as gossip knows them.
+		Short: "List the members of a gossip pool",
+		Long: `List the servers of a datacenter, or with --wan of all datacenters, as members
+of their gossip pool.
 
-A server is alive, failed (it does not answer) or left (it stopped cleanly). An address is one inside the server's own
-datacenter.`,
+Status is alive, failed (the server does not answer) or left (it stopped
+cleanly). Address is valid inside the datacenter of the server. With --output
+wide all tags of a member are printed.`,
 		Example: `  wanfed members --wan
-  wanfed members --at dc2
-  wanfed members --wan --format json | jq -r '.[] | select(.Status != 1).Name'`,
+  wanfed members --datacenter dc2
+  wanfed members --wan --output json | jq -r '.[] | select(.Status != 1).Name'`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, ask asker, out printer) error {
-		members, err := ask.Members(cmd.Context(), wan, ask.opts)
+	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+		members, err := cl.Members(cmd.Context(), wan, cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(members, func(w io.Writer) error { return writeTable(w, memberRows(members, detailed)) })
+		return out.print(members, func() error { return out.table(memberRows(members, out.wide())) })
 	})
-	c.Flags().BoolVar(&wan, "wan", false, "the servers of all datacenters")
-	addDetailed(c, &detailed, "every tag, in place of the columns made of some")
+	c.Flags().BoolVar(&wan, "wan", false, "servers of all datacenters")
 	return c
 }
 
-func memberRows(members []api.Member, detailed bool) [][]string {
+func memberRows(members []api.Member, wide bool) [][]string {
 	rows := [][]string{{"Node", "Address", "Status", "Type", "Build", "Protocol", "DC"}}
-	if detailed {
-		rows = [][]string{{"Node", "Address", "Status", "Tags"}}
+	if wide {
+		rows[0] = append(rows[0], "Tags")
 	}
 	for _, m := range members {
-		row := []string{m.Name, net.JoinHostPort(m.Addr, strconv.Itoa(int(m.Port))), m.Status.String()}
-		if detailed {
+		row := []string{
+			m.Name, net.JoinHostPort(m.Addr, strconv.Itoa(int(m.Port))), m.Status.String(),
+			m.Type(), m.Build(), strconv.Itoa(int(m.ProtocolCur)), m.Datacenter(),
+		}
+		if wide {
 			row = append(row, tags(m.Tags))
-		} else {
-			row = append(row, m.Type(), m.Build(), strconv.Itoa(int(m.ProtocolCur)), m.Datacenter())
 		}
 		rows = append(rows, row)
 	}

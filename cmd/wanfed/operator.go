@@ -6,10 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -18,73 +18,66 @@ import (
 )
 
 func newOperator() *cobra.Command {
-	raft := newGroup("raft", "Look at the Raft group of a datacenter, or change it",
+	raft := newGroup("raft", "Read or change the Raft group of a datacenter",
 		newListPeers(), newRemovePeer(), newTransferLeader())
-	raft.Long = `Look at the Raft group of a datacenter, or change it. The group is the servers that keep the datacenter's records: the
-leader writes, a majority of the voters must have what is written.
+	raft.Long = `Read or change the Raft group of a datacenter: the servers that store its
+resources. The leader writes; a majority of the voters must store each write.
 
-It takes care of itself: new servers join it, without a vote at first; a server that has been down for ten minutes
-(dead_server_after) is taken out of it, if those that remain are enough. One that was stopped cleanly stays in it.`
-	raft.Example = `  wanfed operator raft list-peers --dc dc1 --server 10.0.0.5:8300
-  wanfed operator raft transfer-leader srv2 --dc dc1 --server 10.0.0.5:8300
-  wanfed operator raft remove-peer srv3 --dc dc1 --server 10.0.0.5:8300`
-	c := newGroup("operator", "Look after the servers of a datacenter", raft)
-	c.Long = `Look after the servers of a datacenter. This takes an operator's certificate of that datacenter, made with:
-wanfed tls cert create --cli --dc DC.`
+The group maintains itself. New servers join it, first without a vote. A server
+that failed is removed after dead_server_after (10 minutes), if the remaining
+voters have a quorum. A server that stopped cleanly stays in the group.`
+	raft.Example = `  wanfed operator raft list-peers
+  wanfed operator raft transfer-leader srv2
+  wanfed operator raft remove-peer srv3 --datacenter dc1 --server 10.0.0.5:8300`
+	c := newGroup("operator", "Maintain the servers of a datacenter", raft)
+	c.Long = `Maintain the servers of a datacenter. This needs the certificate of an operator
+of that datacenter: wanfed tls cert create --operator --datacenter DC.`
 	c.Example = raft.Example
 	return c
 }
 
 func newListPeers() *cobra.Command {
-	var o operatorCall
-	var f format = formatTable
-	var stale, detailed bool
+	var o operator
+	var stale bool
 	c := &cobra.Command{
 		Use:   "list-peers",
 		Short: "List the servers of the Raft group",
-		Long: `List the servers of the Raft group, as the leader sees them.
+		Long: `List the servers of the Raft group, as the leader knows them.
 
-Voter is false for a server that is new: it gets a vote when it has been alive and level for ten seconds. Member is what
-gossip says. Contact is how long ago the leader heard of it, and Trailing how many entries of the leader's log it lacks;
-with --detailed, Last Index is how far its log is the leader's, and ID what Raft calls it.
+Voter is false for a new server: it gets a vote when it has been alive and up to
+date for ten seconds. Member is its status in the gossip pool. Contact is the
+time since the leader received a message from it. Trailing is the number of log
+entries that it lacks. With --output wide, Last Index is its last log entry and
+ID its Raft server id.
 
-Where there is no leader, --stale shows what the server that is called knows.`,
-		Example: `  wanfed operator raft list-peers --dc dc1 --server 10.0.0.5:8300
-  wanfed operator raft list-peers --dc dc1 --server 10.0.0.5:8300 --stale --format json`,
+If there is no leader, --stale shows what the called server knows.`,
+		Example: `  wanfed operator raft list-peers
+  wanfed operator raft list-peers --datacenter dc1 --server 10.0.0.5:8300 --stale`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.ask(cmd, "list-peers", "", func(ctx context.Context, c pb.OperatorServiceClient) error {
-				list := c.ListPeers
-				if stale {
-					list = c.ListPeersHere
-				}
-				resp, err := list(ctx, &pb.ListPeersRequest{})
-				if status.Code(err) == codes.Unavailable && !stale {
-					return status.Errorf(codes.Unavailable, "%s; to see what this server knows, add --stale", status.Convert(err).Message())
-				}
-				if err != nil {
-					return err
-				}
-				peers := raftPeers(resp)
-				return printer{cmd.OutOrStdout(), f}.print(peers, func(w io.Writer) error { return writeTable(w, peerRows(peers, detailed)) })
-			})
-		},
 	}
-	o.addFlags(c, "the `datacenter`")
-	c.Flags().BoolVar(&stale, "stale", false, "as the server that is called sees them, which need not be the leader")
-	addDetailed(c, &detailed, "Last Index and ID too")
-	addFormat(c, &f)
+	o.addFlags(c)
+	format := addOutput(c)
+	c.Flags().BoolVar(&stale, "stale", false, "what the called server knows, without the leader")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return o.call(cmd, "list-peers", "", func(ctx context.Context, cc *grpc.ClientConn) error {
+			c := pb.NewOperatorServiceClient(cc)
+			list := c.ListPeers
+			if stale {
+				list = c.ListPeersHere
+			}
+			resp, err := list(ctx, &pb.ListPeersRequest{})
+			if status.Code(err) == codes.Unavailable && !stale {
+				return status.Errorf(codes.Unavailable, "%s; to see what this server knows, add --stale", status.Convert(err).Message())
+			}
+			if err != nil {
+				return err
+			}
+			peers := raftPeers(resp)
+			out := printer{cmd.OutOrStdout(), *format}
+			return out.print(peers, func() error { return out.table(peerRows(peers, out.wide())) })
+		})
+	}
 	return c
-}
-
-func addFormat(c *cobra.Command, f *format) {
-	c.Flags().Var(f, "format", "table or json")
-	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// addDetailed is for a command whose table has more columns than fit a terminal; what says which.
-func addDetailed(c *cobra.Command, detailed *bool, what string) {
-	c.Flags().BoolVar(detailed, "detailed", false, what)
 }
 
 // raftPeer is a server of the Raft group as JSON.
@@ -95,7 +88,7 @@ type raftPeer struct {
 	State   string `json:"state"` // leader or follower
 	Voter   bool   `json:"voter"`
 	Member  string `json:"member"`
-	// LastContact in seconds; null if it is not known.
+	// LastContact is in seconds; null if unknown.
 	LastContact *float64 `json:"last_contact"`
 	LastIndex   uint64   `json:"last_index"`
 	Trailing    uint64   `json:"trailing"`
@@ -112,17 +105,16 @@ func raftPeers(resp *pb.ListPeersResponse) []raftPeer {
 			r.State = "leader"
 		}
 		if p.LastContact != nil {
-			s := p.LastContact.AsDuration().Seconds()
-			r.LastContact = &s
+			r.LastContact = new(p.LastContact.AsDuration().Seconds())
 		}
 		out = append(out, r)
 	}
 	return out
 }
 
-func peerRows(peers []raftPeer, detailed bool) [][]string {
+func peerRows(peers []raftPeer, wide bool) [][]string {
 	rows := [][]string{{"Node", "Address", "State", "Voter", "Member", "Contact", "Trailing"}}
-	if detailed {
+	if wide {
 		rows[0] = append(rows[0], "Last Index", "ID")
 	}
 	for _, p := range peers {
@@ -130,8 +122,10 @@ func peerRows(peers []raftPeer, detailed bool) [][]string {
 		if p.LastIndex > 0 {
 			last, trailing = index(p.LastIndex), index(p.Trailing)
 		}
-		row := []string{p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact), trailing}
-		if detailed {
+		row := []string{
+			p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact), trailing,
+		}
+		if wide {
 			row = append(row, last, cmp.Or(p.ID, "-"))
 		}
 		rows = append(rows, row)
@@ -139,16 +133,14 @@ func peerRows(peers []raftPeer, detailed bool) [][]string {
 	return rows
 }
 
-// oneNode demands the name of a server; or, if it is optional, takes none too.
-func oneNode(optional bool) cobra.PositionalArgs {
+// nodeArg requires one argument, the name of a server. optional: or none.
+func nodeArg(optional bool) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) == 0 && optional:
+		if optional && len(args) == 0 {
 			return nil
-		case len(args) == 0:
-			return usagef("say which server: %s; see: %s --help", cmd.UseLine(), cmd.CommandPath())
-		case len(args) > 1:
-			return usagef("unexpected argument %q: one server at a time; see: %s --help", args[1], cmd.CommandPath())
+		}
+		if err := exactArgs("NODE")(cmd, args); err != nil {
+			return err
 		}
 		if err := tlsutil.CheckLabel(args[0]); err != nil {
 			return usagef("node: %w", err)
@@ -158,25 +150,27 @@ func oneNode(optional bool) cobra.PositionalArgs {
 }
 
 func newRemovePeer() *cobra.Command {
-	var o operatorCall
+	var o operator
 	var force bool
 	c := &cobra.Command{
 		Use:   "remove-peer NODE",
-		Short: "Take a server out of the Raft group",
-		Long: `Take server NODE out of the Raft group, when it is gone for good and shall not count any more: at once, and not only after
-dead_server_after. Stop it first; one that is alive is removed only with --force, and is added again as a new server when
-it is still running after ten minutes, or when another server leads.
+		Short: "Remove a server from the Raft group",
+		Long: `Remove server NODE from the Raft group at once, before dead_server_after. Stop it
+first. A server that is alive is removed only with --force. If it still runs
+after ten minutes, or when the leader changes, it is added again as a new server.
 
-Refused are the leader (transfer leadership first), the only voter, and a removal after which there would be no quorum.`,
-		Example:           `  wanfed operator raft remove-peer srv3 --dc dc1 --server 10.0.0.5:8300`,
-		Args:              oneNode(false),
+The removal is refused for the leader (transfer the leadership first), for the
+only voter, and if the remaining voters would have no quorum.`,
+		Example:           `  wanfed operator raft remove-peer srv3`,
+		Args:              nodeArg(false),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var resp *pb.RemovePeerResponse
-			err := o.ask(cmd, "remove "+args[0], "it may be removed or not: see wanfed operator raft list-peers", func(ctx context.Context, c pb.OperatorServiceClient) (err error) {
-				resp, err = c.RemovePeer(ctx, &pb.RemovePeerRequest{Node: args[0], Force: force})
-				return err
-			})
+			err := o.call(cmd, "remove "+args[0], "the outcome is unknown: see wanfed operator raft list-peers",
+				func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+					resp, err = pb.NewOperatorServiceClient(cc).RemovePeer(ctx, &pb.RemovePeerRequest{Node: args[0], Force: force})
+					return err
+				})
 			if err != nil {
 				return err
 			}
@@ -187,28 +181,31 @@ Refused are the leader (transfer leadership first), the only voter, and a remova
 			return nil
 		},
 	}
-	o.addFlags(c, "the `datacenter`")
+	o.addFlags(c)
 	c.Flags().BoolVar(&force, "force", false, "remove it although it is alive")
 	return c
 }
 
 func newTransferLeader() *cobra.Command {
-	var o operatorCall
+	var o operator
 	c := &cobra.Command{
 		Use:   "transfer-leader [NODE]",
-		Short: "Make another server the leader",
-		Long: `Make server NODE the leader of the Raft group, or, without one, the voter whose log is furthest; before the machine of the
-leader is to go down, say. Writes wait for some milliseconds meanwhile. It says who leads afterwards.`,
-		Example: `  wanfed operator raft transfer-leader --dc dc1 --server 10.0.0.5:8300
-  wanfed operator raft transfer-leader srv2 --dc dc1 --server 10.0.0.5:8300`,
-		Args:              oneNode(true),
+		Short: "Transfer the leadership of the Raft group",
+		Long: `Make server NODE the leader of the Raft group, for example before maintenance of
+the current leader. Without NODE it is the voter with the longest log. Writes
+wait for some milliseconds. The command prints the new leader.`,
+		Example: `  wanfed operator raft transfer-leader
+  wanfed operator raft transfer-leader srv2`,
+		Args:              nodeArg(true),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var resp *pb.TransferLeaderResponse
-			err := o.ask(cmd, "transfer-leader", "see who leads: wanfed operator raft list-peers", func(ctx context.Context, c pb.OperatorServiceClient) (err error) {
-				resp, err = c.TransferLeader(ctx, &pb.TransferLeaderRequest{Node: append(args, "")[0]})
-				return err
-			})
+			err := o.call(cmd, "transfer-leader", "the outcome is unknown: see wanfed operator raft list-peers",
+				func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+					req := &pb.TransferLeaderRequest{Node: append(args, "")[0]}
+					resp, err = pb.NewOperatorServiceClient(cc).TransferLeader(ctx, req)
+					return err
+				})
 			if err != nil {
 				return err
 			}
@@ -216,6 +213,6 @@ leader is to go down, say. Writes wait for some milliseconds meanwhile. It says 
 			return nil
 		},
 	}
-	o.addFlags(c, "the `datacenter`")
+	o.addFlags(c)
 	return c
 }

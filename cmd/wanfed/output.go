@@ -11,36 +11,58 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 )
 
-// format is the value of --format.
-type format string
+// outputFormat is the value of --output.
+type outputFormat string
 
 const (
-	formatTable = "table"
-	formatJSON  = "json"
+	outputTable outputFormat = "table"
+	outputWide  outputFormat = "wide"
+	outputJSON  outputFormat = "json"
 )
 
-func (f *format) Set(s string) error {
-	if s != formatTable && s != formatJSON {
-		return errors.New("it must be table or json")
+// Set implements pflag.Value.
+func (f *outputFormat) Set(s string) error {
+	switch outputFormat(s) {
+	case outputTable, outputWide, outputJSON:
+		*f = outputFormat(s)
+		return nil
 	}
-	*f = format(s)
-	return nil
+	return errors.New("must be table, wide or json")
 }
-func (f *format) String() string { return string(*f) }
-func (f *format) Type() string   { return "format" }
 
-// printer writes a command's result in the format asked for.
+// String implements pflag.Value.
+func (f *outputFormat) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *outputFormat) Type() string { return "format" }
+
+// addOutput adds --output to a command that reads.
+func addOutput(c *cobra.Command) *outputFormat {
+	f := outputTable
+	c.Flags().VarP(&f, "output", "o", "table (80 columns), wide (all columns) or json")
+	formats := []string{string(outputTable), string(outputWide), string(outputJSON)}
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return &f
+}
+
+// printer writes the result of a command in the requested format.
 type printer struct {
 	w      io.Writer
-	format format
+	format outputFormat
 }
 
-// print writes v as JSON, or what table makes.
-func (p printer) print(v any, table func(w io.Writer) error) error {
-	if p.format == formatTable {
-		return table(p.w)
+// wide reports whether tables have all their columns.
+func (p printer) wide() bool { return p.format == outputWide }
+
+// print writes v as JSON, or else calls table.
+func (p printer) print(v any, table func() error) error {
+	if p.format != outputJSON {
+		return table()
 	}
 	enc := json.NewEncoder(p.w)
 	enc.SetIndent("", "  ")
@@ -48,8 +70,30 @@ func (p printer) print(v any, table func(w io.Writer) error) error {
 	return enc.Encode(v)
 }
 
-// writeTable writes aligned columns.
-func writeTable(w io.Writer, rows [][]string) error {
+// tableWidth is the maximum width of a line of a table, unless it is wide.
+const tableWidth = 80
+
+// table writes aligned columns. The first row has the titles. Unless the output
+// is wide, lines are cut at tableWidth.
+func (p printer) table(rows [][]string) error {
+	var b strings.Builder
+	if err := writeFields(&b, rows); err != nil {
+		return err
+	}
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimRight(line, " \n")
+		if !p.wide() && utf8.RuneCountInString(line) > tableWidth {
+			line = string([]rune(line)[:tableWidth-1]) + "…"
+		}
+		if _, err := fmt.Fprintln(p.w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFields writes aligned columns of any width.
+func writeFields(w io.Writer, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
@@ -60,7 +104,7 @@ func writeTable(w io.Writer, rows [][]string) error {
 	return tw.Flush()
 }
 
-// printable makes text that came over the network safe for a terminal and for a table's cell.
+// printable makes text of the network safe for a terminal and a table cell.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -70,7 +114,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// age shows seconds in a length that people read; a dash when they are not known.
+// age formats a number of seconds; nil is unknown.
 func age(seconds *float64) string {
 	if seconds == nil {
 		return "-"
@@ -85,4 +129,26 @@ func age(seconds *float64) string {
 	}
 	hours := int(s / 3600)
 	return fmt.Sprintf("%dd%dh", hours/24, hours%24)
+}
+
+// size formats a number of bytes.
+func size(n int64) string {
+	if n < 1000 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, unit := float64(n), ""
+	for _, unit = range []string{"kB", "MB", "GB"} {
+		if f /= 1000; f < 999.5 {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", f, unit)
+}
+
+// timestamp formats a time; the zero time is unknown.
+func timestamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
 }

@@ -23,16 +23,16 @@ Node      Address              Status  Type    Build  Protocol  DC
 srv1.dc1  10.1.0.11:8300       alive   server  0.1.0  2         dc1
 srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
 `},
-		{"members --wan --detailed", `
-Node      Address              Status  Tags
-srv1.dc1  10.1.0.11:8300       alive   build=0.1.0:abc,dc=dc1,role=consul
-srv1.dc2  [2001:db8::11]:8300  failed  build=0.1.0:?[31mred,dc=dc2,role=consul
+		{"members --wan --output wide", `
+Node      Address              Status  Type    Build  Protocol  DC   Tags
+srv1.dc1  10.1.0.11:8300       alive   server  0.1.0  2         dc1  build=0.1.0:abc,dc=dc1,role=consul
+srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2  build=0.1.0:?[31mred,dc=dc2,role=consul
 `},
 		{"members", `
 Node      Address         Status  Type    Build  Protocol  DC
 srv1.dc1  10.1.0.11:8300  alive   server  0.1.0  2         dc1
 `},
-		{"members --at dc2", `
+		{"members --datacenter dc2", `
 Node      Address              Status  Type    Build  Protocol  DC
 srv1.dc2  [2001:db8::11]:8300  failed  server  0.1.0  2         dc2
 `},
@@ -66,7 +66,7 @@ dc1         gw1a     n1    warning   10.1.0.9:8443    10.1.0.9:8443
 dc2         gw2a     gw2a  passing   10.2.0.101:8443  172.30.0.21:443
 dc2         gw2b     gw2b  critical  10.2.0.102:8443  [2001:db8::9]:443
 `},
-		{"federation gateways --dc dc1", `
+		{"federation gateways --only dc1", `
 Datacenter  Gateway  Node  Health   LAN            WAN
 dc1         gw1a     n1    warning  10.1.0.9:8443  10.1.0.9:8443
 `},
@@ -74,57 +74,57 @@ dc1         gw1a     n1    warning  10.1.0.9:8443  10.1.0.9:8443
 Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
 Node srv1, version 0.1.0, leader 10.2.0.11:8300
 
-Datacenter  Role            State        Servers    Gateways     Age    Lag
-dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s  -
-dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h   200ms
-dc3         secondary       unreachable  0/1 alive  0/0 healthy  -      -
+Datacenter  Role              State        Servers    Gateways     Age    Lag
+dc2         secondary, local  ok           3/3 alive  2/2 healthy  1m33s  -
+dc1         primary           degraded     3/3 alive  1/2 healthy  1d2h   200ms
+dc3         secondary         unreachable  0/1 alive  0/0 healthy  -      -
 
 Mesh gateway mode local
 
-Datacenter  Hop                  Via                 Used  Health    RTT
+Datacenter  Path                 Via                 Used  Health    RTT
 dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms
 dc1         gw.dc1.example:8443  configured address  -     untested  -
 
 dc3:
   last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
-  do: start a gateway of dc3
+  advice: start a gateway of dc3
 
-Copied Type         Records  Not Known  Primary's Index  Lag
-config/v1/Document  12       0          40               200ms
-config/Later        0        3          0                -
+Replicated Type     Replicas  Unknown  Primary Index  Lag
+config/v1/Document  12        0        40             200ms
+config/Later        0         3        0              -
 
 Component    State          Detail
 raft         ok             leader srv1, 3 voters
 replication  not connected
 `},
-		{"status --at dc3", `
+		{"status --datacenter dc3", `
 Datacenter dc3 (primary dc1): 0 of 0 datacenters ok
 Node srv1, version 0.1.0, no leader
 
 Datacenter  Role  State  Servers  Gateways  Age  Lag
 `},
-		{"status --detailed", `
+		{"status --output wide", `
 Datacenter dc2 (primary dc1): 1 of 3 datacenters ok
 Node srv1, version 0.1.0, leader 10.2.0.11:8300
 
-Datacenter  Role            State        Servers    Gateways     Age    Lag
-dc2         secondary, own  ok           3/3 alive  2/2 healthy  1m33s  -
-dc1         primary         degraded     3/3 alive  1/2 healthy  1d2h   200ms
-dc3         secondary       unreachable  0/1 alive  0/0 healthy  -      -
+Datacenter  Role              State        Servers    Gateways     Age    Lag
+dc2         secondary, local  ok           3/3 alive  2/2 healthy  1m33s  -
+dc1         primary           degraded     3/3 alive  1/2 healthy  1d2h   200ms
+dc3         secondary         unreachable  0/1 alive  0/0 healthy  -      -
 
 Mesh gateway mode local
 
-Datacenter  Hop                  Via                 Used  Health    RTT     Last Success  Last Failure  Known
+Datacenter  Path                 Via                 Used  Health    RTT     Last Success  Last Failure  Known
 dc1         10.2.0.101:8443      own gateway         yes   ok        41.2ms  -             -             heartbeat
 dc1         gw.dc1.example:8443  configured address  -     untested  -       -             -             configuration, federation state, 1m30s ago
 
 dc3:
   last error (2026-11-21T01:05:00Z): dial gateway 10.3.0.1:8443: connection refused?
-  do: start a gateway of dc3
+  advice: start a gateway of dc3
 
-Copied Type         Records  Not Known  Primary's Index  Lag    Last Change  Changes  Bytes
-config/v1/Document  12       0          40               200ms  -            14       2300
-config/Later        0        3          0                -      -            0        0
+Replicated Type     Replicas  Unknown  Primary Index  Lag    Last Change  Changes  Bytes
+config/v1/Document  12        0        40             200ms  -            14       2300
+config/Later        0         3        0              -      -            0        0
 
 Component    State          Detail
 raft         ok             leader srv1, 3 voters
@@ -147,11 +147,13 @@ replication  not connected
 	}
 }
 
-// TestTablesFit: with names and addresses as people have them, what is looked at most fits a terminal of 80 columns.
-func TestTablesFit(t *testing.T) {
+// TestTables_Fit80Columns prints tables with long names and addresses. None of
+// their lines may be cut.
+func TestTables_Fit80Columns(t *testing.T) {
 	const node, dc, addr = "frankfurt-01", "frankfurt", "192.168.100.100:8300"
 	var out bytes.Buffer
-	err := writeStatus(&out, api.Status{
+	p := printer{&out, outputTable}
+	err := printStatus(p, api.Status{
 		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev", MeshGatewayMode: "remote",
 		Datacenters: []api.DatacenterStatus{
 			{Name: dc, Own: true, ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
@@ -161,19 +163,19 @@ func TestTablesFit(t *testing.T) {
 		},
 		Replicated: []api.ReplicatedType{{Type: "federation/v1/FederationState", Records: 100, PrimaryIndex: 1795247458735544, Lag: new(754.0)}},
 		Components: []api.ComponentStatus{{Name: "anti-entropy", State: "ok", Detail: "last written 12m34s ago"}},
-	}, false)
+	}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	peers := []raftPeer{
 		{Node: node, Address: addr, State: "follower", Member: "leaving", LastContact: new(754.0), LastIndex: 1795247458735544, Trailing: 12345678},
 	}
-	if err := writeTable(&out, peerRows(peers, false)); err != nil {
+	if err := p.table(peerRows(peers, false)); err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(out.String()) {
-		if line = strings.TrimRight(line, " \n"); len(line) > 80 {
-			t.Errorf("%d columns: %s", len(line), line)
+		if line = strings.TrimRight(line, " \n"); len(line) > 80 || strings.Contains(line, "…") {
+			t.Errorf("line has %d columns, want at most 80, not cut: %s", len(line), line)
 		}
 	}
 }
@@ -183,14 +185,14 @@ func TestJSON(t *testing.T) {
 	answers := sampleAnswers()
 	startAPI(t, answers)
 	for args, want := range map[string]any{
-		"members --wan":                answers["/v1/agent/members?wan=1"],
-		"federation list":              answers["/v1/internal/federation-states"],
-		"federation read dc2":          answers["/v1/internal/federation-state/dc2"].(api.FederationStateResponse).State,
-		"federation gateways":          answers["/v1/internal/federation-states/mesh-gateways"],
-		"federation gateways --dc dc2": map[string]any{"dc2": answers["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)["dc2"]},
-		"status":                       answers["/v1/agent/federation-status"],
+		"members --wan":                  answers["/v1/agent/members?wan=1"],
+		"federation list":                answers["/v1/internal/federation-states"],
+		"federation read dc2":            answers["/v1/internal/federation-state/dc2"].(api.FederationStateResponse).State,
+		"federation gateways":            answers["/v1/internal/federation-states/mesh-gateways"],
+		"federation gateways --only dc2": map[string]any{"dc2": answers["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)["dc2"]},
+		"status":                         answers["/v1/agent/federation-status"],
 	} {
-		out, _, err := call(t, append(strings.Fields(args), "--format", "json")...)
+		out, _, err := call(t, append(strings.Fields(args), "--output", "json")...)
 		if err != nil {
 			t.Errorf("%s: %v", args, err)
 			continue
@@ -218,37 +220,36 @@ func TestReadErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		{"members --http-addr " + dead, exitFailed, "no server answers at http://" + dead +
-			": connection refused; is wanfed server running there? set --http-addr or WANFED_HTTP_ADDR"},
-		{"members --at dc9", exitFailed, "answered 500: No path to datacenter"},
-		{"federation read dc9", exitFailed, `datacenter "dc9" has no federation state`},
-		{"federation gateways --dc dc9", exitFailed, `no gateway of datacenter "dc9" is known; see: wanfed federation list`},
-		{"members --format yaml", exitUsage, `invalid argument "yaml" for "--format" flag: it must be table or json; see: wanfed members --help`},
-		{"version --format yaml", exitUsage, `it must be table or json; see: wanfed version --help`},
+		{"members --http-addr " + dead, exitFailure, "no server answers at http://" + dead +
+			": connection refused; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR"},
+		{"members --datacenter dc9", exitFailure, "answered 500: No path to datacenter"},
+		{"federation read dc9", exitFailure, `datacenter "dc9" has no federation state`},
+		{"federation gateways --only dc9", exitFailure, `datacenter "dc9" has no known gateway; see: wanfed federation list`},
+		{"members --output yaml", exitUsage, `invalid argument "yaml" for "-o, --output" flag: must be table, wide or json; see: wanfed members --help`},
+		{"version --output yaml", exitUsage, `must be table, wide or json; see: wanfed version --help`},
 		{"members dc2", exitUsage, `unexpected argument "dc2"; see: wanfed members --help`},
 		{"members --http-addr nonsense", exitUsage, `HTTP address "nonsense" has no port; write it like http://127.0.0.1:8500`},
 		{"status --http-addr https://127.0.0.1:1", exitUsage,
-			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; make a certificate with: wanfed tls cert create --cli --dc DC"},
-		{"status --http-addr https://127.0.0.1:1 --ca-file a --cert-file b --key-file c", exitFailed, "a"},
-		{"completion tcsh", exitUsage, `unknown command "tcsh"; see: wanfed completion --help`},
-		{"completion", exitUsage, "say what to do; see: wanfed completion --help"},
-		{"federation", exitUsage, "say what to do; see: wanfed federation --help"},
+			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; create a certificate with: wanfed tls cert create --operator --datacenter DC"},
+		{"status --http-addr https://127.0.0.1:1 --ca-file a --cert-file b --key-file c", exitFailure, "a"},
+		{"federation", exitUsage, "a subcommand is required; see: wanfed federation --help"},
 		{"federation write dc2", exitUsage, `unknown command "write"; see: wanfed federation --help`},
-		{"federation read", exitUsage, "say which datacenter: wanfed federation read DC"},
-		{"federation read dc1 dc2", exitUsage, `unexpected argument "dc2": one datacenter at a time`},
+		{"federation read", exitUsage, "DC is required: wanfed federation read DC"},
+		{"federation read dc1 dc2", exitUsage, `unexpected argument "dc2"; see: wanfed federation read --help`},
 		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is not a DNS label`},
-		{"federation delete dc2", exitUsage, "2 faults:\n  - --dc is required: the primary's name\n  - --server is required: host:port of a server or gateway"},
-		{"federation delete dc2 --dc dc1 --server 10.0.0.5", exitUsage, "--server: address 10.0.0.5: missing port in address; write it as host:port"},
-		{"federation delete dc2 --dc Dc1 --server 10.0.0.5:1", exitUsage, `--dc: "Dc1" is not a DNS label`},
-		{"federation delete dc2 --dc dc1 --server 10.0.0.5:1 --ca-file a", exitUsage, "federation delete needs --cert-file, --key-file"},
+		{"federation delete dc2", exitUsage, "federation delete needs --ca-file, --cert-file, --key-file; create"},
+		{"federation delete dc2 --server 10.0.0.5:1", exitUsage, "--datacenter is required with --server"},
+		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5", exitUsage, "--server: address 10.0.0.5: missing port in address; write host:port"},
+		{"federation delete dc2 --datacenter Dc1 --server 10.0.0.5:1", exitUsage, `--datacenter: "Dc1" is not a DNS label`},
+		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5:1 --ca-file a", exitUsage, "federation delete needs --cert-file, --key-file"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			out, code, err := call(t, strings.Fields(tt.args)...)
 			if err == nil || code != tt.code || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("exit %d, %v; want exit %d, %s", code, err, tt.code, tt.want)
+				t.Errorf("exit status = %d, error %v, want %d, %s", code, err, tt.code, tt.want)
 			}
 			if out != "" {
-				t.Errorf("printed: %s", out)
+				t.Errorf("stdout = %q, want nothing", out)
 			}
 		})
 	}
@@ -259,7 +260,7 @@ func TestVersion(t *testing.T) {
 	if err != nil || !strings.HasPrefix(out, "wanfed ") || strings.Count(out, "\n") != 1 {
 		t.Errorf("%q, %v", out, err)
 	}
-	out, _, err = call(t, "version", "--format", "json")
+	out, _, err = call(t, "version", "--output", "json")
 	var info struct{ Version, Go string }
 	if err != nil || json.Unmarshal([]byte(out), &info) != nil || info.Version == "" || info.Go == "" {
 		t.Errorf("%q, %v", out, err)
@@ -275,10 +276,10 @@ func TestCompletion(t *testing.T) {
 	}{
 		{[]string{"federation", "read", ""}, dcs},
 		{[]string{"federation", "read", "dc1", ""}, ":4\n"},
-		{[]string{"federation", "gateways", "--dc", ""}, dcs},
-		{[]string{"members", "--at", ""}, dcs},
-		{[]string{"status", "--format", ""}, "table\njson\n:4\n"},
-		{[]string{"members", "--http-addr", "127.0.0.1:1", "--at", ""}, ":4\n"}, // no server: nothing to offer, and no error
+		{[]string{"federation", "gateways", "--only", ""}, dcs},
+		{[]string{"members", "--datacenter", ""}, dcs},
+		{[]string{"status", "--output", ""}, "table\nwide\njson\n:4\n"},
+		{[]string{"members", "--http-addr", "127.0.0.1:1", "--datacenter", ""}, ":4\n"}, // no server: nothing to offer, and no error
 		{[]string{"completion", "bash", ""}, ":4\n"},
 	} {
 		out, _, err := call(t, append([]string{"__complete"}, tt.words...)...)
@@ -294,7 +295,7 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestEveryReadHasExamples(t *testing.T) {
-	for _, name := range []string{"members", "federation", "resource", "status", "version", "completion"} {
+	for _, name := range []string{"members", "federation", "resource", "status", "version"} {
 		c, _, err := newRoot().Find([]string{name})
 		if err != nil {
 			t.Fatal(err)

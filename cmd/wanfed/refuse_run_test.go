@@ -81,7 +81,7 @@ func TestDataDirIsOneNodes(t *testing.T) {
 	s := startServerProcess(t, dir, "srv1", c.files("srv1"), subprocess.ServerConfig{})
 	data := filepath.Join(dir, "data")
 	before := tree(t, data)
-	base := append([]string{"server", "--dc", "dc1", "--bind", "127.0.0.1", "--port", "0", "--http-addr", "127.0.0.1:0",
+	base := append([]string{"server", "--dc", "dc1", "--bind", "127.0.0.1", "--port", "-1", "--http-addr", "127.0.0.1:0",
 		"--ca-file", c.path("ca.pem"), "--data-dir", data}, "--node")
 
 	args := append(append([]string{}, base...), append([]string{"srv1"}, c.cert("srv1")...)...)
@@ -96,7 +96,7 @@ func TestDataDirIsOneNodes(t *testing.T) {
 	args = append(append([]string{}, base...), append([]string{"srv2"}, c.cert("srv2")...)...)
 	execute(t, nil, args...).refused(t, 1, `data dir \S+ belongs to node "srv1", not "srv2"; give another --data-dir, or start with --node srv1`)
 	args = append(append([]string{}, base...), append([]string{"srv1", "--dc", "dc2"}, c.cert("dc2-srv1")...)...)
-	execute(t, nil, args...).refused(t, 1, `data dir \S+ belongs to datacenter "dc1", not "dc2"; give another --data-dir, or empty this one`)
+	execute(t, nil, args...).refused(t, 1, `data directory \S+ belongs to datacenter "dc1", not "dc2"; choose another --data-dir, or empty this one`)
 	if after := tree(t, data); strings.Join(after, "\n") != strings.Join(before, "\n") {
 		t.Errorf("files before: %q, after: %q", before, after)
 	}
@@ -191,7 +191,7 @@ func TestPortOfRoot(t *testing.T) {
 		`port of 127\.0\.0\.1:1 is not allowed for this user: choose one above 1023 with --port or --bind, or .*`)
 	gateway := append(append([]string{"gateway", "--node", "gw1", "--server", "127.0.0.1:1", "--lan", "127.0.0.1:0", "--wan", "127.0.0.1:1"}, common...), c.cert("gw1")...)
 	executeWithout(t, "-net_bind_service", gateway...).refused(t, 1,
-		`wan 127\.0\.0\.1:1: the port may not be taken by this user; choose one above 1023, have systemd open the socket, or .*`)
+		`wan 127\.0\.0\.1:1: this user may not use the port; choose one above 1023, let systemd open the socket, or .*`)
 }
 
 // TestHTTPSDemandsACertificate: beyond loopback the HTTP API is for holders of a certificate only, and says who was refused.

@@ -12,12 +12,12 @@ import (
 func TestServerRefuses(t *testing.T) {
 	c := newPEMFiles(t)
 	addr, port := taken(t)
-	base := append([]string{"server", "--dc", "dc1", "--node", "srv1", "--bind", "127.0.0.1", "--port", "0",
+	base := append([]string{"server", "--dc", "dc1", "--node", "srv1", "--bind", "127.0.0.1", "--port", "-1",
 		"--http-addr", "127.0.0.1:0", "--ca-file", c.path("ca.pem")}, c.cert("srv1")...)
-	make1 := `; make one with: wanfed tls cert create --server --dc dc1 --node srv1`
+	make1 := `; make one with: wanfed tls cert create --server --datacenter dc1 --node srv1`
 	for _, r := range []refusal{
 		{name: "certificate without the node's name", args: c.cert("nameless-srv1"), code: 1,
-			want: `cert nameless-srv1\.pem: certificate has no SAN of the form .* its SANs: server\.dc1\.wanfed, localhost\); make one with: wanfed tls cert create --server \(or --gateway\) --dc DC --node NODE`},
+			want: `cert nameless-srv1\.pem: certificate has no SAN of the form .* its SANs: server\.dc1\.wanfed, localhost\); make one with: wanfed tls cert create --server \(or --gateway\) --datacenter DC --node NODE`},
 		{name: "certificate of another domain", args: []string{"--domain", "consul"}, code: 1,
 			want: `cert srv1\.pem: certificate has no SAN of the form .* \(domain "consul"; .* --domain consul`},
 		{name: "certificate without the datacenter's name", args: c.cert("lonely-srv1"), code: 1,
@@ -101,7 +101,7 @@ func TestServerRefuses(t *testing.T) {
 		{name: "advertise everything", args: []string{"--advertise", "0.0.0.0"}, code: 2, want: `advertise "0\.0\.0\.0" is unspecified: .*`},
 		{name: "advertise a name", args: []string{"--advertise", "host"}, code: 2, want: `advertise "host" is not an IP address`},
 		{name: "port above 65535", args: []string{"--port", "65536"}, code: 2, want: `port is 65536: must be 0 to 65535`},
-		{name: "port below 0", args: []string{"--port", "-1"}, code: 2, want: `port is -1: must be 0 to 65535`},
+		{name: "port below -1", args: []string{"--port", "-2"}, code: 2, want: `port is -2: must be -1 to 65535`},
 		{name: "bootstrap of 2", args: []string{"--bootstrap-expect", "2"}, code: 2,
 			want: `bootstrap_expect is 2: must be 1, 3 or 5`},
 		{name: "bootstrap of 3 without others", args: []string{"--bootstrap-expect", "3"}, code: 2, want: `bootstrap_expect is 3 but retry_join is empty: .*`},
@@ -116,10 +116,10 @@ func TestServerRefuses(t *testing.T) {
 		{name: "file in the environment", env: []string{"WANFED_CONFIG_FILE=" + c.path("absent.hcl")}, code: 2,
 			want: `read settings: \S+/absent\.hcl does not exist; check the path`},
 		{name: "unknown flag", args: []string{"--colour", "red"}, code: 2, want: `unknown flag: --colour; see: wanfed server --help`},
-		{name: "word for a number", args: []string{"--port", "many"}, code: 2, want: `invalid argument "many" for "--port" flag: it must be a whole number; see: wanfed server --help`},
-		{name: "endless number", args: []string{"--port", "99999999999999999999"}, code: 2, want: `invalid argument .* flag: it is too large a number; see: .*`},
-		{name: "word for yes or no", args: []string{"--encrypt-verify-incoming=yep"}, code: 2, want: `invalid argument .* flag: it must be true or false; see: .*`},
-		{name: "folder for a file", args: []string{"--config-file", c.dir}, code: 2, want: `read settings: \S+ is a folder: name a file`},
+		{name: "word for a number", args: []string{"--port", "many"}, code: 2, want: `invalid argument "many" for "--port" flag: must be a whole number; see: wanfed server --help`},
+		{name: "endless number", args: []string{"--port", "99999999999999999999"}, code: 2, want: `invalid argument .* flag: number too large; see: .*`},
+		{name: "word for yes or no", args: []string{"--encrypt-verify-incoming=yep"}, code: 2, want: `invalid argument .* flag: must be true or false; see: .*`},
+		{name: "folder for a file", args: []string{"--config-file", c.dir}, code: 2, want: `read settings: \S+ is a directory; name a file`},
 		{name: "argument", args: []string{"srv1"}, code: 2, want: `unexpected argument "srv1"; see: wanfed server --help`},
 	} {
 		r.check(t, base...)
@@ -132,10 +132,10 @@ func TestGatewayRefuses(t *testing.T) {
 	addr, _ := taken(t)
 	base := append([]string{"gateway", "--dc", "dc1", "--node", "gw1", "--server", "127.0.0.1:1",
 		"--lan", "127.0.0.1:0", "--wan", "127.0.0.1:0", "--ca-file", c.path("ca.pem")}, c.cert("gw1")...)
-	make1 := `; make one with: wanfed tls cert create --gateway --dc dc1 --node gw1`
+	make1 := `; make one with: wanfed tls cert create --gateway --datacenter dc1 --node gw1`
 	for _, r := range []refusal{
 		{name: "certificate without the node's name", args: c.cert("nameless-gw1"), code: 1,
-			want: `cert nameless-gw1\.pem: certificate has no SAN of the form .*; make one with: wanfed tls cert create --server \(or --gateway\) --dc DC --node NODE`},
+			want: `cert nameless-gw1\.pem: certificate has no SAN of the form .*; make one with: wanfed tls cert create --server \(or --gateway\) --datacenter DC --node NODE`},
 		{name: "certificate without the datacenter's name", args: c.cert("lonely-gw1"), code: 1, want: `cert lonely-gw1\.pem has no SAN "gateway\.dc1\.wanfed"` + make1},
 		{name: "certificate of another datacenter", args: c.cert("dc2-gw1"), code: 1,
 			want: `cert dc2-gw1\.pem has no SAN "gw1\.gateway\.dc1\.wanfed" \(it is for datacenter dc2: gateway/dc2/gw1\)` + make1},
@@ -154,34 +154,34 @@ func TestGatewayRefuses(t *testing.T) {
 		{name: "no datacenter", args: []string{"--dc", ""}, code: 2, want: `dc is required, for example --dc dc1`},
 		{name: "domain that is no name", args: []string{"--domain", "a..b"}, code: 2, want: `domain: "a\.\.b" is not a DNS name: .*`},
 		{name: "data dir that is a file", args: []string{"--data-dir", c.path("text")}, code: 1, want: `data_dir \S+/text is a file, not a directory: .*`},
-		{name: "LAN port taken", args: []string{"--lan", addr}, code: 1, want: `lan ` + addr + `: the port is taken by another process; stop it \(see: ss -ltnp\), or choose another`},
-		{name: "WAN port taken", args: []string{"--wan", addr}, code: 1, want: `wan ` + addr + `: the port is taken by another process; .*`},
-		{name: "admin port taken", args: []string{"--admin-addr", addr}, code: 1, want: `admin_addr ` + addr + `: the port is taken by another process; .*`},
+		{name: "LAN port taken", args: []string{"--lan", addr}, code: 1, want: `lan ` + addr + `: the port is in use by another process; stop it \(see: ss -ltnp\), or choose another port`},
+		{name: "WAN port taken", args: []string{"--wan", addr}, code: 1, want: `wan ` + addr + `: the port is in use by another process; .*`},
+		{name: "admin port taken", args: []string{"--admin-addr", addr}, code: 1, want: `admin_addr ` + addr + `: the port is in use by another process; .*`},
 		{name: "admin port that is none", args: []string{"--admin-addr", "127.0.0.1:70000"}, code: 2, want: `admin_addr "127\.0\.0\.1:70000": port is not a number from 0 to 65535`},
 		{name: "more connections than there could be", args: []string{"--max-conns", "9223372036854775807"}, code: 2,
-			want: `max_conns is 9223372036854775807: must be 0 to 1000000000; 0 is as many as files allow`},
+			want: `max_conns is 9223372036854775807: must be 0 to 1000000000; 0: as many as the limit of open files allows`},
 		{name: "a drain without an end", args: []string{"--drain-time", "1000000h"}, code: 2,
-			want: `drain_time is 1000000h: must be 720h0m0s or less; a gateway that was told to stop runs on for that long`},
-		{name: "admin for everybody", args: []string{"--admin-addr", "0.0.0.0:0"}, code: 2, want: `admin_addr "0\.0\.0\.0:0" is not a loopback address: .*`},
+			want: `drain_time is 1000000h: must be 720h0m0s or less; a stopping gateway keeps running for this time`},
+		{name: "admin for everybody", args: []string{"--admin-addr", "0.0.0.0:0"}, code: 2, want: `admin_addr "0\.0\.0\.0:0" is not a loopback address; .*`},
 		{name: "WAN at another machine", args: []string{"--wan", "192.0.2.1:8443"}, code: 1,
-			want: `wan 192\.0\.2\.1:8443 is no address of this machine; behind NAT, say with wan_bind where to listen`},
+			want: `wan 192\.0\.2\.1:8443 is not an address of this machine; behind NAT, set wan_bind to the address to listen on`},
 		{name: "LAN address of another machine", args: []string{"--lan", "192.0.2.1:8444"}, code: 1,
-			want: `lan 192\.0\.2\.1:8444 is no address of this machine; name one that is \(see: ip address\)`},
+			want: `lan 192\.0\.2\.1:8444 is not an address of this machine; use one that is \(see: ip address\)`},
 		{name: "WAN without port", args: []string{"--wan", "127.0.0.1"}, code: 2, want: `wan: address "127\.0\.0\.1" has no port: write host:port`},
-		{name: "WAN that is a name", args: []string{"--wan", "gw.example.com:8443"}, code: 2, want: `wan "gw\.example\.com:8443" is a name: say with wan_bind which ip:port to listen on`},
+		{name: "WAN that is a name", args: []string{"--wan", "gw.example.com:8443"}, code: 2, want: `wan "gw\.example\.com:8443" is a host name; set wan_bind to the ip:port to listen on`},
 		{name: "WAN that is all addresses", args: []string{"--wan", "0.0.0.0:8443"}, code: 2, want: `wan .*0\.0\.0\.0:8443.*`},
 		{name: "LAN that is a name", args: []string{"--lan", "host:1"}, code: 2, want: `lan "host:1" is not ip:port`},
-		{name: "LAN that is all addresses", args: []string{"--lan", "[::]:1"}, code: 2, want: `lan "\[::\]:1" is unspecified: .*`},
-		{name: "LAN and WAN alike", args: []string{"--lan", "127.0.0.1:1", "--wan", "127.0.0.1:1"}, code: 2, want: `wan and lan are both 127\.0\.0\.1:1: .*`},
+		{name: "LAN that is all addresses", args: []string{"--lan", "[::]:1"}, code: 2, want: `lan "\[::\]:1" is unspecified and cannot be dialed; .*`},
+		{name: "LAN and WAN alike", args: []string{"--lan", "127.0.0.1:1", "--wan", "127.0.0.1:1"}, code: 2, want: `wan and lan are both 127\.0\.0\.1:1; .*`},
 		{name: "WAN within LAN", args: []string{"--lan", "127.0.0.1:18444", "--wan", "gw:18444", "--wan-bind", "[::]:18444"}, code: 2,
-			want: `wan \[::\]:18444 and lan 127\.0\.0\.1:18444 cannot both be listened on: .*`},
+			want: `wan \[::\]:18444 and lan 127\.0\.0\.1:18444 overlap; they have different routes, so each needs its own address`},
 		{name: "admin on the LAN side", args: []string{"--lan", "127.0.0.1:18444", "--admin-addr", "localhost:18444"}, code: 2,
-			want: `admin_addr localhost:18444 is within lan 127\.0\.0\.1:18444: each needs an address, or a port, of its own`},
+			want: `admin_addr localhost:18444 overlaps with lan 127\.0\.0\.1:18444; each needs its own address or port`},
 		{name: "admin on the WAN side", args: []string{"--wan", "gw:18443", "--wan-bind", "0.0.0.0:18443", "--admin-addr", "127.0.0.1:18443"}, code: 2,
-			want: `admin_addr 127\.0\.0\.1:18443 is within wan_bind 0\.0\.0\.0:18443: .*`},
+			want: `admin_addr 127\.0\.0\.1:18443 overlaps with wan_bind 0\.0\.0\.0:18443; .*`},
 		{name: "server without port", args: []string{"--server", "host"}, code: 2, want: `servers: address "host" has no port: write host:port`},
 		{name: "route file beside a datacenter", args: []string{"--listen", "127.0.0.1:0", "--routes", c.path("text")}, code: 2,
-			want: `a gateway on a route file knows no datacenter: leave out .*, or leave out listen and routes`},
+			want: `a standalone gateway has no datacenter: remove .*, or remove listen and routes`},
 		{name: "bad list in the environment", env: []string{"WANFED_WAN_BIND=host"}, code: 2, want: `wan_bind "host" is not ip:port`},
 		{name: "unknown flag", args: []string{"--primary-gateway", "a:1"}, code: 2, want: `unknown flag: --primary-gateway; see: wanfed gateway --help`},
 	} {
@@ -197,7 +197,7 @@ func TestLoneGatewayRefuses(t *testing.T) {
 		t.Helper()
 		execute(t, nil, append([]string{"gateway", "--routes", routes, "--listen", "127.0.0.1:18443"}, args...)...).refused(t, 2, want)
 	}
-	refused(`listen has 127\.0\.0\.1:18443 twice: once is enough`, "--listen", "127.0.0.1:18443")
-	refused(`listen has 127\.0\.0\.1:18443 and 0\.0\.0\.0:18443, of which the one is within the other: leave one out`, "--listen", "0.0.0.0:18443")
-	refused(`admin_addr 127\.0\.0\.1:18443 is within listen 127\.0\.0\.1:18443: .*`, "--admin-addr", "127.0.0.1:18443")
+	refused(`listen has 127\.0\.0\.1:18443 twice; remove one`, "--listen", "127.0.0.1:18443")
+	refused(`listen has 127\.0\.0\.1:18443 and 0\.0\.0\.0:18443, which overlap; remove one`, "--listen", "0.0.0.0:18443")
+	refused(`admin_addr 127\.0\.0\.1:18443 overlaps with listen 127\.0\.0\.1:18443; .*`, "--admin-addr", "127.0.0.1:18443")
 }

@@ -3,12 +3,18 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,90 +24,98 @@ import (
 )
 
 func newResource() *cobra.Command {
-	c := newGroup("resource", "Read, write and watch records of any type",
-		newResourceApply(), newResourceRead(), newResourceList(), newResourceOwned(), newResourceDelete(), newResourceWatch(), newResourceTypes())
-	c.Long = c.Short + `.
+	c := newGroup("resource", "Read, write and watch resources of any type",
+		newResourceApply(), newResourceRead(), newResourceList(), newResourceOwned(), newResourceDelete(),
+		newResourceWatch(), newResourceTypes())
+	c.Long = `Read, write and watch resources of any type.
 
-Everything durable in wanfed is a resource of a registered type: see wanfed resource types. A type is written as
-group/version/Kind, or, where that is clear, as its kind alone, in upper or lower case: catalog/v1/Node, node.
+All durable data of wanfed are resources of registered types, see: wanfed
+resource types. A type is written as group/version/Kind or, if it is unique, as
+its kind in upper or lower case: catalog/v1/Node, node.
 
-Reading asks any server. Writing needs HTTPS and an operator's certificate; set once for a shell:
+Every server answers reads. Writes need HTTPS and the certificate of an
+operator. Set both once for a shell:
   export WANFED_HTTP_ADDR=https://127.0.0.1:8500
-  export WANFED_CA_FILE=wanfed-agent-ca.pem WANFED_CERT_FILE=dc1-cli-wanfed-0.pem WANFED_KEY_FILE=dc1-cli-wanfed-0-key.pem`
+  export WANFED_CA_FILE=wanfed-agent-ca.pem
+  export WANFED_CERT_FILE=dc1-operator-wanfed-0.pem
+  export WANFED_KEY_FILE=dc1-operator-wanfed-0-key.pem`
 	c.Example = `  wanfed resource types
   wanfed resource apply -f web1.hcl
   wanfed resource read node web1
-  wanfed resource list node --at dc2`
+  wanfed resource list node --datacenter dc2`
 	return c
 }
 
-// newResourceCommand is newRead for resources.
-func newResourceCommand(c *cobra.Command, run func(ctx context.Context, args []string, ask *resourceAsker, out printer) error) *cobra.Command {
-	if len(c.ValidArgs) == 0 && c.ValidArgsFunction == nil {
+// resourceRun runs a resource command and prints to out.
+type resourceRun func(ctx context.Context, args []string, cl *resourceClient, out printer) error
+
+// addResourceFlags is addReadFlags for resource commands.
+func addResourceFlags(c *cobra.Command, run resourceRun) *cobra.Command {
+	if c.ValidArgsFunction == nil {
 		c.ValidArgsFunction = completeTypes
 	}
-	return newRead(c, func(cmd *cobra.Command, args []string, ask asker, out printer) error {
-		return run(cmd.Context(), args, &resourceAsker{asker: ask, cmd: cmd}, out)
+	return addReadFlags(c, func(cmd *cobra.Command, args []string, cl client, out printer) error {
+		return run(cmd.Context(), args, &resourceClient{client: cl, cmd: cmd}, out)
 	})
 }
 
-// newResourceWrite is newResourceCommand for what writes.
-func newResourceWrite(c *cobra.Command, run func(ctx context.Context, args []string, ask *resourceAsker, out printer) error) *cobra.Command {
-	return newResourceCommand(c, func(ctx context.Context, args []string, ask *resourceAsker, out printer) error {
-		addr := setting(ask.cmd, "http-addr")
+// addResourceWriteFlags is addResourceFlags for commands that write.
+func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
+	return addResourceFlags(c, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		addr := flagOrEnv(cl.cmd, "http-addr")
 		if !strings.HasPrefix(addr, "https://") {
-			return usagef("a write needs HTTPS and an operator's certificate: set --http-addr https://%s (WANFED_HTTP_ADDR), --ca-file, --cert-file and --key-file; "+
-				"make a certificate with: wanfed tls cert create --cli --dc DC", strings.TrimPrefix(addr, "http://"))
+			return usagef("a write needs HTTPS and the certificate of an operator: set --http-addr https://%s (WANFED_HTTP_ADDR), "+
+				"--ca-file, --cert-file and --key-file; create a certificate with: wanfed tls cert create --operator --datacenter DC",
+				strings.TrimPrefix(addr, "http://"))
 		}
-		return run(ctx, args, ask, out)
+		return run(ctx, args, cl, out)
 	})
 }
 
-// resourceAsker asks for resources.
-type resourceAsker struct {
-	asker
+// resourceClient is a client of a resource command.
+type resourceClient struct {
+	client
 	cmd   *cobra.Command
-	known []api.ResourceType // once it was asked for
+	types []api.ResourceType // cached
 }
 
-// addTenancy gives a command the flags that say where a resource lives.
-func addTenancy(c *cobra.Command, all string) {
+// addTenancyFlags adds the flags of the tenancy of resources.
+func addTenancyFlags(c *cobra.Command, all string) {
 	c.Flags().String("partition", "", "`partition` of the resources"+all+" (default \"default\")")
 	c.Flags().String("namespace", "", "`namespace` of the resources"+all+" (default \"default\")")
 }
 
-func addConsistent(c *cobra.Command) {
-	c.Flags().Bool("consistent", false, "see everything that was acknowledged before, for a round trip to the leader")
+func addConsistentFlag(c *cobra.Command) {
+	c.Flags().Bool("consistent", false, "linearizable read, at the cost of a round trip to the leader")
 }
 
-func (a *resourceAsker) tenancy() api.Tenancy {
-	return api.Tenancy{Partition: a.flag("partition"), Namespace: a.flag("namespace")}
+func (cl *resourceClient) tenancy() api.Tenancy {
+	return api.Tenancy{Partition: cl.flag("partition"), Namespace: cl.flag("namespace")}
 }
 
-// flag is the value of one that the command may not have.
-func (a *resourceAsker) flag(name string) string {
-	if f := a.cmd.Flag(name); f != nil {
+// flag returns the value of a flag, or "" if the command does not have it.
+func (cl *resourceClient) flag(name string) string {
+	if f := cl.cmd.Flag(name); f != nil {
 		return f.Value.String()
 	}
 	return ""
 }
 
-// options are those of the command's flags.
-func (a *resourceAsker) options() api.ResourceOptions {
+func (cl *resourceClient) options() api.ResourceOptions {
 	return api.ResourceOptions{
-		Datacenter: a.opts.Datacenter, Consistent: a.flag("consistent") == "true",
-		Version: a.flag("version"), UID: a.flag("uid"), Prefix: a.flag("prefix"),
+		Datacenter: cl.opts.Datacenter, Consistent: cl.flag("consistent") == "true",
+		Version: cl.flag("version"), UID: cl.flag("uid"), Prefix: cl.flag("prefix"),
 	}
 }
 
-// id is what arguments TYPE NAME mean.
-func (a *resourceAsker) id(ctx context.Context, args []string) (api.ResourceID, error) {
-	typ, err := a.typeOf(ctx, args[0])
-	return api.ResourceID{Type: typ, Name: args[1], Tenancy: a.tenancy()}, err
+// id returns the id of the arguments TYPE NAME.
+func (cl *resourceClient) id(ctx context.Context, args []string) (api.ResourceID, error) {
+	typ, err := cl.typeOf(ctx, args[0])
+	return api.ResourceID{Type: typ, Name: args[1], Tenancy: cl.tenancy()}, err
 }
 
-// typeOf returns the type that a user means by group/version/kind, or by the kind alone. The server finds the kind in any case.
-func (a *resourceAsker) typeOf(ctx context.Context, text string) (api.ResourceTypeName, error) {
+// typeOf returns the type for group/version/Kind, or for a kind alone.
+func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.ResourceTypeName, error) {
 	if strings.Contains(text, "/") {
 		typ, err := api.ParseResourceType(text)
 		if err != nil {
@@ -109,15 +123,15 @@ func (a *resourceAsker) typeOf(ctx context.Context, text string) (api.ResourceTy
 		}
 		return typ, nil
 	}
-	if a.known == nil {
+	if cl.types == nil {
 		var err error
-		if a.known, err = a.ResourceTypes(ctx); err != nil {
+		if cl.types, err = cl.ResourceTypes(ctx); err != nil {
 			return api.ResourceTypeName{}, err
 		}
 	}
 	var found []api.ResourceTypeName
 	var names, all []string
-	for _, t := range a.known {
+	for _, t := range cl.types {
 		all = append(all, t.Type.String())
 		if strings.EqualFold(t.Type.Kind, text) {
 			found, names = append(found, t.Type), append(names, t.Type.String())
@@ -125,44 +139,25 @@ func (a *resourceAsker) typeOf(ctx context.Context, text string) (api.ResourceTy
 	}
 	switch len(found) {
 	case 0:
-		return api.ResourceTypeName{}, usagef("no type has the kind %q; there are %s", text, strings.Join(all, ", "))
+		return api.ResourceTypeName{}, usagef("no type has the kind %q; the types are %s", text, strings.Join(all, ", "))
 	case 1:
 		return found[0], nil
 	}
-	return api.ResourceTypeName{}, usagef("%q may be %s: write which", text, strings.Join(names, " or "))
+	return api.ResourceTypeName{}, usagef("kind %q is ambiguous; write %s", text, strings.Join(names, " or "))
 }
 
-// typeArg demands the argument TYPE, typeAndName TYPE NAME.
-func typeArg(cmd *cobra.Command, args []string) error { return demandArgs(cmd, args, "TYPE") }
-
-func typeAndName(cmd *cobra.Command, args []string) error {
-	return demandArgs(cmd, args, "TYPE", "NAME")
-}
-
-func demandArgs(cmd *cobra.Command, args []string, names ...string) error {
-	if len(args) < len(names) {
-		return usagef("say which %s: %s; see: %s --help", names[len(args)], cmd.UseLine(), cmd.CommandPath())
-	}
-	if len(args) > len(names) {
-		return usagef("unexpected argument %q; see: %s --help", args[len(names)], cmd.CommandPath())
-	}
-	if i := slices.Index(args, ""); i >= 0 {
-		return usagef("%s is empty; see: %s --help", names[i], cmd.CommandPath())
-	}
-	return nil
-}
-
-// completeTypes offers the types that the server knows, for the first argument; none when it does not answer at once.
+// completeTypes completes the first argument with types, if a server answers
+// within a second.
 func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	client, err := newHTTPClient(cmd, time.Second)
+	cl, err := newClient(cmd, time.Second)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	defer client.Close()
-	types, _ := client.ResourceTypes(cmd.Context())
+	defer cl.Close()
+	types, _ := cl.ResourceTypes(cmd.Context())
 	var names []cobra.Completion
 	for _, t := range types {
 		names = append(names, t.Type.String())
@@ -170,14 +165,15 @@ func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Complet
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// answered says whether err is a server's answer with that HTTP status.
-func answered(err error, status int) bool {
+// hasStatus reports whether err is a response with an HTTP status.
+func hasStatus(err error, code int) bool {
 	e, ok := errors.AsType[*api.StatusError](err)
-	return ok && e.Code == status
+	return ok && e.Code == code
 }
 
-// plainRefusal leaves out of a refusal what the user of a command does not need: which server answered, with which status.
-func plainRefusal(err error) error {
+// refusalText reduces a refusal of the server to its message, without the server and
+// the HTTP status. Other errors are unchanged.
+func refusalText(err error) error {
 	e, ok := errors.AsType[*api.StatusError](err)
 	if ok && e.Message != "" && e.Code < http.StatusInternalServerError {
 		return errors.New(printable(e.Message))
@@ -185,17 +181,340 @@ func plainRefusal(err error) error {
 	return err
 }
 
-// show is type and name of a resource, and its tenancy if that is not the default one.
-func show(id api.ResourceID) string {
+// resourceText returns type and name of a resource, and its tenancy unless it is
+// the default one.
+func resourceText(id api.ResourceID) string {
 	s := id.Type.String() + " " + printable(id.Name)
-	if !inDefault(id.Tenancy) {
+	if !isDefault(id.Tenancy) {
 		s += fmt.Sprintf(" in %s/%s", orDefault(id.Tenancy.Partition), orDefault(id.Tenancy.Namespace))
 	}
 	return s
 }
 
-func inDefault(t api.Tenancy) bool {
+func isDefault(t api.Tenancy) bool {
 	return orDefault(t.Partition) == "default" && orDefault(t.Namespace) == "default"
 }
 
 func orDefault(s string) string { return printable(cmp.Or(s, "default")) }
+
+func newResourceTypes() *cobra.Command {
+	return addResourceFlags(&cobra.Command{
+		Use:   "types",
+		Short: "List the types of resources",
+		Long: `List the types of resources that a server has: the scope of the resources,
+whether they are federated (owned by the primary datacenter and replicated to
+all), and the protobuf message of their data. The server describes all messages
+at /api/openapi.json.`,
+		Example: `  wanfed resource types
+  curl http://127.0.0.1:8500/api/openapi.json | jq '.components.schemas["wanfed.v1.Node"]'`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}, func(ctx context.Context, _ []string, cl *resourceClient, out printer) error {
+		if cl.opts.Datacenter != "" {
+			return usagef("types does not support --datacenter; set --http-addr to a server of %s", cl.opts.Datacenter)
+		}
+		types, err := cl.ResourceTypes(ctx)
+		if err != nil {
+			return err
+		}
+		return out.print(types, func() error {
+			rows := [][]string{{"Type", "Scope", "Federated", "Message"}}
+			for _, t := range types {
+				rows = append(rows, []string{t.Type.String(), t.Scope, strconv.FormatBool(t.Federated), t.Message})
+			}
+			return out.table(rows)
+		})
+	})
+}
+
+func newResourceRead() *cobra.Command {
+	c := addResourceFlags(&cobra.Command{
+		Use:   "read TYPE NAME",
+		Short: "Show one resource",
+		Example: `  wanfed resource read node web1
+  wanfed resource read catalog/v1/Node web1 --datacenter dc2 --output json | jq .data`,
+		Args: exactArgs("TYPE", "NAME"),
+	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		id, err := cl.id(ctx, args)
+		if err != nil {
+			return err
+		}
+		r, err := cl.ReadResource(ctx, id, cl.options())
+		if err != nil {
+			return refusalText(err)
+		}
+		return out.print(r, func() error { return printResource(out, r) })
+	})
+	addTenancyFlags(c, "")
+	addConsistentFlag(c)
+	c.Flags().String("uid", "", "only the resource with this `uid`")
+	return c
+}
+
+func printResource(out printer, r api.Resource) error {
+	rows := [][]string{{"Type:", r.ID.Type.String()}, {"Name:", r.ID.Name}}
+	add := func(name, value string) {
+		if value != "" {
+			rows = append(rows, []string{name + ":", value})
+		}
+	}
+	add("Partition", r.ID.Tenancy.Partition)
+	add("Namespace", r.ID.Tenancy.Namespace)
+	add("UID", r.ID.UID)
+	add("Version", r.Version)
+	add("Generation", r.Generation)
+	if r.Owner != nil {
+		add("Owner", r.Owner.Type.String()+" "+r.Owner.Name)
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.Metadata)) {
+		add("Metadata", key+" = "+r.Metadata[key])
+	}
+	if err := writeFields(out.w, rows); err != nil {
+		return err
+	}
+	if len(r.Status) > 0 {
+		fmt.Fprintln(out.w)
+		if err := out.table(statusRows(r)); err != nil {
+			return err
+		}
+	}
+	var data bytes.Buffer
+	if err := json.Indent(&data, r.Data, "", "  "); err != nil {
+		return err
+	}
+	fmt.Fprintln(out.w, "\nData:")
+	for line := range strings.Lines(data.String()) {
+		if _, err := fmt.Fprintln(out.w, printable(strings.TrimSuffix(line, "\n"))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func statusRows(r api.Resource) [][]string {
+	rows := [][]string{{"Status", "Condition", "State", "Current", "Updated", "Message"}}
+	for _, key := range slices.Sorted(maps.Keys(r.Status)) {
+		s := r.Status[key]
+		current := strconv.FormatBool(s.ObservedGeneration == r.Generation)
+		updated := timestamp(s.UpdatedAt)
+		if len(s.Conditions) == 0 {
+			rows = append(rows, []string{key, "-", "-", current, updated, ""})
+		}
+		for _, c := range s.Conditions {
+			state := strings.ToLower(strings.TrimPrefix(c.State, "STATE_"))
+			rows = append(rows, []string{key, c.Type, state, current, updated, cmp.Or(c.Message, c.Reason)})
+		}
+	}
+	return rows
+}
+
+func newResourceList() *cobra.Command {
+	c := addResourceFlags(&cobra.Command{
+		Use:   "list TYPE",
+		Short: "List the resources of a type",
+		Example: `  wanfed resource list node
+  wanfed resource list node --prefix web --datacenter dc2
+  wanfed resource list catalog/v1/Node --namespace '*' --output json`,
+		Args: exactArgs("TYPE"),
+	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		typ, err := cl.typeOf(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return printResources(out, false, cl.Resources(ctx, typ, cl.tenancy(), cl.options()))
+	})
+	addTenancyFlags(c, ", * for all")
+	addConsistentFlag(c)
+	c.Flags().String("prefix", "", "only names with this `prefix`")
+	return c
+}
+
+func newResourceOwned() *cobra.Command {
+	c := addResourceFlags(&cobra.Command{
+		Use:   "list-by-owner TYPE NAME",
+		Short: "List the resources that a resource owns",
+		Long: `List the resources, of any type, that a resource owns. They are deleted with
+their owner. With --uid the command also lists the remaining resources of a
+deleted owner.`,
+		Example: `  wanfed resource list-by-owner node web1`,
+		Args:    exactArgs("TYPE", "NAME"),
+	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		id, err := cl.id(ctx, args)
+		if err != nil {
+			return err
+		}
+		return printResources(out, true, cl.OwnedResources(ctx, id, cl.options()))
+	})
+	addTenancyFlags(c, "")
+	addConsistentFlag(c)
+	c.Flags().String("uid", "", "`uid` of the owner")
+	return c
+}
+
+// printResources prints a list: JSON while it is received, a table at its end.
+// types adds a column with the type.
+func printResources(out printer, types bool, all iter.Seq2[api.Resource, error]) error {
+	if out.format == outputJSON {
+		return printJSONList(out.w, all)
+	}
+	var rows [][]string
+	tenancy := false // add the columns of the tenancy
+	for r, err := range all {
+		if err != nil {
+			return refusalText(err)
+		}
+		tenancy = tenancy || !isDefault(r.ID.Tenancy)
+		rows = append(rows, []string{
+			r.ID.Type.String(), orDefault(r.ID.Tenancy.Partition), orDefault(r.ID.Tenancy.Namespace),
+			r.ID.Name, r.Version, compact(r.Data),
+		})
+	}
+	rows = slices.Insert(rows, 0, []string{"Type", "Partition", "Namespace", "Name", "Version", "Data"})
+	for i, row := range rows {
+		shown := row[3:]
+		if tenancy {
+			shown = row[1:]
+		}
+		if types {
+			shown = append([]string{row[0]}, shown...)
+		}
+		rows[i] = shown
+	}
+	return out.table(rows)
+}
+
+// compact returns data in one line.
+func compact(data json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, data) != nil {
+		return ""
+	}
+	return b.String()
+}
+
+func printJSONList(w io.Writer, all iter.Seq2[api.Resource, error]) error {
+	before := "[\n  "
+	for r, err := range all {
+		if err != nil {
+			return refusalText(err)
+		}
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetIndent("  ", "  ")
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprint(w, before, strings.TrimSuffix(b.String(), "\n")); err != nil {
+			return err
+		}
+		before = ",\n  "
+	}
+	end := "\n]\n"
+	if strings.HasPrefix(before, "[") {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(w, end)
+	return err
+}
+
+func newResourceDelete() *cobra.Command {
+	c := addResourceWriteFlags(&cobra.Command{
+		Use:   "delete TYPE NAME",
+		Short: "Delete a resource and what it owns",
+		Long: `Delete a resource and the resources that it owns. A resource with finalizers is
+marked for deletion, and deleted when the last finalizer is removed. It is not an
+error if the resource does not exist.`,
+		Example: `  wanfed resource delete node web1
+  wanfed resource delete node web1 --version 12   # only this version`,
+		Args: exactArgs("TYPE", "NAME"),
+	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		id, err := cl.id(ctx, args)
+		if err != nil {
+			return err
+		}
+		return deleteResource(ctx, cl, out, id)
+	})
+	addTenancyFlags(c, "")
+	c.Flags().String("version", "", "delete only this `version`")
+	c.Flags().String("uid", "", "only the resource with this `uid`")
+	return c
+}
+
+func deleteResource(ctx context.Context, cl *resourceClient, out printer, id api.ResourceID) error {
+	read := api.ResourceOptions{Datacenter: cl.opts.Datacenter, Consistent: true, UID: cl.flag("uid")}
+	r, err := cl.ReadResource(ctx, id, read)
+	absent := hasStatus(err, http.StatusNotFound)
+	if err == nil {
+		id.Type = r.ID.Type // in the spelling of the server
+	} else if !absent {
+		return refusalText(err)
+	}
+	if err := cl.DeleteResource(ctx, id, cl.options()); err != nil {
+		return refusalText(err)
+	}
+	outcome := "deleted"
+	if absent {
+		outcome = "did not exist"
+	} else if r, err := cl.ReadResource(ctx, id, read); err == nil && r.Metadata["deletionTimestamp"] != "" {
+		outcome = "marked for deletion; remaining finalizers: " + printable(r.Metadata["finalizers"])
+	}
+	return out.print(map[string]any{"id": id, "outcome": outcome}, func() error {
+		_, err := fmt.Fprintf(out.w, "%s: %s\n", resourceText(id), outcome)
+		return err
+	})
+}
+
+func newResourceWatch() *cobra.Command {
+	c := addResourceFlags(&cobra.Command{
+		Use:   "watch TYPE",
+		Short: "Watch the resources of a type",
+		Long: `Print the resources of a type, and then every change, until SIGINT or SIGTERM.
+The command fails when the server closes the watch or is lost. With --output json
+each event is one line of JSON.`,
+		Example: `  wanfed resource watch node
+  wanfed resource watch node --prefix web --output json | jq -c 'select(.event == "delete").resource.id.name'`,
+		Args: exactArgs("TYPE"),
+	}, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
+		typ, err := cl.typeOf(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		n := 0
+		for ev, err := range cl.WatchResources(ctx, typ, cl.tenancy(), cl.options()) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				return refusalText(err)
+			}
+			if n++; ev.Type == api.EventEndOfSnapshot {
+				n--
+			}
+			if err := printEvent(out, ev, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	addTenancyFlags(c, ", * for all")
+	c.Flags().String("prefix", "", "only names with this `prefix`")
+	return c
+}
+
+// printEvent prints one event. n is the number of resources before the end of the
+// snapshot.
+func printEvent(out printer, ev api.ResourceEvent, n int) error {
+	if out.format == outputJSON {
+		enc := json.NewEncoder(out.w)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(ev)
+	}
+	if ev.Type == api.EventEndOfSnapshot {
+		_, err := fmt.Fprintf(out.w, "%d resources; changes follow\n", n)
+		return err
+	}
+	_, err := fmt.Fprintf(out.w, "%s  %s  version %s  %s\n",
+		ev.Type, resourceText(ev.Resource.ID), ev.Resource.Version, printable(compact(ev.Resource.Data)))
+	return err
+}

@@ -27,7 +27,7 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	if _, ok := errors.AsType[usageError](err); ok {
 		code = exitUsage
 	} else if err != nil {
-		code = exitFailed
+		code = exitFailure
 	}
 	return out.String(), code, err
 }

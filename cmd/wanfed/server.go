@@ -4,9 +4,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/hashicorp/go-metrics"
@@ -14,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/internal/sdnotify"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/internal/subprocess"
 	"github.com/wanfed/wanfed/server"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -22,35 +21,35 @@ import (
 type serverSettings struct {
 	DC              string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
 	Node            string   `hcl:"node,optional" help:"name of this server in its datacenter (required)"`
-	DataDir         string   `hcl:"data_dir,optional" help:"folder for the Raft log, snapshots and last known addresses (required)"`
-	CAFile          string   `hcl:"ca_file,optional" help:"PEM file of the CA (required)"`
-	CertFile        string   `hcl:"cert_file,optional" help:"PEM file of this server's certificate (required)"`
-	KeyFile         string   `hcl:"key_file,optional" help:"PEM file of its key (required)"`
-	EncryptFile     string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the gossip key to begin with, of: wanfed keyring generate; the keyring in the data dir beats it"`
-	EncryptIncoming bool     `hcl:"encrypt_verify_incoming,optional" help:"with a gossip key: refuse gossip that is not encrypted"`
-	EncryptOutgoing bool     `hcl:"encrypt_verify_outgoing,optional" help:"with a gossip key: encrypt what is sent"`
-	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this one is it)"`
-	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary; needed in a secondary; may be given again"`
-	MeshGatewayMode string   `hcl:"mesh_gateway_mode,optional" help:"gateways by which other datacenters are reached first: local (the own ones), remote (theirs) or auto (what measures best)"`
+	DataDir         string   `hcl:"data_dir,optional" help:"directory of the Raft log, snapshots, keyring and cached addresses (required)"`
+	CAFile          string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
+	CertFile        string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this server (required)"`
+	KeyFile         string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
+	EncryptFile     string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the first gossip key, see: wanfed keyring generate; the keyring in the data directory takes precedence (default: gossip is not encrypted)"`
+	EncryptIncoming bool     `hcl:"encrypt_verify_incoming,optional" help:"refuse unencrypted gossip, if there is a gossip key"`
+	EncryptOutgoing bool     `hcl:"encrypt_verify_outgoing,optional" help:"encrypt sent gossip, if there is a gossip key"`
+	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this datacenter)"`
+	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary, required in a secondary; repeatable"`
+	MeshGatewayMode string   `hcl:"mesh_gateway_mode,optional" help:"gateways used first to reach other datacenters: local (of this datacenter), remote (of the other) or auto (by measured latency)"`
 	Bind            string   `hcl:"bind,optional" help:"IP address to listen on"`
-	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: that of --bind, or a private one of this machine)"`
-	Port            int      `hcl:"port,optional" help:"the one port for other machines; 0: the system chooses"`
-	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL for people and tools; https:// is required where it is not loopback"`
-	ProxyProtocol   []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol: each connection from there has to begin with a PROXY header, version 2, that tells whom it forwards; may be given again"`
-	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"how many servers form the datacenter: 1, 3 or 5"`
-	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter; needed with --bootstrap-expect above 1; may be given again"`
-	RemoteWrites    []string `hcl:"remote_writes_from,optional" flag:"remote-writes-from" help:"datacenter whose servers may hand on writes of their operators to this one (* is every one; default: none); may be given again"`
-	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"how long a server of the datacenter is down before it is taken out of the Raft group, as 10m or 1h; at least 10s"`
-	Domain          string   `hcl:"domain,optional" help:"domain of names on the wire"`
-	LogLevel        string   `hcl:"log_level,optional" help:"debug, info, warn or error"`
-	LogFormat       string   `hcl:"log_format,optional" help:"text or json, on stderr"`
+	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
+	Port            int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
+	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
+	ProxyProtocol   []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
+	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"number of servers that form the datacenter: 1, 3 or 5"`
+	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; repeatable"`
+	RemoteWrites    []string `hcl:"remote_writes_from,optional" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
+	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
+	Domain          string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
+	LogLevel        string   `hcl:"log_level,optional" help:"lowest level of log lines: debug, info, warn or error"`
+	LogFormat       string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
 }
 
 func defaultServerSettings() serverSettings {
 	return serverSettings{
 		MeshGatewayMode: "local",
 		Bind:            "0.0.0.0",
-		Port:            8300,
+		Port:            server.DefaultPort,
 		HTTPAddr:        "127.0.0.1:8500",
 		BootstrapExpect: 1,
 		EncryptIncoming: true,
@@ -66,13 +65,17 @@ func newServer() *cobra.Command {
 	s := defaultServerSettings()
 	cmd := &cobra.Command{
 		Use:   "server",
-		Short: "Run one server of a datacenter",
-		Long: `Run one server of a datacenter until SIGINT or SIGTERM; a second one ends it at once.
+		Short: "Run a server of a datacenter",
+		Long: `Run a server of a datacenter until SIGINT or SIGTERM. A second signal ends it at
+once.
 
-Settings come from --config-file (HCL, names with underscores), then the environment (WANFED_DATA_DIR for --data-dir),
-then flags; a later one beats an earlier one. A service manager that wants to know is told of start and stop (sd_notify).`,
+Settings come from --config-file (HCL, names with underscores), then the
+environment (WANFED_DATA_DIR for --data-dir), then flags. A later source
+overrides an earlier one. The server notifies systemd of start and stop
+(sd_notify).`,
 		Example: `  wanfed server --dc dc1 --node srv1 --data-dir /var/lib/wanfed \
-    --ca-file wanfed-agent-ca.pem --cert-file dc1-server-wanfed-0.pem --key-file dc1-server-wanfed-0-key.pem
+    --ca-file wanfed-agent-ca.pem --cert-file dc1-server-wanfed-0.pem \
+    --key-file dc1-server-wanfed-0-key.pem
   wanfed server --config-file /etc/wanfed/server.hcl`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -90,74 +93,67 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	if err := s.check(); err != nil {
 		return usageError{err}
 	}
-	logger, err := newLogger(cmd.ErrOrStderr(), s.LogLevel, s.LogFormat)
+	level, err := settings.ParseLevel(s.LogLevel)
 	if err != nil {
 		return usageError{err}
 	}
 	cfg := s.config()
-	cfg.Logger = logger
-	cfg.Started = func(a server.Addrs) { // the system may have chosen the ports: tell whoever started this process
+	if cfg.Logger, err = settings.NewLogger(cmd.ErrOrStderr(), level, s.LogFormat); err != nil {
+		return usageError{err}
+	}
+	// The line has the ports, which the system may have chosen.
+	cfg.Started = func(a server.Addrs) {
 		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
-		sdnotify.Send(logger, sdnotify.Ready)
+		sdnotify.Send(cfg.Logger, sdnotify.Ready)
 	}
 	if err := collectMetrics(); err != nil {
 		return err
 	}
 	ctx := cmd.Context()
-	defer context.AfterFunc(ctx, func() { sdnotify.Send(logger, sdnotify.Stopping) })()
-	return faults(server.Run(ctx, cfg))
+	defer context.AfterFunc(ctx, func() { sdnotify.Send(cfg.Logger, sdnotify.Stopping) })()
+	return settings.Join(server.Run(ctx, cfg))
 }
 
-// check returns everything that is wrong with the settings, without opening files.
+// check returns all errors of the settings. It opens no file.
 func (s serverSettings) check() error {
-	var port error
-	if s.Port < 0 {
-		port = fmt.Errorf("port is %d: must be 0 to 65535", s.Port)
+	var port, dead error
+	if s.Port < -1 {
+		port = fmt.Errorf("port is %d: must be -1 to 65535", s.Port)
 	}
-	var dead error
 	if d, err := time.ParseDuration(s.DeadServerAfter); err != nil || d <= 0 {
-		dead = fmt.Errorf("dead_server_after is %q: write it as 10m, 90s or 1h30m", s.DeadServerAfter)
+		dead = fmt.Errorf("dead_server_after is %q: write, for example, 90s, 10m or 1h30m", s.DeadServerAfter)
 	}
-	var proxy []error
-	for _, cidr := range s.ProxyProtocol {
-		if _, err := parseNetwork(cidr); err != nil {
-			proxy = append(proxy, fmt.Errorf("proxy_protocol: %w", err))
-		}
-	}
-	_, log := newLogger(io.Discard, s.LogLevel, s.LogFormat)
-	return faults(server.CheckSettings(s.config()), port, dead, errors.Join(proxy...), log)
+	return settings.Join(server.CheckSettings(s.config()), port, dead,
+		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
-// config is what the settings mean to the server, where port 0 stands for the default and -1 for any.
+// config returns the configuration of the server. Errors are for check.
 func (s serverSettings) config() server.Config {
-	port := s.Port
-	if port <= 0 {
-		port = -1
-	}
 	dead, err := time.ParseDuration(s.DeadServerAfter)
 	if err != nil || dead < 0 {
-		dead = 0 // check says so
+		dead = 0
 	}
 	return server.Config{
 		DC: s.DC, Node: s.Node, Domain: s.Domain, DataDir: s.DataDir,
 		CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile,
 		EncryptFile: s.EncryptFile, GossipAcceptPlain: !s.EncryptIncoming, GossipSendPlain: !s.EncryptOutgoing,
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
-		Bind: s.Bind, Advertise: s.Advertise, Port: port, HTTPAddr: s.HTTPAddr, ProxyFrom: networks(s.ProxyProtocol),
-		BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin, RemoteWritesFrom: s.RemoteWrites, DeadServerAfter: dead,
+		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
+		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
+		RemoteWritesFrom: s.RemoteWrites, DeadServerAfter: dead,
 	}
 }
 
-// collectMetrics lets what Raft, serf and memberlist count come out with the process's other metrics. Those libraries count
-// into one place per process, so this is called once, by the command.
+// collectMetrics adds the metrics of Raft, serf and memberlist to those of this
+// process. These libraries have one sink per process.
 func collectMetrics() error {
 	sink, err := prometheus.NewPrometheusSinkFrom(prometheus.PrometheusOpts{})
 	if err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}
 	cfg := metrics.DefaultConfig("wanfed")
-	cfg.EnableHostname = false       // Prometheus knows the instance
-	cfg.EnableRuntimeMetrics = false // and has its own collector for the Go runtime
+	cfg.EnableHostname = false       // Prometheus adds the instance
+	cfg.EnableRuntimeMetrics = false // Prometheus has a collector for the Go runtime
 	if _, err := metrics.NewGlobal(cfg, sink); err != nil {
 		return fmt.Errorf("collect metrics of libraries: %w", err)
 	}

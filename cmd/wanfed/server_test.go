@@ -42,7 +42,7 @@ bootstrap_expect = 3
 	}
 	t.Setenv("WANFED_NODE", "env")
 	t.Setenv("WANFED_PORT", "9301")
-	s, err := loadServer(t, "--config-file", path, "--port", "0", "--retry-join", "c:3", "--retry-join", "d:4")
+	s, err := loadServer(t, "--config-file", path, "--port", "-1", "--retry-join", "c:3", "--retry-join", "d:4")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,52 +20,45 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
 func newSnapshot() *cobra.Command {
-	c := newGroup("snapshot", "Save the records of a datacenter to a file, look at it, or restore it",
+	c := newGroup("snapshot", "Save, inspect or restore the resources of a datacenter",
 		newSnapshotSave(), newSnapshotInspect(), newSnapshotRestore())
-	c.Long = `Save the records of a datacenter to a file, look at such a file, or restore it.
+	c.Long = `Save the resources of a datacenter to a file, inspect such a file, or restore it.
 
-A snapshot has all records that the datacenter's servers keep, as they were at one moment. It has no certificates, keys
-or settings. Saving and restoring take an operator's certificate of that datacenter; inspecting takes nothing.`
-	c.Example = `  wanfed snapshot save dc1.snap --dc dc1 --server 10.0.0.5:8300
+A snapshot has all resources of the datacenter at one point in time. It has no
+certificates, keys or settings. Saving and restoring need the certificate of an
+operator of that datacenter.`
+	c.Example = `  wanfed snapshot save dc1.snap
   wanfed snapshot inspect dc1.snap
-  wanfed snapshot restore dc1.snap --dc dc1 --server 10.0.0.5:8300`
+  wanfed snapshot restore dc1.snap`
 	return c
 }
 
-// oneFile demands the name of a file.
-func oneFile(cmd *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0 || args[0] == "":
-		return usagef("say which file: %s; see: %s --help", cmd.UseLine(), cmd.CommandPath())
-	case len(args) > 1:
-		return usagef("unexpected argument %q: one file at a time; see: %s --help", args[1], cmd.CommandPath())
-	}
-	return nil
-}
-
 func newSnapshotSave() *cobra.Command {
-	var o operatorCall
+	var o operator
 	c := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save the records of a datacenter to a file",
-		Long: `Save the records of a datacenter to FILE, with all that was written before. The servers go on working meanwhile.
+		Short: "Save the resources of a datacenter to a file",
+		Long: `Save the resources of a datacenter to FILE. The snapshot includes every write
+that was acknowledged before. The servers keep working.
 
-FILE is there only when it is whole; then it has a checksum, and mode 0600. One that exists is not replaced.`,
-		Example: `  wanfed snapshot save dc1-$(date +%F).snap --dc dc1 --server 10.0.0.5:8300`,
-		Args:    oneFile,
+FILE appears when it is complete, with a checksum and mode 0600. An existing file
+is not replaced.`,
+		Example: `  wanfed snapshot save dc1-$(date +%F).snap`,
+		Args:    exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, done, err := o.connect(cmd)
+			cc, closeAll, err := o.connect(cmd)
 			if err != nil {
 				return err
 			}
-			defer done()
-			m, err := o.save(cmd.Context(), c, args[0], cmd.ErrOrStderr())
+			defer closeAll()
+			m, err := o.save(cmd.Context(), pb.NewOperatorServiceClient(cc), args[0], cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -71,23 +66,26 @@ FILE is there only when it is whole; then it has a checksum, and mode 0600. One 
 			return nil
 		},
 	}
-	o.addFlags(c, "the `datacenter`")
+	o.addFlags(c)
 	return c
 }
 
-func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, path string, w io.Writer) (_ raftstore.Manifest, err error) {
+// save receives a snapshot into a file. w receives the progress.
+func (o *operator) save(
+	ctx context.Context, c pb.OperatorServiceClient, path string, w io.Writer,
+) (_ raftstore.Manifest, err error) {
 	file, err := raftstore.CreateArchive(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return raftstore.Manifest{}, fmt.Errorf("folder %s, of %s, does not exist; make it, or choose another file", filepath.Dir(path), path)
+		return raftstore.Manifest{}, fmt.Errorf("directory %s of %s does not exist; create it, or choose another file",
+			filepath.Dir(path), path)
 	}
 	if err != nil {
 		return raftstore.Manifest{}, err
 	}
 	defer func() { err = errors.Join(err, file.Abort()) }()
-	ctx, moved, stop := watchProgress(ctx, w, "saved", 0)
-	defer stop()
-	const what = "snapshot save"
-	stream, err := c.SaveSnapshot(ctx, &pb.SaveSnapshotRequest{})
+	p := startProgress(ctx, w, "saved", 0)
+	defer p.stop()
+	stream, err := c.SaveSnapshot(p.ctx, &pb.SaveSnapshotRequest{})
 	for err == nil {
 		var part *pb.SnapshotPart
 		if part, err = stream.Recv(); err != nil {
@@ -97,7 +95,7 @@ func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, pat
 			if _, werr := file.Write(data); werr != nil {
 				return raftstore.Manifest{}, werr
 			}
-			moved(len(data))
+			p.add(len(data))
 		}
 		if end := part.GetEnd(); end != nil {
 			m := raftstore.ManifestFromProto(end)
@@ -108,38 +106,38 @@ func (o *operatorCall) save(ctx context.Context, c pb.OperatorServiceClient, pat
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		err = errors.New("it ended before its end")
+		err = errors.New("the stream ended before the snapshot was complete")
 	}
-	return raftstore.Manifest{}, fmt.Errorf("%w; nothing was saved", o.explain(ctx, what, err))
+	return raftstore.Manifest{}, fmt.Errorf("%w; nothing was saved", o.explain(p.ctx, "snapshot save", err))
 }
 
 func newSnapshotInspect() *cobra.Command {
-	var f format = formatTable
 	c := &cobra.Command{
 		Use:   "inspect FILE",
-		Short: "Check a snapshot file, and say what is in it",
-		Long: `Check that snapshot file FILE is whole and undamaged, and say where it is from and how many records of each type it has. It
-asks no server.`,
+		Short: "Check a snapshot file and show its content",
+		Long: `Check that a snapshot file is complete and undamaged, and show its origin and the
+number of resources of each type. The command calls no server.`,
 		Example: `  wanfed snapshot inspect dc1.snap
-  wanfed snapshot inspect dc1.snap --format json | jq .manifest.datacenter`,
-		Args: oneFile,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			m, totals, err := readSnapshot(args[0])
-			if err != nil {
-				return err
-			}
-			out := snapshotInfo{Manifest: m, Resources: totals.Resources, Types: []snapshotType{}}
-			for _, t := range totals.Types {
-				out.Types = append(out.Types, snapshotType(t))
-			}
-			return printer{cmd.OutOrStdout(), f}.print(out, func(w io.Writer) error { return out.table(w, args[0]) })
-		},
+  wanfed snapshot inspect dc1.snap --output json | jq .manifest.datacenter`,
+		Args: exactArgs("FILE"),
 	}
-	addFormat(c, &f)
+	format := addOutput(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		m, totals, err := readSnapshot(args[0])
+		if err != nil {
+			return err
+		}
+		info := snapshotInfo{Manifest: m, Resources: totals.Resources, Types: []snapshotType{}}
+		for _, t := range totals.Types {
+			info.Types = append(info.Types, snapshotType(t))
+		}
+		out := printer{cmd.OutOrStdout(), *format}
+		return out.print(info, func() error { return info.print(out, args[0]) })
+	}
 	return c
 }
 
-// snapshotInfo is what there is in a snapshot file, as JSON.
+// snapshotInfo is the content of a snapshot file as JSON.
 type snapshotInfo struct {
 	Manifest  raftstore.Manifest `json:"manifest"`
 	Resources int                `json:"resources"`
@@ -152,13 +150,13 @@ type snapshotType struct {
 	Bytes     int64  `json:"bytes"`
 }
 
-func (i snapshotInfo) table(w io.Writer, path string) error {
+func (i snapshotInfo) print(out printer, path string) error {
 	m := i.Manifest
-	err := writeTable(w, [][]string{
+	err := writeFields(out.w, [][]string{
 		{"File:", path},
 		{"Datacenter:", m.Datacenter},
 		{"Server:", m.Node + ", wanfed " + m.Version},
-		{"Created:", m.CreatedAt.UTC().Format(time.RFC3339)},
+		{"Created:", timestamp(m.CreatedAt)},
 		{"Index:", index(m.Index) + ", term " + index(m.Term)},
 		{"Data:", size(m.Size) + ", checksum ok"},
 		{"SHA-256:", m.SHA256},
@@ -166,19 +164,19 @@ func (i snapshotInfo) table(w io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(w)
-	rows := [][]string{{"Type", "Records", "Size"}}
+	fmt.Fprintln(out.w)
+	rows := [][]string{{"Type", "Resources", "Size"}}
 	total := int64(0)
 	for _, t := range i.Types {
 		rows = append(rows, []string{t.Type, strconv.Itoa(t.Resources), size(t.Bytes)})
 		total += t.Bytes
 	}
-	return writeTable(w, append(rows, []string{"all", strconv.Itoa(i.Resources), size(total)}))
+	return out.table(append(rows, []string{"all", strconv.Itoa(i.Resources), size(total)}))
 }
 
-// readSnapshot checks a file to its end.
+// readSnapshot reads and checks a whole file.
 func readSnapshot(path string) (raftstore.Manifest, memory.SnapshotTotals, error) {
-	f, err := openFile(path)
+	f, err := settings.OpenFile(path)
 	if err != nil {
 		return raftstore.Manifest{}, memory.SnapshotTotals{}, err
 	}
@@ -191,81 +189,92 @@ func readSnapshot(path string) (raftstore.Manifest, memory.SnapshotTotals, error
 }
 
 func newSnapshotRestore() *cobra.Command {
-	var o operatorCall
+	var o operator
 	c := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Replace the records of a datacenter by those of a file",
-		Long: `Replace all records of a datacenter by those of snapshot file FILE. What was written since it was saved is lost. A file that
-is damaged, of another datacenter, or of a newer version of wanfed is refused before anything changes.
+		Short: "Replace the resources of a datacenter by those of a file",
+		Long: `Replace all resources of a datacenter by those of a snapshot file. Writes since
+the snapshot are lost. A file that is damaged, of another datacenter, or of a
+newer version of wanfed is refused before anything changes.
 
-The servers go on running, and most of them have the restored records when the command ends, the others soon after. Records
-get new versions, so that nobody takes them for what they were. Records that belong to the federation follow the primary: in a secondary they
-soon are again what they are there; in the primary, all secondaries soon have what was restored.`,
+The servers keep running. When the command ends, a majority of them has the
+restored resources. Restored resources get new versions. Federated resources
+follow the primary: a secondary soon has the replicas of the primary again, and
+after a restore in the primary all secondaries soon have the restored resources.`,
 		Example: `  wanfed snapshot inspect dc1.snap
-  wanfed snapshot restore dc1.snap --dc dc1 --server 10.0.0.5:8300`,
-		Args: oneFile,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			m, _, err := readSnapshot(args[0])
-			if err == nil {
-				err = m.CheckDatacenter(o.dc)
-			}
-			if err != nil {
-				return fmt.Errorf("%w; nothing was changed", err)
-			}
-			f, err := openFile(args[0])
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			if _, err := f.Seek(raftstore.HeaderSize, io.SeekStart); err != nil {
-				return err
-			}
-			c, done, err := o.connect(cmd)
-			if err != nil {
-				return err
-			}
-			defer done()
-			resp, err := o.restore(cmd.Context(), c, m, f, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			records := "records"
-			if resp.Resources == 1 {
-				records = "record"
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "restored %d %s of %s, at index %d\n", resp.Resources, records, o.dc, resp.Index)
-			return nil
-		},
+  wanfed snapshot restore dc1.snap`,
+		Args: exactArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.restoreFile(cmd, args[0]) },
 	}
-	o.addFlags(c, "the `datacenter`")
+	o.addFlags(c)
 	return c
 }
 
-// restorePart is how much data goes into one message, in bytes.
+func (o *operator) restoreFile(cmd *cobra.Command, path string) error {
+	if err := o.checkFlags(cmd); err != nil {
+		return err
+	}
+	m, _, err := readSnapshot(path)
+	if err == nil && o.dc != "" {
+		err = m.CheckDatacenter(o.dc)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	f, err := settings.OpenFile(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(raftstore.HeaderSize, io.SeekStart); err != nil {
+		return err
+	}
+	cc, closeAll, err := o.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	if err := m.CheckDatacenter(o.dc); err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	resp, err := o.restore(cmd.Context(), pb.NewOperatorServiceClient(cc), m, f, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	resources := "resources"
+	if resp.Resources == 1 {
+		resources = "resource"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "restored %d %s of %s, at index %d\n", resp.Resources, resources, o.dc, resp.Index)
+	return nil
+}
+
+// restorePart is the size of the data of one message, in bytes.
 const restorePart = 256 << 10
 
-func (o *operatorCall) restore(ctx context.Context, c pb.OperatorServiceClient, m raftstore.Manifest, data io.Reader, w io.Writer) (*pb.RestoreSnapshotResponse, error) {
-	ctx, moved, stop := watchProgress(ctx, w, "sent", m.Size)
-	defer stop()
+// restore sends a snapshot to a server. w receives the progress.
+func (o *operator) restore(
+	ctx context.Context, c pb.OperatorServiceClient, m raftstore.Manifest, data io.Reader, w io.Writer,
+) (*pb.RestoreSnapshotResponse, error) {
 	const what = "snapshot restore"
-	stream, err := c.RestoreSnapshot(ctx)
+	p := startProgress(ctx, w, "sent", m.Size)
+	defer p.stop()
+	stream, err := c.RestoreSnapshot(p.ctx)
 	if err != nil {
-		return nil, o.explain(ctx, what, err)
+		return nil, o.explain(p.ctx, what, err)
 	}
 	err = stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Manifest{Manifest: m.Proto()}})
 	for buf := make([]byte, restorePart); err == nil; {
 		var n int
 		if n, err = io.ReadFull(data, buf); n > 0 {
 			if serr := stream.Send(&pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: buf[:n]}}); serr != nil {
-				break // the answer says why
+				break // CloseAndRecv returns the reason
 			}
-			moved(n)
+			p.add(n)
 		}
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, fmt.Errorf("read the snapshot: %w; nothing was changed", err) // the stream is cut off: the server refuses what has come
+			// The stream is canceled, and the server discards what it received.
+			return nil, fmt.Errorf("read the snapshot: %w; nothing was changed", err)
 		}
 	}
 	resp, err := stream.CloseAndRecv()
@@ -273,9 +282,74 @@ func (o *operatorCall) restore(ctx context.Context, c pb.OperatorServiceClient, 
 		return resp, nil
 	}
 	switch code := status.Code(err); {
-	case code == codes.InvalidArgument, code == codes.FailedPrecondition, code == codes.PermissionDenied, code == codes.Unimplemented,
-		errors.Is(resource.FromStatus(err), resource.ErrNotLeader):
-		return nil, fmt.Errorf("%w; nothing was changed", o.explain(ctx, what, err))
+	case code == codes.InvalidArgument, code == codes.FailedPrecondition, code == codes.PermissionDenied,
+		code == codes.Unimplemented, errors.Is(resource.FromStatus(err), resource.ErrNotLeader):
+		return nil, fmt.Errorf("%w; nothing was changed", o.explain(p.ctx, what, err))
 	}
-	return nil, fmt.Errorf("%w; it may be restored or not: the records are all as they were, or all as in the file", o.explain(ctx, what, err))
+	return nil, fmt.Errorf("%w; the outcome is unknown: the resources are all as before, or all as in the file",
+		o.explain(p.ctx, what, err))
+}
+
+const (
+	progressInterval = 2 * time.Second
+	// transferTimeout ends a transfer in which no data moves. After all data is
+	// sent, the servers have restoreTimeout.
+	transferTimeout = time.Minute
+	restoreTimeout  = 30 * time.Minute
+)
+
+// progress prints the progress of a transfer and cancels ctx when it stalls.
+type progress struct {
+	ctx   context.Context
+	stop  func() // joins the goroutine
+	bytes atomic.Int64
+}
+
+// add reports n transferred bytes.
+func (p *progress) add(n int) { p.bytes.Add(int64(n)) }
+
+// startProgress starts the progress of a transfer of total bytes; 0: unknown. The
+// caller calls stop at the end.
+func startProgress(ctx context.Context, w io.Writer, verb string, total int64) *progress {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p := &progress{ctx: ctx}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(progressInterval)
+		defer tick.Stop()
+		last, since, waiting := int64(0), time.Now(), false
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				n := p.bytes.Load()
+				if n != last {
+					last, since = n, now
+				}
+				timeout := transferTimeout
+				switch {
+				case total > 0 && n == total:
+					timeout = restoreTimeout
+					if !waiting {
+						fmt.Fprintf(w, "%s all of %s; waiting for the servers to restore it ...\n", verb, size(total))
+					}
+					waiting = true
+				case total > 0:
+					fmt.Fprintf(w, "%s %s of %s ...\n", verb, size(n), size(total))
+				default:
+					fmt.Fprintf(w, "%s %s ...\n", verb, size(n))
+				}
+				if now.Sub(since) > timeout {
+					cancel(fmt.Errorf("no data was transferred for %v", timeout))
+					return
+				}
+			}
+		}
+	})
+	p.stop = func() {
+		cancel(nil)
+		wg.Wait()
+	}
+	return p
 }

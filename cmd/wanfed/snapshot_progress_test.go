@@ -11,38 +11,50 @@ import (
 	"time"
 )
 
-// TestProgress: what is short says nothing, what is long says how far it is, and what stalls is ended.
-func TestProgress(t *testing.T) {
+func TestProgress_ShortTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		ctx, _, stop := watchProgress(t.Context(), &out, "sent", 2000)
-		time.Sleep(progressEvery - time.Millisecond)
-		stop()
-		if ctx.Err() == nil || out.Len() > 0 {
-			t.Errorf("short: %v, %q", ctx.Err(), &out)
+		p := startProgress(t.Context(), &out, "sent", 2000)
+		time.Sleep(progressInterval - time.Millisecond)
+		p.stop()
+		if p.ctx.Err() == nil || out.Len() > 0 {
+			t.Errorf("after stop: ctx.Err() = %v, output %q, want canceled and no output", p.ctx.Err(), &out)
 		}
+	})
+}
 
-		ctx, moved, stop := watchProgress(t.Context(), &out, "sent", 2000)
-		moved(500)
-		time.Sleep(progressEvery + time.Millisecond)
-		moved(1500)
-		time.Sleep(2 * progressEvery)
-		time.Sleep(restoreWait / 2)
-		if ctx.Err() != nil {
-			t.Errorf("while the servers restore: %v", context.Cause(ctx))
+func TestProgress_LongTransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := startProgress(t.Context(), &out, "sent", 2000)
+		p.add(500)
+		time.Sleep(progressInterval + time.Millisecond)
+		p.add(1500)
+		time.Sleep(2 * progressInterval)
+		time.Sleep(restoreTimeout / 2)
+		if p.ctx.Err() != nil {
+			t.Errorf("ctx while the servers restore = %v, want not canceled", context.Cause(p.ctx))
 		}
-		stop()
-		if want := "sent 500 B of 2.0 kB ...\nsent all of 2.0 kB; waiting for the servers to restore it ...\n"; out.String() != want {
-			t.Errorf("long: %q, want %q", &out, want)
+		p.stop()
+		want := "sent 500 B of 2.0 kB ...\nsent all of 2.0 kB; waiting for the servers to restore it ...\n"
+		if out.String() != want {
+			t.Errorf("output = %q, want %q", &out, want)
 		}
+	})
+}
 
-		out.Reset()
-		ctx, moved, stop = watchProgress(t.Context(), &out, "saved", 0)
-		moved(10)
-		<-ctx.Done()
-		stop()
-		if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), "nothing has moved for 1m0s") || !strings.HasPrefix(out.String(), "saved 10 B ...\n") {
-			t.Errorf("stalled: %v, %q", cause, &out)
+func TestProgress_StalledTransfer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := startProgress(t.Context(), &out, "saved", 0)
+		p.add(10)
+		<-p.ctx.Done()
+		p.stop()
+		if cause := context.Cause(p.ctx); cause == nil || !strings.Contains(cause.Error(), "no data was transferred for 1m0s") {
+			t.Errorf("cause = %v, want a stalled transfer", cause)
+		}
+		if !strings.HasPrefix(out.String(), "saved 10 B ...\n") {
+			t.Errorf("output = %q, want the progress", &out)
 		}
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
@@ -43,7 +44,7 @@ func (b *badServer) RestoreSnapshot(stream grpc.ClientStreamingServer[pb.Snapsho
 }
 
 // callBad starts the server and returns a connection to it.
-func callBad(t *testing.T, b *badServer) (*operatorCall, pb.OperatorServiceClient) {
+func callBad(t *testing.T, b *badServer) (*operator, pb.OperatorServiceClient) {
 	t.Helper()
 	p := newPKI(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,13 +62,13 @@ func callBad(t *testing.T, b *badServer) (*operatorCall, pb.OperatorServiceClien
 		srv.Stop()
 		<-done
 	})
-	o := &operatorCall{keyringCall{dc: "dc1", server: ln.Addr().String()}}
-	c, end, err := o.dial(t.Context(), p.identity(t, tlsutil.RoleOperator, "cli"))
+	o := &operator{dc: "dc1", server: ln.Addr().String()}
+	cc, closeAll, err := api.DialServer(t.Context(), p.identity(t, tlsutil.RoleOperator, "cli"), o.server, "", o.dc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(end)
-	return o, c
+	t.Cleanup(closeAll)
+	return o, pb.NewOperatorServiceClient(cc)
 }
 
 var someData = &pb.SnapshotPart{Part: &pb.SnapshotPart_Data{Data: []byte("data")}}
@@ -91,7 +92,7 @@ func TestSaveThatFails(t *testing.T) {
 		want string
 	}{
 		{"no end", t.Context(), func(s grpc.ServerStreamingServer[pb.SnapshotPart]) error { return s.Send(someData) },
-			"it ended before its end; nothing was saved"},
+			"the stream ended before the snapshot was complete; nothing was saved"},
 		{"lost", t.Context(), func(s grpc.ServerStreamingServer[pb.SnapshotPart]) error {
 			return errors.Join(s.Send(someData), status.Error(codes.Unavailable, "server is stopping"))
 		}, "; nothing was saved"},
@@ -150,7 +151,7 @@ func TestRestoreThatFails(t *testing.T) {
 					return status.Error(codes.Unavailable, "server is stopping")
 				}
 			}
-		}, "server is stopping; it may be restored or not"},
+		}, "server is stopping; the outcome is unknown"},
 		{"file that cannot be read", failingReader{}, func(s grpc.ClientStreamingServer[pb.SnapshotPart, pb.RestoreSnapshotResponse]) error {
 			<-s.Context().Done()
 			return nil
@@ -182,7 +183,7 @@ func TestLeavesOpen(t *testing.T) {
 		{t.Context(), status.Error(codes.Unavailable, "connection lost"), true},
 		{ended, status.Error(codes.Canceled, "context canceled"), true},
 	} {
-		if open := leavesOpen(tt.ctx, tt.err); open != tt.open {
+		if open := outcomeUnknown(tt.ctx, tt.err); open != tt.open {
 			t.Errorf("%v: %v", tt.err, open)
 		}
 	}
@@ -198,12 +199,12 @@ func TestPeerRows(t *testing.T) {
 		{Node: "srv2", Id: "u2", Address: "10.0.0.2:8300", Member: "alive", LastContact: durationpb.New(1200 * time.Millisecond), LastIndex: 7, Trailing: 2},
 		{Node: "srv3", Voter: true, Member: "unknown"},
 	}})
-	for detailed, want := range map[bool]string{
+	for wide, want := range map[bool]string{
 		false: "srv1 10.0.0.1:8300 leader true alive 0s 0\nsrv2 10.0.0.2:8300 follower false alive 1.2s 2\nsrv3 - follower true unknown - -",
 		true:  "srv1 10.0.0.1:8300 leader true alive 0s 0 9 u1\nsrv2 10.0.0.2:8300 follower false alive 1.2s 2 7 u2\nsrv3 - follower true unknown - - - -",
 	} {
 		var got []string
-		for _, row := range peerRows(peers, detailed)[1:] {
+		for _, row := range peerRows(peers, wide)[1:] {
 			got = append(got, strings.Join(row, " "))
 		}
 		if strings.Join(got, "\n") != want {

@@ -5,8 +5,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,39 +14,40 @@ import (
 )
 
 func newStatus() *cobra.Command {
-	var detailed bool
-	c := newRead(&cobra.Command{
+	return addReadFlags(&cobra.Command{
 		Use:   "status",
-		Short: "Show how well a datacenter sees the others, and what to do",
-		Long: `Show what a server knows of each datacenter: how many of its servers are alive and of its gateways healthy, how long
-ago its federation state changed (Age) and was last known to be the primary's (Lag), what failed last, and what to do
-about it. The second table has the hops: the ways to each other datacenter, in the order in which a connection would
-try them now, with the smoothed round trip (RTT). With --detailed it also says when each last worked and failed, and where
-its address is known from (Known), with the age of that where it is not of now.
+		Short: "Show the health of the federation",
+		Long: `Show what a server knows of each datacenter: the number of alive servers and of
+healthy gateways, the time since its federation state changed (Age) and since the
+replica was last equal to the primary (Lag), the last error and the remedy.
 
-The leader of a secondary also lists the types of which it has copies of the primary's records: how many, how many the
-primary has of which this version of wanfed does not know the type, up to which of the primary's indexes, and how old
-they are (Lag); with --detailed, what has come since the server started, too.
+The second table has the paths to each other datacenter in the order in which a
+connection tries them, with the smoothed round trip time (RTT). With --output
+wide it also has the times of the last success and failure, and the sources of
+the address (Known).
 
-The state is ok, degraded (some servers or gateways are down) or unreachable (no server is alive for the one that
-answers). The exit status is 0 in any case, as long as the server answers.`,
+The leader of a secondary also lists the replicated types: the number of
+replicas, the number of resources of the primary whose type this version does not
+know, the index of the primary, and the time since the replicas were last equal
+(Lag). With --output wide it also lists the changes since the server started.
+
+The state is ok, degraded (some servers or gateways are down) or unreachable (no
+server is alive). The exit status is 0 if the server answers.`,
 		Example: `  wanfed status
-  wanfed status --at dc2
-  wanfed status --detailed
-  wanfed status --format json | jq '.Datacenters[] | select(.Advice)'`,
+  wanfed status --datacenter dc2
+  wanfed status --output wide
+  wanfed status --output json | jq '.Datacenters[] | select(.Advice)'`,
 		Args: noArgs,
-	}, func(cmd *cobra.Command, _ []string, ask asker, out printer) error {
-		s, err := ask.Status(cmd.Context(), ask.opts)
+	}, func(cmd *cobra.Command, _ []string, cl client, out printer) error {
+		s, err := cl.Status(cmd.Context(), cl.opts)
 		if err != nil {
 			return err
 		}
-		return out.print(s, func(w io.Writer) error { return writeStatus(w, s, detailed) })
+		return out.print(s, func() error { return printStatus(out, s, time.Now()) })
 	})
-	addDetailed(c, &detailed, "when each hop worked and failed and who names it, and what has come of copies")
-	return c
 }
 
-func writeStatus(w io.Writer, s api.Status, detailed bool) error {
+func printStatus(out printer, s api.Status, now time.Time) error {
 	leader := "no leader"
 	if s.Leader != "" {
 		leader = "leader " + s.Leader
@@ -66,54 +65,53 @@ func writeStatus(w io.Writer, s api.Status, detailed bool) error {
 			age(d.RecordAge), age(d.ReplicationLag),
 		})
 	}
-	fmt.Fprintf(w, "Datacenter %s (primary %s): %d of %d datacenters ok\nNode %s, version %s, %s\n\n",
-		printable(s.Datacenter), printable(s.PrimaryDatacenter), ok, len(s.Datacenters), printable(s.Node), printable(s.Version), printable(leader))
-	if err := writeTable(w, rows); err != nil {
+	fmt.Fprintf(out.w, "Datacenter %s (primary %s): %d of %d datacenters ok\nNode %s, version %s, %s\n\n",
+		printable(s.Datacenter), printable(s.PrimaryDatacenter), ok, len(s.Datacenters),
+		printable(s.Node), printable(s.Version), printable(leader))
+	if err := out.table(rows); err != nil {
 		return err
 	}
-	if err := writeHops(w, s, time.Now(), detailed); err != nil {
+	if err := printPaths(out, s, now); err != nil {
 		return err
 	}
 	for _, d := range s.Datacenters {
-		writeTrouble(w, d)
+		printProblems(out, d)
 	}
-	if err := writeReplicated(w, s, time.Now(), detailed); err != nil {
+	if err := printReplicated(out, s, now); err != nil {
 		return err
 	}
 	if len(s.Components) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w)
+	fmt.Fprintln(out.w)
 	rows = [][]string{{"Component", "State", "Detail"}}
 	for _, c := range s.Components {
 		rows = append(rows, []string{c.Name, c.State, c.Detail})
 	}
-	return writeTable(w, rows)
+	return out.table(rows)
 }
 
-// writeHops lists the ways to other datacenters.
-func writeHops(w io.Writer, s api.Status, now time.Time, detailed bool) error {
-	rows := [][]string{{"Datacenter", "Hop", "Via", "Used", "Health", "RTT"}}
-	if detailed {
+func printPaths(out printer, s api.Status, now time.Time) error {
+	rows := [][]string{{"Datacenter", "Path", "Via", "Used", "Health", "RTT"}}
+	if out.wide() {
 		rows[0] = append(rows[0], "Last Success", "Last Failure", "Known")
 	}
 	for _, d := range s.Datacenters {
-		for _, h := range d.Paths {
-			used := "-"
-			if h.Used {
+		for _, p := range d.Paths {
+			used, rtt := "-", "-"
+			if p.Used {
 				used = "yes"
 			}
-			rtt := "-"
-			if h.RTT != nil {
-				rtt = time.Duration(*h.RTT * float64(time.Second)).Round(100 * time.Microsecond).String()
+			if p.RTT != nil {
+				rtt = time.Duration(*p.RTT * float64(time.Second)).Round(100 * time.Microsecond).String()
 			}
-			known := strings.Join(h.Sources, ", ")
-			if h.KnowledgeAge != nil {
-				known += ", " + age(h.KnowledgeAge) + " ago"
-			}
-			row := []string{d.Name, h.Address, h.Via, used, h.Health, rtt}
-			if detailed {
-				row = append(row, since(h.LastSuccess, now), since(h.LastFailure, now), cmp.Or(known, "-"))
+			row := []string{d.Name, p.Address, p.Via, used, p.Health, rtt}
+			if out.wide() {
+				known := strings.Join(p.Sources, ", ")
+				if p.KnowledgeAge != nil {
+					known += ", " + age(p.KnowledgeAge) + " ago"
+				}
+				row = append(row, ago(p.LastSuccess, now), ago(p.LastFailure, now), cmp.Or(known, "-"))
 			}
 			rows = append(rows, row)
 		}
@@ -121,65 +119,62 @@ func writeHops(w io.Writer, s api.Status, now time.Time, detailed bool) error {
 	if len(rows) == 1 {
 		return nil
 	}
-	fmt.Fprintf(w, "\nMesh gateway mode %s\n\n", printable(s.MeshGatewayMode))
-	return writeTable(w, rows)
+	fmt.Fprintf(out.w, "\nMesh gateway mode %s\n\n", printable(s.MeshGatewayMode))
+	return out.table(rows)
 }
 
-// writeReplicated lists what is copied from the primary.
-func writeReplicated(w io.Writer, s api.Status, now time.Time, detailed bool) error {
+func printReplicated(out printer, s api.Status, now time.Time) error {
 	if len(s.Replicated) == 0 {
 		return nil
 	}
-	rows := [][]string{{"Copied Type", "Records", "Not Known", "Primary's Index", "Lag"}}
-	if detailed {
+	rows := [][]string{{"Replicated Type", "Replicas", "Unknown", "Primary Index", "Lag"}}
+	if out.wide() {
 		rows[0] = append(rows[0], "Last Change", "Changes", "Bytes")
 	}
 	for _, r := range s.Replicated {
-		row := []string{
-			r.Type, strconv.FormatUint(r.Records, 10), strconv.FormatUint(r.UnknownRecords, 10), strconv.FormatUint(r.PrimaryIndex, 10), age(r.Lag),
-		}
-		if detailed {
-			row = append(row, since(r.LastChange, now), strconv.FormatUint(r.Changes, 10), strconv.FormatUint(r.ReceivedBytes, 10))
+		row := []string{r.Type, index(r.Records), index(r.UnknownRecords), index(r.PrimaryIndex), age(r.Lag)}
+		if out.wide() {
+			row = append(row, ago(r.LastChange, now), index(r.Changes), index(r.ReceivedBytes))
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintln(w)
-	return writeTable(w, rows)
+	fmt.Fprintln(out.w)
+	return out.table(rows)
 }
 
-// since is how long ago something was.
-func since(t, now time.Time) string {
+// ago returns the time since t.
+func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
 	return age(api.SecondsPtr(now.Sub(t))) + " ago"
 }
 
-// writeTrouble says what failed last for a datacenter and what to do.
-func writeTrouble(w io.Writer, d api.DatacenterStatus) {
+// printProblems prints the last error and the remedy of a datacenter.
+func printProblems(out printer, d api.DatacenterStatus) {
 	if d.LastError == "" && d.Advice == "" {
 		return
 	}
-	fmt.Fprintf(w, "\n%s:\n", printable(d.Name))
+	fmt.Fprintf(out.w, "\n%s:\n", printable(d.Name))
 	if d.LastError != "" {
 		at := ""
 		if !d.LastErrorAt.IsZero() {
-			at = " (" + d.LastErrorAt.UTC().Format(time.RFC3339) + ")"
+			at = " (" + timestamp(d.LastErrorAt) + ")"
 		}
-		fmt.Fprintf(w, "  last error%s: %s\n", at, printable(d.LastError))
+		fmt.Fprintf(out.w, "  last error%s: %s\n", at, printable(d.LastError))
 	}
 	if d.Advice != "" {
-		fmt.Fprintf(w, "  do: %s\n", printable(d.Advice))
+		fmt.Fprintf(out.w, "  advice: %s\n", printable(d.Advice))
 	}
 }
 
 func role(d api.DatacenterStatus) string {
-	roles := []string{"secondary"}
+	role := "secondary"
 	if d.Primary {
-		roles[0] = "primary"
+		role = "primary"
 	}
 	if d.Own {
-		roles = append(roles, "own")
+		role += ", local"
 	}
-	return strings.Join(roles, ", ")
+	return role
 }

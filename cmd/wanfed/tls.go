@@ -3,29 +3,38 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-func newTLS() *cobra.Command {
-	ca, cert := newGroup("ca", "Make a CA", newTLSCACreate()), newGroup("cert", "Make certificates", newTLSCertCreate())
-	ca.Example = `  wanfed tls ca create`
-	cert.Example = `  wanfed tls cert create --server --dc dc1 --node srv1`
-	c := newGroup("tls", "Make and look at certificates", ca, cert, newTLSInspect())
-	c.Long = `Make and look at certificates.
+// maxPEM is the maximum size of a PEM file, in bytes.
+const maxPEM = 4 << 20
 
-Every server and gateway needs a certificate whose names say who it is:
-<node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA, made once,
-signs those of all datacenters. Any CA will do whose certificates have these names.`
+func newTLS() *cobra.Command {
+	ca, cert := newGroup("ca", "Create a CA", newTLSCACreate()), newGroup("cert", "Create certificates", newTLSCertCreate())
+	ca.Example = `  wanfed tls ca create`
+	cert.Example = `  wanfed tls cert create --server --datacenter dc1 --node srv1`
+	c := newGroup("tls", "Create and inspect certificates", ca, cert, newTLSInspect())
+	c.Long = `Create and inspect certificates.
+
+The certificate of a server or gateway has its identity as a name:
+<node>.server.<dc>.<domain> or <node>.gateway.<dc>.<domain>. One CA signs the
+certificates of all datacenters. Any CA works whose certificates have these
+names.`
 	c.Example = `  wanfed tls ca create
-  wanfed tls cert create --server --dc dc1 --node srv1
-  wanfed tls cert create --gateway --dc dc1 --node gw1
-  wanfed tls inspect dc1-server-wanfed-0.pem --ca wanfed-agent-ca.pem`
+  wanfed tls cert create --server --datacenter dc1 --node srv1
+  wanfed tls cert create --gateway --datacenter dc1 --node gw1
+  wanfed tls inspect dc1-server-wanfed-0.pem --ca-file wanfed-agent-ca.pem`
 	return c
 }
 
@@ -33,11 +42,12 @@ func newTLSCACreate() *cobra.Command {
 	var r tlsutil.CARequest
 	c := &cobra.Command{
 		Use:   "create",
-		Short: "Make a CA in the current folder",
-		Long: `Make a CA: <domain>-agent-ca.pem and <domain>-agent-ca-key.pem in the current folder.
+		Short: "Create a CA in the current directory",
+		Long: `Create a CA: <domain>-agent-ca.pem and <domain>-agent-ca-key.pem in the current
+directory.
 
-Each machine needs the first file. The second makes certificates: keep it off them.
-Files that exist are never overwritten.`,
+Each machine needs the first file. The second file signs certificates: do not
+copy it to the machines. Existing files are not overwritten.`,
 		Example: `  wanfed tls ca create
   wanfed tls ca create --domain example.net --days 3650 --name-constraint`,
 		Args: noArgs,
@@ -56,28 +66,34 @@ Files that exist are never overwritten.`,
 			if err := p.Save(cert, key); err != nil {
 				return err
 			}
-			return printSaved(cmd.OutOrStdout(), p, cert, key, "keep it secret: it makes certificates")
+			return printSaved(cmd.OutOrStdout(), p, cert, key, "secret: it signs certificates")
 		},
 	}
-	c.Flags().StringVar(&r.Domain, "domain", tlsutil.DefaultDomain, "domain of names on the wire")
+	c.Flags().StringVar(&r.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
 	c.Flags().IntVar(&r.Days, "days", tlsutil.DefaultCADays, "days until the CA expires")
 	c.Flags().BoolVar(&r.NameConstraint, "name-constraint", false,
-		"restrict the CA to DNS names of the domain, and localhost; IP addresses stay free")
+		"restrict the CA to DNS names of the domain and localhost, and to any IP address")
 	return c
 }
 
-// checkTLSFlags refuses what the library takes for its default.
+// caFiles returns the file names of "tls ca create".
+func caFiles(domain string) (cert, key string) {
+	domain = strings.ToLower(domain)
+	return domain + "-agent-ca.pem", domain + "-agent-ca-key.pem"
+}
+
+// checkTLSFlags refuses values that package tlsutil replaces by its defaults.
 func checkTLSFlags(cmd *cobra.Command, domain string, days int) error {
 	if domain == "" {
-		return usagef("--domain is empty; leave it out for %q", tlsutil.DefaultDomain)
+		return usagef("--domain is empty; omit it for %q", tlsutil.DefaultDomain)
 	}
 	if days == 0 && cmd.Flags().Changed("days") {
-		return usagef("--days 0 is no time to be valid; ask for at least 1")
+		return usagef("--days is 0: must be at least 1")
 	}
 	return nil
 }
 
-// printSaved says what was saved, and until when it is valid.
+// printSaved prints the saved files and the expiry of the certificate.
 func printSaved(w io.Writer, p tlsutil.KeyPair, cert, key, note string) error {
 	certs, err := tlsutil.ParseCerts(p.Cert)
 	if err != nil {
@@ -86,5 +102,159 @@ func printSaved(w io.Writer, p tlsutil.KeyPair, cert, key, note string) error {
 	width := max(len(cert), len(key))
 	fmt.Fprintf(w, "saved %-*s  valid until %s\n", width, cert, certs[0].NotAfter.UTC().Format(time.DateOnly))
 	fmt.Fprintf(w, "saved %-*s  %s\n", width, key, note)
+	return nil
+}
+
+// certRoles are the roles of certificates, with their flags. Certificates of
+// operators have the name "cli", for compatibility.
+var certRoles = []struct {
+	role       tlsutil.Role
+	flag, help string
+}{
+	{tlsutil.RoleServer, "server", "certificate of a server"},
+	{tlsutil.RoleGateway, "gateway", "certificate of a gateway"},
+	{tlsutil.RoleClient, "client", "certificate of a client, which may read"},
+	{tlsutil.RoleOperator, "operator", "certificate of an operator, who may write"},
+}
+
+// certFlags are the flags of "tls cert create".
+type certFlags struct {
+	roles             []bool // in the order of certRoles
+	req               tlsutil.CertRequest
+	ips               []string
+	caFile, caKeyFile string
+}
+
+func newTLSCertCreate() *cobra.Command {
+	f := certFlags{roles: make([]bool, len(certRoles))}
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Create a certificate in the current directory",
+		Long: `Create a certificate and its private key in the current directory, signed by a CA
+of "wanfed tls ca create": <dc>-<role>-<domain>-<i>.pem and
+<dc>-<role>-<domain>-<i>-key.pem, with the first unused i. Existing files are not
+overwritten.
+
+Its names are <node>.<role>.<dc>.<domain>, <role>.<dc>.<domain>, localhost,
+127.0.0.1, ::1 and the additional ones. The role of an operator in names is
+"cli". Without --days the certificate is valid for 365 days, or until its CA
+expires.`,
+		Example: `  wanfed tls cert create --server --datacenter dc2 --node srv1
+  wanfed tls cert create --gateway --datacenter dc2 --node gw1 --additional-ipaddress 203.0.113.7
+  wanfed tls cert create --operator --datacenter dc2 --ca-file ca.pem --ca-key-file ca-key.pem`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.create(cmd) },
+	}
+	fl := c.Flags()
+	for i, r := range certRoles {
+		fl.BoolVar(&f.roles[i], r.flag, false, r.help)
+	}
+	fl.StringVar(&f.req.DC, "datacenter", "", "`name` of the datacenter (required)")
+	fl.StringVar(&f.req.Node, "node", "", "`name` of the node (required for --server and --gateway; default \"client\" or \"cli\")")
+	fl.StringVar(&f.req.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
+	fl.IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
+	fl.StringSliceVar(&f.req.DNSNames, "additional-dnsname", nil, "additional DNS name; repeatable")
+	fl.StringSliceVar(&f.ips, "additional-ipaddress", nil, "additional IP address; repeatable")
+	fl.StringVar(&f.caFile, "ca-file", "", "PEM `file` with the certificate of the CA (default <domain>-agent-ca.pem)")
+	fl.StringVar(&f.caKeyFile, "ca-key-file", "", "PEM `file` with the private key of the CA (default <domain>-agent-ca-key.pem)")
+	return c
+}
+
+func (f *certFlags) create(cmd *cobra.Command) error {
+	name, err := f.check(cmd)
+	if err != nil {
+		return err
+	}
+	if err := f.readCA(); err != nil {
+		return err
+	}
+	p, err := tlsutil.CreateCert(f.req)
+	if err != nil {
+		return err
+	}
+	cert, key, err := p.SaveNumbered(fmt.Sprintf("%s-%s-%s", f.req.DC, name, strings.ToLower(f.req.Domain)))
+	if err != nil {
+		return err
+	}
+	if err := printSaved(cmd.OutOrStdout(), p, cert, key, "secret: only for this "+name); err != nil {
+		return err
+	}
+	return f.printExpiry(cmd.OutOrStdout(), p)
+}
+
+// printExpiry prints a note if the certificate expires early with its CA.
+func (f *certFlags) printExpiry(w io.Writer, p tlsutil.KeyPair) error {
+	certs, err := tlsutil.ParseCerts(p.Cert)
+	if err != nil {
+		return err
+	}
+	if left := time.Until(certs[0].NotAfter); f.req.Days == 0 && left < (tlsutil.DefaultCertDays-1)*24*time.Hour {
+		fmt.Fprintf(w, "note: valid for %d days instead of %d, because the CA expires then\n",
+			int(left.Hours()/24), tlsutil.DefaultCertDays)
+	}
+	return nil
+}
+
+// check completes the request from the flags and returns the name of the role.
+// Its errors are usage errors.
+func (f *certFlags) check(cmd *cobra.Command) (name string, err error) {
+	for i, given := range f.roles {
+		switch {
+		case !given:
+		case name != "":
+			return "", usagef("--%s and --%s exclude each other; create two certificates", name, certRoles[i].flag)
+		default:
+			name, f.req.Role = certRoles[i].flag, certRoles[i].role
+		}
+	}
+	switch {
+	case name == "":
+		return "", usagef("a role is required: --server, --gateway, --client or --operator")
+	case f.req.DC == "":
+		return "", usagef("--datacenter is required")
+	case f.req.Node == "" && (f.req.Role == tlsutil.RoleServer || f.req.Role == tlsutil.RoleGateway):
+		return "", usagef("--node is required for --%s", name)
+	case (f.caFile == "") != (f.caKeyFile == ""):
+		return "", usagef("--ca-file and --ca-key-file need each other")
+	}
+	for _, s := range f.ips {
+		ip := net.ParseIP(s)
+		if ip == nil {
+			return "", usagef("--additional-ipaddress: %q is not an IP address", s)
+		}
+		f.req.IPs = append(f.req.IPs, ip)
+	}
+	if err := checkTLSFlags(cmd, f.req.Domain, f.req.Days); err != nil {
+		return "", err
+	}
+	if err := f.req.Validate(); err != nil {
+		return "", usageError{err}
+	}
+	return name, nil
+}
+
+func (f *certFlags) readCA() error {
+	hint := ""
+	if f.caFile == "" {
+		f.caFile, f.caKeyFile = caFiles(f.req.Domain)
+		flag := ""
+		if f.req.Domain != tlsutil.DefaultDomain {
+			flag = " --domain " + f.req.Domain
+		}
+		hint = fmt.Sprintf("; create one with: wanfed tls ca create%s, or name one with --ca-file and --ca-key-file", flag)
+	}
+	for _, part := range []struct {
+		what, path string
+		to         *[]byte
+	}{{"certificate", f.caFile, &f.req.CA.Cert}, {"key", f.caKeyFile, &f.req.CA.Key}} {
+		b, err := settings.ReadFile(part.path, maxPEM)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("CA %s %s does not exist%s", part.what, part.path, hint)
+		}
+		if err != nil {
+			return fmt.Errorf("read CA %s: %w", part.what, err)
+		}
+		*part.to = b
+	}
 	return nil
 }

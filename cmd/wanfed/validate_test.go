@@ -69,8 +69,8 @@ func TestValidateServerFile(t *testing.T) {
 		{"unknown attribute", valid + "colour = \"red\"\n" + certs, []string{"FILE:6,1: Unsupported argument"}},
 		{"wrong type", valid + "port = \"many\"\n" + certs, []string{"FILE:6,"}},
 		{"all faults at once", strings.Replace(valid, "gw.dc1.example.com:8443", "gw", 1) +
-			"port = -1\nlog_level = \"loud\"\nbootstrap_expect = 2\nretry_join = [\"a:1\"]\n" + certs,
-			[]string{"FILE:5: primary_gateways", "FILE:6: port is -1", "FILE:7: log_level", "FILE:8: bootstrap_expect is 2"}},
+			"port = -2\nlog_level = \"loud\"\nbootstrap_expect = 2\nretry_join = [\"a:1\"]\n" + certs,
+			[]string{"FILE:5: primary_gateways", "FILE:6: port is -2", "FILE:7: log_level", "FILE:8: bootstrap_expect is 2"}},
 		{"absent attribute", strings.Replace(valid, "data_dir", "bind", 1) + certs, []string{"FILE: data_dir is required", "FILE:3: bind"}},
 		{"another's certificate", strings.Replace(valid, "srv1", "srv2", 1) + certs, []string{"srv2"}},
 	} {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -12,22 +11,21 @@ import (
 )
 
 func newVersion() *cobra.Command {
-	var f format = formatTable
 	c := &cobra.Command{
 		Use:   "version",
-		Short: "Say which wanfed this is",
+		Short: "Print the version",
 		Example: `  wanfed version
-  wanfed version --format json`,
+  wanfed version --output json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info := version.Get()
-			return printer{cmd.OutOrStdout(), f}.print(info, func(w io.Writer) error {
-				_, err := fmt.Fprintln(w, "wanfed", info)
-				return err
-			})
-		},
 	}
-	c.Flags().Var(&f, "format", "table or json")
-	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+	format := addOutput(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		info := version.Get()
+		out := printer{cmd.OutOrStdout(), *format}
+		return out.print(info, func() error {
+			_, err := fmt.Fprintln(out.w, "wanfed", info)
+			return err
+		})
+	}
 	return c
 }

@@ -1,33 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package subprocess runs wanfed servers and gateways as processes of this machine: for the demo and for end-to-end tests. It
-// knows how they are called and what they print when they are ready. What a federation of them should look like is left to
-// its callers.
-//
-// # Flow
-//
-// Start runs a command, sends its output to a log file and waits for the line that says it is ready. StartServer and
-// StartGateway build the command line, and read the addresses from that line (ports may be 0). Stop asks the process to end,
-// and kills it when the context ends first; Kill does not ask. Both return when the process is gone.
-//
-// # Goroutines
-//
-// One per process waits for its end, and one copies its output. Both end with the process; a failed Start has ended them
-// already. Nothing else runs in the background.
-//
-// # When the parent dies
-//
-// A process's stdin is a pipe that the parent never writes to. The kernel closes it when the parent ends, however it ends
-// (SIGKILL too), and the process, called with --stop-on-eof, stops by itself: see UntilEOF. Each process has its own process
-// group, so that Ctrl-C in a terminal reaches the parent alone, which then stops the processes in its own order. On Unix a
-// group that loses its parent while it is suspended is hung up by the kernel, so a suspended process goes too.
-//
-// # Limits
-//
-// A child that keeps its stdin, or that starts children of its own, is not a wanfed process and not followed. Signals are
-// those of os.Process: on Windows only Kill works and Stop closes stdin instead.
-//
-// # Example
+// Package subprocess runs wanfed servers and gateways as processes of this
+// machine, for the demo and for end-to-end tests.
 //
 //	srv, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
 //		Program: []string{"bin/wanfed"}, Dir: dir, DC: "dc1", Node: "srv1", TLS: files,
@@ -37,4 +11,31 @@
 //	}
 //	defer srv.Kill()
 //	resp, err := http.Get(srv.HTTP + "/v1/status/leader")
+//
+// # Flow
+//
+// Start runs a command, sends its output to a log file and waits for the line
+// that reports readiness. StartServer and StartGateway build the command line, and
+// parse the addresses in that line, so ports may be 0. Stop sends SIGTERM, and
+// kills the process when the context ends first. Kill kills it at once. Both
+// return when the process has ended.
+//
+// # Goroutines
+//
+// Each process has one goroutine that waits for its end and one that copies its
+// output. Both end with the process. After a failed Start they have ended.
+//
+// # Death of the parent
+//
+// The stdin of a process is a pipe that the parent never writes to. The kernel
+// closes it when the parent ends, also by SIGKILL. The process runs with
+// --stop-on-eof and then stops by itself, see UntilEOF. Each process has its own
+// process group: Ctrl-C in a terminal reaches only the parent, which stops the
+// processes in order. On Unix the kernel sends SIGHUP to a suspended group that
+// loses its parent, so a suspended process ends too.
+//
+// # Limits
+//
+// Processes that a child starts are not tracked. Signals are those of os.Process:
+// on Windows only Kill works, and Stop closes stdin instead.
 package subprocess

@@ -14,8 +14,9 @@ const StopOnEOF = "stop-on-eof"
 // ErrParentGone is the cause of the end of a context of UntilEOF.
 var ErrParentGone = errors.New("stdin has ended: the process that started this one is gone")
 
-// UntilEOF returns a context that ends with ctx, or when nothing more can be read from r. It is for a process's main
-// function and os.Stdin: the goroutine that reads ends with r, not with ctx.
+// UntilEOF returns a context that ends with ctx or at the end of r. It is for the
+// main function of a process and os.Stdin: its goroutine ends with r, not with
+// ctx.
 func UntilEOF(ctx context.Context, r io.Reader) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

@@ -3,6 +3,7 @@
 package subprocess
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -11,26 +12,29 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// GatewayConfig says what gateway to start.
+// GatewayConfig configures a gateway.
 type GatewayConfig struct {
-	// Program is the wanfed binary, with what comes before it, such as "ip netns exec <name>". Required.
+	// Program is the wanfed binary, after an optional wrapper such as
+	// "ip netns exec <name>". Required.
 	Program []string
-	// Dir is the gateway's own folder: its last snapshot and its log go there. Made if absent. Required.
+	// Dir is the directory for the data and the log of the gateway. It is created
+	// if absent. Required.
 	Dir string
-	// DC, Node and TLS are who it is. Required.
+	// DC, Node and TLS are the identity of the gateway. Required.
 	DC, Node string
 	TLS      tlsutil.Files
 	// Servers are addresses (host:port) of servers of the same datacenter. Required.
 	Servers []string
-	// LAN and WAN are the addresses to listen on. Default "127.0.0.1:0": the system chooses the port.
+	// LAN and WAN are the listen addresses. Default "127.0.0.1:0": the system
+	// chooses the port.
 	LAN, WAN string
-	// LogLevel. Default "info".
+	// LogLevel is the log level. Default "info".
 	LogLevel string
-	// Args are further flags.
+	// Args are additional flags.
 	Args []string
 }
 
-// GatewayReady is the line by which a gateway says where it listens.
+// GatewayReady is the line that a gateway prints when it listens.
 type GatewayReady struct {
 	DC, Node string
 	LAN, WAN string // host:port
@@ -42,7 +46,7 @@ func (r GatewayReady) String() string {
 
 var gatewayReady = regexp.MustCompile(`^wanfed gateway ([^/\s]+)/([^/\s:]+): lan ([^\s,]+), wan ([^\s,]+)$`)
 
-// ParseGatewayReady reads what GatewayReady.String gives.
+// ParseGatewayReady parses the result of GatewayReady.String.
 func ParseGatewayReady(line string) (GatewayReady, bool) {
 	m := gatewayReady.FindStringSubmatch(line)
 	if m == nil {
@@ -57,7 +61,8 @@ type Gateway struct {
 	GatewayReady
 }
 
-// StartGateway starts a gateway and waits until it listens; ctx bounds the wait. Listening is not yet having routes.
+// StartGateway starts a gateway and waits until it listens, or ctx ends. A
+// listening gateway may have no routes yet.
 func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
 	pc, err := config(cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args())
 	if err != nil {
@@ -76,7 +81,7 @@ func (c GatewayConfig) args() []string {
 	args := []string{"gateway",
 		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
 		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
-		"--lan", or(c.LAN, "127.0.0.1:0"), "--wan", or(c.WAN, "127.0.0.1:0"),
+		"--lan", cmp.Or(c.LAN, "127.0.0.1:0"), "--wan", cmp.Or(c.WAN, "127.0.0.1:0"),
 	}
 	for _, addr := range c.Servers {
 		args = append(args, "--server", addr)

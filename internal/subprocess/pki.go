@@ -11,44 +11,47 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// PKI is a CA for one demo or test, and the folder of its certificates. It holds nothing open.
+// PKI is a CA for one demo or test, with the directory of its certificates. It
+// keeps no file open.
 type PKI struct {
 	dir, domain string
 	ca          tlsutil.KeyPair
 }
 
-// NewPKI makes a CA for domain (default tlsutil.DefaultDomain) in dir, which it creates.
+// NewPKI creates a CA for domain (default tlsutil.DefaultDomain) in the new
+// directory dir.
 func NewPKI(dir, domain string) (*PKI, error) {
 	ca, err := tlsutil.CreateCA(tlsutil.CARequest{Domain: domain, Days: 30})
 	if err != nil {
-		return nil, fmt.Errorf("make a CA: %w", err)
+		return nil, fmt.Errorf("create CA: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make a folder for certificates: %w", err)
+		return nil, fmt.Errorf("create directory of certificates: %w", err)
 	}
 	p := &PKI{dir: dir, domain: domain, ca: ca}
 	if err := os.WriteFile(p.CAFile(), ca.Cert, 0o600); err != nil {
-		return nil, fmt.Errorf("write the CA: %w", err)
+		return nil, fmt.Errorf("write CA: %w", err)
 	}
 	return p, nil
 }
 
-// CAFile is the path of the CA's certificate.
+// CAFile returns the path of the CA certificate.
 func (p *PKI) CAFile() string { return filepath.Join(p.dir, "ca.pem") }
 
-// Issue makes a certificate, valid for a week, for loopback addresses and for ips, and writes it with its key.
+// Issue creates a certificate for loopback addresses and ips, valid for a week,
+// and writes it with its key.
 func (p *PKI) Issue(role tlsutil.Role, dc, node string, ips ...net.IP) (tlsutil.Files, error) {
 	pair, err := tlsutil.CreateCert(tlsutil.CertRequest{
 		Role: role, DC: dc, Node: node, Domain: p.domain, IPs: ips, CA: p.ca, Days: 7,
 	})
 	if err != nil {
-		return tlsutil.Files{}, fmt.Errorf("make a certificate for %s/%s/%s: %w", role, dc, node, err)
+		return tlsutil.Files{}, fmt.Errorf("create certificate of %s/%s/%s: %w", role, dc, node, err)
 	}
 	base := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%s", dc, role, node))
 	f := tlsutil.Files{CA: p.CAFile(), Cert: base + ".pem", Key: base + "-key.pem"}
 	for path, b := range map[string][]byte{f.Cert: pair.Cert, f.Key: pair.Key} {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
-			return tlsutil.Files{}, fmt.Errorf("write a certificate: %w", err)
+			return tlsutil.Files{}, fmt.Errorf("write certificate: %w", err)
 		}
 	}
 	return f, nil

@@ -3,6 +3,7 @@
 package subprocess
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -14,13 +15,16 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// ServerConfig says what server to start. Empty fields are left to the server's own defaults unless said otherwise.
+// ServerConfig configures a server. Empty fields have the defaults of the server,
+// unless noted.
 type ServerConfig struct {
-	// Program is the wanfed binary, with what comes before it, such as "ip netns exec <name>". Required.
+	// Program is the wanfed binary, after an optional wrapper such as
+	// "ip netns exec <name>". Required.
 	Program []string
-	// Dir is the server's own folder: data and log go there. Made if absent. Required.
+	// Dir is the directory for the data and the log of the server. It is created
+	// if absent. Required.
 	Dir string
-	// DC, Node and TLS are who it is. Required.
+	// DC, Node and TLS are the identity of the server. Required.
 	DC, Node string
 	TLS      tlsutil.Files
 	// PrimaryDC and PrimaryGateways (host:port) are for servers of a secondary.
@@ -28,20 +32,20 @@ type ServerConfig struct {
 	PrimaryGateways []string
 	// Bind is the IP address of the server port. Default "127.0.0.1".
 	Bind string
-	// Port of the server port. 0: the system chooses.
+	// Port is the server port; 0: chosen by the system.
 	Port int
-	// HTTPAddr. Default "127.0.0.1:0".
+	// HTTPAddr is the address of the HTTP API. Default "127.0.0.1:0".
 	HTTPAddr string
 	// BootstrapExpect and RetryJoin (host:port) are for more than one server in a datacenter.
 	BootstrapExpect int
 	RetryJoin       []string
-	// LogLevel. Default "info".
+	// LogLevel is the log level. Default "info".
 	LogLevel string
-	// Args are further flags.
+	// Args are additional flags.
 	Args []string
 }
 
-// ServerReady is the line by which a server says where it listens.
+// ServerReady is the line that a server prints when it listens.
 type ServerReady struct {
 	DC, Node string
 	Addr     string // host:port of the server port
@@ -54,7 +58,7 @@ func (r ServerReady) String() string {
 
 var serverReady = regexp.MustCompile(`^wanfed server ([^/\s]+)/([^/\s:]+): server port ([^\s,]+), http ([^\s,]+)$`)
 
-// ParseServerReady reads what ServerReady.String gives.
+// ParseServerReady parses the result of ServerReady.String.
 func ParseServerReady(line string) (ServerReady, bool) {
 	m := serverReady.FindStringSubmatch(line)
 	if m == nil {
@@ -69,7 +73,8 @@ type Server struct {
 	ServerReady
 }
 
-// StartServer starts a server and waits until it listens; ctx bounds the wait. Listening is not yet having a leader.
+// StartServer starts a server and waits until it listens, or ctx ends. A listening
+// server may have no leader yet.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	pc, err := config(cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args())
 	if err != nil {
@@ -88,7 +93,7 @@ func (c ServerConfig) args() []string {
 	args := []string{"server",
 		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
 		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
-		"--bind", or(c.Bind, "127.0.0.1"), "--port", strconv.Itoa(c.Port), "--http-addr", or(c.HTTPAddr, "127.0.0.1:0"),
+		"--bind", cmp.Or(c.Bind, "127.0.0.1"), "--port", strconv.Itoa(cmp.Or(c.Port, -1)), "--http-addr", cmp.Or(c.HTTPAddr, "127.0.0.1:0"),
 	}
 	if c.PrimaryDC != "" {
 		args = append(args, "--primary-datacenter", c.PrimaryDC)
@@ -108,21 +113,14 @@ func (c ServerConfig) args() []string {
 	return append(args, c.Args...)
 }
 
-// config is what servers and gateways have in common.
+// config returns the process configuration of a server or gateway.
 func config(program []string, dir, dc, node string, args []string) (Config, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Config{}, fmt.Errorf("make the folder of %s/%s: %w", dc, node, err)
+		return Config{}, fmt.Errorf("create the directory of %s/%s: %w", dc, node, err)
 	}
 	return Config{
 		Name:    dc + "/" + node,
 		Command: slices.Concat(program, args, []string{"--" + StopOnEOF}),
 		LogPath: filepath.Join(dir, "log"),
 	}, nil
-}
-
-func or(s, byDefault string) string {
-	if s == "" {
-		return byDefault
-	}
-	return s
 }

@@ -21,15 +21,15 @@ func TestServerReady(t *testing.T) {
 		t.Errorf("String() = %q, want %q", got, line)
 	}
 	if got, ok := ParseServerReady(line); !ok || got != want {
-		t.Errorf("ParseServerReady(%q) = %+v, %v", line, got, ok)
+		t.Errorf("ParseServerReady(%q) = %+v, %v, want %+v", line, got, ok, want)
 	}
 	v6 := ServerReady{DC: "dc-2", Node: "n", Addr: "[::1]:8300", HTTP: "https://[::1]:8500"}
 	if got, ok := ParseServerReady(v6.String()); !ok || got != v6 {
-		t.Errorf("ParseServerReady(%q) = %+v, %v", v6, got, ok)
+		t.Errorf("ParseServerReady(%q) = %+v, %v, want the same", v6, got, ok)
 	}
 	for _, s := range []string{"", "wanfed", "wanfed server dc1: server port x", line + "\nmore", "x" + line} {
 		if got, ok := ParseServerReady(s); ok {
-			t.Errorf("ParseServerReady(%q) = %+v", s, got)
+			t.Errorf("ParseServerReady(%q) = %+v, want none", s, got)
 		}
 	}
 }
@@ -41,11 +41,11 @@ func TestServerArgs(t *testing.T) {
 		BootstrapExpect: 3, RetryJoin: []string{"c:3"}, LogLevel: "debug", Args: []string{"--domain", "consul"},
 	}
 	want := "server --dc dc2 --node srv1 --data-dir " + filepath.Join("d", "data") +
-		" --ca-file ca --cert-file cert --key-file key --bind 127.0.0.1 --port 0 --http-addr 127.0.0.1:0" +
+		" --ca-file ca --cert-file cert --key-file key --bind 127.0.0.1 --port -1 --http-addr 127.0.0.1:0" +
 		" --primary-datacenter dc1 --primary-gateway a:1 --primary-gateway b:2 --bootstrap-expect 3 --retry-join c:3" +
 		" --log-level debug --domain consul"
 	if got := strings.Join(c.args(), " "); got != want {
-		t.Errorf("args:\n got %s\nwant %s", got, want)
+		t.Errorf("args() = %s\nwant %s", got, want)
 	}
 }
 
@@ -65,16 +65,15 @@ func TestPKI(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := id.Peer(), (tlsutil.Peer{Role: role, DC: "dc2", Node: "n1"}); got != want {
-			t.Errorf("peer = %v, want %v", got, want)
+			t.Errorf("Peer() = %v, want %v", got, want)
 		}
 	}
 	if _, err := p.Issue(tlsutil.RoleServer, "DC2", "n1"); err == nil {
-		t.Error("Issue for an invalid datacenter name: no error")
+		t.Error("Issue() for datacenter DC2 = nil, want an error")
 	}
 }
 
-// The settings of the parent are not those of its children.
-func TestChildrenDoNotInheritSettings(t *testing.T) {
+func TestStart_SettingsNotInherited(t *testing.T) {
 	t.Setenv("WANFED_DC", "dc9")
 	p, err := Start(t.Context(), childConfig(t.TempDir(), "steady"))
 	if err != nil {
@@ -82,9 +81,9 @@ func TestChildrenDoNotInheritSettings(t *testing.T) {
 	}
 	defer p.Kill()
 	if slices.Contains(p.cmd.Env, "WANFED_DC=dc9") || !slices.Contains(p.cmd.Env, childEnv+"=steady") {
-		t.Error("WANFED_DC was inherited, or the configured variable is missing")
+		t.Error("environment of the child has WANFED_DC, or lacks the configured variable")
 	}
 	if os.Getenv("WANFED_DC") != "dc9" {
-		t.Error("the parent's own environment was changed")
+		t.Error("WANFED_DC of the parent changed, want dc9")
 	}
 }

@@ -14,8 +14,8 @@ import (
 // tick is the unit of times in /proc.
 const tick = 10 * time.Millisecond
 
-// CPUTime is what the process has used of all cores: how long a call keeps one busy does not depend on how busy the others are. Linux
-// only; its steps are of 10 ms.
+// CPUTime returns the processor time that the process has used, with a resolution
+// of 10 ms. Linux only.
 func (p *Process) CPUTime() (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
 	if err != nil {

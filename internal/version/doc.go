@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package version says which wanfed a program is: for "wanfed version", for the status that a server gives, and for the
-// build tag by which members of the gossip pools show what they run.
-//
-// The number is the constant Version, raised by hand with a release. What it was built from, the commit and whether files
-// were changed after it, is what the Go toolchain wrote into the binary; builds from a module download or without git
-// have less of it, and tests nothing. Nothing is set by the linker.
-//
-// It starts nothing, reads no file, and imports nothing but the standard library.
+// Package version describes the running program: for "wanfed version", for the
+// status of a server, and for the build tag of members of the gossip pools.
 //
 //	fmt.Println(version.Get()) // 0.1.0-dev (commit 6b745d1c2f0a, go1.26.8, linux/amd64)
+//
+// The number is the constant Version, which changes with a release. The Go
+// toolchain records the commit and whether files were changed after it. A build
+// from a module download or without git has less of this information, and a test
+// has none. The linker sets nothing.
+//
+// The package starts no goroutine, reads no file and imports only the standard
+// library.
 package version

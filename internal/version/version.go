@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// Version is the number of this source: a semantic version, with "-dev" until it is released.
+// Version is the semantic version of this source, with "-dev" until its release.
 const Version = "0.1.0-dev"
 
-// Info is what is known of the running program.
+// Info describes the running program.
 type Info struct {
-	Version  string
-	Commit   string `json:",omitempty"` // git commit; shortened when it was a module download
-	Time     string `json:",omitempty"` // of the commit, RFC 3339
-	Modified bool   // files were changed after the commit
-	Go       string // toolchain
-	Platform string // os/architecture
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"` // git commit; shortened for a module download
+	Time     string `json:"time,omitempty"`   // of the commit, RFC 3339
+	Modified bool   `json:"modified"`         // files were changed after the commit
+	Go       string `json:"go"`               // toolchain
+	Platform string `json:"platform"`         // os/architecture
 }
 
 // Get describes the running program.
@@ -28,7 +28,8 @@ func Get() Info {
 	return of(bi)
 }
 
-// pseudo matches the end of a version that go makes for an untagged commit: -20261121035200-6b745d1c2f0a.
+// pseudo matches the end of the version of an untagged commit:
+// -20261121035200-6b745d1c2f0a.
 var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(\+dirty)?$`)
 
 func of(bi *debug.BuildInfo) Info {
@@ -52,7 +53,7 @@ func of(bi *debug.BuildInfo) Info {
 	return i
 }
 
-// String is one line for people.
+// String returns one line of text.
 func (i Info) String() string {
 	var facts []string
 	if i.Commit != "" {

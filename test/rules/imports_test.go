@@ -22,6 +22,7 @@ var layers = [][]string{
 	{"demo", "server"},
 	{"server/status"},
 	{"server/httpapi", "server/keyring", "server/operator"},
+	{"gatewayd"},
 	{"server/rpc"},
 	{"server/limit"},
 	{"replication"},
@@ -40,6 +41,7 @@ var layers = [][]string{
 	{"resource/resourcehttp"},
 	{"resource"},
 	{"wanfed"},
+	{"api/apply"},
 	{"api"},
 	{"tlsutil"},
 	{"api/pb"},
@@ -53,7 +55,10 @@ var kits = []string{"test", "test/rules", "test/lab", "test/lab/wan", "resource/
 // They import only each other and what internalMay lists.
 const internal = "internal/"
 
-var internalMay = map[string][]string{"internal/subprocess": {"tlsutil"}}
+var internalMay = map[string][]string{
+	"internal/resourcefile": {"api"},
+	"internal/subprocess":   {"tlsutil"},
+}
 
 // The packages in alone are usable without a server. They must not depend on the
 // packages in forbidden, directly or indirectly.

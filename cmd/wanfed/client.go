@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/resource"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// addClientFlags adds the flags of every command that calls a server.
+func addClientFlags(c *cobra.Command) {
+	flags := c.Flags()
+	flags.String("http-addr", api.DefaultHTTPAddr, "`address` of the HTTP API of a server, host:port or URL (WANFED_HTTP_ADDR)")
+	flags.String("datacenter", "", "`name` of the datacenter to call (default: that of the server)")
+	flags.String("tls-server-name", "", "`name` in the certificate of the server, if not the host of --http-addr (WANFED_TLS_SERVER_NAME)")
+	flags.String("ca-file", "", "PEM `file` with the CA certificates (WANFED_CA_FILE)")
+	flags.String("cert-file", "", "PEM `file` with your certificate (WANFED_CERT_FILE)")
+	flags.String("key-file", "", "PEM `file` with the private key of your certificate (WANFED_KEY_FILE)")
+	flags.String("domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI (WANFED_DOMAIN)")
+	_ = c.RegisterFlagCompletionFunc("datacenter", completeDatacenters)
+}
+
+// addReadFlags adds the flags of a command that reads through the HTTP API. run
+// prints to out.
+func addReadFlags(c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out printer) error) *cobra.Command {
+	addClientFlags(c)
+	format := addOutput(c)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		cl, err := newClient(cmd, 0)
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		return explainHTTP(run(cmd, args, cl, printer{cmd.OutOrStdout(), *format}))
+	}
+	return c
+}
+
+// client is a client of the HTTP API with the datacenter to call.
+type client struct {
+	*api.Client
+	opts api.QueryOptions
+}
+
+// newClient returns a client for the flags of cmd. Timeout 0 is the default of
+// package api.
+func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
+	cfg := api.ClientConfig{Addr: flagOrEnv(cmd, "http-addr"), Timeout: timeout}
+	if strings.HasPrefix(cfg.Addr, "https://") {
+		id, err := loadIdentity(cmd, cfg.Addr)
+		if err != nil {
+			return client{}, err
+		}
+		cfg.TLS = id.ClientConfig(flagOrEnv(cmd, "tls-server-name"))
+	}
+	c, err := api.NewClient(cfg)
+	if err != nil {
+		return client{}, usageError{err}
+	}
+	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
+}
+
+// loadIdentity loads the certificate that the flags name. what needs it.
+func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
+	var missing []string
+	for _, flag := range []string{"ca-file", "cert-file", "key-file"} {
+		if flagOrEnv(cmd, flag) == "" {
+			missing = append(missing, "--"+flag)
+		}
+	}
+	if missing != nil {
+		return nil, usagef("%s needs %s; create a certificate with: wanfed tls cert create --operator --datacenter DC",
+			what, strings.Join(missing, ", "))
+	}
+	files := tlsutil.Files{
+		CA: flagOrEnv(cmd, "ca-file"), Cert: flagOrEnv(cmd, "cert-file"), Key: flagOrEnv(cmd, "key-file"),
+	}
+	return tlsutil.Load(files, flagOrEnv(cmd, "domain"), slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+}
+
+// explainHTTP adds the remedy to an error of the HTTP client.
+func explainHTTP(err error) error {
+	const port = "this may be the server port; the HTTP API has another port (default 8500): set --http-addr or WANFED_HTTP_ADDR"
+	if s, ok := errors.AsType[*api.StatusError](err); ok && s.Code == http.StatusUnsupportedMediaType {
+		return fmt.Errorf("%w; %s", err, port) // the response of a gRPC server to HTTP requests
+	}
+	e, ok := errors.AsType[*api.UnreachableError](err)
+	if !ok {
+		return err
+	}
+	https := strings.HasPrefix(e.Addr, "https://")
+	if !https && errors.Is(e.Err, io.EOF) {
+		return fmt.Errorf("%w; %s", err, port)
+	}
+	if _, unknown := errors.AsType[x509.UnknownAuthorityError](e.Err); unknown {
+		return fmt.Errorf("no server of your CA at %s: %s; set --ca-file (WANFED_CA_FILE) to the CA of its certificate",
+			e.Addr, tlsutil.DescribeError(e.Err))
+	}
+	if text := tlsutil.DescribeError(e.Err); https && text != e.Err.Error() {
+		return fmt.Errorf("no server answers at %s: %s", e.Addr, text)
+	}
+	return fmt.Errorf("%w; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR", err)
+}
+
+// completeDatacenters completes names of datacenters, if a server answers within
+// a second.
+func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cl, err := newClient(cmd, time.Second)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	dcs, _ := cl.Datacenters(ctx, api.QueryOptions{})
+	return dcs, cobra.ShellCompDirectiveNoFileComp
+}
+
+// operatorTimeout limits a command that makes one call as an operator.
+const operatorTimeout = 45 * time.Second
+
+// operator calls the gRPC services of a server with the certificate of an
+// operator.
+type operator struct {
+	server string // host:port of a server or gateway; empty: found through the HTTP API
+	node   string // name of the server; empty: any
+	dc     string // to call, once connected
+	// inPrimary: the default datacenter is the primary.
+	inPrimary bool
+}
+
+// addFlags adds the client flags and --server to c.
+func (o *operator) addFlags(c *cobra.Command) {
+	addClientFlags(c)
+	c.Flags().StringVar(&o.server, "server", "",
+		"`host:port` of a server port, or of a gateway, in place of --http-addr; needs --datacenter")
+}
+
+// connect connects to a server. The caller calls closeAll at the end.
+func (o *operator) connect(cmd *cobra.Command) (cc *grpc.ClientConn, closeAll func(), err error) {
+	if err := o.checkFlags(cmd); err != nil {
+		return nil, nil, err
+	}
+	id, err := loadIdentity(cmd, cmd.CommandPath())
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.server == "" {
+		if err := o.find(cmd); err != nil {
+			return nil, nil, err
+		}
+	}
+	return api.DialServer(cmd.Context(), id, o.server, o.node, o.dc)
+}
+
+func (o *operator) checkFlags(cmd *cobra.Command) error {
+	var errs []error
+	o.dc = cmd.Flag("datacenter").Value.String()
+	for _, f := range []struct{ flag, value string }{{"datacenter", o.dc}, {"node", o.node}} {
+		if err := tlsutil.CheckLabel(f.value); f.value != "" && err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", f.flag, err))
+		}
+	}
+	if o.server != "" {
+		if o.dc == "" {
+			errs = append(errs, errors.New("--datacenter is required with --server"))
+		}
+		if _, _, err := net.SplitHostPort(o.server); err != nil {
+			errs = append(errs, fmt.Errorf("--server: %w; write host:port", err))
+		}
+	}
+	if err := settings.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// find sets server and dc with the HTTP API: to the server port of the server
+// that answers or, for another datacenter, to the LAN address of a gateway.
+func (o *operator) find(cmd *cobra.Command) error {
+	cl, err := newClient(cmd, 0)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	ctx := cmd.Context()
+	st, err := cl.Status(ctx, api.QueryOptions{})
+	if err != nil {
+		return explainHTTP(err)
+	}
+	if o.dc == "" {
+		o.dc = st.Datacenter
+		if o.inPrimary {
+			o.dc = st.PrimaryDatacenter
+		}
+	}
+	if o.dc == st.Datacenter {
+		members, err := cl.Members(ctx, false, api.QueryOptions{})
+		for _, m := range members {
+			if m.Name == st.Node {
+				o.server = net.JoinHostPort(m.Addr, strconv.Itoa(int(m.Port)))
+				return nil
+			}
+		}
+		return cmpErr(explainHTTP(err), fmt.Errorf("%s is not a member of its gossip pool; set --server", st.Node))
+	}
+	gateways, _, err := cl.MeshGateways(ctx, api.QueryOptions{})
+	for _, g := range gateways[st.Datacenter] {
+		if g.Healthy() {
+			o.server = addrOf(g.Service, "lan")
+			return nil
+		}
+	}
+	return cmpErr(explainHTTP(err), fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
+}
+
+// cmpErr returns the first error that is not nil.
+func cmpErr(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call connects and runs f, which makes one call. what names the call in errors.
+// unknown is added to an error that leaves the outcome of the call open.
+func (o *operator) call(
+	cmd *cobra.Command, what, unknown string, f func(ctx context.Context, cc *grpc.ClientConn) error,
+) error {
+	cc, closeAll, err := o.connect(cmd)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	ctx, cancel := context.WithTimeout(cmd.Context(), operatorTimeout)
+	defer cancel()
+	stop := printWaiting(cmd.ErrOrStderr(), "waiting for the servers to answer")
+	err = f(ctx, cc)
+	stop()
+	if unknown != "" && outcomeUnknown(ctx, err) {
+		return fmt.Errorf("%w; %s", o.explain(ctx, what, err), unknown)
+	}
+	return o.explain(ctx, what, err)
+}
+
+// explain names call and server in an error, and removes the gRPC text.
+func (o *operator) explain(ctx context.Context, what string, err error) error {
+	switch s, ok := status.FromError(err); {
+	case err == nil:
+		return nil
+	case context.Cause(ctx) != nil:
+		return fmt.Errorf("%s at %s: %w", what, o.server, context.Cause(ctx))
+	case ok:
+		return fmt.Errorf("%s at %s: %s", what, o.server, printable(s.Message()))
+	}
+	return fmt.Errorf("%s at %s: %w", what, o.server, err)
+}
+
+// outcomeUnknown reports whether a call with ctx may have succeeded although it
+// returned err.
+func outcomeUnknown(ctx context.Context, err error) bool {
+	if err == nil || errors.Is(resource.FromStatus(err), resource.ErrNotLeader) {
+		return false
+	}
+	code := status.Code(err)
+	return ctx.Err() != nil || code == codes.Unknown || code == codes.Unavailable || code == codes.DeadlineExceeded
+}
+
+// waitingDelay is the time after which a command prints what it waits for.
+const waitingDelay = time.Second
+
+// printWaiting writes a line to w unless stop is called within waitingDelay.
+func printWaiting(w io.Writer, line string) (stop func()) {
+	stopped := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		timer := time.NewTimer(waitingDelay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			fmt.Fprintln(w, line+" ...")
+		case <-stopped:
+		}
+	})
+	return func() {
+		close(stopped)
+		wg.Wait()
+	}
+}

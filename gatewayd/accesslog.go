@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// accessLog is the destination of the access log: a file, stdout, stderr or none.
+// open follows a file that log rotation renamed. It is safe for concurrent use.
+type accessLog struct {
+	stdout, stderr io.Writer
+
+	mu   sync.Mutex
+	w    io.Writer // nil: none
+	file *os.File  // nil: w is not a file
+}
+
+// open directs the following lines to path. An error changes nothing.
+func (l *accessLog) open(path string) error {
+	var (
+		file *os.File
+		w    io.Writer
+		err  error
+	)
+	switch path {
+	case "":
+	case "stdout":
+		w = l.stdout
+	case "stderr":
+		w = l.stderr
+	default:
+		file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+		if err != nil {
+			return fmt.Errorf("access_log: %w", err)
+		}
+		w = file
+	}
+	l.mu.Lock()
+	old := l.file
+	l.w, l.file = w, file
+	l.mu.Unlock()
+	if old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+var errNoAccessLog = errors.New("the access log is off")
+
+// Write implements io.Writer. It fails if there is no destination.
+func (l *accessLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.w == nil {
+		return 0, errNoAccessLog
+	}
+	return l.w.Write(b)
+}
+
+func (l *accessLog) close() error { return l.open("") }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/wanfed/wanfed/gateway"
+)
+
+const (
+	// profileTimeout is the maximum time of a response. A profile takes as long
+	// as its request says (seconds=30).
+	profileTimeout = 5 * time.Minute
+	fetchTimeout   = 10 * time.Second
+	maxRoutesJSON  = 256 << 20 // bytes of GET /routes
+)
+
+func (p *process) newAdmin() *http.Server {
+	return &http.Server{
+		Handler: p.adminHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: profileTimeout,
+		IdleTimeout: time.Minute,
+	}
+}
+
+// runAdmin serves the admin address, if there is one, until ctx ends.
+func (p *process) runAdmin(ctx context.Context) error {
+	if p.admin == nil {
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { p.admin.Close() })
+	defer stop()
+	if err := p.admin.Serve(p.adminSocket); ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (p *process) adminHandler() http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{p})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := p.ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.routes()) })
+	if p.client != nil {
+		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.client.Status()) })
+	}
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	return requireLoopbackHost(mux)
+}
+
+// requireLoopbackHost refuses requests for other host names. It prevents DNS
+// rebinding: a web page whose name was made to resolve to this machine.
+func requireLoopbackHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			http.Error(w, "use a loopback address", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // an error is a lost client
+}
+
+// Route is a route of a running gateway, as GET /routes returns it.
+type Route struct {
+	gateway.Route
+	// Open has the number of connections to each address of To. It includes
+	// those of other routes and listeners.
+	Open []int `json:"open"`
+}
+
+// routes returns the routes by name of the listener.
+func (p *process) routes() map[string][]Route {
+	conns := p.proxy.UpstreamConns()
+	out := make(map[string][]Route, len(p.listeners))
+	for _, l := range p.listeners {
+		list := []Route{}
+		for _, r := range l.Table().Routes() {
+			route := Route{Route: r, Open: make([]int, len(r.To))}
+			for i, addr := range r.To {
+				route.Open[i] = conns[addr]
+			}
+			list = append(list, route)
+		}
+		out[l.Name()] = list
+	}
+	return out
+}
+
+// FetchRoutes returns the routes of a running gateway by name of the listener.
+// addr is its admin address.
+func FetchRoutes(ctx context.Context, addr string) (map[string][]Route, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/routes", nil)
+	if err != nil {
+		return nil, err
+	}
+	// This transport ignores the proxy of the environment: the address is local.
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("no gateway answers at %s: %w; check that it runs with this --admin-addr", addr, err)
+	}
+	defer resp.Body.Close()
+	var routes map[string][]Route
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxRoutesJSON)).Decode(&routes)
+	if resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is not the admin address of a gateway: %w", addr, err)
+	}
+	return routes, nil
+}

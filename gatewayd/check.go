@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Check returns all errors of the settings. It opens no file.
+func (s Settings) Check() error {
+	kind := s.checkDatacenter
+	if s.standalone() {
+		kind = s.checkStandalone
+	}
+	return settings.Join(kind(), s.CheckAdminAddr(), s.checkOverlap(), s.checkKind(), s.checkLimits(),
+		settings.CheckLog(s.LogLevel, s.LogFormat))
+}
+
+// CheckFiles returns the errors of the files that the settings name. It skips
+// files that Check reports as missing settings.
+func (s Settings) CheckFiles() error {
+	switch {
+	case s.Routes != "":
+		_, err := ReadRoutes(s.Routes)
+		return err
+	case s.CAFile == "" || s.CertFile == "" || s.KeyFile == "",
+		tlsutil.CheckDomain(s.Domain) != nil, tlsutil.CheckLabel(s.DC) != nil, tlsutil.CheckLabel(s.Node) != nil:
+		return settings.CheckDir("data_dir", s.DataDir)
+	}
+	_, err := s.identity(slog.Default())
+	return err
+}
+
+// errorList collects errors.
+type errorList []error
+
+func (l *errorList) addf(format string, args ...any) { *l = append(*l, fmt.Errorf(format, args...)) }
+
+// checkDatacenter checks the settings that only the gateway of a datacenter has.
+func (s Settings) checkDatacenter() error {
+	var errs errorList
+	for _, f := range []struct{ name, value, flag string }{
+		{"dc", s.DC, "--dc dc1"}, {"node", s.Node, "--node gw1"},
+		{"data_dir", s.DataDir, "--data-dir /var/lib/wanfed/gateway"},
+		{"ca_file", s.CAFile, "--ca-file FILE"}, {"cert_file", s.CertFile, "--cert-file FILE"},
+		{"key_file", s.KeyFile, "--key-file FILE"},
+		{"lan", s.LAN, "--lan 10.0.0.5:8444"}, {"wan", s.WAN, "--wan 198.51.100.1:8443"},
+	} {
+		if f.value == "" {
+			errs.addf("%s is required, for example %s", f.name, f.flag)
+		}
+	}
+	for _, f := range []struct{ name, label string }{{"dc", s.DC}, {"node", s.Node}} {
+		if err := tlsutil.CheckLabel(f.label); f.label != "" && err != nil {
+			errs.addf("%s: %w", f.name, err)
+		}
+	}
+	if err := tlsutil.CheckDomain(s.Domain); err != nil {
+		errs.addf("domain: %w", err)
+	}
+	if len(s.Servers) == 0 {
+		errs.addf("servers is empty; name at least one server of this datacenter, for example --server 10.0.0.5:8300")
+	}
+	for _, addr := range s.Servers {
+		if err := netaddr.CheckHostPort(addr); err != nil {
+			errs.addf("servers: %w", err)
+		}
+	}
+	for _, id := range s.Protocols {
+		if id == "" || len(id) > 255 {
+			errs.addf("server_protocols: %q is not an ALPN protocol id; it has 1 to 255 bytes, for example h2", id)
+		}
+	}
+	return settings.Join(settings.Join(errs...), s.checkListenAddrs())
+}
+
+// checkListenAddrs checks lan, wan and wan_bind.
+func (s Settings) checkListenAddrs() error {
+	var errs errorList
+	for _, f := range []struct{ name, value string }{{"lan", s.LAN}, {"wan_bind", s.WANBind}} {
+		if f.value != "" && !isIPPort(f.value) {
+			errs.addf("%s %q is not ip:port", f.name, f.value)
+		}
+	}
+	if s.WAN != "" && !isIPPort(s.WAN) {
+		if err := netaddr.CheckHostPort(s.WAN); err != nil {
+			errs.addf("wan: %w", err)
+		} else if s.WANBind == "" {
+			errs.addf("wan %q is a host name; set wan_bind to the ip:port to listen on", s.WAN)
+		}
+	}
+	switch listen := cmp.Or(s.WANBind, s.WAN); {
+	case netaddr.Overlap(s.LAN, s.WAN) && s.LAN == s.WAN:
+		errs.addf("wan and lan are both %s; they have different routes, so each needs its own address", s.LAN)
+	case netaddr.Overlap(s.LAN, listen):
+		errs.addf("wan %s and lan %s overlap; they have different routes, so each needs its own address", listen, s.LAN)
+	}
+	for _, f := range []struct{ name, addr string }{{"lan", s.LAN}, {"wan", s.WAN}} {
+		if ap, err := netip.ParseAddrPort(f.addr); err == nil && ap.Addr().IsUnspecified() {
+			errs.addf("%s %q is unspecified and cannot be dialed; name the address that others dial", f.name, f.addr)
+		}
+	}
+	return settings.Join(errs...)
+}
+
+// checkStandalone checks the settings that only a standalone gateway has, and
+// that it has none of a datacenter.
+func (s Settings) checkStandalone() error {
+	var errs errorList
+	if len(s.Listen) == 0 {
+		errs.addf("routes is set but listen is not; add a listen address, for example --listen 0.0.0.0:8443")
+	}
+	if s.Routes == "" {
+		errs.addf("listen is set but routes is not; name the file of routes, for example --routes routes.hcl")
+	}
+	for _, addr := range s.Listen {
+		if !isIPPort(addr) {
+			errs.addf("listen %q is not ip:port", addr)
+		}
+	}
+	var extra []string
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{"dc", s.DC != ""}, {"node", s.Node != ""}, {"data_dir", s.DataDir != ""},
+		{"ca_file", s.CAFile != ""}, {"cert_file", s.CertFile != ""}, {"key_file", s.KeyFile != ""},
+		{"servers", len(s.Servers) > 0}, {"lan", s.LAN != ""}, {"wan", s.WAN != ""}, {"wan_bind", s.WANBind != ""},
+		{"server_protocols", len(s.Protocols) > 0},
+	} {
+		env := settings.EnvName(f.name)
+		switch {
+		case f.set && os.Getenv(env) != "":
+			extra = append(extra, env+" in the environment")
+		case f.set:
+			extra = append(extra, f.name)
+		}
+	}
+	if len(extra) > 0 {
+		errs.addf("a standalone gateway has no datacenter: remove %s, or remove listen and routes", strings.Join(extra, ", "))
+	}
+	return settings.Join(errs...)
+}
+
+// CheckAdminAddr checks the setting admin_addr.
+func (s Settings) CheckAdminAddr() error {
+	if s.AdminAddr == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(s.AdminAddr)
+	if err != nil {
+		return fmt.Errorf("admin_addr %q is not host:port", s.AdminAddr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("admin_addr %q: port is not a number from 0 to 65535", s.AdminAddr)
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return fmt.Errorf("admin_addr %q is not a loopback address; it has neither TLS nor authentication", s.AdminAddr)
+	}
+	return nil
+}
+
+func isIPPort(s string) bool {
+	_, err := netip.ParseAddrPort(s)
+	return err == nil
+}
+
+// checkOverlap returns an error for each pair of addresses that this machine
+// cannot listen on at the same time. checkListenAddrs compares lan and wan.
+func (s Settings) checkOverlap() error {
+	var errs errorList
+	for i, addr := range s.Listen {
+		for _, other := range s.Listen[:i] {
+			switch {
+			case addr == other:
+				errs.addf("listen has %s twice; remove one", addr)
+			case netaddr.Overlap(addr, other):
+				errs.addf("listen has %s and %s, which overlap; remove one", other, addr)
+			}
+		}
+	}
+	listeners := map[string][]string{"listen": s.Listen, "lan": {s.LAN}, "wan": {s.WAN}}
+	if s.WANBind != "" {
+		listeners["wan"], listeners["wan_bind"] = nil, []string{s.WANBind}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listeners)) {
+		for _, addr := range listeners[name] {
+			if netaddr.Overlap(s.AdminAddr, addr) {
+				errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr, name, addr)
+			}
+		}
+	}
+	return settings.Join(errs...)
+}
+
+// checkKind returns an error for each setting of the other kind of gateway.
+func (s Settings) checkKind() error {
+	var errs errorList
+	forbid := func(set bool, name, kind, instead string) {
+		if set {
+			errs.addf("%s is a setting of %s; use %s", name, kind, instead)
+		}
+	}
+	if !s.standalone() {
+		const kind = "a standalone gateway"
+		forbid(len(s.Allow) > 0, "allow", kind, "lan_allow or wan_allow")
+		forbid(len(s.Deny) > 0, "deny", kind, "lan_deny or wan_deny")
+		forbid(len(s.ProxyProtocol) > 0, "proxy_protocol", kind, "lan_proxy_protocol or wan_proxy_protocol")
+		return settings.Join(errs...)
+	}
+	const kind = "the gateway of a datacenter"
+	forbid(len(s.LANAllow) > 0, "lan_allow", kind, "allow")
+	forbid(len(s.LANDeny) > 0, "lan_deny", kind, "deny")
+	forbid(len(s.WANAllow) > 0, "wan_allow", kind, "allow")
+	forbid(len(s.WANDeny) > 0, "wan_deny", kind, "deny")
+	forbid(len(s.LANProxyProtocol) > 0, "lan_proxy_protocol", kind, "proxy_protocol")
+	forbid(len(s.WANProxyProtocol) > 0, "wan_proxy_protocol", kind, "proxy_protocol")
+	forbid(s.SendProxyProtocol, "server_proxy_protocol", kind, "proxy_protocol = true in the routes")
+	return settings.Join(errs...)
+}
+
+// Upper bounds of settings. They catch typing errors.
+const (
+	maxDelay  = time.Hour
+	maxDrain  = 30 * 24 * time.Hour
+	maxNumber = 1_000_000_000
+)
+
+// checkLimits checks limits, networks, durations and sampling.
+func (s Settings) checkLimits() error {
+	var errs []error
+	for _, f := range []struct {
+		name       string
+		value, min int
+		meaning    string
+	}{
+		{"max_conns", s.MaxConns, 0, "0: as many as the limit of open files allows"},
+		{"max_conns_per_source", s.MaxPerSource, -1, "0: three quarters of max_conns, -1: no limit"},
+		{"max_conns_per_upstream", s.MaxPerUpstream, 0, "0: no limit"},
+		{"access_log_sample", s.AccessLogSample, 1, "1: each connection, 100: one of 100; without access_log none"},
+	} {
+		if f.value < f.min || f.value > maxNumber {
+			errs = append(errs, fmt.Errorf("%s is %d: must be %d to %d; %s", f.name, f.value, f.min, maxNumber, f.meaning))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		list []string
+	}{
+		{"allow", s.Allow}, {"deny", s.Deny}, {"lan_allow", s.LANAllow}, {"lan_deny", s.LANDeny},
+		{"wan_allow", s.WANAllow}, {"wan_deny", s.WANDeny}, {"proxy_protocol", s.ProxyProtocol},
+		{"lan_proxy_protocol", s.LANProxyProtocol}, {"wan_proxy_protocol", s.WANProxyProtocol},
+	} {
+		errs = append(errs, settings.CheckNetworks(f.name, f.list))
+	}
+	for _, f := range []struct {
+		name, value string
+		max         time.Duration
+	}{
+		{"shutdown_delay", s.ShutdownDelay, maxDelay}, {"drain_time", s.DrainTime, maxDrain},
+		{"hot_restart_drain_time", s.HotRestartDrainTime, maxDrain},
+	} {
+		switch d, err := time.ParseDuration(f.value); {
+		case err != nil || d < 0:
+			errs = append(errs, fmt.Errorf("%s %q is not a duration; write, for example, 500ms, 30s or 10m", f.name, f.value))
+		case d > f.max:
+			errs = append(errs, fmt.Errorf("%s is %s: must be %v or less; a stopping gateway keeps running for this time",
+				f.name, f.value, f.max))
+		}
+	}
+	return settings.Join(errs...)
+}
+
+// checkOpenFiles returns an error if this process may not open the files that
+// max_conns needs. The default of max_conns depends on the limit of open files.
+func (s Settings) checkOpenFiles() error {
+	if s.MaxConns == 0 {
+		return nil
+	}
+	if err := gateway.CheckFiles(s.MaxConns); err != nil {
+		return fmt.Errorf("max_conns %d: %w", s.MaxConns, err)
+	}
+	return nil
+}
+
+var errNoSnapshot = errors.New("no snapshot yet: no server has answered")

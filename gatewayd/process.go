@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/gateway/proxycfg"
+	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/sdnotify"
+	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/internal/subprocess"
+)
+
+// Config configures Run.
+type Config struct {
+	// Settings of the gateway, accepted by Check.
+	Settings Settings
+	// Reload returns the settings at a reload, accepted by Check. Required.
+	Reload func() (Settings, error)
+	// Stdout receives one line with the addresses when the gateway listens.
+	Stdout io.Writer
+	// Stderr receives the log.
+	Stderr io.Writer
+}
+
+// Run runs a gateway until ctx ends, or until a new process took over and the
+// connections are drained.
+func Run(ctx context.Context, cfg Config) (err error) {
+	p, err := newProcess(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	start := p.startDatacenter
+	if cfg.Settings.standalone() {
+		start = p.startStandalone
+	}
+	ready, err := start()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cfg.Stdout, ready)
+	return p.run(ctx)
+}
+
+// process is a gateway process of either kind. Unless noted, its fields belong to
+// the goroutine of Run.
+type process struct {
+	settings Settings // in force
+	reload   func() (Settings, error)
+	// sighup and sigusr2 are subscribed before the process is ready: without a
+	// subscription these signals end it. Size 1: a pending signal is not lost.
+	sighup, sigusr2 chan os.Signal
+	level           *slog.LevelVar
+	log             *slog.Logger
+	sockets         sockets
+	accessLog       *accessLog
+	listeners       []*gateway.Listener
+	proxy           *gateway.Proxy
+	adminSocket     net.Listener                // nil: no admin address
+	admin           *http.Server                // nil: no admin address
+	client          *proxycfg.Client            // nil: standalone
+	watchIdentity   func(context.Context) error // nil: standalone
+	stopping        atomic.Pointer[string]      // why; nil: serving. For any goroutine
+}
+
+// newProcess returns a process with its logs and inherited sockets. The caller
+// closes it.
+func newProcess(cfg Config) (*process, error) {
+	s := cfg.Settings
+	p := &process{
+		settings: s, reload: cfg.Reload, sighup: make(chan os.Signal, 1), sigusr2: make(chan os.Signal, 1),
+		level: new(slog.LevelVar), accessLog: &accessLog{stdout: cfg.Stdout, stderr: cfg.Stderr},
+	}
+	level, err := settings.ParseLevel(s.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	p.level.Set(level)
+	if p.log, err = settings.NewLogger(cfg.Stderr, p.level, s.LogFormat); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.checkOpenFiles(), p.accessLog.open(s.AccessLog)); err != nil {
+		return nil, err
+	}
+	if p.sockets.inherited, err = hotrestart.Inherit(); err != nil {
+		return nil, errors.Join(err, p.accessLog.close())
+	}
+	signal.Notify(p.sighup, syscall.SIGHUP)
+	signal.Notify(p.sigusr2, syscall.SIGUSR2)
+	return p, nil
+}
+
+// close releases what run did not release.
+func (p *process) close() error {
+	signal.Stop(p.sighup)
+	signal.Stop(p.sigusr2)
+	return errors.Join(p.sockets.close(), p.accessLog.close())
+}
+
+// startDatacenter opens the gateway of a datacenter and returns its ready line.
+func (p *process) startDatacenter() (string, error) {
+	s := p.settings
+	p.log = p.log.With("dc", s.DC, "gateway", s.Node)
+	id, err := s.identity(p.log)
+	if err != nil {
+		return "", err
+	}
+	lan, err := p.listen(listenerLAN, "lan", s.LAN)
+	if err != nil {
+		return "", err
+	}
+	wan, err := p.listen(listenerWAN, "wan", cmp.Or(s.WANBind, s.WAN))
+	if err != nil {
+		return "", err
+	}
+	if err := p.listenAdmin(); err != nil {
+		return "", err
+	}
+	ready := subprocess.GatewayReady{
+		DC: s.DC, Node: s.Node, LAN: withPort(s.LAN, lan.Addrs()[0]), WAN: withPort(s.WAN, wan.Addrs()[0]),
+	}
+	p.client, err = proxycfg.New(proxycfg.Config{
+		Identity: id, Servers: s.Servers, LAN: ready.LAN, WAN: ready.WAN, DataDir: s.DataDir,
+		Upstream:    proxycfg.UpstreamOptions{Protocols: s.Protocols, ProxyProtocol: s.SendProxyProtocol},
+		LANListener: lan, WANListener: wan, Logger: p.log,
+	})
+	if err != nil {
+		return "", err
+	}
+	p.watchIdentity = id.Run
+	return ready.String(), p.open()
+}
+
+// startStandalone opens a standalone gateway and returns its ready line.
+func (p *process) startStandalone() (string, error) {
+	table, err := ReadRoutes(p.settings.Routes)
+	if err != nil {
+		return "", err
+	}
+	l, err := p.listen(listenerStandalone, "listen", p.settings.Listen...)
+	if err != nil {
+		return "", err
+	}
+	l.SetTable(table)
+	if err := p.listenAdmin(); err != nil {
+		return "", err
+	}
+	var addrs []string
+	for i, addr := range p.settings.Listen {
+		addrs = append(addrs, withPort(addr, l.Addrs()[i]))
+	}
+	ready := fmt.Sprintf("wanfed gateway: listening on %s, %d routes", strings.Join(addrs, ", "), table.Len())
+	return ready, p.open()
+}
+
+// withPort replaces port 0 of an address by the port that the system chose.
+func withPort(addr string, bound net.Addr) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port != "0" {
+		return addr
+	}
+	_, port, _ = net.SplitHostPort(bound.String())
+	return net.JoinHostPort(host, port)
+}
+
+// listen opens a listener of the data plane.
+func (p *process) listen(name, setting string, addrs ...string) (*gateway.Listener, error) {
+	var all []net.Listener
+	for _, addr := range addrs {
+		ln, err := p.sockets.listen(setting, addr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ln)
+	}
+	l := gateway.NewListener(name, all...)
+	p.listeners = append(p.listeners, l)
+	return l, nil
+}
+
+// listenAdmin opens the socket of the admin address, if there is one.
+func (p *process) listenAdmin() (err error) {
+	if p.settings.AdminAddr == "" {
+		return nil
+	}
+	if p.adminSocket, err = p.sockets.listen("admin_addr", p.settings.AdminAddr); err != nil {
+		return err
+	}
+	p.log.Info("admin address", "addr", "http://"+p.adminSocket.Addr().String())
+	return nil
+}
+
+// open makes the data plane and the admin server.
+func (p *process) open() (err error) {
+	s := p.settings
+	if err := p.sockets.inherited.CheckActivated(); err != nil {
+		return err
+	}
+	drain := duration(s.DrainTime)
+	if drain == 0 {
+		drain = -1 // 0 is the default of the data plane
+	}
+	p.proxy, err = gateway.New(gateway.Config{
+		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drain,
+		AccessLog: p.accessLog, AccessLogSample: s.accessLogSample(),
+	})
+	if err != nil {
+		return err
+	}
+	p.setPolicies()
+	if p.adminSocket != nil {
+		p.admin = p.newAdmin()
+	}
+	return nil
+}
+
+func (p *process) setPolicies() {
+	for _, l := range p.listeners {
+		l.SetPolicy(p.settings.policy(l.Name(), p.proxy.MaxConns()))
+	}
+}
+
+// ready returns nil if clients should connect, and the reason otherwise. It is
+// safe for concurrent use.
+func (p *process) ready() error {
+	if why := p.stopping.Load(); why != nil {
+		return errors.New(*why)
+	}
+	if p.client != nil && !p.client.Status().HasSnapshot {
+		return errNoSnapshot
+	}
+	return nil
+}
+
+// run serves until ctx ends or a new process took over. Then it stops in the
+// order of the package documentation and joins every goroutine.
+func (p *process) run(ctx context.Context) error {
+	base, stopAll := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAll()
+	group, gctx := errgroup.WithContext(base)
+	accepting, stopAccepting := context.WithCancel(gctx)
+	defer stopAccepting()
+	adminCtx, stopAdmin := context.WithCancel(gctx)
+	defer stopAdmin()
+	registered, deregister := context.WithCancel(gctx)
+	defer deregister()
+	group.Go(func() error { defer stopAll(); return p.proxy.Run(accepting, p.listeners...) })
+	group.Go(func() error { return p.runAdmin(adminCtx) })
+	if p.watchIdentity != nil {
+		group.Go(func() error { return p.watchIdentity(gctx) })
+	}
+	client := make(chan error, 1)
+	go func() { client <- p.runClient(registered) }()
+
+	ev := p.serve(ctx, gctx.Done(), client)
+	if ev.replaced {
+		p.leaveToNewProcess()
+		stopAdmin()
+	} else {
+		p.announceStop(ctx)
+	}
+	deregister()
+	if !ev.clientEnded {
+		ev.err = errors.Join(ev.err, <-client)
+	}
+	if !ev.replaced && ev.err == nil {
+		p.delayShutdown(gctx)
+	}
+	err := errors.Join(ev.err, p.sockets.release())
+	stopAccepting()
+	if ev.replaced {
+		// The old process may drain for a long time. A stop shortens it.
+		defer context.AfterFunc(ctx, func() { p.proxy.SetDrain(duration(p.settings.DrainTime)) })()
+	}
+	return errors.Join(err, group.Wait())
+}
+
+// runClient runs the client of the servers; a standalone gateway has none.
+func (p *process) runClient(ctx context.Context) error {
+	if p.client == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return p.client.Run(ctx)
+}
+
+// announceStop makes /readyz fail and notifies the service manager.
+func (p *process) announceStop(ctx context.Context) {
+	why := "stopping: connections end within " + p.settings.DrainTime
+	p.stopping.Store(&why)
+	if ctx.Err() != nil {
+		p.log.Info("stopping", "delay", p.settings.ShutdownDelay, "drain", p.settings.DrainTime, "count", p.active())
+	}
+	sdnotify.Send(p.log, sdnotify.Stopping)
+}
+
+// leaveToNewProcess leaves everything but the open connections to the new process.
+func (p *process) leaveToNewProcess() {
+	why := "replaced by a new process"
+	p.stopping.Store(&why)
+	if p.client != nil {
+		p.client.SkipDeregister()
+	}
+	p.proxy.SetDrain(duration(p.settings.HotRestartDrainTime))
+}
+
+// delayShutdown waits for shutdown_delay: clients still connect until they have
+// seen that this gateway stops. A gateway without servers and admin address has
+// no way to report that, so it does not wait.
+func (p *process) delayShutdown(failed context.Context) {
+	if p.client == nil && p.admin == nil {
+		return
+	}
+	t := time.NewTimer(duration(p.settings.ShutdownDelay))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-failed.Done():
+	}
+}
+
+// active returns the number of open connections.
+func (p *process) active() (n uint64) {
+	for _, l := range p.listeners {
+		n += l.Stats().Active
+	}
+	return n
+}

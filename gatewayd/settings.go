@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/wanfed/wanfed/gateway"
+	"github.com/wanfed/wanfed/internal/settings"
+	"github.com/wanfed/wanfed/tlsutil"
+)
+
+// Settings are the settings of a gateway. SIGHUP changes those with the tag live
+// in a running gateway.
+type Settings struct {
+	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
+	Node              string   `hcl:"node,optional" help:"name of this gateway in its datacenter (required)"`
+	DataDir           string   `hcl:"data_dir,optional" help:"directory of the last received routes (required)"`
+	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
+	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this gateway (required)"`
+	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
+	Servers           []string `hcl:"servers,optional" flag:"server" help:"host:port of a server of this datacenter (required); repeatable"`
+	Protocols         []string `hcl:"server_protocols,optional" flag:"server-protocol" help:"ALPN protocol id that the servers of this datacenter accept; clients that offer none of the listed ids are refused (default: no check); repeatable"`
+	SendProxyProtocol bool     `hcl:"server_proxy_protocol,optional" help:"send the client address to the servers of this datacenter in a PROXY header, version 2; their setting proxy_protocol must have the address of this gateway"`
+	LAN               string   `hcl:"lan,optional" help:"ip:port of the listener for servers of this datacenter (required)"`
+	WAN               string   `hcl:"wan,optional" help:"host:port that other datacenters dial; also the listen address, unless --wan-bind is given (required)"`
+	WANBind           string   `hcl:"wan_bind,optional" help:"ip:port of the listener for other datacenters, for a gateway behind NAT (default: --wan)"`
+	AdminAddr         string   `hcl:"admin_addr,optional" help:"loopback host:port of /healthz, /readyz, /routes, /metrics and /debug/pprof (default: none)"`
+	Listen            []string `hcl:"listen,optional" help:"ip:port of a listener of a standalone gateway, with --routes; repeatable"`
+	Routes            string   `hcl:"routes,optional" live:"yes" help:"HCL file with the routes of a standalone gateway"`
+
+	MaxConns            int      `hcl:"max_conns,optional" live:"yes" help:"maximum number of client connections; 0: as many as the limit of open files allows, at most 65536"`
+	MaxPerSource        int      `hcl:"max_conns_per_source,optional" live:"yes" help:"maximum number of connections per IPv4 address or IPv6 /64; 0: three quarters of --max-conns, -1: no limit"`
+	MaxPerUpstream      int      `hcl:"max_conns_per_upstream,optional" live:"yes" help:"maximum number of connections per upstream address; 0: no limit"`
+	LANAllow            []string `hcl:"lan_allow,optional" live:"yes" help:"network (CIDR) that may connect to --lan (default: all); repeatable"`
+	LANDeny             []string `hcl:"lan_deny,optional" live:"yes" help:"network (CIDR) that may not connect to --lan, even if it is allowed; repeatable"`
+	WANAllow            []string `hcl:"wan_allow,optional" live:"yes" help:"network (CIDR) that may connect to --wan (default: all); repeatable"`
+	WANDeny             []string `hcl:"wan_deny,optional" live:"yes" help:"network (CIDR) that may not connect to --wan, even if it is allowed; repeatable"`
+	Allow               []string `hcl:"allow,optional" live:"yes" help:"network (CIDR) that may connect to --listen (default: all); repeatable"`
+	Deny                []string `hcl:"deny,optional" live:"yes" help:"network (CIDR) that may not connect to --listen, even if it is allowed; repeatable"`
+	LANProxyProtocol    []string `hcl:"lan_proxy_protocol,optional" live:"yes" help:"network (CIDR) of load balancers that send a PROXY header, version 2, on connections to --lan; repeatable"`
+	WANProxyProtocol    []string `hcl:"wan_proxy_protocol,optional" live:"yes" help:"network (CIDR) of load balancers that send a PROXY header, version 2, on connections to --wan; repeatable"`
+	ProxyProtocol       []string `hcl:"proxy_protocol,optional" live:"yes" help:"network (CIDR) of load balancers that send a PROXY header, version 2, on connections to --listen; repeatable"`
+	ShutdownDelay       string   `hcl:"shutdown_delay,optional" live:"yes" help:"time in which a stopping gateway still accepts connections"`
+	DrainTime           string   `hcl:"drain_time,optional" live:"yes" help:"time that open connections have after --shutdown-delay"`
+	HotRestartDrainTime string   `hcl:"hot_restart_drain_time,optional" live:"yes" help:"time that open connections have in the old process after a hot restart"`
+	AccessLog           string   `hcl:"access_log,optional" live:"yes" help:"file of the access log, one line of JSON per connection, or stdout or stderr (default: no access log)"`
+	AccessLogSample     int      `hcl:"access_log_sample,optional" live:"yes" help:"sampling of the access log: one of this number of connections is logged"`
+
+	Domain    string `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
+	LogLevel  string `hcl:"log_level,optional" live:"yes" help:"lowest level of log lines: debug, info, warn or error"`
+	LogFormat string `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
+}
+
+// DefaultSettings returns the settings with their defaults.
+func DefaultSettings() Settings {
+	return Settings{
+		Domain: tlsutil.DefaultDomain, LogLevel: "info", LogFormat: "text", AccessLogSample: 1,
+		ShutdownDelay: "500ms", DrainTime: "2s", HotRestartDrainTime: "10m",
+	}
+}
+
+// Names of the listeners of a gateway in settings, logs and metrics.
+const (
+	listenerLAN        = "lan"
+	listenerWAN        = "wan"
+	listenerStandalone = "listen"
+)
+
+// sharePerSource is the share of max_conns that one source may use by default.
+const sharePerSource = 0.75
+
+func (s Settings) standalone() bool { return len(s.Listen) > 0 || s.Routes != "" }
+
+// identity loads the certificate of this gateway and checks the data directory.
+func (s Settings) identity(logger *slog.Logger) (*tlsutil.Identity, error) {
+	dir := settings.CheckDir("data_dir", s.DataDir)
+	id, err := tlsutil.Load(tlsutil.Files{CA: s.CAFile, Cert: s.CertFile, Key: s.KeyFile}, s.Domain, logger)
+	if err == nil {
+		err = id.VerifySubject(tlsutil.RoleGateway, s.Node, s.DC)
+	}
+	return id, settings.Join(dir, err)
+}
+
+// policy returns the admission policy of a listener. maxConns is the limit of all
+// listeners together.
+func (s Settings) policy(listener string, maxConns int) gateway.Policy {
+	p := gateway.Policy{MaxPerSource: s.MaxPerSource}
+	if s.MaxPerSource == 0 {
+		p.MaxPerSource = max(1, int(sharePerSource*float64(maxConns)))
+	}
+	allow, deny, proxy := s.Allow, s.Deny, s.ProxyProtocol
+	switch listener {
+	case listenerLAN:
+		allow, deny, proxy = s.LANAllow, s.LANDeny, s.LANProxyProtocol
+	case listenerWAN:
+		allow, deny, proxy = s.WANAllow, s.WANDeny, s.WANProxyProtocol
+	}
+	p.Allow, p.Deny, p.ProxyFrom = settings.Networks(allow), settings.Networks(deny), settings.Networks(proxy)
+	return p
+}
+
+// accessLogSample returns the sampling of the data plane; -1: no access log.
+func (s Settings) accessLogSample() int {
+	if s.AccessLog == "" {
+		return -1
+	}
+	return s.AccessLogSample
+}
+
+// duration parses a setting that Check accepted.
+func duration(s string) time.Duration {
+	d, _ := time.ParseDuration(s)
+	return d
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package gatewayd
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/wanfed/wanfed/internal/hotrestart"
+	"github.com/wanfed/wanfed/internal/sdnotify"
+	"github.com/wanfed/wanfed/internal/settings"
+)
+
+// reloadInterval is the minimum time between two reloads. SIGHUPs in that time
+// cause one reload.
+const reloadInterval = 50 * time.Millisecond
+
+// serveEnd is why serve returned.
+type serveEnd struct {
+	replaced    bool // by a new process
+	clientEnded bool // the result of the client was received
+	err         error
+}
+
+// serve handles signals until ctx ends, a goroutine of the process fails, the
+// client ends, or a new process takes over.
+func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-chan error) serveEnd {
+	routed := p.routed()
+	sighup, reloadAgain := p.sighup, (<-chan time.Time)(nil)
+	if !p.sockets.inherited.HasParent() {
+		// A gateway without reachable servers has started too.
+		sdnotify.Send(p.log, sdnotify.Ready)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return serveEnd{}
+		case <-failed:
+			return serveEnd{} // the group has the error
+		case err := <-client:
+			return serveEnd{clientEnded: true, err: err}
+		case <-routed:
+			routed = nil
+			p.takeOver()
+		case <-sighup:
+			sdnotify.Send(p.log, sdnotify.Reloading())
+			p.reloadSettings()
+			sdnotify.Send(p.log, sdnotify.Ready)
+			sighup, reloadAgain = nil, time.After(reloadInterval)
+		case <-reloadAgain:
+			sighup, reloadAgain = p.sighup, nil
+		case <-p.sigusr2:
+			if p.hotRestart(ctx) {
+				return serveEnd{replaced: true}
+			}
+		}
+	}
+}
+
+// routed returns a channel that is closed when the gateway has routes.
+func (p *process) routed() <-chan struct{} {
+	if p.client != nil {
+		return p.client.Ready()
+	}
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}
+
+// takeOver notifies the old process, if there is one, that this one serves.
+func (p *process) takeOver() {
+	if !p.sockets.inherited.HasParent() {
+		return
+	}
+	if err := p.sockets.inherited.Ready(); err != nil {
+		// The old process has ended, or its timeout expired and it ends this one.
+		p.log.Warn("cannot notify the old process", "err", err)
+	}
+	p.log.Info("took over from the old process", "pid", os.Getpid())
+	sdnotify.Send(p.log, sdnotify.Ready)
+}
+
+// hotRestart starts a new process on the sockets of this one. It returns false if
+// that failed.
+func (p *process) hotRestart(ctx context.Context) bool {
+	program, err := hotrestart.Program()
+	if err == nil {
+		p.log.Info("hot restart", "program", program)
+		var pid int
+		pid, err = hotrestart.Start(ctx, hotrestart.Config{
+			Program: program, Args: os.Args[1:], Sockets: p.sockets.duplicates,
+		})
+		if err == nil {
+			sdnotify.Send(p.log, sdnotify.MainPID(pid))
+			p.log.Info("new process took over, draining connections",
+				"pid", pid, "count", p.active(), "drain", p.settings.HotRestartDrainTime)
+			return true
+		}
+	}
+	p.log.Error("hot restart failed, still serving", "err", err)
+	return false
+}
+
+// reloadSettings reads the settings again and applies those with the tag live. An
+// error changes nothing.
+func (p *process) reloadSettings() {
+	next, err := p.reload()
+	if err == nil {
+		err = next.checkOpenFiles()
+	}
+	if err != nil {
+		p.log.Error("cannot reload the settings", "err", err)
+		return
+	}
+	if p.client == nil {
+		if err := p.reloadRoutes(next.Routes); err != nil {
+			p.log.Error("cannot reload the routes", "err", err)
+			return
+		}
+	}
+	if err := p.accessLog.open(next.AccessLog); err != nil {
+		p.log.Error("cannot reload the settings", "err", err)
+		return
+	}
+	merged, changed, fixed := merge(p.settings, next)
+	p.settings = merged
+	if level, err := settings.ParseLevel(merged.LogLevel); err == nil {
+		p.level.Set(level)
+	}
+	p.proxy.SetMaxConns(merged.MaxConns)
+	p.proxy.SetMaxPerUpstream(merged.MaxPerUpstream)
+	p.proxy.SetAccessLogSample(merged.accessLogSample())
+	p.proxy.SetDrain(duration(merged.DrainTime))
+	p.setPolicies()
+	if len(changed) > 0 {
+		p.log.Info("settings changed", "settings", strings.Join(changed, ", "))
+	}
+	if len(fixed) > 0 {
+		p.log.Warn("settings need a new process: restart, or send SIGUSR2", "settings", strings.Join(fixed, ", "))
+	}
+}
+
+func (p *process) reloadRoutes(path string) error {
+	table, err := ReadRoutes(path)
+	if err != nil {
+		return err
+	}
+	for _, l := range p.listeners {
+		l.SetTable(table)
+	}
+	p.log.Info("routes changed", "file", path, "count", table.Len())
+	return nil
+}
+
+// merge returns now with the live settings of next. changed and fixed name the
+// settings that differ: the live ones, and those that need a new process.
+func merge(now, next Settings) (merged Settings, changed, fixed []string) {
+	var fields []settings.Field
+	settings.Each(&next, func(f settings.Field) { fields = append(fields, f) })
+	settings.Each(&now, func(f settings.Field) {
+		to := fields[0].Value
+		fields = fields[1:]
+		switch {
+		case reflect.DeepEqual(f.Value.Interface(), to.Interface()):
+		case f.Live:
+			f.Value.Set(to)
+			changed = append(changed, f.Name)
+		default:
+			fixed = append(fixed, f.Name)
+		}
+	})
+	return now, changed, fixed
+}

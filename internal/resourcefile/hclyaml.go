@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package resourcefile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/wanfed/wanfed/internal/settings"
+)
+
+// decodeYAML decodes documents separated by "---".
+func decodeYAML(name string, src []byte) ([]Document, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(src))
+	var all []Document
+	for {
+		var node yaml.Node
+		err := dec.Decode(&node)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		pos := fmt.Sprintf("%s:%d", name, node.Content[0].Line)
+		timestampsToStrings(&node)
+		var v any
+		if err := node.Decode(&v); err != nil {
+			return nil, fmt.Errorf("%s: %w", pos, err)
+		}
+		if v == nil { // an empty document
+			continue
+		}
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: a value has no form in JSON: %w", pos, err)
+		}
+		if all, err = appendDocuments(all, pos, raw); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// timestampsToStrings keeps the text of timestamps, as the JSON of protobuf needs
+// it.
+func timestampsToStrings(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
+		n.Tag = "!!str"
+	}
+	for _, child := range n.Content {
+		timestampsToStrings(child)
+	}
+}
+
+// decodeHCL decodes a file that is one resource,
+//
+//	type = "catalog/v1/Node"
+//	name = "web1"
+//	data { address = "10.0.0.1" }
+//
+// or that has a block for each resource:
+//
+//	resource "catalog/v1/Node" "web1" { data { ... } }
+func decodeHCL(name string, src []byte) ([]Document, error) {
+	if len(src) > maxHCL {
+		return nil, fmt.Errorf("%s has more than %d bytes; check that it is the right file, or use JSON, which needs less memory",
+			name, maxHCL)
+	}
+	f, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, settings.DiagError(diags)
+	}
+	body := f.Body.(*hclsyntax.Body)
+	var all []Document
+	other := len(body.Attributes) > 0 // something besides resource blocks
+	for _, b := range body.Blocks {
+		if b.Type != "resource" {
+			other = true
+			continue
+		}
+		d, err := blockDocument(b)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	switch {
+	case len(all) > 0 && other:
+		return nil, fmt.Errorf("%s has resource blocks and other content; put each resource into a block", name)
+	case len(all) > 0 || !other:
+		return all, nil
+	}
+	d, err := bodyDocument(name+":1", body, nil)
+	return []Document{d}, err
+}
+
+func blockDocument(b *hclsyntax.Block) (Document, error) {
+	pos := fmt.Sprintf("%s:%d", b.TypeRange.Filename, b.TypeRange.Start.Line)
+	if len(b.Labels) != 2 {
+		return Document{}, fmt.Errorf(`%s: a resource block needs two labels: resource "TYPE" "NAME" {`, pos)
+	}
+	return bodyDocument(pos, b.Body, map[string]any{"type": b.Labels[0], "name": b.Labels[1]})
+}
+
+func bodyDocument(pos string, body *hclsyntax.Body, labels map[string]any) (Document, error) {
+	object, err := objectOf(body)
+	if err != nil {
+		return Document{}, err
+	}
+	for name, value := range labels {
+		if _, ok := object[name]; ok {
+			return Document{}, fmt.Errorf("%s: %s is set in the labels of the block as well", pos, name)
+		}
+		object[name] = value
+	}
+	raw, err := json.Marshal(object)
+	if err != nil {
+		return Document{}, fmt.Errorf("%s: %w", pos, err)
+	}
+	return decodeDocument(pos, raw)
+}
+
+// objectOf converts attributes and blocks to a JSON object. A block is an object,
+// several blocks of one name are a list, and the labels of a block are the keys of
+// enclosing objects.
+func objectOf(body *hclsyntax.Body) (map[string]any, error) {
+	out := make(map[string]any)
+	for name, a := range body.Attributes {
+		v, diags := a.Expr.Value(nil)
+		if diags.HasErrors() {
+			return nil, settings.DiagError(diags)
+		}
+		raw, err := ctyjson.Marshal(v, v.Type())
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %s: %w", a.NameRange.Filename, a.NameRange.Start.Line, name, err)
+		}
+		out[name] = json.RawMessage(raw)
+	}
+	for _, b := range body.Blocks {
+		inner, err := objectOf(b.Body)
+		if err != nil {
+			return nil, err
+		}
+		if err := addBlock(out, append([]string{b.Type}, b.Labels...), inner); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", b.TypeRange.Filename, b.TypeRange.Start.Line, err)
+		}
+	}
+	return out, nil
+}
+
+// addBlock adds inner to out under nested keys.
+func addBlock(out map[string]any, keys []string, inner map[string]any) error {
+	key := keys[0]
+	if len(keys) > 1 {
+		next, ok := out[key].(map[string]any)
+		if !ok && out[key] != nil {
+			return fmt.Errorf("%s is an attribute or a block without labels, and a block with labels", key)
+		}
+		if next == nil {
+			next = make(map[string]any)
+			out[key] = next
+		}
+		return addBlock(next, keys[1:], inner)
+	}
+	switch before := out[key].(type) {
+	case nil:
+		out[key] = inner
+	case map[string]any:
+		out[key] = []any{before, inner}
+	case []any:
+		out[key] = append(before, inner)
+	default:
+		return fmt.Errorf("%s is both an attribute and a block", key)
+	}
+	return nil
+}

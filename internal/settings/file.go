@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+)
+
+// MaxFile is the maximum size of a file of settings, in bytes.
+const MaxFile = 1 << 20
+
+// Read decodes the file at path into *to, a struct with hcl tags.
+func Read(path string, to any) error {
+	src, err := ReadFile(path, MaxFile)
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	f, err := Parse(path, src)
+	if err != nil {
+		return err
+	}
+	return Decode(f.Body, to)
+}
+
+// Parse parses the content of a file as HCL, or as the JSON form of HCL if the
+// name ends in .json.
+func Parse(path string, src []byte) (*hcl.File, error) {
+	if !utf8.Valid(src) || strings.ContainsRune(string(src), 0) {
+		return nil, fmt.Errorf("%s is not a text file", path)
+	}
+	if nesting(src) > maxNesting {
+		return nil, fmt.Errorf("%s is nested too deep; check that it is the right file", path)
+	}
+	parse := hclparse.NewParser().ParseHCL
+	if filepath.Ext(path) == ".json" {
+		parse = hclparse.NewParser().ParseJSON
+	}
+	f, diags := parse(src, path)
+	if diags.HasErrors() {
+		return nil, DiagError(diags)
+	}
+	return f, nil
+}
+
+// maxNesting limits the nesting of brackets: the HCL parser is recursive, and a
+// stack overflow ends the process.
+const maxNesting = 10_000
+
+// nesting returns the nesting depth of brackets. It does not distinguish brackets
+// in strings and comments, so the result may be too high.
+func nesting(src []byte) (deepest int) {
+	depth := 0
+	for _, b := range src {
+		switch b {
+		case '{', '[', '(':
+			depth++
+		case '}', ']', ')':
+			depth--
+		}
+		deepest = max(deepest, depth)
+	}
+	return deepest
+}
+
+// Decode decodes a body into *to, a struct with hcl tags.
+func Decode(body hcl.Body, to any) error { return DiagError(gohcl.DecodeBody(body, nil, to)) }
+
+// DiagError returns one error per position: further errors at a position follow
+// from the first. All diagnostics are of one file.
+func DiagError(diags hcl.Diagnostics) error {
+	var errs []error
+	seen := map[hcl.Pos]bool{}
+	for _, d := range diags {
+		switch {
+		case d.Severity != hcl.DiagError:
+		case d.Subject == nil:
+			errs = append(errs, fmt.Errorf("%s: %s", d.Summary, d.Detail))
+		case !seen[d.Subject.Start]:
+			seen[d.Subject.Start] = true
+			errs = append(errs, fmt.Errorf("%s:%d,%d: %s: %s",
+				d.Subject.Filename, d.Subject.Start.Line, d.Subject.Start.Column, d.Summary, d.Detail))
+		}
+	}
+	return Join(errs...)
+}
+
+// Field is one setting: a field of a struct with an hcl tag.
+type Field struct {
+	Name  string // of the attribute
+	Flag  string // without --
+	Help  string
+	Live  bool // a running process applies a changed value
+	Value reflect.Value
+}
+
+// Each calls f for each setting of *settings.
+func Each(settings any, f func(Field)) {
+	v := reflect.ValueOf(settings).Elem()
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag
+		name, _, _ := strings.Cut(tag.Get("hcl"), ",")
+		if name == "" {
+			continue
+		}
+		flag := tag.Get("flag")
+		if flag == "" {
+			flag = strings.ReplaceAll(name, "_", "-")
+		}
+		f(Field{Name: name, Flag: flag, Help: tag.Get("help"), Live: tag.Get("live") != "", Value: v.Field(i)})
+	}
+}
+
+// ReadFile reads the file at path, which may be a pipe. A file of more than limit
+// bytes is an error: the path may name an endless device by mistake.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := OpenFile(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ReadAll(f, path, limit)
+}
+
+// ReadAll reads r, which errors call name, up to limit bytes. More is an error.
+func ReadAll(r io.Reader, name string, limit int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, fmt.Errorf("%s has more than %d bytes; check that it is the right file", name, limit)
+	}
+	return b, err
+}
+
+// OpenFile opens the file at path, which may be a pipe, for reading. Its errors
+// name the remedy.
+func OpenFile(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &openError{path + " does not exist; check the path", err}
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &openError{path + " is not readable for this user; change its owner or mode", err}
+	case err != nil:
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return nil, &openError{path + " is a directory; name a file", syscall.EISDIR}
+	}
+	return f, nil
+}
+
+// openError replaces the text of an error and keeps its cause.
+type openError struct {
+	text  string
+	cause error
+}
+
+func (e *openError) Error() string { return e.text }
+func (e *openError) Unwrap() error { return e.cause }
+
+// EnvName returns the environment variable of a setting or a flag.
+func EnvName(name string) string {
+	return "WANFED_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package settings
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// ParseLevel parses the setting log_level: debug, info, warn or error.
+func ParseLevel(level string) (slog.Level, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return l, fmt.Errorf("log_level %q is not one of debug, info, warn, error", level)
+	}
+	return l, nil
+}
+
+// NewLogger returns a logger that writes records of at least level to w. format
+// is the setting log_format: text or json.
+func NewLogger(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("log_format %q is not one of text, json", format)
+}
+
+// CheckLog checks the settings log_level and log_format.
+func CheckLog(level, format string) error {
+	l, err := ParseLevel(level)
+	if err != nil {
+		return err
+	}
+	_, err = NewLogger(io.Discard, l, format)
+	return err
+}
+
+// ParseNetwork parses an IP network (CIDR) or a single IP address.
+func ParseNetwork(s string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(s); err == nil && addr.Zone() == "" {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, fmt.Errorf("%q is not a network; write, for example, 10.0.0.0/8, 2001:db8::/32 or one address", s)
+	}
+	if p != p.Masked() {
+		return p, fmt.Errorf("%q has host bits; write %s for the network or %s for the address", s, p.Masked(), p.Addr())
+	}
+	return p, nil
+}
+
+// Networks parses a list that CheckNetworks accepted.
+func Networks(list []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range list {
+		if p, err := ParseNetwork(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// CheckNetworks checks the setting name, a list of networks.
+func CheckNetworks(name string, list []string) error {
+	var errs []error
+	for _, s := range list {
+		if _, err := ParseNetwork(s); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return Join(errs...)
+}
+
+// CheckDir checks the setting name, the path of a directory. A directory that
+// does not exist, or an empty path, is not an error.
+func CheckDir(name, path string) error {
+	if path == "" {
+		return nil
+	}
+	if st, err := os.Stat(path); err == nil && !st.IsDir() {
+		return fmt.Errorf("%s %s is a file, not a directory: name a directory, or move the file away", name, filepath.Clean(path))
+	}
+	return nil
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MPL-2.0
+
+package subprocess
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config configures a process.
+type Config struct {
+	// Name in errors, for example dc1/srv1. Required.
+	Name string
+	// Command is the program and its arguments. Required.
+	Command []string
+	// Env is added to the environment of this process. The settings of wanfed
+	// (WANFED_...) are removed from it.
+	Env []string
+	// LogPath is the file to which stdout and stderr are appended. Required.
+	LogPath string
+	// Ready reports whether a line of stdout means that the process is ready.
+	// Required.
+	Ready func(line string) bool
+}
+
+// Process is a process that became ready. It is safe for concurrent use.
+type Process struct {
+	cfg   Config
+	cmd   *exec.Cmd
+	stdin io.Closer
+	line  string
+
+	done chan struct{} // closed after err is set
+	err  error
+}
+
+// outputDelay is the time in which other processes may keep the output of an
+// ended process open.
+const outputDelay = time.Second
+
+// Start runs the process and waits until it is ready. If it or ctx ends before,
+// the process is killed and the error has the last lines of its log. The end of
+// ctx after Start does not affect the process.
+func Start(ctx context.Context, cfg Config) (*Process, error) {
+	log, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.Name, err)
+	}
+	out := &readyWriter{w: log, ready: cfg.Ready, found: make(chan string, 1)}
+	p := &Process{cfg: cfg, cmd: exec.Command(cfg.Command[0], cfg.Command[1:]...), done: make(chan struct{})}
+	settings := func(v string) bool { return strings.HasPrefix(v, "WANFED_") }
+	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), settings), cfg.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = out, log
+	p.cmd.WaitDelay = outputDelay
+	p.cmd.SysProcAttr = ownGroup()
+	p.stdin, err = p.cmd.StdinPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", cfg.Name, err), log.Close())
+	}
+	go func() {
+		defer close(p.done)
+		p.err = errors.Join(p.cmd.Wait(), log.Close())
+	}()
+
+	select {
+	case p.line = <-out.found:
+		return p, nil
+	case <-p.done:
+		return nil, fmt.Errorf("%s ended before it was ready: %w", cfg.Name, p.describe(p.err))
+	case <-ctx.Done():
+		p.Kill()
+		return nil, fmt.Errorf("%s was not ready in time: %w", cfg.Name, p.describe(context.Cause(ctx)))
+	}
+}
+
+// describe adds the last lines of the log to err. A nil err is exit status 0.
+func (p *Process) describe(err error) error {
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return fmt.Errorf("%w; last lines of %s:\n%s", err, p.cfg.LogPath, strings.Join(p.Tail(10), "\n"))
+}
+
+// Name returns the configured name.
+func (p *Process) Name() string { return p.cfg.Name }
+
+// Pid returns the process id, also after the end of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Command returns the command line. The caller must not change it.
+func (p *Process) Command() []string { return p.cfg.Command }
+
+// LogPath returns the path of the log file.
+func (p *Process) LogPath() string { return p.cfg.LogPath }
+
+// Line returns the line that reported readiness.
+func (p *Process) Line() string { return p.line }
+
+// Done returns a channel that is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns the result of the process: nil for exit status 0, and while it runs.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+		return p.err
+	default:
+		return nil
+	}
+}
+
+// Signal sends sig. It returns os.ErrProcessDone if the process has ended.
+func (p *Process) Signal(sig os.Signal) error { return p.cmd.Process.Signal(sig) }
+
+// Stop sends SIGTERM and waits for the end of the process. If ctx ends first, the
+// process is killed. Stop returns the result of the process, or an error if it was
+// killed.
+func (p *Process) Stop(ctx context.Context) error {
+	if terminate(p.cmd.Process) != nil {
+		p.stdin.Close()
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		p.Kill()
+		return fmt.Errorf("%s did not stop in time and was killed: %w", p.cfg.Name, context.Cause(ctx))
+	}
+}
+
+// Kill kills the process and waits for its end. It may be called repeatedly and
+// after Stop.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // the one error is that it has ended
+	<-p.done
+}
+
+// tailBytes limits the part of a log that Tail reads.
+const tailBytes = 64 << 10
+
+// Tail returns the last n lines of the log, or fewer if it is shorter or cannot be
+// read.
+func (p *Process) Tail(n int) []string {
+	f, err := os.Open(p.cfg.LogPath)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if end, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, _ = f.Seek(max(0, end-tailBytes), io.SeekStart)
+	}
+	b, _ := io.ReadAll(f)
+	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// readyWriter copies to w and searches for the ready line. It is used by one
+// goroutine.
+type readyWriter struct {
+	w     io.Writer
+	ready func(string) bool
+	found chan string // size 1: at most one line
+
+	done bool
+	part []byte // of an incomplete line
+}
+
+// maxLine limits the part of a line that is kept.
+const maxLine = 64 << 10
+
+func (r *readyWriter) Write(b []byte) (int, error) {
+	n, err := r.w.Write(b)
+	if r.done || err != nil {
+		return n, err
+	}
+	r.part = append(r.part, b...)
+	for {
+		line, rest, ok := strings.Cut(string(r.part), "\n")
+		if !ok {
+			break
+		}
+		r.part = []byte(rest)
+		if r.ready(strings.TrimSuffix(line, "\r")) {
+			r.done, r.part = true, nil
+			r.found <- line
+			return n, nil
+		}
+	}
+	if len(r.part) > maxLine {
+		r.part = nil
+	}
+	return n, nil
+}
