@@ -14,9 +14,12 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// reloadInterval is the minimum time between two reloads. SIGHUPs in that time
-// cause one reload.
-const reloadInterval = 50 * time.Millisecond
+// reloadPause returns the time after a reload in which SIGHUPs wait for the next
+// one. A reload then uses at most one percent of a processor, except for very
+// large files of routes.
+func reloadPause(took time.Duration) time.Duration {
+	return min(max(50*time.Millisecond, 100*took), time.Second)
+}
 
 // serveEnd is why serve returned.
 type serveEnd struct {
@@ -47,9 +50,10 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 			p.takeOver()
 		case <-sighup:
 			sdnotify.Send(p.log, sdnotify.Reloading())
+			began := time.Now()
 			p.reloadSettings()
 			sdnotify.Send(p.log, sdnotify.Ready)
-			sighup, reloadAgain = nil, time.After(reloadInterval)
+			sighup, reloadAgain = nil, time.After(reloadPause(time.Since(began)))
 		case <-reloadAgain:
 			sighup, reloadAgain = p.sighup, nil
 		case <-p.sigusr2:
