@@ -224,7 +224,7 @@ func TestReadOverTLS(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"no server answers at " + url + ": peer failed, or has no certificate for the requested name": {"--tls-server-name", "server.dc9.wanfed"},
-		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate":                                    fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
+		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate":                                 fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
 	} {
 		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
