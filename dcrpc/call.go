@@ -50,7 +50,7 @@ func (r reader) Invoke(ctx context.Context, method string, args, reply any, opts
 		case err == nil || ctx.Err() != nil || attempt == maxAttempts:
 			return err
 		case code == codes.Canceled: // cc is dead, or was closed
-		case code == codes.Unavailable && attempt == 1: // cc broke during the call, say with its gateway
+		case code == codes.Unavailable && attempt == 1: // cc broke during the call, perhaps with its gateway
 		default:
 			return err
 		}
@@ -152,8 +152,8 @@ func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duratio
 	return func() { timer.Stop() }
 }
 
-// check checks the health of cc. When there is no answer within the probe timeout
-// of its session, the path is dead: check reports that to the session, whose next
+// check checks the health of cc. Without an answer within the probe timeout of its
+// session, the path is dead: check reports that to the session, whose next
 // stream takes another path, and replaces cc. Another path is opened shortly
 // before that. Concurrent checks are one. A connection that is being dialed is
 // left to the dialer, which tries all paths by itself.

@@ -135,8 +135,7 @@ func TestRedial_OtherPaths(t *testing.T) {
 	})
 }
 
-// TestRedial_NewsDuringDial: there is no pause after a failed dial when news came
-// during it.
+// TestRedial_NewsDuringDial: news during a failed dial prevent the pause after it.
 func TestRedial_NewsDuringDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newTestClient()

@@ -42,7 +42,7 @@ func (s *PrimarySettings) ConfiguredPrimaries() (byNode map[string]string, unkno
 			byNode[m.Name] = primary
 		}
 	}
-	voters, _ := s.Store.Peers() // on an error there is no group to lead
+	voters, _ := s.Store.Peers() // on an error this server leads no group
 	for _, node := range voters {
 		if node != s.Node && !slices.ContainsFunc(members, func(m gossip.Member) bool { return m.Name == node }) {
 			unknown = append(unknown, node)

@@ -21,7 +21,7 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestRaftState: the status says why servers form no group, or two.
+// TestRaftState: the status explains why servers form no group, or two.
 func TestRaftState(t *testing.T) {
 	members := func(expect string, names ...string) []gossip.Member {
 		var all []gossip.Member
