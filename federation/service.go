@@ -102,7 +102,7 @@ func checkDeleteAccess(p tlsutil.Peer, primary string) error {
 		return nil
 	}
 	return fmt.Errorf("%v may not delete federation states: create an operator's certificate with: "+
-		"wanfed tls cert create --cli --dc %s", p, p.DC)
+		"wanfed tls cert create --operator --datacenter %s", p, p.DC)
 }
 
 func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.ApplyFederationStateResponse, error) {

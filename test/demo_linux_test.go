@@ -30,7 +30,7 @@ func runDemo(t testing.TB, args ...string) demo.Report {
 	ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
 	defer cancel()
 	tmp := t.TempDir()
-	cmd := exec.CommandContext(ctx, lab.Binary(t), append([]string{"demo", "--once", "--format", "json"}, args...)...)
+	cmd := exec.CommandContext(ctx, lab.Binary(t), append([]string{"demo", "--once", "--output", "json"}, args...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -117,7 +117,7 @@ func TestDemoEnds(t *testing.T) {
 			dir := t.TempDir()
 			p, err := subprocess.Start(ctx, subprocess.Config{
 				Name:    "demo",
-				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--format", "json", "--keep", filepath.Join(dir, "kept")},
+				Command: []string{lab.Binary(t), "demo", "--datacenters", "2", "--output", "json", "--keep", filepath.Join(dir, "kept")},
 				LogPath: filepath.Join(dir, "log"),
 				Ready:   func(line string) bool { return strings.HasPrefix(line, "{") },
 			})

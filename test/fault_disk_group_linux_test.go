@@ -44,7 +44,7 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	full.awaitPut("a leader")
 	op := l.ca.Files(t, tlsutil.RoleOperator, "op", "dc1")
 	testutil.Await(t, waitLimit, "leadership of srv1", func(ctx context.Context) error {
-		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--dc", "dc1", "--server", full.server.Addr,
+		out, err := exec.CommandContext(ctx, l.bin, "operator", "raft", "transfer-leader", "srv1", "--datacenter", "dc1", "--server", full.server.Addr,
 			"--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)

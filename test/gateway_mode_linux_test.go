@@ -86,7 +86,7 @@ func TestMeshGatewayMode_FallsBack(t *testing.T) {
 			t.Errorf("request without a direct path, mode local = %v, want nil", err)
 		}
 	}
-	if out, err := local.CLI("status", "--detailed"); err != nil || !strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
+	if out, err := local.CLI("status", "--output", "wide"); err != nil || !strings.Contains(out, "Mesh gateway mode local") || !strings.Contains(out, "heartbeat") {
 		t.Errorf("wanfed status = %v, %s; want the mode and the sources of paths", err, out)
 	}
 }

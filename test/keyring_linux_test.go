@@ -50,7 +50,7 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
 	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
 	cmd := exec.Command(l.bin, append(append([]string{"keyring"}, args...),
-		"--dc", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key)...)
+		"--datacenter", s.dc, "--server", s.server.Addr, "--ca-file", op.CA, "--cert-file", op.Cert, "--key-file", op.Key)...)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

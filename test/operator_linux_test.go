@@ -27,7 +27,7 @@ func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, err
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s.CLI(append(args, "--dc", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key)...)
+	return s.CLI(append(args, "--datacenter", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key)...)
 }
 
 func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
@@ -48,7 +48,7 @@ func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 		out, err := operate(t, l, s, "snapshot", "restore", file)
 		if err == nil {
 			t.Logf("wanfed snapshot restore: %s", strings.TrimSpace(out))
-		} else if err = errors.New(out); !strings.Contains(out, "it may be restored or not") {
+		} else if err = errors.New(out); !strings.Contains(out, "the outcome is unknown") {
 			t.Fatal(err)
 		}
 		return err
@@ -60,7 +60,7 @@ func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want string) {
 	t.Helper()
 	took := testutil.Await(t, limit, "Raft group "+want, func(context.Context) error {
-		out, err := operate(t, l, s, "operator", "raft", "list-peers", "--format", "json")
+		out, err := operate(t, l, s, "operator", "raft", "list-peers", "--output", "json")
 		if err != nil {
 			return errors.New(out)
 		}

@@ -84,7 +84,7 @@ func deleteState(t *testing.T, l *lab.Lab, dc *lab.Datacenter, state string, arg
 		t.Fatal(err)
 	}
 	began := time.Now()
-	out, err := lab.One(dc).CLI(append([]string{"federation", "delete", state, "--dc", "dc1", "--server", dc.Gateways[0].LANAddr(),
+	out, err := lab.One(dc).CLI(append([]string{"federation", "delete", state, "--datacenter", "dc1", "--server", dc.Gateways[0].LANAddr(),
 		"--ca-file", id.CA, "--cert-file", id.Cert, "--key-file", id.Key}, args...)...)
 	t.Logf("delete %s %v after %v: %s", state, args, time.Since(began).Round(time.Millisecond), strings.TrimSpace(out))
 	return out, err

@@ -112,7 +112,7 @@ func (i *Identity) parse(raw rawFiles) (*credentials, error) {
 	}
 	if m.peer, err = PeerFromCert(chain[0], i.domain); err != nil {
 		return nil, fmt.Errorf("cert %s: %w; make one with: "+
-			"wanfed tls cert create --server (or --gateway) --dc DC --node NODE%s", certName, err, domainFlag(i.domain))
+			"wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE%s", certName, err, domainFlag(i.domain))
 	}
 	chains, err := verify(chain, m.cas, m.peer.Role, time.Now())
 	if err != nil {

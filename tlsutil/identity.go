@@ -107,7 +107,7 @@ func hasName(leaf *x509.Certificate, want string) bool {
 
 // createCommand returns the command that creates p's certificate.
 func createCommand(p Peer, domain string) string {
-	return fmt.Sprintf("wanfed tls cert create --%s --dc %s --node %s%s", p.Role, p.DC, p.Node, domainFlag(domain))
+	return fmt.Sprintf("wanfed tls cert create --%s --datacenter %s --node %s%s", p.Role, p.DC, p.Node, domainFlag(domain))
 }
 
 func domainFlag(domain string) string {

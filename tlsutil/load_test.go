@@ -70,7 +70,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"other CA", other.Pair.Cert, good, nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed is signed by another CA (CN=wanfed agent CA"},
 		{"expired", old.Pair.Cert, old.Issue(t, expired), nil, "cert cert.pem: certificate of srv1.server.dc1.wanfed expired at 20"},
 		{"future", ca.Pair.Cert, pair(func(r *tlsutil.CertRequest) { r.Now = time.Now().Add(time.Hour) }), nil, "is not valid before 20"},
-		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil, "make one with: wanfed tls cert create --server (or --gateway) --dc DC --node NODE"},
+		{"no node", ca.Pair.Cert, pairOf(t, ca, "server.dc1.wanfed"), nil, "make one with: wanfed tls cert create --server (or --gateway) --datacenter DC --node NODE"},
 		{"two peers", ca.Pair.Cert, pairOf(t, ca, "a.server.dc1.wanfed", "b.server.dc1.wanfed"), nil, "names two peers"},
 		{"CA as certificate", ca.Pair.Cert, ca.Pair, nil, "no SAN of the form"},
 	} {
@@ -144,11 +144,11 @@ func TestCheckHolder(t *testing.T) {
 	}{
 		{tlsutil.RoleServer, "srv1", "dc2", ""},
 		{tlsutil.RoleServer, "srv2", "dc2", `cert cert.pem has no SAN "srv2.server.dc2.wanfed" (it is for node srv1: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --server --dc dc2 --node srv2`},
+			`make one with: wanfed tls cert create --server --datacenter dc2 --node srv2`},
 		{tlsutil.RoleServer, "srv1", "dc1", `cert cert.pem has no SAN "srv1.server.dc1.wanfed" (it is for datacenter dc2: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --server --dc dc1 --node srv1`},
+			`make one with: wanfed tls cert create --server --datacenter dc1 --node srv1`},
 		{tlsutil.RoleGateway, "srv1", "dc2", `cert cert.pem has no SAN "srv1.gateway.dc2.wanfed" (it is a server's: server/dc2/srv1); ` +
-			`make one with: wanfed tls cert create --gateway --dc dc2 --node srv1`},
+			`make one with: wanfed tls cert create --gateway --datacenter dc2 --node srv1`},
 	} {
 		err := i.VerifySubject(tt.role, tt.node, tt.dc)
 		if (err == nil) != (tt.want == "") || err != nil && err.Error() != tt.want {
@@ -161,7 +161,7 @@ func TestCheckHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server --dc dc2 --node srv1`
+	want := `cert cert.pem has no SAN "server.dc2.wanfed"; make one with: wanfed tls cert create --server --datacenter dc2 --node srv1`
 	if err := i.VerifySubject(tlsutil.RoleServer, "srv1", "dc2"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

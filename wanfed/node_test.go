@@ -118,7 +118,7 @@ func TestNewNode_InvalidConfig(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"tls cert create --server --dc dc1 --node a", "not host:port",
+	for _, want := range []string{"tls cert create --server --datacenter dc1 --node a", "not host:port",
 		"not an ip:port that others can dial"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not contain %q", err, want)

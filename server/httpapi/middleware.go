@@ -168,7 +168,7 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		const create = "wanfed tls cert create --cli --dc "
+		const create = "wanfed tls cert create --operator --datacenter "
 		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
 		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.dc:
 			next.ServeHTTP(w, r)

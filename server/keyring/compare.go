@@ -30,7 +30,7 @@ func mismatch(self, other *pb.ServerKeyring) string {
 	case !slices.ContainsFunc(self.Fingerprints, func(f string) bool { return slices.Contains(other.Fingerprints, f) }):
 		return "no gossip with a server that has none of the keys of this one; " +
 			"to whichever of the two is out of date give a key that the others use: " +
-			"wanfed keyring install --only (see its --help)"
+			"wanfed keyring install --node (see its --help)"
 	}
 	return ""
 }

@@ -136,7 +136,7 @@ func (r Rule) allow(p tlsutil.Peer, method, dc string) error {
 	}
 	err := fmt.Errorf("%v may not call %s: its certificate's role is %s", p, method, p.Role)
 	if slices.Contains(r.Here, tlsutil.RoleOperator) || slices.Contains(r.Anywhere, tlsutil.RoleOperator) {
-		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --cli --dc %s", err, dc)
+		return fmt.Errorf("%w; make an operator's with: wanfed tls cert create --operator --datacenter %s", err, dc)
 	}
 	return err
 }
