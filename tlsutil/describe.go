@@ -16,28 +16,28 @@ import (
 type Description struct {
 	// Role, DC, Node and Domain identify the peer. They are empty if the
 	// certificate names none: it is that of a CA, or NoPeer has the reason.
-	Role   Role `json:"role,omitempty"`
+	Role   Role   `json:"role,omitempty"`
 	DC     string `json:"datacenter,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Domain string `json:"domain,omitempty"`
 	NoPeer string `json:"not_a_peer,omitempty"`
 
-	CA          bool `json:"ca"`
-	Permitted   []string `json:"permitted,omitempty"` // name constraints of a CA: DNS domains
-	DNSNames    []string `json:"dns_names"`
-	IPs         []string `json:"ips"`
+	CA          bool      `json:"ca"`
+	Permitted   []string  `json:"permitted,omitempty"` // name constraints of a CA: DNS domains
+	DNSNames    []string  `json:"dns_names"`
+	IPs         []string  `json:"ips"`
 	NotBefore   time.Time `json:"not_before"`
 	NotAfter    time.Time `json:"not_after"`
-	DaysLeft    int `json:"days_left"`// whole days, negative after the end
-	Expired     bool `json:"expired"`
-	NotYetValid bool `json:"not_yet_valid"`
-	Subject     string `json:"subject"`
-	Issuer      string `json:"issuer"`
-	SelfSigned  bool `json:"self_signed"`
-	Serial      string `json:"serial"`// hexadecimal
-	KeyType     string `json:"key_type"`
-	Usage       []string `json:"usage"`
-	SHA256      string `json:"sha256"`// of the whole certificate, hexadecimal
+	DaysLeft    int       `json:"days_left"` // whole days, negative after the end
+	Expired     bool      `json:"expired"`
+	NotYetValid bool      `json:"not_yet_valid"`
+	Subject     string    `json:"subject"`
+	Issuer      string    `json:"issuer"`
+	SelfSigned  bool      `json:"self_signed"`
+	Serial      string    `json:"serial"` // hexadecimal
+	KeyType     string    `json:"key_type"`
+	Usage       []string  `json:"usage"`
+	SHA256      string    `json:"sha256"` // of the whole certificate, hexadecimal
 }
 
 // Describe describes c at time now. An empty domain is derived from the names of c.
