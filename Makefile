@@ -50,6 +50,7 @@ check: lint
 		diff -r -I '^// .*protoc ' -x '*.proto' -x doc.go "$$tmp/api/pb" api/pb; fi # the version of protoc itself may differ
 gen: plugins
 	$(PROTOC) --go_out=. --go-grpc_out=. api/pb/*.proto
+	$(GO) test ./test/rules -run TestReference -update
 plugins:
 	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 	@GOBIN="$(CURDIR)/bin" $(GO) install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
