@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// loopDisk is a file system on a block device of its own, which turns read-only
-// when it finds an error, as most are told to.
+// loopDisk is a file system on its own block device. It becomes read-only on an
+// error, as most file systems are configured to.
 type loopDisk struct {
 	t      *testing.T
 	device string
@@ -29,11 +29,11 @@ type loopDisk struct {
 func newLoopDisk(t *testing.T, dir string) *loopDisk {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: it mounts a file system that turns read-only")
+		t.Skip("needs root to mount a file system")
 	}
 	for _, tool := range []string{"losetup", "mkfs.ext4", "e2fsck"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s, for a file system that turns read-only", tool)
+			t.Skipf("needs the %s command", tool)
 		}
 	}
 	image := filepath.Join(t.TempDir(), "image")
@@ -46,7 +46,7 @@ func newLoopDisk(t *testing.T, dir string) *loopDisk {
 	d := &loopDisk{t: t, dir: dir}
 	out, err := exec.Command("losetup", "--find", "--show", image).CombinedOutput()
 	if err != nil {
-		t.Skipf("needs a loop device, for a file system that turns read-only: %s", out)
+		t.Skipf("needs a loop device: %s", out)
 	}
 	d.device = strings.TrimSpace(string(out))
 	t.Cleanup(func() { d.run("losetup", "--detach", d.device) })
@@ -73,20 +73,19 @@ func (d *loopDisk) mount() {
 	}
 }
 
-// fail has the kernel find an error in the file system.
+// fail triggers an error in the file system.
 func (d *loopDisk) fail() {
 	d.t.Helper()
 	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(d.device), "trigger_fs_error")
 	if err := os.WriteFile(trigger, []byte("wanfed test"), 0); err != nil {
-		d.t.Skipf("cannot make the file system read-only: %v", err)
+		d.t.Skipf("needs a kernel that can trigger a file system error: %v", err)
 	}
 }
 
-// TestDiskTurnsReadOnly: the file system under a running server turns
-// read-only. It refuses writes and says which directory and why, goes on
-// reading, and has all that it acknowledged when it is started on the file
-// system that was checked.
-func TestDiskTurnsReadOnly(t *testing.T) {
+// TestReadOnlyDisk: the file system of a running server becomes read-only. The
+// server refuses writes with the directory and the reason, and serves reads. After
+// a file system check and a restart it has all acknowledged values.
+func TestReadOnlyDisk(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)
 	disk := newLoopDisk(t, d.data())
@@ -98,7 +97,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 		}
 	}
 	disk.fail()
-	for range 3 { // as leader, and as one that is not elected
+	for range 3 { // as leader, and without a leader
 		refusal, took := d.put()
 		d.wantUnwritable("read-only file system", refusal, took)
 		time.Sleep(500 * time.Millisecond)
@@ -108,13 +107,13 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := d.server.Stop(ctx); err != nil {
-		t.Errorf("stop: %v", err)
+		t.Errorf("Stop() = %v, want nil", err)
 	}
 	d.wantNoStart("read-only file system")
 	if err := unix.Unmount(d.data(), 0); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Await(t, waitLimit, "a file system in nobody's use", func(ctx context.Context) error { // another namespace may have it for a while
+	testutil.Await(t, waitLimit, "a clean file system", func(ctx context.Context) error { // another namespace may use it for a moment
 		out, err := exec.CommandContext(ctx, "e2fsck", "-p", disk.device).CombinedOutput()
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // errors were corrected
 			return nil

@@ -22,18 +22,18 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// attempt is one call and what must come of it.
+// attempt is one call and its expected outcome.
 type attempt struct {
 	name string
-	by   string // the certificate, role/dc/node
+	by   string // identity of the certificate: role/dc/node
 	at   *site
 	call func(ctx context.Context, cc *grpc.ClientConn) error
 	code codes.Code
-	want string // in the error's text
+	want string // part of the error's text
 }
 
-// refuseCalls calls with certificates of all kinds what each may not, and some
-// of what it may.
+// refuseCalls tries calls that are forbidden for certificates of all roles, and
+// some that are permitted.
 func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 	before := stateOf(t, dc1, "dc2")
 	conns := map[string]*grpc.ClientConn{}
@@ -50,28 +50,28 @@ func refuseCalls(t *testing.T, l *loopback, dc1, dc2 *site) {
 			log := logOf(a.at.server.Process).mark(t)
 			err := a.call(ctx, conns[key])
 			if status.Code(err) != a.code || !strings.Contains(status.Convert(err).Message(), a.want) {
-				t.Fatalf("got %v, want %v: %s", err, a.code, a.want)
+				t.Fatalf("call = %v, want %v: %s", err, a.code, a.want)
 			}
 			if strings.Contains(status.Convert(err).Message(), "\n") {
-				t.Errorf("more than one line: %v", err)
+				t.Errorf("error has several lines, want one: %v", err)
 			}
 			if a.code == codes.PermissionDenied {
 				log.await(t, `msg="call refused".* peer=`+a.by)
 				if all, err := log.lines(`msg="call refused"`); err != nil || len(all) != 1 {
-					t.Errorf("%d lines, %v, want one: %q", len(all), err, all)
+					t.Errorf("log lines = %q, %v, want one", all, err)
 				}
 			}
 		})
 	}
 	if n := metric(t, dc1.server.HTTP, `wanfed_calls_refused_total{method="/wanfed.v1.FederationService/Apply",role="server"}`); n < 2 {
-		t.Errorf("counted %v refused calls of Apply by servers", n)
+		t.Errorf("refused calls of Apply by servers = %v, want at least 2", n)
 	}
 	if after := stateOf(t, dc1, "dc2"); after != before {
-		t.Errorf("the federation state of dc2 was %s and is %s", before, after)
+		t.Errorf("federation state of dc2 = %s, want unchanged %s", after, before)
 	}
 }
 
-// stateOf is a federation state as text.
+// stateOf returns a federation state as text.
 func stateOf(t *testing.T, s *site, dc string) string {
 	t.Helper()
 	states, err := s.states(t.Context())
@@ -86,7 +86,7 @@ func stateOf(t *testing.T, s *site, dc string) string {
 	return "none"
 }
 
-// callOutliving is call for a connection that several subtests share.
+// callOutliving opens a connection that several subtests share.
 func (l *loopback) callOutliving(addr, sni string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	return l.call(l.t, addr, sni, role, node, dc)
 }
@@ -180,7 +180,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		behalf   = "wanfed-on-behalf"
 		denied   = codes.PermissionDenied
 		notHere  = codes.FailedPrecondition
-		notAlive = "dc7" // nobody runs it
+		notAlive = "dc7" // a datacenter without processes
 	)
 	add := func(at *site, code codes.Code, want, name string, call func(context.Context, *grpc.ClientConn) error, by ...string) {
 		for _, p := range by {
@@ -189,7 +189,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	}
 	ofOthers := []string{"gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc1/client"}
 
-	// A federation state is its datacenter's servers' to write, and operators'.
+	// Only the servers of a datacenter, and operators, may write its federation state.
 	add(dc1, denied, "may not write the federation state of dc2: a server writes that of its own datacenter only", "upsert dc2",
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
 	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
@@ -205,7 +205,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, codes.OK, "", "upsert its own again", apply(upsert, notAlive), "server/dc7/srv1")
 	add(dc1, codes.OK, "", "delete a dead one", apply(del, notAlive), "server/dc1/srv1")
 
-	// What others would route by must be right, whoever writes it.
+	// An invalid federation state is refused from every role.
 	for what, bad := range map[string]*pb.FederationState{
 		`host "a b" is neither an IP address nor a DNS name`: stateWith("dc3", "192.0.2.1:1", "a b:2"),
 		"0.0.0.0 is unspecified":                             stateWith("dc3", "192.0.2.1:1", "0.0.0.0:2"),
@@ -229,8 +229,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		return err
 	}, "gateway/dc1/gw5")
 
-	// What a call says of its caller counts only from a server of this
-	// datacenter.
+	// A delegated identity is accepted only from a server of the same datacenter.
 	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
 		forged := strings.ReplaceAll(as, "/", " ")
 		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
@@ -238,9 +237,9 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		add(dc1, denied, "may not delete", "delete dc2 as "+forged, apply(del, "dc2", behalf, as), "server/dc3/srv1")
 	}
 	add(dc1, denied, "may not call", "register as another's gateway", register(behalf, "gateway/dc1/gw1"), "server/dc3/srv1", "gateway/dc2/gw1")
-	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert as nobody", apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
+	add(dc1, codes.InvalidArgument, "metadata wanfed-on-behalf is not role/dc/node", "upsert with a malformed identity", apply(upsert, "dc2", behalf, "x"), "server/dc1/srv1")
 
-	// Gateways register where they are.
+	// A gateway may register only in its own datacenter.
 	const gatewayElsewhere = "only a gateway of dc1 may"
 	add(dc1, denied, gatewayElsewhere, "register", register(), "gateway/dc2/gw1")
 	add(dc1, denied, gatewayElsewhere, "deregister", deregister, "gateway/dc2/gw1")
@@ -250,8 +249,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	}
 	add(dc1, codes.OK, "", "watch", watchGateway, "gateway/dc1/gw1")
 
-	// Records of a federated type are written in the primary, and not by its
-	// own rules' detour.
+	// Resources of a federated type are written in the primary, and the resource
+	// service applies the same rules.
 	state := numbered("dc2", 1)
 	add(dc1, denied, "only a server of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
 	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")

@@ -58,24 +58,24 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 				t.Errorf("certificate of %v, %v, want %s", certs[0].DNSNames, err, test.sni)
 			}
 
-			const nobody = "srv9.server.dc9.wanfed"
-			args[slices.Index(args, "-servername")+1] = nobody
+			const unknown = "srv9.server.dc9.wanfed"
+			args[slices.Index(args, "-servername")+1] = unknown
 			log := logOf(test.gateway.gateway.Process).mark(t)
 			out, err = runOpenSSL(t, args)
 			if err == nil || !strings.Contains(out, "unrecognized name") || strings.Contains(out, "BEGIN CERTIFICATE") {
 				t.Errorf("%v: %v\n%s", args, err, out)
 			}
-			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + nobody + ` reason=unknown_sni `); err != nil || len(all) != 1 {
-				t.Errorf("%v, %q, want one line", err, all)
+			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + unknown + ` reason=unknown_sni `); err != nil || len(all) != 1 {
+				t.Errorf("log lines = %q, %v, want one", all, err)
 			}
 		})
 	}
 	if !strings.Contains(readDoc(t, "how-it-works.md"), "-servername srv9.server.dc9.wanfed") {
-		t.Error("how-it-works.md does not show the name that nobody has")
+		t.Error("how-it-works.md lacks the example with an unknown name")
 	}
 }
 
-// openSSLCommand is the command line of openssl in a document, in words.
+// openSSLCommand returns the words of the openssl command in a document.
 func openSSLCommand(t *testing.T, file string) []string {
 	t.Helper()
 	line := regexp.MustCompile(`\$ (openssl s_client (?:.*\\\n)*.*) </dev/null`).FindStringSubmatch(readDoc(t, file))

@@ -13,11 +13,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestServersSeeTheSource has dc1's gateway tell its servers whom it forwards,
-// dc2's not. What comes from dc2 comes to dc1's servers from the address of
-// dc2's gateway, who connected to dc1's; and dc2's servers, who are told
-// nothing, see their own gateway alone.
-func TestServersSeeTheSource(t *testing.T) {
+// TestProxyProtocol_ShowsTheClient: dc1's gateway sends PROXY headers to its
+// servers, dc2's does not. dc1's servers see the address of dc2's gateway as the
+// client. dc2's servers see their own gateway only.
+func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
@@ -46,23 +45,23 @@ func TestServersSeeTheSource(t *testing.T) {
 		t.Helper()
 		got := sources(s, peer)
 		if delete(got, want); len(got) > 0 || must && len(sources(s, peer)) == 0 {
-			t.Errorf("%s sees %s come from %v, want %s", s.WANName(), peer, sources(s, peer), want)
+			t.Errorf("%s sees %s at %v, want %s", s.WANName(), peer, sources(s, peer), want)
 		}
 	}
 	seen := 0
 	for _, s := range dc1.Servers {
 		only(s, "server/dc2/srv1", gw2.WAN, false)
-		only(s, "gateway/dc1/gw1", gw1.LAN, false) // its own connections, by LOCAL
+		only(s, "gateway/dc1/gw1", gw1.LAN, false) // the gateway's own connections, with a LOCAL header
 		seen += len(sources(s, "server/dc2/srv1"))
 	}
 	if seen == 0 {
-		t.Error("no server of dc1 has a connection from dc2")
+		t.Error("connections from dc2 = 0, want some")
 	}
 	only(dc2.Servers[0], "server/dc1/srv1", gw2.LAN, true)
 
-	// Who is refused through the gateway is named too, and who connects from
-	// the gateway's machine without a header is told why.
-	stranger := func(from *lab.Node, addr string) {
+	// A refusal names the client behind the gateway. A connection from the gateway's
+	// machine without a header is refused with the reason.
+	connectWithoutCert := func(from *lab.Node, addr string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 		defer cancel()
@@ -73,23 +72,23 @@ func TestServersSeeTheSource(t *testing.T) {
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(waitLimit))
 		tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-		if tc.Handshake() == nil { // TLS 1.3: the server looks at the client's certificate afterwards
+		if tc.Handshake() == nil { // TLS 1.3: the server checks the client's certificate afterwards
 			tc.Read(make([]byte, 1))
 		}
 	}
 	srv1, log := dc1.Servers[0], logOf(dc1.Servers[0].Process)
-	stranger(gw2, gw1.WANAddr())
+	connectWithoutCert(gw2, gw1.WANAddr())
 	if line := log.await(t, `reason=certificate_missing\b`)[0]; !strings.Contains(line, " remote="+gw2.WAN+":") {
-		t.Errorf("refused: %s", line)
+		t.Errorf("log line = %s, want the address of dc2's gateway", line)
 	}
 	for _, s := range dc1.Servers {
 		if lines, err := logOf(s.Process).lines(`reason=proxy_header`); err != nil || len(lines) > 0 {
-			t.Errorf("%s refused for the header, before anybody left it out: %q, %v", s.Name, lines, err)
+			t.Errorf("%s: log lines = %q, %v, want none before a header is missing", s.Name, lines, err)
 		}
 	}
-	stranger(gw1, srv1.ServerAddr())
+	connectWithoutCert(gw1, srv1.ServerAddr())
 	log.await(t, `from there a PROXY header is wanted.* remote=`+regexp.QuoteMeta(gw1.LAN)+`:.*reason=proxy_header\b`)
 	if n := metricOf(t, srv1, `wanfed_port_refused_total{reason="proxy_header"}`); n != 1 {
-		t.Errorf("%v connections were refused for the header", n)
+		t.Errorf("connections refused without a header = %v, want 1", n)
 	}
 }

@@ -23,12 +23,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// standStill has 20 clients, each with a connection of its own, watch
-// everything and read nothing, some from the beginning and some later, while a
-// fifth of it is replaced, and as many ask for a list that is too large for an
-// answer. Others are answered meanwhile, the server's memory stays within a
-// bound, and who reads again learns that it has missed something.
-func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http.Client, name string) {
+// stalledReaders has 20 clients, each with its own connection, that watch all
+// resources and do not read, while a fifth of the resources is replaced. Then as
+// many clients request a list that is too large for a response. Other requests must
+// succeed, the server's memory is bounded, and a watch that continues to read must
+// fail because it missed events.
+func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http.Client, name string) {
 	t.Helper()
 	const groups, each, replaced = 4, 5, 5000
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -47,7 +47,7 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := stream.Recv(); err != nil { // it has begun
+			if _, err := stream.Recv(); err != nil { // the watch has started
 				t.Fatal(err)
 			}
 			streams = append(streams, stream)
@@ -72,16 +72,16 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 		}
 	}
 	slices.Sort(reads)
-	t.Logf("with %d watches that stand still and %d replaced, memory grew from %d to %d MiB; others' reads took %v in the middle, %v at most",
+	t.Logf("with %d stalled watches and %d replaced resources, memory grew from %d to %d MiB; other reads: median %v, maximum %v",
 		len(streams), groups*replaced, before>>20, most>>20, reads[len(reads)/2].Round(time.Microsecond), reads[len(reads)-1].Round(time.Microsecond))
 	if most-before > 96<<20 {
-		t.Errorf("memory grew by %d MiB for %d watches that stand still", (most-before)>>20, len(streams))
+		t.Errorf("memory grew by %d MiB with %d stalled watches, want at most 96", (most-before)>>20, len(streams))
 	}
 	if worst := reads[len(reads)-1]; worst > 5*time.Second {
-		t.Errorf("a read took %v", worst)
+		t.Errorf("longest read = %v, want at most 5s", worst)
 	}
 	var wg sync.WaitGroup
-	for n, stream := range streams[:(groups-1)*each] { // more than is kept has come since
+	for n, stream := range streams[:(groups-1)*each] { // these missed more events than the server keeps
 		wg.Go(func() {
 			for {
 				ev, err := stream.Recv()
@@ -89,7 +89,7 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 					continue
 				}
 				if status.Code(err) != codes.Aborted {
-					t.Errorf("watch %d reads again and gets %v, %v", n, ev, err)
+					t.Errorf("stalled watch %d: Recv() = %v, %v, want Aborted", n, ev, err)
 				}
 				return
 			}
@@ -101,7 +101,7 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 	for range groups * each {
 		wg.Go(func() {
 			if _, err := client().List(ctx, &pb.ListRequest{Type: typ}); status.Code(err) != codes.ResourceExhausted {
-				t.Errorf("a list larger than a message: %.200v", err)
+				t.Errorf("list larger than a message = %.200v, want ResourceExhausted", err)
 			}
 		})
 	}
@@ -116,14 +116,14 @@ func standStill(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http
 		most = max(most, rssOf(t, s))
 	}
 	if most-before > 96<<20 {
-		t.Errorf("memory grew by %d MiB for lists that are refused", (most-before)>>20)
+		t.Errorf("memory grew by %d MiB with refused lists, want at most 96", (most-before)>>20)
 	}
-	t.Logf("%d lists at once that are too large for an answer: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
+	t.Logf("%d concurrent lists that are too large: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
 }
 
-// putKeys writes count keys of 200 bytes, all the given one, numbered from
-// first on, a hundred in each transaction: one by one they take most of a
-// test's time.
+// putKeys writes count keys with values of 200 fill bytes, numbered from first on.
+// It writes a hundred per transaction: single writes would take most of the test's
+// time.
 func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int, fill byte) error {
 	const step = 100
 	g, ctx := errgroup.WithContext(ctx)

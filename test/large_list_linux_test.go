@@ -24,11 +24,11 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestGreatList has a server hold 100,000 resources: they are listed whole by
-// HTTP and by a gRPC watch; a gRPC list, which is one message, is refused with
-// its reason; and those who read slowly, or not at all, by HTTP or gRPC, cost
-// it no copies. A resource of 1 MiB goes in and comes out.
-func TestGreatList(t *testing.T) {
+// TestLargeList stores 100,000 resources in a server. HTTP and a gRPC watch return
+// all of them. A gRPC list, which is one message, is refused with the reason.
+// Clients that read slowly or not at all do not cost the server a copy each. A
+// resource of 1 MiB can be written and read.
+func TestLargeList(t *testing.T) {
 	const count, slow = 100_000, 8
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
@@ -65,7 +65,7 @@ func TestGreatList(t *testing.T) {
 	t.Logf("%d resources written in %v; the server has %d MiB", count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)
 
 	if _, err := client.List(ctx, &pb.ListRequest{Type: typ}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a list larger than a message: %.200v", err)
+		t.Errorf("list larger than a message = %.200v, want ResourceExhausted", err)
 	}
 	stream, err := client.WatchList(ctx, &pb.WatchListRequest{Type: typ})
 	if err != nil {
@@ -82,7 +82,7 @@ func TestGreatList(t *testing.T) {
 		}
 	}
 	if seen != count {
-		t.Errorf("a watch shows %d", seen)
+		t.Errorf("events of a watch = %d, want %d", seen, count)
 	}
 	list := func() io.ReadCloser {
 		t.Helper()
@@ -104,14 +104,14 @@ func TestGreatList(t *testing.T) {
 		defer body.Close()
 		b, err := io.ReadAll(body)
 		if n := strings.Count(string(b), `"great-list.`); err != nil || n != count {
-			t.Errorf("the list has %d, %v", n, err)
+			t.Errorf("resources in the list = %d, %v, want %d", n, err, count)
 		}
 		return len(b)
 	}
 	size := whole(list())
 	before := rssOf(t, s)
 	var bodies []io.ReadCloser
-	for range slow { // each has begun, and stands still
+	for range slow { // each starts to read and stalls
 		body := list()
 		if _, err := io.ReadFull(body, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
@@ -123,14 +123,14 @@ func TestGreatList(t *testing.T) {
 		<-time.After(100 * time.Millisecond)
 		most = max(most, rssOf(t, s))
 	}
-	t.Logf("a list has %d MiB; with %d that stand still the server grew from %d to %d MiB", size>>20, slow, before>>20, most>>20)
+	t.Logf("size of a list: %d MiB; with %d stalled readers the server grew from %d to %d MiB", size>>20, slow, before>>20, most>>20)
 	if most-before > slow*size/4 {
-		t.Errorf("the server grew by %d MiB for %d readers that stand still", (most-before)>>20, slow)
+		t.Errorf("the server grew by %d MiB with %d stalled readers, want at most a quarter of their lists", (most-before)>>20, slow)
 	}
 	for _, body := range bodies {
 		body.Close()
 	}
-	standStill(t, l, s, typ, operator, "great-list.%06d")
+	stalledReaders(t, l, s, typ, operator, "great-list.%06d")
 
 	great := strings.Repeat("x", 1<<20)
 	if err := put(ctx, "great", []byte("1"), great); err != nil {
@@ -138,20 +138,20 @@ func TestGreatList(t *testing.T) {
 	}
 	got, err := client.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: typ, Name: "great"}})
 	if err != nil || got.GetResource().GetMetadata()["note"] != great {
-		t.Errorf("1 MiB comes out as %d bytes, %v", len(got.GetResource().GetMetadata()["note"]), err)
+		t.Errorf("metadata of 1 MiB read as %d bytes, %v", len(got.GetResource().GetMetadata()["note"]), err)
 	}
 	for name, err := range map[string]error{
-		"value larger than one may be":    put(ctx, "greater", []byte(great), ""),
-		"resource larger than one may be": put(ctx, "greatest", nil, strings.Repeat(great, 4)),
+		"value above the limit":    put(ctx, "greater", []byte(great), ""),
+		"resource above the limit": put(ctx, "greatest", nil, strings.Repeat(great, 4)),
 	} {
 		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%s: %.200v", name, err)
+			t.Errorf("write of a %s = %.200v, want InvalidArgument", name, err)
 		}
 		t.Logf("%s: %.200v", name, err)
 	}
 }
 
-// rssOf is the memory that a server's process has, in bytes.
+// rssOf returns the resident memory of a server's process in bytes.
 func rssOf(t *testing.T, s *site) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.server.Pid()))
