@@ -12,6 +12,7 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 )
@@ -26,9 +27,9 @@ func TestAntiEntropy(t *testing.T) {
 	var mu sync.Mutex
 	var failing error
 	applied := make(chan *pb.FederationState, 100)
-	w := &ways{}
+	var paths broadcast.Broadcast
 	ae, err := NewAntiEntropy(AntiEntropyConfig{
-		DC: "dc2", Backend: store, PathsChanged: w.Changed, Logger: quiet,
+		DC: "dc2", Backend: store, PathsChanged: paths.Wait, Logger: quiet,
 		Apply: func(ctx context.Context, s *pb.FederationState) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -48,7 +49,7 @@ func TestAntiEntropy(t *testing.T) {
 		t.Helper()
 		reg := catalog.GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: wan}
 		for err := g.Register(t.Context(), reg); err != nil; err = g.Register(t.Context(), reg) {
-			if !errors.Is(err, resource.ErrNotLeader) { // Run has not begun yet
+			if !errors.Is(err, resource.ErrNotLeader) { // Run has not started yet
 				t.Fatal(err)
 			}
 		}
@@ -59,17 +60,18 @@ func TestAntiEntropy(t *testing.T) {
 		case s := <-applied:
 			return s
 		case <-time.After(10 * time.Second):
-			t.Fatal("nothing was applied")
+			t.Fatal("Apply was not called, want a call")
 			return nil
 		}
 	}
 
 	register("198.51.100.1:8443")
 	if s := next(); len(s.MeshGateways) != 1 || s.UpdatedAt == nil {
-		t.Fatalf("applied %v", s)
+		t.Fatalf("applied state = %v, want one gateway", s)
 	}
-	// The copy arrives; somebody deletes the record in the primary, and the loss arrives too: it is written again.
-	copyDown(t, up, store)
+	// The replica arrives. Then the state is deleted in the primary, the deletion
+	// arrives too, and the state is written again.
+	replicate(t, up, store)
 	remove := resource.RemoveOp(resource.ID(federation.StateType, "dc2"), resource.AnyVersion)
 	for _, b := range []resource.Backend{up, store} {
 		if _, err := b.Commit(t.Context(), remove); err != nil {
@@ -77,29 +79,29 @@ func TestAntiEntropy(t *testing.T) {
 		}
 	}
 	next()
-	copyDown(t, up, store)
+	replicate(t, up, store)
 
-	// The way is gone, the address changes, the way comes back.
+	// The primary is unreachable while the address changes.
 	mu.Lock()
-	failing = errors.New("no way")
+	failing = errors.New("unreachable")
 	mu.Unlock()
 	register("198.51.100.2:8443")
 	mu.Lock()
 	failing = nil
 	mu.Unlock()
-	w.change()
+	paths.Notify()
 	if s := next(); catalog.TaggedAddr(s.MeshGateways[0], catalog.TagWAN) != "198.51.100.2:8443" {
-		t.Errorf("applied %v", s)
+		t.Errorf("applied state = %v, want the new address", s)
 	}
 	select {
 	case s := <-applied:
-		t.Errorf("applied again without a reason: %v", s)
+		t.Errorf("applied again: %v, want no call", s)
 	default:
 	}
 }
 
-// copyDown does what a Follower would, in one step.
-func copyDown(t *testing.T, from, to resource.Backend) {
+// replicate replicates federation states in one step.
+func replicate(t *testing.T, from, to resource.Backend) {
 	t.Helper()
 	rs, _, err := from.List(t.Context(), resource.Eventual, resource.Query{Type: federation.StateType})
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestCutInTheFirstComparison: each attempt gets a little further, and what has come is not sent again.
-func TestCutInTheFirstComparison(t *testing.T) {
+// Each attempt at the first comparison progresses, and nothing is sent twice.
+func TestFollow_InterruptedComparison(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	for i := range 20 { // three to a batch
 		put(t, store, docType, fmt.Sprint("d", i), strings.Repeat("x", batchBytes*3/10))
@@ -32,12 +32,12 @@ func TestCutInTheFirstComparison(t *testing.T) {
 	run(t, f.Run)
 	until(t, secondary, func() error {
 		if n := len(copies(t, secondary, false)); n < 6 {
-			return fmt.Errorf("%d copies", n)
+			return fmt.Errorf("%d replicas, want at least 6", n)
 		}
 		return nil
 	})
 	if err := unlike(t, store, secondary); err == nil {
-		t.Error("nothing was cut")
+		t.Error("the stream was not interrupted")
 	}
 	p.cut.Store(5)
 	untilSame(t, store, secondary)
@@ -46,7 +46,7 @@ func TestCutInTheFirstComparison(t *testing.T) {
 	untilSame(t, store, secondary)
 	p.sent.Range(func(name, times any) bool {
 		if times != 1 {
-			t.Errorf("%v was sent %v times", name, times)
+			t.Errorf("%v was sent %v times, want once", name, times)
 		}
 		return times == 1
 	})
@@ -55,8 +55,8 @@ func TestCutInTheFirstComparison(t *testing.T) {
 	}
 }
 
-// TestRestoreInThePrimary: an older state of the primary is the secondaries' too.
-func TestRestoreInThePrimary(t *testing.T) {
+// Secondaries follow a primary that was restored to an older state.
+func TestFollow_RestoredPrimary(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	fill(t, store, 100)
 	p := newPrimary(t, store)
@@ -78,13 +78,13 @@ func TestRestoreInThePrimary(t *testing.T) {
 	put(t, store, docType, "after", "1")
 	untilSame(t, store, secondary)
 	if st := f.Status(); st.Resumed != 0 {
-		t.Errorf("resumed over a restore: %+v", st)
+		t.Errorf("status = %+v, want no resumed stream after a restore", st)
 	}
 }
 
-// TestAnotherPrimary: a primary that was set up anew, with lower indexes and partly the same names, is followed too; whether its
-// indexes have passed those of the first or not.
-func TestAnotherPrimary(t *testing.T) {
+// A primary that was reinstalled, with some of the same names, is followed too,
+// whether its indexes are lower or higher than those of the first one.
+func TestFollow_ReinstalledPrimary(t *testing.T) {
 	for _, later := range []int{0, 300} {
 		first, second, secondary := memory.New(), memory.New(), memory.New()
 		for i := range 150 {
@@ -123,8 +123,8 @@ func TestAnotherPrimary(t *testing.T) {
 	}
 }
 
-// TestTwoLeaders: two followers of one store, as when two servers hold themselves for the leader, agree.
-func TestTwoLeaders(t *testing.T) {
+// Two followers of one store agree, as when two servers consider themselves leader.
+func TestFollow_TwoLeaders(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	fill(t, store, 200)
 	p := newPrimary(t, store)
@@ -142,9 +142,9 @@ func TestTwoLeaders(t *testing.T) {
 	untilSame(t, store, secondary)
 }
 
-// TestSlowFollower: a follower that does not read holds nobody up and costs no more than the log; when it reads again it is told
-// to begin anew.
-func TestSlowFollower(t *testing.T) {
+// A follower that does not read delays no other one and costs no more memory than
+// the log. When it reads again, its stream is aborted.
+func TestSource_SlowFollower(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	p := newPrimary(t, store)
 	ready(t, p)
@@ -162,7 +162,7 @@ func TestSlowFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := stream.Recv(); err != nil { // it has begun; no more is read for now
+	if _, err := stream.Recv(); err != nil { // the stream has begun; the rest is not read for now
 		t.Fatal(err)
 	}
 	run(t, p.follower(t, secondary).Run)
@@ -176,27 +176,27 @@ func TestSlowFollower(t *testing.T) {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	if mem.HeapAlloc > 2*written {
-		t.Errorf("%d MiB are in use", mem.HeapAlloc>>20)
+		t.Errorf("%d MiB are in use, want at most %d", mem.HeapAlloc>>20, 2*written>>20)
 	}
 	p.source.log.mu.Lock()
 	size := p.source.log.size
 	p.source.log.mu.Unlock()
 	if size > maxLogBytes {
-		t.Errorf("the log has %d bytes", size)
+		t.Errorf("the log has %d bytes, want at most %d", size, maxLogBytes)
 	}
 	for err == nil {
 		_, err = stream.Recv()
 	}
 	if status.Code(err) != codes.Aborted {
-		t.Errorf("the slow follower is told %v", err)
+		t.Errorf("Recv() of the slow follower = %v, want Aborted", err)
 	}
 }
 
-// failing is a store whose commits fail, done or not.
+// failing is a store whose commits fail, applied or not.
 type failing struct {
 	*memory.Store
 	mu   sync.Mutex
-	fail int // so many times
+	fail int // number of failures
 	done bool
 }
 
@@ -216,8 +216,8 @@ func (s *failing) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, er
 	return nil, resource.ErrUnknownOutcome
 }
 
-// TestUnknownOutcome: after a commit of which nobody knows the outcome, the follower compares.
-func TestUnknownOutcome(t *testing.T) {
+// After a commit with an unknown outcome, the follower compares.
+func TestFollow_UnknownCommitOutcome(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		store, secondary := memory.New(), &failing{Store: memory.New(), done: done}
 		p := newPrimary(t, store)
@@ -242,8 +242,9 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestNotLevel: a server of the primary that cannot ask its leader, and may have older records, is not followed.
-func TestNotLevel(t *testing.T) {
+// A server of the primary that cannot reach its leader, and may have older records
+// than the follower, is not followed.
+func TestFollow_LaggingSource(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	put(t, store, docType, "a", "1")
 	p := newPrimary(t, leaderless{store})

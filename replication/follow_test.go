@@ -11,12 +11,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/memory"
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestFollow: records of all kinds and tenancies come, change and go; what a secondary has of its own goes.
+// Records of all kinds and tenancies are created, changed and deleted. A secondary's
+// own records are deleted.
 func TestFollow(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	var ops []*pb.Op
@@ -28,9 +30,10 @@ func TestFollow(t *testing.T) {
 	put(t, store, zoneType, "a", "1", "p1")
 	put(t, store, zoneType, "a", "1", "p2")
 	put(t, store, localType, "a", "1")
-	// What the primary does not have must go, finalizers or not; what it has otherwise must change; what is local stays.
+	// The primary lacks the first, which has a finalizer. It has the second with other
+	// contents. The third is local and stays.
 	own := record(t, docType, "stale", "own")
-	resource.AddFinalizer(own, "somebody")
+	resource.AddFinalizer(own, "test")
 	commit1(t, secondary, resource.PutOp(own, ""))
 	put(t, secondary, siteType, "a", "own")
 	local := put(t, secondary, localType, "mine", "own")
@@ -46,27 +49,27 @@ func TestFollow(t *testing.T) {
 	put(t, store, siteType, "a", "2")
 	untilSame(t, store, secondary)
 	if st := f.Status(); !st.Connected || st.LastError != nil || st.LastContact.IsZero() || st.Index == 0 || st.Compared != 1 || st.Refused != 0 {
-		t.Errorf("status while following: %+v", st)
+		t.Errorf("Status() = %+v, want a connection, one comparison and no error", st)
 	}
 	if r, err := secondary.Read(t.Context(), resource.Eventual, local.Id); err != nil || r.Version != local.Version {
-		t.Errorf("the local record: %v, %v", r, err)
+		t.Errorf("the local record = %v, %v, want it unchanged", r, err)
 	}
 	if _, err := secondary.Read(t.Context(), resource.Eventual, resource.ID(localType, "a")); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("the primary's local record came: %v", err)
+		t.Errorf("Read() of the primary's local record = %v, want ErrNotFound", err)
 	}
 	types, err := f.TypeStatuses(t.Context())
 	if err != nil || len(types) != 3 || types[0].Type != "test/v1/Doc" || types[0].Records != 1501 || types[0].Primary != 1500 || !types[0].Known || types[0].Bytes == 0 {
-		t.Errorf("types: %+v, %v", types, err)
+		t.Errorf("TypeStatuses() = %+v, %v, want three types with 1501 docs", types, err)
 	}
 	stop()
-	p.open.Wait() // the source has noticed
+	p.open.Wait() // for the end of the stream in the source
 	if st := p.source.Status(); st.Followers != 0 || st.Compared != 1 || st.SentBytes == 0 {
-		t.Errorf("the source's status: %+v", st)
+		t.Errorf("Status() of the source = %+v, want one comparison and no follower", st)
 	}
 }
 
-// TestStatusStaysLocal: of a status, only that something of the record was written is the primary's affair.
-func TestStatusStaysLocal(t *testing.T) {
+// The status of a record is not replicated.
+func TestFollow_StatusIsLocal(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
@@ -89,12 +92,13 @@ func TestStatusStaysLocal(t *testing.T) {
 	commit1(t, store, resource.PutOp(withStatus(there, "there"), there.Version))
 	untilSame(t, store, secondary)
 	if r, err = secondary.Read(t.Context(), resource.Eventual, r.Id); err != nil || len(r.Status) != 1 || r.Status["here"] == nil {
-		t.Errorf("status in the secondary: %v, %v", r.GetStatus(), err)
+		t.Errorf("status in the secondary = %v, %v, want the local one", r.GetStatus(), err)
 	}
 }
 
-// TestGroupVersions: a record that becomes one of another version stays the same record, for those who know that.
-func TestGroupVersions(t *testing.T) {
+// A record that changes its group version stays the same record for followers that
+// know the version.
+func TestFollow_GroupVersions(t *testing.T) {
 	store, secondary, old := memory.New(), memory.New(), memory.New()
 	before := put(t, store, docType, "a", "1")
 	p := newPrimary(t, store)
@@ -116,23 +120,23 @@ func TestGroupVersions(t *testing.T) {
 	put(t, store, docType, "b", "1")
 	untilSame(t, store, secondary)
 	if _, err := secondary.Read(t.Context(), resource.Eventual, child.Id); err != nil {
-		t.Errorf("what the record owns: %v", err)
+		t.Errorf("Read() of an owned record = %v, want nil", err)
 	}
 	check := func() error {
 		have := copies(t, old, false)
 		if len(have) != 1 {
-			return fmt.Errorf("an older binary has %v", have)
+			return fmt.Errorf("an older version has %v, want b", have)
 		}
 		for _, r := range have {
 			if r.Id.Name != "b" {
-				return fmt.Errorf("an older binary has %v", r)
+				return fmt.Errorf("an older version has %v, want b", r)
 			}
 		}
 		return nil
 	}
 	until(t, old, check)
 
-	// The same when it begins anew; then it also learns how many it misses.
+	// A new stream has the same result, and reports the number of missing records.
 	stop()
 	f = p.follower(t, old, doc2Type, siteType)
 	run(t, f.Run)
@@ -140,16 +144,16 @@ func TestGroupVersions(t *testing.T) {
 		types, err := f.TypeStatuses(t.Context())
 		if err != nil || len(types) != 3 || types[1].Unknown != 1 || types[1].Primary != 2 || types[1].Records != 1 ||
 			types[0].Type != "test/Site" || types[0].Known || types[0].Unknown != 1 {
-			return fmt.Errorf("types: %+v, %v", types, err)
+			return fmt.Errorf("TypeStatuses() = %+v, %v, want three types with 1501 docs", types, err)
 		}
 		return check()
 	})
 	put(t, store, siteType, "s", "2")
-	put(t, store, docType, "a", "3") // back
+	put(t, store, docType, "a", "3") // the first version again
 	untilSame(t, store, secondary)
 	until(t, old, func() error {
 		if n := len(copies(t, old, false)); n != 2 {
-			return fmt.Errorf("an older binary has %d copies", n)
+			return fmt.Errorf("an older version has %d replicas, want 2", n)
 		}
 		return nil
 	})
@@ -158,8 +162,8 @@ func TestGroupVersions(t *testing.T) {
 	}
 }
 
-// TestOlderPrimary: copies of a type that the primary's server does not know stay.
-func TestOlderPrimary(t *testing.T) {
+// Replicas of a type that the primary's server does not know stay.
+func TestFollow_OlderPrimary(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	put(t, store, siteType, "s", "1")
 	put(t, store, docType, "a", "1")
@@ -185,8 +189,9 @@ func TestOlderPrimary(t *testing.T) {
 	})
 }
 
-// TestOwners: what a copy owns in the secondary alone goes with it; copies go when the primary's do.
-func TestOwners(t *testing.T) {
+// A local record is deleted with the replica that owns it. Replicas are deleted when
+// the primary's records are.
+func TestFollow_Owners(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	owner := put(t, store, siteType, "owner", "1")
 	owned := func(b resource.Backend, typ *pb.Type, name string, owner *pb.ID, finalizer string) *pb.Resource {
@@ -198,21 +203,21 @@ func TestOwners(t *testing.T) {
 		return commit1(t, b, resource.PutOp(r, ""))
 	}
 	owned(store, docType, "goes", owner.Id, "")
-	held := owned(store, docType, "held", owner.Id, "somebody")
-	already := owned(store, docType, "already", owner.Id, "somebody")
-	remove(t, store, docType, "already") // marked before its owner goes, which is no news of it
+	held := owned(store, docType, "held", owner.Id, "test")
+	already := owned(store, docType, "already", owner.Id, "test")
+	remove(t, store, docType, "already") // marked before its owner is deleted, which does not change it
 	p := newPrimary(t, store)
 	run(t, p.follower(t, secondary).Run)
 	untilSame(t, store, secondary)
 	local := owned(secondary, localType, "local", owner.Id, "")
 
-	remove(t, store, siteType, "owner") // held is marked, and stays
+	remove(t, store, siteType, "owner") // held is only marked
 	untilSame(t, store, secondary)
 	if n := len(copies(t, secondary, false)); n != 2 {
-		t.Errorf("%d copies, want the two that finalizers hold in the primary", n)
+		t.Errorf("%d replicas, want the two that have finalizers in the primary", n)
 	}
 	if _, err := secondary.Read(t.Context(), resource.Eventual, local.Id); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("what a copy owned in the secondary: %v", err)
+		t.Errorf("Read() of a local record of a deleted owner = %v, want ErrNotFound", err)
 	}
 	for _, id := range []*pb.ID{held.Id, already.Id} {
 		r, err := store.Read(t.Context(), resource.Eventual, id)
@@ -220,30 +225,30 @@ func TestOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		r = proto.CloneOf(r)
-		resource.RemoveFinalizer(r, "somebody")
+		resource.RemoveFinalizer(r, "test")
 		commit1(t, store, resource.PutOp(r, r.Version))
 	}
 	untilSame(t, store, secondary)
 }
 
-func TestFollowRecoversWhenTheWayChanges(t *testing.T) {
+func TestFollow_RetriesWhenPathsChange(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
 	cc := p.client(t)
-	w := &ways{}
+	var paths broadcast.Broadcast
 	reachable, tries := make(chan struct{}), make(chan struct{}, 100)
 	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t), PathsChanged: w.Changed, Logger: quiet,
+		Backend: secondary, Registry: registry(t), PathsChanged: paths.Wait, Logger: quiet,
 		Connect: func() (pb.ReplicationServiceClient, error) {
 			var client pb.ReplicationServiceClient
-			err := errors.New("no way")
+			err := errors.New("unreachable")
 			select {
 			case <-reachable:
 				client, err = pb.NewReplicationServiceClient(cc), nil
 			default:
 			}
-			tries <- struct{}{} // after the choice: what becomes reachable once this is seen takes another try
+			tries <- struct{}{} // after the choice, so that a later change needs another attempt
 			return client, err
 		},
 	})
@@ -251,15 +256,15 @@ func TestFollowRecoversWhenTheWayChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, f.Run)
-	for range 5 { // by now it waits for more than a second
+	for range 5 { // then the backoff is more than a second
 		<-tries
 	}
 	close(reachable)
 	stalls, start := lab.WatchStalls(t), time.Now()
-	w.change()
+	paths.Notify()
 	<-tries
-	if took := stalls.Awake(start); took > time.Second { // what is copied then takes its time
-		t.Errorf("a changed way was used after %v: not at once", took)
+	if took := stalls.Awake(start); took > time.Second { // replication itself may take longer
+		t.Errorf("retry after %v, want at once", took)
 	}
 	untilSame(t, store, secondary)
 }

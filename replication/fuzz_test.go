@@ -18,7 +18,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// script is what a peer says, one message after the other; then the stream ends.
+// script encodes the messages of a peer.
 func script(messages ...proto.Message) []byte {
 	var b bytes.Buffer
 	for _, m := range messages {
@@ -29,8 +29,8 @@ func script(messages ...proto.Message) []byte {
 	return b.Bytes()
 }
 
-// said is a source's stream that reads a script, and ends with it.
-type said struct {
+// scriptedServer is the stream of a source that reads a script and ends with it.
+type scriptedServer struct {
 	grpc.ServerStream
 	ctx   context.Context
 	end   context.CancelFunc
@@ -38,9 +38,9 @@ type said struct {
 	count int
 }
 
-func (s *said) Context() context.Context { return s.ctx }
+func (s *scriptedServer) Context() context.Context { return s.ctx }
 
-func (s *said) Recv() (*pb.FollowRequest, error) {
+func (s *scriptedServer) Recv() (*pb.FollowRequest, error) {
 	m := &pb.FollowRequest{}
 	if err := protodelim.UnmarshalFrom(s.in, m); err != nil {
 		s.end()
@@ -49,15 +49,15 @@ func (s *said) Recv() (*pb.FollowRequest, error) {
 	return m, nil
 }
 
-func (s *said) Send(m *pb.FollowResponse) error {
+func (s *scriptedServer) Send(m *pb.FollowResponse) error {
 	s.count += len(m.Upserts)
-	if s.in.Len() == 0 || m.Begin == nil && m.Ask == nil { // nothing more will be said, or listened to
+	if s.in.Len() == 0 || m.Begin == nil && m.Ask == nil { // the script has ended
 		s.end()
 	}
 	return nil
 }
 
-// FuzzSource: whatever a follower says, the source answers or refuses, and sends no record twice.
+// For any requests, the source responds or refuses, and sends no record twice.
 func FuzzSource(f *testing.F) {
 	hello := &pb.FollowRequest{Part: &pb.FollowRequest_Hello{Hello: &pb.FollowHello{Types: []*pb.Type{docType, siteType}}}}
 	sum := &pb.FollowRequest{Part: &pb.FollowRequest_Summary{Summary: &pb.FollowSummary{Type: docType, Buckets: []uint64{5}}}}
@@ -78,27 +78,27 @@ func FuzzSource(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		s := &said{ctx: ctx, end: cancel, in: bytes.NewReader(b)}
+		s := &scriptedServer{ctx: ctx, end: cancel, in: bytes.NewReader(b)}
 		_ = src.Follow(s)
 		if s.count > 50 {
-			t.Errorf("%d records were sent", s.count)
+			t.Errorf("%d records were sent, want at most 50", s.count)
 		}
 	})
 }
 
-// heard is a follower's stream that reads a script.
-type heard struct {
+// scriptedClient is the stream of a follower that reads a script.
+type scriptedClient struct {
 	grpc.ClientStream
 	in *bytes.Reader
 }
 
-func (s *heard) Send(*pb.FollowRequest) error { return nil }
-func (s *heard) Recv() (*pb.FollowResponse, error) {
+func (s *scriptedClient) Send(*pb.FollowRequest) error { return nil }
+func (s *scriptedClient) Recv() (*pb.FollowResponse, error) {
 	m := &pb.FollowResponse{}
 	return m, protodelim.UnmarshalFrom(s.in, m)
 }
 
-// FuzzFollower: whatever a primary says, nothing but federated records is changed, and the store stays whole.
+// For any messages of a primary, only federated records change.
 func FuzzFollower(f *testing.F) {
 	r := &pb.Resource{Id: &pb.ID{Type: docType, Name: "a", Uid: "u"}, PrimaryModifyIndex: 3}
 	f.Add(script(&pb.FollowResponse{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType}}}},
@@ -110,7 +110,7 @@ func FuzzFollower(f *testing.F) {
 		local := put(t, secondary, localType, "mine", "own")
 		put(t, secondary, docType, "n1", "own")
 		fl := follower(t, secondary, nil)
-		tk := &followerStream{f: fl, stream: &heard{in: bytes.NewReader(b)}, progress: func() {}}
+		tk := &followerStream{f: fl, stream: &scriptedClient{in: bytes.NewReader(b)}, progress: func() {}}
 		if err := tk.hello(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -120,14 +120,14 @@ func FuzzFollower(f *testing.F) {
 				err = tk.handle(t.Context(), []*pb.FollowResponse{m})
 			}
 			if errors.Is(err, resource.ErrInvalid) {
-				t.Fatalf("the store refuses what the follower let pass: %v", err)
+				t.Fatalf("the store rejected a change that the follower accepted: %v", err)
 			}
 			if err != nil {
 				break
 			}
 		}
 		if now, err := secondary.Read(t.Context(), resource.Eventual, local.Id); err != nil || now.Version != local.Version {
-			t.Errorf("the local record: %v, %v", now, err)
+			t.Errorf("the local record = %v, %v, want it unchanged", now, err)
 		}
 		if _, err := fl.TypeStatuses(t.Context()); err != nil {
 			t.Error(err)

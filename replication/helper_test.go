@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -25,7 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// Types of the tests: three kinds of every scope, one of which has two versions, and one that is not federated.
+// The types of the tests: three kinds of different scopes, one of them with two
+// versions, and one that is not federated.
 var (
 	docType   = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Doc"}
 	doc2Type  = &pb.Type{Group: "test", GroupVersion: "v2", Kind: "Doc"}
@@ -34,7 +36,7 @@ var (
 	localType = &pb.Type{Group: "test", GroupVersion: "v1", Kind: "Local"}
 )
 
-// registry has all types of the tests but those left out.
+// registry returns a registry of all types except those in without.
 func registry(t testing.TB, without ...*pb.Type) *resource.Registry {
 	t.Helper()
 	reg := resource.NewRegistry()
@@ -59,31 +61,8 @@ next:
 	return reg
 }
 
-// ways stands for the address book: Changed wakes those that retry.
-type ways struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (w *ways) Changed() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ch == nil {
-		w.ch = make(chan struct{})
-	}
-	return w.ch
-}
-
-func (w *ways) change() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ch != nil {
-		close(w.ch)
-		w.ch = nil
-	}
-}
-
-// primary is a real Source behind real gRPC over memory: only TLS and the tunnel are missing, which package test has.
+// primary is a Source with a gRPC server over in-memory connections. Tests with TLS
+// and the tunnel are in package test.
 type primary struct {
 	store  resource.Backend
 	source *Source
@@ -94,10 +73,10 @@ type primary struct {
 	mu      sync.Mutex
 	streams []context.CancelFunc
 
-	sent sync.Map     // name → times sent as upsert
+	sent sync.Map     // name: number of upserts
 	up   atomic.Int64 // bytes on the wire from followers
-	down atomic.Int64 // and to them
-	ask  atomic.Int64 // digests that were told
+	down atomic.Int64 // bytes on the wire to followers
+	ask  atomic.Int64 // received digests
 	cut  atomic.Int64 // if not 0, streams fail after so many messages
 }
 
@@ -108,7 +87,7 @@ func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *prim
 		t.Fatal(err)
 	}
 	p := &primary{store: store, source: src}
-	p.srv = grpc.NewServer(grpc.StatsHandler(p), grpc.StreamInterceptor(func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	intercept := func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 		p.open.Add(1)
 		defer p.open.Done()
 		ctx, cancel := context.WithCancel(ss.Context())
@@ -117,14 +96,15 @@ func newPrimary(t testing.TB, store resource.Backend, without ...*pb.Type) *prim
 		p.streams = append(p.streams, cancel)
 		p.mu.Unlock()
 		return h(s, &counted{ServerStream: ss, p: p, ctx: ctx})
-	}))
+	}
+	p.srv = grpc.NewServer(grpc.StatsHandler(p), grpc.StreamInterceptor(intercept))
 	pb.RegisterReplicationServiceServer(p.srv, src)
 	p.ln, _ = serve(t, p.srv)
 	run(t, src.Run)
 	return p
 }
 
-// serve runs a gRPC server over memory until the test ends.
+// serve runs a gRPC server over in-memory connections until the test ends.
 func serve(t testing.TB, srv *grpc.Server) (ln *bufconn.Listener, stop func()) {
 	t.Helper()
 	ln = bufconn.Listen(1 << 20)
@@ -161,7 +141,7 @@ func (p *primary) drop() {
 type counted struct {
 	grpc.ServerStream
 	p   *primary
-	ctx context.Context // of the stream: drop ends it
+	ctx context.Context // context of the stream, which drop ends
 	n   int64
 }
 
@@ -200,11 +180,11 @@ func connect(t testing.TB, ln *bufconn.Listener) *grpc.ClientConn {
 	return cc
 }
 
-// follower makes one that follows whatever primary to names.
+// follower returns a Follower of the primary that to connects.
 func follower(t testing.TB, secondary resource.Backend, to func() *grpc.ClientConn, without ...*pb.Type) *Follower {
 	t.Helper()
 	f, err := NewFollower(FollowerConfig{
-		Backend: secondary, Registry: registry(t, without...), PathsChanged: (&ways{}).Changed, Logger: quiet,
+		Backend: secondary, Registry: registry(t, without...), PathsChanged: (&broadcast.Broadcast{}).Wait, Logger: quiet,
 		Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(to()), nil },
 	})
 	if err != nil {
@@ -219,7 +199,7 @@ func (p *primary) follower(t testing.TB, secondary resource.Backend, without ...
 	return follower(t, secondary, func() *grpc.ClientConn { return cc }, without...)
 }
 
-// run runs f until the test ends and joins it.
+// run runs f until the test ends, or stop is called, and joins it.
 func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -230,7 +210,7 @@ func run(t testing.TB, f func(context.Context) error) (stop func()) {
 		once.Do(func() {
 			cancel()
 			if err := <-done; err != nil {
-				t.Errorf("Run: %v", err)
+				t.Errorf("Run() = %v, want nil", err)
 			}
 		})
 	}

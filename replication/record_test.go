@@ -16,7 +16,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// record makes one that can be put; tenancy is partition/namespace.
+// record returns a resource. tenancy is a partition and a namespace.
 func record(t testing.TB, typ *pb.Type, name, address string, tenancy ...string) *pb.Resource {
 	t.Helper()
 	r, err := resource.New(typ, name, &pb.Node{Node: name, Address: address})
@@ -42,7 +42,7 @@ func commit1(t testing.TB, b resource.Backend, ops ...*pb.Op) *pb.Resource {
 	return out[0]
 }
 
-// put writes a record, or another address into the one that is there.
+// put creates a record or changes the address of the stored one.
 func put(t testing.TB, b resource.Backend, typ *pb.Type, name, address string, tenancy ...string) *pb.Resource {
 	t.Helper()
 	r := record(t, typ, name, address, tenancy...)
@@ -65,7 +65,7 @@ func remove(t testing.TB, b resource.Backend, typ *pb.Type, name string, tenancy
 	commit1(t, b, resource.RemoveOp(id, resource.AnyVersion))
 }
 
-// copies lists what a store has of the federated kinds as the primary has it: status and indexes of the store itself left out.
+// copies returns the federated resources of a store in the form of replicas.
 func copies(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Resource {
 	t.Helper()
 	out := map[string]*pb.Resource{}
@@ -86,7 +86,7 @@ func copies(t testing.TB, b resource.Backend, isPrimary bool) map[string]*pb.Res
 	return out
 }
 
-// unlike says in what a secondary's copies are not the primary's records.
+// unlike returns the first difference between the primary and a secondary.
 func unlike(t testing.TB, primary, secondary resource.Backend) error {
 	t.Helper()
 	want, got := copies(t, primary, true), copies(t, secondary, false)
@@ -97,19 +97,20 @@ func unlike(t testing.TB, primary, secondary resource.Backend) error {
 	}
 	for name := range got {
 		if want[name] == nil {
-			return fmt.Errorf("%q is there, and not in the primary", name)
+			return fmt.Errorf("%q is not in the primary", name)
 		}
 	}
 	return nil
 }
 
-// untilSame waits until the copies are the primary's records, looking after every change of the copies.
+// untilSame waits until a secondary has the primary's records.
 func untilSame(t testing.TB, primary, secondary resource.Backend) {
 	t.Helper()
 	until(t, secondary, func() error { return unlike(t, primary, secondary) })
 }
 
-// until waits until check is content, looking after every change of federated records in b.
+// until waits until check returns nil. It checks after every change of federated
+// records in b.
 func until(t testing.TB, b resource.Backend, check func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -121,7 +122,7 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 	for _, k := range order {
 		wg.Go(func() { resource.Notify(ctx, b, k.query(), wake) })
 	}
-	tick := time.NewTicker(50 * time.Millisecond) // for what is no change of a record
+	tick := time.NewTicker(50 * time.Millisecond) // for changes other than of records
 	defer tick.Stop()
 	for {
 		began := time.Now()
@@ -129,7 +130,7 @@ func until(t testing.TB, b resource.Backend, check func() error) {
 		if err == nil {
 			return
 		}
-		<-time.After(2 * time.Since(began)) // looking takes no more than a third of the processor
+		<-time.After(2 * time.Since(began)) // checks take at most a third of a processor
 		select {
 		case <-wake:
 		case <-tick.C:

@@ -24,7 +24,7 @@ func fill(t testing.TB, store resource.Backend, n int) {
 	commit1(t, store, ops...)
 }
 
-// wantSent checks what was sent as upserts since p.sent was cleared.
+// wantSent checks the upserts since p.sent was cleared.
 func wantSent(t *testing.T, p *primary, names ...string) {
 	t.Helper()
 	want := map[string]bool{}
@@ -34,7 +34,7 @@ func wantSent(t *testing.T, p *primary, names ...string) {
 	n := 0
 	p.sent.Range(func(name, times any) bool {
 		if n++; !want[name.(string)] || times != 1 {
-			t.Errorf("%v was sent %v times", name, times)
+			t.Errorf("%v was sent %v times, want %v once", name, times, names)
 		}
 		return true
 	})
@@ -43,18 +43,18 @@ func wantSent(t *testing.T, p *primary, names ...string) {
 	}
 }
 
-// TestBytes counts what goes over the wire, each way, for 10,000 records.
-func TestBytes(t *testing.T) {
+// The bytes on the wire for 10,000 records stay within limits.
+func TestFollow_Bytes(t *testing.T) {
 	const records = 10_000
 	store, secondary := memory.New(), memory.New()
 	fill(t, store, records)
 	p := newPrimary(t, store)
 	f := p.follower(t, secondary)
 	stop := run(t, f.Run)
-	level := func(value string) {
+	sync := func(value string) {
 		t.Helper()
 		put(t, store, siteType, "mark", value)
-		until(t, secondary, func() error { // when it is there, all is
+		until(t, secondary, func() error { // it is written last
 			r, err := secondary.Read(t.Context(), resource.Eventual, resource.ID(siteType, "mark"))
 			if err != nil {
 				return err
@@ -65,10 +65,10 @@ func TestBytes(t *testing.T) {
 			return nil
 		})
 	}
-	level("1")
+	sync("1")
 	t.Logf("%d records: %d bytes up, %d down", records, p.up.Load(), p.down.Load())
 
-	forget := func() { p.up.Store(0); p.down.Store(0); p.ask.Store(0); p.sent.Clear() }
+	reset := func() { p.up.Store(0); p.down.Store(0); p.ask.Store(0); p.sent.Clear() }
 	check := func(what string, up, down int64) {
 		t.Helper()
 		t.Logf("%s: %d bytes up, %d down, %d digests", what, p.up.Load(), p.down.Load(), p.ask.Load())
@@ -76,29 +76,29 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%s: %d bytes up, %d down, want at most %d and %d", what, p.up.Load(), p.down.Load(), up, down)
 		}
 	}
-	forget()
-	level("2")
+	reset()
+	sync("2")
 	check("one change", 100, 500)
 	wantSent(t, p, "mark")
 
-	// One who knows no position compares.
+	// A follower without a position compares.
 	stop()
 	p.open.Wait()
-	forget()
+	reset()
 	put(t, store, docType, "document-00008", "2", "default", "default")
 	remove(t, store, docType, "document-00009", "default", "default")
 	stop = run(t, f.Run)
-	level("3")
+	sync("3")
 	check("one comparison", 9000, 1000)
 	wantSent(t, p, "document-00008", "mark")
 	stop()
 	p.open.Wait()
-	forget()
+	reset()
 	stop = run(t, p.follower(t, secondary).Run)
-	level("4")
-	check("a comparison of what is the same", 5000, 1000)
+	sync("4")
+	check("comparison of equal records", 5000, 1000)
 	if n := p.ask.Load(); n > 100 {
-		t.Errorf("%d digests were sent for nothing", n)
+		t.Errorf("%d digests for equal records, want at most 100", n)
 	}
 	stop()
 	if err := unlike(t, store, secondary); err != nil {
@@ -106,8 +106,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestResume: a stream that breaks goes on where it ended, at any server of the primary whose log reaches back.
-func TestResume(t *testing.T) {
+// A broken stream resumes at any server of the primary whose log reaches back.
+func TestFollow_Resume(t *testing.T) {
 	store, secondary := memory.New(), memory.New()
 	fill(t, store, 500)
 	servers := []*primary{newPrimary(t, store), newPrimary(t, store)}
@@ -149,8 +149,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestPositions: which positions a log knows.
-func TestPositions(t *testing.T) {
+func TestChangeLog_Positions(t *testing.T) {
 	store := memory.New()
 	here, there, other := newPrimary(t, store), newPrimary(t, store), newPrimary(t, store, siteType)
 	all := []*primary{here, there, other}
@@ -162,10 +161,10 @@ func TestPositions(t *testing.T) {
 		ready(t, p)
 	}
 	if _, ok := there.source.log.find(end(here)); ok {
-		t.Error("a log knows where another begins")
+		t.Error("find() of the start of another log is ok, want not")
 	}
 	if _, ok := here.source.log.find(end(here)); !ok {
-		t.Error("a log does not know where it begins")
+		t.Error("find() of the start of the log is not ok, want ok")
 	}
 	r := put(t, store, docType, "a", "1")
 	for _, p := range all {
@@ -177,12 +176,12 @@ func TestPositions(t *testing.T) {
 		})
 	}
 	if _, ok := there.source.log.find(end(here)); !ok {
-		t.Error("two servers with the same commits do not know each other's positions")
+		t.Error("find() of a position of a server with the same commits is not ok, want ok")
 	}
 	if _, ok := here.source.log.find(end(other)); ok {
-		t.Error("a server knows the position of one that federates other kinds")
+		t.Error("find() of a position of a server with other kinds is ok, want not")
 	}
-	// Another history with the same indexes.
+	// A store with another history and the same indexes.
 	twin := memory.New()
 	p := newPrimary(t, twin)
 	ready(t, p)
@@ -196,9 +195,9 @@ func TestPositions(t *testing.T) {
 		return nil
 	})
 	if _, ok := here.source.log.find(end(p)); ok {
-		t.Error("a log knows a position of another history")
+		t.Error("find() of a position of another history is ok, want not")
 	}
 	if _, ok := here.source.log.find(nil); ok {
-		t.Error("a log knows no position at all")
+		t.Error("find(nil) is ok, want not")
 	}
 }

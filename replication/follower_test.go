@@ -16,14 +16,14 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// hostile is a primary that somebody broke into, or one with a fault.
+// hostile is a compromised or faulty primary. It sends the given messages.
 type hostile struct {
 	pb.UnimplementedReplicationServiceServer
-	say []*pb.FollowResponse
+	messages []*pb.FollowResponse
 }
 
 func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
-	for _, m := range h.say {
+	for _, m := range h.messages {
 		if err := stream.Send(m); err != nil {
 			return err
 		}
@@ -32,8 +32,9 @@ func (h *hostile) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fo
 	return nil
 }
 
-// TestFollowerRefuses: a primary writes what is federated, and nothing else; what it may not write does not hold up the rest.
-func TestFollowerRefuses(t *testing.T) {
+// A primary can write federated resources and nothing else. Invalid changes do not
+// delay the others.
+func TestFollower_RefusesInvalidChanges(t *testing.T) {
 	secondary := memory.New()
 	local := put(t, secondary, localType, "mine", "own")
 	kept := put(t, secondary, docType, "kept", "own")
@@ -44,7 +45,7 @@ func TestFollowerRefuses(t *testing.T) {
 	noUID.Id.Uid = ""
 	nul := record(t, docType, "z", "1")
 	nul.Id.Name, nul.PrimaryModifyIndex = "z\x00", 7
-	h := &hostile{say: []*pb.FollowResponse{
+	h := &hostile{messages: []*pb.FollowResponse{
 		{Begin: &pb.FollowBegin{Kinds: []*pb.FollowKind{{Type: docType, Records: 1}, {Type: localType, Records: 9, Unknown: 9}}}},
 		{
 			Upserts: []*pb.Resource{local2, noUID, noIndex, nul, good, nil, {}},
@@ -70,11 +71,11 @@ func TestFollowerRefuses(t *testing.T) {
 		}
 	}
 	if _, err := secondary.Read(t.Context(), resource.Eventual, local2.Id); !errors.Is(err, resource.ErrNotFound) {
-		t.Errorf("a record of a local type: %v", err)
+		t.Errorf("Read() of a record of a local type = %v, want ErrNotFound", err)
 	}
 }
 
-// leaderless is a server's store while nobody leads.
+// leaderless is the store of a server without a leader.
 type leaderless struct{ *memory.Store }
 
 func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
@@ -84,10 +85,10 @@ func (s leaderless) List(ctx context.Context, c resource.Consistency, q resource
 	return s.Store.List(ctx, c, q)
 }
 
-// TestSilence: a stream that says nothing is given up.
-func TestSilence(t *testing.T) {
+// A silent stream times out.
+func TestFollower_StreamTimeout(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes as long as streamTimeout may")
+		t.Skip("takes as long as streamTimeout")
 	}
 	t.Parallel()
 	secondary := memory.New()
@@ -105,6 +106,6 @@ func TestSilence(t *testing.T) {
 		return nil
 	})
 	if took := time.Since(began); took < streamTimeout || took > streamTimeout+5*time.Second {
-		t.Errorf("given up after %v", took)
+		t.Errorf("the stream ended after %v, want %v", took, streamTimeout)
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// dcs are datacenters of one server each, over memory, whose configurations can be changed: that is a restart.
+// dcs are in-memory datacenters of one server each. A restart changes the
+// configuration of a server.
 type dcs struct {
 	t   *testing.T
 	mu  sync.Mutex
@@ -29,21 +30,21 @@ func (d *dcs) get(name string) *dc {
 	return d.all[name]
 }
 
-// dc is one of them.
+// dc is one datacenter.
 type dc struct {
 	in    *dcs
 	name  string
 	store resource.Backend
 
 	mu      sync.Mutex
-	primacy *PrimaryManager
+	manager *PrimaryManager
 	source  *Source
 	cc      *grpc.ClientConn
-	named   map[string]string // of servers besides
+	named   map[string]string // primaries of the other servers, by node
 	changed chan struct{}
 	stop    func()
-	relead  func()                                  // another leader, in a process that has been there all the time
-	second  func(n int) pb.ReplicationServiceClient // another server of it, that the n-th connection, from 1, reaches; nil: srv1
+	relead  func()                                  // elects another leader without a restart
+	second  func(n int) pb.ReplicationServiceClient // the server that connection n, from 1, reaches; nil: srv1
 	reached int
 }
 
@@ -59,7 +60,7 @@ func (d *dcs) add(name, primary string) *dc {
 	return x
 }
 
-// start is a start of the server, as its leader.
+// start starts the server as the leader.
 func (x *dc) start(primary string) {
 	x.in.t.Helper()
 	t, reg := x.in.t, registry(x.in.t)
@@ -83,7 +84,7 @@ func (x *dc) start(primary string) {
 	stopSource, stopLeading := run(t, src.Run), run(t, p.RunLeader)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.primacy, x.source, x.cc = p, src, connect(t, ln)
+	x.manager, x.source, x.cc = p, src, connect(t, ln)
 	x.relead = func() { stopLeading(); stopLeading = run(t, p.RunLeader) }
 	x.stop = func() {
 		x.mu.Lock()
@@ -141,7 +142,7 @@ func (d *dcs) ReplicationClient(name string) (pb.ReplicationServiceClient, error
 
 func (x *dc) restart(primary string) { x.in.t.Helper(); x.stop(); x.start(primary) }
 
-// others sets what other servers of the datacenter are configured with.
+// others sets the configured primaries of the other servers.
 func (x *dc) others(named map[string]string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -154,17 +155,17 @@ func (x *dc) until(what string, done func() bool) {
 	x.in.t.Helper()
 	until(x.in.t, x.store, func() error {
 		if !done() {
-			return fmt.Errorf("%s: not yet %s: %v, waits: %s", x.name, what, x.primacy.record(), x.primacy.PendingReason())
+			return fmt.Errorf("%s: want %s: record %v, pending: %s", x.name, what, x.manager.record(), x.manager.PendingReason())
 		}
 		return nil
 	})
 }
 
-// is waits until the records are those of a primary, all of them.
+// is waits until all records are those of a primary.
 func (x *dc) is(primary string) {
 	x.in.t.Helper()
 	x.until("of "+primary, func() bool {
-		m := x.primacy.record()
+		m := x.manager.record()
 		return m.GetDatacenter() == primary && m.GetComplete()
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestCut: events of several kinds become commits, in order, and what may not be complete waits.
-func TestCut(t *testing.T) {
+// Events of several kinds become commits in order. Incomplete commits are left.
+func TestSplitCommits(t *testing.T) {
 	doc, site := kindOf(docType), kindOf(siteType)
 	put := func(k kind, name string, index uint64) event {
 		id := &pb.ID{Type: k.typ(), Name: name, Uid: "uid-" + name}
@@ -39,26 +39,26 @@ func TestCut(t *testing.T) {
 			got = append(got, fmt.Sprint(c.index, " ", what, " ", ch.id().Name))
 		}
 	}
-	// a became one of another version: it is there. c came and went.
+	// a changed its version, so its upsert is kept. c was created and deleted.
 	want := "[3 put a 4 put b 4 put c 4 gone c 4 put s 5 gone t]"
 	if fmt.Sprint(got) != want {
-		t.Errorf("cut into %v, want %s", got, want)
+		t.Errorf("splitCommits() = %v, want %s", got, want)
 	}
 	if len(left) != 1 || left[0].put.Id.Name != "d" {
-		t.Errorf("left: %v", left)
+		t.Errorf("splitCommits() left %v, want d", left)
 	}
 }
 
-// TestLogBounds: the log keeps the latest, whatever its size, and knows what it has forgotten.
-func TestLogBounds(t *testing.T) {
+// The log keeps the latest commit whatever its size, and reports evicted places.
+func TestChangeLog_Limits(t *testing.T) {
 	l := &changeLog{}
 	if _, _, err := l.since(0, 1); !errors.Is(err, errEvicted) {
-		t.Errorf("a log that was not started: %v", err)
+		t.Errorf("since() before start = %v, want errEvicted", err)
 	}
 	l.start(7)
 	first, at, ok := l.end()
 	if !ok || at.Index != 7 {
-		t.Fatalf("end: %v, %v", at, ok)
+		t.Fatalf("end() = %v, %v, want index 7", at, ok)
 	}
 	_, moved, err := l.since(first, 1)
 	if err != nil {
@@ -74,38 +74,38 @@ func TestLogBounds(t *testing.T) {
 	add(10, 10)
 	for size, want := range map[int]int{1: 1, 20: 2, 25: 2, 1000: 3} {
 		if got, _, err := l.since(first, size); err != nil || len(got) != want {
-			t.Errorf("%d bytes: %d commits, %v, want %d", size, len(got), err, want)
+			t.Errorf("since() of %d bytes = %d commits, %v, want %d", size, len(got), err, want)
 		}
 	}
 	add(11, maxLogBytes+1) // alone
 	if _, _, err := l.since(first, 1); !errors.Is(err, errEvicted) {
-		t.Errorf("the first is forgotten: %v", err)
+		t.Errorf("since() of an evicted place = %v, want errEvicted", err)
 	}
 	if next, ok := l.find(&pb.FollowPosition{Index: 10, Check: 10}); !ok || next != first+3 {
-		t.Errorf("the position before the oldest: %d, %v, want %d", next, ok, first+3)
+		t.Errorf("find() of the position before the oldest commit = %d, %v, want %d", next, ok, first+3)
 	}
 	for i := range uint64(2 * maxLogChanges) {
 		add(12+i, 1)
 	}
 	if n := len(l.commits); n != maxLogChanges || l.changes != n {
-		t.Errorf("%d commits, %d changes are kept", n, l.changes)
+		t.Errorf("log has %d commits and %d changes, want %d", n, l.changes, maxLogChanges)
 	}
 	last, _, _ := l.end()
 	if got, _, err := l.since(last, 1); err != nil || got != nil {
-		t.Errorf("at the end: %v, %v", got, err)
+		t.Errorf("since() at the end = %v, %v, want none", got, err)
 	}
 	l.start(5)
 	if _, _, err := l.since(last, 1); !errors.Is(err, errEvicted) {
-		t.Errorf("after a new start: %v", err)
+		t.Errorf("since() after another start = %v, want errEvicted", err)
 	}
 	l.stop()
 	if _, _, ok := l.end(); ok {
-		t.Error("a log that was stopped is ready")
+		t.Error("end() after stop is ok, want not")
 	}
 }
 
-// TestBatcher: whatever changes come, a batch, deletions first, has the effect that they have one after the other.
-func TestBatcher(t *testing.T) {
+// A batch, with deletions first, has the same effect as its changes in order.
+func TestChangeBatch(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		oneByOne, batched := memory.New(), memory.New()
@@ -157,13 +157,13 @@ func TestBatcher(t *testing.T) {
 	}
 }
 
-// TestCompare: whatever two sides have, after a comparison the follower has what the primary has, and nothing is sent that it
-// had.
+// After a comparison of random records, the follower has those of the primary, and
+// nothing was sent that it had.
 func TestCompare(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		var there []*pb.Resource
-		var here []digest
+		var primary []*pb.Resource
+		var follower []digest
 		differ := 0
 		for i := range rng.IntN(3000) {
 			id := &pb.ID{Type: docType, Name: fmt.Sprintf("n%06d", i), Uid: fmt.Sprint("u", i), Tenancy: resource.FillTenancy(nil)}
@@ -171,7 +171,7 @@ func TestCompare(t *testing.T) {
 			d := digest{keyOf(id), id.Uid, r.ModifyIndex}
 			odds := rng.IntN(400)
 			if odds != 0 {
-				there = append(there, r)
+				primary = append(primary, r)
 			}
 			switch odds {
 			case 1:
@@ -182,29 +182,29 @@ func TestCompare(t *testing.T) {
 				d.index = 0
 			}
 			if odds != 4 {
-				here = append(here, d)
+				follower = append(follower, d)
 			}
 			if odds <= 4 {
 				differ++
 			}
 		}
-		buckets := bucketsFor(len(here))
-		d, ask, err := compare(there, summarize(here, buckets))
+		buckets := bucketsFor(len(follower))
+		d, needed, err := compare(primary, summarize(follower, buckets))
 		if err != nil {
 			t.Fatal(err)
 		}
-		asked := map[uint32]bool{}
-		for _, b := range ask {
-			asked[b] = true
+		requested := map[uint32]bool{}
+		for _, b := range needed {
+			requested[b] = true
 		}
-		var told []*pb.FollowDigest
-		for _, h := range here {
-			if asked[uint32(bucketOf(h.key, buckets))] {
+		var details []*pb.FollowDigest
+		for _, h := range follower {
+			if requested[uint32(bucketOf(h.key, buckets))] {
 				name := h.key[len("default\x00default\x00"):]
-				told = append(told, &pb.FollowDigest{Partition: "default", Namespace: "default", Name: name, Uid: h.uid, Index: h.index})
+				details = append(details, &pb.FollowDigest{Partition: "default", Namespace: "default", Name: name, Uid: h.uid, Index: h.index})
 			}
 		}
-		deletes, err := d.applyDetails(docType, told)
+		deletes, err := d.applyDetails(docType, details)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,10 +215,10 @@ func TestCompare(t *testing.T) {
 			}
 		}
 		if got := sent + len(deletes); got != differ {
-			t.Fatalf("seed %d: %d of %d records differ, %d were sent and %d deleted", seed, differ, len(there), sent, len(deletes))
+			t.Fatalf("seed %d: %d of %d records differ, but %d were sent and %d deleted", seed, differ, len(primary), sent, len(deletes))
 		}
-		if n := len(told); n > (differ+1)*8*recordsPerBucket {
-			t.Errorf("seed %d: %d digests for %d differences", seed, n, differ)
+		if n := len(details); n > (differ+1)*8*recordsPerBucket {
+			t.Errorf("seed %d: %d digests for %d differences, want fewer", seed, n, differ)
 		}
 	}
 }

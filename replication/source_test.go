@@ -13,8 +13,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// TestSourceRefuses what followers must not say.
-func TestSourceRefuses(t *testing.T) {
+func TestSource_RefusesInvalidRequests(t *testing.T) {
 	store := memory.New()
 	put(t, store, siteType, "a", "1")
 	p := newPrimary(t, store)
@@ -25,22 +24,22 @@ func TestSourceRefuses(t *testing.T) {
 	}
 	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{{Name: "x"}}}}}
 	ready(t, p)
-	for name, say := range map[string][]*pb.FollowRequest{
-		"nothing":                {{}},
-		"a summary first":        {summary(true)},
-		"three buckets":          {hello, summary(true, 1, 2, 3)},
-		"too many buckets":       {hello, summary(true, make([]uint64, 2*maxBuckets)...)},
-		"hello twice":            {hello, hello},
-		"details of another":     {hello, summary(true, 1), details},
-		"a summary for details":  {hello, summary(true, 1), summary(true, 1)},
-		"details not asked for":  {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
-		"what an old one begins": {{}},
+	for name, requests := range map[string][]*pb.FollowRequest{
+		"empty request":           {{}},
+		"summary first":           {summary(true)},
+		"three buckets":           {hello, summary(true, 1, 2, 3)},
+		"too many buckets":        {hello, summary(true, make([]uint64, 2*maxBuckets)...)},
+		"second hello":            {hello, hello},
+		"details of another kind": {hello, summary(true, 1), details},
+		"summary for details":     {hello, summary(true, 1), summary(true, 1)},
+		"details not asked for":   {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
+		"old version":             {{}},
 	} {
 		stream, err := client.Follow(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range say {
+		for _, m := range requests {
 			if err := stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +48,7 @@ func TestSourceRefuses(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		if status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Recv() = %v, want InvalidArgument", name, err)
 		}
 	}
 	s, err := NewSource(SourceConfig{Backend: store, Registry: registry(t), Primary: notPrimary{}})
@@ -57,7 +56,7 @@ func TestSourceRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Follow(nil); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("following a secondary: %v", err)
+		t.Errorf("Follow() of a secondary = %v, want FailedPrecondition", err)
 	}
 }
 
@@ -77,11 +76,11 @@ func ready(t *testing.T, p *primary) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNew_MissingFields(t *testing.T) {
 	if _, err := NewSource(SourceConfig{}); err == nil {
-		t.Error("a source of nothing")
+		t.Error("NewSource() without a configuration = nil, want an error")
 	}
 	if _, err := NewFollower(FollowerConfig{}); err == nil {
-		t.Error("a follower of nothing")
+		t.Error("NewFollower() without a configuration = nil, want an error")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// cutOff is the store of a server that does not reach its leader: a fake, since a store in memory has none.
+// cutOff is the store of a server that cannot reach its leader.
 type cutOff struct{ resource.Backend }
 
 func (c cutOff) List(ctx context.Context, how resource.Consistency, q resource.Query) ([]*pb.Resource, uint64, error) {
@@ -23,9 +23,9 @@ func (c cutOff) List(ctx context.Context, how resource.Consistency, q resource.Q
 	return c.Backend.List(ctx, how, q)
 }
 
-// TestPrimacyMovesFromServerBehind: a server of the old primary that has been cut off from the others, and has not heard that it has handed
-// over, does not have the last of the records, whatever another one has said.
-func TestPrimacyMovesFromServerBehind(t *testing.T) {
+// A server of the former primary that is cut off and has not seen the handover may
+// lack the last records. The new primary does not complete its copy from it.
+func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
 	t.Parallel()
 	d := &dcs{t: t}
 	one, two := d.add("dc1", "dc1"), d.add("dc2", "dc1")
@@ -33,16 +33,16 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 	untilSame(t, one.store, two.store)
 	two.stop()
 
-	behind := memory.New()
-	fill(t, behind, 10)
-	if _, err := behind.Commit(t.Context(), resource.PutOp(mark(t, &pb.Primary{Datacenter: "dc1", Complete: true}), "")); err != nil {
+	lagging := memory.New()
+	fill(t, lagging, 10)
+	if _, err := lagging.Commit(t.Context(), resource.PutOp(primaryRecord(t, &pb.Primary{Datacenter: "dc1", Complete: true}), "")); err != nil {
 		t.Fatal(err)
 	}
 	reg := registry(t)
 	if err := Register(reg); err != nil {
 		t.Fatal(err)
 	}
-	src, err := NewSource(SourceConfig{Backend: cutOff{behind}, Registry: reg, Primary: AlwaysPrimary, Logger: quiet})
+	src, err := NewSource(SourceConfig{Backend: cutOff{lagging}, Registry: reg, Primary: AlwaysPrimary, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,11 +55,11 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 
 	put(t, one.store, docType, "late", "1")
 	one.restart("dc2")
-	one.until("handed over", func() bool { return one.primacy.HandedOverTo() == "dc2" })
+	one.until("handed over", func() bool { return one.manager.HandedOverTo() == "dc2" })
 	one.mu.Lock()
 	streams := 0
 	one.reached, one.second = 0, func(n int) pb.ReplicationServiceClient {
-		if n%2 == 0 && streams < 2 { // who asks reaches srv1, and the first streams the one that is behind
+		if n%2 == 0 && streams < 2 { // probes reach srv1, and the first streams the lagging server
 			streams++
 			return pb.NewReplicationServiceClient(cc)
 		}
@@ -71,16 +71,16 @@ func TestPrimacyMovesFromServerBehind(t *testing.T) {
 	late := record(t, docType, "late", "1").Id
 	late.Uid = ""
 	if _, err := two.store.Read(t.Context(), resource.Eventual, late); err != nil {
-		t.Errorf("what dc1 has acknowledged: %v", err)
+		t.Errorf("Read() of a record that dc1 has acknowledged = %v, want nil", err)
 	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if streams == 0 {
-		t.Error("no stream reached the server that is behind")
+		t.Error("no stream reached the lagging server, want one")
 	}
 }
 
-func mark(t testing.TB, m *pb.Primary) *pb.Resource {
+func primaryRecord(t testing.TB, m *pb.Primary) *pb.Resource {
 	t.Helper()
 	r, err := resource.New(PrimaryType, primaryName, m)
 	if err != nil {
