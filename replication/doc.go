@@ -70,7 +70,7 @@
 //
 // The store of each datacenter contains a record of its primary. The leader
 // changes it when all alive servers of the datacenter are configured with another
-// primary. The former primary hands over: it accepts no more writes. The new one
+// primary. The former primary is demoted: it accepts no more writes. The new one
 // follows it until it has the last record, or until it has not answered for 20 s.
 // Then it adopts the replicas as its own resources. Other datacenters follow the
 // former primary until the new one can be followed. Only a datacenter that owns

@@ -16,7 +16,7 @@ import (
 // Fenced returns a Backend for writers of federated resources, on top of b, a
 // Backend of the same store. Its commits assert, in the same Raft entry, that
 // the record of the primary is the one that Writable has checked. A commit that
-// is applied after a handover therefore writes nothing and fails with
+// is applied after a demotion therefore writes nothing and fails with
 // resource.ErrFederated. Otherwise the next primary would miss an acknowledged
 // write.
 func (p *PrimaryManager) Fenced(b resource.Backend) resource.Backend {

@@ -27,7 +27,7 @@ func (l *delayed) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, er
 	return l.Backend.Commit(ctx, ops...)
 }
 
-// A write that was admitted before a handover, and reaches the store after it, is
+// A write that was admitted before a demotion, and reaches the store after it, is
 // not acknowledged.
 func TestFenced(t *testing.T) {
 	d := &dcs{t: t}
@@ -54,7 +54,7 @@ func TestFenced(t *testing.T) {
 	}
 	l := &delayed{Backend: one.store, before: func() { writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true, HandedTo: "dc2"}) }}
 	if err := write(l, "late"); !errors.Is(err, resource.ErrFederated) {
-		t.Errorf("Commit() after a handover = %v, want ErrFederated", err)
+		t.Errorf("Commit() after a demotion = %v, want ErrFederated", err)
 	}
 	writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true})
 	l = &delayed{Backend: one.store, before: func() {
@@ -62,7 +62,7 @@ func TestFenced(t *testing.T) {
 		writeRecord(&pb.Primary{Datacenter: "dc1", Complete: true})
 	}}
 	if err := write(l, "twice"); err != nil || l.commits != 2 {
-		t.Errorf("Commit() after a cancelled handover = %v in %d commits, want nil in 2", err, l.commits)
+		t.Errorf("Commit() after a cancelled demotion = %v in %d commits, want nil in 2", err, l.commits)
 	}
 	for name, stored := range map[string]bool{"a": true, "late": false, "twice": true} {
 		id := record(t, docType, name, "").Id

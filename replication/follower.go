@@ -241,9 +241,9 @@ func (f *Follower) syncedSince(t time.Time) bool {
 	return f.synced.After(t)
 }
 
-// syncedAfterHandover reports whether the replicas were last in sync with a
-// primary that had handed over to dc before. Then no record is missing.
-func (f *Follower) syncedAfterHandover(dc string) bool {
+// syncedAfterDemotion reports whether the replicas were last in sync with a
+// primary that was demoted in favor of dc. Then no record is missing.
+func (f *Follower) syncedAfterDemotion(dc string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.syncedHandedTo == dc

@@ -37,7 +37,7 @@ const (
 	// roleSecondary: this datacenter follows the primary.
 	roleSecondary
 	// rolePromotion: this datacenter becomes the primary. It follows the former
-	// primary until that has handed over and everything is copied, or until that
+	// primary until that is demoted and everything is copied, or until that
 	// has not answered for takeoverTimeout.
 	rolePromotion
 	// roleDemotion: this datacenter stops being the primary. It accepts no writes
@@ -150,7 +150,7 @@ func (p *PrimaryManager) runRole(ctx context.Context, desired string) error {
 		}
 		return (&promotion{PrimaryManager: p, former: owner}).run(ctx)
 	case roleDemotion:
-		if err := p.handOver(ctx, rec, desired); err != nil {
+		if err := p.demote(ctx, rec, desired); err != nil {
 			return err
 		}
 		return p.runSwitch(ctx, "", desired)
@@ -173,12 +173,12 @@ func (p *PrimaryManager) runPrimary(ctx context.Context, rec *pb.Primary) error 
 	return nil
 }
 
-// handOver ends writes in this datacenter, the primary, in favour of desired.
-func (p *PrimaryManager) handOver(ctx context.Context, rec *pb.Primary, desired string) error {
+// demote ends writes in this datacenter, the primary, in favor of desired.
+func (p *PrimaryManager) demote(ctx context.Context, rec *pb.Primary, desired string) error {
 	if rec.GetHandedTo() == desired {
 		return nil
 	}
-	p.cfg.Logger.Info("primary role handed over: federated records cannot be written until the new primary takes over",
+	p.cfg.Logger.Info("primary demoted: federated records cannot be written until the new primary takes over",
 		"primary", desired)
 	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
 }
@@ -197,7 +197,7 @@ func (p *PrimaryManager) runSwitch(ctx context.Context, former, desired string) 
 		if err == nil {
 			break
 		}
-		p.setPending("waits for %s to be the primary, as primary_datacenter of the servers here says: %v", desired, err)
+		p.setPending("waits for %s to be the primary, according to primary_datacenter of the servers here: %v", desired, err)
 		if !p.pause(ctx, pathsChanged) {
 			return nil
 		}
@@ -241,9 +241,9 @@ func (b *background) stop() {
 }
 
 // probe checks with any server of a datacenter whether that can be followed, and
-// returns to which datacenter it has handed over. It opens a stream without
+// returns its successor, if it is demoted. It opens a stream without
 // types.
-func (p *PrimaryManager) probe(ctx context.Context, dc string) (handedTo string, err error) {
+func (p *PrimaryManager) probe(ctx context.Context, dc string) (successor string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	client, err := p.cfg.Remote.ReplicationClient(dc)

@@ -166,7 +166,7 @@ func (p *PrimaryManager) Writable() error {
 	case rec.GetDatacenter() == p.cfg.DC && rec.GetHandedTo() == "":
 		return nil
 	case rec.GetDatacenter() == p.cfg.DC:
-		return fmt.Errorf("%s has handed its records over to %s, as primary_datacenter of its servers says, and %s is not "+
+		return fmt.Errorf("%s is demoted in favor of %s, according to primary_datacenter of its servers, and %s is not "+
 			"the primary yet: write again in a moment, or see: wanfed status", p.cfg.DC, rec.GetHandedTo(), rec.GetHandedTo())
 	case p.cfg.ConfiguredPrimary == p.cfg.DC:
 		return fmt.Errorf("%s is not the primary yet, though it is configured to be: see wanfed status", p.cfg.DC)
@@ -174,21 +174,21 @@ func (p *PrimaryManager) Writable() error {
 	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.PrimaryDC())
 }
 
-// handoverGrace is how long a demoted primary waits before it announces that it
-// has handed over. Writes in progress end within it: those that are not fenced,
+// demotionGrace is how long a demoted primary waits before it announces its
+// successor. Writes in progress end within it: those that are not fenced,
 // because a server runs an older version.
-const handoverGrace = 2 * time.Second
+const demotionGrace = 2 * time.Second
 
-// HandedOverTo returns the datacenter to which this one has handed over the role
-// of the primary. It returns "" until all writes have ended.
-func (p *PrimaryManager) HandedOverTo() string {
+// Successor returns the datacenter in favor of which this one is demoted. It
+// returns "" until all writes have ended.
+func (p *PrimaryManager) Successor() string {
 	to := p.record().GetHandedTo()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if to != p.handedTo {
 		p.handedTo, p.handedAt = to, time.Now()
 	}
-	if time.Since(p.handedAt) < handoverGrace {
+	if time.Since(p.handedAt) < demotionGrace {
 		return ""
 	}
 	return to

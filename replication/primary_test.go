@@ -39,7 +39,7 @@ func TestPromotion(t *testing.T) {
 				if x == two && order[0] == '2' {
 					two.until("waiting", func() bool { return strings.Contains(two.manager.PendingReason(), "dc1 still is") })
 					if err := two.manager.Writable(); err == nil || one.manager.Writable() != nil {
-						t.Errorf("before the handover: Writable() = %v in dc2 and %v in dc1, want an error and nil", err, one.manager.Writable())
+						t.Errorf("before the demotion: Writable() = %v in dc2 and %v in dc1, want an error and nil", err, one.manager.Writable())
 					}
 				}
 			}
@@ -161,9 +161,9 @@ func TestDesired_ServersDiffer(t *testing.T) {
 		t.Errorf("PrimaryDC() = %s and %s, want dc1", one.manager.PrimaryDC(), two.manager.PrimaryDC())
 	}
 	one.others(map[string]string{"srv2": "dc2"})
-	one.until("handed over", func() bool { return one.manager.record().GetHandedTo() == "dc2" })
-	if err := one.manager.Writable(); err == nil || !strings.Contains(err.Error(), "has handed its records over to dc2") {
-		t.Errorf("Writable() after the handover = %v, want an error", err)
+	one.until("demoted", func() bool { return one.manager.record().GetHandedTo() == "dc2" })
+	if err := one.manager.Writable(); err == nil || !strings.Contains(err.Error(), "is demoted in favor of dc2") {
+		t.Errorf("Writable() after the demotion = %v, want an error", err)
 	}
 	one.others(map[string]string{"srv2": "dc1"}) // the change is cancelled
 	put(t, one.store, docType, "a", "3")

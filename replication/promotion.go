@@ -32,10 +32,10 @@ const (
 type formerState int
 
 const (
-	formerActive     formerState = iota // it is still the primary
-	formerHandedOver                    // it has handed over to this datacenter
-	formerSilent                        // it does not answer
-	formerLost                          // it has not answered for takeoverTimeout
+	formerActive  formerState = iota // it is still the primary
+	formerDemoted                    // it is demoted in favor of this datacenter
+	formerSilent                     // it does not answer
+	formerLost                       // it has not answered for takeoverTimeout
 )
 
 // promotion makes this datacenter the primary in place of former.
@@ -64,7 +64,7 @@ func (p *promotion) run(ctx context.Context) error {
 			p.setPending("%s is to be the primary, but %s still is: "+
 				"set primary_datacenter = %q on all servers of %s, and restart them", p.cfg.DC, p.former, p.cfg.DC, p.former)
 			p.copying.start(ctx, p.followFormer)
-		case formerHandedOver:
+		case formerDemoted:
 			p.copying.stop()
 			if p.drain(ctx) {
 				return p.promote(ctx, p.former)
@@ -89,7 +89,7 @@ func (p *promotion) followFormer(ctx context.Context) { _ = p.follow(ctx, p.form
 // checkFormer probes the former primary and stores its silence. cause is why it
 // did not answer.
 func (p *promotion) checkFormer(ctx context.Context) (state formerState, cause, err error) {
-	handedTo, cause := p.probe(ctx, p.former)
+	successor, cause := p.probe(ctx, p.former)
 	if cause == nil {
 		p.lastAnswer = time.Now()
 	}
@@ -105,8 +105,8 @@ func (p *promotion) checkFormer(ctx context.Context) (state formerState, cause, 
 		return formerLost, cause, nil
 	case cause != nil:
 		return formerSilent, cause, nil
-	case handedTo == p.cfg.DC:
-		return formerHandedOver, nil, nil
+	case successor == p.cfg.DC:
+		return formerDemoted, nil, nil
 	}
 	return formerActive, nil, nil
 }
@@ -131,7 +131,7 @@ func (p *PrimaryManager) recordSilence(ctx context.Context, silence time.Duratio
 
 // drain copies the last records of the former primary, which accepts no more
 // writes. It reports whether the copy is complete. A server that has not seen
-// the handover may lag, so it must confirm it in the same stream.
+// the demotion may lag, so it must confirm it in the same stream.
 func (p *promotion) drain(ctx context.Context) bool {
 	p.setPending("takes over from %s: copies the last of its records", p.former)
 	start := time.Now()
@@ -142,7 +142,7 @@ func (p *promotion) drain(ctx context.Context) bool {
 			return false
 		}
 	}
-	return p.follower.syncedSince(start) && p.follower.syncedAfterHandover(p.cfg.DC)
+	return p.follower.syncedSince(start) && p.follower.syncedAfterDemotion(p.cfg.DC)
 }
 
 // promote makes the records here this datacenter's own and stores that it is the

@@ -23,7 +23,7 @@ func (c cutOff) List(ctx context.Context, how resource.Consistency, q resource.Q
 	return c.Backend.List(ctx, how, q)
 }
 
-// A server of the former primary that is cut off and has not seen the handover may
+// A server of the former primary that is cut off and has not seen the demotion may
 // lack the last records. The new primary does not complete its copy from it.
 func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestPromotion_DrainsFromCurrentServer(t *testing.T) {
 
 	put(t, one.store, docType, "late", "1")
 	one.restart("dc2")
-	one.until("handed over", func() bool { return one.manager.HandedOverTo() == "dc2" })
+	one.until("demoted", func() bool { return one.manager.Successor() == "dc2" })
 	one.mu.Lock()
 	streams := 0
 	one.reached, one.second = 0, func(n int) pb.ReplicationServiceClient {

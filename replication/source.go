@@ -38,8 +38,8 @@ type PrimaryState interface {
 	// CheckFollow returns nil if the datacenter can be followed, otherwise a gRPC
 	// status with the reason.
 	CheckFollow() error
-	// HandedOverTo returns the datacenter that is to become the primary, or "".
-	HandedOverTo() string
+	// Successor returns the datacenter in favor of which this one is demoted, or "".
+	Successor() string
 }
 
 // AlwaysPrimary is the PrimaryState of a datacenter whose role never changes.
@@ -47,9 +47,9 @@ var AlwaysPrimary PrimaryState = alwaysPrimary{}
 
 type alwaysPrimary struct{}
 
-func (alwaysPrimary) IsPrimary() bool      { return true }
-func (alwaysPrimary) CheckFollow() error   { return nil }
-func (alwaysPrimary) HandedOverTo() string { return "" }
+func (alwaysPrimary) IsPrimary() bool    { return true }
+func (alwaysPrimary) CheckFollow() error { return nil }
+func (alwaysPrimary) Successor() string  { return "" }
 
 func (alwaysPrimary) WaitPrimary(ctx context.Context, primary bool) error {
 	if !primary {

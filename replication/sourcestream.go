@@ -46,7 +46,7 @@ func newSourceStream(
 // run serves the follower until its stream ends.
 func (f *sourceStream) run(hello *pb.FollowHello) error {
 	next, resumed := f.s.log.find(hello.GetPosition())
-	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: f.s.cfg.Primary.HandedOverTo()}
+	begin := &pb.FollowBegin{Resumed: resumed, HandedTo: f.s.cfg.Primary.Successor()}
 	if len(hello.GetTypes()) == 0 { // a probe; see PrimaryManager.probe
 		return f.send(&pb.FollowResponse{Begin: begin})
 	}
@@ -117,8 +117,8 @@ func (f *sourceStream) catchUp(reached uint64) error {
 }
 
 // compare sends the records that the follower lacks and the ids of those that it
-// must delete. It sends at least one message, which tells the follower that it is
-// in sync. The place in the log is read first: later changes are sent afterwards,
+// must delete. It sends at least one message, from which the follower learns that
+// it is in sync. The place in the log is read first: later changes are sent afterwards,
 // unless a list contained them.
 func (f *sourceStream) compare(reached uint64) error {
 	if len(f.s.kinds) > 0 {

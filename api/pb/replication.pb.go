@@ -543,7 +543,7 @@ type FollowBegin struct {
 	Resumed bool `protobuf:"varint,1,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// All kinds that are federated here.
 	Kinds []*FollowKind `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// The datacenter to which this one has handed over the primary role. No writes
+	// The datacenter in favor of which this one, the primary, is demoted. No writes
 	// follow those of this stream. Empty: none.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
 	// In a secondary that is to become the primary: how long the former primary has
@@ -778,7 +778,7 @@ type Primary struct {
 	// All replicas are from that datacenter. Otherwise some may be from the former
 	// primary.
 	Complete bool `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
-	// In the primary: the datacenter to which it has handed over. It accepts no more
+	// In the primary: the datacenter in favor of which it is demoted. It accepts no more
 	// writes of federated resources.
 	HandedTo string `protobuf:"bytes,3,opt,name=handed_to,json=handedTo,proto3" json:"handed_to,omitempty"`
 	// In a secondary that is to become the primary: how long the former primary has
