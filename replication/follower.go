@@ -54,9 +54,9 @@ type Follower struct {
 	kinds      map[kind]*kindStatus
 	resetIndex bool      // status.Index is older than the running comparison
 	synced     time.Time // when the replicas were last in sync with the primary
-	// handedTo is HandedTo of the running stream, and syncedHandedTo its value
+	// successor is HandedTo of the running stream, and syncedSuccessor its value
 	// at the time synced.
-	handedTo, syncedHandedTo string
+	successor, syncedSuccessor string
 }
 
 // Retries of a stream or an update begin with minRetryPause. An attempt itself
@@ -246,7 +246,7 @@ func (f *Follower) syncedSince(t time.Time) bool {
 func (f *Follower) syncedAfterDemotion(dc string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.syncedHandedTo == dc
+	return f.syncedSuccessor == dc
 }
 
 func (f *Follower) recordContact() {
@@ -272,7 +272,7 @@ func (f *Follower) recordEnd(err error) {
 func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.handedTo = begin.GetHandedTo()
+	f.successor = begin.GetHandedTo()
 	if begin.GetResumed() {
 		f.status.Resumed++
 		return
@@ -291,7 +291,7 @@ func (f *Follower) recordStored(ms []*pb.FollowResponse, changes int) {
 	}
 	for _, m := range ms {
 		if m.GetIndex() > 0 {
-			f.synced, f.syncedHandedTo = time.Now(), f.handedTo
+			f.synced, f.syncedSuccessor = time.Now(), f.successor
 		}
 		if f.resetIndex && m.GetIndex() > 0 {
 			f.resetIndex, f.status.Index = false, 0

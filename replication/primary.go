@@ -88,10 +88,10 @@ type PrimaryManager struct {
 	target    string    // datacenter that the follower follows
 	pending   string    // see PendingReason
 	demotedAt time.Time // see DemotedAt
-	// handedTo is HandedTo of the record as last seen here, and handedAt when it
+	// successor is HandedTo of the record as last seen here, successorSince when it
 	// was first seen.
-	handedTo string
-	handedAt time.Time
+	successor      string
+	successorSince time.Time
 }
 
 // NewPrimaryManager checks cfg.
@@ -185,10 +185,10 @@ func (p *PrimaryManager) Successor() string {
 	to := p.record().GetHandedTo()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if to != p.handedTo {
-		p.handedTo, p.handedAt = to, time.Now()
+	if to != p.successor {
+		p.successor, p.successorSince = to, time.Now()
 	}
-	if time.Since(p.handedAt) < demotionGrace {
+	if time.Since(p.successorSince) < demotionGrace {
 		return ""
 	}
 	return to
