@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -222,7 +223,7 @@ func (o *operator) find(cmd *cobra.Command) error {
 				return nil
 			}
 		}
-		return cmpErr(explainHTTP(err), fmt.Errorf("%s is not a member of its gossip pool; set --server", st.Node))
+		return cmp.Or(explainHTTP(err), fmt.Errorf("%s is not a member of its gossip pool; set --server", st.Node))
 	}
 	gateways, _, err := cl.MeshGateways(ctx, api.QueryOptions{})
 	for _, g := range gateways[st.Datacenter] {
@@ -231,17 +232,7 @@ func (o *operator) find(cmd *cobra.Command) error {
 			return nil
 		}
 	}
-	return cmpErr(explainHTTP(err), fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
-}
-
-// cmpErr returns the first error that is not nil.
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(explainHTTP(err), fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
 }
 
 // call connects and runs f, which makes one call. what names the call in errors.

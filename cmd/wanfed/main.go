@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wanfed/wanfed/internal/subprocess"
+	"github.com/wanfed/wanfed/internal/version"
 )
 
 // Exit codes.
@@ -165,4 +166,24 @@ func addStopOnEOF(root *cobra.Command) {
 		})
 		cmd.SetContext(ctx)
 	}
+}
+
+func newVersion() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Example: `  wanfed version
+  wanfed version --output json`,
+		Args: noArgs,
+	}
+	format := addOutput(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		info := version.Get()
+		out := printer{cmd.OutOrStdout(), *format}
+		return out.print(info, func() error {
+			_, err := fmt.Fprintln(out.w, "wanfed", info)
+			return err
+		})
+	}
+	return c
 }
