@@ -51,7 +51,7 @@ func TestParseAddr(t *testing.T) {
 	}
 }
 
-// newTestClient asks a server that answers with h. It returns the requests the server saw.
+// newTestClient returns a client of a test server with handler h.
 func newTestClient(t testing.TB, h http.HandlerFunc) *Client {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -167,7 +167,7 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-func TestFederationStateNotFound(t *testing.T) {
+func TestFederationState_NotFound(t *testing.T) {
 	for _, tt := range []struct {
 		body string
 		want bool
@@ -186,12 +186,12 @@ func TestFederationStateNotFound(t *testing.T) {
 	}
 }
 
-func TestNoAnswer(t *testing.T) {
+func TestUnreachable(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln.Close() // nobody listens there now
+	ln.Close() // the port is closed now
 	c := clientOf(t, ClientConfig{Addr: ln.Addr().String()})
 	_, err = c.Datacenters(t.Context(), QueryOptions{})
 	if want := "no server answers at http://" + ln.Addr().String() + ": connection refused"; err == nil || err.Error() != want {

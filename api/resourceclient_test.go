@@ -23,24 +23,25 @@ import (
 
 var nodeName = ResourceTypeName{"catalog", "v1", "Node"}
 
-// asked answers each request with a text, and keeps what it was. What a real server answers is tested in resource/resourcehttp, and with
-// the command in cmd/wanfed; here it is what the client sends, and how it takes answers that no server should give.
-type asked struct {
+// recorder returns a fixed response and records the last request. These tests check
+// the requests of the client and its handling of invalid responses. Real responses
+// are tested in resource/resourcehttp and cmd/wanfed.
+type recorder struct {
 	method, uri, body string
 	status            int
-	answer            string
+	response          string
 }
 
-func (a *asked) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	a.method, a.uri, a.body = r.Method, r.RequestURI, string(body)
 	if a.status != 0 {
 		w.WriteHeader(a.status)
 	}
-	_, _ = io.WriteString(w, a.answer)
+	_, _ = io.WriteString(w, a.response)
 }
 
-func askTLS(t *testing.T, h http.Handler) *Client {
+func newTLSClient(t *testing.T, h http.Handler) *Client {
 	t.Helper()
 	srv := httptest.NewTLSServer(h)
 	t.Cleanup(srv.Close)
@@ -53,8 +54,8 @@ func askTLS(t *testing.T, h http.Handler) *Client {
 }
 
 func TestResourceRequests(t *testing.T) {
-	a := &asked{answer: `{"id":{"name":"a"},"data":{"x":1}}`}
-	c := askTLS(t, a)
+	a := &recorder{response: `{"id":{"name":"a"},"data":{"x":1}}`}
+	c := newTLSClient(t, a)
 	id := ResourceID{Name: "a/b ?", Type: nodeName, UID: "u", Tenancy: Tenancy{"p", "n"}}
 	check := func(err error, method, uri, body string) {
 		t.Helper()
@@ -77,12 +78,12 @@ func TestResourceRequests(t *testing.T) {
 	check(err, "PUT", path+"?namespace=n&partition=p&status=ctl&uid=u", `{"observed_generation":"g"}`)
 	check(c.DeleteResource(t.Context(), ResourceID{Name: "..", Type: nodeName}, ResourceOptions{Version: "7"}), "DELETE", "/api/catalog/v1/Node/%2E%2E?version=7", "")
 
-	a.status, a.answer = 409, "resource has changed"
+	a.status, a.response = 409, "resource has changed"
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
-	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.answer {
+	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.response {
 		t.Errorf("conflict: %v", err)
 	}
-	a.status, a.answer = 200, "<html>"
+	a.status, a.response = 200, "<html>"
 	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
 		t.Errorf("nonsense: %v", err)
 	}
@@ -97,8 +98,8 @@ func TestResourceRequests(t *testing.T) {
 }
 
 func TestResourceLists(t *testing.T) {
-	a := &asked{}
-	c := askTLS(t, a)
+	a := &recorder{}
+	c := newTLSClient(t, a)
 	list := func() (names []string, err error) {
 		for r, err := range c.Resources(t.Context(), nodeName, Tenancy{Namespace: "*"}, ResourceOptions{Prefix: "w"}) {
 			if err != nil {
@@ -124,7 +125,7 @@ func TestResourceLists(t *testing.T) {
 		`{"resources":[{},7]}`: {1, "is not that of a wanfed server"},
 		``:                     {0, "EOF"},
 	} {
-		a.answer = answer
+		a.response = answer
 		names, err := list()
 		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
 			t.Errorf("%s: %v, %v", answer, names, err)
@@ -133,7 +134,7 @@ func TestResourceLists(t *testing.T) {
 	if a.uri != "/api/catalog/v1/Node?namespace=%2A&prefix=w" {
 		t.Error(a.uri)
 	}
-	a.status, a.answer = 403, "not allowed"
+	a.status, a.response = 403, "not allowed"
 	if _, err := list(); err == nil || !strings.Contains(err.Error(), "answered 403: not allowed") {
 		t.Error(err)
 	}
@@ -148,9 +149,9 @@ func TestResourceLists(t *testing.T) {
 }
 
 func TestResourceWatch(t *testing.T) {
-	a := &asked{answer: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
+	a := &recorder{response: ": hello\n\nevent: upsert\ndata: {\"id\":{\"name\":\"a\"},\"data\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\ndata: {}\r\n\r\n" +
 		"event: delete\ndata: {\"id\":{\"name\":\"a\"}}\n\nevent: end\ndata: {\"error\":\"this server is stopping\"}\n\n"}
-	c := askTLS(t, a)
+	c := newTLSClient(t, a)
 	watch := func() (got string) {
 		for ev, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{Prefix: "a"}) {
 			if err != nil {
@@ -171,14 +172,14 @@ func TestResourceWatch(t *testing.T) {
 		"event: upsert\ndata: {\n\n": "event upsert: unexpected end of JSON input",
 		"":                           "watch ended: its connection was lost: EOF",
 	} {
-		if a.answer = answer; watch() != want {
+		if a.response = answer; watch() != want {
 			t.Errorf("%q: %s", answer, watch())
 		}
 	}
 }
 
-// TestQuietWatch: a server that sends nothing, not even its comments, is held to be gone.
-func TestQuietWatch(t *testing.T) {
+// A watch without any data, including the server's comments, times out.
+func TestWatchResources_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
 		if err != nil {
@@ -197,7 +198,7 @@ func TestQuietWatch(t *testing.T) {
 	})
 }
 
-// mute is a server that begins a watch and then says nothing.
+// mute is a server that begins a watch and then sends nothing.
 type mute struct{}
 
 func (mute) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -34,18 +34,18 @@ func (c countConn) Write(b []byte) (int, error) {
 func BenchmarkHandshake(b *testing.B) {
 	ca := tlstest.NewCA(b)
 	srv, cli := ca.Identity(b, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(b, tlsutil.RoleServer, "srv1", "dc2")
-	addr := sayOne(b, srv.ServerConfig("a"))
+	addr := serveByte(b, srv.ServerConfig("a"))
 	b.ReportAllocs()
 	wire := 0
 	for b.Loop() {
-		wire += hearOne(b, addr, cli.ClientConfig("server.dc1.wanfed", "a"))
+		wire += readByte(b, addr, cli.ClientConfig("server.dc1.wanfed", "a"))
 	}
 	b.ReportMetric(float64(wire)/float64(b.N), "B(wire)/op")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "handshakes/s")
 }
 
-// sayOne listens and sends one byte on each connection.
-func sayOne(tb testing.TB, cfg *tls.Config) (addr string) {
+// serveByte listens and sends one byte on each connection.
+func serveByte(tb testing.TB, cfg *tls.Config) (addr string) {
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
 	if err != nil {
 		tb.Fatal(err)
@@ -60,14 +60,14 @@ func sayOne(tb testing.TB, cfg *tls.Config) (addr string) {
 				return
 			}
 			c.SetDeadline(time.Now().Add(10 * time.Second))
-			c.Write([]byte{1}) // a failure shows at the other end
+			c.Write([]byte{1}) // the other end reports a failure
 			c.Close()
 		}
 	}()
 	return ln.Addr().String()
 }
 
-func hearOne(tb testing.TB, addr string, cfg *tls.Config) (wire int) {
+func readByte(tb testing.TB, addr string, cfg *tls.Config) (wire int) {
 	raw, err := net.Dial("tcp", addr)
 	if err != nil {
 		tb.Fatal(err)

@@ -64,13 +64,13 @@ func TestCreateCA(t *testing.T) {
 		t.Errorf("expires after %v", d)
 	}
 	if d := now.Sub(c.NotBefore); d < time.Minute || d > 10*time.Minute {
-		t.Errorf("backdated by %v", d)
+		t.Errorf("backdated by %v, want about 5 minutes", d)
 	}
 	if len(c.PermittedDNSDomains) > 0 {
-		t.Errorf("name constraints %v, not asked for", c.PermittedDNSDomains)
+		t.Errorf("name constraints = %v, want none", c.PermittedDNSDomains)
 	}
 	if other := leafOf(t, newCA(t, CARequest{})); other.SerialNumber.Cmp(c.SerialNumber) == 0 || other.Subject.String() == c.Subject.String() {
-		t.Error("two CAs cannot be told apart")
+		t.Error("two CAs have the same serial number or subject, want different ones")
 	}
 	c = leafOf(t, newCA(t, CARequest{Domain: "Corp.Example", Days: 1, NameConstraint: true}))
 	if !c.PermittedDNSDomainsCritical || !reflect.DeepEqual(c.PermittedDNSDomains, []string{"corp.example", "localhost"}) {
@@ -78,7 +78,7 @@ func TestCreateCA(t *testing.T) {
 	}
 }
 
-func TestCreateCARefuses(t *testing.T) {
+func TestCreateCA_InvalidRequest(t *testing.T) {
 	for _, tt := range []struct {
 		r    CARequest
 		want string
@@ -139,7 +139,7 @@ func TestCreateCert(t *testing.T) {
 	}
 }
 
-func TestCreateCertRefuses(t *testing.T) {
+func TestCreateCert_InvalidRequest(t *testing.T) {
 	ca, other := newCA(t, CARequest{}), newCA(t, CARequest{})
 	narrow := newCA(t, CARequest{NameConstraint: true})
 	old := newCA(t, CARequest{Days: 10, Now: time.Now().Add(-20 * day)})
@@ -190,13 +190,14 @@ func TestCreateCertRefuses(t *testing.T) {
 	}
 }
 
-// A certificate ends with its CA when nobody asks for longer, and the first of several CAs that has the key signs.
-func TestCreateCertAndItsCA(t *testing.T) {
+// By default a certificate expires at the latest with its CA. Of several CA
+// certificates, the one that belongs to the key signs.
+func TestCreateCert_ValidityOfCA(t *testing.T) {
 	short, other := newCA(t, CARequest{Days: 10}), newCA(t, CARequest{NameConstraint: true})
 	bundle := KeyPair{Cert: append(append([]byte{}, other.Cert...), short.Cert...), Key: short.Key}
 	c := leafOf(t, newCert(t, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv1", CA: bundle}))
 	if !c.NotAfter.Equal(leafOf(t, short).NotAfter) || c.NotBefore.Before(leafOf(t, short).NotBefore) {
-		t.Errorf("valid %v to %v, outside its CA's time", c.NotBefore, c.NotAfter)
+		t.Errorf("valid %v to %v, want it within the validity of its CA", c.NotBefore, c.NotAfter)
 	}
 	if err := Verify([]*x509.Certificate{c}, []*x509.Certificate{leafOf(t, short)}, "", time.Now()); err != nil {
 		t.Error(err)
@@ -216,7 +217,7 @@ func TestCreateCertAndItsCA(t *testing.T) {
 	}
 }
 
-func TestParseKeyRefuses(t *testing.T) {
+func TestParseKey_Invalid(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{"", "is not PEM"},
 		{"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n", "is encrypted"},

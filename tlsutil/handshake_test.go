@@ -77,8 +77,9 @@ func speak(ctx context.Context, c net.Conn, cfg *tls.Config, as func(net.Conn, *
 	return cs, err
 }
 
-// stranger is a certificate that Load would refuse, or no certificate, with the CAs that it trusts.
-func stranger(t *testing.T, trust *tlstest.CA, name string, pairs ...tlsutil.KeyPair) *tls.Config {
+// rawConfig returns a configuration with certificates that Load would reject, or
+// without a certificate.
+func rawConfig(t *testing.T, trust *tlstest.CA, name string, pairs ...tlsutil.KeyPair) *tls.Config {
 	t.Helper()
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(trust.Pair.Cert)
@@ -152,7 +153,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-func TestHandshakeRefuses(t *testing.T) {
+func TestHandshake_Rejected(t *testing.T) {
 	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
 	const target = "srv1.server.dc1.wanfed"
 	srv, cli := ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1"), ca.Identity(t, tlsutil.RoleServer, "srv2", "dc2")
@@ -162,20 +163,20 @@ func TestHandshakeRefuses(t *testing.T) {
 	expired.Now, expired.Days = time.Now().AddDate(0, 0, -20), 10
 	late := good
 	late.Now = time.Now().Add(time.Hour)
-	anyName, wild := stranger(t, ca, target), stranger(t, ca, target)
+	anyName, wild := rawConfig(t, ca, target), rawConfig(t, ca, target)
 	anyName.Certificates = []tls.Certificate{signed(t, ca, "server.dc1.wanfed", target+".example")}
 	wild.Certificates = []tls.Certificate{signed(t, ca, "srv9.server.dc9.wanfed", "*.server.dc1.wanfed")}
-	two := stranger(t, ca, target)
+	two := rawConfig(t, ca, target)
 	two.Certificates = []tls.Certificate{signed(t, ca, "srv1.server.dc1.wanfed", "srv1.server.dc2.wanfed")}
-	tls12 := stranger(t, ca, target, ca.Issue(t, good))
+	tls12 := rawConfig(t, ca, target, ca.Issue(t, good))
 	tls12.MinVersion, tls12.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	server, client := srv.ServerConfig("a"), func() *tls.Config { return cli.ClientConfig(target, "a") }
-	identity := func(ca *tlstest.CA, p tlsutil.KeyPair, target string) *tls.Config { return stranger(t, ca, target, p) }
+	identity := func(ca *tlstest.CA, p tlsutil.KeyPair, target string) *tls.Config { return rawConfig(t, ca, target, p) }
 
 	for _, tt := range []struct {
 		what               string
 		server, client     *tls.Config
-		wantServer, wantCl string // what Explain says, or part of it; "" = anything
+		wantServer, wantCl string // part of DescribeError; "": anything
 	}{
 		{"expired client", func() *tls.Config {
 			return oldCA.Identity(t, tlsutil.RoleServer, "srv1", "dc1").ServerConfig("a")
@@ -183,21 +184,21 @@ func TestHandshakeRefuses(t *testing.T) {
 		{"expired server", identity(oldCA, oldCA.Issue(t, expired), ""),
 			oldCA.Identity(t, tlsutil.RoleServer, "srv2", "dc2").ClientConfig(target), "peer rejected our certificate",
 			"certificate of srv1.server.dc1.wanfed expired at 20"},
-		{"server of the future", identity(ca, ca.Issue(t, late), ""), client(), "", "is not valid before 20"},
+		{"server not yet valid", identity(ca, ca.Issue(t, late), ""), client(), "", "is not valid before 20"},
 		{"client of another CA", server, identity(ca, other.Issue(t, good), target), "is signed by another CA (CN=wanfed agent CA", "our certificate: signed by another CA"},
 		{"identity of another CA", server, other.Identity(t, tlsutil.RoleServer, "srv1", "dc1").ClientConfig(target),
 			"peer rejected our certificate", "certificate of srv1.server.dc1.wanfed is signed by another CA"},
-		{"no client certificate", server, stranger(t, ca, target), "client didn't provide a certificate", "requires a certificate and we sent none"},
+		{"no client certificate", server, rawConfig(t, ca, target), "client didn't provide a certificate", "requires a certificate and we sent none"},
 		{"server of another dc", ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2").ServerConfig("a"), client(),
 			`SNI "srv1.server.dc1.wanfed" is none of this certificate's names (srv1.server.dc2.wanfed, `, "no certificate for the requested name"},
-		{"server of another dc that does not look", identity(ca, ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}), ""),
+		{"server of another dc that ignores the SNI", identity(ca, ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc2"}), ""),
 			client(), "", "certificate of srv1.server.dc2.wanfed is not valid for srv1.server.dc1.wanfed"},
 		{"another server of the dc", ca.Identity(t, tlsutil.RoleServer, "srv2", "dc1").ServerConfig("a"), client(), `SNI "srv1.`, ""},
 		{"gateway instead of server", ca.Identity(t, tlsutil.RoleGateway, "srv1", "dc1").ServerConfig("a"), client(), `SNI "srv1.`, ""},
 		{"client without a node", server, anyName, "no SAN of the form", "peer rejected our certificate"},
-		{"client that is two", server, two, "certificate names two peers", ""},
+		{"client with two names", server, two, "certificate names two peers", ""},
 		{"wildcard that covers another's name", wild, client(), "", "the certificate for srv1.server.dc1.wanfed is that of server/dc9/srv9"},
-		{"SNI of nobody", server, cli.ClientConfig("www.example.com", "a"), `SNI "www.example.com" is none`, ""},
+		{"unknown SNI", server, cli.ClientConfig("www.example.com", "a"), `SNI "www.example.com" is none`, ""},
 		{"client certificate that serves", identity(ca, ca.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleOperator, Node: "srv1", DC: "dc1"}), ""),
 			cli.ClientConfig("srv1.cli.dc1.wanfed"), "", "extended key usage"},
 		{"no common protocol", server, cli.ClientConfig(target, "b"), "unsupported application protocols", "no common protocol (ALPN)"},
@@ -224,7 +225,7 @@ func TestHandshakeRefuses(t *testing.T) {
 }
 
 // A server takes up a new certificate and a new CA without a new config; so does each new dial.
-func TestHandshakeAfterReload(t *testing.T) {
+func TestHandshake_AfterReload(t *testing.T) {
 	ca1, ca2 := tlstest.NewCA(t), tlstest.NewCA(t)
 	req := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	f := ca1.Files(t, req.Role, req.Node, req.DC)
@@ -259,7 +260,7 @@ func TestHandshakeAfterReload(t *testing.T) {
 	if err := srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if o := handshake(t, cfg, stranger(t, ca2, "server.dc1.wanfed", ca1.Issue(t, req))); !strings.Contains(tlsutil.DescribeError(o.server), "another CA") {
-		t.Errorf("the old CA's client: %v", o.server)
+	if o := handshake(t, cfg, rawConfig(t, ca2, "server.dc1.wanfed", ca1.Issue(t, req))); !strings.Contains(tlsutil.DescribeError(o.server), "another CA") {
+		t.Errorf("client of the old CA: server error = %v, want another CA", o.server)
 	}
 }

@@ -37,7 +37,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestLoadRefuses(t *testing.T) {
+func TestLoad_Invalid(t *testing.T) {
 	ca, other := tlstest.NewCA(t), tlstest.NewCA(t)
 	req := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	old := tlstest.NewCAFrom(t, tlsutil.CARequest{Now: time.Now().AddDate(0, 0, -30)})
@@ -61,7 +61,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"text around PEM", slices.Concat([]byte("Subject: CN=x\n"), ca.Pair.Cert), good, nil, ""},
 		{"no files", nil, good, func(f *tlsutil.Files) { f.CA, f.Key = "", "" }, "no CA file given; no key file given"},
 		{"absent", nil, good, func(f *tlsutil.Files) { f.Cert = "gone.pem" }, "cert file gone.pem does not exist; check the path"},
-		{"folder", nil, good, func(f *tlsutil.Files) { f.Cert = filepath.Dir(f.Cert) }, "is a directory"},
+		{"directory", nil, good, func(f *tlsutil.Files) { f.Cert = filepath.Dir(f.Cert) }, "is a directory"},
 		{"CA no PEM", []byte("hello"), good, nil, "CA ca.pem: is not PEM"},
 		{"CA broken", []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), good, nil, "CA ca.pem: certificate 1: "},
 		{"cert is key", ca.Pair.Cert, tlsutil.KeyPair{Cert: good.Key, Key: good.Key}, nil, "cert cert.pem: is a private key, not a certificate; keep it secret"},
@@ -115,7 +115,7 @@ func pkcs8(t *testing.T, key any) []byte {
 	return b
 }
 
-func TestLoadWarnsOfReadableKey(t *testing.T) {
+func TestLoad_WarnsOfReadableKey(t *testing.T) {
 	f := tlstest.NewCA(t).Files(t, tlsutil.RoleServer, "srv1", "dc1")
 	for mode, warned := range map[os.FileMode]bool{0o600: false, 0o400: false, 0o640: true, 0o604: true} {
 		if err := os.Chmod(f.Key, mode); err != nil {
@@ -134,7 +134,7 @@ func TestLoadWarnsOfReadableKey(t *testing.T) {
 	}
 }
 
-func TestCheckHolder(t *testing.T) {
+func TestVerifySubject(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	i := ca.Identity(t, tlsutil.RoleServer, "srv1", "dc2")
 	for _, tt := range []struct {
@@ -167,7 +167,7 @@ func TestCheckHolder(t *testing.T) {
 	}
 }
 
-func TestReloadRefuses(t *testing.T) {
+func TestReload_Rejected(t *testing.T) {
 	ca := tlstest.NewCA(t)
 	req := tlsutil.CertRequest{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
 	f := ca.Files(t, req.Role, req.Node, req.DC)

@@ -53,7 +53,7 @@ func TestParseName(t *testing.T) {
 	}
 }
 
-func TestPeerOf(t *testing.T) {
+func TestPeerFromCert(t *testing.T) {
 	srv1 := Peer{RoleServer, "srv1", "dc1"}
 	for _, tt := range []struct {
 		names string

@@ -34,7 +34,7 @@ func TestSave(t *testing.T) {
 	checkFile(t, key, "key", 0o600)
 	checkNames(t, dir, "c.pem", "k.pem")
 	if err := p.Save(filepath.Join(dir, "gone", "c.pem"), filepath.Join(dir, "k3.pem")); err == nil || errors.Is(err, fs.ErrExist) {
-		t.Errorf("save to a folder that does not exist: %v", err)
+		t.Errorf("Save() to a missing directory = %v, want an error other than ErrExist", err)
 	}
 	checkNames(t, dir, "c.pem", "k.pem")
 	// A dangling link is a name in use.
@@ -57,10 +57,10 @@ func TestCreateExclusive(t *testing.T) {
 	checkFile(t, path, "a", 0o600)
 }
 
-// Many save at once; each gets a number of its own, in a row, and each certificate stands beside its key.
-func TestSaveNumberedAtOnce(t *testing.T) {
+// Concurrent calls get consecutive numbers, and each certificate is next to its key.
+func TestSaveNumbered_Concurrent(t *testing.T) {
 	dir := t.TempDir()
-	// Half a pair of somebody else's: its number is not free.
+	// The number of an incomplete pair is in use.
 	if err := os.WriteFile(filepath.Join(dir, "p-3.pem"), []byte("other"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,12 +116,12 @@ func checkNames(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != len(want) {
-		t.Errorf("folder has %v, %v; want %v", entries, err, want)
+		t.Errorf("directory has %v, %v, want %v", entries, err, want)
 		return
 	}
 	for i, e := range entries {
 		if e.Name() != want[i] {
-			t.Errorf("folder has %v, want %v", entries, want)
+			t.Errorf("directory has %v, want %v", entries, want)
 		}
 	}
 }

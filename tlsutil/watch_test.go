@@ -38,8 +38,8 @@ func put(t *testing.T, f Files, ca []byte, p KeyPair) {
 	}
 }
 
-// whole has i read no files until change is done, though this machine may stand still meanwhile for longer than settle.
-func whole(i *Identity, change func()) {
+// blockReload runs change while i cannot reload, however long change takes.
+func blockReload(i *Identity, change func()) {
 	i.reload.Lock()
 	defer i.reload.Unlock()
 	change()
@@ -65,7 +65,7 @@ func issueFrom(t *testing.T, ca KeyPair, r CertRequest) KeyPair {
 
 func serialOf(t *testing.T, p KeyPair) string { return "serial=" + leafOf(t, p).SerialNumber.Text(16) }
 
-func TestRunReloads(t *testing.T) {
+func TestRun_Reloads(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	f := filesIn(t.TempDir())
 	put(t, f, ca.Cert, issueFrom(t, ca, srv1))
@@ -78,12 +78,12 @@ func TestRunReloads(t *testing.T) {
 	log.take(t, serialOf(t, p))
 
 	p = issueFrom(t, ca, srv1)
-	whole(i, func() { put(t, f, ca.Cert, p) })
+	blockReload(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
 	// Renamed into place, one after the other.
 	p = issueFrom(t, ca, srv1)
-	whole(i, func() {
+	blockReload(i, func() {
 		for path, b := range map[string][]byte{f.Cert: p.Cert, f.Key: p.Key} {
 			if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 				t.Fatal(err)
@@ -97,19 +97,19 @@ func TestRunReloads(t *testing.T) {
 
 	// Another peer's is refused, with one line, until the right one comes.
 	other := issueFrom(t, ca, CertRequest{Role: RoleServer, DC: "dc1", Node: "srv2"})
-	whole(i, func() { put(t, f, ca.Cert, other) })
+	blockReload(i, func() { put(t, f, ca.Cert, other) })
 	log.take(t, "is now that of server/dc1/srv2, not of server/dc1/srv1")
 	if i.Peer().Node != "srv1" {
 		t.Errorf("peer is %v", i.Peer())
 	}
-	whole(i, func() { put(t, f, ca.Cert, p) }) // the one in use: nothing to say
+	blockReload(i, func() { put(t, f, ca.Cert, p) }) // the current certificate: no log line
 	p = issueFrom(t, ca, srv1)
-	whole(i, func() { put(t, f, ca.Cert, p) })
+	blockReload(i, func() { put(t, f, ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 
-	// A key that others can read is said again.
+	// A key that others can read is logged again.
 	p = issueFrom(t, ca, srv1)
-	whole(i, func() {
+	blockReload(i, func() {
 		put(t, f, ca.Cert, p)
 		if err := os.Chmod(f.Key, 0o644); err != nil {
 			t.Fatal(err)
@@ -120,8 +120,9 @@ func TestRunReloads(t *testing.T) {
 	log.none(t)
 }
 
-// Kubernetes: the files are links into ..data, itself a link to a folder, that is swapped by a rename.
-func TestRunFollowsKubernetesLinks(t *testing.T) {
+// As in Kubernetes, the files are links into ..data, a link to a directory that a
+// rename replaces.
+func TestRun_KubernetesLinks(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	dir := t.TempDir()
 	version := func(name string) KeyPair {
@@ -149,8 +150,9 @@ func TestRunFollowsKubernetesLinks(t *testing.T) {
 	log.none(t)
 }
 
-// The files are links to another folder, where they are written in place, and later to a third.
-func TestRunFollowsLinksToOtherFolders(t *testing.T) {
+// The files are links to another directory, where they are written in place, and
+// later to a third one.
+func TestRun_LinksToOtherDirectories(t *testing.T) {
 	ca := newCA(t, CARequest{})
 	dir, a, b := t.TempDir(), t.TempDir(), t.TempDir()
 	put(t, filesIn(a), ca.Cert, issueFrom(t, ca, srv1))
@@ -167,10 +169,10 @@ func TestRunFollowsLinksToOtherFolders(t *testing.T) {
 	lead(a)
 	i, log := loadLogged(t, filesIn(dir))
 	start(t, i.Run)
-	whole(i, func() { lead(b) })
+	blockReload(i, func() { lead(b) })
 	log.take(t, serialOf(t, pb))
 	p := issueFrom(t, ca, srv1)
-	whole(i, func() { put(t, filesIn(b), ca.Cert, p) })
+	blockReload(i, func() { put(t, filesIn(b), ca.Cert, p) })
 	log.take(t, serialOf(t, p))
 	log.none(t)
 }

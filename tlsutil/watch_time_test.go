@@ -12,7 +12,7 @@ import (
 )
 
 // Certificate and key are written one after the other: nothing is read until they are left alone, but for settleMax.
-func TestRunWaitsForWholeFiles(t *testing.T) {
+func TestRun_WaitsForCompleteFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
 		f := filesIn(t.TempDir())
@@ -58,7 +58,7 @@ func TestRunWaitsForWholeFiles(t *testing.T) {
 
 // Without notifications the files are looked at periodically; and a certificate whose time has not come yet is taken when
 // it has.
-func TestRunLooksPeriodically(t *testing.T) {
+func TestRun_ChecksPeriodically(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{})
 		f := filesIn(t.TempDir())
@@ -84,7 +84,7 @@ func TestRunLooksPeriodically(t *testing.T) {
 	})
 }
 
-func TestRunWarnsOfExpiry(t *testing.T) {
+func TestRun_WarnsOfExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newCA(t, CARequest{Days: 20})
 		f := filesIn(t.TempDir())

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package tlstest makes real CAs and certificates for tests, as "wanfed tls" would, in folders that the test removes. What
-// they mean is package tlsutil's.
+// Package tlstest creates CAs and certificates for tests, as "wanfed tls" does, in
+// temporary directories.
 //
-// Nothing runs in the background: identities are loaded, not watched. A fault ends the test that asked. Only tests and other
-// kits for tests import it.
+// Nothing runs in the background: identities are loaded, not watched. A fault ends
+// the calling test. Only tests and their helper packages import it.
 //
 //	ca := tlstest.NewCA(t)
 //	srv := ca.Identity(t, tlsutil.RoleServer, "srv1", "dc1")

@@ -15,8 +15,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// Sign makes a certificate that no CertRequest makes. Of t it takes DNSNames, NotBefore, NotAfter and ExtKeyUsage; by default
-// it is valid for the next hour, for dialing and accepting.
+// Sign creates a certificate that CreateCert would not create. It uses DNSNames,
+// NotBefore, NotAfter and ExtKeyUsage of t. By default the certificate is valid for
+// the next hour, for dialing and accepting.
 func (c *CA) Sign(tb testing.TB, t x509.Certificate) tlsutil.KeyPair {
 	tb.Helper()
 	cas, err := tlsutil.ParseCerts(c.Pair.Cert)

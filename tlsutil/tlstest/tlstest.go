@@ -17,13 +17,13 @@ type CA struct {
 	Pair   tlsutil.KeyPair
 }
 
-// NewCA makes a CA of the default domain.
+// NewCA creates a CA of the default domain.
 func NewCA(tb testing.TB) *CA {
 	tb.Helper()
 	return NewCAFrom(tb, tlsutil.CARequest{})
 }
 
-// NewCAFrom makes the CA that r asks for.
+// NewCAFrom creates a CA from r.
 func NewCAFrom(tb testing.TB, r tlsutil.CARequest) *CA {
 	tb.Helper()
 	if r.Domain == "" {
@@ -36,7 +36,7 @@ func NewCAFrom(tb testing.TB, r tlsutil.CARequest) *CA {
 	return &CA{Domain: r.Domain, Pair: p}
 }
 
-// Issue makes the certificate that r asks for; its CA and Domain are filled in.
+// Issue creates a certificate from r, with the CA and domain of c.
 func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.KeyPair {
 	tb.Helper()
 	r.CA, r.Domain = c.Pair, c.Domain
@@ -47,7 +47,8 @@ func (c *CA) Issue(tb testing.TB, r tlsutil.CertRequest) tlsutil.KeyPair {
 	return p
 }
 
-// Files writes the CA's certificate and a new one of role, node and dc to a folder of the test.
+// Files writes the CA's certificate and a new certificate of role, node and dc to a
+// temporary directory.
 func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Files {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -56,7 +57,7 @@ func (c *CA) Files(tb testing.TB, role tlsutil.Role, node, dc string) tlsutil.Fi
 	return f
 }
 
-// Write puts a CA's certificate and a pair in the files, each by a rename, as careful operators do.
+// Write replaces the files with a CA's certificate and a pair, each by a rename.
 func Write(tb testing.TB, f tlsutil.Files, ca []byte, p tlsutil.KeyPair) {
 	tb.Helper()
 	for _, w := range []struct {
