@@ -91,8 +91,8 @@ func (f *federation) start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// startDatacenter starts the servers, then the gateway, which it returns. g watches
-// each server from when it listens.
+// startDatacenter starts the servers, then the gateway, which it returns. g
+// watches each server from when it listens.
 func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*subprocess.Gateway, error) {
 	ports := make([]int, len(dc.nodes)) // 0: the system chooses
 	if len(dc.nodes) > 1 {              // servers must know each other before they start
@@ -136,7 +136,7 @@ func (f *federation) startServer(ctx context.Context, dc *datacenter, node strin
 		return nil, err
 	}
 	cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.TLS = []string{f.cfg.Program}, f.dirOf(dc, node), dc.name, node, cert
-	cfg.Args = []string{"--remote-writes-from", "*"} // each operator may write in every datacenter
+	cfg.Args = []string{"--allow-remote-writes-from", "*"} // each operator may write in every datacenter
 	s, err := subprocess.StartServer(ctx, cfg)
 	if err != nil {
 		return nil, err

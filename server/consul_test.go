@@ -14,14 +14,15 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// consulLab has two datacenters in this process, joined by gateways, and clients of
-// Consul that are connected to a server of dc1.
+// consulLab has two datacenters in this process, joined by gateways, and
+// clients of Consul that are connected to a server of dc1.
 type consulLab struct {
 	writer *consul.Client // has the certificate of an operator of dc1
 	reader *consul.Client // has no certificate, and uses the loopback address
 }
 
-// newConsulLab starts dc1 and dc2. dc2 accepts writes that servers of dc1 forward.
+// newConsulLab starts dc1 and dc2. dc2 accepts writes that servers of dc1
+// forward.
 func newConsulLab(t *testing.T) *consulLab {
 	t.Helper()
 	testutil.Cluster(t)
@@ -41,7 +42,7 @@ func newConsulLab(t *testing.T) *consulLab {
 		f := issue(tlsutil.RoleServer, dc, "srv1")
 		p, a := startServer(t, Config{
 			DC: dc, Node: "srv1", PrimaryDC: "dc1", PrimaryGateways: gateways, DataDir: filepath.Join(dir, dc),
-			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, RemoteWritesFrom: []string{"dc1"},
+			CAFile: f.CA, CertFile: f.Cert, KeyFile: f.Key, AllowRemoteWritesFrom: []string{"dc1"},
 		})
 		t.Cleanup(func() { p.end(t) })
 		return a
@@ -75,8 +76,8 @@ func consulClient(t *testing.T, cfg *consul.Config) *consul.Client {
 	return c
 }
 
-// TestConsulClient uses the supported calls of the official client of Consul, in
-// dc1, and in dc2 through dc1 and two gateways.
+// TestConsulClient uses the supported calls of the official client of Consul,
+// in dc1, and in dc2 through dc1 and two gateways.
 func TestConsulClient(t *testing.T) {
 	lab := newConsulLab(t)
 	for _, dc := range []string{"dc1", "dc2"} {

@@ -38,9 +38,9 @@ import (
 // stopTimeout is how long open requests may take once the server stops.
 const stopTimeout = 2 * time.Second
 
-// Run runs one datacenter server until ctx ends. Then it leaves the gossip pools,
-// closes the store and returns nil. Any other end is an error: a fault in cfg, a
-// port that is in use, a component that failed.
+// Run runs one datacenter server until ctx ends. Then it leaves the gossip
+// pools, closes the store and returns nil. Any other end is an error: a fault
+// in cfg, a port that is in use, a component that failed.
 func Run(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	id, err := cfg.validate()
@@ -55,8 +55,8 @@ func Run(ctx context.Context, cfg Config) error {
 	return errors.Join(err, c.close())
 }
 
-// components are what run starts and joins. assemble builds them in the order of
-// the fields, and gives each what it needs of those before it.
+// components are what run starts and joins. assemble builds them in the order
+// of the fields, and gives each what it needs of those before it.
 type components struct {
 	cfg     Config
 	logger  *slog.Logger
@@ -328,7 +328,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	}
 	c.edge, err = rpc.New(rpc.Config{
 		DC: c.cfg.DC, Node: c.cfg.Node, Domain: c.cfg.Domain, Leader: c.store, WriteError: c.store.WriteError,
-		Connect: c.network.calls.Server, RemoteWritesFrom: c.cfg.RemoteWritesFrom, Logger: c.logger,
+		Connect: c.network.calls.Server, AllowRemoteWritesFrom: c.cfg.AllowRemoteWritesFrom, Logger: c.logger,
 	})
 	if err != nil {
 		return err
@@ -393,8 +393,8 @@ func aliveIn(wan *gossip.Pool, dc string) bool {
 	})
 }
 
-// run starts two groups of components and joins them. The upper group ends first,
-// so that leaving the pools still has a network.
+// run starts two groups of components and joins them. The upper group ends
+// first, so that leaving the pools still has a network.
 func (c *components) run(ctx context.Context) error {
 	base, stopLower := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLower()
@@ -452,7 +452,8 @@ func (c *components) transferLeadership() {
 	}
 }
 
-// watchStore fails when the store cannot go on, for example because a disk failed.
+// watchStore fails when the store cannot go on, for example because a disk
+// failed.
 func (c *components) watchStore(ctx context.Context) error {
 	select {
 	case <-c.store.Failed():
@@ -462,10 +463,10 @@ func (c *components) watchStore(ctx context.Context) error {
 	}
 }
 
-// awaitLoaded closes c.loaded when the store has applied what its datacenter had
-// committed before this server started. A leader knows that by its barrier, a
-// follower by the commit index of its leader. There is no event for the applied
-// index of a follower, so awaitLoaded polls it during the start.
+// awaitLoaded closes c.loaded when the store has applied what its datacenter
+// had committed before this server started. A leader knows that by its barrier,
+// a follower by the commit index of its leader. There is no event for the
+// applied index of a follower, so awaitLoaded polls it during the start.
 func (c *components) awaitLoaded(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

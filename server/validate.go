@@ -146,9 +146,9 @@ func (c Config) checkFederation() (errs []error) {
 			fault("primary_gateways: %w", err)
 		}
 	}
-	for _, dc := range c.RemoteWritesFrom {
+	for _, dc := range c.AllowRemoteWritesFrom {
 		if err := tlsutil.CheckLabel(dc); err != nil && dc != rpc.AnyDatacenter {
-			fault("remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter)
+			fault("allow_remote_writes_from: %w; name datacenters, or write %q for every one", err, rpc.AnyDatacenter)
 		}
 	}
 	for _, addr := range c.RetryJoin {
@@ -245,8 +245,8 @@ func (c Config) httpUsesTLS() bool {
 	return useTLS
 }
 
-// advertiseAddr returns the address that other servers dial. listen is that of the
-// TLS listener.
+// advertiseAddr returns the address that other servers dial. listen is that of
+// the TLS listener.
 func (c Config) advertiseAddr(listen net.Addr) (netip.AddrPort, error) {
 	ip, err := c.advertiseIP()
 	return netip.AddrPortFrom(ip, uint16(listen.(*net.TCPAddr).Port)), err

@@ -36,7 +36,7 @@ func TestFederatedTypes(t *testing.T) {
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
 	for _, s := range dc1.Servers {
-		s.StartServer("--remote-writes-from", "dc2")
+		s.StartServer("--allow-remote-writes-from", "dc2")
 	}
 	dc2.Start()
 	dc1.Gateways[0].StartGateway()
@@ -243,7 +243,7 @@ func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 			case n.WAN != "":
 				n.StartGateway()
 			default:
-				n.StartServer("--remote-writes-from", "dc2")
+				n.StartServer("--allow-remote-writes-from", "dc2")
 			}
 			<-time.After(pause)
 		}

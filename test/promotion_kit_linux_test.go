@@ -47,7 +47,7 @@ func newPromotion(t *testing.T, servers ...int) promotion {
 	}
 	for _, dc := range l.Datacenters() {
 		for _, s := range dc.Servers {
-			s.StartServer("--remote-writes-from", "*")
+			s.StartServer("--allow-remote-writes-from", "*")
 		}
 		dc.Gateways[0].StartGateway()
 	}
@@ -73,7 +73,7 @@ func (f promotion) start(s *lab.Node, primary string, args ...string) {
 	if s.DC().Name == "dc1" && len(args) == 0 {
 		args = []string{"--primary-gateway", f.dc("dc2").Gateways[0].WANAddr()}
 	}
-	s.StartServer(append([]string{"--remote-writes-from", "*", "--primary-datacenter", primary}, args...)...)
+	s.StartServer(append([]string{"--allow-remote-writes-from", "*", "--primary-datacenter", primary}, args...)...)
 }
 
 func (f promotion) await(what string, check func(ctx context.Context) error) {
@@ -81,8 +81,8 @@ func (f promotion) await(what string, check func(ctx context.Context) error) {
 	testutil.Await(f.t, promotionLimit, what, check)
 }
 
-// component waits until a component in the status of a server has the state, and a
-// detail that contains the text.
+// component waits until a component in the status of a server has the state,
+// and a detail that contains the text.
 func (f promotion) component(s *lab.Node, name, state, detail string) {
 	f.t.Helper()
 	f.await(fmt.Sprintf("%s: %s is %s, %q", s.WANName(), name, state, detail), func(ctx context.Context) error {
@@ -120,7 +120,8 @@ func componentIs(ctx context.Context, s *lab.Node, name, state, detail string) e
 	return fmt.Errorf("status of %s: %+v", s.WANName(), st.Components)
 }
 
-// primary waits until every server of the datacenters reports the given primary.
+// primary waits until every server of the datacenters reports the given
+// primary.
 func (f promotion) primary(limit time.Duration, primary string, dcs ...*lab.Datacenter) {
 	f.t.Helper()
 	for _, dc := range dcs {
@@ -178,8 +179,8 @@ func (f promotion) list(ctx context.Context, dc *lab.Datacenter) (map[string]*pb
 	return out, err
 }
 
-// sameDocuments reports whether two datacenters have documents of equal name, uid,
-// generation and owner.
+// sameDocuments reports whether two datacenters have documents of equal name,
+// uid, generation and owner.
 func sameDocuments(a, b map[string]*pb.Resource) bool {
 	for name, r := range a {
 		if b[name].GetId().GetUid() != r.Id.Uid || b[name].GetGeneration() != r.Generation || b[name].GetOwner().GetUid() != r.GetOwner().GetUid() {
@@ -210,8 +211,9 @@ func (f promotion) same(what string, dcs ...*lab.Datacenter) {
 	})
 }
 
-// keepWriting writes one document after the other in each datacenter, and ignores
-// errors. stop returns the generations of the acknowledged documents by name.
+// keepWriting writes one document after the other in each datacenter, and
+// ignores errors. stop returns the generations of the acknowledged documents by
+// name.
 func (f promotion) keepWriting(dcs ...*lab.Datacenter) (stop func() map[string]string) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup

@@ -15,15 +15,16 @@ import (
 )
 
 // promotionLimit bounds the time until a secondary is promoted without the old
-// primary: it waits 20 s, and on a machine that stalls each new leader waits a few
-// seconds again.
+// primary: it waits 20 s, and on a machine that stalls each new leader waits a
+// few seconds again.
 const promotionLimit = 90 * time.Second
 
-// TestPrimaryLost kills the primary and promotes dc2, which has three servers, with
-// the setting primary_datacenter and restarts, dc3 first. No replica is lost, and
-// writes work. Then the old primary comes back with its old configuration: both
-// sides report two primaries, and neither changes the other. Finally it becomes a
-// secondary and takes over the resources of the new primary.
+// TestPrimaryLost kills the primary and promotes dc2, which has three servers,
+// with the setting primary_datacenter and restarts, dc3 first. No replica is
+// lost, and writes work. Then the old primary comes back with its old
+// configuration: both sides report two primaries, and neither changes the
+// other. Finally it becomes a secondary and takes over the resources of the new
+// primary.
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
@@ -68,8 +69,8 @@ func TestPrimaryLost(t *testing.T) {
 		}
 	}
 
-	// The new primary accepts writes, also forwarded ones, and applies finalizers and
-	// owners.
+	// The new primary accepts writes, also forwarded ones, and applies
+	// finalizers and owners.
 	f.mustWrite(dc2, f.doc("d1", 100))
 	f.mustWrite(dc3, f.doc("from-dc3", 100))
 	f.mustDelete(dc2, "held")
@@ -86,7 +87,7 @@ func TestPrimaryLost(t *testing.T) {
 	// The old primary comes back with its old configuration.
 	for _, n := range dc1.Nodes() {
 		if n.WAN == "" {
-			n.StartServer("--remote-writes-from", "*")
+			n.StartServer("--allow-remote-writes-from", "*")
 		} else {
 			n.StartGateway()
 		}
@@ -137,9 +138,9 @@ func TestPrimaryLost(t *testing.T) {
 	})
 }
 
-// TestPrimaryMoves moves the primary from dc1 to dc2 and back while all datacenters
-// write, in the most difficult order: the new primary first, the old one last. No
-// acknowledged write is lost, even if servers are killed.
+// TestPrimaryMoves moves the primary from dc1 to dc2 and back while all
+// datacenters write, in the most difficult order: the new primary first, the
+// old one last. No acknowledged write is lost, even if servers are killed.
 func TestPrimaryMoves(t *testing.T) {
 	for _, end := range []struct {
 		how string

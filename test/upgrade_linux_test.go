@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,9 +38,10 @@ func TestUpgrade(t *testing.T) {
 	for range 2 {
 		l.Add(3, 1)
 	}
+	program := old
 	start := func(n *lab.Node) {
 		if n.WAN == "" {
-			n.StartServer("--remote-writes-from", "*")
+			n.StartServer(remoteWritesFlag(t, program), "*")
 		} else {
 			n.StartGateway()
 		}
@@ -62,6 +64,7 @@ func TestUpgrade(t *testing.T) {
 		most bool // not the last server of a datacenter
 	}{{now, true}, {old, true}, {now, false}} {
 		l.Use(change.to)
+		program = change.to
 		stop, stopKeys := f.keepWriting(all...), f.keepPutting(all...)
 		for _, dc := range all {
 			for _, n := range dc.Nodes() {
@@ -97,6 +100,20 @@ func TestUpgrade(t *testing.T) {
 		}
 		t.Logf("changed to %s: %d documents acknowledged during the change", change.to, len(acked))
 	}
+}
+
+// remoteWritesFlag returns the flag of a program for the datacenters that may
+// forward writes. Older programs named it --remote-writes-from.
+func remoteWritesFlag(t *testing.T, program string) string {
+	t.Helper()
+	help, err := exec.Command(program, "server", "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s server --help = %v: %s", program, err, help)
+	}
+	if strings.Contains(string(help), "--allow-remote-writes-from") {
+		return "--allow-remote-writes-from"
+	}
+	return "--remote-writes-from"
 }
 
 // keepPutting writes keys over HTTP at all servers of the datacenters until

@@ -19,30 +19,30 @@ import (
 )
 
 type serverSettings struct {
-	DC              string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
-	Node            string   `hcl:"node,optional" help:"name of this server in its datacenter (required)"`
-	DataDir         string   `hcl:"data_dir,optional" help:"directory of the Raft log, snapshots, keyring and cached addresses (required)"`
-	CAFile          string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
-	CertFile        string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this server (required)"`
-	KeyFile         string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
-	EncryptFile     string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the first gossip key, see: wanfed keyring generate; the keyring in the data directory takes precedence (default: gossip is not encrypted)"`
-	EncryptIncoming bool     `hcl:"encrypt_verify_incoming,optional" help:"refuse unencrypted gossip, if there is a gossip key"`
-	EncryptOutgoing bool     `hcl:"encrypt_verify_outgoing,optional" help:"encrypt sent gossip, if there is a gossip key"`
-	PrimaryDC       string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this datacenter)"`
-	PrimaryGateways []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary, required in a secondary; repeatable"`
-	MeshGatewayMode string   `hcl:"mesh_gateway_mode,optional" help:"gateways used first to reach other datacenters: local (of this datacenter), remote (of the other) or auto (by measured latency)"`
-	Bind            string   `hcl:"bind,optional" help:"IP address to listen on"`
-	Advertise       string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
-	Port            int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
-	HTTPAddr        string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
-	ProxyProtocol   []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
-	BootstrapExpect int      `hcl:"bootstrap_expect,optional" help:"number of servers that form the datacenter: 1, 3 or 5"`
-	RetryJoin       []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; repeatable"`
-	RemoteWrites    []string `hcl:"remote_writes_from,optional" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
-	DeadServerAfter string   `hcl:"dead_server_after,optional" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
-	Domain          string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
-	LogLevel        string   `hcl:"log_level,optional" help:"lowest level of log lines: debug, info, warn or error"`
-	LogFormat       string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
+	DC                string   `hcl:"dc,optional" help:"name of this datacenter (required)"`
+	Node              string   `hcl:"node,optional" help:"name of this server in its datacenter (required)"`
+	DataDir           string   `hcl:"data_dir,optional" help:"directory of the Raft log, snapshots, keyring and cached addresses (required)"`
+	CAFile            string   `hcl:"ca_file,optional" help:"PEM file with the CA certificates (required)"`
+	CertFile          string   `hcl:"cert_file,optional" help:"PEM file with the certificate of this server (required)"`
+	KeyFile           string   `hcl:"key_file,optional" help:"PEM file with the private key of the certificate (required)"`
+	EncryptFile       string   `hcl:"encrypt_file,optional" help:"file (mode 0600) with the first gossip key, see: wanfed keyring generate; the keyring in the data directory takes precedence (default: gossip is not encrypted)"`
+	EncryptIncoming   bool     `hcl:"encrypt_verify_incoming,optional" help:"refuse unencrypted gossip, if there is a gossip key"`
+	EncryptOutgoing   bool     `hcl:"encrypt_verify_outgoing,optional" help:"encrypt sent gossip, if there is a gossip key"`
+	PrimaryDC         string   `hcl:"primary_datacenter,optional" help:"name of the primary datacenter (default: this datacenter)"`
+	PrimaryGateways   []string `hcl:"primary_gateways,optional" flag:"primary-gateway" help:"WAN address (host:port) of a gateway of the primary, required in a secondary; repeatable"`
+	MeshGatewayMode   string   `hcl:"mesh_gateway_mode,optional" help:"gateways used first to reach other datacenters: local (of this datacenter), remote (of the other) or auto (by measured latency)"`
+	Bind              string   `hcl:"bind,optional" help:"IP address to listen on"`
+	Advertise         string   `hcl:"advertise,optional" help:"IP address that other servers of this datacenter dial (default: --bind, or a private address of this machine)"`
+	Port              int      `hcl:"port,optional" help:"server port, for other servers and gateways; 0: 8300, -1: chosen by the system"`
+	HTTPAddr          string   `hcl:"http_addr,optional" help:"host:port or URL of the HTTP API; https:// is required if it is not loopback"`
+	ProxyProtocol     []string `hcl:"proxy_protocol,optional" help:"address or network (CIDR) of gateways with server_proxy_protocol; their connections must begin with a PROXY header, version 2; repeatable"`
+	BootstrapExpect   int      `hcl:"bootstrap_expect,optional" help:"number of servers that form the datacenter: 1, 3 or 5"`
+	RetryJoin         []string `hcl:"retry_join,optional" help:"host:port of another server of this datacenter, required if --bootstrap-expect is above 1; repeatable"`
+	AllowRemoteWrites []string `hcl:"allow_remote_writes_from,optional" help:"datacenter whose servers may forward writes of their operators to this one, or * for all (default: none); repeatable"`
+	DeadServerAfter   string   `hcl:"dead_server_after,optional" help:"time until a failed server is removed from the Raft group, for example 10m or 1h; at least 10s"`
+	Domain            string   `hcl:"domain,optional" help:"domain of the names in certificates and SNI"`
+	LogLevel          string   `hcl:"log_level,optional" help:"lowest level of log lines: debug, info, warn or error"`
+	LogFormat         string   `hcl:"log_format,optional" help:"format of the log on stderr: text or json"`
 }
 
 func defaultServerSettings() serverSettings {
@@ -140,7 +140,7 @@ func (s serverSettings) config() server.Config {
 		PrimaryDC: s.PrimaryDC, PrimaryGateways: s.PrimaryGateways, MeshGatewayMode: s.MeshGatewayMode,
 		Bind: s.Bind, Advertise: s.Advertise, Port: max(s.Port, -1), HTTPAddr: s.HTTPAddr,
 		ProxyFrom: settings.Networks(s.ProxyProtocol), BootstrapExpect: s.BootstrapExpect, RetryJoin: s.RetryJoin,
-		RemoteWritesFrom: s.RemoteWrites, DeadServerAfter: dead,
+		AllowRemoteWritesFrom: s.AllowRemoteWrites, DeadServerAfter: dead,
 	}
 }
 

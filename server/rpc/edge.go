@@ -58,9 +58,9 @@ type Config struct {
 	// Connect returns a connection to another server of this datacenter.
 	// Required.
 	Connect func(node string) (grpc.ClientConnInterface, error)
-	// RemoteWritesFrom lists the datacenters whose servers may forward calls of
-	// their operators. "*" stands for every datacenter. Default: none.
-	RemoteWritesFrom []string
+	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
+	// calls of their operators. "*" stands for every datacenter. Default: none.
+	AllowRemoteWritesFrom []string
 	// Logger is required.
 	Logger *slog.Logger
 }

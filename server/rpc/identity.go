@@ -19,7 +19,7 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// AnyDatacenter, in Config.RemoteWritesFrom, stands for every datacenter.
+// AnyDatacenter, in Config.AllowRemoteWritesFrom, stands for every datacenter.
 const AnyDatacenter = "*"
 
 // Peer returns the caller of the request that ctx belongs to: the holder of the
@@ -89,11 +89,11 @@ func (e *Edge) delegated(p, caller tlsutil.Peer, r Rule) (tlsutil.Peer, error) {
 	if !r.Delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
 		return p, nil // the server itself is the caller
 	}
-	from := e.cfg.RemoteWritesFrom
+	from := e.cfg.AllowRemoteWritesFrom
 	if !slices.Contains(from, p.DC) && !slices.Contains(from, AnyDatacenter) {
 		return p, resource.StatusError(fmt.Errorf(
 			"%w: %s takes no writes through servers of %s: write at a server of %s, or give its servers "+
-				"remote_writes_from = [%q]", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
+				"allow_remote_writes_from = [%q]", resource.ErrDenied, e.cfg.DC, p.DC, e.cfg.DC, p.DC))
 	}
 	return caller, nil
 }

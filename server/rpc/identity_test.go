@@ -39,12 +39,12 @@ func TestDelegated(t *testing.T) {
 		{"no caller", write, tlsutil.Peer{}, dc2, []string{"*"}, codes.OK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := &Edge{cfg: Config{DC: "dc1", RemoteWritesFrom: tt.from}}
+			e := &Edge{cfg: Config{DC: "dc1", AllowRemoteWritesFrom: tt.from}}
 			got, err := e.delegated(dc2, tt.caller, rules[tt.method])
 			if status.Code(err) != tt.code || got != tt.want {
 				t.Errorf("delegated() = %v, %v, want %v, %v", got, err, tt.want, tt.code)
 			}
-			if remedy := `remote_writes_from = ["dc2"]`; err != nil && !strings.Contains(err.Error(), remedy) {
+			if remedy := `allow_remote_writes_from = ["dc2"]`; err != nil && !strings.Contains(err.Error(), remedy) {
 				t.Errorf("delegated() = %v, want an error with %s", err, remedy)
 			}
 		})
