@@ -167,17 +167,6 @@ func newTunnel(
 	return tunnel, tunnel.Transport(wanfed.PoolWAN)
 }
 
-// startGateway runs a real gateway on loopback, in this process.
-func startGateway(tb testing.TB, routes []gateway.Route) (addr string) {
-	tb.Helper()
-	proxy, ln, err := newGateway(routes)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	background(tb, func(ctx context.Context) error { return proxy.Run(ctx, ln) })
-	return ln.Addrs()[0].String()
-}
-
 // newGateway returns a gateway with one listener on loopback.
 func newGateway(routes []gateway.Route) (*gateway.Proxy, *gateway.Listener, error) {
 	table, err := gateway.NewTable(routes)

@@ -5,7 +5,6 @@ package reactor
 import (
 	"container/heap"
 	"context"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -235,7 +234,7 @@ func (a *attempt) resolve(w *worker) {
 		conn, err := dialer.Connect(ctx, addr)
 		if err == nil {
 			m.fd, err = dup(conn.(syscall.Conn))
-			conn.(net.Conn).Close()
+			conn.Close()
 		}
 		if m.err = err; !w.send(m) && err == nil {
 			sysClose(m.fd)
