@@ -70,7 +70,7 @@ func (p *PrimaryConflicts) Record(node, dc, primary string) {
 	}
 	if p.add(PrimaryConflict{DC: dc, Node: node, Primary: primary, LastSeen: time.Now()}) {
 		p.log.Warn("another datacenter names another primary",
-			"dc", dc, "peer", WANName(node, dc), "named_primary", primary, "primary", p.primary)
+			"peer", WANName(node, dc), "named_primary", primary, "primary", p.primary)
 	}
 }
 

@@ -114,7 +114,7 @@ func (s *Service) upsert(ctx context.Context, want *pb.FederationState) (*pb.App
 		return nil, resource.StatusError(err)
 	}
 	if changed {
-		s.cfg.Logger.Info("federation state written", "dc", want.Datacenter, "count", len(want.MeshGateways))
+		s.cfg.Logger.Info("federation state written", "state_dc", want.Datacenter, "count", len(want.MeshGateways))
 	}
 	return &pb.ApplyFederationStateResponse{Changed: changed, State: stored}, nil
 }
@@ -176,7 +176,7 @@ func (s *Service) remove(
 	if err != nil {
 		return nil, resource.StatusError(err)
 	}
-	s.cfg.Logger.Info("federation state deleted", "dc", dc, "peer", by.String(), "force", force)
+	s.cfg.Logger.Info("federation state deleted", "state_dc", dc, "peer", by.String(), "force", force)
 	return &pb.ApplyFederationStateResponse{Changed: true, State: have}, nil
 }
 

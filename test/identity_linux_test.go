@@ -194,7 +194,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
 	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
 	add(dc1, denied, "may not call", "delete dc2", apply(del, "dc2"), ofOthers...)
-	add(dc1, denied, "may not delete federation states: make an operator's certificate with: wanfed tls cert create --operator", "delete dc2",
+	add(dc1, denied, "may not delete federation states: create an operator's certificate with: wanfed tls cert create --operator", "delete dc2",
 		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
 	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli", "server/dc1/srv1")
 	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is no label", apply(upsert, "dc.2"), "cli/dc1/cli")
@@ -261,7 +261,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		"write": writeRecord(stateType, "dc2", state), "delete": removeRecord(stateType, "dc2"),
 	} { // which goes to the primary
 		name += " a federation state in a secondary"
-		add(dc2, denied, "server/dc2/srv1 may not write: make an operator's certificate", name, call, "server/dc2/srv1")
+		add(dc2, denied, "server/dc2/srv1 may not write: create an operator's certificate", name, call, "server/dc2/srv1")
 		add(dc2, denied, "dc1 takes no writes through servers of dc2", name, call, "cli/dc2/cli")
 		add(dc2, denied, "servers of dc2 forward writes of operators of dc2 only", name, call, "cli/dc1/cli")
 	}

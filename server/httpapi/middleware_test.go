@@ -165,8 +165,8 @@ func TestAuthorizeWrites(t *testing.T) {
 		{"PUT", "cli/dc2", true, 200, "PUT cli/dc2/n x"},
 		{"DELETE", "server/dc1", true, 200, "DELETE server/dc1/n x"},
 		{"PUT", "client/dc1", false, 403, "a write needs an operator's certificate: make one with wanfed tls cert create --operator --datacenter dc1, and use https://127.0.0.1:8500"},
-		{"POST", "client/dc1", true, 403, "client/dc1/n may not write: make an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
-		{"PUT", "gateway/dc1", true, 403, "gateway/dc1/n may not write: make an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
+		{"POST", "client/dc1", true, 403, "client/dc1/n may not write: create an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
+		{"PUT", "gateway/dc1", true, 403, "gateway/dc1/n may not write: create an operator's certificate with: wanfed tls cert create --operator --datacenter dc1"},
 		{"GET", "unknown", true, 403, "certificate has no peer"},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), tt.method, "http://127.0.0.1:8500/api/x", strings.NewReader("x"))
