@@ -184,9 +184,9 @@ func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	if v := metric(d.t, d.server.HTTP, "wanfed_log_writable"); v != 0 {
 		d.t.Errorf("wanfed_log_writable = %v, want 0", v)
 	}
-	out, err := exec.Command(d.bin, "status", "--http-addr", d.server.HTTP).CombinedOutput()
+	out, err := exec.Command(d.bin, "status", "--output", "wide", "--http-addr", d.server.HTTP).CombinedOutput()
 	if text := string(out); err != nil || !strings.Contains(text, "cannot be written") || !strings.Contains(text, why) {
-		d.t.Errorf("wanfed status: %v\n%s", err, text)
+		d.t.Errorf("wanfed status --output wide = %v, want the reason %q:\n%s", err, why, text)
 	}
 	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
 }

@@ -49,7 +49,7 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 		})
 	}
 	t.Run("half a hello", func(t *testing.T) {
-		series := `wanfed_gateway_refused_total{reason="hello_cut",listener="wan"}`
+		series := `wanfed_gateway_refused_total{listener="wan",reason="hello_cut"}`
 		counted(t, logOf(dc1.gateway.Process), dc1.admin, series, "hello_cut", `level=DEBUG msg="connection refused"`, func() {
 			c, err := net.Dial("tcp", wan)
 			if err != nil {

@@ -56,9 +56,11 @@ var built struct {
 	err  error
 }
 
-// Binary builds wanfed once per test process and returns its path.
+// Binary builds wanfed once per test process and returns its path. Tests that run
+// the program depend on the wall clock, so Binary skips under "go test -short".
 func Binary(t testing.TB) string {
 	t.Helper()
+	testutil.Cluster(t)
 	built.once.Do(func() {
 		dir, err := os.MkdirTemp("", "wanfed-lab-")
 		if err != nil {
@@ -96,7 +98,6 @@ func New(t testing.TB) *Lab {
 // newLab returns a lab without a WAN.
 func newLab(t testing.TB) *Lab {
 	t.Helper()
-	testutil.Cluster(t)
 	l := &Lab{t: t, Net: NewNetwork(t), dir: t.TempDir(), bin: Binary(t)}
 	var err error
 	if keep := os.Getenv("WANFED_LAB_DIR"); keep != "" { // keeps the logs

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/test/lab"
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
@@ -31,6 +32,7 @@ type pair struct {
 
 func needed(t testing.TB) {
 	t.Helper()
+	testutil.Cluster(t)
 	if err := wan.Check(); err != nil {
 		t.Skip(err)
 	}

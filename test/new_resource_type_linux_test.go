@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
 // TestNewResourceType does in a copy of the repository what
@@ -23,6 +25,7 @@ import (
 // written and changed as it has them, commands run in one shell's environment,
 // and their output must be what it shows.
 func TestNewResourceType(t *testing.T) {
+	testutil.Cluster(t)
 	for _, tool := range []string{"protoc", "make", "curl", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("no %s: the steps of docs/new-resource-type.md are not run", tool)
