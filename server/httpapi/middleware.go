@@ -179,7 +179,7 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 				"a write needs an operator's certificate: make one with %s%s, and use https://%s", create, h.dc, r.Host))
 		default:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(
-				"%v may not write: make an operator's certificate with: %s%s", p, create, h.dc))
+				"%v may not write: create an operator's certificate with: %s%s", p, create, h.dc))
 		}
 	})
 }
