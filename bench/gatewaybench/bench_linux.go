@@ -26,9 +26,9 @@ type bench struct {
 	rounds     int
 	// noisy is how many cores other processes may use during a run. A run begins when they use less, or after patience; one
 	// in which they use more is repeated up to retries times, and the quietest counts.
-	noisy    float64
-	patience time.Duration
-	retries  int
+	noiseLimit   float64
+	quietTimeout time.Duration
+	retries      int
 	// rawServer and tlsServer are where the servers listen.
 	rawServer, tlsServer string
 	proxyCore, endsCore  int
@@ -60,10 +60,10 @@ func (b bench) measure(ctx context.Context) ([]run, error) {
 			order := slices.Clone(b.contenders)
 			rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 			for _, c := range order {
-				if !r.fits(c) {
+				if !r.appliesTo(c) {
 					continue
 				}
-				one := b.quietest(ctx, r, c, certs)
+				one := b.runQuiet(ctx, r, c, certs)
 				if ctx.Err() != nil {
 					return runs, ctx.Err()
 				}
@@ -91,23 +91,23 @@ func (r run) String() string {
 }
 
 // quietest repeats a run that others have disturbed.
-func (b bench) quietest(ctx context.Context, r row, c contender, certs string) run {
+func (b bench) runQuiet(ctx context.Context, r row, c contender, certs string) run {
 	var chosen run
 	for try := 0; ; try++ {
-		load.AwaitQuiet(ctx, b.noisy, b.patience)
-		f, err := b.one(ctx, r, c, certs)
+		load.AwaitQuiet(ctx, b.noiseLimit, b.quietTimeout)
+		f, err := b.runOnce(ctx, r, c, certs)
 		if try == 0 || err == nil && (chosen.err != nil || f[load.Others] < chosen.figures[load.Others]) {
 			chosen = run{row: r.name, contender: c.name, figures: f, err: err}
 		}
-		if try >= b.retries || ctx.Err() != nil || chosen.err == nil && chosen.figures[load.Others] <= b.noisy {
+		if try >= b.retries || ctx.Err() != nil || chosen.err == nil && chosen.figures[load.Others] <= b.noiseLimit {
 			return chosen
 		}
 	}
 }
 
 // one starts servers and the contender, and measures.
-func (b bench) one(ctx context.Context, r row, c contender, certs string) (_ load.Figures, err error) {
-	at := places{}
+func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_ load.Figures, err error) {
+	at := placeholders{}
 	if at.dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
 		return nil, err
 	}
@@ -134,54 +134,54 @@ func (b bench) one(ctx context.Context, r row, c contender, certs string) (_ loa
 		defer proxy.stop()
 		s.Addr = at.listen
 		s.Routes = at.routeFile(r, proxy.pid())
-		if s.PIDs, err = load.Family(proxy.pid()); err != nil {
+		if s.PIDs, err = load.ProcessTree(proxy.pid()); err != nil {
 			return nil, err
 		}
-		if !r.ends() {
-			defer func() { err = errors.Join(err, proxy.ended()) }()
+		if !r.endsProxy() {
+			defer func() { err = errors.Join(err, proxy.checkRunning()) }()
 		}
 	}
 	f, err := runLoad(ctx, b.self, b.endsCore, s, at.dir)
 	if err == nil && s.Kind == load.Update {
-		f[updatesFigure], err = at.updates(s)
+		f[updatesFigure], err = at.updatesPerSecond(s)
 	}
 	return f, err
 }
 
 // ended says that the process is not there any more, which then is an error.
-func (p *process) ended() error {
+func (p *process) checkRunning() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s ended meanwhile (%v): %s", p.name, p.err, p.said())
+		return fmt.Errorf("%s ended meanwhile (%v): %s", p.name, p.err, p.output())
 	default:
 		return nil
 	}
 }
 
-func (p places) routeFile(r row, pid int) load.RouteFile {
-	f := load.RouteFile{Path: p.routes(), PID: pid, Raw: p.raw, TLS: p.tls, PerSecond: updatePerSecond}
+func (p placeholders) routeFile(r row, pid int) load.RouteFile {
+	f := load.RouteFile{Path: p.routes(), PID: pid, Raw: p.raw, TLS: p.tls, ChangesPerSecond: updatePerSecond}
 	if r.spec.Kind == load.Update {
-		f.More = updateRoutes
+		f.ExtraRoutes = updateRoutes
 	}
 	return f
 }
 
 // updates returns how many changes of routes a second the proxy has logged.
-func (p places) updates(s load.Spec) (float64, error) {
+func (p placeholders) updatesPerSecond(s load.Spec) (float64, error) {
 	b, err := os.ReadFile(p.proxyLog())
-	return float64(bytes.Count(b, []byte("routes changed"))) / s.For.Seconds(), err
+	return float64(bytes.Count(b, []byte("routes changed"))) / s.Duration.Seconds(), err
 }
 
-func (p places) proxyLog() string { return filepath.Join(p.dir, "proxy.log") }
+func (p placeholders) proxyLog() string { return filepath.Join(p.dir, "proxy.log") }
 
 // startProxy starts a contender and waits until it listens.
-func (b bench) startProxy(ctx context.Context, r row, c contender, at *places) (*process, error) {
+func (b bench) startProxy(ctx context.Context, r row, c contender, at *placeholders) (*process, error) {
 	var err error
 	if at.listen, err = freeAddr(); err != nil {
 		return nil, err
 	}
 	for name, text := range c.files {
-		if err := os.WriteFile(filepath.Join(at.dir, name), []byte(at.fill(text)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(at.dir, name), []byte(at.expand(text)), 0o600); err != nil {
 			return nil, err
 		}
 	}
@@ -190,13 +190,13 @@ func (b bench) startProxy(ctx context.Context, r row, c contender, at *places) (
 	}
 	var words []string
 	for _, w := range c.command {
-		words = append(words, at.fill(w))
+		words = append(words, at.expand(w))
 	}
 	p, err := startPinned(c.name, b.proxyCore, exec.Command(words[0], words[1:]...), at.proxyLog())
 	if err != nil {
 		return nil, err
 	}
-	if err := p.awaitPort(ctx, at.listen); err != nil {
+	if err := p.waitListening(ctx, at.listen); err != nil {
 		p.stop()
 		return nil, err
 	}

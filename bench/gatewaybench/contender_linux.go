@@ -42,11 +42,11 @@ func (c contender) updatable() bool {
 }
 
 // places are what stands in for the names in braces.
-type places struct {
+type placeholders struct {
 	dir, listen, raw, tls string
 }
 
-func (p places) fill(s string) string {
+func (p placeholders) expand(s string) string {
 	return strings.NewReplacer(
 		"{dir}", p.dir, "{routes}", p.routes(), "{listen}", p.listen, "{raw}", p.raw, "{tls}", p.tls,
 		"{rawname}", load.RawName, "{tlsroute}", load.TLSRoute, "{tlssuffix}", strings.TrimPrefix(load.TLSRoute, "*"),
@@ -54,7 +54,7 @@ func (p places) fill(s string) string {
 	).Replace(s)
 }
 
-func (p places) routes() string { return filepath.Join(p.dir, "routes.hcl") }
+func (p placeholders) routes() string { return filepath.Join(p.dir, "routes.hcl") }
 
 func wanfed(program string) contender {
 	// All load has one source.

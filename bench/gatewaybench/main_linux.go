@@ -34,8 +34,8 @@ func main() {
 }
 
 func dispatch(ctx context.Context, args []string, out, progress io.Writer) error {
-	if isRole(args) {
-		return runRole(ctx, args, out)
+	if isChild(args) {
+		return runChild(ctx, args, out)
 	}
 	s, err := parseFlags(args, progress)
 	if err != nil {
@@ -44,8 +44,8 @@ func dispatch(ctx context.Context, args []string, out, progress io.Writer) error
 	return s.run(ctx, out, progress)
 }
 
-func isRole(args []string) bool {
-	return len(args) > 0 && (args[0] == roleServers || args[0] == roleLoad)
+func isChild(args []string) bool {
+	return len(args) > 0 && (args[0] == childServers || args[0] == childLoad)
 }
 
 // settings are what the flags say.
@@ -54,8 +54,8 @@ type settings struct {
 	servers                      string
 	proxies                      []contender
 	rounds, retries              int
-	noisy                        float64
-	patience                     time.Duration
+	noiseLimit                   float64
+	quietTimeout                 time.Duration
 	timing                       timing
 	direct, quiet                bool
 }
@@ -83,9 +83,9 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	fs.DurationVar(&s.timing.settle, "settle", 2*time.Second, "time after which the memory of idle connections is read")
 	fs.IntVar(&s.timing.idle, "idle", 9500, "idle connections")
 	fs.IntVar(&s.timing.stalls, "stalls", 5000, "stalled hellos")
-	fs.IntVar(&s.timing.handed, "handed", 10000, "connections while the process is replaced")
-	fs.Float64Var(&s.noisy, "noisy", 0.2, "how many cores other processes may use during a run")
-	fs.DurationVar(&s.patience, "patience", 10*time.Second, "how long to wait until they do not use more")
+	fs.IntVar(&s.timing.restartConns, "handed", 10000, "connections while the process is replaced")
+	fs.Float64Var(&s.noiseLimit, "noisy", 0.2, "how many cores other processes may use during a run")
+	fs.DurationVar(&s.quietTimeout, "patience", 10*time.Second, "how long to wait until they do not use more")
 	fs.IntVar(&s.retries, "retries", 1, "how often to repeat a run during which they did")
 	fs.BoolVar(&s.direct, "direct", true, "measure without a proxy, too")
 	fs.BoolVar(&s.quiet, "quiet", false, "no progress on stderr")
@@ -99,7 +99,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	if s.format != "table" && s.format != "json" {
 		errs = append(errs, fmt.Errorf("format %q is neither table nor json", s.format))
 	}
-	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 || s.timing.handed < 1 {
+	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 || s.timing.restartConns < 1 {
 		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive"))
 	}
 	return s, errors.Join(errs...)
@@ -132,14 +132,14 @@ func (s settings) contenders() ([]contender, error) {
 }
 
 func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) {
-	b := bench{rounds: s.rounds, noisy: s.noisy, patience: s.patience, retries: s.retries, progress: progress}
+	b := bench{rounds: s.rounds, noiseLimit: s.noiseLimit, quietTimeout: s.quietTimeout, retries: s.retries, progress: progress}
 	if s.quiet {
 		b.progress = io.Discard
 	}
 	if b.contenders, err = s.contenders(); err != nil {
 		return err
 	}
-	if b.rows, err = choose(rows(s.timing), s.rows); err != nil {
+	if b.rows, err = selectRows(rows(s.timing), s.rows); err != nil {
 		return err
 	}
 	var ok bool

@@ -22,14 +22,14 @@ import (
 )
 
 // built is the program wanfed, for all tests.
-var built func() (path string, err error)
+var buildWanfed func() (path string, err error)
 
 // TestMain is also the children's main function, as main is.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && isRole(os.Args[1:]) {
+	if len(os.Args) > 1 && isChild(os.Args[1:]) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()
-		if err := runRole(ctx, os.Args[1:], os.Stdout); err != nil {
+		if err := runChild(ctx, os.Args[1:], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	built = sync.OnceValues(func() (string, error) {
+	buildWanfed = sync.OnceValues(func() (string, error) {
 		program := filepath.Join(dir, "wanfed")
 		build := exec.Command("go", "build", "-o", program, "./cmd/wanfed")
 		build.Dir = "../.." // the module of wanfed
@@ -58,11 +58,11 @@ func TestMain(m *testing.M) {
 }
 
 // measured runs the program with flags and returns its report.
-func measured(t *testing.T, flags ...string) report {
+func runBench(t *testing.T, flags ...string) report {
 	t.Helper()
 	t.Parallel()
 	runtime.LockOSThread() // the thread ends with the test
-	program, err := built()
+	program, err := buildWanfed()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (r report) check(t *testing.T, prefix, contender string, lowest map[string]
 	found := map[string]int{}
 	for _, l := range r.Lines {
 		least, asked := lowest[l.Figure]
-		v, ok := l.Of[contender]
+		v, ok := l.Values[contender]
 		if !asked || !ok || !strings.HasPrefix(l.Row, prefix) {
 			continue
 		}
@@ -109,8 +109,8 @@ func (r report) check(t *testing.T, prefix, contender string, lowest map[string]
 	}
 }
 
-func TestRowsWithGatewayAlone(t *testing.T) {
-	rep := measured(t, "--rows", "bulk/raw/8,bulk/tls/1,connect/raw/16,connect/tls/16,ping/closed/1,ping/paced/64,idle")
+func TestDispatch_TrafficRows(t *testing.T) {
+	rep := runBench(t, "--rows", "bulk/raw/8,bulk/tls/1,connect/raw/16,connect/tls/16,ping/closed/1,ping/paced/64,idle")
 	rep.check(t, "bulk", "wanfed", map[string]float64{"MB/s": 1})
 	rep.check(t, "bulk", "direct", map[string]float64{"MB/s": 1})
 	rep.check(t, "connect", "wanfed", map[string]float64{"conn/s": 1, "p50 µs": 10, "p99 µs": 10})
@@ -118,20 +118,20 @@ func TestRowsWithGatewayAlone(t *testing.T) {
 	rep.check(t, "idle", "wanfed", map[string]float64{"held": 40, "files/conn": 2})
 }
 
-func TestStalledHellosAndUpdates(t *testing.T) {
-	rep := measured(t, "--rows", "stall,update,handover,drain")
+func TestDispatch_StallAndChangeRows(t *testing.T) {
+	rep := runBench(t, "--rows", "stall,update,handover,drain")
 	rep.check(t, "stall", "wanfed", map[string]float64{"held": 1, "gone after s": 1, "p99 µs": 1})
 	rep.check(t, "update", "wanfed", map[string]float64{"p99 µs": 1, "sent": 50, "updates/s": 1})
 	rep.check(t, "handover", "wanfed", map[string]float64{"p99 µs": 1, "sent": 250, "handovers": 2})
 	rep.check(t, "drain", "wanfed", map[string]float64{"sent": 50, "gone after s": 1})
 	for _, l := range rep.Lines {
-		if name := l.Figure; (name == "lost" || name == "left") && l.Of["wanfed"].Median != 0 {
-			t.Errorf("%s: %s %v", l.Row, name, l.Of["wanfed"].Median)
+		if name := l.Figure; (name == "lost" || name == "left") && l.Values["wanfed"].Median != 0 {
+			t.Errorf("%s: %s %v", l.Row, name, l.Values["wanfed"].Median)
 		}
 	}
 }
 
-func TestStrangeProxy(t *testing.T) {
+func TestDispatch_ProxyEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread()
 	var out, progress strings.Builder
@@ -145,7 +145,7 @@ func TestStrangeProxy(t *testing.T) {
 	}
 }
 
-func TestFlags(t *testing.T) {
+func TestDispatch_InvalidFlags(t *testing.T) {
 	for _, test := range []struct {
 		flags []string
 		want  string
@@ -167,7 +167,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestEndsWithContext(t *testing.T) {
+func TestDispatch_ContextCanceled(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread()
 	ctx, cancel := context.WithCancel(t.Context())

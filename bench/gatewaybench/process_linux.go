@@ -19,8 +19,8 @@ import (
 
 // Bounds of what processes may take.
 const (
-	startTime = 10 * time.Second
-	stopTime  = 3 * time.Second
+	startTimeout = 10 * time.Second
+	stopTimeout  = 3 * time.Second
 )
 
 // process is a child with a process group of its own.
@@ -72,15 +72,15 @@ func (p *process) stop() {
 	_ = syscall.Kill(-p.pid(), syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(stopTime):
+	case <-time.After(stopTimeout):
 	}
 	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // children that are left, too
 	<-p.done
 }
 
-// awaitPort waits until somebody listens on addr.
-func (p *process) awaitPort(ctx context.Context, addr string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+// waitListening waits until somebody listens on addr.
+func (p *process) waitListening(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -89,16 +89,16 @@ func (p *process) awaitPort(ctx context.Context, addr string) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended at once (%v): %s", p.name, p.err, p.said())
+			return fmt.Errorf("%s ended at once (%v): %s", p.name, p.err, p.output())
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not listen on %s: %w: %s", p.name, addr, err, p.said())
+			return fmt.Errorf("%s does not listen on %s: %w: %s", p.name, addr, err, p.output())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
 // said is the beginning of what the process wrote.
-func (p *process) said() string {
+func (p *process) output() string {
 	f, err := os.Open(p.log)
 	if err != nil {
 		return err.Error()

@@ -26,12 +26,12 @@ type report struct {
 
 // line is one figure of one row.
 type line struct {
-	Row    string `json:"row"`
-	Figure string `json:"figure"`
-	Goal   string `json:"goal,omitempty"`
-	More   bool   `json:"more_is_better"`
+	Row            string `json:"row"`
+	Figure         string `json:"figure"`
+	Goal           string `json:"goal,omitempty"`
+	HigherIsBetter bool   `json:"more_is_better"`
 	// Of is by contender.
-	Of map[string]value `json:"of"`
+	Values map[string]value `json:"of"`
 	// Verdicts are by subject.
 	Verdicts map[string]verdict `json:"verdicts,omitempty"`
 	// Others is the median of how many cores other processes used meanwhile.
@@ -105,9 +105,9 @@ func newReport(machine string, b bench, runs []run) report {
 		}
 	}
 	for _, r := range b.rows {
-		addAdded(found[r.name])
+		addAddedLatency(found[r.name])
 		for name, of := range found[r.name] {
-			found[r.name][name] = of.quiet(b.noisy)
+			found[r.name][name] = of.quiet(b.noiseLimit)
 		}
 		for _, f := range r.figures {
 			if l, ok := newLine(b.contenders, r, f, found[r.name]); ok {
@@ -118,8 +118,8 @@ func newReport(machine string, b bench, runs []run) report {
 	return rep
 }
 
-// addAdded notes how much longer a message takes with a proxy than without.
-func addAdded(found map[string]byRound) {
+// addAddedLatency notes how much longer a message takes with a proxy than without.
+func addAddedLatency(found map[string]byRound) {
 	for round, without := range found[directName] {
 		for _, of := range found {
 			if f, ok := of[round]; ok {
@@ -130,22 +130,22 @@ func addAdded(found map[string]byRound) {
 }
 
 func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, bool) {
-	l := line{Row: r.name, Figure: f.name, Goal: f.goalText(), More: f.more, Of: map[string]value{}, Verdicts: map[string]verdict{}}
+	l := line{Row: r.name, Figure: f.name, Goal: f.goalText(), HigherIsBetter: f.higherIsBetter, Values: map[string]value{}, Verdicts: map[string]verdict{}}
 	var others []float64
 	for _, c := range cs {
 		if s := found[c.name].series(f.name); len(s) > 0 {
-			l.Of[c.name] = value{Median: median(s), Rounds: s}
+			l.Values[c.name] = value{Median: median(s), Rounds: s}
 			others = append(others, found[c.name].series(load.Others)...)
 		}
 	}
 	l.Others = median(others)
-	than := bestPeer(cs, f, l.Of)
+	than := bestPeer(cs, f, l.Values)
 	for _, c := range cs {
-		if v, ok := l.Of[c.name]; ok && c.role == subject {
-			l.Verdicts[c.name] = f.judge(v.Median, than, l.Of[than].Median)
+		if v, ok := l.Values[c.name]; ok && c.role == subject {
+			l.Verdicts[c.name] = f.judge(v.Median, than, l.Values[than].Median)
 		}
 	}
-	return l, len(l.Of) > 0
+	return l, len(l.Values) > 0
 }
 
 // bestPeer returns the name of the peer that a figure is compared with; empty if there is none.
@@ -153,10 +153,10 @@ func bestPeer(cs []contender, f figure, of map[string]value) string {
 	var name string
 	for _, c := range cs {
 		v, ok := of[c.name]
-		if !ok || c.role != peer || f.plain || f.goal.of == hap && !strings.HasPrefix(c.name, hap) {
+		if !ok || c.role != peer || f.noComparison || f.goal.reference == bestHAProxyGoal && !strings.HasPrefix(c.name, bestHAProxyGoal) {
 			continue
 		}
-		if name == "" || v.Median > of[name].Median == f.more {
+		if name == "" || v.Median > of[name].Median == f.higherIsBetter {
 			name = c.name
 		}
 	}
@@ -167,16 +167,16 @@ func bestPeer(cs []contender, f figure, of map[string]value) string {
 func (f figure) judge(ours float64, than string, theirs float64) verdict {
 	var v verdict
 	x := ours
-	if f.goal.of != itself {
+	if f.goal.reference != absoluteGoal {
 		if theirs <= 0 {
 			return v
 		}
 		x = ours / theirs
 		v = verdict{Best: than, Ratio: x}
 	}
-	if f.goal.of != "" {
+	if f.goal.reference != "" {
 		met := x <= f.goal.bound
-		if f.more {
+		if f.higherIsBetter {
 			met = x >= f.goal.bound
 		}
 		v.Met = &met

@@ -12,9 +12,9 @@ import (
 )
 
 // ran is a bench of three rounds with known figures.
-func ran() (bench, []run) {
+func sampleRuns() (bench, []run) {
 	b := bench{rounds: 3, rows: []row{{name: "r", figures: []figure{
-		{name: load.MBPerS, more: true, goal: level}, {name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.Lost, plain: true, goal: goal{itself, 0}},
+		{name: load.MBPerS, higherIsBetter: true, goal: matchBest}, {name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.2}}, {name: load.Lost, noComparison: true, goal: goal{absoluteGoal, 0}},
 	}}}, contenders: []contender{{name: "ours"}, {name: "haproxy", role: peer}, {name: "haproxy-x", role: peer}, {name: "other", role: peer}}}
 	of := map[string][3]load.Figures{
 		"ours":      {{"MB/s": 90, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 300, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 95, "RSS KB/conn": 1, "lost": 0}},
@@ -31,8 +31,8 @@ func ran() (bench, []run) {
 	return b, append(runs, run{row: "r", contender: "other", round: 1, err: errors.New("it fell over")})
 }
 
-func TestReport(t *testing.T) {
-	b, runs := ran()
+func TestNewReport(t *testing.T) {
+	b, runs := sampleRuns()
 	rep := newReport("here", b, runs[:len(runs)-1])
 	for i, want := range []struct {
 		median float64
@@ -46,14 +46,14 @@ func TestReport(t *testing.T) {
 	} {
 		l := rep.Lines[i]
 		v := l.Verdicts["ours"]
-		if l.Of["ours"].Median != want.median || v.Best != want.best || v.Ratio != want.ratio || v.Met == nil || *v.Met != want.met {
-			t.Errorf("%s: %+v, %+v; want %+v", l.Figure, l.Of["ours"], v, want)
+		if l.Values["ours"].Median != want.median || v.Best != want.best || v.Ratio != want.ratio || v.Met == nil || *v.Met != want.met {
+			t.Errorf("%s: %+v, %+v; want %+v", l.Figure, l.Values["ours"], v, want)
 		}
 	}
 }
 
-func TestTable(t *testing.T) {
-	b, runs := ran()
+func TestReport_WriteTable(t *testing.T) {
+	b, runs := sampleRuns()
 	var out strings.Builder
 	if err := newReport("here", b, runs).writeTable(&out); err != nil {
 		t.Fatal(err)
@@ -73,11 +73,11 @@ failed: r other round 2: it fell over
 	}
 }
 
-func TestPlaces(t *testing.T) {
-	p := places{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3"}
+func TestPlaceholders_Expand(t *testing.T) {
+	p := placeholders{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3"}
 	for _, c := range peers() {
 		for name, text := range c.files {
-			filled := p.fill(text)
+			filled := p.expand(text)
 			for _, want := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", load.RawName, helloTimeout} {
 				if !strings.Contains(filled, want) {
 					t.Errorf("%s of %s has no %s", name, c.name, want)
@@ -90,7 +90,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-func TestQuietRoundsCount(t *testing.T) {
+func TestByRound_Quiet(t *testing.T) {
 	b := byRound{}
 	for round, others := range []float64{0.1, 1, 0.5, 0.4, 0.2} {
 		b[round] = load.Figures{load.Others: others, load.P50: float64(round)}

@@ -20,40 +20,40 @@ type row struct {
 
 // figure is one number of a row.
 type figure struct {
-	name  string
-	goal  goal
-	more  bool // more is better
-	plain bool // told, and not compared
+	name           string
+	goal           goal
+	higherIsBetter bool // more is better
+	noComparison   bool // told, and not compared
 }
 
 // goal is what a subject's figure must be: at least, or at most, bound times that of the best of those whom of names; or bound
 // alone, where of is itself.
 type goal struct {
-	of    string // empty: no goal
-	bound float64
+	reference string // empty: no goal
+	bound     float64
 }
 
 const (
-	best   = "best"    // of all peers
-	hap    = "haproxy" // the best of the peers whose names begin so
-	itself = "itself"
+	bestPeerGoal    = "best"    // of all peers
+	bestHAProxyGoal = "haproxy" // the best of the peers whose names begin so
+	absoluteGoal    = "itself"
 )
 
 func (f figure) goalText() string {
 	sign := "≤"
-	if f.more {
+	if f.higherIsBetter {
 		sign = "≥"
 	}
-	switch f.goal.of {
+	switch f.goal.reference {
 	case "":
 		return ""
-	case itself:
+	case absoluteGoal:
 		return sign + " " + number(f.goal.bound)
 	}
-	return fmt.Sprintf("%s %.1fx %s", sign, f.goal.bound, f.goal.of)
+	return fmt.Sprintf("%s %.1fx %s", sign, f.goal.bound, f.goal.reference)
 }
 
-var level = goal{best, 1} // with the best
+var matchBest = goal{bestPeerGoal, 1} // with the best
 
 // updateRoutes is how many routes the file has that changes, and how often it changes.
 const (
@@ -66,22 +66,22 @@ const (
 
 // timing is how long runs take.
 type timing struct {
-	warm, measure, settle time.Duration
-	idle, stalls, handed  int // connections
+	warm, measure, settle      time.Duration
+	idle, stalls, restartConns int // connections
 }
 
 // rows returns everything that can be measured.
 func rows(t timing) []row {
 	spec := func(kind load.Kind, conns int) load.Spec {
-		return load.Spec{Kind: kind, Conns: conns, Warm: t.warm, For: t.measure, Settle: t.settle, HelloTimeout: hello()}
+		return load.Spec{Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle, HelloTimeout: helloDuration()}
 	}
 	var all []row
 	for _, tls := range []bool{false, true} {
 		for _, n := range []int{1, 8, 64} {
 			s := spec(load.Bulk, n)
 			s.TLS = tls
-			all = append(all, row{fmt.Sprintf("bulk/%s/%d", ends(tls), n), s, []figure{
-				{name: load.MBPerS, more: true, goal: level}, {name: load.CPUPerGB, goal: level},
+			all = append(all, row{fmt.Sprintf("bulk/%s/%d", transport(tls), n), s, []figure{
+				{name: load.MBPerS, higherIsBetter: true, goal: matchBest}, {name: load.CPUPerGB, goal: matchBest},
 			}})
 		}
 	}
@@ -89,9 +89,9 @@ func rows(t timing) []row {
 		for _, n := range []int{16, 128} {
 			s := spec(load.Connect, n)
 			s.TLS = tls
-			all = append(all, row{fmt.Sprintf("connect/%s/%d", ends(tls), n), s, []figure{
-				{name: load.ConnPerS, more: true, goal: level}, {name: load.CPUPerConn, goal: level},
-				{name: load.P50}, {name: load.P99, goal: level},
+			all = append(all, row{fmt.Sprintf("connect/%s/%d", transport(tls), n), s, []figure{
+				{name: load.ConnPerS, higherIsBetter: true, goal: matchBest}, {name: load.CPUPerConn, goal: matchBest},
+				{name: load.P50}, {name: load.P99, goal: matchBest},
 			}})
 		}
 	}
@@ -103,55 +103,55 @@ func rows(t timing) []row {
 		s := spec(load.Ping, p.conns)
 		s.Interval = p.interval
 		all = append(all, row{fmt.Sprintf("ping/%s/%d", p.name, p.conns), s, []figure{
-			{name: load.P50, goal: level}, {name: load.P99, goal: level}, {name: addedP50}, {name: load.CPUPerMsg},
+			{name: load.P50, goal: matchBest}, {name: load.P99, goal: matchBest}, {name: addedP50}, {name: load.CPUPerMsg},
 		}})
 	}
-	return append(all, t.crowds(spec)...)
+	return append(all, t.manyConnRows(spec)...)
 }
 
 // crowds are the rows with many connections, and with changes.
-func (t timing) crowds(spec func(load.Kind, int) load.Spec) []row {
+func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 	stall := spec(load.Stall, t.stalls)
-	stall.Rate, stall.For = 500, 2*t.measure // for a p99 of enough connections
+	stall.Rate, stall.Duration = 500, 2*t.measure // for a p99 of enough connections
 	update := spec(load.Update, 64)
-	update.Rate, update.For, update.Interval = 500, 2*t.measure, 20*time.Millisecond
+	update.Rate, update.Duration, update.Interval = 500, 2*t.measure, 20*time.Millisecond
 	handover := update
-	handover.Kind, handover.Rate = load.Handover, max(1, int(float64(t.handed)/handover.For.Seconds()))
+	handover.Kind, handover.Rate = load.HotRestart, max(1, int(float64(t.restartConns)/handover.Duration.Seconds()))
 	drain := update
-	drain.Kind, drain.For, drain.DrainTime = load.Drain, t.measure, drainTime
+	drain.Kind, drain.Duration, drain.DrainTime = load.Drain, t.measure, drainTime
 	return []row{
 		{fmt.Sprintf("idle/%d", t.idle), spec(load.Idle, t.idle), []figure{
-			{name: load.RSSPerConn, goal: goal{hap, 0.2}}, {name: load.FDsPerConn},
-			{name: load.Held, more: true, plain: true, goal: goal{itself, float64(t.idle)}},
+			{name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.2}}, {name: load.FDsPerConn},
+			{name: load.Held, higherIsBetter: true, noComparison: true, goal: goal{absoluteGoal, float64(t.idle)}},
 		}},
 		{fmt.Sprintf("stall/%d", t.stalls), stall, []figure{
-			{name: load.RSSPerConn, goal: goal{hap, 0.1}}, {name: load.P99},
-			{name: load.P99Ratio, plain: true, goal: goal{itself, 1.2}}, {name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Held, more: true, plain: true},
-			{name: load.GoneAfter, plain: true}, {name: load.Left, goal: goal{itself, 0}, plain: true},
+			{name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.1}}, {name: load.P99},
+			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.2}}, {name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Held, higherIsBetter: true, noComparison: true},
+			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 		{"update/100", update, []figure{
-			{name: load.P99Ratio, plain: true, goal: goal{itself, 1.1}}, {name: load.P99, plain: true}, {name: load.Lost, goal: goal{itself, 0}, plain: true},
-			{name: load.Sent, plain: true}, {name: updatesFigure, plain: true},
+			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.1}}, {name: load.P99, noComparison: true}, {name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
+			{name: load.Sent, noComparison: true}, {name: updatesFigure, noComparison: true},
 		}},
-		{fmt.Sprintf("handover/%d", t.handed), handover, []figure{
-			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Handovers, plain: true},
-			{name: load.P99, plain: true}, {name: load.P99Ratio, plain: true},
+		{fmt.Sprintf("handover/%d", t.restartConns), handover, []figure{
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true}, {name: load.HotRestarts, noComparison: true},
+			{name: load.P99, noComparison: true}, {name: load.P99Ratio, noComparison: true},
 		}},
 		{"drain/500", drain, []figure{
-			{name: load.Lost, goal: goal{itself, 0}, plain: true}, {name: load.Sent, plain: true}, {name: load.Refused, plain: true},
-			{name: load.GoneAfter, plain: true}, {name: load.Left, goal: goal{itself, 0}, plain: true},
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true}, {name: load.Refused, noComparison: true},
+			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 	}
 }
 
-func ends(tls bool) string {
+func transport(tls bool) string {
 	if tls {
 		return "tls"
 	}
 	return "raw"
 }
 
-func hello() time.Duration {
+func helloDuration() time.Duration {
 	d, err := time.ParseDuration(helloTimeout)
 	if err != nil {
 		panic(err) // a constant
@@ -160,7 +160,7 @@ func hello() time.Duration {
 }
 
 // choose returns the rows whose names begin with one of prefixes, separated by commas; all for none.
-func choose(all []row, prefixes string) ([]row, error) {
+func selectRows(all []row, prefixes string) ([]row, error) {
 	if prefixes == "" {
 		return all, nil
 	}
@@ -182,12 +182,12 @@ func choose(all []row, prefixes string) ([]row, error) {
 }
 
 // ends says whether the proxy's process ends by itself while it is measured.
-func (r row) ends() bool { return r.spec.Kind == load.Handover || r.spec.Kind == load.Drain }
+func (r row) endsProxy() bool { return r.spec.Kind == load.HotRestart || r.spec.Kind == load.Drain }
 
 // fits says whether a contender can be measured by a row.
-func (r row) fits(c contender) bool {
+func (r row) appliesTo(c contender) bool {
 	switch r.spec.Kind {
-	case load.Update, load.Handover, load.Drain:
+	case load.Update, load.HotRestart, load.Drain:
 		return c.updatable()
 	case load.Idle, load.Stall:
 		return c.role != direct && c.addr == ""

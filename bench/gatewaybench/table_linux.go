@@ -62,7 +62,7 @@ func (r report) writeTable(w io.Writer) error {
 }
 
 func (l line) text(name string) string {
-	if v, ok := l.Of[name]; ok {
+	if v, ok := l.Values[name]; ok {
 		return number(v.Median)
 	}
 	return "-"

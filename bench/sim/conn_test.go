@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestConnDelays(t *testing.T) {
+func TestConn_Delay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)
 		began := time.Now()
@@ -37,7 +37,7 @@ func TestConnDelays(t *testing.T) {
 	})
 }
 
-func TestConnDeadline(t *testing.T) {
+func TestConn_ReadDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), 0, nil)
 		defer a.Close()
@@ -56,8 +56,8 @@ func TestConnDeadline(t *testing.T) {
 	})
 }
 
-// TestJoin: what a gateway joined arrives once, in order, with the delays of both parts; and not at all once the path is lost.
-func TestJoin(t *testing.T) {
+// TestHalf_Join: what a gateway joined arrives once, in order, with the delays of both parts; and not at all once the path is lost.
+func TestHalf_Join(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
 		client, near := newConns(addrOf("10.0.0.1:1"), addrOf("10.0.0.2:1"), oneWay, nil)

@@ -22,13 +22,13 @@ const oneWay = 40 * time.Millisecond
 // do, from the address book of a server of its datacenter, of which a real one has a copy. It is a double in the forwarding:
 // after the hello it joins the two connections inside the network and costs nothing, so that thousands fit in one process.
 type gatewayDouble struct {
-	net   *network
-	site  *site
-	lan   string
-	wg    sync.WaitGroup
-	ctx   context.Context // the gateway's life; stored because network callbacks have none
-	stop  context.CancelFunc
-	turns atomic.Uint64
+	net        *network
+	site       *site
+	lan        string
+	wg         sync.WaitGroup
+	ctx        context.Context // the gateway's life; stored because network callbacks have none
+	cancel     context.CancelFunc
+	nextServer atomic.Uint64
 
 	mu  sync.Mutex
 	wan string
@@ -37,8 +37,8 @@ type gatewayDouble struct {
 
 func newGateway(n *network, s *site, lan, wan string) *gatewayDouble {
 	g := &gatewayDouble{net: n, site: s, lan: lan}
-	g.ctx, g.stop = context.WithCancel(context.Background())
-	n.open(lan, door{take: func(c *conn) { g.wg.Go(func() { g.forward(c, g.outward) }) }})
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	n.listen(lan, endpoint{accept: func(c *conn) { g.wg.Go(func() { g.forward(c, g.outward) }) }})
 	g.move(wan)
 	return g
 }
@@ -52,11 +52,11 @@ func (g *gatewayDouble) move(wan string) {
 		g.cut.Store(true)
 	}
 	g.wan, g.cut = wan, &atomic.Bool{}
-	g.net.open(wan, door{delay: oneWay, dead: g.cut, take: func(c *conn) { g.wg.Go(func() { g.forward(c, g.inward) }) }})
+	g.net.listen(wan, endpoint{delay: oneWay, cut: g.cut, accept: func(c *conn) { g.wg.Go(func() { g.forward(c, g.inward) }) }})
 }
 
 func (g *gatewayDouble) close() {
-	g.stop()
+	g.cancel()
 	g.wg.Wait()
 }
 
@@ -116,14 +116,14 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 		c, err := g.net.dial(one, addrOf(g.lan), hop.Addr, nil)
 		cancel()
 		if err == nil {
-			return g.through(c, cut), nil
+			return g.withCut(c, cut), nil
 		}
 	}
 	return nil, errNoRoute
 }
 
 // through makes c, which leaves by the WAN address that cut belongs to, lose everything when that is given up.
-func (g *gatewayDouble) through(c *conn, cut *atomic.Bool) *conn {
+func (g *gatewayDouble) withCut(c *conn, cut *atomic.Bool) *conn {
 	there, back := newHalf(0, cut), newHalf(0, cut)
 	there.join(c.out)
 	c.in.join(back)
@@ -136,7 +136,7 @@ func (g *gatewayDouble) inward(ctx context.Context, sni string) (*conn, error) {
 	if !ok || p.DC != g.site.dc {
 		return nil, errNoRoute
 	}
-	first := int(g.turns.Add(1))
+	first := int(g.nextServer.Add(1))
 	for i := range g.site.servers {
 		s := g.site.servers[(first+i)%len(g.site.servers)]
 		if p.Node == "" || p.Node == s.name {

@@ -18,11 +18,11 @@ import (
 var sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1", "`datacentersxservers,...` that TestGrowth simulates with WANFED_BENCH=1")
 
 var (
-	settle = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
-	heaps  = flag.String("sim.heaps", "", "`prefix` of files that TestGrowth writes heap profiles to: after the start, and idle")
-	starts = flag.Duration("sim.start", 0, "over how long the starts of TestGrowth's datacenters are spread; 0: all in the same moment")
-	hush   = flag.Bool("sim.hush", false, "drop what members have still to tell as soon as all know all: 1,000 tell for minutes")
-	links  = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
+	settle     = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
+	heaps      = flag.String("sim.heaps", "", "`prefix` of files that TestGrowth writes heap profiles to: after the start, and idle")
+	starts     = flag.Duration("sim.start", 0, "over how long the starts of TestGrowth's datacenters are spread; 0: all in the same moment")
+	dropQueued = flag.Bool("sim.hush", false, "drop what members have still to tell as soon as all know all: 1,000 tell for minutes")
+	links      = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
 )
 
 // TestGrowth starts federations of growing size at once, lets them idle, and gives one gateway of each another address. It logs what
@@ -53,9 +53,9 @@ func TestGrowth(t *testing.T) {
 }
 
 const (
-	talking = time.Minute     // how long after the start there is much to tell
-	idling  = 2 * time.Minute // the measure of the idle state
-	drain   = time.Minute     // what the libraries do not join ends by its timers within this
+	gossipTime = time.Minute     // how long after the start there is much to tell
+	idleTime   = 2 * time.Minute // the measure of the idle state
+	drainTime  = time.Minute     // what the libraries do not join ends by its timers within this
 )
 
 // simulate is the life of one federation. It must be called in a bubble.
@@ -66,29 +66,29 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	began := time.Now()
 	defer func() {
 		w.close()
-		time.Sleep(drain)
+		time.Sleep(drainTime)
 	}()
 	for i, s := range w.sites {
 		time.Sleep(time.Until(began.Add(*starts * time.Duration(i) / time.Duration(datacenters))))
 		w.start(s)
 	}
-	g.alive = w.converge(t)
+	g.convergedAfter = w.converge(t)
 	writeHeap(t, "start")
-	if *hush {
-		w.hush(t)
+	if *dropQueued {
+		w.dropQueuedBroadcasts(t)
 	}
-	for begin := time.Now(); time.Since(begin) < talking; time.Sleep(time.Second) {
+	for begin := time.Now(); time.Since(begin) < gossipTime; time.Sleep(time.Second) {
 		conns := w.conns()
-		g.peak = max(g.peak, conns[len(conns)/2])
+		g.peakConns = max(g.peakConns, conns[len(conns)/2])
 	}
 	g.startCPU = cpuTime() - cpu
 	time.Sleep(*settle)
 	before := w.read()
-	time.Sleep(idling)
+	time.Sleep(idleTime)
 	after := w.read()
 	writeHeap(t, "idle")
-	g.idle(before, after, len(w.servers()))
-	g.known, g.left, g.doubted = w.move(t, w.sites[len(w.sites)/2])
+	g.setIdle(before, after, len(w.servers()))
+	g.addressKnown, g.pathLeft, g.falseFailures = w.moveGateway(t, w.sites[len(w.sites)/2])
 	return g
 }
 

@@ -18,35 +18,35 @@ import (
 type growth struct {
 	datacenters, servers int
 
-	alive    time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter, and its record
-	peak     int64         // connections of the median server, at most, in the minute after that
-	startCPU time.Duration // of all servers, until the end of that minute
+	convergedAfter time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter, and its record
+	peakConns      int64         // connections of the median server, at most, in the minute after that
+	startCPU       time.Duration // of all servers, until the end of that minute
 
 	// Idle.
-	bytes, packets float64       // each second; bytes both ways, TLS included
-	conns, most    int64         // of the median server, and of the one that has most
-	routines, heap float64       // heap and stacks in bytes
-	cpu            time.Duration // of all servers, in a minute
-	dropped        uint64        // packets
+	bytes, packets   float64       // each second; bytes both ways, TLS included
+	conns, maxConns  int64         // of the median server, and of the one that has most
+	goroutines, heap float64       // heap and stacks in bytes
+	cpu              time.Duration // of all servers, in a minute
+	dropped          uint64        // packets
 
 	// After one datacenter's gateway got another address.
-	known   spread // until a server's book has it
-	left    spread // until a link that was open is not on the lost path any more
-	doubted int    // servers that held any other for failed, at some time
+	addressKnown  spread // until a server's book has it
+	pathLeft      spread // until a link that was open is not on the lost path any more
+	falseFailures int    // servers that held any other for failed, at some time
 }
 
 // reading is what all servers have done, and hold, at one moment.
 type reading struct {
-	at             time.Time
-	cpu            time.Duration
-	bytes          int64 // sent and received
-	sent, dropped  uint64
-	conns          []int64
-	routines, heap float64
+	at               time.Time
+	cpu              time.Duration
+	bytes            int64 // sent and received
+	sent, dropped    uint64
+	conns            []int64
+	goroutines, heap float64
 }
 
 func (w *world) read() reading {
-	r := reading{conns: w.conns(), routines: float64(runtime.NumGoroutine())}
+	r := reading{conns: w.conns(), goroutines: float64(runtime.NumGoroutine())}
 	for _, v := range w.servers() {
 		r.bytes += v.host.sent.Load() + v.host.received.Load()
 		for _, tr := range v.tunnel.Stats().Traffic {
@@ -85,12 +85,12 @@ func cpuTime() time.Duration {
 }
 
 // idle takes what happened between two readings of n servers.
-func (g *growth) idle(before, after reading, n int) {
+func (g *growth) setIdle(before, after reading, n int) {
 	took := after.at.Sub(before.at)
 	each := float64(n) * took.Seconds()
 	g.bytes, g.packets = float64(after.bytes-before.bytes)/each, float64(after.sent-before.sent)/each
-	g.conns, g.most = after.conns[n/2], after.conns[n-1]
-	g.routines, g.heap = after.routines/float64(n), after.heap/float64(n)
+	g.conns, g.maxConns = after.conns[n/2], after.conns[n-1]
+	g.goroutines, g.heap = after.goroutines/float64(n), after.heap/float64(n)
 	g.cpu = time.Duration(float64(after.cpu-before.cpu) * time.Minute.Seconds() / took.Seconds())
 	g.dropped = after.dropped - before.dropped
 }
@@ -99,14 +99,14 @@ func (g *growth) idle(before, after reading, n int) {
 func (g growth) check(t testing.TB) {
 	t.Helper()
 	for what, bad := range map[string]bool{
-		"the start takes more than a minute":                             g.alive > time.Minute,
-		"a server has more than 4 connections for each other datacenter": g.most > int64(4*g.servers*g.datacenters),
+		"the start takes more than a minute":                             g.convergedAfter > time.Minute,
+		"a server has more than 4 connections for each other datacenter": g.maxConns > int64(4*g.servers*g.datacenters),
 		"an idle server moves more than 16 KiB/s":                        g.bytes > 16<<10,
 		"an idle server sends more than 2 packets/s":                     g.packets > 2,
 		"packets were dropped while idle":                                g.dropped > 0,
-		"a new address is not known everywhere within 20 s":              g.known.at(1) > 20*time.Second,
-		"a link stays on a lost path for more than 45 s":                 g.left.at(1) > 45*time.Second, // a quiet one looks each 30 s
-		"a server was held for failed while a gateway moved":             g.doubted > 0,
+		"a new address is not known everywhere within 20 s":              g.addressKnown.quantile(1) > 20*time.Second,
+		"a link stays on a lost path for more than 45 s":                 g.pathLeft.quantile(1) > 45*time.Second, // a quiet one looks each 30 s
+		"a server was held for failed while a gateway moved":             g.falseFailures > 0,
 	} {
 		if bad {
 			t.Error(what)
@@ -126,17 +126,17 @@ func tableOf(all []growth) string {
 	}
 	row("datacenters x servers", func(g growth) string { return fmt.Sprintf("%d x %d", g.datacenters, g.servers) })
 	row("---", func(growth) string { return "---" })
-	row("start until all see all", func(g growth) string { return fmt.Sprintf("%.1f s", g.alive.Seconds()) })
-	row("connections, median server, most in the minute after", func(g growth) string { return fmt.Sprint(g.peak) })
+	row("start until all see all", func(g growth) string { return fmt.Sprintf("%.1f s", g.convergedAfter.Seconds()) })
+	row("connections, median server, most in the minute after", func(g growth) string { return fmt.Sprint(g.peakConns) })
 	row("idle: connections, median server", func(g growth) string { return fmt.Sprint(g.conns) })
-	row("idle: connections, the primary's", func(g growth) string { return fmt.Sprint(g.most) })
+	row("idle: connections, the primary's", func(g growth) string { return fmt.Sprint(g.maxConns) })
 	row("idle: bytes/s", func(g growth) string { return fmt.Sprintf("%.0f", g.bytes) })
 	row("idle: packets/s sent", func(g growth) string { return fmt.Sprintf("%.2f", g.packets) })
-	row("idle: goroutines", func(g growth) string { return fmt.Sprintf("%.0f", g.routines) })
+	row("idle: goroutines", func(g growth) string { return fmt.Sprintf("%.0f", g.goroutines) })
 	row("idle: heap and stacks", func(g growth) string { return fmt.Sprintf("%.1f MiB", g.heap/(1<<20)) })
-	row("re-addressed: in the books, p50 / p99 / max", func(g growth) string { return g.known.String() })
-	row("re-addressed: off the lost path, p50 / p99 / max", func(g growth) string { return g.left.String() })
-	row("re-addressed: servers that hold any for failed", func(g growth) string { return fmt.Sprint(g.doubted) })
+	row("re-addressed: in the books, p50 / p99 / max", func(g growth) string { return g.addressKnown.String() })
+	row("re-addressed: off the lost path, p50 / p99 / max", func(g growth) string { return g.pathLeft.String() })
+	row("re-addressed: servers that hold any for failed", func(g growth) string { return fmt.Sprint(g.falseFailures) })
 	row("processor, of all: start and the minute after", func(g growth) string { return fmt.Sprintf("%.1f s", g.startCPU.Seconds()) })
 	row("processor, of all: an idle minute", func(g growth) string { return fmt.Sprintf("%.2f s", g.cpu.Seconds()) })
 	return b.String()
@@ -146,7 +146,7 @@ func tableOf(all []growth) string {
 type spread []time.Duration
 
 // at is the quantile q, from 0 to 1.
-func (s spread) at(q float64) time.Duration {
+func (s spread) quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
 	}
@@ -155,5 +155,5 @@ func (s spread) at(q float64) time.Duration {
 }
 
 func (s spread) String() string {
-	return fmt.Sprintf("%.1f / %.1f / %.1f s", s.at(0.5).Seconds(), s.at(0.99).Seconds(), s.at(1).Seconds())
+	return fmt.Sprintf("%.1f / %.1f / %.1f s", s.quantile(0.5).Seconds(), s.quantile(0.99).Seconds(), s.quantile(1).Seconds())
 }

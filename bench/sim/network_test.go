@@ -13,36 +13,36 @@ import (
 
 // network connects hosts and gateways. Who dials an address where nobody is waits until it gives up, as behind a firewall.
 type network struct {
-	mu    sync.Mutex
-	doors map[string]door
+	mu        sync.Mutex
+	endpoints map[string]endpoint
 }
 
 // door is what stands at an address.
-type door struct {
-	delay time.Duration // one way
-	dead  *atomic.Bool  // true: what was connected here is cut off, silently
-	take  func(*conn)   // owns the connection; must not wait
+type endpoint struct {
+	delay  time.Duration // one way
+	cut    *atomic.Bool  // true: what was connected here is cut off, silently
+	accept func(*conn)   // owns the connection; must not wait
 }
 
-func newNetwork() *network { return &network{doors: map[string]door{}} }
+func newNetwork() *network { return &network{endpoints: map[string]endpoint{}} }
 
-func (n *network) open(addr string, d door) {
+func (n *network) listen(addr string, d endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.doors[addr] = d
+	n.endpoints[addr] = d
 }
 
 func (n *network) remove(addr string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.doors, addr)
+	delete(n.endpoints, addr)
 }
 
 // dial connects after the round trip that TCP takes.
 func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *atomic.Bool) (*conn, error) {
 	to := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 	n.mu.Lock()
-	d, ok := n.doors[addr]
+	d, ok := n.endpoints[addr]
 	n.mu.Unlock()
 	if !ok {
 		<-ctx.Done()
@@ -57,12 +57,12 @@ func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *ato
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: ctx.Err()}
 		}
 	}
-	dead := d.dead
+	dead := d.cut
 	if cut != nil {
 		dead = cut
 	}
 	dialed, accepted := newConns(from, to, d.delay, dead)
-	d.take(accepted)
+	d.accept(accepted)
 	return dialed, nil
 }
 
@@ -84,19 +84,19 @@ func newHost(n *network, addr string) *host {
 		accepted: make(chan *conn, 4096), // the kernel's backlog
 		closec:   make(chan struct{}),
 	}
-	n.open(addr, door{take: h.take})
+	n.listen(addr, endpoint{accept: h.accept})
 	return h
 }
 
-func (h *host) own(c *conn) *conn {
+func (h *host) count(c *conn) *conn {
 	c.host = h
 	h.open.Add(1)
 	return c
 }
 
-func (h *host) take(c *conn) {
+func (h *host) accept(c *conn) {
 	select {
-	case h.accepted <- h.own(c):
+	case h.accepted <- h.count(c):
 	default:
 		c.Close()
 	}
@@ -107,7 +107,7 @@ func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.own(c), nil
+	return h.count(c), nil
 }
 
 // Accept, Close and Addr are net.Listener's.

@@ -41,7 +41,7 @@ type server struct {
 
 	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
-	hinter      *federation.GatewayTagger
+	tagger      *federation.GatewayTagger
 
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
@@ -53,7 +53,7 @@ type server struct {
 	run  *errgroup.Group
 }
 
-var silent = slog.New(slog.DiscardHandler)
+var discardLogger = slog.New(slog.DiscardHandler)
 
 func newServer(w *world, s *site, name, addr string) (*server, error) {
 	v := &server{site: s, name: name, host: newHost(w.net, addr), book: &wanfed.SharedAddressBook{}}
@@ -73,21 +73,21 @@ func newServer(w *world, s *site, name, addr string) (*server, error) {
 	if err := v.buildPools(); err != nil {
 		return nil, err
 	}
-	return v, v.buildRecords(w)
+	return v, v.buildFederation(w)
 }
 
 func (v *server) buildPools() (err error) {
 	tags := v.tags()
 	adv := netip.MustParseAddrPort(v.host.addr.String())
 	v.lan, err = gossip.New(gossip.Config{
-		Kind: wanfed.PoolLAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: silent,
+		Kind: wanfed.PoolLAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: discardLogger,
 	})
 	if err != nil {
 		return err
 	}
 	v.wan, err = gossip.New(gossip.Config{
 		Kind: wanfed.PoolWAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
-		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: silent,
+		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: discardLogger,
 	})
 	return err
 }
@@ -102,13 +102,13 @@ func (v *server) tags() map[string]string {
 	}
 }
 
-func (v *server) buildRecords(w *world) (err error) {
+func (v *server) buildFederation(w *world) (err error) {
 	s := v.site
 	ready := make(chan struct{})
 	close(ready)
 	cfg := federation.AddressBookUpdaterConfig{
 		DC: s.dc, PrimaryDC: primary, Domain: tlsutil.DefaultDomain, Backend: s.store, LAN: v.lan, WAN: v.wan, Ready: ready,
-		File: filepath.Join(w.dir, fmt.Sprintf("%s-%s.json", v.name, s.dc)), Book: v.book, Logger: silent,
+		File: filepath.Join(w.dir, fmt.Sprintf("%s-%s.json", v.name, s.dc)), Book: v.book, Logger: discardLogger,
 	}
 	if s.dc != primary {
 		cfg.PrimaryGateways = []string{w.sites[0].gateway.wan}
@@ -117,12 +117,12 @@ func (v *server) buildRecords(w *world) (err error) {
 		return err
 	}
 	v.joiner, err = federation.NewJoiner(federation.JoinerConfig{
-		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, WaitReachable: v.reach, Logger: silent,
+		DC: s.dc, Node: v.name, LAN: v.lan, WAN: v.wan, Book: v.book, WaitReachable: v.reach, Logger: discardLogger,
 	})
 	if err != nil {
 		return err
 	}
-	v.hinter, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: silent})
+	v.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: discardLogger})
 	if err != nil {
 		return err
 	}
@@ -139,14 +139,14 @@ func (v *server) buildReplication(w *world) (err error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: silent})
+		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: discardLogger})
 		if err != nil {
 			return err
 		}
 		pb.RegisterReplicationServiceServer(v.grpc, src)
 		v.source = src.Run
 		fed, err := federation.NewService(federation.ServiceConfig{
-			Backend: s.store, DC: s.dc, PrimaryDC: primary, Logger: silent, Peer: peerOf,
+			Backend: s.store, DC: s.dc, PrimaryDC: primary, Logger: discardLogger, Peer: peerOf,
 			Alive:   func(string) bool { return true },
 			Connect: func(string) (pb.FederationServiceClient, error) { return nil, errNoRoute },
 		})
@@ -168,7 +168,7 @@ func (v *server) buildReplication(w *world) (err error) {
 			return err
 		}
 		follower, err := replication.NewFollower(replication.FollowerConfig{
-			Backend: s.store, Registry: w.registry, PathsChanged: v.book.Changed, Logger: silent,
+			Backend: s.store, Registry: w.registry, PathsChanged: v.book.Changed, Logger: discardLogger,
 			Connect: func() (pb.ReplicationServiceClient, error) { return pb.NewReplicationServiceClient(v.toPrimary), nil },
 		})
 		if err != nil {
@@ -177,7 +177,7 @@ func (v *server) buildReplication(w *world) (err error) {
 		v.leading = append(v.leading, follower.Run)
 	}
 	up, err := replication.NewAntiEntropy(replication.AntiEntropyConfig{
-		DC: s.dc, Backend: s.store, Apply: apply, PathsChanged: v.book.Changed, Logger: silent,
+		DC: s.dc, Backend: s.store, Apply: apply, PathsChanged: v.book.Changed, Logger: discardLogger,
 	})
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (v *server) start(leader bool) {
 	v.run, ctx = errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return v.mux.Run(ctx, v.host) },
-		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.hinter.Run, v.serveGRPC,
+		v.tunnel.Run, v.lan.Run, v.wan.Run, v.addressBook.Run, v.joiner.Run, v.tagger.Run, v.serveGRPC,
 	}
 	if leader {
 		parts = append(parts, v.leading...)
@@ -231,7 +231,7 @@ func (v *server) serveGRPC(ctx context.Context) error {
 }
 
 // end joins all that start started. stop was called before, of all servers, so that nobody says goodbye to anybody for long.
-func (v *server) end() error {
+func (v *server) wait() error {
 	err := v.run.Wait()
 	if v.toPrimary != nil {
 		v.toPrimary.Close()

@@ -43,8 +43,8 @@ type site struct {
 	gateway  *gatewayDouble
 	servers  []*server
 
-	beats sync.WaitGroup
-	stop  context.CancelFunc
+	background sync.WaitGroup
+	stop       context.CancelFunc
 }
 
 func newWorld(t testing.TB, datacenters, servers int) *world {
@@ -58,7 +58,7 @@ func newWorld(t testing.TB, datacenters, servers int) *world {
 		w.sites = append(w.sites, s)
 		s.gateway = newGateway(w.net, s, s.addr(250), s.wanAddr(1))
 		var err error
-		if s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: silent}); err != nil {
+		if s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: discardLogger}); err != nil {
 			t.Fatal(err)
 		}
 		for j := range servers {
@@ -85,13 +85,13 @@ func (w *world) start(s *site) {
 		v.start(i == 0)
 	}
 	for _, v := range s.servers[1:] {
-		s.beats.Go(func() { // as package server does with retry_join
+		s.background.Go(func() { // as package server does with retry_join
 			if err := v.lan.Join(ctx, s.servers[0].host.addr.String()); err != nil && ctx.Err() == nil {
 				w.t.Error(err)
 			}
 		})
 	}
-	s.beats.Go(func() {
+	s.background.Go(func() {
 		tick := time.NewTicker(catalog.HeartbeatInterval)
 		defer tick.Stop()
 		for {
@@ -125,11 +125,11 @@ func (w *world) close() {
 	}
 	for _, s := range w.sites {
 		for _, v := range s.servers {
-			if err := v.end(); err != nil {
+			if err := v.wait(); err != nil {
 				w.t.Error(err)
 			}
 		}
-		s.beats.Wait()
+		s.background.Wait()
 		s.gateway.close()
 		s.store.Close()
 	}

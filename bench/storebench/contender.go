@@ -34,23 +34,23 @@ type contender struct {
 
 	// put is a write's path and message, get one call (nil: it has no reads). follow starts watches of one key on a connection: ready is called when each has begun,
 	// event for each watch and change; it returns when the connection ends.
-	put    func(key string, value []byte) (path string, message []byte)
-	get    func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
-	follow func(w *watcher, key string, watches int, ready, event func(n int)) error
+	put   func(key string, value []byte) (path string, message []byte)
+	get   func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
+	watch func(w *watcher, key string, watches int, ready, event func(n int)) error
 }
 
 func (c *contender) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+c.addr, grpc.WithTransportCredentials(credentials.NewTLS(c.tls)),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})), grpc.WithReadBufferSize(64<<10))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})), grpc.WithReadBufferSize(64<<10))
 }
 
 const (
-	domain    = "wanfed"
-	startTime = 20 * time.Second
-	writePath = "/wanfed.v1.ResourceService/Write"
-	readPath  = "/wanfed.v1.ResourceService/Read"
-	watchPath = "/wanfed.v1.ResourceService/WatchList"
-	entryURL  = "type.googleapis.com/wanfed.v1.KVEntry"
+	domain       = "wanfed"
+	startTimeout = 20 * time.Second
+	writePath    = "/wanfed.v1.ResourceService/Write"
+	readPath     = "/wanfed.v1.ResourceService/Read"
+	watchPath    = "/wanfed.v1.ResourceService/WatchList"
+	entryURL     = "type.googleapis.com/wanfed.v1.KVEntry"
 )
 
 var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
@@ -60,7 +60,7 @@ func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s, err := subprocess.StartServer(ctx, subprocess.ServerConfig{
 		Program: []string{program}, Dir: filepath.Join(dir, "wanfed"), DC: "dc1", Node: "srv1", TLS: files, LogLevel: "warn",
@@ -70,7 +70,7 @@ func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, 
 	}
 	config := client.Clone()
 	config.ServerName = "server.dc1." + domain
-	c := &contender{name: "wanfed", Process: s.Process, addr: s.Addr, tls: config, put: wanfedPut, get: wanfedGet, follow: wanfedFollow}
+	c := &contender{name: "wanfed", Process: s.Process, addr: s.Addr, tls: config, put: wanfedPut, get: wanfedGet, watch: wanfedWatch}
 	return c, c.awaitWrites(ctx)
 }
 
@@ -93,17 +93,17 @@ func (c *contender) awaitWrites(ctx context.Context) error {
 // write makes a put's call.
 func (c *contender) write(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
 	path, message := c.put(key, value)
-	return cc.Invoke(ctx, path, &message, dropped{})
+	return cc.Invoke(ctx, path, &message, discard{})
 }
 
 func wanfedPut(key string, value []byte) (path string, message []byte) {
-	return writePath, encoded(&pb.WriteRequest{Resource: &pb.Resource{
-		Id: &pb.ID{Type: entryType, Name: key}, Data: &anypb.Any{TypeUrl: entryURL, Value: encoded(&pb.KVEntry{Value: value})},
+	return writePath, mustMarshal(&pb.WriteRequest{Resource: &pb.Resource{
+		Id: &pb.ID{Type: entryType, Name: key}, Data: &anypb.Any{TypeUrl: entryURL, Value: mustMarshal(&pb.KVEntry{Value: value})},
 	}})
 }
 
 // encoded panics if a message has text that is not UTF-8, which none here has.
-func encoded(m proto.Message) []byte {
+func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
 		panic(err)
@@ -112,15 +112,15 @@ func encoded(m proto.Message) []byte {
 }
 
 func wanfedGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error {
-	req := encoded(&pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: key}})
+	req := mustMarshal(&pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: key}})
 	if strong {
 		ctx = metadata.AppendToOutgoingContext(ctx, resource.ConsistencyKey, "consistent")
 	}
-	return cc.Invoke(ctx, readPath, &req, dropped{})
+	return cc.Invoke(ctx, readPath, &req, discard{})
 }
 
-func wanfedFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
-	req := encoded(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
+func wanfedWatch(w *watcher, key string, watches int, ready, event func(n int)) error {
+	req := mustMarshal(&pb.WatchListRequest{Type: entryType, NamePrefix: key})
 	sent := make(chan error, 1)
 	go func() {
 		for range watches {
@@ -157,7 +157,7 @@ func startEtcd(ctx context.Context, program, dir string, pki *subprocess.PKI, cl
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: "etcd", LogPath: filepath.Join(data, "log"),
@@ -174,7 +174,7 @@ func startEtcd(ctx context.Context, program, dir string, pki *subprocess.PKI, cl
 	}
 	config := client.Clone()
 	config.ServerName = "localhost"
-	c := &contender{name: "etcd", Process: p, addr: ports[0], tls: config, put: etcdPut, get: etcdGet, follow: etcdFollow}
+	c := &contender{name: "etcd", Process: p, addr: ports[0], tls: config, put: etcdPut, get: etcdGet, watch: etcdWatch}
 	return c, c.awaitWrites(ctx)
 }
 
@@ -202,10 +202,10 @@ func etcdGet(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) 
 	if !strong {
 		req = varintField(req, 7, 1) // serializable
 	}
-	return cc.Invoke(ctx, "/etcdserverpb.KV/Range", &req, dropped{})
+	return cc.Invoke(ctx, "/etcdserverpb.KV/Range", &req, discard{})
 }
 
-func etcdFollow(w *watcher, key string, watches int, ready, event func(n int)) error {
+func etcdWatch(w *watcher, key string, watches int, ready, event func(n int)) error {
 	create := bytesField(nil, 1, bytesField(nil, 1, []byte(key)))
 	stream, err := w.open("/etcdserverpb.Watch/Watch", create, false)
 	if err != nil {

@@ -18,7 +18,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 			return nil, err
 		}
 		defer writer.conn.Close()
-		f := newFollowed(watches)
+		f := newFanoutTracker(watches)
 		conns := min(watches, watchConns)
 		failed := make(chan error, conns)
 		var wg sync.WaitGroup
@@ -30,7 +30,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 			}
 			defer w.conn.Close()
 			n := watches/conns + btoi(i < watches%conns)
-			wg.Go(func() { failed <- c.follow(w, "fanout", n, f.ready, f.event) })
+			wg.Go(func() { failed <- c.watch(w, "fanout", n, f.ready, f.event) })
 		}
 		if err := f.await(ctx, failed); err != nil {
 			return nil, fmt.Errorf("begin to watch: %w", err)
@@ -45,7 +45,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 			if err := f.await(ctx, failed); err != nil {
 				return err
 			}
-			f.measured(acked)
+			f.record(acked)
 			return nil
 		}
 		f.measuring.Store(true)
@@ -54,7 +54,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 				return nil, err
 			}
 		}
-		f.lags, f.late = nil, nil
+		f.sinceWrite, f.sinceResponse = nil, nil
 		cpu, err := c.CPUTime()
 		if err != nil {
 			return nil, err
@@ -67,8 +67,8 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		}
 		used, err := c.CPUTime()
 		return map[string]float64{
-			"p50 ms": percentile(f.lags, 50), "p99 ms": percentile(f.lags, 99),
-			"p50 ms after answer": percentile(f.late, 50), "p99 ms after answer": percentile(f.late, 99),
+			"p50 ms": percentile(f.sinceWrite, 50), "p99 ms": percentile(f.sinceWrite, 99),
+			"p50 ms after answer": percentile(f.sinceResponse, 50), "p99 ms after answer": percentile(f.sinceResponse, 99),
 			"server µs": float64((used - cpu).Microseconds()) / float64(changes*watches),
 		}, err
 	}
@@ -82,7 +82,7 @@ func btoi(b bool) int {
 }
 
 // followed counts what watchers have received.
-type followed struct {
+type fanoutTracker struct {
 	watches   int
 	measuring atomic.Bool
 	left      atomic.Int64
@@ -93,8 +93,8 @@ type followed struct {
 	mu       sync.Mutex
 	received []receipt // of this write
 
-	lags []time.Duration // since the write was sent
-	late []time.Duration // since its answer came; 0 if the event came first
+	sinceWrite    []time.Duration // since the write was sent
+	sinceResponse []time.Duration // since its answer came; 0 if the event came first
 }
 
 // receipt is some events that came at once.
@@ -103,26 +103,26 @@ type receipt struct {
 	n  int
 }
 
-func newFollowed(watches int) *followed {
-	f := &followed{watches: watches, start: time.Now()}
+func newFanoutTracker(watches int) *fanoutTracker {
+	f := &fanoutTracker{watches: watches, start: time.Now()}
 	f.expect()
 	return f
 }
 
 // expect begins to wait for one event, or beginning, of every watch.
-func (f *followed) expect() {
+func (f *fanoutTracker) expect() {
 	f.done = make(chan struct{})
 	f.left.Store(int64(f.watches))
 	f.sent = time.Since(f.start)
 }
 
-func (f *followed) ready(n int) {
+func (f *fanoutTracker) ready(n int) {
 	if f.left.Add(int64(-n)) == 0 {
 		close(f.done)
 	}
 }
 
-func (f *followed) event(n int) {
+func (f *fanoutTracker) event(n int) {
 	if !f.measuring.Load() {
 		return
 	}
@@ -134,18 +134,18 @@ func (f *followed) event(n int) {
 }
 
 // measured takes down the receipts of a write that all have.
-func (f *followed) measured(acked time.Duration) {
+func (f *fanoutTracker) record(acked time.Duration) {
 	for _, r := range f.received {
 		for range r.n {
-			f.lags = append(f.lags, r.at-f.sent)
-			f.late = append(f.late, max(0, r.at-acked))
+			f.sinceWrite = append(f.sinceWrite, r.at-f.sent)
+			f.sinceResponse = append(f.sinceResponse, max(0, r.at-acked))
 		}
 	}
 	f.received = f.received[:0]
 }
 
-func (f *followed) await(ctx context.Context, failed <-chan error) error {
-	timeout := time.NewTimer(fanoutWait)
+func (f *fanoutTracker) await(ctx context.Context, failed <-chan error) error {
+	timeout := time.NewTimer(fanoutTimeout)
 	defer timeout.Stop()
 	select {
 	case <-f.done:
@@ -153,7 +153,7 @@ func (f *followed) await(ctx context.Context, failed <-chan error) error {
 	case err := <-failed:
 		return fmt.Errorf("a watch ended: %w", err)
 	case <-timeout.C:
-		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutWait)
+		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutTimeout)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -22,8 +22,8 @@ import (
 // floorArg is the first argument with which the bench runs itself as the floor; path, CA, certificate and key follow.
 const floorArg = "-be-the-floor"
 
-// floorRoom is what is set aside on the disk for the floor's file, which begins anew when it is full.
-const floorRoom = 64 << 20
+// floorFileSize is what is set aside on the disk for the floor's file, which begins anew when it is full.
+const floorFileSize = 64 << 20
 
 // floor is a server that does what no store can do without, and nothing else: it takes a write by gRPC over TLS, puts it into a
 // file, syncs that, sends it to who watches, and answers. It keeps, checks and replicates nothing, and syncs each write for itself,
@@ -49,7 +49,7 @@ func startFloor(ctx context.Context, dir string, pki *subprocess.PKI, client *tl
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	p, err := subprocess.Start(ctx, subprocess.Config{
 		Name: "floor", LogPath: filepath.Join(data, "log"),
@@ -61,22 +61,22 @@ func startFloor(ctx context.Context, dir string, pki *subprocess.PKI, client *tl
 	}
 	config := client.Clone()
 	config.ServerName = "server.dc1." + domain
-	c := &contender{name: "floor", Process: p, addr: p.Line(), tls: config, put: wanfedPut, follow: wanfedFollow}
+	c := &contender{name: "floor", Process: p, addr: p.Line(), tls: config, put: wanfedPut, watch: wanfedWatch}
 	return c, c.awaitWrites(ctx)
 }
 
-// beFloorIfTold makes this process the floor if its arguments say so, and does not return then.
-func beFloorIfTold() {
+// runFloorIfRequested makes this process the floor if its arguments say so, and does not return then.
+func runFloorIfRequested() {
 	if len(os.Args) != 6 || os.Args[1] != floorArg {
 		return
 	}
-	err := beFloor(os.Args[2], tlsutil.Files{CA: os.Args[3], Cert: os.Args[4], Key: os.Args[5]})
+	err := serveFloor(os.Args[2], tlsutil.Files{CA: os.Args[3], Cert: os.Args[4], Key: os.Args[5]})
 	fmt.Fprintln(os.Stderr, "floor:", err)
 	os.Exit(1)
 }
 
-// beFloor serves until the process is killed.
-func beFloor(path string, files tlsutil.Files) error {
+// serveFloor serves until the process is killed.
+func serveFloor(path string, files tlsutil.Files) error {
 	conf, err := clientTLS(files)
 	if err != nil {
 		return err
@@ -86,8 +86,8 @@ func beFloor(path string, files tlsutil.Files) error {
 	if f.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	if err := setAside(f.file, floorRoom); err != nil {
-		return fmt.Errorf("set aside %d bytes in %s: %w", floorRoom, path, err)
+	if err := preallocate(f.file, floorFileSize); err != nil {
+		return fmt.Errorf("set aside %d bytes in %s: %w", floorFileSize, path, err)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -100,7 +100,7 @@ func beFloor(path string, files tlsutil.Files) error {
 
 // server has the two calls of wanfed's that the floor takes, under their names.
 func (f *floor) server(conf *tls.Config) *grpc.Server {
-	s := grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.Creds(credentials.NewTLS(conf)))
+	s := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.Creds(credentials.NewTLS(conf)))
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "wanfed.v1.ResourceService", HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Write", Handler: f.write}},
@@ -116,7 +116,7 @@ func (f *floor) write(_ any, _ context.Context, decode func(any) error, _ grpc.U
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.end+int64(len(b)) > floorRoom {
+	if f.end+int64(len(b)) > floorFileSize {
 		f.end = 0
 	}
 	if _, err := f.file.WriteAt(b, f.end); err != nil {

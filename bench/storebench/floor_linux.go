@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setAside gives a file its first n bytes on the disk.
-func setAside(f *os.File, n int64) error {
+// preallocate gives a file its first n bytes on the disk.
+func preallocate(f *os.File, n int64) error {
 	return os.NewSyscallError("fallocate", unix.Fallocate(int(f.Fd()), 0, 0, n))
 }
 

@@ -6,6 +6,6 @@ package main
 
 import "os"
 
-func setAside(f *os.File, n int64) error { return f.Truncate(n) }
+func preallocate(f *os.File, n int64) error { return f.Truncate(n) }
 
 func syncData(f *os.File) error { return f.Sync() }

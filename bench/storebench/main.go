@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	beFloorIfTold()
+	runFloorIfRequested()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	s, err := parseFlags(os.Args[1:], os.Stderr)
@@ -92,7 +92,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 					return fmt.Errorf("%s of %s: %w", r.name, c.name, err)
 				}
 				t.add(r.name, c.name, figures)
-				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name, line(figures))
+				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name, formatFigures(figures))
 			}
 		}
 	}

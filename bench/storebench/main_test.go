@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	beFloorIfTold()
+	runFloorIfRequested()
 	os.Exit(m.Run())
 }
 
@@ -37,7 +37,7 @@ func TestCountFields(t *testing.T) {
 	countFields([]byte{0x0a, 0xff}, 1, 2) // cut off: no panic
 }
 
-func TestTable(t *testing.T) {
+func TestTable_Print(t *testing.T) {
 	tb := table{}
 	for _, v := range []float64{300, 100, 150} {
 		tb.add("write/256", "wanfed", map[string]float64{"per s": v})
@@ -58,7 +58,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestSelected(t *testing.T) {
+func TestSettings_Selected(t *testing.T) {
 	names := func(s settings) (all []string) {
 		for _, r := range s.selected() {
 			all = append(all, r.name)
@@ -73,8 +73,8 @@ func TestSelected(t *testing.T) {
 	}
 }
 
-// TestFloor has a real server of the floor's, and the bench's own row of a watcher.
-func TestFloor(t *testing.T) {
+// TestFanout_Floor has a real server of the floor's, and the bench's own row of a watcher.
+func TestFanout_Floor(t *testing.T) {
 	dir := t.TempDir()
 	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)
 	if err != nil {

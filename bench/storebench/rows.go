@@ -31,13 +31,13 @@ type goal struct {
 }
 
 const (
-	keys        = 10_000
-	valueSize   = 256
-	perConn     = 16
-	watchConns  = 8
-	fanoutWait  = 20 * time.Second
-	warmChanges = 20
-	storedCount = 100_000
+	keys            = 10_000
+	valueSize       = 256
+	clientsPerConn  = 16
+	watchConns      = 8
+	fanoutTimeout   = 20 * time.Second
+	warmChanges     = 20
+	storedResources = 100_000
 )
 
 func allRows() []row {
@@ -55,26 +55,26 @@ func allRows() []row {
 	return rows
 }
 
-func keyOf(n int) string { return fmt.Sprintf("bench/%08d", n) }
+func keyName(n int) string { return fmt.Sprintf("bench/%08d", n) }
 
 func writes(clients int) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
 		value := make([]byte, valueSize)
-		return load(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error {
-			return c.write(ctx, cc, keyOf(rand.IntN(keys)), value)
+		return measureCalls(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error {
+			return c.write(ctx, cc, keyName(rand.IntN(keys)), value)
 		})
 	}
 }
 
 func reads(clients int, strong bool) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
-		return load(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error { return c.get(ctx, cc, "ready", strong) })
+		return measureCalls(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error { return c.get(ctx, cc, "ready", strong) })
 	}
 }
 
 // load has clients call do one after the other, for the measured time after some to warm up.
-func load(ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error) (map[string]float64, error) {
-	conns, closeAll, err := dialAll(c, (clients+perConn-1)/perConn)
+func measureCalls(ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error) (map[string]float64, error) {
+	conns, closeAll, err := dialAll(c, (clients+clientsPerConn-1)/clientsPerConn)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func percentile(all []time.Duration, p int) float64 {
 	return float64(all[min(len(all)-1, len(all)*p/100)].Microseconds()) / 1000
 }
 
-// memory is what storedCount records add to the process's.
+// memory is what storedResources records add to the process's.
 func memory(ctx context.Context, c *contender, _ settings) (map[string]float64, error) {
 	conns, closeAll, err := dialAll(c, 4)
 	if err != nil {
@@ -152,11 +152,11 @@ func memory(ctx context.Context, c *contender, _ settings) (map[string]float64, 
 	}
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	errs := make([]error, 4*perConn)
+	errs := make([]error, 4*clientsPerConn)
 	value, run := make([]byte, valueSize), rand.IntN(1<<30)
 	for i := range errs {
 		wg.Go(func() {
-			for n := next.Add(1); n <= storedCount && errs[i] == nil; n = next.Add(1) {
+			for n := next.Add(1); n <= storedResources && errs[i] == nil; n = next.Add(1) {
 				errs[i] = c.write(ctx, conns[i%len(conns)], fmt.Sprintf("m%x/%08d", run, n), value)
 			}
 		})

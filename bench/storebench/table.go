@@ -97,7 +97,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-func line(figures map[string]float64) string {
+func formatFigures(figures map[string]float64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(figures)) {
 		parts = append(parts, number(figures[name])+" "+name)

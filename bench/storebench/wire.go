@@ -11,13 +11,13 @@ import (
 )
 
 // raw is the codec of the bench's clients: bytes go out as they are, and come in only where somebody wants them.
-type raw struct{}
+type rawCodec struct{}
 
-var _ encoding.CodecV2 = raw{}
+var _ encoding.CodecV2 = rawCodec{}
 
-func (raw) Name() string { return "proto" }
+func (rawCodec) Name() string { return "proto" }
 
-func (raw) Marshal(v any) (mem.BufferSlice, error) {
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	b, ok := v.(*[]byte)
 	if !ok {
 		return nil, fmt.Errorf("message is a %T", v)
@@ -25,7 +25,7 @@ func (raw) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
 }
 
-func (raw) Unmarshal(data mem.BufferSlice, v any) error {
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if b, ok := v.(*[]byte); ok {
 		*b = data.Materialize()
 	}
@@ -33,7 +33,7 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 // dropped is where answers go that nobody wants.
-type dropped struct{}
+type discard struct{}
 
 // bytesField appends field n with a value.
 func bytesField(b []byte, n protowire.Number, v []byte) []byte {

@@ -54,7 +54,7 @@ func (w *watcher) call(path string, message []byte) error {
 			}
 			return nil
 		default:
-			if err := w.keep(f); err != nil {
+			if err := w.handleControl(f); err != nil {
 				return err
 			}
 		}
@@ -107,18 +107,18 @@ func (w *watcher) open(path string, message []byte, last bool) (stream uint32, e
 	err = w.write(func() error {
 		stream, w.next = w.next, w.next+2
 		err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
-		return errors.Join(err, w.framer.WriteData(stream, last, framed(message)))
+		return errors.Join(err, w.framer.WriteData(stream, last, grpcFrame(message)))
 	})
 	return stream, err
 }
 
 // send adds a message to a stream.
 func (w *watcher) send(stream uint32, message []byte) error {
-	return w.write(func() error { return w.framer.WriteData(stream, false, framed(message)) })
+	return w.write(func() error { return w.framer.WriteData(stream, false, grpcFrame(message)) })
 }
 
 // framed is a message as gRPC sends it: not compressed, with its length.
-func framed(message []byte) []byte {
+func grpcFrame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
@@ -137,7 +137,7 @@ func (w *watcher) read(got func(stream uint32, message []byte)) error {
 				err = fmt.Errorf("stream %d ended: %v", f.StreamID, f.Fields)
 			}
 		default:
-			err = w.keep(f)
+			err = w.handleControl(f)
 		}
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func (w *watcher) read(got func(stream uint32, message []byte)) error {
 }
 
 // keep does what a frame asks of every client.
-func (w *watcher) keep(f http2.Frame) error {
+func (w *watcher) handleControl(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
 		if !f.IsAck() {

@@ -11,13 +11,13 @@ import (
 )
 
 // drain is the handler of connections that receive bulk data.
-type drain struct {
+type bulkReader struct {
 	*client
 	bytes int64
 }
 
 // ready takes data without copying it (tcp(7): MSG_TRUNC).
-func (d *drain) ready(c *rawConn, events uint32) {
+func (d *bulkReader) ready(c *rawConn, events uint32) {
 	err := d.flushOn(c, events)
 	if err == nil && events&^unix.EPOLLOUT != 0 {
 		var n int
@@ -30,8 +30,8 @@ func (d *drain) ready(c *rawConn, events uint32) {
 }
 
 func (c *client) bulk(ctx context.Context) (Figures, error) {
-	c.in = make([]byte, 1<<20)
-	d := &drain{client: c}
+	c.readBuf = make([]byte, 1<<20)
+	d := &bulkReader{client: c}
 	for range c.spec.Conns {
 		if _, err := c.open(opSource, d); err != nil {
 			return nil, err
@@ -46,7 +46,7 @@ func (c *client) bulk(ctx context.Context) (Figures, error) {
 }
 
 func (f Figures) addBulk(sp span, bytes int64) {
-	f.add(sp)
+	f.addCommon(sp)
 	f[MBPerS] = float64(bytes) / 1e6 / sp.wall
 	if bytes > 0 && sp.proxy > 0 {
 		f[CPUPerGB] = sp.proxy / (float64(bytes) / 1e9)
@@ -55,7 +55,7 @@ func (f Figures) addBulk(sp span, bytes int64) {
 
 // measure runs the loop for Warm, calls begin, runs it for For and calls end with what has passed.
 func (c *client) measure(ctx context.Context, end func(span), begin func()) error {
-	if err := c.run(ctx, c.spec.Warm); err != nil {
+	if err := c.run(ctx, c.spec.Warmup); err != nil {
 		return err
 	}
 	at, err := c.spec.readClocks()
@@ -63,7 +63,7 @@ func (c *client) measure(ctx context.Context, end func(span), begin func()) erro
 		return err
 	}
 	begin()
-	if err := c.run(ctx, c.spec.For); err != nil {
+	if err := c.run(ctx, c.spec.Duration); err != nil {
 		return err
 	}
 	sp, err := c.spec.since(at)

@@ -18,17 +18,17 @@ import (
 // and limits per source do not count all as one.
 const sourceAddrs = 8
 
-// answerTime bounds the wait for the answer of one connection that must get one.
-const answerTime = 10 * time.Second
+// responseTimeout bounds the wait for the answer of one connection that must get one.
+const responseTimeout = 10 * time.Second
 
 // client opens plain connections in a loop.
 type client struct {
 	*loop
-	spec  Spec
-	to    unix.SockaddrInet4
-	first map[byte][]byte // by operation: the hello and the request
-	next  byte            // of the source addresses
-	in    []byte          // shared by all connections, for one read
+	spec       Spec
+	to         unix.SockaddrInet4
+	preamble   map[byte][]byte // by operation: the hello and the request
+	nextSource byte            // of the source addresses
+	readBuf    []byte          // shared by all connections, for one read
 }
 
 func newClient(s Spec) (*client, error) {
@@ -41,15 +41,15 @@ func newClient(s Spec) (*client, error) {
 		return nil, err
 	}
 	first := map[byte][]byte{}
-	for _, op := range []byte{opAnswer, opEcho, opSource} {
+	for _, op := range []byte{opRespond, opEcho, opSource} {
 		first[op] = append(append([]byte(nil), hello...), request(op)...)
 	}
 	l, err := newLoop()
 	if err != nil {
 		return nil, err
 	}
-	return &client{loop: l, spec: s, to: unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, first: first,
-		in: make([]byte, 64<<10)}, nil
+	return &client{loop: l, spec: s, to: unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, preamble: first,
+		readBuf: make([]byte, 64<<10)}, nil
 }
 
 // dial begins a connection.
@@ -58,11 +58,11 @@ func (c *client) dial() (*rawConn, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	c.next = (c.next + 1) % sourceAddrs
+	c.nextSource = (c.nextSource + 1) % sourceAddrs
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1),
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 2 + c.next}}))
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 2 + c.nextSource}}))
 	if err == nil {
 		if err = unix.Connect(fd, &c.to); err == unix.EINPROGRESS {
 			err = nil
@@ -72,7 +72,7 @@ func (c *client) dial() (*rawConn, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("dial %s: %w", c.spec.Addr, err)
 	}
-	return &rawConn{fd: fd, began: time.Now()}, nil
+	return &rawConn{fd: fd, start: time.Now()}, nil
 }
 
 // open begins a connection, sends what comes first and lets h know from then on.
@@ -82,7 +82,7 @@ func (c *client) open(op byte, h handler) (*rawConn, error) {
 		return nil, err
 	}
 	conn.handler, conn.op = h, op
-	conn.buf = c.first[op]
+	conn.buf = c.preamble[op]
 	events := uint32(unix.EPOLLIN)
 	if sent, err := c.flush(conn); err != nil {
 		unix.Close(conn.fd)
@@ -100,7 +100,7 @@ func (c *client) open(op byte, h handler) (*rawConn, error) {
 // flush writes what is still to be written.
 func (c *client) flush(conn *rawConn) (all bool, _ error) {
 	n, err := unix.Write(conn.fd, conn.buf)
-	if err != nil && !again(err) {
+	if err != nil && !retryable(err) {
 		return false, os.NewSyscallError("write", err)
 	}
 	conn.buf = conn.buf[max(n, 0):]
@@ -121,20 +121,20 @@ func (c *client) flushOn(conn *rawConn, events uint32) error {
 
 // receive reads what has come. It returns io.ErrUnexpectedEOF at the end and 0, nil if nothing has come.
 func (c *client) receive(conn *rawConn, flags int) (int, error) {
-	n, _, err := unix.Recvfrom(conn.fd, c.in, flags)
+	n, _, err := unix.Recvfrom(conn.fd, c.readBuf, flags)
 	switch {
 	case err == nil && n == 0:
 		return 0, io.ErrUnexpectedEOF
 	case err == nil:
 		return n, nil
-	case again(err):
+	case retryable(err):
 		return 0, nil
 	}
 	return 0, os.NewSyscallError("recvfrom", err)
 }
 
 // answered reads on and says whether the whole answer, of requestSize bytes, has come.
-func (c *client) answered(conn *rawConn, events uint32) (bool, error) {
+func (c *client) readResponse(conn *rawConn, events uint32) (bool, error) {
 	if err := c.flushOn(conn, events); err != nil {
 		return false, err
 	}
@@ -142,33 +142,33 @@ func (c *client) answered(conn *rawConn, events uint32) (bool, error) {
 		return false, nil
 	}
 	n, err := c.receive(conn, 0)
-	conn.got += n
-	return conn.got >= requestSize, err
+	conn.received += n
+	return conn.received >= requestSize, err
 }
 
 // opener opens connections that each await one answer and stay open then: those that the measured part begins with.
 type opener struct {
 	*client
-	op     byte
-	want   int
-	tried  int
-	open   []*rawConn
-	failed int
-	last   error
-	flying int
+	op       byte
+	target   int
+	tried    int
+	opened   []*rawConn
+	failed   int
+	lastErr  error
+	inFlight int
 }
 
 // Bounds of an opener: how many connections await their answer at a time, and with how many failures it gives up.
 const (
-	openAtATime = 32
-	openFaults  = 20
+	maxOpening      = 32
+	maxOpenFailures = 20
 )
 
 // openAll opens n connections; fewer if failures are many, of which the last is the error then.
 func (c *client) openAll(ctx context.Context, op byte, n int) ([]*rawConn, error) {
-	o := &opener{client: c, op: op, want: n}
-	for range min(openAtATime, n) {
-		o.more()
+	o := &opener{client: c, op: op, target: n}
+	for range min(maxOpening, n) {
+		o.openNext()
 	}
 	err := c.run(ctx, 10*time.Second+time.Duration(n)*time.Millisecond)
 	c.err = nil
@@ -177,48 +177,48 @@ func (c *client) openAll(ctx context.Context, op byte, n int) ([]*rawConn, error
 		return nil, err
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case len(o.open) < n && o.last == nil:
-		return o.open, fmt.Errorf("%d of %d connections got no answer", n-len(o.open), n)
-	case len(o.open) < n:
-		return o.open, fmt.Errorf("opened %d of %d connections: %w", len(o.open), n, o.last)
+	case len(o.opened) < n && o.lastErr == nil:
+		return o.opened, fmt.Errorf("%d of %d connections got no answer", n-len(o.opened), n)
+	case len(o.opened) < n:
+		return o.opened, fmt.Errorf("opened %d of %d connections: %w", len(o.opened), n, o.lastErr)
 	}
-	return o.open, nil
+	return o.opened, nil
 }
 
-func (o *opener) more() {
-	for o.tried < o.want && o.failed < openFaults {
+func (o *opener) openNext() {
+	for o.tried < o.target && o.failed < maxOpenFailures {
 		o.tried++
 		_, err := o.client.open(o.op, o)
 		if err == nil {
-			o.flying++
+			o.inFlight++
 			return
 		}
 		o.failed++
-		o.last = err
+		o.lastErr = err
 	}
-	if o.flying == 0 {
-		o.fail(errStop)
+	if o.inFlight == 0 {
+		o.fail(errDone)
 	}
 }
 
 func (o *opener) ready(c *rawConn, events uint32) {
-	done, err := o.answered(c, events)
+	done, err := o.readResponse(c, events)
 	if err == nil && !done {
 		return
 	}
-	o.flying--
+	o.inFlight--
 	if err != nil {
 		o.failed++
-		o.last = err
+		o.lastErr = err
 		o.drop(c)
 	} else {
-		c.handler = parked{o.loop}
-		o.open = append(o.open, c)
+		c.handler = idleHandler{o.loop}
+		o.opened = append(o.opened, c)
 	}
-	o.more()
+	o.openNext()
 }
 
 // parked is the handler of an open connection on which nothing is expected but its end.
-type parked struct{ *loop }
+type idleHandler struct{ *loop }
 
-func (p parked) ready(c *rawConn, _ uint32) { p.drop(c) }
+func (p idleHandler) ready(c *rawConn, _ uint32) { p.drop(c) }

@@ -16,68 +16,68 @@ import (
 type connector struct {
 	*client
 	closedLoop bool
-	took       samples
+	latencies  samples
 	sent       int
 	failed     int
 	refused    int // of those that failed: nobody listened
-	last       error
-	flying     int
+	lastErr    error
+	inFlight   int
 }
 
 // begin opens one connection, which counts from began.
-func (k *connector) begin(began time.Time) {
+func (k *connector) openOne(began time.Time) {
 	k.sent++
-	c, err := k.open(opAnswer, k)
+	c, err := k.open(opRespond, k)
 	if err != nil {
-		k.fault(err)
+		k.countFailure(err)
 		return
 	}
-	k.flying++
-	c.began = began
+	k.inFlight++
+	c.start = began
 }
 
-func (k *connector) fault(err error) {
+func (k *connector) countFailure(err error) {
 	k.failed++
-	if k.last = err; errors.Is(err, unix.ECONNREFUSED) {
+	if k.lastErr = err; errors.Is(err, unix.ECONNREFUSED) {
 		k.refused++
 	}
 }
 
 func (k *connector) ready(c *rawConn, events uint32) {
-	done, err := k.answered(c, events)
+	done, err := k.readResponse(c, events)
 	switch {
 	case err != nil:
-		k.fault(err)
+		k.countFailure(err)
 	case !done:
 		return
 	default:
-		k.took = append(k.took, time.Since(c.began))
+		k.latencies = append(k.latencies, time.Since(c.start))
 	}
-	k.flying--
+	k.inFlight--
 	k.drop(c)
-	if k.closedLoop && k.failed < maxFaults {
-		k.begin(time.Now())
+	if k.closedLoop && k.failed < maxFailures {
+		k.openOne(time.Now())
 	}
 }
 
-// maxFaults is after how many failures a connection is not followed by another.
-const maxFaults = 1000
+// maxFailures is after how many failures a connection is not followed by another.
+const maxFailures = 1000
 
 func (c *client) connect(ctx context.Context) (Figures, error) {
 	k := &connector{client: c, closedLoop: true}
 	for range c.spec.Conns {
-		k.begin(time.Now())
+		k.openOne(time.Now())
 	}
 	f := Figures{}
-	err := c.measure(ctx, func(sp span) { f.addConnect(sp, k.took) }, func() { k.took, k.failed = newSamples(), 0 })
+	err := c.measure(ctx, func(sp span) { f.addConnect(sp, k.latencies) }, func() { k.latencies, k.failed = newSamples(), 0 })
 	if err == nil {
-		err = f.checkConnect(len(k.took), k.failed, k.last)
+		err = f.checkConnect(len(k.latencies), k.failed, k.lastErr)
 	}
 	return f, err
 }
 
 func (f Figures) addConnect(sp span, took samples) {
-	f.add(sp)
+	f.addCommon(sp)
 	f.addQuantiles(took)
 	f[ConnPerS] = float64(len(took)) / sp.wall
 	if n := len(took); n > 0 && sp.proxy > 0 {

@@ -19,14 +19,14 @@ func (c *client) drain(ctx context.Context) (Figures, error) {
 	}
 	p := c.newPinger(conns)
 	p.start()
-	k := &connector{client: c, took: newSamples()}
-	opening := newPerSecond(c.spec.Rate, -1, k.begin)
+	k := &connector{client: c, latencies: newSamples()}
+	opening := newRateTask(c.spec.Rate, -1, k.openOne)
 	at, err := c.spec.readClocks()
 	if err != nil {
 		return nil, err
 	}
 	c.pace(p, opening)
-	if err := c.run(ctx, c.spec.For); err != nil {
+	if err := c.run(ctx, c.spec.Duration); err != nil {
 		return nil, err
 	}
 	sp, err := c.spec.since(at)
@@ -47,16 +47,16 @@ func (c *client) drain(ctx context.Context) (Figures, error) {
 	if err := c.run(ctx, c.spec.DrainTime/4); err != nil {
 		return nil, err
 	}
-	f := Figures{Sent: float64(k.sent), Refused: float64(k.refused), Lost: float64(p.lost + k.failed - k.refused + k.flying)}
-	f.add(sp)
-	f.addQuantiles(k.took)
-	lost := errors.Join(k.last, p.last)
-	for end := stopped.Add(c.spec.DrainTime + stallSlack); held(conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+	f := Figures{Sent: float64(k.sent), Refused: float64(k.refused), Lost: float64(p.lost + k.failed - k.refused + k.inFlight)}
+	f.addCommon(sp)
+	f.addQuantiles(k.latencies)
+	lost := errors.Join(k.lastErr, p.lastErr)
+	for end := stopped.Add(c.spec.DrainTime + closeSlack); countOpen(conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		if err := c.run(ctx, 10*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
-	f[GoneAfter], f[Left] = time.Since(stopped).Seconds(), float64(held(conns))
+	f[GoneAfter], f[Left] = time.Since(stopped).Seconds(), float64(countOpen(conns))
 	if f[Lost] > 0 {
 		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], lost)
 	}

@@ -12,24 +12,24 @@ type Figures map[string]float64
 
 // Names of figures. Which kinds of load give which is said at Kind.
 const (
-	MBPerS     = "MB/s"
-	CPUPerGB   = "CPU s/GB"
-	ConnPerS   = "conn/s"
-	CPUPerConn = "CPU µs/conn"
-	CPUPerMsg  = "CPU µs/msg"
-	P50        = "p50 µs"
-	P99        = "p99 µs"
-	BaseP99    = "p99 µs before"
-	P99Ratio   = "p99 / before"
-	RSSPerConn = "RSS KB/conn"
-	FDsPerConn = "files/conn"
-	Held       = "held"
-	GoneAfter  = "gone after s"
-	Left       = "left"
-	Lost       = "lost"
-	Refused    = "refused"
-	Handovers  = "handovers"
-	Sent       = "sent" // connections that were tried
+	MBPerS      = "MB/s"
+	CPUPerGB    = "CPU s/GB"
+	ConnPerS    = "conn/s"
+	CPUPerConn  = "CPU µs/conn"
+	CPUPerMsg   = "CPU µs/msg"
+	P50         = "p50 µs"
+	P99         = "p99 µs"
+	BaseP99     = "p99 µs before"
+	P99Ratio    = "p99 / before"
+	RSSPerConn  = "RSS KB/conn"
+	FDsPerConn  = "files/conn"
+	Held        = "held"
+	GoneAfter   = "gone after s"
+	Left        = "left"
+	Lost        = "lost"
+	Refused     = "refused"
+	HotRestarts = "handovers"
+	Sent        = "sent" // connections that were tried
 	// UserPart is how much of the proxy's CPU time was its own code, the rest being the kernel's for it; 0 to 1.
 	UserPart = "user part"
 	// Others is how many cores other processes, and other machines on the same hardware, used meanwhile: noise.

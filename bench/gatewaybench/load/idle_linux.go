@@ -12,21 +12,21 @@ import (
 const warmConns = 32
 
 // before lets the proxy do some work, leaves it alone and reads its memory.
-func (c *client) before(ctx context.Context) (rss, files float64, _ error) {
-	conns, err := c.openAll(ctx, opAnswer, warmConns)
+func (c *client) baselineMemory(ctx context.Context) (rss, files float64, _ error) {
+	conns, err := c.openAll(ctx, opRespond, warmConns)
 	if err != nil {
 		return 0, 0, err
 	}
 	for _, conn := range conns {
 		c.drop(conn)
 	}
-	if err := c.run(ctx, c.spec.Warm); err != nil {
+	if err := c.run(ctx, c.spec.Warmup); err != nil {
 		return 0, 0, err
 	}
-	return memoryOf(c.spec.PIDs)
+	return memoryUse(c.spec.PIDs)
 }
 
-func held(conns []*rawConn) (n int) {
+func countOpen(conns []*rawConn) (n int) {
 	for _, c := range conns {
 		if c.fd >= 0 {
 			n++
@@ -36,7 +36,7 @@ func held(conns []*rawConn) (n int) {
 }
 
 func (c *client) idle(ctx context.Context) (Figures, error) {
-	rss, files, err := c.before(ctx)
+	rss, files, err := c.baselineMemory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (c *client) idle(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := Figures{Held: float64(held(conns))}
+	f := Figures{Held: float64(countOpen(conns))}
 	if f[Held] == 0 {
 		return nil, errors.New("no connection stayed open")
 	}
@@ -59,37 +59,37 @@ func (c *client) idle(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.add(sp)
+	f.addCommon(sp)
 	if err := f.addMemory(c.spec.PIDs, rss, files); err != nil {
 		return nil, err
 	}
-	return f, c.alive(ctx, conns)
+	return f, c.checkAlive(ctx, conns)
 }
 
 // addMemory notes what each of Held connections has added to rss and files.
 func (f Figures) addMemory(pids []int, rss, files float64) error {
-	rss2, files2, err := memoryOf(pids)
+	rss2, files2, err := memoryUse(pids)
 	f[RSSPerConn] = (rss2 - rss) / 1024 / f[Held]
 	f[FDsPerConn] = (files2 - files) / f[Held]
 	return err
 }
 
 // alive sends a message over each of a hundred connections and awaits their echoes.
-func (c *client) alive(ctx context.Context, conns []*rawConn) error {
+func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	var some []*rawConn
 	for i := 0; i < len(conns); i += max(1, len(conns)/100) {
 		if conns[i].fd >= 0 {
 			some = append(some, conns[i])
 		}
 	}
-	p := &echoed{client: c, left: len(some)}
+	p := &echoWaiter{client: c, left: len(some)}
 	for _, conn := range some {
-		conn.handler, conn.got, conn.buf = p, 0, request(opEcho)
+		conn.handler, conn.received, conn.buf = p, 0, request(opEcho)
 		if _, err := c.flush(conn); err != nil {
 			return fmt.Errorf("an idle connection broke: %w", err)
 		}
 	}
-	if err := c.run(ctx, answerTime); err != nil {
+	if err := c.run(ctx, responseTimeout); err != nil {
 		return err
 	}
 	c.err = nil
@@ -100,21 +100,21 @@ func (c *client) alive(ctx context.Context, conns []*rawConn) error {
 }
 
 // echoed awaits one echo on each of some connections.
-type echoed struct {
+type echoWaiter struct {
 	*client
 	left int
 }
 
-func (e *echoed) ready(c *rawConn, events uint32) {
-	done, err := e.answered(c, events)
+func (e *echoWaiter) ready(c *rawConn, events uint32) {
+	done, err := e.readResponse(c, events)
 	if err != nil {
 		e.fail(fmt.Errorf("an idle connection broke: %w", err))
 		return
 	}
 	if done {
-		c.handler = parked{e.loop}
+		c.handler = idleHandler{e.loop}
 		if e.left--; e.left == 0 {
-			e.fail(errStop)
+			e.fail(errDone)
 		}
 	}
 }

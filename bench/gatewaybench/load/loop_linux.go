@@ -15,15 +15,15 @@ import (
 
 // rawConn is a TCP connection of a loop. Its handler may use the fields below fd as it likes.
 type rawConn struct {
-	fd      int
-	gen     int32 // tells events of an earlier owner of the same descriptor
-	handler handler
+	fd         int
+	generation int32 // tells events of an earlier owner of the same descriptor
+	handler    handler
 
-	began time.Time
-	got   int    // bytes of the answer so far
-	buf   []byte // what was read or is to be written
-	op    byte
-	slot  int
+	start    time.Time
+	received int    // bytes of the answer so far
+	buf      []byte // what was read or is to be written
+	op       byte
+	skipped  int
 }
 
 // handler says what a connection does next. It is called in the loop and must not block.
@@ -34,7 +34,7 @@ type handler interface {
 // loop drives connections with epoll, level-triggered. All its methods are for the goroutine that calls run.
 type loop struct {
 	epoll, timer int
-	gen          int32
+	generation   int32
 	conns        []*rawConn // by descriptor
 	events       []unix.EpollEvent
 	onTimer      func(now time.Time)
@@ -77,17 +77,17 @@ func (l *loop) control(op, fd int, events uint32, gen int32) error {
 
 // add makes the loop call c's handler at these events. The loop closes c.fd from now on.
 func (l *loop) add(c *rawConn, events uint32) error {
-	l.gen++
-	c.gen = l.gen
+	l.generation++
+	c.generation = l.generation
 	for len(l.conns) <= c.fd {
 		l.conns = append(l.conns, nil)
 	}
 	l.conns[c.fd] = c
-	return l.control(unix.EPOLL_CTL_ADD, c.fd, events, c.gen)
+	return l.control(unix.EPOLL_CTL_ADD, c.fd, events, c.generation)
 }
 
 func (l *loop) change(c *rawConn, events uint32) error {
-	return l.control(unix.EPOLL_CTL_MOD, c.fd, events, c.gen)
+	return l.control(unix.EPOLL_CTL_MOD, c.fd, events, c.generation)
 }
 
 // drop closes c. It may be called twice.
@@ -118,7 +118,7 @@ func (l *loop) wakeIn(d time.Duration) {
 	}
 }
 
-var errStop = errors.New("stop") // from a handler that has all it wants
+var errDone = errors.New("stop") // from a handler that has all it wants
 
 // run calls handlers until one fails, ctx ends or d has passed. Only the first is an error.
 func (l *loop) run(ctx context.Context, d time.Duration) error {
@@ -137,7 +137,7 @@ func (l *loop) run(ctx context.Context, d time.Duration) error {
 			l.dispatch(e)
 		}
 	}
-	if l.err == errStop {
+	if l.err == errDone {
 		l.err = nil
 	}
 	return l.err
@@ -151,13 +151,15 @@ func (l *loop) dispatch(e unix.EpollEvent) {
 		}
 		return
 	}
-	if c := l.conns[e.Fd]; c != nil && c.gen == e.Pad {
+	if c := l.conns[e.Fd]; c != nil && c.generation == e.Pad {
 		c.handler.ready(c, e.Events)
 	}
 }
 
 // again says whether a call on a socket is to be repeated once epoll says so.
-func again(err error) bool { return err == unix.EAGAIN || err == unix.EINTR || err == unix.ENOTCONN }
+func retryable(err error) bool {
+	return err == unix.EAGAIN || err == unix.EINTR || err == unix.ENOTCONN
+}
 
 // RaiseFileLimit raises this process's limit of open files as far as it may, for its children too, and returns it.
 func RaiseFileLimit() (int, error) {

@@ -24,19 +24,19 @@ func (c *client) pace(tasks ...task) {
 	c.wakeIn(1)
 }
 
-// perSecond does something rate times a second, up to a number of times.
-type perSecond struct {
+// rateTask does something rate times a second, up to a number of times.
+type rateTask struct {
 	next  time.Time
 	every time.Duration
 	left  int // negative: no end
 	do    func(due time.Time)
 }
 
-func newPerSecond(rate, times int, do func(due time.Time)) *perSecond {
-	return &perSecond{next: time.Now(), every: time.Second / time.Duration(rate), left: times, do: do}
+func newRateTask(rate, times int, do func(due time.Time)) *rateTask {
+	return &rateTask{next: time.Now(), every: time.Second / time.Duration(rate), left: times, do: do}
 }
 
-func (p *perSecond) tick(now time.Time) time.Time {
+func (p *rateTask) tick(now time.Time) time.Time {
 	for p.left != 0 && !p.next.After(now) {
 		p.do(p.next)
 		p.next = p.next.Add(p.every)

@@ -14,20 +14,20 @@ import (
 // pinger sends messages on open connections and awaits their echoes.
 type pinger struct {
 	*client
-	interval time.Duration
-	message  []byte
-	took     samples
-	lost     int
-	last     error
-	due      []*rawConn // paced: the next at due[turn], since all wait equally long
-	turn     int
+	interval  time.Duration
+	message   []byte
+	latencies samples
+	lost      int
+	lastErr   error
+	conns     []*rawConn // paced: the next at due[turn], since all wait equally long
+	next      int
 }
 
 func (c *client) newPinger(conns []*rawConn) *pinger {
-	p := &pinger{client: c, interval: c.spec.Interval, message: request(opEcho), due: conns, took: newSamples()}
+	p := &pinger{client: c, interval: c.spec.Interval, message: request(opEcho), conns: conns, latencies: newSamples()}
 	for _, conn := range conns {
 		conn.handler = p
-		conn.got = requestSize // nothing is awaited
+		conn.received = requestSize // nothing is awaited
 	}
 	return p
 }
@@ -35,11 +35,11 @@ func (c *client) newPinger(conns []*rawConn) *pinger {
 // start sends the first message of each connection, or says when it is due.
 func (p *pinger) start() {
 	now := time.Now()
-	for i, c := range p.due {
+	for i, c := range p.conns {
 		if p.interval == 0 {
 			p.send(c, now)
 		} else { // spread over the interval
-			c.began = now.Add(p.interval * time.Duration(i) / time.Duration(len(p.due)))
+			c.start = now.Add(p.interval * time.Duration(i) / time.Duration(len(p.conns)))
 		}
 	}
 }
@@ -47,55 +47,55 @@ func (p *pinger) start() {
 // tick sends what is due, and returns when it wants to be called again.
 func (p *pinger) tick(now time.Time) (next time.Time) {
 	for {
-		c := p.due[p.turn]
-		if c.began.After(now) {
-			return c.began
+		c := p.conns[p.next]
+		if c.start.After(now) {
+			return c.start
 		}
-		p.turn = (p.turn + 1) % len(p.due)
+		p.next = (p.next + 1) % len(p.conns)
 		switch {
 		case c.fd < 0: // lost
-		case c.got < requestSize: // the last echo is late: this turn is skipped, and the lateness shows in the last
-			c.began, c.buf = c.began.Add(p.interval), nil
-			c.slot++
+		case c.received < requestSize: // the last echo is late: this turn is skipped, and the lateness shows in the last
+			c.start, c.buf = c.start.Add(p.interval), nil
+			c.skipped++
 			continue
 		default:
-			p.send(c, c.began)
+			p.send(c, c.start)
 		}
-		c.began = c.began.Add(p.interval)
+		c.start = c.start.Add(p.interval)
 	}
 }
 
 // send sends a message that counts from due.
 func (p *pinger) send(c *rawConn, due time.Time) {
-	c.got, c.slot = 0, 0
+	c.received, c.skipped = 0, 0
 	if p.interval == 0 {
-		c.began = due
+		c.start = due
 	}
 	if n, err := unix.Write(c.fd, p.message); err != nil || n < len(p.message) {
-		p.lose(c, fmt.Errorf("send a message: %w", err))
+		p.countLost(c, fmt.Errorf("send a message: %w", err))
 	}
 }
 
-func (p *pinger) lose(c *rawConn, err error) {
+func (p *pinger) countLost(c *rawConn, err error) {
 	p.lost++
-	p.last = err
+	p.lastErr = err
 	p.drop(c)
 }
 
 func (p *pinger) ready(c *rawConn, _ uint32) {
 	n, err := p.receive(c, 0)
 	if err != nil {
-		p.lose(c, err)
+		p.countLost(c, err)
 		return
 	}
-	if c.got += n; c.got < requestSize || n == 0 {
+	if c.received += n; c.received < requestSize || n == 0 {
 		return
 	}
-	now, sent := time.Now(), c.began
+	now, sent := time.Now(), c.start
 	if p.interval > 0 { // began is when the next is due
-		sent = c.began.Add(-p.interval * time.Duration(1+c.slot))
+		sent = c.start.Add(-p.interval * time.Duration(1+c.skipped))
 	}
-	p.took = append(p.took, now.Sub(sent))
+	p.latencies = append(p.latencies, now.Sub(sent))
 	if p.interval == 0 {
 		p.send(c, now)
 	}
@@ -113,17 +113,17 @@ func (c *client) ping(ctx context.Context) (Figures, error) {
 	}
 	f := Figures{}
 	err = c.measure(ctx, func(sp span) {
-		f.add(sp)
-		f.addQuantiles(p.took)
-		if n := len(p.took); n > 0 && sp.proxy > 0 {
+		f.addCommon(sp)
+		f.addQuantiles(p.latencies)
+		if n := len(p.latencies); n > 0 && sp.proxy > 0 {
 			f[CPUPerMsg] = sp.proxy * 1e6 / float64(n)
 		}
-	}, func() { p.took = p.took[:0] })
+	}, func() { p.latencies = p.latencies[:0] })
 	switch {
 	case err != nil:
 	case p.lost > 0:
-		err = fmt.Errorf("%d connections broke: %w", p.lost, p.last)
-	case len(p.took) == 0:
+		err = fmt.Errorf("%d connections broke: %w", p.lost, p.lastErr)
+	case len(p.latencies) == 0:
 		err = errors.New("no message came back")
 	}
 	return f, err

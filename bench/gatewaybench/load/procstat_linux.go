@@ -17,7 +17,7 @@ import (
 const userHz = 100
 
 // Family returns pid and the ids of all its descendants at this moment.
-func Family(pid int) ([]int, error) {
+func ProcessTree(pid int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -55,8 +55,8 @@ func statFields(pid int) ([]string, error) {
 	return f, nil
 }
 
-// cpuOf returns the CPU time that these processes have used, in seconds; user is the part that was not the kernel's.
-func cpuOf(pids []int) (total, user float64, _ error) {
+// cpuTime returns the CPU time that these processes have used, in seconds; user is the part that was not the kernel's.
+func cpuTime(pids []int) (total, user float64, _ error) {
 	for _, pid := range pids {
 		f, err := statFields(pid)
 		if err != nil {
@@ -70,8 +70,8 @@ func cpuOf(pids []int) (total, user float64, _ error) {
 	return total, user, nil
 }
 
-// memoryOf returns the resident bytes and the open files of these processes.
-func memoryOf(pids []int) (rss, files float64, _ error) {
+// memoryUse returns the resident bytes and the open files of these processes.
+func memoryUse(pids []int) (rss, files float64, _ error) {
 	for _, pid := range pids {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 		if err != nil {
@@ -112,16 +112,16 @@ func busyCPU() (float64, error) {
 
 // clocks are readings of all clocks at one moment.
 type clocks struct {
-	at                      time.Time
-	proxy, user, ours, busy float64
+	at                       time.Time
+	proxy, user, bench, busy float64
 }
 
 func (s Spec) readClocks() (c clocks, err error) {
 	c.at = time.Now()
-	if c.proxy, c.user, err = cpuOf(s.PIDs); err != nil {
+	if c.proxy, c.user, err = cpuTime(s.PIDs); err != nil {
 		return c, err
 	}
-	if c.ours, _, err = cpuOf(append([]int{os.Getpid()}, s.ServerPIDs...)); err != nil {
+	if c.bench, _, err = cpuTime(append([]int{os.Getpid()}, s.ServerPIDs...)); err != nil {
 		return c, err
 	}
 	c.busy, err = busyCPU()
@@ -137,12 +137,12 @@ func (s Spec) since(a clocks) (span, error) {
 		return span{}, err
 	}
 	sp := span{wall: b.at.Sub(a.at).Seconds(), proxy: b.proxy - a.proxy, user: b.user - a.user}
-	sp.others = max(0, (b.busy-a.busy-sp.proxy-(b.ours-a.ours))/sp.wall)
+	sp.others = max(0, (b.busy-a.busy-sp.proxy-(b.bench-a.bench))/sp.wall)
 	return sp, nil
 }
 
 // add notes what is told of each kind of load.
-func (f Figures) add(sp span) {
+func (f Figures) addCommon(sp span) {
 	f[Others] = sp.others
 	if sp.proxy > 0 {
 		f[UserPart] = sp.user / sp.proxy
@@ -155,7 +155,7 @@ func AwaitQuiet(ctx context.Context, limit float64, patience time.Duration) {
 	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {
 		at := time.Now()
 		a, err1 := busyCPU()
-		if wait(ctx, moment) != nil {
+		if sleep(ctx, moment) != nil {
 			return
 		}
 		b, err2 := busyCPU()

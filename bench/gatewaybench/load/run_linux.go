@@ -32,7 +32,7 @@ const (
 	Update Kind = "update"
 	// Handover does as Update, while the proxy's process (Routes.PID) is replaced, twice, by one that it starts at SIGUSR2: P50,
 	// P99, P99Ratio, Lost, Handovers.
-	Handover Kind = "handover"
+	HotRestart Kind = "handover"
 	// Drain opens Rate connections a second and pings Conns open ones each Interval, and stops the proxy (Routes.PID) by
 	// SIGTERM: P50, P99, Lost, Refused, GoneAfter, Left.
 	Drain Kind = "drain"
@@ -49,7 +49,7 @@ type Spec struct {
 	CertDir string
 	Conns   int
 	// Warm goes before the measured time For. Both required.
-	Warm, For time.Duration
+	Warmup, Duration time.Duration
 	// Interval is between messages of a connection; 0: the next one at once.
 	Interval time.Duration
 	// Rate is connections a second.
@@ -75,10 +75,10 @@ func (s Spec) validate() error {
 	}
 	fault(s.Addr == "", "no address of a proxy is given")
 	fault(s.Conns < 1, "at least one connection is needed")
-	fault(s.For <= 0, "the measured time must be positive")
+	fault(s.Duration <= 0, "the measured time must be positive")
 	fault(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("there is no %s over TLS", s.Kind))
 	fault(s.TLS && s.CertDir == "", "TLS needs the servers' certificate")
-	changes := s.Kind == Update || s.Kind == Handover || s.Kind == Drain
+	changes := s.Kind == Update || s.Kind == HotRestart || s.Kind == Drain
 	fault((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s needs a rate of connections", s.Kind))
 	fault(changes && s.Interval <= 0, fmt.Sprintf("%s needs an interval of messages", s.Kind))
 	fault(changes && s.Routes.PID <= 0, fmt.Sprintf("%s needs a process to signal", s.Kind))
@@ -117,8 +117,8 @@ func Run(ctx context.Context, s Spec) (Figures, error) {
 		return c.stall(ctx)
 	case Update:
 		return c.update(ctx)
-	case Handover:
-		return c.handover(ctx)
+	case HotRestart:
+		return c.hotRestart(ctx)
 	case Drain:
 		return c.drain(ctx)
 	}

@@ -37,7 +37,7 @@ func listen(t *testing.T) (*Servers, string) {
 	return s, dir
 }
 
-func TestRunWithoutProxy(t *testing.T) {
+func TestRun_NoProxy(t *testing.T) {
 	s, dir := listen(t)
 	for name, test := range map[string]struct {
 		spec Spec
@@ -53,7 +53,7 @@ func TestRunWithoutProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := test.spec
-			spec.Warm, spec.For, spec.CertDir, spec.PIDs = 20*time.Millisecond, 100*time.Millisecond, dir, []int{os.Getpid()}
+			spec.Warmup, spec.Duration, spec.CertDir, spec.PIDs = 20*time.Millisecond, 100*time.Millisecond, dir, []int{os.Getpid()}
 			if spec.Addr = s.RawAddr; spec.TLS {
 				spec.Addr = s.TLSAddr
 			}
@@ -70,7 +70,7 @@ func TestRunWithoutProxy(t *testing.T) {
 	}
 }
 
-func TestRunFailsWithoutServer(t *testing.T) {
+func TestRun_NoServer(t *testing.T) {
 	s, dir := listen(t)
 	for _, spec := range []Spec{
 		{Kind: Bulk, Addr: s.TLSAddr}, // which closes on what is no TLS
@@ -79,14 +79,14 @@ func TestRunFailsWithoutServer(t *testing.T) {
 		{Kind: Ping, Addr: "127.0.0.1:1"},
 		{Kind: Idle, Addr: "127.0.0.1:1"},
 	} {
-		spec.Conns, spec.Warm, spec.For, spec.CertDir = 2, time.Millisecond, 50*time.Millisecond, dir
+		spec.Conns, spec.Warmup, spec.Duration, spec.CertDir = 2, time.Millisecond, 50*time.Millisecond, dir
 		if f, err := Run(t.Context(), spec); err == nil {
 			t.Errorf("%+v: no error, figures %v", spec, f)
 		}
 	}
 }
 
-func TestSpec(t *testing.T) {
+func TestRun_InvalidSpec(t *testing.T) {
 	_, err := Run(t.Context(), Spec{Kind: Stall, TLS: true})
 	for _, want := range []string{"no address", "one connection", "must be positive", "no stall over TLS", "rate of connections"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -95,31 +95,31 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-func TestAfterHello(t *testing.T) {
+func TestRequestAfterHello(t *testing.T) {
 	hello, err := recordHello(RawName)
 	if err != nil {
 		t.Fatal(err)
 	}
 	whole := append(append([]byte(nil), hello...), request(opEcho)...)
 	for n := 1; n < len(whole); n++ {
-		if req, ok := afterHello(whole[:n]); req != nil || !ok {
+		if req, ok := requestAfterHello(whole[:n]); req != nil || !ok {
 			t.Fatalf("%d of %d bytes: %v, %v", n, len(whole), req, ok)
 		}
 	}
-	if req, ok := afterHello(whole); !ok || len(req) != requestSize || req[0] != opEcho {
+	if req, ok := requestAfterHello(whole); !ok || len(req) != requestSize || req[0] != opEcho {
 		t.Errorf("got %q, %v", req, ok)
 	}
-	if _, ok := afterHello(append(whole, 'x')); ok {
+	if _, ok := requestAfterHello(append(whole, 'x')); ok {
 		t.Error("more than a request is taken for one")
 	}
-	if _, ok := afterHello([]byte("GET / HTTP/1.1")); ok {
+	if _, ok := requestAfterHello([]byte("GET / HTTP/1.1")); ok {
 		t.Error("HTTP is taken for a hello")
 	}
 }
 
-func TestPerSecond(t *testing.T) {
+func TestRateTask_Tick(t *testing.T) {
 	var due []time.Time
-	p := newPerSecond(100, 5, func(at time.Time) { due = append(due, at) })
+	p := newRateTask(100, 5, func(at time.Time) { due = append(due, at) })
 	begin := p.next
 	if next := p.tick(begin.Add(25 * time.Millisecond)); next != begin.Add(30*time.Millisecond) || len(due) != 3 {
 		t.Errorf("after 25 ms: %d done, next in %v", len(due), next.Sub(begin))

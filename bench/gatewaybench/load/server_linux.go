@@ -82,20 +82,20 @@ func serveTLS(ctx context.Context, ln *net.TCPListener, cfg *tls.Config) error {
 		wg.Go(func() {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { c.Close() })()
-			answerTLS(tls.Server(c, cfg))
+			serveTLSConn(tls.Server(c, cfg))
 		})
 	}
 }
 
-// answerTLS does one connection. Its errors are the client's to find.
-func answerTLS(c *tls.Conn) {
+// serveTLSConn does one connection. Its errors are the client's to find.
+func serveTLSConn(c *tls.Conn) {
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	req := make([]byte, requestSize)
 	if _, err := io.ReadFull(c, req); err != nil {
 		return
 	}
 	switch req[0] {
-	case opAnswer:
+	case opRespond:
 		if _, err := c.Write(req); err == nil {
 			_, _ = c.Read(req) // the client's end
 		}
@@ -112,8 +112,8 @@ func answerTLS(c *tls.Conn) {
 // rawServer is the plain server.
 type rawServer struct {
 	*loop
-	in   []byte // shared by all connections, for one read
-	bulk []byte
+	readBuf []byte // shared by all connections, for one read
+	bulk    []byte
 }
 
 // acceptor is the handler of the listening socket.
@@ -134,7 +134,7 @@ func serveRaw(ctx context.Context, f *os.File) error {
 		return err
 	}
 	defer l.close()
-	s := &rawServer{loop: l, in: make([]byte, 64<<10), bulk: make([]byte, bulkSize)}
+	s := &rawServer{loop: l, readBuf: make([]byte, 64<<10), bulk: make([]byte, bulkSize)}
 	if err := l.add(&rawConn{fd: fd, handler: acceptor{s}}, unix.EPOLLIN); err != nil {
 		return err
 	}
@@ -162,27 +162,27 @@ func (a acceptor) ready(c *rawConn, _ uint32) {
 // ready reads a request and does what it says. A client that breaks the protocol is dropped and so finds out.
 func (s *rawServer) ready(c *rawConn, events uint32) {
 	if c.op == opSource {
-		s.pour(c, events)
+		s.sendBulk(c, events)
 		return
 	}
-	n, err := unix.Read(c.fd, s.in)
-	if err != nil && again(err) {
+	n, err := unix.Read(c.fd, s.readBuf)
+	if err != nil && retryable(err) {
 		return
 	}
-	if err != nil || n == 0 || c.op == opAnswer { // which has sent all it may
+	if err != nil || n == 0 || c.op == opRespond { // which has sent all it may
 		s.drop(c)
 		return
 	}
 	if c.op == opEcho {
-		s.send(c, s.in[:n])
+		s.send(c, s.readBuf[:n])
 		return
 	}
-	in := s.in[:n]
+	in := s.readBuf[:n]
 	if c.buf != nil {
 		c.buf = append(c.buf, in...)
 		in = c.buf
 	}
-	req, ok := afterHello(in)
+	req, ok := requestAfterHello(in)
 	switch {
 	case !ok:
 		s.drop(c)
@@ -190,14 +190,14 @@ func (s *rawServer) ready(c *rawConn, events uint32) {
 		c.buf = append([]byte(nil), in...)
 	default:
 		c.buf = nil
-		s.begin(c, req)
+		s.serveRequest(c, req)
 	}
 }
 
-func (s *rawServer) begin(c *rawConn, req []byte) {
+func (s *rawServer) serveRequest(c *rawConn, req []byte) {
 	c.op = req[0]
 	switch c.op {
-	case opAnswer, opEcho:
+	case opRespond, opEcho:
 		s.send(c, req)
 	case opSource:
 		if err := s.change(c, unix.EPOLLOUT); err != nil {
@@ -216,19 +216,19 @@ func (s *rawServer) send(c *rawConn, b []byte) {
 }
 
 // pour writes bulk data.
-func (s *rawServer) pour(c *rawConn, events uint32) {
+func (s *rawServer) sendBulk(c *rawConn, events uint32) {
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		s.drop(c)
 		return
 	}
-	if _, err := unix.Write(c.fd, s.bulk); err != nil && !again(err) {
+	if _, err := unix.Write(c.fd, s.bulk); err != nil && !retryable(err) {
 		s.drop(c)
 	}
 }
 
-// afterHello returns the request that follows a ClientHello of one record; nil if it has not come yet. It is not ok if that
+// requestAfterHello returns the request that follows a ClientHello of one record; nil if it has not come yet. It is not ok if that
 // is not what in begins with.
-func afterHello(in []byte) (req []byte, ok bool) {
+func requestAfterHello(in []byte) (req []byte, ok bool) {
 	if in[0] != recordHandshake {
 		return nil, false
 	}

@@ -15,24 +15,24 @@ const (
 	// stallsPerSecond is how fast stalling connections are opened: all at once would overflow the proxy's backlog, and the
 	// kernel would then send them again a second later.
 	stallsPerSecond = 5000
-	// maxStallFor bounds the measured time, so that it ends before the first of them is gone.
-	maxStallFor = 2500 * time.Millisecond
-	// stallSlack is how long after their deadline stalled connections may still be there before they count as left.
-	stallSlack = 5 * time.Second
+	// maxStallDuration bounds the measured time, so that it ends before the first of them is gone.
+	maxStallDuration = 2500 * time.Millisecond
+	// closeSlack is how long after their deadline stalled connections may still be there before they count as left.
+	closeSlack = 5 * time.Second
 )
 
 // staller opens connections that send the first byte of a hello and nothing more.
 type staller struct {
 	*client
-	conns []*rawConn
-	lived samples // of those that the proxy has closed
-	last  error
+	conns     []*rawConn
+	lifetimes samples // of those that the proxy has closed
+	lastErr   error
 }
 
-func (s *staller) begin(time.Time) {
+func (s *staller) openOne(time.Time) {
 	c, err := s.dial()
 	if err != nil {
-		s.last = err
+		s.lastErr = err
 		return
 	}
 	c.handler, c.buf = s, []byte{recordHandshake}
@@ -49,25 +49,25 @@ func (s *staller) ready(c *rawConn, events uint32) {
 		_, err = s.receive(c, 0) // an alert may come before the end
 	}
 	if err != nil {
-		s.lived = append(s.lived, time.Since(c.began))
+		s.lifetimes = append(s.lifetimes, time.Since(c.start))
 		s.drop(c)
 	}
 }
 
 func (c *client) stall(ctx context.Context) (Figures, error) {
-	if c.spec.For > maxStallFor {
-		c.spec.For = maxStallFor
+	if c.spec.Duration > maxStallDuration {
+		c.spec.Duration = maxStallDuration
 	}
-	rss, files, err := c.before(ctx)
+	rss, files, err := c.baselineMemory(ctx)
 	if err != nil {
 		return nil, err
 	}
-	before, _, err := c.good(ctx)
+	before, _, err := c.openGood(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("before: %w", err)
 	}
-	s := &staller{client: c, lived: newSamples()}
-	opening := newPerSecond(stallsPerSecond, c.spec.Conns, s.begin)
+	s := &staller{client: c, lifetimes: newSamples()}
+	opening := newRateTask(stallsPerSecond, c.spec.Conns, s.openOne)
 	c.pace(opening)
 	for i := 0; opening.left > 0 && i < 50 && err == nil && ctx.Err() == nil; i++ {
 		err = c.run(ctx, 100*time.Millisecond)
@@ -78,80 +78,80 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := Figures{Held: float64(held(s.conns))}
+	most := Figures{Held: float64(countOpen(s.conns))}
 	if most[Held] == 0 {
-		return nil, fmt.Errorf("no stalled connection stayed open: %w", s.last)
+		return nil, fmt.Errorf("no stalled connection stayed open: %w", s.lastErr)
 	}
 	if err := most.addMemory(c.spec.PIDs, rss, files); err != nil {
 		return nil, err
 	}
-	during, sp, err := c.good(ctx)
+	during, sp, err := c.openGood(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("beside stalled connections: %w", err)
 	}
 	f := during.compare(before, sp)
-	f[Held] = float64(held(s.conns))
+	f[Held] = float64(countOpen(s.conns))
 	f[RSSPerConn], f[FDsPerConn] = most[RSSPerConn], most[FDsPerConn]
-	return f, s.gone(ctx, f)
+	return f, s.awaitClosed(ctx, f)
 }
 
 // gone waits until the stalled connections are gone.
-func (s *staller) gone(ctx context.Context, f Figures) error {
+func (s *staller) awaitClosed(ctx context.Context, f Figures) error {
 	s.onTimer = nil
-	for end := time.Now().Add(s.spec.HelloTimeout + stallSlack); held(s.conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(s.spec.HelloTimeout + closeSlack); countOpen(s.conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		if err := s.run(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	f[Left] = float64(held(s.conns))
-	f[GoneAfter] = s.lived.quantile(1) / 1e6
+	f[Left] = float64(countOpen(s.conns))
+	f[GoneAfter] = s.lifetimes.quantile(1) / 1e6
 	return ctx.Err()
 }
 
 // goods is what became of good connections.
-type goods struct {
-	took         samples
+type goodResult struct {
+	latencies    samples
 	sent, failed int
-	last         error
+	lastErr      error
 }
 
 // good opens Rate connections a second for the time For and awaits their answers; pinging goes on beside them.
-func (c *client) good(ctx context.Context, beside ...task) (goods, span, error) {
-	k := &connector{client: c, took: newSamples()}
-	opening := newPerSecond(c.spec.Rate, -1, k.begin)
+func (c *client) openGood(ctx context.Context, beside ...task) (goodResult, span, error) {
+	k := &connector{client: c, latencies: newSamples()}
+	opening := newRateTask(c.spec.Rate, -1, k.openOne)
 	at, err := c.spec.readClocks()
 	if err != nil {
-		return goods{}, span{}, err
+		return goodResult{}, span{}, err
 	}
 	c.pace(append(beside, opening)...)
-	if err := c.run(ctx, c.spec.For); err != nil {
-		return goods{}, span{}, err
+	if err := c.run(ctx, c.spec.Duration); err != nil {
+		return goodResult{}, span{}, err
 	}
 	sp, err := c.spec.since(at)
 	if err != nil {
-		return goods{}, span{}, err
+		return goodResult{}, span{}, err
 	}
 	opening.left = 0
-	for end := time.Now().Add(answerTime); k.flying > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(responseTimeout); k.inFlight > 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		if err := c.run(ctx, 10*time.Millisecond); err != nil {
-			return goods{}, span{}, err
+			return goodResult{}, span{}, err
 		}
 	}
-	g := goods{took: k.took, sent: k.sent, failed: k.failed + k.flying, last: k.last}
-	if g.last == nil && k.flying > 0 {
-		g.last = errors.New("no answer")
+	g := goodResult{latencies: k.latencies, sent: k.sent, failed: k.failed + k.inFlight, lastErr: k.lastErr}
+	if g.lastErr == nil && k.inFlight > 0 {
+		g.lastErr = errors.New("no answer")
 	}
-	if len(g.took) == 0 {
-		return g, sp, fmt.Errorf("no connection got an answer: %w", g.last)
+	if len(g.latencies) == 0 {
+		return g, sp, fmt.Errorf("no connection got an answer: %w", g.lastErr)
 	}
 	return g, sp, ctx.Err()
 }
 
 // compare returns figures of g and what they are beside those of before.
-func (g goods) compare(before goods, sp span) Figures {
-	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed), BaseP99: before.took.quantile(.99)}
-	f.add(sp)
-	f.addQuantiles(g.took)
+func (g goodResult) compare(before goodResult, sp span) Figures {
+	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed), BaseP99: before.latencies.quantile(.99)}
+	f.addCommon(sp)
+	f.addQuantiles(g.latencies)
 	f[P99Ratio] = f[P99] / f[BaseP99]
 	return f
 }

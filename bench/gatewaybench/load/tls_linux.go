@@ -19,9 +19,9 @@ import (
 
 // tlsClient opens TLS connections, each in the goroutine of its caller.
 type tlsClient struct {
-	spec Spec
-	cfg  *tls.Config
-	next atomic.Uint32 // of the source addresses
+	spec       Spec
+	cfg        *tls.Config
+	nextSource atomic.Uint32 // of the source addresses
 }
 
 func newTLSClient(s Spec) (*tlsClient, error) {
@@ -34,9 +34,9 @@ func newTLSClient(s Spec) (*tlsClient, error) {
 
 // open makes a connection and sends the request for op. The caller closes it.
 func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
-	d := net.Dialer{KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+t.next.Add(1)%sourceAddrs))}, Control: bindNoPort}
+	d := net.Dialer{KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+t.nextSource.Add(1)%sourceAddrs))}, Control: bindNoPort}
 	tcp, err := d.DialContext(ctx, "tcp", t.spec.Addr)
 	if err != nil {
 		return nil, err
@@ -60,20 +60,20 @@ func bindNoPort(_, _ string, raw syscall.RawConn) error {
 }
 
 // once opens a connection, awaits one answer and closes.
-func (t *tlsClient) once(ctx context.Context, buf []byte) error {
-	c, err := t.open(ctx, opAnswer)
+func (t *tlsClient) roundTrip(ctx context.Context, buf []byte) error {
+	c, err := t.open(ctx, opRespond)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(answerTime))
+	_ = c.SetDeadline(time.Now().Add(responseTimeout))
 	_, err = io.ReadFull(c, buf)
 	return err
 }
 
 // window runs Conns workers, and measures from Warm after the start. A worker counts while measuring is true and ends when
 // its context does.
-func (t *tlsClient) window(ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool)) (span, error) {
+func (t *tlsClient) runWorkers(ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool)) (span, error) {
 	work1, stop := context.WithCancel(ctx)
 	var (
 		wg        sync.WaitGroup
@@ -84,7 +84,7 @@ func (t *tlsClient) window(ctx context.Context, work func(ctx context.Context, w
 	for i := range t.spec.Conns {
 		wg.Go(func() { work(work1, i, &measuring) })
 	}
-	if err := wait(ctx, t.spec.Warm); err != nil {
+	if err := sleep(ctx, t.spec.Warmup); err != nil {
 		return span{}, err
 	}
 	at, err := t.spec.readClocks()
@@ -92,14 +92,14 @@ func (t *tlsClient) window(ctx context.Context, work func(ctx context.Context, w
 		return span{}, err
 	}
 	measuring.Store(true)
-	if err := wait(ctx, t.spec.For); err != nil {
+	if err := sleep(ctx, t.spec.Duration); err != nil {
 		return span{}, err
 	}
 	measuring.Store(false)
 	return t.spec.since(at)
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -119,10 +119,10 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 		failed int
 		last   error
 	)
-	sp, err := t.window(ctx, func(ctx context.Context, _ int, measuring *atomic.Bool) {
+	sp, err := t.runWorkers(ctx, func(ctx context.Context, _ int, measuring *atomic.Bool) {
 		for buf := make([]byte, requestSize); ctx.Err() == nil; {
 			began := time.Now()
-			err := t.once(ctx, buf)
+			err := t.roundTrip(ctx, buf)
 			d := time.Since(began)
 			mu.Lock()
 			switch {
@@ -133,7 +133,7 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 			default:
 				took = append(took, d)
 			}
-			stop := failed >= maxFaults
+			stop := failed >= maxFailures
 			mu.Unlock()
 			if stop {
 				return
@@ -167,7 +167,7 @@ func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
 		}
 	}
 	var bytes, broken atomic.Int64
-	sp, err := t.window(ctx, func(ctx context.Context, i int, measuring *atomic.Bool) {
+	sp, err := t.runWorkers(ctx, func(ctx context.Context, i int, measuring *atomic.Bool) {
 		defer context.AfterFunc(ctx, func() { conns[i].NetConn().Close() })()
 		for buf := make([]byte, bulkSize); ; {
 			n, err := conns[i].Read(buf)

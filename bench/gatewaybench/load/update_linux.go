@@ -23,9 +23,9 @@ type RouteFile struct {
 	// Raw and TLS are the addresses of the servers.
 	Raw, TLS string
 	// More is how many further routes the file has, to other datacenters.
-	More int
-	// PerSecond is how often it changes.
-	PerSecond int
+	ExtraRoutes int
+	// ChangesPerSecond is how often it changes.
+	ChangesPerSecond int
 }
 
 // Write replaces the file; flip says whether FlipName is routed.
@@ -34,7 +34,7 @@ func (r RouteFile) Write(flip bool) error {
 	route := func(match, to string) { fmt.Fprintf(&b, "route %q { to = [%q] }\n", match, to) }
 	route(RawName, r.Raw)
 	route(TLSRoute, r.TLS)
-	for i := range r.More {
+	for i := range r.ExtraRoutes {
 		route(fmt.Sprintf("*.server.other%d.wanfed", i), r.TLS)
 	}
 	if flip {
@@ -46,38 +46,38 @@ func (r RouteFile) Write(flip bool) error {
 	return os.Rename(r.Path+".new", r.Path)
 }
 
-// flipper changes the file PerSecond times a second, in the loop of the client: all that it costs there is two system calls. The
+// flipper changes the file ChangesPerSecond times a second, in the loop of the client: all that it costs there is two system calls. The
 // times are random, so that they neither meet nor miss the connections, which come at regular ones.
 type flipper struct {
-	file       RouteFile
-	slot, next time.Time
-	every      time.Duration
-	on         bool // FlipName is routed
-	err        error
+	file              RouteFile
+	periodStart, next time.Time
+	period            time.Duration
+	on                bool // FlipName is routed
+	err               error
 }
 
 func (r RouteFile) newFlipper() (*flipper, error) {
 	other := r
-	other.Path = r.other()
+	other.Path = r.swapPath()
 	now := time.Now()
-	return &flipper{file: r, slot: now, next: now, every: time.Second / time.Duration(r.PerSecond)}, errors.Join(r.Write(false), other.Write(true))
+	return &flipper{file: r, periodStart: now, next: now, period: time.Second / time.Duration(r.ChangesPerSecond)}, errors.Join(r.Write(false), other.Write(true))
 }
 
 // other is the file that takes the place of the one at Path.
-func (r RouteFile) other() string { return r.Path + ".other" }
+func (r RouteFile) swapPath() string { return r.Path + ".other" }
 
 func (f *flipper) tick(now time.Time) time.Time {
 	for !f.next.After(now) {
 		f.flip()
-		f.slot = f.slot.Add(f.every)
-		f.next = f.slot.Add(rand.N(f.every))
+		f.periodStart = f.periodStart.Add(f.period)
+		f.next = f.periodStart.Add(rand.N(f.period))
 	}
 	return f.next
 }
 
 func (f *flipper) flip() {
 	f.on = !f.on
-	swap := unix.Renameat2(unix.AT_FDCWD, f.file.Path, unix.AT_FDCWD, f.file.other(), unix.RENAME_EXCHANGE)
+	swap := unix.Renameat2(unix.AT_FDCWD, f.file.Path, unix.AT_FDCWD, f.file.swapPath(), unix.RENAME_EXCHANGE)
 	f.err = errors.Join(f.err, swap, unix.Kill(f.file.PID, unix.SIGHUP))
 }
 
@@ -97,7 +97,7 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	}
 	p := c.newPinger(conns)
 	p.start()
-	before, _, err := c.good(ctx, p)
+	before, _, err := c.openGood(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -105,27 +105,27 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	during, sp, err := c.good(ctx, p, change)
+	during, sp, err := c.openGood(ctx, p, change)
 	if err = errors.Join(err, change.end()); err != nil {
 		return nil, err
 	}
 	f := during.compare(before, sp)
 	f[Lost] += float64(p.lost)
 	if f[Lost] > 0 {
-		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.last, p.last))
+		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
 	}
-	return f, c.flipped(ctx)
+	return f, c.awaitFlip(ctx)
 }
 
 // flipped waits until FlipName is routed, which it is after the last change.
-func (c *client) flipped(ctx context.Context) error {
+func (c *client) awaitFlip(ctx context.Context) error {
 	hello, err := recordHello(FlipName)
 	if err != nil {
 		return err
 	}
-	c.first[opAnswer] = append(hello, request(opAnswer)...)
+	c.preamble[opRespond] = append(hello, request(opRespond)...)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		if conns, err := c.openAll(ctx, opAnswer, 1); err == nil {
+		if conns, err := c.openAll(ctx, opRespond, 1); err == nil {
 			c.drop(conns[0])
 			return nil
 		}

@@ -16,9 +16,9 @@ const (
 // After the handshake, or straight after a recorded ClientHello, a client sends a request of requestSize bytes, whose first
 // byte is one of these.
 const (
-	opAnswer = 'A' // send the request back and wait for the end
-	opEcho   = 'E' // send back whatever comes, in messages of up to echoSize bytes
-	opSource = 'S' // send bulk data until the client goes away
+	opRespond = 'A' // send the request back and wait for the end
+	opEcho    = 'E' // send back whatever comes, in messages of up to echoSize bytes
+	opSource  = 'S' // send bulk data until the client goes away
 )
 
 const (

@@ -24,17 +24,17 @@ type conn struct {
 type half struct {
 	delay time.Duration
 
-	mu       sync.Mutex
-	wake     sync.Cond // buf, ended, dead, deadline or next changed
-	flying   []segment // pushed and not yet arrived, oldest first
-	timer    *time.Timer
-	buf      [][]byte // arrived and not yet read
-	ended    bool     // no more comes after buf
-	dead     *atomic.Bool
-	closed   bool // by the reader
-	next     *half
-	deadline time.Time
-	alarm    *time.Timer // at deadline, while a reader waits
+	mu            sync.Mutex
+	wake          sync.Cond // buf, ended, dead, deadline or next changed
+	inFlight      []segment // pushed and not yet arrived, oldest first
+	timer         *time.Timer
+	buf           [][]byte // arrived and not yet read
+	ended         bool     // no more comes after buf
+	cut           *atomic.Bool
+	closed        bool // by the reader
+	joined        *half
+	deadline      time.Time
+	deadlineTimer *time.Timer // at deadline, while a reader waits
 }
 
 // segment is what one Write wrote; nil b is the end.
@@ -44,7 +44,7 @@ type segment struct {
 }
 
 func newHalf(delay time.Duration, dead *atomic.Bool) *half {
-	h := &half{delay: delay, dead: dead}
+	h := &half{delay: delay, cut: dead}
 	h.wake.L = &h.mu
 	return h
 }
@@ -53,48 +53,48 @@ func newHalf(delay time.Duration, dead *atomic.Bool) *half {
 func (h *half) push(b []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.dead != nil && h.dead.Load() {
+	if h.cut != nil && h.cut.Load() {
 		return // lost on the way, and nobody is told
 	}
 	if h.delay == 0 {
 		h.arriveLocked(b)
 		return
 	}
-	h.flying = append(h.flying, segment{time.Now().Add(h.delay), b})
-	if len(h.flying) > 1 {
+	h.inFlight = append(h.inFlight, segment{time.Now().Add(h.delay), b})
+	if len(h.inFlight) > 1 {
 		return
 	}
 	if h.timer == nil {
-		h.timer = time.AfterFunc(h.delay, h.land)
+		h.timer = time.AfterFunc(h.delay, h.deliver)
 	} else {
 		h.timer.Reset(h.delay)
 	}
 }
 
 // land lets arrive what is due.
-func (h *half) land() {
+func (h *half) deliver() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	for len(h.flying) > 0 && !h.flying[0].at.After(now) {
-		b := h.flying[0].b
-		h.flying[0].b = nil
-		h.flying = h.flying[1:]
-		if h.dead == nil || !h.dead.Load() {
+	for len(h.inFlight) > 0 && !h.inFlight[0].at.After(now) {
+		b := h.inFlight[0].b
+		h.inFlight[0].b = nil
+		h.inFlight = h.inFlight[1:]
+		if h.cut == nil || !h.cut.Load() {
 			h.arriveLocked(b)
 		}
 	}
-	if len(h.flying) == 0 {
-		h.flying = nil
+	if len(h.inFlight) == 0 {
+		h.inFlight = nil
 		return
 	}
-	h.timer.Reset(h.flying[0].at.Sub(now))
+	h.timer.Reset(h.inFlight[0].at.Sub(now))
 }
 
 func (h *half) arriveLocked(b []byte) {
 	switch {
-	case h.next != nil:
-		h.next.push(b)
+	case h.joined != nil:
+		h.joined.push(b)
 		return
 	case b == nil:
 		h.ended = true
@@ -113,7 +113,7 @@ func (h *half) join(next *half) {
 	for _, b := range h.buf {
 		next.push(b)
 	}
-	h.buf, h.next = nil, next
+	h.buf, h.joined = nil, next
 	if h.ended {
 		next.push(nil)
 	}
@@ -143,26 +143,26 @@ func (h *half) read(p []byte) (int, error) {
 		case len(p) == 0:
 			return 0, nil
 		}
-		h.alarmLocked()
+		h.setDeadlineTimerLocked()
 		h.wake.Wait()
 	}
 }
 
-// alarmLocked wakes the reader at its deadline.
-func (h *half) alarmLocked() {
+// setDeadlineTimerLocked wakes the reader at its deadline.
+func (h *half) setDeadlineTimerLocked() {
 	switch {
 	case h.deadline.IsZero():
-		if h.alarm != nil {
-			h.alarm.Stop()
+		if h.deadlineTimer != nil {
+			h.deadlineTimer.Stop()
 		}
-	case h.alarm == nil:
-		h.alarm = time.AfterFunc(time.Until(h.deadline), func() {
+	case h.deadlineTimer == nil:
+		h.deadlineTimer = time.AfterFunc(time.Until(h.deadline), func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.wake.Broadcast()
 		})
 	default:
-		h.alarm.Reset(time.Until(h.deadline))
+		h.deadlineTimer.Reset(time.Until(h.deadline))
 	}
 }
 
@@ -174,12 +174,12 @@ func (h *half) setDeadline(t time.Time) {
 }
 
 // drop ends reading: what still comes is thrown away.
-func (h *half) drop() {
+func (h *half) closeRead() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed, h.buf = true, nil
-	if h.alarm != nil {
-		h.alarm.Stop()
+	if h.deadlineTimer != nil {
+		h.deadlineTimer.Stop()
 	}
 	h.wake.Broadcast()
 }
@@ -220,7 +220,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	c.out.push(nil)
-	c.in.drop()
+	c.in.closeRead()
 	if c.host != nil {
 		c.host.open.Add(-1)
 	}

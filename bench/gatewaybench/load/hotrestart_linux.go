@@ -19,46 +19,46 @@ import (
 
 const (
 	// handovers is how often a process is replaced in one run.
-	handovers = 2
-	// handoverTime bounds one.
-	handoverTime = 15 * time.Second
+	hotRestartCount = 2
+	// hotRestartTimeout bounds one.
+	hotRestartTimeout = 15 * time.Second
 )
 
 // handover compares good connections and open ones before and while the proxy's process is replaced by new ones. A connection that
 // is lost in either counts.
-func (c *client) handover(ctx context.Context) (Figures, error) {
+func (c *client) hotRestart(ctx context.Context) (Figures, error) {
 	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
 	if err != nil {
 		return nil, err
 	}
 	p := c.newPinger(conns)
 	p.start()
-	before, _, err := c.good(ctx, p)
+	before, _, err := c.openGood(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	var g errgroup.Group
-	g.Go(func() error { return c.succeed(ctx, c.spec.Routes.PID) })
-	during, sp, err := c.good(ctx, p)
+	g.Go(func() error { return c.replaceProxy(ctx, c.spec.Routes.PID) })
+	during, sp, err := c.openGood(ctx, p)
 	if err = errors.Join(err, g.Wait()); err != nil {
 		return nil, err
 	}
 	f := during.compare(before, sp)
 	f[Lost] += float64(p.lost)
-	f[Handovers] = handovers
+	f[HotRestarts] = hotRestartCount
 	if f[Lost] > 0 {
-		err = fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.last, p.last))
+		err = fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
 	}
 	return f, err
 }
 
 // succeed has process pid replaced, then its successor.
-func (c *client) succeed(ctx context.Context, pid int) error {
-	for range handovers {
-		if err := wait(ctx, c.spec.For/(2*handovers)); err != nil {
+func (c *client) replaceProxy(ctx context.Context, pid int) error {
+	for range hotRestartCount {
+		if err := sleep(ctx, c.spec.Duration/(2*hotRestartCount)); err != nil {
 			return err
 		}
-		family, err := Family(pid)
+		family, err := ProcessTree(pid)
 		if err == nil {
 			err = syscall.Kill(pid, syscall.SIGUSR2)
 		}
@@ -66,14 +66,14 @@ func (c *client) succeed(ctx context.Context, pid int) error {
 			return err
 		}
 		old := pid
-		for end := time.Now().Add(handoverTime); pid == old || listens(old, c.to.Port); {
+		for end := time.Now().Add(hotRestartTimeout); pid == old || listens(old, c.to.Port); {
 			if time.Now().After(end) {
-				return fmt.Errorf("process %d was not replaced within %v", old, handoverTime)
+				return fmt.Errorf("process %d was not replaced within %v", old, hotRestartTimeout)
 			}
-			if err := wait(ctx, 5*time.Millisecond); err != nil {
+			if err := sleep(ctx, 5*time.Millisecond); err != nil {
 				return err
 			}
-			now, err := Family(old)
+			now, err := ProcessTree(old)
 			if err != nil {
 				return err
 			}

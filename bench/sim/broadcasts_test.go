@@ -15,7 +15,7 @@ import (
 // hush drops what the WAN pools' members have still to tell: what all know already, 32 times over. With 1,000 of them that takes five minutes
 // of packets, each over a connection of its own, and two hours of a machine with two cores. The libraries have no call for it, so it
 // reaches into them.
-func (w *world) hush(t testing.TB) {
+func (w *world) dropQueuedBroadcasts(t testing.TB) {
 	t.Helper()
 	dropped := 0
 	for _, v := range w.servers() {

@@ -21,32 +21,32 @@ import (
 // The ends are processes of their own, of this very program, so that they can be pinned and their CPU told apart. The first
 // argument is one of these.
 const (
-	roleServers = "servers" // arguments: folder of the certificate, plain address, TLS address
-	roleLoad    = "load"    // argument: a load.Spec
+	childServers = "servers" // arguments: folder of the certificate, plain address, TLS address
+	childLoad    = "load"    // argument: a load.Spec
 )
 
 // outcome is what the load's process says.
-type outcome struct {
+type loadResult struct {
 	Figures load.Figures
 	Error   string
 }
 
-// runRole is the whole of a child of this program.
-func runRole(ctx context.Context, args []string, out io.Writer) error {
+// runChild is the whole of a child of this program.
+func runChild(ctx context.Context, args []string, out io.Writer) error {
 	switch {
-	case args[0] == roleServers && len(args) == 4:
+	case args[0] == childServers && len(args) == 4:
 		s, err := load.Listen(args[1], args[2], args[3])
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(out, s.RawAddr, s.TLSAddr)
 		return s.Serve(ctx)
-	case args[0] == roleLoad && len(args) == 2:
+	case args[0] == childLoad && len(args) == 2:
 		var s load.Spec
 		if err := json.Unmarshal([]byte(args[1]), &s); err != nil {
 			return err
 		}
-		var o outcome
+		var o loadResult
 		f, err := load.Run(ctx, s)
 		if o.Figures = f; err != nil {
 			o.Error = err.Error()
@@ -57,20 +57,20 @@ func runRole(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // startServers starts the servers and sets their addresses in at.
-func startServers(self, certs string, core int, raw, tls string, at *places) (*process, error) {
+func startServers(self, certs string, core int, raw, tls string, at *placeholders) (*process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	cmd := exec.Command(self, roleServers, certs, raw, tls)
+	cmd := exec.Command(self, childServers, certs, raw, tls)
 	cmd.Stdout = w
 	p, err := startPinned("servers", core, cmd, filepath.Join(at.dir, "servers.log"))
 	w.Close()
 	if err != nil {
 		return nil, err
 	}
-	if err = r.SetReadDeadline(time.Now().Add(startTime)); err == nil {
+	if err = r.SetReadDeadline(time.Now().Add(startTimeout)); err == nil {
 		var line string
 		if line, err = bufio.NewReader(r).ReadString('\n'); err == nil {
 			_, err = fmt.Sscan(line, &at.raw, &at.tls)
@@ -78,14 +78,14 @@ func startServers(self, certs string, core int, raw, tls string, at *places) (*p
 	}
 	if err != nil {
 		p.stop()
-		return nil, fmt.Errorf("start servers: %w: %s", err, p.said())
+		return nil, fmt.Errorf("start servers: %w: %s", err, p.output())
 	}
 	return p, nil
 }
 
-// loadTime bounds the life of a load process.
-func loadTime(s load.Spec) time.Duration {
-	return time.Minute + s.Warm + 4*s.For + s.Settle + 2*s.DrainTime
+// loadTimeout bounds the life of a load process.
+func loadTimeout(s load.Spec) time.Duration {
+	return time.Minute + s.Warmup + 4*s.Duration + s.Settle + 2*s.DrainTime
 }
 
 // runLoad runs one measurement in a child.
@@ -95,7 +95,7 @@ func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string
 		return nil, err
 	}
 	var out bytes.Buffer
-	cmd := exec.Command(self, roleLoad, string(spec))
+	cmd := exec.Command(self, childLoad, string(spec))
 	cmd.Stdout = &out
 	p, err := startPinned("load", core, cmd, filepath.Join(dir, "load.log"))
 	if err != nil {
@@ -106,12 +106,12 @@ func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string
 	case <-p.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(loadTime(s)):
-		return nil, fmt.Errorf("the load did not end within %v", loadTime(s))
+	case <-time.After(loadTimeout(s)):
+		return nil, fmt.Errorf("the load did not end within %v", loadTimeout(s))
 	}
-	var o outcome
+	var o loadResult
 	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
-		return nil, fmt.Errorf("load: %w (%v): %s", err, p.err, p.said())
+		return nil, fmt.Errorf("load: %w (%v): %s", err, p.err, p.output())
 	}
 	if o.Error != "" {
 		err = errors.New(o.Error)

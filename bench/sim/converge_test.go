@@ -15,7 +15,7 @@ import (
 )
 
 // patience is when waiting for a federation is given up, in fake time.
-const patience = 30 * time.Minute
+const convergeTimeout = 30 * time.Minute
 
 // converge waits until every server sees every server alive, and has a way to every datacenter, and the record of it.
 func (w *world) converge(t testing.TB) time.Duration {
@@ -38,7 +38,7 @@ func (w *world) converge(t testing.TB) time.Duration {
 		if left = slices.DeleteFunc(left, whole); len(left) == 0 {
 			return time.Since(began)
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > convergeTimeout {
 			t.Fatalf("%d of %d servers do not see all", len(left), len(all))
 		}
 	}
@@ -46,7 +46,7 @@ func (w *world) converge(t testing.TB) time.Duration {
 
 // move gives a datacenter's gateway another address, and waits until every other server knows it and no link hangs on the
 // lost path. doubted counts the servers that held any other for failed at some time until then.
-func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
+func (w *world) moveGateway(t testing.TB, s *site) (known, off spread, doubted int) {
 	t.Helper()
 	all := w.servers()
 	others := slices.DeleteFunc(slices.Clone(all), func(v *server) bool { return v.site == s })
@@ -62,7 +62,7 @@ func (w *world) move(t testing.TB, s *site) (known, off spread, doubted int) {
 	for len(unknowing) > 0 || len(hanging) > 0 {
 		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2)) // asking a thousand takes a while
 		took := time.Since(began)
-		if took > patience {
+		if took > convergeTimeout {
 			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))
 		}
 		unknowing = slices.DeleteFunc(unknowing, func(v *server) bool {

@@ -17,9 +17,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestKeptConnections says what the gRPC connections cost that a wanfed server keeps to each other datacenter, and that the servers
+// TestIdleConnectionCost says what the gRPC connections cost that a wanfed server keeps to each other datacenter, and that the servers
 // here do not have.
-func TestKeptConnections(t *testing.T) {
+func TestIdleConnectionCost(t *testing.T) {
 	if os.Getenv("WANFED_BENCH") == "" {
 		t.Skip("a measure; set WANFED_BENCH=1")
 	}
@@ -31,22 +31,22 @@ func TestKeptConnections(t *testing.T) {
 		}
 		defer func() {
 			w.close()
-			time.Sleep(drain)
+			time.Sleep(drainTime)
 		}()
 		w.converge(t)
 		time.Sleep(*settle)
 		without := w.read()
-		keep(t, w.sites[0].servers[0], w.sites[1].dc, n)
+		openConnections(t, w.sites[0].servers[0], w.sites[1].dc, n)
 		with := w.read()
-		time.Sleep(idling)
+		time.Sleep(idleTime)
 		after := w.read()
 		t.Logf("a connection kept, at each of its ends: %.0f KiB of heap and stacks, %.1f goroutines, %.1f B/s while idle",
-			(with.heap-without.heap)/2/n/1024, (with.routines-without.routines)/2/n, float64(after.bytes-with.bytes)/2/n/idling.Seconds())
+			(with.heap-without.heap)/2/n/1024, (with.goroutines-without.goroutines)/2/n, float64(after.bytes-with.bytes)/2/n/idleTime.Seconds())
 	})
 }
 
 // keep opens connections as package server does, until the test ends.
-func keep(t *testing.T, v *server, dc string, connections int) {
+func openConnections(t *testing.T, v *server, dc string, connections int) {
 	for range connections {
 		cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {
 			return v.dialer.Dial(ctx, wanfed.Target{DC: dc}, wanfed.ProtoGRPC)
