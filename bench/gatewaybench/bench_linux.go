@@ -18,25 +18,27 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// bench runs rows with contenders.
+// bench measures every row with every contender.
 type bench struct {
-	self       string // this program
+	self       string // path of this program, which also runs as child processes
 	contenders []contender
 	rows       []row
 	rounds     int
-	// noisy is how many cores other processes may use during a run. A run begins when they use less, or after patience; one
-	// in which they use more is repeated up to retries times, and the quietest counts.
+	// noiseLimit is how many cores other processes may use during a run. A run
+	// starts when they use fewer, or after quietTimeout. If they use more
+	// during the run, it is repeated up to retries times. The result with the
+	// least use counts.
 	noiseLimit   float64
 	quietTimeout time.Duration
 	retries      int
-	// rawServer and tlsServer are where the servers listen.
+	// rawServer and tlsServer are the addresses on which the servers listen.
 	rawServer, tlsServer string
 	proxyCore, endsCore  int
-	dir                  string    // for files of all runs; removed by the caller
-	progress             io.Writer // a line for each run
+	dir                  string    // temporary files of all runs; the caller removes it
+	progress             io.Writer // receives one line per run
 }
 
-// run is one measurement of one contender.
+// run is the result of measuring one contender in one row and round.
 type run struct {
 	row, contender string
 	round          int
@@ -44,8 +46,9 @@ type run struct {
 	err            error
 }
 
-// measure does everything, interleaved: in each round, each row has all contenders one after another, in another order each
-// time, each freshly started. It ends early only with ctx. A run that fails is among the results.
+// measure runs all rounds and returns the results. In each round, each row runs
+// with all contenders in random order. Each run has fresh processes. measure
+// returns early only when ctx ends. The results include failed runs.
 func (b bench) measure(ctx context.Context) ([]run, error) {
 	certs := filepath.Join(b.dir, "certs")
 	if err := os.Mkdir(certs, 0o700); err != nil {
@@ -90,7 +93,8 @@ func (r run) String() string {
 	return s
 }
 
-// quietest repeats a run that others have disturbed.
+// runQuiet measures c in row r. It repeats a run that other processes have
+// disturbed, and returns the least disturbed result.
 func (b bench) runQuiet(ctx context.Context, r row, c contender, certs string) run {
 	var chosen run
 	for try := 0; ; try++ {
@@ -105,7 +109,7 @@ func (b bench) runQuiet(ctx context.Context, r row, c contender, certs string) r
 	}
 }
 
-// one starts servers and the contender, and measures.
+// runOnce starts the servers and the contender, and measures once.
 func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_ load.Figures, err error) {
 	at := placeholders{}
 	if at.dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
@@ -148,7 +152,7 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 	return f, err
 }
 
-// ended says that the process is not there any more, which then is an error.
+// checkRunning returns an error if the process has exited.
 func (p *process) checkRunning() error {
 	select {
 	case <-p.done:
@@ -166,7 +170,7 @@ func (p placeholders) routeFile(r row, pid int) load.RouteFile {
 	return f
 }
 
-// updates returns how many changes of routes a second the proxy has logged.
+// updatesPerSecond returns the rate of route changes that the proxy has logged.
 func (p placeholders) updatesPerSecond(s load.Spec) (float64, error) {
 	b, err := os.ReadFile(p.proxyLog())
 	return float64(bytes.Count(b, []byte("routes changed"))) / s.Duration.Seconds(), err

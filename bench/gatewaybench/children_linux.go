@@ -18,20 +18,21 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// The ends are processes of their own, of this very program, so that they can be pinned and their CPU told apart. The first
-// argument is one of these.
+// The servers and the clients run as child processes of this program. They can
+// then be pinned to a core, and their CPU time is measured separately. The
+// first argument of a child is one of these names.
 const (
-	childServers = "servers" // arguments: folder of the certificate, plain address, TLS address
-	childLoad    = "load"    // argument: a load.Spec
+	childServers = "servers" // arguments: certificate directory, plain address, TLS address
+	childLoad    = "load"    // argument: a load.Spec in JSON
 )
 
-// outcome is what the load's process says.
+// loadResult is what the load process prints, in JSON.
 type loadResult struct {
 	Figures load.Figures
 	Error   string
 }
 
-// runChild is the whole of a child of this program.
+// runChild is the main function of a child process.
 func runChild(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case args[0] == childServers && len(args) == 4:
@@ -56,7 +57,8 @@ func runChild(ctx context.Context, args []string, out io.Writer) error {
 	return fmt.Errorf("%q has other arguments", args[0])
 }
 
-// startServers starts the servers and sets their addresses in at.
+// startServers starts the server process and stores the addresses of the
+// servers in at.
 func startServers(self, certs string, core int, raw, tls string, at *placeholders) (*process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -83,12 +85,12 @@ func startServers(self, certs string, core int, raw, tls string, at *placeholder
 	return p, nil
 }
 
-// loadTimeout bounds the life of a load process.
+// loadTimeout returns the longest permitted duration of a load process.
 func loadTimeout(s load.Spec) time.Duration {
 	return time.Minute + s.Warmup + 4*s.Duration + s.Settle + 2*s.DrainTime
 }
 
-// runLoad runs one measurement in a child.
+// runLoad runs one measurement in a child process.
 func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string) (load.Figures, error) {
 	spec, err := json.Marshal(s)
 	if err != nil {

@@ -14,34 +14,39 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// helloTimeout is how long each proxy gives a client for its hello. It is the gateway's default, which the others are set to.
+// helloTimeout is how long each proxy waits for the ClientHello. It is the
+// default of the gateway. The other proxies are configured to use it.
 const helloTimeout = "5s"
 
-// contender is what is measured: a proxy, or nothing between client and server.
+// contender is one of the compared setups: a proxy, or a direct connection
+// between client and server.
 type contender struct {
 	name string
 	role role
-	addr string // of a proxy that runs already; else it is started for each run
-	// command is the proxy's, with places for the addresses of a run: see place.
+	addr string // address of a proxy that already runs; empty: one is started for each run
+	// command is the command line of the proxy. It may contain placeholders:
+	// see placeholders.
 	command []string
-	// files are written before the command runs, by name, with places too.
+	// files maps names of configuration files to contents, which may contain
+	// placeholders. They are written before the command runs.
 	files map[string]string
 }
 
 type role int
 
 const (
-	subject role = iota // whose figures are judged
-	peer                // whom they are compared with
-	direct              // no proxy: the limit of the ends
+	subject role = iota // its figures are compared with those of the peers
+	peer                // a proxy with which subjects are compared
+	direct              // no proxy: the limit of client and server
 )
 
-// updatable says whether the proxy reads a route file again on SIGHUP.
+// updatable reports whether the proxy reads its route file again on SIGHUP.
 func (c contender) updatable() bool {
 	return slices.ContainsFunc(c.command, func(w string) bool { return strings.Contains(w, "{routes}") })
 }
 
-// places are what stands in for the names in braces.
+// placeholders are the values of the names in braces, such as {listen}, in
+// commands and files.
 type placeholders struct {
 	dir, listen, raw, tls string
 }
@@ -57,11 +62,12 @@ func (p placeholders) expand(s string) string {
 func (p placeholders) routes() string { return filepath.Join(p.dir, "routes.hcl") }
 
 func wanfed(program string) contender {
-	// All load has one source.
+	// All connections have the same source address: switch off the limit.
 	return contender{name: "wanfed", role: subject, command: []string{program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1"}}
 }
 
-// parseProxy reads name=ip:port or name=command; words of the command are separated by spaces.
+// parseProxy parses name=ip:port or name=command. Spaces separate the words of
+// the command.
 func parseProxy(s string) (contender, error) {
 	name, what, ok := strings.Cut(s, "=")
 	words := strings.Fields(what)
@@ -77,8 +83,9 @@ func parseProxy(s string) (contender, error) {
 	return contender{name: name, role: subject, command: words}, nil
 }
 
-// haproxy is HAProxy with further global and default settings. maxconn and maxpipes fit into 20,000 files: two sockets for
-// each connection, and two ends of each pipe.
+// haproxy returns HAProxy with additional global and default settings. maxconn
+// and maxpipes fit into 20,000 open files: two sockets per connection and two
+// ends per pipe.
 func haproxy(name, global, defaults string) contender {
 	return contender{name: name, role: peer, command: []string{"haproxy", "-db", "-f", "{dir}/haproxy.cfg"}, files: map[string]string{
 		"haproxy.cfg": `global
@@ -104,7 +111,8 @@ backend tls
 `}}
 }
 
-// nginxModule is where Debian puts what routes streams, which others build in.
+// nginxModule is the stream module of Debian's nginx. Other builds include it
+// in the program.
 const nginxModule = "/usr/lib/nginx/modules/ngx_stream_module.so"
 
 func nginx() contender {
@@ -137,7 +145,7 @@ stream {
 `}}
 }
 
-// peers are whom a gateway is compared with.
+// peers returns the proxies with which a gateway is compared.
 func peers() []contender {
 	return []contender{
 		haproxy("haproxy", "", ""),
@@ -147,10 +155,11 @@ func peers() []contender {
 	}
 }
 
-// packages are what a Debian machine needs for the peers.
+// packages are the Debian packages that contain the peers.
 const packages = "haproxy nginx libnginx-mod-stream"
 
-// checkTools says in one line which programs are missing and how to get them.
+// checkTools returns an error that names the missing programs and how to
+// install them.
 func checkTools(cs []contender) error {
 	var missing []string
 	for _, c := range cs {

@@ -1,34 +1,51 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command gatewaybench compares the data plane of a gateway with HAProxy and nginx: throughput, new connections, latency,
-// memory of idle and of stalled connections, and what route changes, a new process and a stop do to open ones. It starts
-// everything itself, on 127.0.0.1, and ends it again. What is measured, and how, is package load's; which contenders there are
-// and what their figures must be is here.
+// Command gatewaybench compares the data plane of a gateway with HAProxy and
+// nginx. It measures throughput, new connections, latency, and the memory of
+// idle and stalled connections. It also measures how route changes, hot
+// restarts and stops affect open connections. It starts all processes itself,
+// on 127.0.0.1, and stops them at the end.
+//
+// Package load defines the measurements. This package defines the contenders,
+// the rows and their goals.
 //
 // # Flow
 //
-// In each round, each row has all contenders one after another, in another order each time. For a run, fresh servers and a
-// fresh proxy are started, the proxy on a core of its own; then a process with the clients on the servers' core, which
-// tells its figures. A run that other processes have disturbed is repeated, and is left out if it is not among the quieter
-// half even so. At the end come the medians over the rounds, the ratio of each subject's to the best peer's, and whether the
-// goal is met.
+// In each round, each row runs with all contenders in random order. Each run
+// starts new servers and a new proxy, which has a core of its own. A third
+// process then runs the clients on the core of the servers, and reports its
+// figures. A run that other processes have disturbed is repeated. If the
+// repetition is disturbed too, the round counts only if it is in the less
+// disturbed half. The table shows medians over the rounds, the ratio of each
+// subject to the best peer, and whether the goal is met.
 //
 // # Contenders
 //
-// wanfed gateway with a route file, and any --proxy, are subjects. Peers are HAProxy with its defaults, with splice-auto, and
-// tuned (splice both ways, pipes of 1 MiB), and nginx (stream, ssl_preread), all with one thread and the gateway's deadline
-// for hellos. direct is no proxy: what the ends can do, here.
+// Subjects are the proxies that are judged: wanfed gateway with a route file,
+// and each --proxy. Peers are the proxies that subjects are compared with, all
+// with one thread and the gateway's ClientHello timeout:
+//
+//   - haproxy: HAProxy with its defaults
+//   - haproxy-splice: HAProxy with splice-auto
+//   - haproxy-tuned: HAProxy that splices both directions, with pipes of 1 MiB
+//   - nginx: nginx with the stream module and ssl_preread
+//
+// The contender direct has no proxy. It shows the limit of the clients and
+// servers on this machine.
 //
 // # Goroutines and processes
 //
-// The main goroutine does one run at a time. Children have process groups of their own, which are killed after each run;
-// if this process is killed, the kernel ends them.
+// The main goroutine makes one run at a time. Each child process has its own
+// process group, which is killed after the run. If gatewaybench is killed, the
+// kernel ends its children.
 //
 // # Limits
 //
-// Linux. The ratios of one run of the program count; its figures are those of one machine. With fewer than two cores, or
-// busy ones, even ratios say little: see the column "others", the cores that other processes used. 9,500 proxied connections
-// take 20,000 files in the proxy.
+// Linux only. Compare the ratios of one invocation: absolute figures depend on
+// the machine. Ratios are not reliable with fewer than two cores, or while
+// other processes use them. The column "others" shows the number of cores that
+// other processes used. With 9,500 connections, the proxy needs 20,000 open
+// files.
 //
 // # Example
 //

@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	runtime.LockOSThread() // children are bound to it
+	runtime.LockOSThread() // child processes are killed when this thread ends
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := dispatch(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -48,7 +48,7 @@ func isChild(args []string) bool {
 	return len(args) > 0 && (args[0] == childServers || args[0] == childLoad)
 }
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	program, rows, peers, format string
 	servers                      string
@@ -105,7 +105,7 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	return s, errors.Join(errs...)
 }
 
-// contenders are subjects first, then peers, then direct.
+// contenders returns the subjects, then the peers, then the direct connection.
 func (s settings) contenders() ([]contender, error) {
 	var all []contender
 	if s.program != "" {
@@ -163,14 +163,14 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) 
 	if len(runs) == 0 {
 		return err
 	}
-	rep := newReport(machine(), b, runs) // also of a bench that was ended early
+	rep := newReport(machine(), b, runs) // also after an early end
 	if s.format == "json" {
 		return errors.Join(err, rep.writeJSON(out))
 	}
 	return errors.Join(err, rep.writeTable(out))
 }
 
-// machine describes where this runs.
+// machine returns a description of this machine.
 func machine() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -21,10 +21,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// built is the program wanfed, for all tests.
+// buildWanfed builds the program wanfed once for all tests.
 var buildWanfed func() (path string, err error)
 
-// TestMain is also the children's main function, as main is.
+// TestMain also runs the child processes, as main does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && isChild(os.Args[1:]) {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // else each child takes a second to end
+	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // without this, each child exits a second later
 	dir, err := os.MkdirTemp("", "gatewaybench-test")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// measured runs the program with flags and returns its report.
+// runBench runs the program with flags and returns its report.
 func runBench(t *testing.T, flags ...string) report {
 	t.Helper()
 	t.Parallel()
@@ -86,8 +86,8 @@ func runBench(t *testing.T, flags ...string) report {
 	return rep
 }
 
-// check says what is wrong with the figures that are told of rows whose names begin with prefix. How good they are is none of
-// a test's business.
+// check reports an error for each missing or implausible figure of the rows
+// whose names start with prefix. It does not judge performance.
 func (r report) check(t *testing.T, prefix, contender string, lowest map[string]float64) {
 	t.Helper()
 	found := map[string]int{}

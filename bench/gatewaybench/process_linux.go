@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what processes may take.
+// Limits for starting and stopping a process.
 const (
 	startTimeout = 10 * time.Second
 	stopTimeout  = 3 * time.Second
 )
 
-// process is a child with a process group of its own.
+// process is a child process in its own process group.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -32,8 +32,10 @@ type process struct {
 	err  error
 }
 
-// startPinned starts a child on one core; its stderr, and its stdout unless cmd has one, go to the file log. The caller's
-// goroutine must be locked to its thread, with which the child is ended if this process ends without doing so.
+// startPinned starts a child process on one core. Its stderr is written to the
+// file log, and so is its stdout unless cmd.Stdout is set. The calling
+// goroutine must be locked to its thread: the kernel kills the child when that
+// thread ends.
 func startPinned(name string, core int, cmd *exec.Cmd, log string) (*process, error) {
 	f, err := os.Create(log)
 	if err != nil {
@@ -67,18 +69,18 @@ func startPinned(name string, core int, cmd *exec.Cmd, log string) (*process, er
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stop ends the process and its children, also those that it has left.
+// stop ends the process and all processes of its group.
 func (p *process) stop() {
 	_ = syscall.Kill(-p.pid(), syscall.SIGTERM)
 	select {
 	case <-p.done:
 	case <-time.After(stopTimeout):
 	}
-	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // children that are left, too
+	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // descendants that still run
 	<-p.done
 }
 
-// waitListening waits until somebody listens on addr.
+// waitListening waits until addr accepts connections.
 func (p *process) waitListening(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -97,7 +99,7 @@ func (p *process) waitListening(ctx context.Context, addr string) error {
 	}
 }
 
-// said is the beginning of what the process wrote.
+// output returns the first 1000 bytes that the process has written.
 func (p *process) output() string {
 	f, err := os.Open(p.log)
 	if err != nil {
@@ -108,7 +110,7 @@ func (p *process) output() string {
 	return string(b)
 }
 
-// freeAddr returns an address of 127.0.0.1 that nobody listens on.
+// freeAddr returns an unused address of 127.0.0.1.
 func freeAddr() (string, error) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -117,7 +119,8 @@ func freeAddr() (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
-// cores returns the two cores to use: one for the proxy, one for the load. On a machine with a single one they are the same.
+// cores returns the core of the proxy, and the core of the clients and servers.
+// They are the same on a machine with one core.
 func cores() (proxy, ends int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -12,15 +12,16 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// report is the result of a bench.
+// report is the result of a benchmark.
 type report struct {
 	Machine string `json:"machine"`
 	Rounds  int    `json:"rounds"`
-	// Contenders are the names of all, subjects first, then peers, then direct.
+	// Contenders are the names of the subjects, then of the peers, then of the
+	// direct connection.
 	Contenders []string `json:"contenders"`
 	Subjects   []string `json:"subjects"`
 	Lines      []line   `json:"lines"`
-	// Failed are runs that gave no figures.
+	// Failed describes the runs that failed.
 	Failed []string `json:"failed,omitempty"`
 }
 
@@ -30,15 +31,17 @@ type line struct {
 	Figure         string `json:"figure"`
 	Goal           string `json:"goal,omitempty"`
 	HigherIsBetter bool   `json:"more_is_better"`
-	// Of is by contender.
+	// Values are the results by contender.
 	Values map[string]value `json:"of"`
-	// Verdicts are by subject.
+	// Verdicts are the comparisons by subject.
 	Verdicts map[string]verdict `json:"verdicts,omitempty"`
-	// Others is the median of how many cores other processes used meanwhile.
+	// Others is the median number of cores that other processes used during the
+	// runs.
 	Others float64 `json:"others"`
 }
 
-// value is the median of the rounds that count, and each of these.
+// value is the result of one contender. Rounds are the values of the rounds
+// that count, and Median is their median.
 type value struct {
 	Median float64   `json:"median"`
 	Rounds []float64 `json:"rounds"`
@@ -46,17 +49,18 @@ type value struct {
 
 // verdict compares a subject with the best peer.
 type verdict struct {
-	// Best is the peer with the best median, and Ratio the subject's median by that peer's.
+	// Best is the peer with the best median. Ratio is the median of the subject
+	// divided by that of the peer.
 	Best  string  `json:"best,omitempty"`
 	Ratio float64 `json:"ratio,omitempty"`
-	// Met says whether the goal is; nil if there is none, or nobody to compare with.
+	// Met reports whether the goal is met; nil if there is no goal or no peer.
 	Met *bool `json:"met,omitempty"`
 }
 
-// byRound are the figures of one row and one contender.
+// byRound maps rounds to the figures of one row and one contender.
 type byRound map[int]load.Figures
 
-// series are the values of a figure, in the order of rounds.
+// series returns the values of a figure in the order of the rounds.
 func (b byRound) series(name string) []float64 {
 	var s []float64
 	for _, round := range slices.Sorted(maps.Keys(b)) {
@@ -67,7 +71,8 @@ func (b byRound) series(name string) []float64 {
 	return s
 }
 
-// quiet leaves out the rounds in which other processes used more cores than noisy; but the quieter half, rounded up, stays.
+// quiet returns the rounds in which other processes used at most noisy cores.
+// It returns at least the less disturbed half of the rounds, rounded up.
 func (b byRound) quiet(noisy float64) byRound {
 	rounds := slices.SortedFunc(maps.Keys(b), func(x, y int) int { return cmp.Compare(b[x][load.Others], b[y][load.Others]) })
 	kept := byRound{}
@@ -118,7 +123,8 @@ func newReport(machine string, b bench, runs []run) report {
 	return rep
 }
 
-// addAddedLatency notes how much longer a message takes with a proxy than without.
+// addAddedLatency sets the difference in latency between each contender and a
+// direct connection.
 func addAddedLatency(found map[string]byRound) {
 	for round, without := range found[directName] {
 		for _, of := range found {
@@ -148,7 +154,8 @@ func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, b
 	return l, len(l.Values) > 0
 }
 
-// bestPeer returns the name of the peer that a figure is compared with; empty if there is none.
+// bestPeer returns the name of the peer that a figure is compared with; empty
+// if there is none.
 func bestPeer(cs []contender, f figure, of map[string]value) string {
 	var name string
 	for _, c := range cs {

@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// ran is a bench of three rounds with known figures.
+// sampleRuns returns a benchmark of three rounds with known figures.
 func sampleRuns() (bench, []run) {
 	b := bench{rounds: 3, rows: []row{{name: "r", figures: []figure{
 		{name: load.MBPerS, higherIsBetter: true, goal: matchBest}, {name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.2}}, {name: load.Lost, noComparison: true, goal: goal{absoluteGoal, 0}},
@@ -99,7 +99,7 @@ func TestByRound_Quiet(t *testing.T) {
 		noisy float64
 		want  string
 	}{
-		{0, "[0 3 4]"}, // the quieter half at least
+		{0, "[0 3 4]"}, // at least the less disturbed half
 		{0.5, "[0 2 3 4]"},
 		{1, "[0 1 2 3 4]"},
 	} {

@@ -11,31 +11,32 @@ import (
 	"github.com/wanfed/wanfed/bench/gatewaybench/load"
 )
 
-// row is one thing that is measured of each contender.
+// row is one measurement, made with each contender.
 type row struct {
 	name    string
 	spec    load.Spec
 	figures []figure
 }
 
-// figure is one number of a row.
+// figure is one figure of a row.
 type figure struct {
 	name           string
 	goal           goal
-	higherIsBetter bool // more is better
-	noComparison   bool // told, and not compared
+	higherIsBetter bool // false: lower values are better
+	noComparison   bool // not compared with peers
 }
 
-// goal is what a subject's figure must be: at least, or at most, bound times that of the best of those whom of names; or bound
-// alone, where of is itself.
+// goal is the bound of a subject's figure: a minimum if higher values are
+// better, otherwise a maximum. The bound is a factor of the reference peer's
+// figure, or the value itself for absoluteGoal.
 type goal struct {
 	reference string // empty: no goal
 	bound     float64
 }
 
 const (
-	bestPeerGoal    = "best"    // of all peers
-	bestHAProxyGoal = "haproxy" // the best of the peers whose names begin so
+	bestPeerGoal    = "best"    // the best of all peers
+	bestHAProxyGoal = "haproxy" // the best of the peers whose names start with haproxy
 	absoluteGoal    = "itself"
 )
 
@@ -53,24 +54,25 @@ func (f figure) goalText() string {
 	return fmt.Sprintf("%s %.1fx %s", sign, f.goal.bound, f.goal.reference)
 }
 
-var matchBest = goal{bestPeerGoal, 1} // with the best
+var matchBest = goal{bestPeerGoal, 1} // at least as good as the best peer
 
-// updateRoutes is how many routes the file has that changes, and how often it changes.
+// updateRoutes is the number of additional routes in the file of row update.
+// updatePerSecond is how many times per second that file changes.
 const (
 	updateRoutes    = 100
 	updatePerSecond = 100
 	updatesFigure   = "updates/s"
-	drainTime       = 2 * time.Second // the gateway's default
+	drainTime       = 2 * time.Second // the default of the gateway
 	addedP50        = "added p50 µs"
 )
 
-// timing is how long runs take.
+// timing has the durations and sizes of runs.
 type timing struct {
 	warm, measure, settle      time.Duration
-	idle, stalls, restartConns int // connections
+	idle, stalls, restartConns int // numbers of connections
 }
 
-// rows returns everything that can be measured.
+// rows returns all rows.
 func rows(t timing) []row {
 	spec := func(kind load.Kind, conns int) load.Spec {
 		return load.Spec{Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle, HelloTimeout: helloDuration()}
@@ -109,10 +111,11 @@ func rows(t timing) []row {
 	return append(all, t.manyConnRows(spec)...)
 }
 
-// crowds are the rows with many connections, and with changes.
+// manyConnRows returns the rows with many connections, and those that change
+// the proxy while it is in use.
 func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 	stall := spec(load.Stall, t.stalls)
-	stall.Rate, stall.Duration = 500, 2*t.measure // for a p99 of enough connections
+	stall.Rate, stall.Duration = 500, 2*t.measure // enough connections for a p99
 	update := spec(load.Update, 64)
 	update.Rate, update.Duration, update.Interval = 500, 2*t.measure, 20*time.Millisecond
 	handover := update
@@ -154,12 +157,13 @@ func transport(tls bool) string {
 func helloDuration() time.Duration {
 	d, err := time.ParseDuration(helloTimeout)
 	if err != nil {
-		panic(err) // a constant
+		panic(err) // helloTimeout is a constant
 	}
 	return d
 }
 
-// choose returns the rows whose names begin with one of prefixes, separated by commas; all for none.
+// selectRows returns the rows whose names start with one of prefixes, which
+// commas separate. No prefixes select all rows.
 func selectRows(all []row, prefixes string) ([]row, error) {
 	if prefixes == "" {
 		return all, nil
@@ -181,10 +185,11 @@ func selectRows(all []row, prefixes string) ([]row, error) {
 	return chosen, nil
 }
 
-// ends says whether the proxy's process ends by itself while it is measured.
+// endsProxy reports whether the process of the proxy exits during the
+// measurement.
 func (r row) endsProxy() bool { return r.spec.Kind == load.HotRestart || r.spec.Kind == load.Drain }
 
-// fits says whether a contender can be measured by a row.
+// appliesTo reports whether the row can measure a contender.
 func (r row) appliesTo(c contender) bool {
 	switch r.spec.Kind {
 	case load.Update, load.HotRestart, load.Drain:

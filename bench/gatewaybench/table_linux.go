@@ -20,7 +20,7 @@ func (r report) writeJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// writeTable writes an aligned table, which is Markdown too.
+// writeTable writes an aligned table, which is also valid Markdown.
 func (r report) writeTable(w io.Writer) error {
 	head := []string{"row", "figure", "goal"}
 	for _, s := range r.Subjects {
@@ -82,7 +82,7 @@ func (v verdict) String() string {
 	return strings.TrimSpace(s + " NO")
 }
 
-// number writes v with three digits that count.
+// number formats v with three significant digits.
 func number(v float64) string {
 	if math.Abs(v) >= 100 || v == math.Trunc(v) {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -90,7 +90,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// align makes a table of cells, of which the first line is the head.
+// align formats cells as a table. The first line is the header.
 func align(cells [][]string) string {
 	width := make([]int, len(cells[0]))
 	for _, words := range cells {

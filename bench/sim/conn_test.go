@@ -56,7 +56,8 @@ func TestConn_ReadDeadline(t *testing.T) {
 	})
 }
 
-// TestHalf_Join: what a gateway joined arrives once, in order, with the delays of both parts; and not at all once the path is lost.
+// TestHalf_Join checks that data on joined connections arrives once, in order
+// and with the delays of both. No data arrives after the path is cut.
 func TestHalf_Join(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
@@ -66,7 +67,7 @@ func TestHalf_Join(t *testing.T) {
 		if _, err := client.Write([]byte("a")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(oneWay + time.Millisecond) // it waits at the gateway
+		time.Sleep(oneWay + time.Millisecond) // the data is buffered at the gateway
 		if _, err := client.Write([]byte("b")); err != nil {
 			t.Fatal(err)
 		}

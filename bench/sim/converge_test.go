@@ -14,10 +14,11 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// patience is when waiting for a federation is given up, in fake time.
+// convergeTimeout is how long to wait for a federation, in fake time.
 const convergeTimeout = 30 * time.Minute
 
-// converge waits until every server sees every server alive, and has a way to every datacenter, and the record of it.
+// converge waits until every server sees every server alive, and has a path to
+// every datacenter and its federation state. It returns how long that took.
 func (w *world) converge(t testing.TB) time.Duration {
 	t.Helper()
 	began, all := time.Now(), w.servers()
@@ -44,8 +45,10 @@ func (w *world) converge(t testing.TB) time.Duration {
 	}
 }
 
-// move gives a datacenter's gateway another address, and waits until every other server knows it and no link hangs on the
-// lost path. doubted counts the servers that held any other for failed at some time until then.
+// moveGateway gives the gateway of a datacenter another address. It waits until
+// every other server has the address and no link uses the lost path.
+// falseFailures is the number of servers that reported another server as failed
+// in that time.
 func (w *world) moveGateway(t testing.TB, s *site) (known, off spread, doubted int) {
 	t.Helper()
 	all := w.servers()
@@ -60,7 +63,7 @@ func (w *world) moveGateway(t testing.TB, s *site) (known, off spread, doubted i
 	hanging := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !hangs(v) })
 	s.gateway.move(addr)
 	for len(unknowing) > 0 || len(hanging) > 0 {
-		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2)) // asking a thousand takes a while
+		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2)) // reading the state of a thousand servers takes a while
 		took := time.Since(began)
 		if took > convergeTimeout {
 			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))

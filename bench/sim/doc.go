@@ -1,36 +1,58 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package sim simulates a federation of many datacenters in one process and in fake time (testing/synctest), to see how what a
-// server does, holds and waits for grows with the federation. It is all tests.
+// Package sim simulates a federation of many datacenters in one process and in
+// fake time (testing/synctest). It measures how the traffic, memory and delays
+// of a server grow with the federation. It contains only tests.
 //
-// Real are: wanfed's Dialer, Mux and Tunnel with TLS 1.3 and certificates of their own; both gossip pools, serf and memberlist
-// with their own timings; federation's address book, joiner and hinter; catalog's gateway heartbeats; replication's streams
-// and anti-entropy, by gRPC to the primary.
+// The following parts are real:
 //
-// Not real are:
+//   - the Dialer, Mux and Tunnel of package wanfed, with TLS 1.3 and their own
+//     certificates
+//   - both gossip pools: serf and memberlist with their normal intervals
+//   - the address book, joiner and gateway tagger of package federation
+//   - the gateway heartbeats of package catalog
+//   - the streams and anti-entropy of package replication, by gRPC to the
+//     primary
 //
-//   - The network: connections in memory, with 40 ms one way between datacenters and none inside one. It has no rate, no loss and no
-//     back pressure, and counts bytes without TCP and IP headers. An address where nobody is any more swallows everything.
-//   - Gateways: they read ClientHellos with the real parser and route by what a server of their datacenter knows, which is what
-//     real ones are told, but then the network joins the two connections.
-//   - The store: servers of one datacenter share one in memory, and the first of them leads. There is no Raft, and no disk but
-//     for the addresses that servers remember.
-//   - gRPC between datacenters: a server has a connection to the primary, as a wanfed server has, but asks the others nothing.
-//     TestKeptConnections says what more of them would cost.
+// The following parts are simulated:
 //
-// Servers share nothing but what any program's parts share: code, and the certificates that crypto/tls has parsed already.
+//   - Network: connections in memory, with 40 ms one way between datacenters
+//     and no delay inside one. There is no rate limit, loss or backpressure.
+//     Traffic is counted without TCP and IP headers. An unused address discards
+//     everything.
+//   - Gateways: they read ClientHellos with the real parser. They route by the
+//     address book of a server of their datacenter, which a real gateway
+//     receives as a replica. The network then joins the two connections.
+//   - Store: the servers of one datacenter share a store in memory, and the
+//     first server is the leader. There is no Raft. Only remembered addresses
+//     are on disk.
+//   - gRPC between datacenters: a server has a connection to the primary, as a
+//     real server has, but none to the others. TestIdleConnectionCost measures
+//     what more connections would cost.
 //
-// The flow: newWorld builds all; simulate starts every datacenter in the same moment (-sim.start spreads that), waits until all see
-// all and have all records, lets ten minutes pass (-sim.settle), measures two idle ones, moves one gateway to another address without a word to anybody, and waits until
-// every book has it and no link hangs on the lost path. Everything runs in one bubble and ends with it.
+// Servers share only code and the certificates that crypto/tls has parsed.
 //
-// Limits: the cost is this machine's cores and memory. 100 datacenters take half a minute of a core for the start, and 5 s for each minute
-// after it; 300 take ten minutes in all, and 7 GiB. 1,000 take 50 minutes of two cores and 20 GB, if they start over 15 s and what
-// they tell after that is cut short (-sim.hush; docs/benchmarks.md).
+// # Flow
+//
+// newWorld builds the federation. simulate starts all datacenters at the same
+// time, or spread over -sim.start. It waits until all servers see all others
+// and have all federation states, and then for -sim.settle (9 minutes).
+// It measures two idle minutes. It then moves one gateway to another address
+// without any notification. It waits until every address book has the new
+// address and no link uses the lost path. Everything runs in one synctest bubble
+// and ends with it.
+//
+// # Limits
+//
+// Cores and memory of the machine limit the size. 100 datacenters need half a
+// minute of CPU time to start, and 5 s for each minute after it. 300 need ten
+// minutes in all, and 7 GiB. 1,000 need 50 minutes of two cores and 20 GB, if
+// they start over 15 s and -sim.hush drops the gossip that is still queued.
 //
 //	go test ./sim                                                   # ten datacenters
-//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim    # the table of docs/benchmarks.md
+//	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim    # all sizes
 //	WANFED_BENCH=1 go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 60x1,20x3
 //	WANFED_BENCH=1 GOMEMLIMIT=7GiB go test -v -timeout 60m -run TestGrowth ./sim -sim.sizes 300x1 -sim.settle 2m
-//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./sim -sim.sizes 1000x1 -sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
+//	WANFED_BENCH=1 GOGC=70 GOMEMLIMIT=20GiB go test -v -timeout 100m -run TestGrowth ./sim -sim.sizes 1000x1 \
+//		-sim.links 32 -sim.start 15s -sim.hush -sim.settle 20s
 package sim

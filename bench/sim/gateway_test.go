@@ -15,24 +15,27 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// oneWay is the delay between two datacenters.
+// oneWay is the one-way delay between two datacenters.
 const oneWay = 40 * time.Millisecond
 
-// gatewayDouble stands in for a gateway process. It reads the ClientHello with the real parser and routes by its SNI as real ones
-// do, from the address book of a server of its datacenter, of which a real one has a copy. It is a double in the forwarding:
-// after the hello it joins the two connections inside the network and costs nothing, so that thousands fit in one process.
+// gatewayDouble replaces a gateway process. It reads the ClientHello with the
+// real parser and routes by its SNI, as a real gateway does. It uses the
+// address book of a server of its datacenter, where a real gateway has a
+// replica. After the ClientHello it joins the two connections inside the
+// network. Forwarding then costs nothing, and thousands of gateways fit into
+// one process.
 type gatewayDouble struct {
 	net        *network
 	site       *site
 	lan        string
 	wg         sync.WaitGroup
-	ctx        context.Context // the gateway's life; stored because network callbacks have none
+	ctx        context.Context // lifetime of the gateway; network callbacks have no context
 	cancel     context.CancelFunc
 	nextServer atomic.Uint64
 
 	mu  sync.Mutex
 	wan string
-	cut *atomic.Bool // of all connections over the present WAN address
+	cut *atomic.Bool // cuts all connections over the current WAN address
 }
 
 func newGateway(n *network, s *site, lan, wan string) *gatewayDouble {
@@ -43,7 +46,8 @@ func newGateway(n *network, s *site, lan, wan string) *gatewayDouble {
 	return g
 }
 
-// move gives the gateway another WAN address. Connections over the old one lose everything, silently.
+// move gives the gateway another WAN address. Connections over the old address
+// silently lose all data.
 func (g *gatewayDouble) move(wan string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -60,10 +64,11 @@ func (g *gatewayDouble) close() {
 	g.wg.Wait()
 }
 
-// helloTimeout is how long a client may take to send its hello.
+// helloTimeout is how long a client may take to send its ClientHello.
 const helloTimeout = 5 * time.Second
 
-// forward reads the hello and joins c to where route says.
+// forward reads the ClientHello and joins c to the connection that route
+// returns.
 func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*conn, error)) {
 	c.SetReadDeadline(time.Now().Add(helloTimeout))
 	var parser gateway.HelloParser
@@ -98,7 +103,8 @@ func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*c
 	}
 }
 
-// outward connects a server of the own datacenter to a gateway of the other one.
+// outward connects a server of the local datacenter to a gateway of another
+// one.
 func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) {
 	p, ok := tlsutil.ParseName(sni, tlsutil.DefaultDomain)
 	if !ok {
@@ -122,7 +128,8 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 	return nil, errNoRoute
 }
 
-// through makes c, which leaves by the WAN address that cut belongs to, lose everything when that is given up.
+// withCut makes c lose all data when cut is set. c leaves by the WAN address of
+// cut.
 func (g *gatewayDouble) withCut(c *conn, cut *atomic.Bool) *conn {
 	there, back := newHalf(0, cut), newHalf(0, cut)
 	there.join(c.out)
@@ -130,7 +137,7 @@ func (g *gatewayDouble) withCut(c *conn, cut *atomic.Bool) *conn {
 	return &conn{in: back, out: there, local: c.local, remote: c.remote}
 }
 
-// inward connects another datacenter to a server of the own one.
+// inward connects another datacenter to a server of the local one.
 func (g *gatewayDouble) inward(ctx context.Context, sni string) (*conn, error) {
 	p, ok := tlsutil.ParseName(sni, tlsutil.DefaultDomain)
 	if !ok || p.DC != g.site.dc {

@@ -25,8 +25,9 @@ var (
 	links      = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
 )
 
-// TestGrowth starts federations of growing size at once, lets them idle, and gives one gateway of each another address. It logs what
-// that costs each server, and holds it to bounds. Without WANFED_BENCH it is one of ten datacenters.
+// TestGrowth starts federations of growing size, waits until they are idle, and
+// gives one gateway of each another address. It logs the cost for each server
+// and checks bounds. Without WANFED_BENCH it simulates ten datacenters.
 func TestGrowth(t *testing.T) {
 	list := "10x1"
 	if os.Getenv("WANFED_BENCH") != "" {
@@ -43,7 +44,7 @@ func TestGrowth(t *testing.T) {
 				g := simulate(t, datacenters, servers)
 				g.check(t)
 				table = append(table, g)
-				t.Log("\n" + tableOf([]growth{g})) // the next one may be too much for the machine
+				t.Log("\n" + tableOf([]growth{g})) // the next size may exceed this machine's memory
 			})
 		})
 	}
@@ -53,12 +54,12 @@ func TestGrowth(t *testing.T) {
 }
 
 const (
-	gossipTime = time.Minute     // how long after the start there is much to tell
-	idleTime   = 2 * time.Minute // the measure of the idle state
-	drainTime  = time.Minute     // what the libraries do not join ends by its timers within this
+	gossipTime = time.Minute     // gossip about the start takes about this long
+	idleTime   = 2 * time.Minute // duration of the idle measurement
+	drainTime  = time.Minute     // goroutines of libraries that cannot be joined end within this
 )
 
-// simulate is the life of one federation. It must be called in a bubble.
+// simulate runs one federation. The caller must be in a synctest bubble.
 func simulate(t *testing.T, datacenters, servers int) growth {
 	w := newWorld(t, datacenters, servers)
 	g := growth{datacenters: datacenters, servers: servers}
@@ -92,7 +93,7 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	return g
 }
 
-// writeHeap writes a heap profile, if it was asked for.
+// writeHeap writes a heap profile if -sim.heaps is set.
 func writeHeap(t testing.TB, moment string) {
 	t.Helper()
 	if *heaps == "" {

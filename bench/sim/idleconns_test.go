@@ -17,8 +17,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestIdleConnectionCost says what the gRPC connections cost that a wanfed server keeps to each other datacenter, and that the servers
-// here do not have.
+// TestIdleConnectionCost measures the cost of the idle gRPC connections that a
+// wanfed server keeps to other datacenters. The simulated servers do not keep
+// them.
 func TestIdleConnectionCost(t *testing.T) {
 	if os.Getenv("WANFED_BENCH") == "" {
 		t.Skip("a measure; set WANFED_BENCH=1")
@@ -45,7 +46,8 @@ func TestIdleConnectionCost(t *testing.T) {
 	})
 }
 
-// keep opens connections as package server does, until the test ends.
+// openConnections opens connections as package server does. They stay open
+// until the test ends.
 func openConnections(t *testing.T, v *server, dc string, connections int) {
 	for range connections {
 		cc, err := api.NewGRPCClient(func(ctx context.Context) (net.Conn, error) {

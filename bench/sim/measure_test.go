@@ -14,28 +14,29 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// growth is what one size of federation costs. Rates and amounts are those of one server.
+// growth is the cost of a federation of one size. Rates and amounts are per
+// server unless noted.
 type growth struct {
 	datacenters, servers int
 
-	convergedAfter time.Duration // from the start until everybody sees everybody alive, and has a way to every datacenter, and its record
-	peakConns      int64         // connections of the median server, at most, in the minute after that
-	startCPU       time.Duration // of all servers, until the end of that minute
+	convergedAfter time.Duration // until every server sees every server, and has a path to and the state of every datacenter
+	peakConns      int64         // maximum of the median server's connections in the minute after that
+	startCPU       time.Duration // CPU time of all servers until the end of that minute
 
-	// Idle.
-	bytes, packets   float64       // each second; bytes both ways, TLS included
-	conns, maxConns  int64         // of the median server, and of the one that has most
+	// Measured while idle.
+	bytes, packets   float64       // per second; bytes in both directions, including TLS
+	conns, maxConns  int64         // of the median server, and of the server with the most
 	goroutines, heap float64       // heap and stacks in bytes
-	cpu              time.Duration // of all servers, in a minute
-	dropped          uint64        // packets
+	cpu              time.Duration // CPU time of all servers per minute
+	dropped          uint64        // gossip packets
 
-	// After one datacenter's gateway got another address.
-	addressKnown  spread // until a server's book has it
-	pathLeft      spread // until a link that was open is not on the lost path any more
-	falseFailures int    // servers that held any other for failed, at some time
+	// Measured after the gateway of one datacenter got another address.
+	addressKnown  spread // until the address book of a server has the address
+	pathLeft      spread // until a link of a server leaves the lost path
+	falseFailures int    // servers that reported another server as failed
 }
 
-// reading is what all servers have done, and hold, at one moment.
+// reading has the counters and resources of all servers at one time.
 type reading struct {
 	at               time.Time
 	cpu              time.Duration
@@ -66,7 +67,7 @@ func (w *world) read() reading {
 	return r
 }
 
-// conns lists how many connections each server has, sorted.
+// conns returns the sorted numbers of connections per server.
 func (w *world) conns() (all []int64) {
 	for _, v := range w.servers() {
 		all = append(all, v.host.open.Load())
@@ -75,7 +76,7 @@ func (w *world) conns() (all []int64) {
 	return all
 }
 
-// cpuTime is what this process has used of its cores. Its clock is the machine's, not the bubble's.
+// cpuTime returns the CPU time of this process. It is real time, not fake time.
 func cpuTime() time.Duration {
 	var use syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
@@ -84,7 +85,8 @@ func cpuTime() time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// idle takes what happened between two readings of n servers.
+// setIdle sets the figures of an idle federation of n servers, from two
+// readings.
 func (g *growth) setIdle(before, after reading, n int) {
 	took := after.at.Sub(before.at)
 	each := float64(n) * took.Seconds()
@@ -95,7 +97,9 @@ func (g *growth) setIdle(before, after reading, n int) {
 	g.dropped = after.dropped - before.dropped
 }
 
-// check holds a server to bounds that do not depend on the federation's size, but for what it must do for each datacenter.
+// check reports an error for each figure over its bound. The bounds do not
+// depend on the size of the federation, apart from the connections per
+// datacenter.
 func (g growth) check(t testing.TB) {
 	t.Helper()
 	for what, bad := range map[string]bool{
@@ -105,7 +109,7 @@ func (g growth) check(t testing.TB) {
 		"an idle server sends more than 2 packets/s":                     g.packets > 2,
 		"packets were dropped while idle":                                g.dropped > 0,
 		"a new address is not known everywhere within 20 s":              g.addressKnown.quantile(1) > 20*time.Second,
-		"a link stays on a lost path for more than 45 s":                 g.pathLeft.quantile(1) > 45*time.Second, // a quiet one looks each 30 s
+		"a link stays on a lost path for more than 45 s":                 g.pathLeft.quantile(1) > 45*time.Second, // an idle link probes every 30 s
 		"a server was held for failed while a gateway moved":             g.falseFailures > 0,
 	} {
 		if bad {
@@ -114,7 +118,7 @@ func (g growth) check(t testing.TB) {
 	}
 }
 
-// tableOf is a table for people, and for docs/benchmarks.md.
+// tableOf returns a Markdown table.
 func tableOf(all []growth) string {
 	var b strings.Builder
 	row := func(what string, cell func(growth) string) {
@@ -142,10 +146,10 @@ func tableOf(all []growth) string {
 	return b.String()
 }
 
-// spread is some durations.
+// spread is a set of durations.
 type spread []time.Duration
 
-// at is the quantile q, from 0 to 1.
+// quantile returns the q-quantile, with q from 0 to 1.
 func (s spread) quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0

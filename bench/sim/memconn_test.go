@@ -11,33 +11,35 @@ import (
 	"time"
 )
 
-// conn is one end of an in-memory connection. A write never waits: there is no window and no rate, only delay.
+// conn is one end of an in-memory connection. A write never blocks: there is no
+// window and no rate limit, only delay.
 type conn struct {
 	in, out       *half
-	host          *host // whose traffic it is; nil: nobody's
+	host          *host // counts the traffic; nil: not counted
 	local, remote net.Addr
 	closed        atomic.Bool
 }
 
-// half is one direction of a connection. What is pushed arrives delay later, in order: at its reader, or, when a gateway has joined
-// it to another half, there.
+// half is one direction of a connection. Data arrives in order, delay after it
+// was pushed. It arrives at the reader, or at another half if a gateway has
+// joined the two.
 type half struct {
 	delay time.Duration
 
 	mu            sync.Mutex
-	wake          sync.Cond // buf, ended, dead, deadline or next changed
+	wake          sync.Cond // signaled when buf, ended, closed, deadline or joined changes
 	inFlight      []segment // pushed and not yet arrived, oldest first
 	timer         *time.Timer
 	buf           [][]byte // arrived and not yet read
-	ended         bool     // no more comes after buf
+	ended         bool     // no more data follows buf
 	cut           *atomic.Bool
 	closed        bool // by the reader
 	joined        *half
 	deadline      time.Time
-	deadlineTimer *time.Timer // at deadline, while a reader waits
+	deadlineTimer *time.Timer // runs at deadline, while a reader waits
 }
 
-// segment is what one Write wrote; nil b is the end.
+// segment is the data of one Write; nil b is the end of the data.
 type segment struct {
 	at time.Time
 	b  []byte
@@ -49,12 +51,12 @@ func newHalf(delay time.Duration, dead *atomic.Bool) *half {
 	return h
 }
 
-// push takes over b. nil is the end of the data.
+// push sends b and takes ownership of it. nil is the end of the data.
 func (h *half) push(b []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cut != nil && h.cut.Load() {
-		return // lost on the way, and nobody is told
+		return // silently lost
 	}
 	if h.delay == 0 {
 		h.arriveLocked(b)
@@ -71,7 +73,7 @@ func (h *half) push(b []byte) {
 	}
 }
 
-// land lets arrive what is due.
+// deliver makes the segments that are due arrive.
 func (h *half) deliver() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +108,7 @@ func (h *half) arriveLocked(b []byte) {
 	h.wake.Broadcast()
 }
 
-// join makes everything that arrived at h, and all that will, arrive at next too, which is further on the way.
+// join forwards to next all data that has arrived or will arrive at h.
 func (h *half) join(next *half) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,7 +150,7 @@ func (h *half) read(p []byte) (int, error) {
 	}
 }
 
-// setDeadlineTimerLocked wakes the reader at its deadline.
+// setDeadlineTimerLocked schedules a wakeup of the reader at its deadline.
 func (h *half) setDeadlineTimerLocked() {
 	switch {
 	case h.deadline.IsZero():
@@ -173,7 +175,7 @@ func (h *half) setDeadline(t time.Time) {
 	h.wake.Broadcast()
 }
 
-// drop ends reading: what still comes is thrown away.
+// closeRead ends reading. Data that arrives later is discarded.
 func (h *half) closeRead() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +186,8 @@ func (h *half) closeRead() {
 	h.wake.Broadcast()
 }
 
-// newConns makes both ends of a connection from dialer to addr. dead, when set, makes the network between them lose all.
+// newConns returns both ends of a connection. All data is lost once dead is
+// true; a nil dead never cuts.
 func newConns(from, to net.Addr, delay time.Duration, dead *atomic.Bool) (dialed, accepted *conn) {
 	there, back := newHalf(delay, dead), newHalf(delay, dead)
 	return &conn{in: back, out: there, local: from, remote: to}, &conn{in: there, out: back, local: to, remote: from}
@@ -214,7 +217,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends both directions; the peer reads what was written, and then the end.
+// Close closes both directions. The peer reads what was written, and then the
+// end of the data.
 func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -231,7 +235,7 @@ func (c *conn) LocalAddr() net.Addr  { return c.local }
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 func (c *conn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
-func (c *conn) SetWriteDeadline(time.Time) error { return nil } // a write never waits
+func (c *conn) SetWriteDeadline(time.Time) error { return nil } // a write never blocks
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.in.setDeadline(t)
 	return nil

@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// network connects hosts and gateways. Who dials an address where nobody is waits until it gives up, as behind a firewall.
+// network connects hosts and gateways. A dial to an unused address blocks until
+// its context ends, as behind a firewall that drops packets.
 type network struct {
 	mu        sync.Mutex
 	endpoints map[string]endpoint
 }
 
-// door is what stands at an address.
+// endpoint accepts connections at an address.
 type endpoint struct {
-	delay  time.Duration // one way
-	cut    *atomic.Bool  // true: what was connected here is cut off, silently
-	accept func(*conn)   // owns the connection; must not wait
+	delay  time.Duration // one-way delay
+	cut    *atomic.Bool  // true: connections of this endpoint silently lose all data
+	accept func(*conn)   // takes ownership of the connection; must not block
 }
 
 func newNetwork() *network { return &network{endpoints: map[string]endpoint{}} }
@@ -38,7 +39,7 @@ func (n *network) remove(addr string) {
 	delete(n.endpoints, addr)
 }
 
-// dial connects after the round trip that TCP takes.
+// dial connects after one round trip, as TCP does.
 func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *atomic.Bool) (*conn, error) {
 	to := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 	n.mu.Lock()
@@ -66,12 +67,13 @@ func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *ato
 	return dialed, nil
 }
 
-// host is one server's machine: it counts what passes its network card, and gives connections to its listener.
+// host is the machine of one server. It counts the traffic and implements
+// net.Listener.
 type host struct {
 	net  *network
 	addr *net.TCPAddr
 
-	sent, received, open atomic.Int64 // bytes, bytes, connections now
+	sent, received, open atomic.Int64 // bytes sent, bytes received, open connections
 
 	accepted chan *conn
 	closec   chan struct{}
@@ -110,7 +112,7 @@ func (h *host) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return h.count(c), nil
 }
 
-// Accept, Close and Addr are net.Listener's.
+// Accept, Close and Addr implement net.Listener.
 func (h *host) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.accepted:

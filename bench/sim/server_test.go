@@ -26,8 +26,10 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// server is one datacenter server: what package server assembles, without Raft (the servers of a datacenter share a store in memory),
-// HTTP, and gRPC connections to all others. It has one to the primary.
+// server is one simulated server. It has the parts that package server
+// assembles, except Raft, HTTP and the gRPC connections to most datacenters.
+// The servers of a datacenter share a store in memory. Each server has one gRPC
+// connection, to the primary.
 type server struct {
 	site *site
 	name string
@@ -46,8 +48,8 @@ type server struct {
 	toPrimary *grpc.ClientConn // nil in the primary
 	grpc      *grpc.Server
 	grpcLn    net.Listener
-	source    func(context.Context) error   // feeds those that follow; nil but in the primary
-	leading   []func(context.Context) error // what the leader does; the first server of each datacenter leads
+	source    func(context.Context) error   // serves followers; nil outside the primary
+	leading   []func(context.Context) error // tasks of the leader, which is the first server of each datacenter
 
 	stop context.CancelFunc
 	run  *errgroup.Group
@@ -92,7 +94,7 @@ func (v *server) buildPools() (err error) {
 	return err
 }
 
-// tags have the sizes of a real server's.
+// tags returns tags with the sizes of a real server's.
 func (v *server) tags() map[string]string {
 	return map[string]string{
 		federation.TagRole: federation.RoleValue, federation.TagDC: v.site.dc, federation.TagPrimary: primary,
@@ -188,7 +190,7 @@ func (v *server) buildReplication(w *world) (err error) {
 	return nil
 }
 
-// reach asks any server of a datacenter whether it answers.
+// reach checks that a server of a datacenter responds.
 func (v *server) reach(ctx context.Context, dc string) error {
 	if dc == primary && v.toPrimary != nil {
 		_, err := healthpb.NewHealthClient(v.toPrimary).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
@@ -201,7 +203,7 @@ func (v *server) reach(ctx context.Context, dc string) error {
 	return err
 }
 
-// start runs everything until stop is called.
+// start runs all parts until stop is called.
 func (v *server) start(leader bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
@@ -230,7 +232,8 @@ func (v *server) serveGRPC(ctx context.Context) error {
 	return nil
 }
 
-// end joins all that start started. stop was called before, of all servers, so that nobody says goodbye to anybody for long.
+// wait waits for all goroutines of start. The caller must have stopped all
+// servers, because a leave message waits for the others.
 func (v *server) wait() error {
 	err := v.run.Wait()
 	if v.toPrimary != nil {

@@ -21,10 +21,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// primary is the primary datacenter, that of the first site.
+// primary is the primary datacenter, which is the first site.
 const primary = "dc0"
 
-// world is a federation in one bubble of fake time.
+// world is a federation in one synctest bubble.
 type world struct {
 	t        testing.TB
 	net      *network
@@ -77,7 +77,7 @@ func (s *site) wanAddr(last int) string {
 	return fmt.Sprintf("198.%d.%d.%d:8443", s.n/250, s.n%250, last)
 }
 
-// start starts one datacenter: its servers, and its gateway's heartbeats.
+// start starts one datacenter: its servers, and the heartbeats of its gateway.
 func (w *world) start(s *site) {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -103,7 +103,7 @@ func (w *world) start(s *site) {
 				w.t.Error(err)
 			}
 			wait := tick.C
-			if errors.Is(err, resource.ErrNotLeader) { // its Run has not begun
+			if errors.Is(err, resource.ErrNotLeader) { // Run has not started yet
 				wait = time.After(time.Millisecond)
 			}
 			select {
@@ -115,7 +115,7 @@ func (w *world) start(s *site) {
 	})
 }
 
-// close ends all servers at once.
+// close stops all servers at once.
 func (w *world) close() {
 	for _, s := range w.sites {
 		s.stop()
@@ -142,7 +142,7 @@ func (w *world) servers() (all []*server) {
 	return all
 }
 
-// peerOf is who calls, by its certificate.
+// peerOf returns the caller, from its certificate.
 func peerOf(ctx context.Context) (tlsutil.Peer, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {

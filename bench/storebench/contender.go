@@ -25,15 +25,20 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// contender is a store under test, running.
+// contender is a running store under test.
 type contender struct {
 	name string
 	*subprocess.Process
 	addr string
 	tls  *tls.Config
 
-	// put is a write's path and message, get one call (nil: it has no reads). follow starts watches of one key on a connection: ready is called when each has begun,
-	// event for each watch and change; it returns when the connection ends.
+	// put returns the gRPC method and the message of a write.
+	//
+	// get does one read; nil if the contender has no reads.
+	//
+	// watch starts watches of one key on a connection, and returns when the
+	// connection ends. It calls ready when a watch has started, and event for
+	// each change that a watch receives.
 	put   func(key string, value []byte) (path string, message []byte)
 	get   func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
 	watch func(w *watcher, key string, watches int, ready, event func(n int)) error
@@ -74,7 +79,7 @@ func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, 
 	return c, c.awaitWrites(ctx)
 }
 
-// awaitWrites returns when the contender takes writes.
+// awaitWrites returns when the contender accepts writes.
 func (c *contender) awaitWrites(ctx context.Context) error {
 	cc, err := c.dial()
 	if err != nil {
@@ -90,7 +95,7 @@ func (c *contender) awaitWrites(ctx context.Context) error {
 	}
 }
 
-// write makes a put's call.
+// write does one write.
 func (c *contender) write(ctx context.Context, cc *grpc.ClientConn, key string, value []byte) error {
 	path, message := c.put(key, value)
 	return cc.Invoke(ctx, path, &message, discard{})
@@ -102,7 +107,8 @@ func wanfedPut(key string, value []byte) (path string, message []byte) {
 	}})
 }
 
-// encoded panics if a message has text that is not UTF-8, which none here has.
+// mustMarshal encodes m. It panics if a string of m is not UTF-8, which never
+// happens here.
 func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -191,7 +197,8 @@ func freePorts(n int) ([]string, error) {
 	return all, nil
 }
 
-// The messages of etcd's API (rpc.proto) that are needed, by their field numbers.
+// The messages of the etcd API (rpc.proto) that the benchmark needs, encoded by
+// field number.
 
 func etcdPut(key string, value []byte) (path string, message []byte) {
 	return "/etcdserverpb.KV/Put", bytesField(bytesField(nil, 1, []byte(key)), 2, value)

@@ -1,35 +1,49 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Command storebench compares the store of a wanfed server with etcd: writes and reads at several numbers of clients, the
-// time until watchers have a write, and memory. It starts one process of each, on 127.0.0.1 and on the same disk, and ends them.
+// Command storebench compares the store of a wanfed server with etcd. It
+// measures writes and reads with different numbers of clients, the time until
+// watches receive a write, and memory. It starts one process of each store, on
+// 127.0.0.1 and on the same disk, and stops them at the end.
 //
 // # Flow
 //
-// In each round, each row has both contenders one after the other, in another order each time; the one that is not asked is
-// idle. At the end come the medians over the rounds, wanfed's ratio to etcd's, and whether the goal is met.
+// In each round, each row runs with both stores one after the other, and each
+// round changes the order. The other store is idle. The table shows medians
+// over the rounds, the ratio of wanfed to etcd, and whether the goal is met.
 //
-// # Like with like
+// # Comparability
 //
-// Both are asked by gRPC over TLS 1.3, with client certificates of the same CA, by the same client: messages go out as bytes
-// that were encoded for the call, and answers are counted, not decoded. 16 clients share a connection. Watchers are on eight
-// connections, each with one loop that reads all of it; who writes to them has a connection and such a loop of its own.
-// Values have 256 bytes, under 10,000 keys. A write is acknowledged by both when it is on disk (fsync). wanfed's is a Write
-// of its ResourceService (type kv/v1/Entry), which reads, checks and then compares and swaps; etcd's is a plain Put. A strong
-// read is a linearizable one of etcd. A watcher is one WatchList of wanfed, one watch in a common stream of etcd: what the two APIs offer.
+// The same client measures both stores by gRPC over TLS 1.3, with client
+// certificates of the same CA. Requests are encoded by hand, and responses are
+// not decoded. 16 clients share a connection. Values have 256 bytes, under
+// 10,000 keys. Both stores acknowledge a write after fsync.
 //
-// Until a watcher has a write is counted from when the write is sent, and "after answer" from when its answer comes (0 if the event
-// comes first), as etcd's own benchmark does. The latter flatters who answers late: etcd tells watchers before it answers, as far as
-// they read. The first writes, which dial, are not counted. Events are as many as come in -for, of at least -changes writes.
+// A write to wanfed is a Write of its ResourceService (type kv/v1/Entry), which
+// reads, validates, and then compares and swaps. A write to etcd is a Put. A
+// strong read is a linearizable read of etcd.
+//
+// The watches use eight connections, each with one loop that reads all streams.
+// The writer has its own connection and loop. A watch is a WatchList stream in
+// wanfed, and a watch in a shared stream in etcd, as the APIs provide.
+//
+// The latency of a watch starts when the write is sent. The figures "after
+// answer" start when the response to the write arrives, as in etcd's own
+// benchmark; they are 0 if the event arrives first. They favor a store that
+// responds late: etcd sends events to watches before it responds. The first
+// writes, which open the connection, do not count. The measurement takes -for,
+// and at least -changes writes.
 //
 // # The floor
 //
-// For one client, and one watcher, a third contender tells what there is to gain: a server that takes the same calls by gRPC and TLS, puts
-// each write into a file, syncs that, and passes it on. Nothing that keeps its promises with these parts can be faster.
+// Rows with one client or one watch have a third contender, the floor. It is a
+// server that receives the same calls by gRPC and TLS, writes each to a file,
+// syncs the file and sends the write to the watches. It is a lower bound: no
+// store that uses the same components and syncs each write can be faster.
 //
 // # Limits
 //
-// Linux, for the memory of the processes. Clients and servers share the machine's cores: ratios count, figures are those of
-// one machine.
+// Linux only, because memory is read from /proc. Clients and servers share the
+// cores of the machine. Compare ratios: absolute figures depend on the machine.
 //
 // # Example
 //

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// fanout writes a key that many watch, again when all have the last write.
+// fanout writes a key that many clients watch. It does the next write when all
+// watches have received the last one.
 func fanout(watches int) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
 		writer, err := dialWatcher(ctx, c)
@@ -49,7 +50,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 			return nil
 		}
 		f.measuring.Store(true)
-		for range warmChanges { // the first one dials, with its TLS handshake
+		for range warmChanges { // the first write opens the connection
 			if err := change(); err != nil {
 				return nil, err
 			}
@@ -81,7 +82,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// followed counts what watchers have received.
+// fanoutTracker counts the events that watches have received.
 type fanoutTracker struct {
 	watches   int
 	measuring atomic.Bool
@@ -91,13 +92,13 @@ type fanoutTracker struct {
 	sent      time.Duration
 
 	mu       sync.Mutex
-	received []receipt // of this write
+	received []receipt // of the current write
 
-	sinceWrite    []time.Duration // since the write was sent
-	sinceResponse []time.Duration // since its answer came; 0 if the event came first
+	sinceWrite    []time.Duration // latencies since the write was sent
+	sinceResponse []time.Duration // latencies since its response; 0 if the event arrived first
 }
 
-// receipt is some events that came at once.
+// receipt is a number of events received at the same time.
 type receipt struct {
 	at time.Duration
 	n  int
@@ -109,7 +110,7 @@ func newFanoutTracker(watches int) *fanoutTracker {
 	return f
 }
 
-// expect begins to wait for one event, or beginning, of every watch.
+// expect starts to wait for one event, or one start, of every watch.
 func (f *fanoutTracker) expect() {
 	f.done = make(chan struct{})
 	f.left.Store(int64(f.watches))
@@ -133,7 +134,7 @@ func (f *fanoutTracker) event(n int) {
 	f.ready(n)
 }
 
-// measured takes down the receipts of a write that all have.
+// record adds the latencies of a write that all watches have received.
 func (f *fanoutTracker) record(acked time.Duration) {
 	for _, r := range f.received {
 		for range r.n {

@@ -19,15 +19,18 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// floorArg is the first argument with which the bench runs itself as the floor; path, CA, certificate and key follow.
+// floorArg is the first argument of the process that runs the floor. The path
+// of its file, the CA, the certificate and the key follow.
 const floorArg = "-be-the-floor"
 
-// floorFileSize is what is set aside on the disk for the floor's file, which begins anew when it is full.
+// floorFileSize is the size of the floor's file. Writes start again at the
+// beginning of the file when it is full.
 const floorFileSize = 64 << 20
 
-// floor is a server that does what no store can do without, and nothing else: it takes a write by gRPC over TLS, puts it into a
-// file, syncs that, sends it to who watches, and answers. It keeps, checks and replicates nothing, and syncs each write for itself,
-// so that it is a bound for one client alone.
+// floor is a server that does only what every store must do. It receives a
+// write by gRPC over TLS, writes it to a file, syncs the file, sends the write
+// to the watches, and responds. It does not keep, check or replicate anything.
+// It syncs every write separately, so it is a bound only for a single client.
 type floor struct {
 	mu       sync.Mutex
 	file     *os.File
@@ -65,7 +68,8 @@ func startFloor(ctx context.Context, dir string, pki *subprocess.PKI, client *tl
 	return c, c.awaitWrites(ctx)
 }
 
-// runFloorIfRequested makes this process the floor if its arguments say so, and does not return then.
+// runFloorIfRequested runs the floor and exits if the arguments of this process
+// request it.
 func runFloorIfRequested() {
 	if len(os.Args) != 6 || os.Args[1] != floorArg {
 		return
@@ -98,7 +102,8 @@ func serveFloor(path string, files tlsutil.Files) error {
 	return s.Serve(ln)
 }
 
-// server has the two calls of wanfed's that the floor takes, under their names.
+// server returns a gRPC server with the two methods of wanfed that the floor
+// supports.
 func (f *floor) server(conf *tls.Config) *grpc.Server {
 	s := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.Creds(credentials.NewTLS(conf)))
 	s.RegisterService(&grpc.ServiceDesc{
@@ -139,7 +144,7 @@ func (f *floor) watch(_ any, stream grpc.ServerStream) error {
 	f.mu.Unlock()
 	defer func() {
 		ended := make(chan struct{})
-		go func() { // a write may be sending
+		go func() { // a write may be sending to c
 			defer close(ended)
 			for range c {
 			}
@@ -150,7 +155,7 @@ func (f *floor) watch(_ any, stream grpc.ServerStream) error {
 		close(c)
 		<-ended
 	}()
-	end := bytesField(nil, 3, nil) // of the snapshot
+	end := bytesField(nil, 3, nil) // end of the snapshot
 	if err := stream.SendMsg(&end); err != nil {
 		return err
 	}

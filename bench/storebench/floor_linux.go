@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preallocate gives a file its first n bytes on the disk.
+// preallocate reserves disk space for the first n bytes of a file.
 func preallocate(f *os.File, n int64) error {
 	return os.NewSyscallError("fallocate", unix.Fallocate(int(f.Fd()), 0, 0, n))
 }

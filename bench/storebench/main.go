@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	wanfed, etcd, rows, dir string
 	rounds, changes         int
@@ -108,7 +108,8 @@ func (s settings) selected() []row {
 	})
 }
 
-// start runs the contenders. What it returns is to be killed, also with an error.
+// start runs the contenders. The caller must kill the returned contenders, also
+// after an error.
 func (s settings) start(ctx context.Context, dir string) (all []*contender, err error) {
 	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)
 	if err != nil {

@@ -34,7 +34,7 @@ func TestCountFields(t *testing.T) {
 	if n, seven := countFields(two, 11, 7); n != 2 || !seven {
 		t.Errorf("%d of field 11, field 7 %t", n, seven)
 	}
-	countFields([]byte{0x0a, 0xff}, 1, 2) // cut off: no panic
+	countFields([]byte{0x0a, 0xff}, 1, 2) // truncated field: must not panic
 }
 
 func TestTable_Print(t *testing.T) {
@@ -73,7 +73,7 @@ func TestSettings_Selected(t *testing.T) {
 	}
 }
 
-// TestFanout_Floor has a real server of the floor's, and the bench's own row of a watcher.
+// TestFanout_Floor runs the row fanout/1 with the floor as the server.
 func TestFanout_Floor(t *testing.T) {
 	dir := t.TempDir()
 	pki, err := subprocess.NewPKI(filepath.Join(dir, "pki"), domain)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// row is one thing to measure: figures by name.
+// row is one measurement. run returns figures by name.
 type row struct {
 	name  string
 	run   func(ctx context.Context, c *contender, s settings) (map[string]float64, error)
@@ -23,7 +23,7 @@ type row struct {
 	floor bool // the floor takes part
 }
 
-// goal is what wanfed's figure must be at least, or at most, in shares of etcd's.
+// goal is the minimum, or the maximum, of wanfed's figure divided by etcd's.
 type goal struct {
 	figure string
 	ratio  float64
@@ -42,7 +42,7 @@ const (
 
 func allRows() []row {
 	rows := []row{
-		{name: "memory", run: memory}, // first: of processes that have done nothing yet
+		{name: "memory", run: memory}, // first: needs processes without data
 		{name: "write/1", run: writes(1), floor: true, goals: []goal{{"per s", 1, false}}},
 		{name: "write/16", run: writes(16)},
 		{name: "write/256", run: writes(256), goals: []goal{{"per s", 1.5, false}}},
@@ -72,7 +72,8 @@ func reads(clients int, strong bool) func(context.Context, *contender, settings)
 	}
 }
 
-// load has clients call do one after the other, for the measured time after some to warm up.
+// measureCalls runs clients that call do repeatedly, and measures for s.measure
+// after s.warm.
 func measureCalls(ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error) (map[string]float64, error) {
 	conns, closeAll, err := dialAll(c, (clients+clientsPerConn-1)/clientsPerConn)
 	if err != nil {
@@ -133,13 +134,14 @@ func dialAll(c *contender, n int) (conns []*grpc.ClientConn, closeAll func(), er
 	return conns, closeAll, nil
 }
 
-// percentile sorts all and returns one of it in milliseconds.
+// percentile sorts all and returns a percentile in milliseconds.
 func percentile(all []time.Duration, p int) float64 {
 	slices.Sort(all)
 	return float64(all[min(len(all)-1, len(all)*p/100)].Microseconds()) / 1000
 }
 
-// memory is what storedResources records add to the process's.
+// memory measures how much storedResources resources add to the memory of the
+// process.
 func memory(ctx context.Context, c *contender, _ settings) (map[string]float64, error) {
 	conns, closeAll, err := dialAll(c, 4)
 	if err != nil {

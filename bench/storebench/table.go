@@ -16,7 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// clientTLS is the operator's identity, for any server name.
+// clientTLS returns a TLS configuration with the operator's certificate. The
+// caller sets the server name.
 func clientTLS(f tlsutil.Files) (*tls.Config, error) {
 	ca, err := os.ReadFile(f.CA)
 	if err != nil {
@@ -33,7 +34,7 @@ func clientTLS(f tlsutil.Files) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
 }
 
-// table has the figures of each round by row, contender and name.
+// table maps row, contender and figure to the values of the rounds.
 type table map[[3]string][]float64
 
 func (t table) add(row, contender string, figures map[string]float64) {

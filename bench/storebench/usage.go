@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// rss is a process's memory, in MB of a million bytes.
+// rss returns the resident memory of a process in MB (10^6 bytes).
 func rss(pid int) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

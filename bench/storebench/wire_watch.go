@@ -16,22 +16,24 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// watcher is a gRPC client of one connection that reads all streams in one loop, and can make calls one after the other, so that the
-// bench measures servers: a usual client keeps one or two goroutines for each stream, and thousands of them are slower than what they
-// wait for.
+// watcher is a gRPC client of one connection. It reads all streams in one loop,
+// or makes one call at a time. A usual gRPC client has one or two goroutines
+// per stream. Thousands of them would be slower than the server, and the
+// benchmark would measure the client.
 type watcher struct {
 	conn *tls.Conn
 	addr string
 
-	mu     sync.Mutex // guards writes
+	mu     sync.Mutex // serializes writes
 	out    *bufio.Writer
 	framer *http2.Framer // reads from conn, writes to out
 	next   uint32
 
-	partial map[uint32][]byte // of messages that came in part, by stream
+	partial map[uint32][]byte // incomplete messages, by stream
 }
 
-// call makes a call of one message and waits for its end, in the caller's goroutine. Nobody else may read the connection.
+// call makes a call with one message and waits for its end. No other goroutine
+// may read from the connection.
 func (w *watcher) call(path string, message []byte) error {
 	stream, err := w.open(path, message, true)
 	if err != nil {
@@ -61,7 +63,7 @@ func (w *watcher) call(path string, message []byte) error {
 	}
 }
 
-// window is how much the server may send, on all streams of a connection, in one run.
+// window is how much the server may send on a connection in one run, in bytes.
 const window = 1 << 30
 
 func dialWatcher(ctx context.Context, c *contender) (*watcher, error) {
@@ -91,7 +93,8 @@ func dialWatcher(ctx context.Context, c *contender) (*watcher, error) {
 	return w, nil
 }
 
-// open begins a stream with one message, and ends its sending side if that is the last.
+// open opens a stream and sends one message. It closes the sending direction if
+// last is true.
 func (w *watcher) open(path string, message []byte, last bool) (stream uint32, err error) {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
@@ -112,17 +115,18 @@ func (w *watcher) open(path string, message []byte, last bool) (stream uint32, e
 	return stream, err
 }
 
-// send adds a message to a stream.
+// send sends another message on a stream.
 func (w *watcher) send(stream uint32, message []byte) error {
 	return w.write(func() error { return w.framer.WriteData(stream, false, grpcFrame(message)) })
 }
 
-// framed is a message as gRPC sends it: not compressed, with its length.
+// grpcFrame returns a message with the gRPC prefix: the flag of an uncompressed
+// message, and the length.
 func grpcFrame(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// read calls got with each message until the connection, or a stream, ends.
+// read calls got with each message until the connection or a stream ends.
 func (w *watcher) read(got func(stream uint32, message []byte)) error {
 	for {
 		f, err := w.framer.ReadFrame()
@@ -145,7 +149,7 @@ func (w *watcher) read(got func(stream uint32, message []byte)) error {
 	}
 }
 
-// keep does what a frame asks of every client.
+// handleControl responds to the control frames of HTTP/2.
 func (w *watcher) handleControl(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
@@ -170,7 +174,8 @@ func (w *watcher) write(do func() error) error {
 	return errors.Join(do(), w.out.Flush())
 }
 
-// messages finds the messages in what came of a stream.
+// messages calls got with each complete message of a stream, and keeps an
+// incomplete one.
 func (w *watcher) messages(stream uint32, data []byte, got func(uint32, []byte)) {
 	if p := w.partial[stream]; len(p) > 0 {
 		data = append(p, data...)

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain is the handler of connections that receive bulk data.
+// bulkReader is the handler of connections that receive bulk data.
 type bulkReader struct {
 	*client
 	bytes int64
 }
 
-// ready takes data without copying it (tcp(7): MSG_TRUNC).
+// ready discards received data without copying it (tcp(7): MSG_TRUNC).
 func (d *bulkReader) ready(c *rawConn, events uint32) {
 	err := d.flushOn(c, events)
 	if err == nil && events&^unix.EPOLLOUT != 0 {
@@ -53,7 +53,8 @@ func (f Figures) addBulk(sp span, bytes int64) {
 	}
 }
 
-// measure runs the loop for Warm, calls begin, runs it for For and calls end with what has passed.
+// measure runs the loop for Warmup, calls begin, runs it for Duration, and
+// calls end with the usage in that time.
 func (c *client) measure(ctx context.Context, end func(span), begin func()) error {
 	if err := c.run(ctx, c.spec.Warmup); err != nil {
 		return err

@@ -14,21 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sourceAddrs is over how many addresses of the loopback network clients are spread, so that the ports of one do not run out
-// and limits per source do not count all as one.
+// sourceAddrs is the number of loopback addresses from which clients connect.
+// One address would run out of ports, and a limit per source address would
+// count all connections as one.
 const sourceAddrs = 8
 
-// responseTimeout bounds the wait for the answer of one connection that must get one.
+// responseTimeout bounds the wait for the response on one connection.
 const responseTimeout = 10 * time.Second
 
-// client opens plain connections in a loop.
+// client opens plain connections and handles them in an epoll loop.
 type client struct {
 	*loop
 	spec       Spec
 	to         unix.SockaddrInet4
-	preamble   map[byte][]byte // by operation: the hello and the request
-	nextSource byte            // of the source addresses
-	readBuf    []byte          // shared by all connections, for one read
+	preamble   map[byte][]byte // by operation: ClientHello and request
+	nextSource byte            // index of the next source address
+	readBuf    []byte          // shared by all connections, valid during one read
 }
 
 func newClient(s Spec) (*client, error) {
@@ -52,7 +53,8 @@ func newClient(s Spec) (*client, error) {
 		readBuf: make([]byte, 64<<10)}, nil
 }
 
-// dial begins a connection.
+// dial starts a connection to the proxy. It does not wait until the connection
+// is established.
 func (c *client) dial() (*rawConn, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -75,7 +77,8 @@ func (c *client) dial() (*rawConn, error) {
 	return &rawConn{fd: fd, start: time.Now()}, nil
 }
 
-// open begins a connection, sends what comes first and lets h know from then on.
+// open starts a connection, sends the ClientHello and the request for op, and
+// registers h as its handler.
 func (c *client) open(op byte, h handler) (*rawConn, error) {
 	conn, err := c.dial()
 	if err != nil {
@@ -97,7 +100,7 @@ func (c *client) open(op byte, h handler) (*rawConn, error) {
 	return conn, nil
 }
 
-// flush writes what is still to be written.
+// flush writes the rest of conn.buf and reports whether all of it is written.
 func (c *client) flush(conn *rawConn) (all bool, _ error) {
 	n, err := unix.Write(conn.fd, conn.buf)
 	if err != nil && !retryable(err) {
@@ -107,7 +110,8 @@ func (c *client) flush(conn *rawConn) (all bool, _ error) {
 	return len(conn.buf) == 0, nil
 }
 
-// flushOn goes on with a hello that could not be sent at once, since the connection was not established.
+// flushOn continues a ClientHello that could not be written at once because the
+// connection was not established.
 func (c *client) flushOn(conn *rawConn, events uint32) error {
 	if len(conn.buf) == 0 || events&unix.EPOLLOUT == 0 {
 		return nil
@@ -119,7 +123,8 @@ func (c *client) flushOn(conn *rawConn, events uint32) error {
 	return err
 }
 
-// receive reads what has come. It returns io.ErrUnexpectedEOF at the end and 0, nil if nothing has come.
+// receive reads available data. It returns io.ErrUnexpectedEOF at the end of
+// the data, and 0, nil if no data is available.
 func (c *client) receive(conn *rawConn, flags int) (int, error) {
 	n, _, err := unix.Recvfrom(conn.fd, c.readBuf, flags)
 	switch {
@@ -133,7 +138,8 @@ func (c *client) receive(conn *rawConn, flags int) (int, error) {
 	return 0, os.NewSyscallError("recvfrom", err)
 }
 
-// answered reads on and says whether the whole answer, of requestSize bytes, has come.
+// readResponse reads available data and reports whether the whole response, of
+// requestSize bytes, has been received.
 func (c *client) readResponse(conn *rawConn, events uint32) (bool, error) {
 	if err := c.flushOn(conn, events); err != nil {
 		return false, err
@@ -146,7 +152,8 @@ func (c *client) readResponse(conn *rawConn, events uint32) (bool, error) {
 	return conn.received >= requestSize, err
 }
 
-// opener opens connections that each await one answer and stay open then: those that the measured part begins with.
+// opener opens connections, waits for one response on each, and keeps them open
+// for the measurement that follows.
 type opener struct {
 	*client
 	op       byte
@@ -158,13 +165,15 @@ type opener struct {
 	inFlight int
 }
 
-// Bounds of an opener: how many connections await their answer at a time, and with how many failures it gives up.
+// Limits of an opener: how many connections wait for their response at the same
+// time, and after how many failures it stops.
 const (
 	maxOpening      = 32
 	maxOpenFailures = 20
 )
 
-// openAll opens n connections; fewer if failures are many, of which the last is the error then.
+// openAll opens n connections. After too many failures it returns those that
+// are open, and an error that wraps the last failure.
 func (c *client) openAll(ctx context.Context, op byte, n int) ([]*rawConn, error) {
 	o := &opener{client: c, op: op, target: n}
 	for range min(maxOpening, n) {
@@ -218,7 +227,8 @@ func (o *opener) ready(c *rawConn, events uint32) {
 	o.openNext()
 }
 
-// parked is the handler of an open connection on which nothing is expected but its end.
+// idleHandler is the handler of an open connection on which no data is
+// expected. It closes the connection on any event.
 type idleHandler struct{ *loop }
 
 func (p idleHandler) ready(c *rawConn, _ uint32) { p.drop(c) }

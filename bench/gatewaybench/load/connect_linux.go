@@ -11,20 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connector opens connections that get one answer and are closed: a number at a time, each followed by the next, or some
-// each second.
+// connector opens connections, receives one response on each, and closes them.
+// It keeps a constant number of connections in progress (closed loop), or opens
+// them at a constant rate (open loop).
 type connector struct {
 	*client
 	closedLoop bool
 	latencies  samples
 	sent       int
 	failed     int
-	refused    int // of those that failed: nobody listened
+	refused    int // failures with connection refused
 	lastErr    error
 	inFlight   int
 }
 
-// begin opens one connection, which counts from began.
+// openOne opens one connection. Its latency is measured from start.
 func (k *connector) openOne(began time.Time) {
 	k.sent++
 	c, err := k.open(opRespond, k)
@@ -60,7 +61,8 @@ func (k *connector) ready(c *rawConn, events uint32) {
 	}
 }
 
-// maxFailures is after how many failures a connection is not followed by another.
+// maxFailures is the number of failures after which no further connections are
+// opened.
 const maxFailures = 1000
 
 func (c *client) connect(ctx context.Context) (Figures, error) {

@@ -10,8 +10,10 @@ import (
 	"time"
 )
 
-// drain stops the proxy while it is in use. New connections may be refused from then on; one that is not must get its answer. Open
-// ones go on: half of them end by themselves within half of the time that they have, the others stay until they are cut.
+// drain stops the proxy while it is in use. From then on the proxy may refuse
+// new connections, but each accepted connection must receive its response. Open
+// connections continue: the client closes half of them within half of the drain
+// time. The others stay open until the proxy closes them.
 func (c *client) drain(ctx context.Context) (Figures, error) {
 	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Figures are what was measured, by name; the unit is part of the name.
+// Figures maps names of figures to values. The unit is part of the name.
 type Figures map[string]float64
 
-// Names of figures. Which kinds of load give which is said at Kind.
+// Names of figures. The constants of Kind list the figures of each kind.
 const (
 	MBPerS      = "MB/s"
 	CPUPerGB    = "CPU s/GB"
@@ -29,19 +29,21 @@ const (
 	Lost        = "lost"
 	Refused     = "refused"
 	HotRestarts = "handovers"
-	Sent        = "sent" // connections that were tried
-	// UserPart is how much of the proxy's CPU time was its own code, the rest being the kernel's for it; 0 to 1.
+	Sent        = "sent" // attempted connections
+	// UserPart is the part of the proxy's CPU time spent in user mode, from 0
+	// to 1.
 	UserPart = "user part"
-	// Others is how many cores other processes, and other machines on the same hardware, used meanwhile: noise.
+	// Others is how many cores other processes used during the measurement,
+	// including CPU time stolen by other virtual machines.
 	Others = "others"
 )
 
-// samples are durations of one kind.
+// samples are durations of the same kind, such as latencies.
 type samples []time.Duration
 
 func newSamples() samples { return make(samples, 0, 1<<16) }
 
-// quantile returns the q-quantile in µs; 0 if there is no sample.
+// quantile sorts s and returns its q-quantile in µs; 0 if s is empty.
 func (s samples) quantile(q float64) float64 {
 	if len(s) == 0 {
 		return 0

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// handovers is how often a process is replaced in one run.
+	// hotRestartCount is how many times the process is replaced in one run.
 	hotRestartCount = 2
-	// hotRestartTimeout bounds one.
+	// hotRestartTimeout bounds one hot restart.
 	hotRestartTimeout = 15 * time.Second
 )
 
-// handover compares good connections and open ones before and while the proxy's process is replaced by new ones. A connection that
-// is lost in either counts.
+// hotRestart compares new and open connections before and during hot restarts
+// of the proxy. A connection that is lost in either period counts as lost.
 func (c *client) hotRestart(ctx context.Context) (Figures, error) {
 	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
 	if err != nil {
@@ -52,7 +52,8 @@ func (c *client) hotRestart(ctx context.Context) (Figures, error) {
 	return f, err
 }
 
-// succeed has process pid replaced, then its successor.
+// replaceProxy requests a hot restart of process pid, then of the process that
+// replaced it.
 func (c *client) replaceProxy(ctx context.Context, pid int) error {
 	for range hotRestartCount {
 		if err := sleep(ctx, c.spec.Duration/(2*hotRestartCount)); err != nil {
@@ -87,13 +88,13 @@ func (c *client) replaceProxy(ctx context.Context, pid int) error {
 	return nil
 }
 
-// listens says whether a process has the socket that listens on a port.
+// listens reports whether a process has the listening socket of a port.
 func listens(pid, port int) bool {
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		return false
 	}
-	const listening = "0A" // as the field st has it
+	const listening = "0A" // value of the field st
 	var sockets []string
 	for line := range strings.Lines(string(table)) {
 		if f := strings.Fields(line); len(f) > 9 && f[3] == listening && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {

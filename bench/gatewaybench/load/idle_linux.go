@@ -8,12 +8,14 @@ import (
 	"fmt"
 )
 
-// warmConns are opened and closed before memory is read the first time, so that what a proxy allocates once does not count.
-const warmConns = 32
+// warmupConns are opened and closed before the baseline of the memory is read.
+// Memory that a proxy allocates only once then does not count.
+const warmupConns = 32
 
-// before lets the proxy do some work, leaves it alone and reads its memory.
+// baselineMemory opens and closes some connections, waits for Warmup, and
+// returns the memory and the open files of the proxy.
 func (c *client) baselineMemory(ctx context.Context) (rss, files float64, _ error) {
-	conns, err := c.openAll(ctx, opRespond, warmConns)
+	conns, err := c.openAll(ctx, opRespond, warmupConns)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -40,7 +42,7 @@ func (c *client) idle(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns, openErr := c.openAll(ctx, opEcho, c.spec.Conns) // a proxy that does not take all tells so by Held
+	conns, openErr := c.openAll(ctx, opEcho, c.spec.Conns) // if the proxy does not accept all connections, Held shows how many it has
 	if len(conns) == 0 {
 		return nil, openErr
 	}
@@ -66,7 +68,8 @@ func (c *client) idle(ctx context.Context) (Figures, error) {
 	return f, c.checkAlive(ctx, conns)
 }
 
-// addMemory notes what each of Held connections has added to rss and files.
+// addMemory sets the memory and the open files that the proxy needs for each of
+// Held connections, above rss and files.
 func (f Figures) addMemory(pids []int, rss, files float64) error {
 	rss2, files2, err := memoryUse(pids)
 	f[RSSPerConn] = (rss2 - rss) / 1024 / f[Held]
@@ -74,7 +77,8 @@ func (f Figures) addMemory(pids []int, rss, files float64) error {
 	return err
 }
 
-// alive sends a message over each of a hundred connections and awaits their echoes.
+// checkAlive sends a message over about a hundred of the connections and waits
+// for the echoes.
 func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	var some []*rawConn
 	for i := 0; i < len(conns); i += max(1, len(conns)/100) {
@@ -99,7 +103,7 @@ func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	return nil
 }
 
-// echoed awaits one echo on each of some connections.
+// echoWaiter waits for one echo on each of several connections.
 type echoWaiter struct {
 	*client
 	left int

@@ -13,32 +13,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawConn is a TCP connection of a loop. Its handler may use the fields below fd as it likes.
+// rawConn is a TCP connection of a loop. The fields after handler belong to the
+// handler.
 type rawConn struct {
 	fd         int
-	generation int32 // tells events of an earlier owner of the same descriptor
+	generation int32 // identifies events of an earlier connection with the same descriptor
 	handler    handler
 
 	start    time.Time
-	received int    // bytes of the answer so far
-	buf      []byte // what was read or is to be written
+	received int    // bytes of the response so far
+	buf      []byte // data already read, or data to write
 	op       byte
 	skipped  int
 }
 
-// handler says what a connection does next. It is called in the loop and must not block.
+// handler handles the events of a connection. The loop calls it, so it must not
+// block.
 type handler interface {
 	ready(c *rawConn, events uint32)
 }
 
-// loop drives connections with epoll, level-triggered. All its methods are for the goroutine that calls run.
+// loop handles connections with level-triggered epoll. Only the goroutine that
+// calls run may use its methods.
 type loop struct {
 	epoll, timer int
 	generation   int32
 	conns        []*rawConn // by descriptor
 	events       []unix.EpollEvent
 	onTimer      func(now time.Time)
-	err          error // ends run
+	err          error // not nil: run returns
 }
 
 func newLoop() (*loop, error) {
@@ -59,7 +62,7 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
-// close closes all connections too.
+// close closes the loop and all its connections.
 func (l *loop) close() {
 	for _, c := range l.conns {
 		if c != nil {
@@ -75,7 +78,7 @@ func (l *loop) control(op, fd int, events uint32, gen int32) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// add makes the loop call c's handler at these events. The loop closes c.fd from now on.
+// add registers c for events. From now on the loop closes c.fd.
 func (l *loop) add(c *rawConn, events uint32) error {
 	l.generation++
 	c.generation = l.generation
@@ -90,7 +93,7 @@ func (l *loop) change(c *rawConn, events uint32) error {
 	return l.control(unix.EPOLL_CTL_MOD, c.fd, events, c.generation)
 }
 
-// drop closes c. It may be called twice.
+// drop closes c. Further calls do nothing.
 func (l *loop) drop(c *rawConn) {
 	if c.fd < 0 {
 		return
@@ -102,7 +105,7 @@ func (l *loop) drop(c *rawConn) {
 	c.fd = -1
 }
 
-// fail ends run with err.
+// fail makes run return err.
 func (l *loop) fail(err error) {
 	if l.err == nil {
 		l.err = err
@@ -118,9 +121,10 @@ func (l *loop) wakeIn(d time.Duration) {
 	}
 }
 
-var errDone = errors.New("stop") // from a handler that has all it wants
+var errDone = errors.New("stop") // fail(errDone) makes run return nil
 
-// run calls handlers until one fails, ctx ends or d has passed. Only the first is an error.
+// run handles events until a handler fails, ctx ends or d has passed. Only a
+// failed handler results in an error.
 func (l *loop) run(ctx context.Context, d time.Duration) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -156,12 +160,14 @@ func (l *loop) dispatch(e unix.EpollEvent) {
 	}
 }
 
-// again says whether a call on a socket is to be repeated once epoll says so.
+// retryable reports whether a call on a socket must be repeated at its next
+// epoll event.
 func retryable(err error) bool {
 	return err == unix.EAGAIN || err == unix.EINTR || err == unix.ENOTCONN
 }
 
-// RaiseFileLimit raises this process's limit of open files as far as it may, for its children too, and returns it.
+// RaiseFileLimit raises the limit of open files to its maximum and returns it.
+// Child processes inherit the limit.
 func RaiseFileLimit() (int, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {

@@ -4,13 +4,14 @@ package load
 
 import "time"
 
-// task is something that is done at times, whether or not what it began before has ended (an open loop).
+// task is an activity with a schedule (an open loop). It does not wait until
+// earlier actions have completed.
 type task interface {
-	// tick does what was due until now and returns when it is to be called next.
+	// tick does all that is due at now, and returns the time of its next call.
 	tick(now time.Time) time.Time
 }
 
-// pace does tasks from now on, instead of those that were paced before.
+// pace starts to run tasks and stops all earlier tasks.
 func (c *client) pace(tasks ...task) {
 	c.onTimer = func(now time.Time) {
 		next := now.Add(time.Second)
@@ -24,11 +25,11 @@ func (c *client) pace(tasks ...task) {
 	c.wakeIn(1)
 }
 
-// rateTask does something rate times a second, up to a number of times.
+// rateTask calls do at a constant rate, up to a number of times.
 type rateTask struct {
 	next  time.Time
 	every time.Duration
-	left  int // negative: no end
+	left  int // remaining calls; negative: no limit
 	do    func(due time.Time)
 }
 

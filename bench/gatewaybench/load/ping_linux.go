@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinger sends messages on open connections and awaits their echoes.
+// pinger sends messages on open connections and measures the time until their
+// echoes arrive.
 type pinger struct {
 	*client
 	interval  time.Duration
@@ -19,7 +20,7 @@ type pinger struct {
 	latencies samples
 	lost      int
 	lastErr   error
-	conns     []*rawConn // paced: the next at due[turn], since all wait equally long
+	conns     []*rawConn // paced: in order of their next message, from conns[next] on
 	next      int
 }
 
@@ -27,12 +28,12 @@ func (c *client) newPinger(conns []*rawConn) *pinger {
 	p := &pinger{client: c, interval: c.spec.Interval, message: request(opEcho), conns: conns, latencies: newSamples()}
 	for _, conn := range conns {
 		conn.handler = p
-		conn.received = requestSize // nothing is awaited
+		conn.received = requestSize // no echo is pending
 	}
 	return p
 }
 
-// start sends the first message of each connection, or says when it is due.
+// start sends the first message of each connection, or schedules it.
 func (p *pinger) start() {
 	now := time.Now()
 	for i, c := range p.conns {
@@ -44,7 +45,7 @@ func (p *pinger) start() {
 	}
 }
 
-// tick sends what is due, and returns when it wants to be called again.
+// tick sends the messages that are due, and returns the time of its next call.
 func (p *pinger) tick(now time.Time) (next time.Time) {
 	for {
 		c := p.conns[p.next]
@@ -54,7 +55,9 @@ func (p *pinger) tick(now time.Time) (next time.Time) {
 		p.next = (p.next + 1) % len(p.conns)
 		switch {
 		case c.fd < 0: // lost
-		case c.received < requestSize: // the last echo is late: this turn is skipped, and the lateness shows in the last
+		// The last echo is late: skip this message. The latency of the late
+		// message includes the delay.
+		case c.received < requestSize:
 			c.start, c.buf = c.start.Add(p.interval), nil
 			c.skipped++
 			continue
@@ -65,7 +68,7 @@ func (p *pinger) tick(now time.Time) (next time.Time) {
 	}
 }
 
-// send sends a message that counts from due.
+// send sends a message. Its latency is measured from due.
 func (p *pinger) send(c *rawConn, due time.Time) {
 	c.received, c.skipped = 0, 0
 	if p.interval == 0 {
@@ -92,7 +95,7 @@ func (p *pinger) ready(c *rawConn, _ uint32) {
 		return
 	}
 	now, sent := time.Now(), c.start
-	if p.interval > 0 { // began is when the next is due
+	if p.interval > 0 { // start is the time of the next message
 		sent = c.start.Add(-p.interval * time.Duration(1+c.skipped))
 	}
 	p.latencies = append(p.latencies, now.Sub(sent))

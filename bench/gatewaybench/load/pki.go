@@ -21,7 +21,8 @@ import (
 	"time"
 )
 
-// MakeCert writes cert.pem and key.pem into dir: one certificate (P-256), which clients trust as it is.
+// MakeCert writes cert.pem and key.pem into dir: one self-signed P-256
+// certificate, which clients trust directly.
 func MakeCert(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -66,13 +67,14 @@ func clientTLS(dir, name string) (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}, nil
 }
 
-// recordHello returns what crypto/tls sends first as a client of name: one record with a real ClientHello.
+// recordHello returns the first record that crypto/tls sends as a client of the
+// named server: a real ClientHello.
 func recordHello(name string) ([]byte, error) {
 	client, server := net.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// It gets no answer and fails when the pipe is closed.
+		// Handshake receives no response, and fails when the pipe is closed.
 		_ = tls.Client(client, &tls.Config{ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}).Handshake()
 	}()
 	defer func() {
@@ -94,7 +96,7 @@ func recordHello(name string) ([]byte, error) {
 	return rec, nil
 }
 
-// Of a TLS record: RFC 8446, section 5.1.
+// Constants of a TLS record (RFC 8446, section 5.1).
 const (
 	recordHeader    = 5
 	recordHandshake = 22

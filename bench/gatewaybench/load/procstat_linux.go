@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// userHz is USER_HZ of all Linux ports of Go: the unit of times in /proc.
+// userHz is USER_HZ, the unit of times in /proc. It is the same on all Linux
+// platforms of Go.
 const userHz = 100
 
-// Family returns pid and the ids of all its descendants at this moment.
+// ProcessTree returns pid and the ids of its current descendants.
 func ProcessTree(pid int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -30,7 +31,7 @@ func ProcessTree(pid int) ([]int, error) {
 		}
 		f, err := statFields(child)
 		if err != nil {
-			continue // it has just ended
+			continue // the process has exited
 		}
 		parent, _ := strconv.Atoi(f[1])
 		children[parent] = append(children[parent], child)
@@ -42,7 +43,8 @@ func ProcessTree(pid int) ([]int, error) {
 	return family, nil
 }
 
-// statFields returns the fields of /proc/PID/stat from the state on (proc(5): field 3).
+// statFields returns the fields of /proc/PID/stat, starting with the state
+// (proc(5): field 3).
 func statFields(pid int) ([]string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -55,7 +57,8 @@ func statFields(pid int) ([]string, error) {
 	return f, nil
 }
 
-// cpuTime returns the CPU time that these processes have used, in seconds; user is the part that was not the kernel's.
+// cpuTime returns the CPU time of the processes in seconds. user is the part
+// spent in user mode.
 func cpuTime(pids []int) (total, user float64, _ error) {
 	for _, pid := range pids {
 		f, err := statFields(pid)
@@ -70,7 +73,8 @@ func cpuTime(pids []int) (total, user float64, _ error) {
 	return total, user, nil
 }
 
-// memoryUse returns the resident bytes and the open files of these processes.
+// memoryUse returns the resident bytes and the number of open files of the
+// processes.
 func memoryUse(pids []int) (rss, files float64, _ error) {
 	for _, pid := range pids {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -92,7 +96,8 @@ func memoryUse(pids []int) (rss, files float64, _ error) {
 	return rss, files, nil
 }
 
-// busyCPU returns the CPU time that the whole machine has used, or has not got from its host, in seconds.
+// busyCPU returns the CPU time in seconds that all processes have used, plus
+// the time stolen by the host.
 func busyCPU() (float64, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -110,7 +115,9 @@ func busyCPU() (float64, error) {
 	return busy, nil
 }
 
-// clocks are readings of all clocks at one moment.
+// clocks are the values of all clocks at one time. CPU times are in seconds:
+// proxy and user are those of the proxy, bench those of clients and servers,
+// busy that of the machine.
 type clocks struct {
 	at                       time.Time
 	proxy, user, bench, busy float64
@@ -128,8 +135,9 @@ func (s Spec) readClocks() (c clocks, err error) {
 	return c, err
 }
 
-// span is what passed between two readings.
-type span struct{ wall, proxy, user, others float64 } // seconds; others in cores
+// span is the difference between two values of clocks, in seconds. others is
+// the number of cores that other processes used.
+type span struct{ wall, proxy, user, others float64 }
 
 func (s Spec) since(a clocks) (span, error) {
 	b, err := s.readClocks()
@@ -141,7 +149,7 @@ func (s Spec) since(a clocks) (span, error) {
 	return sp, nil
 }
 
-// add notes what is told of each kind of load.
+// addCommon sets the figures that all kinds of load have.
 func (f Figures) addCommon(sp span) {
 	f[Others] = sp.others
 	if sp.proxy > 0 {
@@ -149,7 +157,8 @@ func (f Figures) addCommon(sp span) {
 	}
 }
 
-// AwaitQuiet returns once all processes together have used fewer cores than limit for a moment, or after patience.
+// AwaitQuiet returns when all processes together use fewer cores than limit, or
+// after timeout.
 func AwaitQuiet(ctx context.Context, limit float64, patience time.Duration) {
 	const moment = 200 * time.Millisecond
 	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {

@@ -9,60 +9,79 @@ import (
 	"time"
 )
 
-// Kind is what a run does with the connections.
+// Kind is a kind of load.
 type Kind string
 
 const (
-	// Bulk receives data without end on Conns connections: MBPerS, CPUPerGB.
+	// Bulk receives data on Conns connections without pause. Figures: MBPerS,
+	// CPUPerGB.
 	Bulk Kind = "bulk"
-	// Connect opens a connection, sends one request, awaits the answer and closes, Conns at a time: ConnPerS, CPUPerConn,
-	// P50 and P99 from the dial to the answer.
+	// Connect opens a connection, sends one request, waits for the response and
+	// closes, Conns at a time. Figures: ConnPerS, CPUPerConn; P50 and P99 from
+	// the dial to the response.
 	Connect Kind = "connect"
-	// Ping sends a message of 64 bytes and awaits its echo on Conns open connections, again at once or each Interval: P50, P99,
-	// CPUPerMsg. A paced message counts from when it was due.
+	// Ping sends a message of 64 bytes on each of Conns open connections and
+	// waits for its echo. It sends the next one at once, or every Interval. The
+	// latency of a paced message starts at its scheduled time. Figures: P50,
+	// P99, CPUPerMsg.
 	Ping Kind = "ping"
-	// Idle opens Conns connections, or as many as the proxy and this process may: Held, RSSPerConn, FDsPerConn. Each has
-	// carried a message each way.
+	// Idle opens Conns connections, or as many as the proxy and the limit of
+	// open files permit. Each carries one message in each direction. Figures:
+	// Held, RSSPerConn, FDsPerConn.
 	Idle Kind = "idle"
-	// Stall opens Conns connections that send one byte of a hello and no more, and Rate good ones a second before and
-	// meanwhile: P50 and P99 of the good ones, P99Ratio, Lost; Held, RSSPerConn, GoneAfter and Left of the others.
+	// Stall opens Conns connections that send only the first byte of a
+	// ClientHello. It also opens Rate complete connections per second, before
+	// and while these are stalled. Figures of the complete connections: P50,
+	// P99, P99Ratio, Lost. Figures of the stalled connections: Held,
+	// RSSPerConn, GoneAfter, Left.
 	Stall Kind = "stall"
-	// Update opens Rate connections a second and pings Conns open ones each Interval, while routes change: P50, P99,
+	// Update opens Rate connections per second, and pings Conns open
+	// connections every Interval, while routes change. Figures: P50, P99,
 	// P99Ratio, Lost.
 	Update Kind = "update"
-	// Handover does as Update, while the proxy's process (Routes.PID) is replaced, twice, by one that it starts at SIGUSR2: P50,
-	// P99, P99Ratio, Lost, Handovers.
+	// HotRestart does the same as Update, while the proxy (process Routes.PID)
+	// is hot restarted twice. SIGUSR2 makes the proxy start its new process.
+	// Figures: P50, P99, P99Ratio, Lost, HotRestarts.
 	HotRestart Kind = "handover"
-	// Drain opens Rate connections a second and pings Conns open ones each Interval, and stops the proxy (Routes.PID) by
-	// SIGTERM: P50, P99, Lost, Refused, GoneAfter, Left.
+	// Drain opens Rate connections per second, pings Conns open connections
+	// every Interval, and stops the proxy (process Routes.PID) by SIGTERM.
+	// Figures: P50, P99, Lost, Refused, GoneAfter, Left.
 	Drain Kind = "drain"
 )
 
-// Spec is one run. Not all fields count for each Kind.
+// Spec describes one run. Some fields apply only to some kinds.
 type Spec struct {
 	Kind Kind
-	// Addr is the proxy, or a server of Servers for no proxy. ip:port; required.
+	// Addr is the ip:port of the proxy, or of a server to measure without a
+	// proxy. Required.
 	Addr string
-	// TLS makes a whole handshake with the TLS server. Only for Bulk and Connect.
+	// TLS selects the TLS server and full handshakes. Only for Bulk and
+	// Connect.
 	TLS bool
-	// CertDir is the folder of MakeCert. Required with TLS.
+	// CertDir is the directory that MakeCert has filled. Required with TLS.
 	CertDir string
 	Conns   int
-	// Warm goes before the measured time For. Both required.
+	// Warmup is the time before the measurement. Duration is the measured time.
+	// Duration is required.
 	Warmup, Duration time.Duration
-	// Interval is between messages of a connection; 0: the next one at once.
+	// Interval is the time between messages of a connection; 0 sends the next
+	// message at once.
 	Interval time.Duration
-	// Rate is connections a second.
+	// Rate is the number of new connections per second.
 	Rate int
-	// Settle is how long connections are left alone before memory is read.
+	// Settle is how long connections are idle before memory is read.
 	Settle time.Duration
-	// HelloTimeout is what the proxy allows; Stall waits some seconds longer.
+	// HelloTimeout is how long the proxy waits for a ClientHello. Stall waits
+	// some seconds longer.
 	HelloTimeout time.Duration
-	// PIDs are the proxy's processes, for CPU and memory; none for no proxy. ServerPIDs are those of Serve.
+	// PIDs are the processes of the proxy, whose CPU time and memory are
+	// measured; none without a proxy. ServerPIDs are the processes that run
+	// Serve.
 	PIDs, ServerPIDs []int
-	// DrainTime is how long the proxy lets open connections go on when it is stopped.
+	// DrainTime is how long a stopped proxy keeps its open connections.
 	DrainTime time.Duration
-	// Routes is what Update changes. Its PID is signalled by Handover and Drain too.
+	// Routes is the route file that Update changes. HotRestart and Drain also
+	// send signals to its PID.
 	Routes RouteFile
 }
 
@@ -85,7 +104,9 @@ func (s Spec) validate() error {
 	return errors.Join(errs...)
 }
 
-// Run does what s says. It takes Warm and For and a few seconds more; with a proxy that does not answer at most a minute.
+// Run does one measurement and returns its figures. It takes Warmup, Duration
+// and a few seconds more, and at most about a minute more if the proxy does not
+// respond.
 func Run(ctx context.Context, s Spec) (Figures, error) {
 	if err := s.validate(); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// listen serves until the test ends.
+// listen runs the servers until the test ends.
 func listen(t *testing.T) (*Servers, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func TestRun_NoProxy(t *testing.T) {
 func TestRun_NoServer(t *testing.T) {
 	s, dir := listen(t)
 	for _, spec := range []Spec{
-		{Kind: Bulk, Addr: s.TLSAddr}, // which closes on what is no TLS
+		{Kind: Bulk, Addr: s.TLSAddr}, // closes the connection, because the hello is not followed by TLS
 		{Kind: Connect, Addr: "127.0.0.1:1"},
 		{Kind: Connect, Addr: "127.0.0.1:1", TLS: true},
 		{Kind: Ping, Addr: "127.0.0.1:1"},

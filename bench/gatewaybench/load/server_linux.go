@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Servers are the plain and the TLS server behind a proxy.
+// Servers are the plain server and the TLS server behind a proxy.
 type Servers struct {
-	// RawAddr and TLSAddr are where they listen, on 127.0.0.1.
+	// RawAddr and TLSAddr are the addresses of the servers, on 127.0.0.1.
 	RawAddr, TLSAddr string
 
 	raw *os.File
@@ -26,8 +26,9 @@ type Servers struct {
 	cfg *tls.Config
 }
 
-// Listen opens the servers' sockets at two addresses of 127.0.0.1, whose ports may be 0. The certificate is that of MakeCert
-// in dir. Serve closes them.
+// Listen opens the sockets of the servers at two addresses of 127.0.0.1, whose
+// ports may be 0. MakeCert must have written the certificate to dir. Serve
+// closes the sockets.
 func Listen(dir, raw, tls string) (*Servers, error) {
 	cfg, err := serverTLS(dir)
 	if err != nil {
@@ -46,7 +47,7 @@ func Listen(dir, raw, tls string) (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := rawLn.(*net.TCPListener).File() // a descriptor of its own, for the loop
+	f, err := rawLn.(*net.TCPListener).File() // a duplicated descriptor, for the loop
 	if err != nil {
 		return nil, errors.Join(err, tlsLn.Close())
 	}
@@ -61,7 +62,7 @@ func (s *Servers) Serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// serveTLS answers with a goroutine for each connection.
+// serveTLS serves each connection in its own goroutine.
 func serveTLS(ctx context.Context, ln *net.TCPListener, cfg *tls.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -87,7 +88,8 @@ func serveTLS(ctx context.Context, ln *net.TCPListener, cfg *tls.Config) error {
 	}
 }
 
-// serveTLSConn does one connection. Its errors are the client's to find.
+// serveTLSConn serves one connection. It ignores errors, because the client
+// detects them.
 func serveTLSConn(c *tls.Conn) {
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	req := make([]byte, requestSize)
@@ -97,7 +99,7 @@ func serveTLSConn(c *tls.Conn) {
 	switch req[0] {
 	case opRespond:
 		if _, err := c.Write(req); err == nil {
-			_, _ = c.Read(req) // the client's end
+			_, _ = c.Read(req) // waits until the client closes
 		}
 	case opSource:
 		_ = c.SetDeadline(time.Time{})
@@ -112,7 +114,7 @@ func serveTLSConn(c *tls.Conn) {
 // rawServer is the plain server.
 type rawServer struct {
 	*loop
-	readBuf []byte // shared by all connections, for one read
+	readBuf []byte // shared by all connections, valid during one read
 	bulk    []byte
 }
 
@@ -159,7 +161,8 @@ func (a acceptor) ready(c *rawConn, _ uint32) {
 	}
 }
 
-// ready reads a request and does what it says. A client that breaks the protocol is dropped and so finds out.
+// ready reads a request and serves it. It closes the connection of a client
+// that breaks the protocol.
 func (s *rawServer) ready(c *rawConn, events uint32) {
 	if c.op == opSource {
 		s.sendBulk(c, events)
@@ -169,7 +172,7 @@ func (s *rawServer) ready(c *rawConn, events uint32) {
 	if err != nil && retryable(err) {
 		return
 	}
-	if err != nil || n == 0 || c.op == opRespond { // which has sent all it may
+	if err != nil || n == 0 || c.op == opRespond { // no data may follow a request with one response
 		s.drop(c)
 		return
 	}
@@ -208,14 +211,14 @@ func (s *rawServer) serveRequest(c *rawConn, req []byte) {
 	}
 }
 
-// send writes what always fits into a socket that has room for it.
+// send writes b, which must fit into the send buffer of the socket.
 func (s *rawServer) send(c *rawConn, b []byte) {
 	if n, err := unix.Write(c.fd, b); err != nil || n < len(b) {
 		s.drop(c)
 	}
 }
 
-// pour writes bulk data.
+// sendBulk writes bulk data.
 func (s *rawServer) sendBulk(c *rawConn, events uint32) {
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		s.drop(c)
@@ -226,8 +229,9 @@ func (s *rawServer) sendBulk(c *rawConn, events uint32) {
 	}
 }
 
-// requestAfterHello returns the request that follows a ClientHello of one record; nil if it has not come yet. It is not ok if that
-// is not what in begins with.
+// requestAfterHello returns the request that follows a ClientHello of one
+// record; nil if it is incomplete. ok is false if in does not start with a
+// ClientHello or is too long.
 func requestAfterHello(in []byte) (req []byte, ok bool) {
 	if in[0] != recordHandshake {
 		return nil, false

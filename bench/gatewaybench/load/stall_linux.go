@@ -12,20 +12,23 @@ import (
 )
 
 const (
-	// stallsPerSecond is how fast stalling connections are opened: all at once would overflow the proxy's backlog, and the
-	// kernel would then send them again a second later.
+	// stallsPerSecond is the rate at which stalled connections are opened. All
+	// at once would overflow the backlog of the proxy, and the kernel would
+	// retry after a second.
 	stallsPerSecond = 5000
-	// maxStallDuration bounds the measured time, so that it ends before the first of them is gone.
+	// maxStallDuration bounds the measured time, so that it ends before the
+	// proxy closes the first stalled connection.
 	maxStallDuration = 2500 * time.Millisecond
-	// closeSlack is how long after their deadline stalled connections may still be there before they count as left.
+	// closeSlack is how long after its deadline a connection may stay open
+	// before it counts in the figure Left.
 	closeSlack = 5 * time.Second
 )
 
-// staller opens connections that send the first byte of a hello and nothing more.
+// staller opens connections that send only the first byte of a ClientHello.
 type staller struct {
 	*client
 	conns     []*rawConn
-	lifetimes samples // of those that the proxy has closed
+	lifetimes samples // of the connections that the proxy has closed
 	lastErr   error
 }
 
@@ -46,7 +49,7 @@ func (s *staller) openOne(time.Time) {
 func (s *staller) ready(c *rawConn, events uint32) {
 	err := s.flushOn(c, events)
 	if err == nil && events&^unix.EPOLLOUT != 0 {
-		_, err = s.receive(c, 0) // an alert may come before the end
+		_, err = s.receive(c, 0) // an alert may arrive before the end
 	}
 	if err != nil {
 		s.lifetimes = append(s.lifetimes, time.Since(c.start))
@@ -73,7 +76,7 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 		err = c.run(ctx, 100*time.Millisecond)
 	}
 	if err == nil {
-		err = c.run(ctx, 100*time.Millisecond) // the last are on their way
+		err = c.run(ctx, 100*time.Millisecond) // the last connections are still being established
 	}
 	if err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	return f, s.awaitClosed(ctx, f)
 }
 
-// gone waits until the stalled connections are gone.
+// awaitClosed waits until the stalled connections are closed.
 func (s *staller) awaitClosed(ctx context.Context, f Figures) error {
 	s.onTimer = nil
 	for end := time.Now().Add(s.spec.HelloTimeout + closeSlack); countOpen(s.conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
@@ -108,14 +111,15 @@ func (s *staller) awaitClosed(ctx context.Context, f Figures) error {
 	return ctx.Err()
 }
 
-// goods is what became of good connections.
+// goodResult is the result of complete connections.
 type goodResult struct {
 	latencies    samples
 	sent, failed int
 	lastErr      error
 }
 
-// good opens Rate connections a second for the time For and awaits their answers; pinging goes on beside them.
+// openGood opens Rate complete connections per second for Duration and waits
+// for their responses. It runs the other tasks at the same time.
 func (c *client) openGood(ctx context.Context, beside ...task) (goodResult, span, error) {
 	k := &connector{client: c, latencies: newSamples()}
 	opening := newRateTask(c.spec.Rate, -1, k.openOne)
@@ -147,7 +151,8 @@ func (c *client) openGood(ctx context.Context, beside ...task) (goodResult, span
 	return g, sp, ctx.Err()
 }
 
-// compare returns figures of g and what they are beside those of before.
+// compare returns the figures of g, and its p99 as a ratio of the p99 of
+// before.
 func (g goodResult) compare(before goodResult, sp span) Figures {
 	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed), BaseP99: before.latencies.quantile(.99)}
 	f.addCommon(sp)

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tlsClient opens TLS connections, each in the goroutine of its caller.
+// tlsClient opens TLS connections. Its methods block.
 type tlsClient struct {
 	spec       Spec
 	cfg        *tls.Config
-	nextSource atomic.Uint32 // of the source addresses
+	nextSource atomic.Uint32 // index of the next source address
 }
 
 func newTLSClient(s Spec) (*tlsClient, error) {
@@ -32,7 +32,8 @@ func newTLSClient(s Spec) (*tlsClient, error) {
 	return &tlsClient{spec: s, cfg: cfg}, nil
 }
 
-// open makes a connection and sends the request for op. The caller closes it.
+// open opens a connection and sends the request for op. The caller closes the
+// connection.
 func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
@@ -52,14 +53,15 @@ func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
 	return c, nil
 }
 
-// bindNoPort lets the kernel choose the port when the connection is made: there are more ports by far then (ip(7)).
+// bindNoPort makes the kernel choose the source port at connect time. A port
+// can then be used for several destinations (ip(7)).
 func bindNoPort(_, _ string, raw syscall.RawConn) error {
 	var set error
 	err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
 	return errors.Join(err, set)
 }
 
-// once opens a connection, awaits one answer and closes.
+// roundTrip opens a connection, waits for one response and closes it.
 func (t *tlsClient) roundTrip(ctx context.Context, buf []byte) error {
 	c, err := t.open(ctx, opRespond)
 	if err != nil {
@@ -71,8 +73,9 @@ func (t *tlsClient) roundTrip(ctx context.Context, buf []byte) error {
 	return err
 }
 
-// window runs Conns workers, and measures from Warm after the start. A worker counts while measuring is true and ends when
-// its context does.
+// runWorkers runs Conns workers and measures for Duration, starting after
+// Warmup. A worker counts while measuring is true, and returns when its context
+// ends.
 func (t *tlsClient) runWorkers(ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool)) (span, error) {
 	work1, stop := context.WithCancel(ctx)
 	var (

@@ -14,21 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteFile is a file of routes that a proxy reads again when it gets SIGHUP.
+// RouteFile is the route file of a proxy. The proxy reads it again on SIGHUP.
 type RouteFile struct {
-	// Path of the file.
+	// Path is the path of the file.
 	Path string
-	// PID of the process to signal.
+	// PID is the process to signal.
 	PID int
 	// Raw and TLS are the addresses of the servers.
 	Raw, TLS string
-	// More is how many further routes the file has, to other datacenters.
+	// ExtraRoutes is the number of additional routes, to other datacenters.
 	ExtraRoutes int
-	// ChangesPerSecond is how often it changes.
+	// ChangesPerSecond is how many times per second the file changes.
 	ChangesPerSecond int
 }
 
-// Write replaces the file; flip says whether FlipName is routed.
+// Write replaces the file. It contains a route of FlipName if flip is true.
 func (r RouteFile) Write(flip bool) error {
 	var b strings.Builder
 	route := func(match, to string) { fmt.Fprintf(&b, "route %q { to = [%q] }\n", match, to) }
@@ -46,13 +46,14 @@ func (r RouteFile) Write(flip bool) error {
 	return os.Rename(r.Path+".new", r.Path)
 }
 
-// flipper changes the file ChangesPerSecond times a second, in the loop of the client: all that it costs there is two system calls. The
-// times are random, so that they neither meet nor miss the connections, which come at regular ones.
+// flipper changes the file ChangesPerSecond times per second, in the loop of
+// the client. A change costs two system calls. Changes happen at random times,
+// because the new connections have a regular schedule.
 type flipper struct {
 	file              RouteFile
 	periodStart, next time.Time
 	period            time.Duration
-	on                bool // FlipName is routed
+	on                bool // FlipName has a route
 	err               error
 }
 
@@ -63,7 +64,7 @@ func (r RouteFile) newFlipper() (*flipper, error) {
 	return &flipper{file: r, periodStart: now, next: now, period: time.Second / time.Duration(r.ChangesPerSecond)}, errors.Join(r.Write(false), other.Write(true))
 }
 
-// other is the file that takes the place of the one at Path.
+// swapPath is the path of the second file, which is exchanged with the first.
 func (r RouteFile) swapPath() string { return r.Path + ".other" }
 
 func (f *flipper) tick(now time.Time) time.Time {
@@ -81,7 +82,7 @@ func (f *flipper) flip() {
 	f.err = errors.Join(f.err, swap, unix.Kill(f.file.PID, unix.SIGHUP))
 }
 
-// end leaves the file with FlipName routed.
+// end leaves a file in place that has a route of FlipName.
 func (f *flipper) end() error {
 	if !f.on {
 		f.flip()
@@ -89,7 +90,8 @@ func (f *flipper) end() error {
 	return f.err
 }
 
-// update compares good connections and open ones before and while routes change. A connection that is lost in either counts.
+// update compares new and open connections before and during route changes. A
+// connection that is lost in either period counts as lost.
 func (c *client) update(ctx context.Context) (Figures, error) {
 	conns, err := c.openAll(ctx, opEcho, c.spec.Conns)
 	if err != nil {
@@ -117,7 +119,7 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	return f, c.awaitFlip(ctx)
 }
 
-// flipped waits until FlipName is routed, which it is after the last change.
+// awaitFlip waits until FlipName is routed, as the last change requires.
 func (c *client) awaitFlip(ctx context.Context) error {
 	hello, err := recordHello(FlipName)
 	if err != nil {
