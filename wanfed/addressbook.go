@@ -3,6 +3,7 @@
 package wanfed
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 
@@ -56,10 +57,7 @@ var emptyAddressBook = &AddressBook{}
 // Load returns the current address book, never nil. The caller must not change
 // it.
 func (b *SharedAddressBook) Load() *AddressBook {
-	if r := b.current.Load(); r != nil {
-		return r
-	}
-	return emptyAddressBook
+	return cmp.Or(b.current.Load(), emptyAddressBook)
 }
 
 // Changed returns a channel that is closed at the next Store. A caller that

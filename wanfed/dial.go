@@ -112,10 +112,7 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 func orDiscard(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return l
+	return cmp.Or(l, slog.New(slog.DiscardHandler))
 }
 
 // Dial opens a connection to t: directly to a server of the local datacenter,

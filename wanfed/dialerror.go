@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -44,18 +45,15 @@ func (e PathError) Error() string {
 func (e PathError) Unwrap() error { return e.Err }
 
 func (e *DialError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "dial %s in datacenter %s: ", e.SNI, e.Target.DC)
+	paths := make([]string, len(e.Paths))
 	for i, p := range e.Paths {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString(p.Error())
+		paths[i] = p.Error()
 	}
+	text := fmt.Sprintf("dial %s in datacenter %s: %s", e.SNI, e.Target.DC, strings.Join(paths, "; "))
 	if hint := e.hint(); hint != "" {
-		b.WriteString(": " + hint)
+		text += ": " + hint
 	}
-	return b.String()
+	return text
 }
 
 func (e *DialError) Unwrap() []error {
@@ -68,12 +66,7 @@ func (e *DialError) Unwrap() []error {
 
 // Timeout reports whether every path failed by a timeout.
 func (e *DialError) Timeout() bool {
-	for _, p := range e.Paths {
-		if !isTimeout(p.Err) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.Paths, func(p PathError) bool { return !isTimeout(p.Err) })
 }
 
 // stage is a step of one attempt.

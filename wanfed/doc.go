@@ -36,40 +36,30 @@
 //
 // # Flow
 //
-// memberlist calls Transport.WriteToAddress. It copies the packet into the
-// queue of the link to the target's datacenter and returns. The goroutine of
-// the link dials unless it is connected, and writes everything that is queued
-// at once. A server of the other datacenter reads the packet. It passes the
-// packet to its own memberlist, or relays it to the server that it is for.
+// memberlist calls Transport.WriteToAddress, which copies the packet into the
+// queue of the link to the target's datacenter. The goroutine of the link dials
+// unless it is connected, and writes all queued packets at once. A server of the
+// other datacenter passes the packet to its own memberlist, or relays it to the
+// server that it is for. Inside a datacenter servers are dialed directly.
 //
-// Streams, which memberlist uses to exchange state, are streams of one yamux
-// session per datacenter. They are relayed in the same way. A program may use
-// the same session for gRPC (Tunnel.DialGRPC, Tunnel.GRPCListener). Inside a
-// datacenter the transport dials servers directly. Servers that speak Consul's
-// WAN gossip protocols are detected by ALPN; their names must be DNS labels
-// too.
+// Streams, and gRPC (Tunnel.DialGRPC), are streams of one yamux session per
+// datacenter, and are relayed in the same way. Servers that speak Consul's WAN
+// gossip protocols are detected by ALPN.
 //
 // # Paths
 //
-// Mode selects whether gateways of the local datacenter, those of the remote
-// one, or the fastest paths are dialed first. The others are the fallback.
-// Paths that failed recently come last, paths that worked recently come first,
-// and slow or flapping paths follow. Dials, echoes and probes supply the
-// measurements.
-//
-// Links and sessions migrate to a preferred or much faster path when the
-// address book changes, when a path recovers, and every 30 s. No packet and no
-// stream is lost by that. Connections that Dial returned do not migrate. When a
-// response over a session is late, the session is probed while a standby
-// session is opened over another path; if the probe fails, the standby replaces
-// it.
+// Mode selects which paths are dialed first; the others are the fallback. Paths
+// that failed recently come last, and paths that worked recently come first.
+// Dials, echoes and probes supply the measurements. Links and sessions migrate
+// to a better path without the loss of a packet or a stream. Connections that
+// Dial returned do not migrate. When a response over a session is late, the
+// session is probed and a standby session is opened over another path.
 //
 // # Goroutines
 //
-// Mux.Run has one goroutine per accepted connection. Tunnel.Run has two per
-// link and per session, and those of yamux. Prober.Run has one per probe, at
-// most four. Run joins them when its context ends; Node.Run is all three.
-// Constructors start none. A Dialer has goroutines only during a call of Dial.
+// Mux.Run has one goroutine per accepted connection, Tunnel.Run two per link and
+// per session, Prober.Run at most four. Run joins them when its context ends;
+// Node.Run is all three. A Dialer has goroutines only during a call of Dial.
 //
 // # Guarantees
 //

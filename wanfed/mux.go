@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -181,15 +182,10 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 // isTemporary reports whether an accept error is caused by a shortage or by the
 // client, so that Accept may succeed later.
 func isTemporary(err error) bool {
-	for _, e := range []error{
+	return slices.ContainsFunc([]error{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 		syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // begin fixes the set of protocols and returns the TLS configuration.
@@ -371,10 +367,7 @@ const closeGrace = 250 * time.Millisecond
 func (m *Mux) closeAll(wg *sync.WaitGroup) {
 	m.mu.Lock()
 	m.stopping = true
-	conns := make([]net.Conn, 0, len(m.conns))
-	for c := range m.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(m.conns))
 	m.mu.Unlock()
 	limit := time.Now().Add(closeGrace)
 	for _, c := range conns {

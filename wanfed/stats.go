@@ -4,6 +4,7 @@ package wanfed
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -129,14 +130,8 @@ func (t *Tunnel) Stats() TunnelStats {
 	for k, c := range t.counts {
 		s.Traffic = append(s.Traffic, c.read(k))
 	}
-	links := make([]*link, 0, len(t.links))
-	for _, l := range t.links {
-		links = append(links, l)
-	}
-	sessions := make([]*session, 0, len(t.sessions))
-	for _, ss := range t.sessions {
-		sessions = append(sessions, ss)
-	}
+	links := slices.Collect(maps.Values(t.links))
+	sessions := slices.Collect(maps.Values(t.sessions))
 	t.mu.RUnlock()
 	for _, l := range links {
 		s.Links = append(s.Links, l.snapshot())
