@@ -19,40 +19,34 @@
 // # Flow
 //
 // A [Listener] accepts a connection. Its [Policy] decides whether the source
-// address may connect, and how many connections it may have. The address is
-// that of the peer or, for a load balancer that the policy names, the one in
-// the PROXY header.
+// address may connect: that of the peer or, for a load balancer that the policy
+// names, the one in the PROXY header.
 //
-// A [HelloParser] reads the ClientHello, in any number of TCP segments and TLS
-// records, within Config.HelloTimeout. The [Table] of the listener finds the
-// [Route]: an exact name takes precedence over a wildcard, a long wildcard over
-// a short one. A route may require one of some protocols (ALPN).
+// A [HelloParser] reads the ClientHello within Config.HelloTimeout. The [Table]
+// of the listener finds the [Route]: an exact name takes precedence over a
+// wildcard, a long wildcard over a short one. A route may require one of some
+// protocols (ALPN).
 //
 // Then an upstream address is selected. The first attempt goes to the address
 // with the fewest connections, or to the first one of an ordered route. The
 // next address is tried as soon as an attempt fails, or takes longer than
 // usual. Every attempt sends the ClientHello, and the first complete TLS record
-// that comes back wins. So an upstream that accepts and stays silent is not
-// selected. An open connection is enough for a route with one address, and for
-// a client that has sent data after its ClientHello: two servers could act on
-// that data.
-//
-// Bytes are then copied both ways until both directions have ended. Between
-// plain TCP connections the kernel copies them (splice).
+// that comes back wins. An open connection is enough for a route with one
+// address, and for a client that has sent data after its ClientHello: two
+// servers could act on that data. Bytes are then copied both ways until both
+// directions have ended.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason] and
-// logged. The first one of a reason in ten seconds is logged at Info, others at
-// Debug. If TLS has an alert for the reason, the client receives it first.
-// [Listener.Stats] returns the counters.
+// logged at a limited rate. If TLS has an alert for the reason, the client
+// receives it first. [Listener.Stats] returns the counters.
 //
 // # Goroutines
 //
 // Two engines do this work. On Linux, package gateway/internal/reactor runs one
-// event loop per processor; an idle connection costs two small structs. The
-// portable engine runs everywhere, with two goroutines per connection. It is
-// used for listeners that are not TCP and with Config.Dial. Further goroutines
-// connect to upstreams, and one writes the access log. [Proxy.Run] joins all of
-// them before it returns.
+// event loop per processor. The portable engine runs everywhere, with two
+// goroutines per connection. It is used for listeners that are not TCP and with
+// Config.Dial. Further goroutines connect to upstreams, and one writes the
+// access log. [Proxy.Run] joins all of them before it returns.
 //
 // # Guarantees
 //

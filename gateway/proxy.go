@@ -59,18 +59,15 @@ type Config struct {
 
 func (c Config) validate() error {
 	var errs []error
-	if c.MaxConns < 0 {
-		errs = append(errs, fmt.Errorf("limit of %d connections is negative", c.MaxConns))
+	check := func(negative bool, format string, value any) {
+		if negative {
+			errs = append(errs, fmt.Errorf(format+" is negative", value))
+		}
 	}
-	if c.MaxPerUpstream < 0 {
-		errs = append(errs, fmt.Errorf("limit of %d connections to an upstream is negative", c.MaxPerUpstream))
-	}
-	if c.HelloTimeout < 0 {
-		errs = append(errs, fmt.Errorf("hello timeout %v is negative", c.HelloTimeout))
-	}
-	if c.DialTimeout < 0 {
-		errs = append(errs, fmt.Errorf("dial timeout %v is negative", c.DialTimeout))
-	}
+	check(c.MaxConns < 0, "limit of %d connections", c.MaxConns)
+	check(c.MaxPerUpstream < 0, "limit of %d connections to an upstream", c.MaxPerUpstream)
+	check(c.HelloTimeout < 0, "hello timeout %v", c.HelloTimeout)
+	check(c.DialTimeout < 0, "dial timeout %v", c.DialTimeout)
 	return errors.Join(errs...)
 }
 

@@ -169,10 +169,8 @@ func (t *target) accepts(hello Hello) bool {
 		return true
 	}
 	for id := range hello.ALPN() {
-		for _, want := range t.Protocols {
-			if string(id) == want {
-				return true
-			}
+		if slices.Contains(t.Protocols, string(id)) {
+			return true
 		}
 	}
 	return false
