@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 // Consistency is how fresh a read must be.
@@ -187,10 +188,7 @@ func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 		}
 		notify(wake) // there may have been changes between two watches
 		if err != nil && !errors.Is(err, ErrWatchReset) {
-			select { // a Backend does not stay without watches
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+			backoff.Sleep(ctx, time.Second, nil) // a Backend does not stay without watches
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -98,12 +99,8 @@ func (e *GroupVersionError) Unwrap() error { return ErrGroupVersion }
 // Rejected reports whether err is the result of a state machine for a batch
 // whose expectations do not hold. No server has changed anything.
 func Rejected(err error) bool {
-	for _, class := range []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid} {
-		if errors.Is(err, class) {
-			return true
-		}
-	}
-	return false
+	classes := []error{ErrConflict, ErrNotFound, ErrUIDMismatch, ErrGroupVersion, ErrTerminating, ErrInvalid}
+	return slices.ContainsFunc(classes, func(class error) bool { return errors.Is(err, class) })
 }
 
 // errorDomain is the domain of the ErrorInfo detail that StatusError adds.

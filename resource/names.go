@@ -3,6 +3,7 @@
 package resource
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -57,14 +58,9 @@ func FillTenancy(t *pb.Tenancy) *pb.Tenancy {
 	if t.GetPartition() != "" && t.GetNamespace() != "" {
 		return t
 	}
-	filled := &pb.Tenancy{Partition: t.GetPartition(), Namespace: t.GetNamespace()}
-	if filled.Partition == "" {
-		filled.Partition = DefaultTenancy
+	return &pb.Tenancy{
+		Partition: cmp.Or(t.GetPartition(), DefaultTenancy), Namespace: cmp.Or(t.GetNamespace(), DefaultTenancy),
 	}
-	if filled.Namespace == "" {
-		filled.Namespace = DefaultTenancy
-	}
-	return filled
 }
 
 // CheckName returns an ErrInvalid unless name is a valid name of a resource.

@@ -3,6 +3,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,11 +84,7 @@ func NewService(cfg ServiceConfig) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, log: cfg.Logger}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	return s, nil
+	return &Service{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default())}, nil
 }
 
 // admit returns the caller and the registration of the type.
@@ -98,6 +95,17 @@ func (s *Service) admit(ctx context.Context, typ *pb.Type) (tlsutil.Peer, Regist
 	}
 	reg, err := s.cfg.Registry.Lookup(typ)
 	return peer, reg, err
+}
+
+// admitID is admit for a request about one resource. It also returns the
+// complete id.
+func (s *Service) admitID(ctx context.Context, given *pb.ID) (tlsutil.Peer, Registration, *pb.ID, error) {
+	peer, reg, err := s.admit(ctx, given.GetType())
+	if err != nil {
+		return peer, reg, nil, err
+	}
+	id, err := checkRequestID(reg, given)
+	return peer, reg, id, err
 }
 
 func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.Resource) error {

@@ -27,11 +27,7 @@ func (s *Service) Read(ctx context.Context, req *pb.ReadRequest) (*pb.ReadRespon
 
 // admitRead checks and authorizes a Read or ListByOwner.
 func (s *Service) admitRead(ctx context.Context, given *pb.ID) (*pb.ID, Consistency, error) {
-	peer, reg, err := s.admit(ctx, given.GetType())
-	if err != nil {
-		return nil, 0, err
-	}
-	id, err := checkRequestID(reg, given)
+	peer, reg, id, err := s.admitID(ctx, given)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -130,15 +126,12 @@ func WithListLimit(ctx context.Context, bytes int) context.Context {
 // ListByOwner, with more than limit bytes. gRPC checks the size after encoding:
 // many concurrent calls with too large results would need much memory.
 func CheckListSize(response any, limit int) error {
-	var all []*pb.Resource
-	switch r := response.(type) {
-	case *pb.ListResponse:
-		all = r.GetResources()
-	case *pb.ListByOwnerResponse:
-		all = r.GetResources()
+	list, ok := response.(interface{ GetResources() []*pb.Resource })
+	if !ok {
+		return nil
 	}
 	size := 0
-	for _, r := range all {
+	for _, r := range list.GetResources() {
 		size += protowire.SizeTag(1) + protowire.SizeBytes(proto.Size(r))
 		if size > limit {
 			return StatusError(TooLargeError(limit))

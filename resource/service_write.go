@@ -89,11 +89,7 @@ func overwriteOp(r *pb.Resource, keepMetadata bool) *pb.Op {
 // admitWrite makes all checks that do not need the stored resource. It returns a
 // copy of given, changed by the type's Mutate.
 func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resource, Registration, error) {
-	peer, reg, err := s.admit(ctx, given.GetId().GetType())
-	if err != nil {
-		return nil, reg, err
-	}
-	id, err := checkRequestID(reg, given.GetId())
+	peer, reg, id, err := s.admitID(ctx, given.GetId())
 	if err != nil {
 		return nil, reg, err
 	}
@@ -330,11 +326,7 @@ func (s *Service) delete(ctx context.Context, req *pb.DeleteRequest) error {
 
 // admitDelete checks and authorizes a deletion, and returns the complete id.
 func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Registration, error) {
-	peer, reg, err := s.admit(ctx, given.GetType())
-	if err != nil {
-		return nil, reg, err
-	}
-	id, err := checkRequestID(reg, given)
+	peer, reg, id, err := s.admitID(ctx, given)
 	if err != nil {
 		return nil, reg, err
 	}
@@ -362,11 +354,7 @@ func (s *Service) WriteStatus(ctx context.Context, req *pb.WriteStatusRequest) (
 }
 
 func (s *Service) writeStatus(ctx context.Context, req *pb.WriteStatusRequest) (*pb.Resource, error) {
-	peer, reg, err := s.admit(ctx, req.GetId().GetType())
-	if err != nil {
-		return nil, err
-	}
-	id, err := checkRequestID(reg, req.GetId())
+	peer, reg, id, err := s.admitID(ctx, req.GetId())
 	if err != nil {
 		return nil, err
 	}

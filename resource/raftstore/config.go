@@ -81,9 +81,7 @@ const (
 
 // withDefaults returns c with defaults in place of zero values.
 func (c Config) withDefaults() Config {
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.OpsVersion == nil {
 		c.OpsVersion = func() (int, string) { return resource.OpsVersion, "" }
 	}

@@ -147,14 +147,8 @@ func (m *membership) servers() ([]raft.Server, error) {
 // behind. AddVoter blocks until the group has agreed. Only the leader can;
 // errors are those of Commit. Adding a voter again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
-	if err := tlsutil.CheckLabel(node); err != nil {
-		return fmt.Errorf("add voter: %w", err)
-	}
 	done := func(srv raft.Server, member bool) bool { return member && srv.Suffrage == raft.Voter }
-	return m.change(ctx, "add voter", node, done, func() raft.Future {
-		srv := voter(node)
-		return m.raft.AddVoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
-	})
+	return m.add(ctx, "add voter", node, done, m.raft.AddVoter)
 }
 
 // AddNonvoter makes node a member that receives the log and has no vote, until
@@ -162,13 +156,20 @@ func (m *membership) AddVoter(ctx context.Context, node string) error {
 // blocks until the group has agreed. Only the leader can; errors are those of
 // Commit. Adding a member has no effect.
 func (m *membership) AddNonvoter(ctx context.Context, node string) error {
-	if err := tlsutil.CheckLabel(node); err != nil {
-		return fmt.Errorf("add nonvoter: %w", err)
-	}
 	done := func(_ raft.Server, member bool) bool { return member }
-	return m.change(ctx, "add nonvoter", node, done, func() raft.Future {
-		srv := voter(node)
-		return m.raft.AddNonvoter(srv.ID, srv.Address, 0, untilDeadline(ctx))
+	return m.add(ctx, "add nonvoter", node, done, m.raft.AddNonvoter)
+}
+
+// add is change for a method of Raft that adds a server.
+func (m *membership) add(
+	ctx context.Context, what, node string, done func(srv raft.Server, member bool) bool,
+	method func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture,
+) error {
+	if err := tlsutil.CheckLabel(node); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return m.change(ctx, what, node, done, func() raft.Future {
+		return method(raft.ServerID(node), raft.ServerAddress(node), 0, untilDeadline(ctx))
 	})
 }
 

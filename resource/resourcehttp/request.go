@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -174,11 +175,7 @@ func withLeader[In, Out any](
 		if err == nil || !errors.Is(resource.FromStatus(err), resource.ErrNotLeader) || !time.Now().Before(end) {
 			return out, err
 		}
-		pause := time.NewTimer(leaderInterval)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if backoff.Sleep(ctx, leaderInterval, nil); ctx.Err() != nil {
 			return out, err
 		}
 	}
