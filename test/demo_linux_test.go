@@ -24,7 +24,7 @@ import (
 // demoLimit bounds a demo that federates, on a busy machine.
 const demoLimit = 60 * time.Second
 
-// runDemo runs "wanfed demo --once" to its end and returns its report.
+// runDemo runs "wanfed demo --once" until it exits and returns its report.
 func runDemo(t testing.TB, args ...string) demo.Report {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
@@ -38,7 +38,7 @@ func runDemo(t testing.TB, args ...string) demo.Report {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, errs.String())
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-		t.Errorf("left in the temporary folder: %v, %v", left, err)
+		t.Errorf("temporary directory after the demo = %v, %v, want it empty", left, err)
 	}
 	r := parseReport(t, out.String())
 	checkGone(t, r)
@@ -49,16 +49,16 @@ func runDemo(t testing.TB, args ...string) demo.Report {
 func parseReport(t testing.TB, line string) demo.Report {
 	t.Helper()
 	if strings.Count(strings.TrimSuffix(line, "\n"), "\n") > 0 {
-		t.Errorf("more than one line: %q", line)
+		t.Errorf("report = %q, want one line", line)
 	}
 	var r demo.Report
 	if err := json.Unmarshal([]byte(line), &r); err != nil {
-		t.Fatalf("%v in %q", err, line)
+		t.Fatalf("decode report %q: %v", line, err)
 	}
 	return r
 }
 
-// addressesOf returns where each process of the demo listens.
+// addressesOf returns the addresses that the processes of the demo listen on.
 func addressesOf(r demo.Report) (addrs []string) {
 	for _, dc := range r.Datacenters {
 		for _, s := range dc.Servers {
@@ -71,11 +71,10 @@ func addressesOf(r demo.Report) (addrs []string) {
 	return addrs
 }
 
-// checkGone waits until nothing listens any more where the demo's processes
-// did.
+// checkGone waits until no process listens on the addresses of the demo.
 func checkGone(t testing.TB, r demo.Report) {
 	t.Helper()
-	testutil.Await(t, 20*time.Second, "all processes of the demo are gone", func(ctx context.Context) error {
+	testutil.Await(t, 20*time.Second, "the end of all processes of the demo", func(ctx context.Context) error {
 		for _, addr := range addressesOf(r) {
 			var d net.Dialer
 			if c, err := d.DialContext(ctx, "tcp", addr); err == nil {
@@ -87,6 +86,8 @@ func checkGone(t testing.TB, r demo.Report) {
 	})
 }
 
+// TestDemo checks that the default demo federates three datacenters, and that it
+// reports the time of each step.
 func TestDemo(t *testing.T) {
 	r := runDemo(t)
 	if len(r.Datacenters) != 3 {
@@ -94,12 +95,13 @@ func TestDemo(t *testing.T) {
 	}
 	for _, step := range []string{"servers", "gateways", "members", "states", "request"} {
 		if r.TimingsMS[step] <= 0 {
-			t.Errorf("no time of %q: %v", step, r.TimingsMS)
+			t.Errorf("timings = %v, want a positive time for %q", r.TimingsMS, step)
 		}
 	}
 }
 
-func TestDemoWithThreeServers(t *testing.T) {
+// TestDemo_ThreeServers runs a demo with three servers per datacenter.
+func TestDemo_ThreeServers(t *testing.T) {
 	r := runDemo(t, "--datacenters", "2", "--servers", "3")
 	for _, dc := range r.Datacenters {
 		if len(dc.Servers) != 3 {
@@ -108,8 +110,9 @@ func TestDemoWithThreeServers(t *testing.T) {
 	}
 }
 
-// A demo that is stopped, or killed, takes its processes along.
-func TestDemoEnds(t *testing.T) {
+// TestDemo_End checks that all processes of a demo end when the demo is stopped
+// or killed.
+func TestDemo_End(t *testing.T) {
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), demoLimit)
@@ -128,7 +131,7 @@ func TestDemoEnds(t *testing.T) {
 			if how == "killed" {
 				p.Kill()
 			} else if err := p.Stop(ctx); err != nil {
-				t.Errorf("stop: %v", err)
+				t.Errorf("Stop() = %v, want nil", err)
 			}
 			checkGone(t, parseReport(t, p.Line()))
 		})

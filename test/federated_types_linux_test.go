@@ -21,16 +21,16 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// Goals for copies in another datacenter, through two gateways.
+// Limits for replication to another datacenter, through two gateways.
 const (
-	copyGoal   = 300 * time.Millisecond // from the last answer of 200 creations to all of them there
-	changeGoal = 5 << 10                // bytes that one change among 1,000 costs
+	copyGoal   = 300 * time.Millisecond // from the last acknowledged of 200 creations to the last replica
+	changeGoal = 5 << 10                // bytes received per change among 1,000 documents
 )
 
-// TestFederatedTypes writes documents in a primary of three servers and in a
-// secondary, and looks at the copies: how soon they are there, what they cost,
-// and what becomes of them when leaders are killed, gateways die and snapshots
-// are restored.
+// TestFederatedTypes writes documents in a primary with three servers and in a
+// secondary. It measures the delay and the cost of replication. The replicas
+// must also be correct after leaders and gateways were killed, and after a
+// snapshot was restored.
 func TestFederatedTypes(t *testing.T) {
 	parallelUnlessChaos(t)
 	l := lab.New(t)
@@ -55,8 +55,8 @@ func TestFederatedTypes(t *testing.T) {
 	f.restore(dc1)
 }
 
-// create: 200 creations, three times; the best counts, on a machine that others
-// use.
+// create measures how long 200 new documents take to the secondary. It uses the
+// best of three rounds, because the machine may be busy.
 func (f *sharers) create() {
 	f.t.Helper()
 	best := time.Hour
@@ -70,22 +70,23 @@ func (f *sharers) create() {
 		at := <-arrived
 		cancel()
 		if len(at) < 200 {
-			f.t.Fatalf("%d of 200 arrived", len(at))
+			f.t.Fatalf("%d documents arrived in the secondary, want 200", len(at))
 		}
-		f.t.Logf("200 records: created in %v, all in the other datacenter %v after the first was begun, %v after the last was answered",
+		f.t.Logf("200 documents: created in %v; all in the secondary %v after the start and %v after the last acknowledgement",
 			ms(acked.Sub(began)), ms(time.Since(began)), ms(time.Since(acked)))
 		best = min(best, time.Since(acked))
 	}
 	if best > copyGoal {
-		f.t.Errorf("the last of 200 records is in the other datacenter %v after it was answered, want %v", best, copyGoal)
+		f.t.Errorf("the last of 200 documents was replicated %v after its acknowledgement, want at most %v", best, copyGoal)
 	}
 }
 
-// oneChange: what one change among a thousand records costs.
+// oneChange measures how many bytes the secondary receives for one change among
+// 1,000 documents.
 func (f *sharers) oneChange() {
 	f.t.Helper()
 	f.writeAll("r0-", 200, 600)
-	f.same("1,000 records")
+	f.same("1,000 documents")
 	const metric = "wanfed_replication_received_bytes_total"
 	for i := range 3 {
 		before := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric)
@@ -94,14 +95,14 @@ func (f *sharers) oneChange() {
 		}
 		f.same("one change")
 		cost := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric) - before
-		f.t.Logf("one change among 1,000 records: %.0f bytes", cost)
+		f.t.Logf("one change among 1,000 documents: %.0f bytes", cost)
 		if cost <= 0 || cost > changeGoal {
-			f.t.Errorf("one change among 1,000 records costs %.0f bytes, want at most %d", cost, changeGoal)
+			f.t.Errorf("the secondary received %.0f bytes for one change among 1,000 documents, want 1 to %d", cost, changeGoal)
 		}
 	}
 }
 
-// sustained: 100 changes a second do not pile up.
+// sustained makes 100 changes per second. The delay of replication must not grow.
 func (f *sharers) sustained() {
 	f.t.Helper()
 	n := int(longOrShort(200, 3000))
@@ -128,27 +129,27 @@ func (f *sharers) sustained() {
 	}
 	wg.Wait()
 	f.same("100 changes a second")
-	cancel() // of changes that overtook each other, only the last was copied
+	cancel() // replication may skip a version that was already replaced
 	at := <-arrived
 	var lags []time.Duration
 	for name, when := range at {
-		if answered, ok := acked[name]; ok { // else it was written again, since nobody knew what became of it
+		if answered, ok := acked[name]; ok { // otherwise a retry wrote another generation
 			lags = append(lags, when.Sub(answered))
 		}
 	}
 	slices.Sort(lags)
 	if len(lags) < n/2 {
-		f.t.Fatalf("%d of %d changes were seen", len(lags), n)
+		f.t.Fatalf("%d of %d changes were watched in the secondary, want at least half", len(lags), n)
 	}
-	f.t.Logf("%d changes at 100 a second: in the other datacenter %v after the answer at the median, %v at the 99th percentile, %v at most; %d seen",
+	f.t.Logf("%d changes at 100/s: delay from acknowledgement to replica: median %v, p99 %v, maximum %v; %d measured",
 		n, ms(lags[len(lags)/2]), ms(lags[len(lags)*99/100]), ms(lags[len(lags)-1]), len(lags))
 	if last := lags[len(lags)-1]; last > 5*time.Second {
-		f.t.Errorf("a change took %v", last)
+		f.t.Errorf("maximum delay of a change = %v, want at most 5s", last)
 	}
 }
 
-// fromSecondary: an operator writes in the secondary, and finds there what he
-// wrote.
+// fromSecondary writes through the secondary. The result must be readable there
+// when the write is acknowledged.
 func (f *sharers) fromSecondary() {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
@@ -165,37 +166,38 @@ func (f *sharers) fromSecondary() {
 		out := f.writeHere(ctx, r, last)
 		took = append(took, time.Since(began))
 		isLate := strings.HasPrefix(out.Version, resource.PrimaryVersionPrefix)
-		if isLate { // an election came between, or this machine stood still
+		if isLate { // the write was acknowledged before its replica arrived: an election, or a stall of this machine
 			late++
-			f.same("the copy of a write")
+			f.same("the replica of a write")
 		}
 		got, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}})
 		if err != nil || !proto.Equal(got.Resource, out) && !isLate || out.PrimaryModifyIndex == 0 ||
 			got.Resource.PrimaryModifyIndex != out.PrimaryModifyIndex || got.Resource.Generation != out.Generation {
-			f.t.Fatalf("read %v, %v after writing %v", got, err, out)
+			f.t.Fatalf("Read() = %v, %v, want the written %v", got, err, out)
 		}
 		last = out
 	}
 	if late > len(took)/2 {
-		f.t.Errorf("the copies of %d of %d writes came late", late, len(took))
+		f.t.Errorf("%d of %d writes were acknowledged before their replica, want at most half", late, len(took))
 	}
 	slices.Sort(took)
-	f.t.Logf("a write in the secondary, to the primary and back as a copy: %v at the median, %v at most", ms(took[len(took)/2]), ms(took[len(took)-1]))
+	f.t.Logf("write through the secondary until its replica is there: median %v, maximum %v", ms(took[len(took)/2]), ms(took[len(took)-1]))
 	old := f.doc("here", 99)
 	old.Version = "1"
 	if _, err := f.here.Write(ctx, &pb.WriteRequest{Resource: old}); status.Code(err) != codes.Aborted {
-		f.t.Errorf("a compare-and-swap with another version: %v", err)
+		f.t.Errorf("Write() with an old version = %v, want Aborted", err)
 	}
 	if _, err := f.here.Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); err != nil {
 		f.t.Error(err)
 	}
 	if _, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
-		f.t.Errorf("after its deletion: %v", err)
+		f.t.Errorf("Read() after Delete() = %v, want NotFound", err)
 	}
 }
 
-// writeHere writes r, after last, in the secondary. Where an election comes
-// between, it looks whether that was done.
+// writeHere writes r through the secondary; last is the preceding version. If an
+// election makes the outcome unknown, it checks whether r was written, and
+// retries if not.
 func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resource {
 	f.t.Helper()
 	for {
@@ -206,7 +208,7 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 		if code := status.Code(err); code != codes.Unavailable && code != codes.Unknown {
 			f.t.Fatal(err)
 		}
-		f.same("a write that an election came between")
+		f.same("a write during an election")
 		now, err := f.here.Read(ctx, &pb.ReadRequest{Id: r.Id})
 		if err == nil && now.Resource.Generation != last.GetGeneration() {
 			return now.Resource
@@ -214,8 +216,8 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 	}
 }
 
-// faults: while documents are written and deleted, the primary's leader, the
-// secondary's server and a gateway die.
+// faults kills the leader of the primary, the server of the secondary and a
+// gateway, while documents are written and deleted.
 func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.t.Context())
@@ -250,10 +252,10 @@ func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 	}
 	stop()
 	wg.Wait()
-	f.same("after kill -9 of leader, secondary and gateway")
+	f.same("after SIGKILL of leader, secondary and gateway")
 }
 
-// restore: an older state of the primary is the secondary's too.
+// restore restores an older snapshot of the primary. The secondary must follow.
 func (f *sharers) restore(dc1 *lab.Datacenter) {
 	f.t.Helper()
 	first := dc1.Servers[0]
@@ -269,6 +271,6 @@ func (f *sharers) restore(dc1 *lab.Datacenter) {
 	mustRestore(f.t, f.l, first, file)
 	f.same("after the restore")
 	if after := f.names(); !slices.Equal(before, after) {
-		f.t.Errorf("restored: %d records, before: %d", len(after), len(before))
+		f.t.Errorf("after the restore the primary has %d documents, want the same %d as in the snapshot", len(after), len(before))
 	}
 }

@@ -24,20 +24,22 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// sharers are operators of both datacenters.
+// sharers writes federated resources in a federation of two datacenters. Its
+// clients have certificates of operators.
 type sharers struct {
 	t     *testing.T
 	l     *lab.Lab
-	there []pb.ResourceServiceClient // at the primary's servers
-	here  pb.ResourceServiceClient   // at the secondary's
+	there []pb.ResourceServiceClient // one per server of the primary
+	here  pb.ResourceServiceClient   // connected to the server of the secondary
 }
 
+// operator returns a client that is connected to s.
 func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
 	f.t.Helper()
 	return pb.NewResourceServiceClient(operatorAt(f.t, s, f.identity(s)))
 }
 
-// identity is that of an operator of a server's datacenter.
+// identity returns the identity of an operator of the datacenter of s.
 func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
 	f.t.Helper()
 	files, err := f.l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "cli-"+s.Name)
@@ -51,6 +53,7 @@ func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
 	return id
 }
 
+// doc returns a document of about 100 bytes.
 func (f *sharers) doc(name string, n int) *pb.Resource {
 	f.t.Helper()
 	r, err := document.New(name, map[string]any{"number": n, "text": strings.Repeat("x", 100)})
@@ -61,7 +64,7 @@ func (f *sharers) doc(name string, n int) *pb.Resource {
 	return r
 }
 
-// write writes until it is done: leaders come and go.
+// write writes r and retries while the primary has no leader.
 func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resource, error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
 	defer cancel()
@@ -79,8 +82,8 @@ func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resour
 	}
 }
 
-// writeAll writes documents from several clients at once, and returns when each
-// was there.
+// writeAll writes documents from 16 clients concurrently, and returns when all
+// are acknowledged.
 func (f *sharers) writeAll(prefix string, from, to int) {
 	f.t.Helper()
 	var wg sync.WaitGroup
@@ -97,8 +100,9 @@ func (f *sharers) writeAll(prefix string, from, to int) {
 	wg.Wait()
 }
 
-// arrivals watches the secondary until it has seen n changes of documents whose
-// names begin with prefix.
+// arrivals watches documents in the secondary whose names begin with prefix. The
+// channel returns the times of n changes, or of fewer if ctx ends first, by name
+// and generation.
 func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
 	f.t.Helper()
 	stream, err := f.here.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})
@@ -131,7 +135,7 @@ func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map
 	return done
 }
 
-// same waits until the secondary has what the primary has.
+// same waits until the secondary has the same documents as the primary.
 func (f *sharers) same(what string) {
 	f.t.Helper()
 	took := testutil.Await(f.t, 40*time.Second, what, func(ctx context.Context) error {
@@ -149,17 +153,18 @@ func (f *sharers) same(what string) {
 		}
 		for name, there := range lists[0] {
 			if lists[1][name] != there {
-				return fmt.Errorf("%s is %s, and %q in the secondary", name, there, lists[1][name])
+				return fmt.Errorf("%s in the secondary is %q, want %q", name, lists[1][name], there)
 			}
 		}
 		if len(lists[0]) != len(lists[1]) {
-			return fmt.Errorf("%d records, and %d in the secondary", len(lists[0]), len(lists[1]))
+			return fmt.Errorf("the secondary has %d documents, want %d", len(lists[1]), len(lists[0]))
 		}
 		return nil
 	})
-	f.t.Logf("%s: the copies are level after %v", what, ms(took))
+	f.t.Logf("%s: the replicas are up to date after %v", what, ms(took))
 }
 
+// names returns the names and generations of all documents of the primary.
 func (f *sharers) names() []string {
 	f.t.Helper()
 	out, err := f.there[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
@@ -173,7 +178,7 @@ func (f *sharers) names() []string {
 	return names
 }
 
-// metricOf reads one metric, without labels, of a server.
+// metricOf returns the value of a metric without labels of a server.
 func metricOf(t *testing.T, s *lab.Node, name string) float64 {
 	t.Helper()
 	tr := &http.Transport{DialContext: lab.DialIn(s.NS)}
@@ -192,6 +197,6 @@ func metricOf(t *testing.T, s *lab.Node, name string) float64 {
 			return v
 		}
 	}
-	t.Fatalf("no metric %s", name)
+	t.Fatalf("server %s has no metric %s", s.Name, name)
 	return 0
 }

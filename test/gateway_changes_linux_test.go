@@ -15,13 +15,13 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// settle bounds how long a change of a gateway may take to show in other
-// datacenters, once it is detected, on a busy machine. An idle one takes a few
-// tens of milliseconds: the log lines of the test tell.
+// settle limits how long it may take until a detected change of a gateway is
+// visible in other datacenters. The limit holds on a busy machine. An idle
+// machine takes tens of milliseconds, as the log of the test shows.
 const settle = 5 * time.Second
 
-// TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2 and
-// looks at dc1 and dc3.
+// TestGatewayChanges adds, re-addresses, stops and kills gateways of dc2. Each
+// change must become visible in dc1 and dc3.
 func TestGatewayChanges(t *testing.T) {
 	l := lab.New(t)
 	dc1, dc2, dc3 := l.Add(1, 1), l.Add(1, 2), l.Add(1, 1)
@@ -42,8 +42,8 @@ func TestGatewayChanges(t *testing.T) {
 	others := []*lab.Node{dc1.Servers[0], dc3.Servers[0]}
 	gw1, gw2 := dc2.Gateways[0], dc2.Gateways[1]
 
-	// shown waits until dc1 and dc3 show a gateway of dc2 at an address with a
-	// health, or not at all (wan "").
+	// shown waits until dc1 and dc3 list a gateway of dc2 with the given address
+	// and health. If wan is "", it waits until they do not list the gateway.
 	shown := func(what, node, wan string, healthy bool, limit time.Duration) {
 		t.Helper()
 		took := testutil.Await(t, limit, what, func(ctx context.Context) error {
@@ -53,15 +53,16 @@ func TestGatewayChanges(t *testing.T) {
 					return err
 				}
 				if ok != (wan != "") {
-					return fmt.Errorf("%s shows %s: %v", s.NS, node, ok)
+					return fmt.Errorf("%s lists %s: %v, want %v", s.NS, node, ok, wan != "")
 				}
 				if ok && (got.Service.TaggedAddresses[catalog.TagWAN].Address != wan || got.Healthy() != healthy) {
-					return fmt.Errorf("%s shows %s at %v, healthy %v", s.NS, node, got.Service.TaggedAddresses[catalog.TagWAN], got.Healthy())
+					return fmt.Errorf("%s lists %s at %v, healthy %v; want %s, healthy %v",
+						s.NS, node, got.Service.TaggedAddresses[catalog.TagWAN], got.Healthy(), wan, healthy)
 				}
 			}
 			return nil
 		})
-		t.Logf("%s: shown in dc1 and dc3 after %v", what, took)
+		t.Logf("%s: visible in dc1 and dc3 after %v", what, took)
 	}
 
 	gw2.StartGateway()
@@ -72,20 +73,21 @@ func TestGatewayChanges(t *testing.T) {
 
 	gw2.ReAddress("198.18.2.77")
 	gw2.StartGateway()
-	shown("gateway back at another address", "gw2", "198.18.2.77", true, settle)
+	shown("gateway started at another address", "gw2", "198.18.2.77", true, settle)
 
 	gw2.Process.Kill()
 	shown("gateway killed, heartbeat time included", "gw2", "198.18.2.77", false, catalog.HeartbeatTTL+settle)
 	gw2.StartGateway()
-	shown("killed gateway back", "gw2", "198.18.2.77", true, settle)
+	shown("killed gateway restarted", "gw2", "198.18.2.77", true, settle)
 
-	// The datacenter's only other gateway goes away altogether: what is left
-	// must carry everything.
+	// The only other gateway of dc2 is killed. The remaining one must carry all
+	// traffic.
 	gw1.Process.Kill()
 	sameAnswerBothWays(t, dc1.Servers[0], dc2.Servers[0])
 }
 
-// gatewayOf returns a gateway of a datacenter as a server shows it.
+// gatewayOf returns a gateway from the federation state of a datacenter, as
+// stored by server s. It returns false if the state does not list the gateway.
 func gatewayOf(ctx context.Context, s *lab.Node, dc, node string) (g api.MeshGateway, ok bool, err error) {
 	var a api.FederationStateResponse
 	if err := s.Get(ctx, "/v1/internal/federation-state/"+dc, &a); err != nil {

@@ -17,28 +17,33 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// measure is what a crowd holds at one moment.
+// measure is the resource usage of a crowd at one moment.
 type measure struct {
 	at time.Time
-	// Connections that servers opened: links and sessions to other datacenters,
-	// and both inside datacenters.
+	// Connections that servers opened. links and sessions lead to other
+	// datacenters; local counts both kinds inside datacenters.
 	links, sessions, local int
-	mostPerDC, mostOut     int // links and sessions of one server to one other datacenter, and to all
-	// This process, which is all servers.
+	// Maximum of links and sessions of one server, to one other datacenter and
+	// to all others.
+	mostPerDC, mostOut int
+	// Usage of this process, which runs all servers. Sizes are in bytes.
 	goroutines, files int
-	rss, heap         int // bytes
+	rss, heap         int
 	cpu               time.Duration
-	packets, dropped  uint64 // sent to other datacenters, and lost, since the start
-	bytes             int64  // over connections to other datacenters, both ways, TLS included, since the start
-	gw                gatewayMeasure
+	// Packets to other datacenters since the start.
+	packets, dropped uint64
+	// Bytes over connections to other datacenters since the start, in both
+	// directions, with TLS overhead.
+	bytes int64
+	gw    gatewayMeasure
 }
 
-// gatewayMeasure is all gateways together.
+// gatewayMeasure is the sum of the resource usage of all gateways.
 type gatewayMeasure struct {
 	goroutines, files, rss int
-	mostFiles, mostRSS     int     // of one
-	active                 int     // connections; each goes through two gateways
-	accepted, cpu          float64 // connections and seconds, since the start
+	mostFiles, mostRSS     int     // maximum of one gateway
+	active                 int     // open connections; each passes two gateways
+	accepted, cpu          float64 // connections and CPU seconds since the start
 }
 
 const measureHead = "  time  links sessions local | most to a dc, of a server | goroutines files RSS heap | gateways: conns goroutines files RSS (MiB)"
@@ -49,6 +54,7 @@ func (m measure) String() string {
 		m.gw.active, m.gw.goroutines, m.gw.files, m.gw.rss>>20)
 }
 
+// measure returns the present resource usage.
 func (c *crowd) measure() measure {
 	c.t.Helper()
 	m := measure{at: time.Now(), goroutines: runtime.NumGoroutine()}
@@ -130,8 +136,8 @@ func (g *gatewayMeasure) add(metrics map[string]float64) {
 	g.cpu += metrics["process_cpu_seconds_total"]
 }
 
-// metrics reads a gateway's; those with the same name and other labels are
-// added up.
+// metrics returns the metrics of a gateway by name. It adds up the values of all
+// labels of a name.
 func (c *crowd) metrics(admin string) map[string]float64 {
 	c.t.Helper()
 	resp, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + admin + "/metrics")
@@ -154,14 +160,14 @@ func (c *crowd) metrics(admin string) map[string]float64 {
 	return sums
 }
 
-// report logs what the crowd did between two measures.
+// report logs the rates per server and gateway between two measures.
 func (c *crowd) report(before, after measure) {
 	c.t.Helper()
 	took, n := after.at.Sub(before.at).Seconds(), float64(len(c.servers))
-	c.t.Logf("a server: sends %.2f packets/s and exchanges %.0f B/s with other datacenters (both ways, TLS included), dials one of them every %.0f s, "+
-		"takes %.2f %% of a core", float64(after.packets-before.packets)/took/n, float64(after.bytes-before.bytes)/took/n,
+	c.t.Logf("per server: %.2f packets/s sent and %.0f B/s exchanged with other datacenters (with TLS), one dial every %.0f s, "+
+		"%.2f %% of a core", float64(after.packets-before.packets)/took/n, float64(after.bytes-before.bytes)/took/n,
 		took*n/max(1, (after.gw.accepted-before.gw.accepted)/2), 100*(after.cpu-before.cpu).Seconds()/took/n)
-	c.t.Logf("a gateway: takes %.2f %% of a core, %d files and %d MiB at most",
+	c.t.Logf("per gateway: %.2f %% of a core, at most %d files and %d MiB",
 		100*(after.gw.cpu-before.gw.cpu)/took/float64(len(c.gateways)), after.gw.mostFiles, after.gw.mostRSS>>20)
 	c.t.Logf("packets lost: %d of %d", after.dropped-before.dropped, after.packets-before.packets)
 	records := make([]runtime.StackRecord, 2*after.goroutines)
@@ -170,11 +176,11 @@ func (c *crowd) report(before, after measure) {
 	for _, r := range records[:k] {
 		by[ownerOf(r.Stack())]++
 	}
-	c.t.Logf("goroutines by whom they serve: %v", by)
+	c.t.Logf("goroutines by package: %v", by)
 }
 
-// ownerOf says whose goroutine has a stack: of the packages in it, the
-// outermost one that is known.
+// ownerOf returns the owner of a goroutine: the outermost known package of its
+// stack.
 func ownerOf(stack []uintptr) string {
 	owner := "other"
 	frames := runtime.CallersFrames(stack)

@@ -27,15 +27,15 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// crowd is the WAN pool of a large federation. Its servers are in this process,
-// a tunnel and a memberlist each, with memberlist's settings for wide areas;
-// each datacenter has a gateway, which is a real process. There is no store:
-// address books and routes say what a federation's would. A server reaches
-// another datacenter through its own gateway and that datacenter's.
+// crowd is the WAN pool of a large federation. Its servers run in this process.
+// Each server has a tunnel and a memberlist with the settings for wide area
+// networks. The gateway of each datacenter is a real process. There is no store:
+// the test sets the address books and routes that a federation would have. A
+// server reaches another datacenter through the gateways of both datacenters.
 type crowd struct {
 	t        testing.TB
 	servers  []*crowdServer
-	gateways []string // their admin addresses
+	gateways []string // admin addresses of the gateways
 }
 
 type crowdServer struct {
@@ -43,10 +43,10 @@ type crowdServer struct {
 	addr     string
 	tunnel   *wanfed.Tunnel
 	list     *memberlist.Memberlist
-	bytes    atomic.Int64 // over connections to other datacenters that it opened, both ways
+	bytes    atomic.Int64 // sent and received over connections to other datacenters that this server opened
 }
 
-// countedConn counts bytes as TCP carries them.
+// countedConn counts the bytes of a TCP connection, in both directions.
 type countedConn struct {
 	net.Conn
 	n *atomic.Int64
@@ -64,7 +64,8 @@ func (c countedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// dial opens the connections of s.
+// dial opens a connection for s. It counts the bytes of connections to own, the
+// gateway of the datacenter.
 func (s *crowdServer) dial(ctx context.Context, addr, own string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
@@ -74,8 +75,7 @@ func (s *crowdServer) dial(ctx context.Context, addr, own string) (net.Conn, err
 	return countedConn{conn, &s.bytes}, nil
 }
 
-// runAll runs parts until the end of the test, then ends all at once and joins
-// them.
+// runAll runs parts until the end of the test. It then cancels and joins all.
 func runAll(t testing.TB, parts []func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	g, ctx := errgroup.WithContext(ctx)
@@ -99,6 +99,7 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
+// newCrowd starts dcs datacenters with perDC servers each.
 func newCrowd(t testing.TB, dcs, perDC int) *crowd {
 	t.Helper()
 	c := &crowd{t: t}
@@ -141,8 +142,9 @@ func newCrowd(t testing.TB, dcs, perDC int) *crowd {
 	return c
 }
 
-// startGateway starts the gateway of dc, with one port for its servers and for
-// other gateways. gateways keep the ports of those that were not started yet.
+// startGateway starts the gateway of dc. The gateway has one port, for its
+// servers and for other gateways. The listeners in gateways reserve the ports of
+// gateways that are not started yet.
 func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, servers map[string]string) {
 	c.t.Helper()
 	var file strings.Builder
@@ -180,7 +182,8 @@ func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, server
 	c.gateways = append(c.gateways, admin.Addr().String())
 }
 
-// server makes a server's tunnel and mux.
+// server creates the tunnel and the mux of a server, and returns their Run
+// methods.
 func (c *crowd) server(
 	ca *tlstest.CA, dc, name string, ln net.Listener, routes *wanfed.AddressBook, gateway string,
 ) []func(context.Context) error {
@@ -207,6 +210,7 @@ func (c *crowd) server(
 	return []func(context.Context) error{s.tunnel.Run, func(ctx context.Context) error { return mux.Run(ctx, ln) }}
 }
 
+// member creates the memberlist of s.
 func (s *crowdServer) member(t testing.TB) *memberlist.Memberlist {
 	t.Helper()
 	conf := memberlist.DefaultWANConfig()
@@ -220,7 +224,7 @@ func (s *crowdServer) member(t testing.TB) *memberlist.Memberlist {
 	return list
 }
 
-// join makes each server join one of dc1, any of them.
+// join lets each server join the pool through any server of dc1.
 func (c *crowd) join() {
 	c.t.Helper()
 	var g errgroup.Group
@@ -240,6 +244,7 @@ func (c *crowd) join() {
 	}
 }
 
+// addr returns the address of a server.
 func (c *crowd) addr(name, dc string) string {
 	for _, s := range c.servers {
 		if s.name == name && s.dc == dc {
@@ -250,14 +255,15 @@ func (c *crowd) addr(name, dc string) string {
 	return ""
 }
 
-// converged returns nil when a share of all pairs of servers see each other.
+// converged returns nil if at least the given share of all pairs of servers are
+// members of each other's list.
 func (c *crowd) converged(share float64) error {
 	seen, all := 0, len(c.servers)*len(c.servers)
 	for _, s := range c.servers {
 		seen += s.list.NumMembers()
 	}
 	if float64(seen) < share*float64(all) {
-		return fmt.Errorf("%d of %d pairs see each other", seen, all)
+		return fmt.Errorf("%d of %d pairs of servers have converged, want %.0f %%", seen, all, 100*share)
 	}
 	return nil
 }

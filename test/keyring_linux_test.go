@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// restart kills a site's server and starts it again at its address and on its
-// data, with other flags.
+// restart kills the server of a site. It starts the server again with the same
+// address and data directory, and with other flags.
 func (l *loopback) restart(s *site, primary *site, args ...string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
@@ -44,8 +44,8 @@ func (l *loopback) restart(s *site, primary *site, args ...string) {
 	l.keep(s.server.Process)
 }
 
-// keyring runs "wanfed keyring" as an operator, with what is on stdin, and
-// returns what it prints.
+// keyring runs "wanfed keyring" as an operator, with the given standard input,
+// and returns its output.
 func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	l.t.Helper()
 	op := l.ca.Files(l.t, tlsutil.RoleOperator, "cli", "dc1")
@@ -54,16 +54,16 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		l.t.Fatalf("wanfed keyring %s: %v: %s", strings.Join(args, " "), err, out)
+		l.t.Fatalf("wanfed keyring %s = %v, want nil: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
-// TestGossipBecomesEncrypted takes a federation that runs from plain to
-// encrypted gossip, one server after the other, changes its key, and takes it
-// back, as docs/gossip-keys.md says. After every step both datacenters see each
-// other.
-func TestGossipBecomesEncrypted(t *testing.T) {
+// TestGossipEncryption_WithoutOutage follows the steps of docs/gossip-keys.md in
+// a running federation. It turns encryption of gossip on, one server after the
+// other, replaces the key, and turns encryption off again. The two datacenters
+// stay federated after each step.
+func TestGossipEncryption_WithoutOutage(t *testing.T) {
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")
 	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)
@@ -72,7 +72,7 @@ func TestGossipBecomesEncrypted(t *testing.T) {
 	var secrets []string
 	for _, path := range keys {
 		if out, err := exec.Command(l.bin, "keyring", "generate", "--file", path).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("wanfed keyring generate = %v, want nil: %s", err, out)
 		}
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -98,7 +98,7 @@ func TestGossipBecomesEncrypted(t *testing.T) {
 			l.federated(dc1, dc2)
 			for _, s := range []*site{dc1, dc2} {
 				if lines, err := logOf(s.server.Process).lines(`no gossip with`); err != nil || len(lines) > 0 {
-					t.Errorf("%s with %v: %v, %v", s.dc, args, lines, err)
+					t.Errorf("%s with %v logs %q, %v, want no line", s.dc, args, lines, err)
 				}
 			}
 		}
@@ -108,18 +108,19 @@ func TestGossipBecomesEncrypted(t *testing.T) {
 	}
 	for _, step := range [][]string{{"install", secrets[1]}, {"use", secrets[1]}, {"remove", secrets[0]}} {
 		if out := l.keyring(dc1, step[1], step[0], "-"); !strings.Contains(out, ": 2 of 2 servers have version") {
-			t.Errorf("%s: %s", step[0], out)
+			t.Errorf("wanfed keyring %s = %s, want 2 of 2 servers with the version", step[0], out)
 		}
 		l.federated(dc1, dc2)
 	}
-	if metric(t, dc2.server.HTTP, "wanfed_keyring_keys") != 1 || metric(t, dc2.server.HTTP, "wanfed_keyring_version") != 3 {
-		t.Error("metrics do not tell of one key that was made by three changes")
+	keyCount, version := metric(t, dc2.server.HTTP, "wanfed_keyring_keys"), metric(t, dc2.server.HTTP, "wanfed_keyring_version")
+	if keyCount != 1 || version != 3 {
+		t.Errorf("keyring of dc2 has %v keys and version %v, want 1 and 3", keyCount, version)
 	}
 	round(rounds[1], false)
 	round(rounds[0], false)
 	round(nil, true)
 	if out := l.keyring(dc2, "", "list"); strings.Count(out, " 0 ") < 2 {
-		t.Errorf("after the way back: %s", out)
+		t.Errorf("wanfed keyring list without encryption = %s, want two servers without keys", out)
 	}
 	for _, s := range []*site{dc1, dc2} {
 		b, err := os.ReadFile(s.server.LogPath())
@@ -128,7 +129,7 @@ func TestGossipBecomesEncrypted(t *testing.T) {
 		}
 		for _, secret := range secrets {
 			if strings.Contains(string(b), strings.TrimSpace(secret)) {
-				t.Errorf("a key is in the log of %s", s.dc)
+				t.Errorf("the log of the server of %s contains a key", s.dc)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given { // a lab mostly waits: two at a time keep a processor busy enough
+	if !given { // labs wait most of the time, so two of them share one processor
 		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()

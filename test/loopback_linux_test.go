@@ -31,11 +31,12 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// patience is how long a test waits for one thing, on a busy machine.
+// waitLimit is how long a test waits for one event. It holds on a busy machine.
 const waitLimit = 20 * time.Second
 
-// site is a datacenter of a loopback: one server and one gateway, as processes
-// on loopback addresses. Both log at debug, so that every refusal has its line.
+// site is a datacenter of a loopback federation. It has one server process and
+// one gateway process on loopback addresses. Both log at level debug, so that
+// every refused connection is logged.
 type site struct {
 	dc      string
 	server  *subprocess.Server
@@ -43,8 +44,9 @@ type site struct {
 	admin   string // URL of the gateway's admin address
 }
 
-// loopback is a federation for tests of what must not work in it: any user can
-// run it, and any certificate can be made.
+// loopback is a federation of processes on loopback addresses, for tests of
+// requests that must be refused. It does not need root. Its CA signs any
+// certificate.
 type loopback struct {
 	t   testing.TB
 	ca  *tlstest.CA
@@ -52,12 +54,15 @@ type loopback struct {
 	bin string
 }
 
+// newLoopback returns a federation without datacenters. It skips the test under
+// "go test -short".
 func newLoopback(t testing.TB) *loopback {
 	t.Helper()
 	return &loopback{t: t, ca: tlstest.NewCA(t), dir: t.TempDir(), bin: lab.Binary(t)}
 }
 
-// start runs a datacenter. Without primary gateways it is the primary itself.
+// start starts a datacenter. primaryGateways are WAN addresses of gateways of
+// the primary; the primary itself is started without them.
 func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
@@ -84,8 +89,8 @@ func (l *loopback) start(dc, primary string, primaryGateways ...string) *site {
 	return s
 }
 
-// keep ends the process with the test, and shows the end of its log if that
-// failed.
+// keep kills the process at the end of the test. If the test failed, it prints
+// the end of the log of the process.
 func (l *loopback) keep(p *subprocess.Process) {
 	l.t.Cleanup(func() {
 		p.Kill()
@@ -95,8 +100,8 @@ func (l *loopback) keep(p *subprocess.Process) {
 	})
 }
 
-// federated waits until every site has seen a healthy gateway and a living
-// server of each.
+// federated waits until every site lists an alive server and a healthy gateway
+// of each site.
 func (l *loopback) federated(sites ...*site) {
 	l.t.Helper()
 	testutil.Await(l.t, waitLimit, "federation", func(ctx context.Context) error {
@@ -108,7 +113,7 @@ func (l *loopback) federated(sites ...*site) {
 			for _, other := range sites {
 				i := slices.IndexFunc(st.Datacenters, func(d api.DatacenterStatus) bool { return d.Name == other.dc })
 				if i < 0 || st.Datacenters[i].ServersAlive != 1 || st.Datacenters[i].GatewaysHealthy != 1 {
-					return fmt.Errorf("%s does not yet see %s: %+v", s.dc, other.dc, st.Datacenters)
+					return fmt.Errorf("%s lists %+v, want a server and a gateway of %s", s.dc, st.Datacenters, other.dc)
 				}
 			}
 		}
@@ -125,7 +130,7 @@ func (s *site) status(ctx context.Context) (st api.Status, err error) {
 	return c.Status(ctx, api.QueryOptions{})
 }
 
-// states are the federation states that the server has.
+// states returns the federation states that the server stores.
 func (s *site) states(ctx context.Context) ([]api.FederationState, error) {
 	c, err := api.NewClient(api.ClientConfig{Addr: s.server.HTTP})
 	if err != nil {
@@ -136,7 +141,8 @@ func (s *site) states(ctx context.Context) ([]api.FederationState, error) {
 	return states, err
 }
 
-// metric is the value of one line of /metrics, 0 where there is none.
+// metric returns the value of one line of /metrics, or 0 if there is no such
+// line. series is the name and the labels, as the line has them.
 func metric(t testing.TB, base, series string) float64 {
 	t.Helper()
 	resp, err := http.Get(base + "/metrics")
@@ -156,15 +162,16 @@ func metric(t testing.TB, base, series string) float64 {
 	return 0
 }
 
-// logFile reads what a process logs from some point on.
+// logFile reads the log of a process, beginning at a byte offset.
 type logFile struct {
 	path string
 	from int64
 }
 
-// logOf begins at the beginning; mark moves on to the end.
+// logOf returns the whole log of a process.
 func logOf(p *subprocess.Process) *logFile { return &logFile{path: p.LogPath()} }
 
+// mark moves the beginning to the present end of the file.
 func (f *logFile) mark(t testing.TB) *logFile {
 	t.Helper()
 	st, err := os.Stat(f.path)
@@ -175,7 +182,7 @@ func (f *logFile) mark(t testing.TB) *logFile {
 	return f
 }
 
-// lines are those that match.
+// lines returns the submatches of all lines that match.
 func (f *logFile) lines(expr string) (matches [][]string, err error) {
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -205,21 +212,21 @@ func (f *logFile) await(t testing.TB, expr string) (match []string) {
 	return match
 }
 
-// client is a TLS configuration of a peer with a new certificate of its own.
+// client returns a TLS configuration with a new certificate for a peer.
 func (l *loopback) client(t testing.TB, role tlsutil.Role, node, dc, sni string, alpn ...string) *tls.Config {
 	t.Helper()
 	return l.ca.Identity(t, role, node, dc).ClientConfig(sni, alpn...)
 }
 
-// signed is a TLS configuration with a certificate that "wanfed tls" would not
-// make; the server is verified all the same.
+// signed returns a TLS configuration with a certificate that "wanfed tls" does
+// not create. The configuration verifies the server as usual.
 func (l *loopback) signed(t testing.TB, cert x509.Certificate, sni string, alpn ...string) *tls.Config {
 	t.Helper()
 	cfg := l.client(t, tlsutil.RoleServer, "any", "dc9", sni, alpn...)
 	return with(t, cfg, l.ca.Sign(t, cert))
 }
 
-// with replaces the certificate that is sent.
+// with sets the certificate that cfg sends, and returns cfg.
 func with(t testing.TB, cfg *tls.Config, p tlsutil.KeyPair) *tls.Config {
 	t.Helper()
 	pair, err := tls.X509KeyPair(p.Cert, p.Key)
@@ -230,7 +237,7 @@ func with(t testing.TB, cfg *tls.Config, p tlsutil.KeyPair) *tls.Config {
 	return cfg
 }
 
-// dial connects and does the handshake.
+// dial connects to addr and performs the TLS handshake.
 func dial(ctx context.Context, addr string, cfg *tls.Config) (*tls.Conn, error) {
 	c, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -239,9 +246,9 @@ func dial(ctx context.Context, addr string, cfg *tls.Config) (*tls.Conn, error) 
 	return c.(*tls.Conn), nil
 }
 
-// closedBy waits until the other end closes the connection, or the handshake
-// fails: with TLS 1.3 a client learns only from its first read that its
-// certificate was refused. It returns what was read before.
+// closedBy connects to addr, writes send, and reads until the peer closes the
+// connection. It returns the bytes that it read. It reads because a TLS 1.3
+// client receives the refusal of its certificate only after the handshake.
 func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []byte, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -254,18 +261,20 @@ func closedBy(t testing.TB, addr string, cfg *tls.Config, send []byte) (got []by
 	return drained(t, c, send)
 }
 
+// drained writes send and reads until the peer closes the connection. The test
+// fails if the peer does not close it within waitLimit.
 func drained(t testing.TB, c net.Conn, send []byte) ([]byte, error) {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(waitLimit))
 	_, werr := c.Write(send) // may fail: the other end may have closed already
 	got, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v does not close the connection", c.RemoteAddr())
+		t.Errorf("connection to %v is open after %v, want it closed by the peer", c.RemoteAddr(), waitLimit)
 	}
 	return got, errors.Join(werr, err)
 }
 
-// call is a gRPC client with a new certificate of its own.
+// call returns a gRPC client with a new certificate for a peer.
 func (l *loopback) call(t testing.TB, addr, sni string, role tlsutil.Role, node, dc string) *grpc.ClientConn {
 	t.Helper()
 	cfg := l.client(t, role, node, dc, sni, "h2")

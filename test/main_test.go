@@ -11,7 +11,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// handshake makes a TLS client of raw; it owns raw.
+// handshake performs a TLS handshake as a client. It closes raw if that fails.
 func handshake(ctx context.Context, raw net.Conn, cfg *tls.Config) (net.Conn, error) {
 	c := tls.Client(raw, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {

@@ -8,24 +8,29 @@ import (
 	"time"
 )
 
-// Link says what one direction between two ports does to packets. The zero value does nothing to them.
+// Link describes how one direction between two ports treats packets. The zero
+// value delivers them unchanged and at once.
 type Link struct {
 	// Delay is one-way.
 	Delay time.Duration
-	// Jitter is the most that is added to a packet's Delay, evenly distributed. Packets of one direction stay in order.
+	// Jitter is the upper bound of a random time that is added to the Delay of
+	// each packet, uniformly distributed. Packets of one direction stay in
+	// order.
 	Jitter time.Duration
-	// Loss is the probability, 0 to 1, that a packet is lost on the way.
+	// Loss is the probability, 0 to 1, that a packet is lost in transit.
 	Loss float64
-	// Rate is in bit/s of IP packets. 0: no limit.
+	// Rate limits IP packets, in bit/s. 0: no limit.
 	Rate int64
-	// Queue is how many bytes may wait for their turn at Rate; what comes when it is full is dropped. Default (0): 100 ms of
-	// Rate, at least 64 KiB.
+	// Queue is how many bytes may wait to be sent at Rate. Packets that arrive
+	// when it is full are dropped. Default (0): 100 ms at Rate, at least 64
+	// KiB.
 	Queue int
-	// Cut drops everything, also what is under way: nothing is delivered while it is set.
+	// Cut drops all packets, including those in flight. Nothing is delivered
+	// while it is set.
 	Cut bool
 }
 
-// minQueue is the least default of Link.Queue.
+// minQueue is the smallest default of Link.Queue, in bytes.
 const minQueue = 64 << 10
 
 func (l Link) queue() int {
@@ -49,14 +54,16 @@ func (l Link) validate() error {
 	return errors.Join(errs...)
 }
 
-// Stats counts the packets of one direction since its ports were attached. Those not yet counted elsewhere are under way.
+// Stats counts the packets of one direction since its ports were attached.
+// Packets that are in Sent and in no other counter are in flight.
 type Stats struct {
-	Sent, SentBytes           uint64 // that the sender gave to its device
+	Sent, SentBytes           uint64 // read from the device of the sender
 	Delivered, DeliveredBytes uint64
-	Lost                      uint64 // by Link.Loss
-	Full                      uint64 // found Link.Queue full
-	Cut                       uint64 // by Link.Cut
-	Refused                   uint64 // by the receiver's device: it is down, or gone
-	// Late is how much later than due the worst packet was delivered: what the emulator, in a busy process, added.
+	Lost                      uint64 // dropped by Link.Loss
+	Full                      uint64 // dropped because Link.Queue was full
+	Cut                       uint64 // dropped by Link.Cut
+	Refused                   uint64 // rejected by the device of the receiver, which is down or deleted
+	// Late is the largest time between due and delivery of a packet. It is the
+	// error that the emulator added.
 	Late time.Duration
 }

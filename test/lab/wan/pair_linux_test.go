@@ -20,7 +20,7 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// pair is two namespaces on a WAN.
+// pair is a WAN with two namespaces, a and b.
 type pair struct {
 	w        *wan.WAN
 	ns       [2]string
@@ -30,7 +30,7 @@ type pair struct {
 	stopOnce func()
 }
 
-func needed(t testing.TB) {
+func requireTUN(t testing.TB) {
 	t.Helper()
 	testutil.Cluster(t)
 	if err := wan.Check(); err != nil {
@@ -40,7 +40,7 @@ func needed(t testing.TB) {
 
 func newPair(t testing.TB, cfg wan.Config) *pair {
 	t.Helper()
-	needed(t)
+	requireTUN(t)
 	network := lab.NewNetwork(t)
 	w, err := wan.New(cfg)
 	if err != nil {
@@ -77,7 +77,8 @@ func set(t testing.TB, l wan.Link, paths ...*wan.Path) {
 	}
 }
 
-// echo answers UDP packets at b and returns a connection to it from a, and how many have come to b.
+// echo starts a UDP echo server in b. It returns a connection from a to the
+// server, and the number of packets that b has received.
 func (p *pair) echo(t testing.TB, host [2]netip.Addr) (c net.Conn, came *atomic.Int64) {
 	t.Helper()
 	var server net.PacketConn
@@ -112,7 +113,8 @@ func (p *pair) echo(t testing.TB, host [2]netip.Addr) (c net.Conn, came *atomic.
 	return c, came
 }
 
-// ping sends one packet and returns when its echo is back, or os.ErrDeadlineExceeded after limit.
+// ping sends one packet and waits for its echo. It returns the round-trip time,
+// or os.ErrDeadlineExceeded after limit.
 func ping(c net.Conn, limit time.Duration) (time.Duration, error) {
 	start := time.Now()
 	if _, err := fmt.Fprintf(c, "%d", start.UnixNano()); err != nil {
@@ -126,13 +128,14 @@ func ping(c net.Conn, limit time.Duration) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		if string(buf[:n]) == want { // not the late echo of an earlier one
+		if string(buf[:n]) == want { // not the late echo of an earlier ping
 			return time.Since(start), nil
 		}
 	}
 }
 
-// roundTrips returns n round-trip times, sorted, and how many pings were lost.
+// roundTrips sends n pings. It returns the sorted round-trip times and the
+// number of lost pings.
 func roundTrips(t testing.TB, c net.Conn, n int) (took []time.Duration, lost int) {
 	t.Helper()
 	for range n {

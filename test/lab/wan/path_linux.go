@@ -7,13 +7,15 @@ import (
 	"time"
 )
 
-// Path is one direction between two ports. Its methods may be called from any goroutine.
+// Path is one direction between two ports. Its methods may be called from any
+// goroutine.
 type Path struct {
 	link  atomic.Pointer[Link]
 	count counters
 
-	// The rest belongs to the switch's goroutine. Times are since the start of its clock.
-	idle time.Duration // when all that was admitted has been sent at the link's rate
+	// The following fields are used by the goroutine of the switch only. Times
+	// are measured since the start of its clock.
+	idle time.Duration // when the last admitted packet has been sent at Link.Rate
 	last time.Duration // when the newest packet is due
 	q    queue
 }
@@ -30,7 +32,8 @@ func newPath(l Link) *Path {
 	return p
 }
 
-// Set changes what the path does to packets from now on. Those under way arrive when they were going to, unless it cuts.
+// Set changes how the path treats packets that are sent from now on. Packets in
+// flight keep their due time. They are dropped if l.Cut is set.
 func (p *Path) Set(l Link) error {
 	if err := l.validate(); err != nil {
 		return err
@@ -39,10 +42,11 @@ func (p *Path) Set(l Link) error {
 	return nil
 }
 
-// Link is what was set last.
+// Link returns the link that was set last.
 func (p *Path) Link() Link { return *p.link.Load() }
 
-// Stats may be a few packets apart in its fields while packets move.
+// Stats returns the counters. While packets flow, they can differ from each
+// other by a few packets.
 func (p *Path) Stats() Stats {
 	c := &p.count
 	return Stats{
@@ -53,11 +57,13 @@ func (p *Path) Stats() Stats {
 	}
 }
 
-// maxUnderWay bounds the packets of one path, whatever its rate and delay: 1.1 Gbit/s at 400 ms.
-const maxUnderWay = 40_000
+// maxInFlight limits the packets of one path, independent of its rate and
+// delay. It is enough for 1.1 Gbit/s at 400 ms.
+const maxInFlight = 40_000
 
-// admit decides about a packet of size bytes that was sent at now: when it is due, or that it is dropped, and counts that.
-// random gives numbers from 0 up to 1.
+// admit returns when a packet of size bytes that was sent at now is due. It
+// returns false, and counts the reason, if the packet is dropped. random
+// returns numbers in [0, 1).
 func (p *Path) admit(now time.Duration, size int, random func() float64) (due time.Duration, ok bool) {
 	l := p.link.Load()
 	p.count.sent.Add(1)
@@ -66,7 +72,7 @@ func (p *Path) admit(now time.Duration, size int, random func() float64) (due ti
 		p.count.cut.Add(1)
 		return 0, false
 	}
-	if p.q.len() >= maxUnderWay {
+	if p.q.len() >= maxInFlight {
 		p.count.full.Add(1)
 		return 0, false
 	}
@@ -81,7 +87,7 @@ func (p *Path) admit(now time.Duration, size int, random func() float64) (due ti
 		p.idle = start + time.Duration(float64(size)*perByte)
 		due = p.idle
 	}
-	if l.Loss > 0 && random() < l.Loss { // after the rate: it is lost on the way, not at the sender
+	if l.Loss > 0 && random() < l.Loss { // a lost packet has used its share of the rate
 		p.count.lost.Add(1)
 		return 0, false
 	}
@@ -93,16 +99,16 @@ func (p *Path) admit(now time.Duration, size int, random func() float64) (due ti
 	return p.last, true
 }
 
-// packet is one IP packet under way.
+// packet is one IP packet in flight.
 type packet struct {
 	due time.Duration
 	b   []byte
 }
 
-// queue is first in, first out. Its zero value is empty.
+// queue is a FIFO queue. Its zero value is empty.
 type queue struct {
 	packets []packet
-	head    int // of packets; those before it have been taken
+	head    int // index of the first packet; those before it were popped
 }
 
 func (q *queue) len() int { return len(q.packets) - q.head }
@@ -116,7 +122,7 @@ func (q *queue) push(p packet) {
 	q.packets = append(q.packets, p)
 }
 
-// peek says when the first packet is due.
+// peek returns when the first packet is due, and false if the queue is empty.
 func (q *queue) peek() (due time.Duration, ok bool) {
 	if q.len() == 0 {
 		return 0, false
@@ -124,7 +130,7 @@ func (q *queue) peek() (due time.Duration, ok bool) {
 	return q.packets[q.head].due, true
 }
 
-// pop takes the first packet of a queue that is not empty.
+// pop removes and returns the first packet. The queue must not be empty.
 func (q *queue) pop() packet {
 	p := q.packets[q.head]
 	q.packets[q.head] = packet{}

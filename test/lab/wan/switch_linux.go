@@ -14,8 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// switcher is the goroutine of Run: it reads packets from devices, keeps them for as long as their path says, and writes
-// them to other devices. It sleeps in ppoll(2), whose timeouts are exact to microseconds; those of the runtime are to 1 ms.
+// switcher is the state of Run's goroutine. The goroutine reads packets from
+// devices, queues them for the time that their path determines, and writes them
+// to other devices. It sleeps in ppoll(2), whose timeouts are accurate to
+// microseconds. Timers of the Go runtime are accurate to 1 ms.
 type switcher struct {
 	w      *WAN
 	event  int
@@ -23,20 +25,22 @@ type switcher struct {
 
 	start time.Time // zero of the clock
 	fds   []unix.PollFd
-	of    *table   // that fds is for
-	spare [][]byte // buffers without a packet
+	of    *table   // the table that fds was built from
+	spare [][]byte // free buffers
 }
 
 const (
-	// batch is how many packets of one port are read before those that are due are looked at: some 200 µs.
+	// batch is how many packets of one port are read before due packets are
+	// delivered. Reading a batch takes about 200 µs.
 	batch = 64
-	// priority of the switch's thread among real-time ones, see sched(7): a WAN does not slow down when its ends have much to
-	// do. A nice value would only count among the processes of one session.
+	// priority is the real-time priority of the switch's thread, see sched(7).
+	// A real WAN does not slow down when its endpoints are busy. A nice value
+	// would only apply among the processes of one session.
 	priority = 1
 )
 
 func (s *switcher) run(ctx context.Context) error {
-	runtime.LockOSThread() // not unlocked: the thread ends with the goroutine, and its priority with it
+	runtime.LockOSThread() // never unlocked: the thread and its priority end with the goroutine
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_RR, Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: priority}, 0)
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns; without it ppoll is up to 50 µs late
 	s.start = time.Now()
@@ -48,7 +52,7 @@ func (s *switcher) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		t := s.w.table.Load() // what came during the wait goes where addresses are now
+		t := s.w.table.Load() // use the current addresses for packets that arrived during the wait
 		for i, p := range waited.ports {
 			if s.fds[i+1].Revents != 0 && !p.dead {
 				s.read(t, p)
@@ -61,7 +65,8 @@ func (s *switcher) run(ctx context.Context) error {
 
 func (s *switcher) now() time.Duration { return time.Since(s.start) }
 
-// wait sleeps until a device has packets, one under way is due, or somebody wakes the switch.
+// wait sleeps until a device has packets, a packet in flight is due, or
+// wakeLocked is called.
 func (s *switcher) wait(t *table) error {
 	if s.of != t {
 		s.fds = append(s.fds[:0], unix.PollFd{Fd: int32(s.event), Events: unix.POLLIN})
@@ -72,10 +77,10 @@ func (s *switcher) wait(t *table) error {
 	}
 	for i, p := range t.ports {
 		if p.dead {
-			s.fds[i+1].Fd = -1 // left out, see poll(2)
+			s.fds[i+1].Fd = -1 // ignored by poll(2)
 		}
 	}
-	var timeout *unix.Timespec // nil: for ever
+	var timeout *unix.Timespec // nil: no timeout
 	if due, ok := nextDue(t); ok {
 		ts := unix.NsecToTimespec(max(0, int64(due-s.now())))
 		timeout = &ts
@@ -84,7 +89,7 @@ func (s *switcher) wait(t *table) error {
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return err
 	}
-	if err != nil { // nothing was filled in
+	if err != nil { // EINTR: the kernel did not set Revents
 		for i := range s.fds {
 			s.fds[i].Revents = 0
 		}
@@ -96,6 +101,8 @@ func (s *switcher) wait(t *table) error {
 	return nil
 }
 
+// nextDue returns when the next packet of all paths is due, and false if there
+// are no packets.
 func nextDue(t *table) (first time.Duration, ok bool) {
 	for _, row := range t.paths {
 		for _, p := range row {
@@ -110,7 +117,7 @@ func nextDue(t *table) (first time.Duration, ok bool) {
 	return first, ok
 }
 
-// read takes what a device has, a batch at most.
+// read reads at most one batch of packets from a device.
 func (s *switcher) read(t *table, from *Port) {
 	for range batch {
 		b := s.buffer()
@@ -119,7 +126,7 @@ func (s *switcher) read(t *table, from *Port) {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 			s.spare = append(s.spare, b)
 			return
-		case err != nil: // EBADFD and the like: somebody deleted the device
+		case err != nil: // such as EBADFD: the device was deleted
 			s.spare = append(s.spare, b)
 			from.dead = true
 			return
@@ -130,6 +137,7 @@ func (s *switcher) read(t *table, from *Port) {
 	}
 }
 
+// buffer returns a free buffer of MTU bytes.
 func (s *switcher) buffer() []byte {
 	if n := len(s.spare); n > 0 {
 		b := s.spare[n-1]
@@ -139,7 +147,7 @@ func (s *switcher) buffer() []byte {
 	return make([]byte, MTU)
 }
 
-// send puts a packet on its path; false: it was dropped.
+// send queues a packet on its path. It returns false if the packet was dropped.
 func (s *switcher) send(t *table, from *Port, b []byte) bool {
 	if s.w.cfg.Tap != nil {
 		s.w.cfg.Tap(b)
@@ -158,7 +166,8 @@ func (s *switcher) send(t *table, from *Port, b []byte) bool {
 	return ok
 }
 
-// destination reads an IP header (RFC 791 section 3.1, RFC 8200 section 3).
+// destination returns the destination address of an IP packet (RFC 791 section
+// 3.1, RFC 8200 section 3), and false if b is not an IP packet.
 func destination(b []byte) (netip.Addr, bool) {
 	switch {
 	case len(b) >= 20 && b[0]>>4 == 4 && int(binary.BigEndian.Uint16(b[2:])) == len(b):
@@ -169,7 +178,7 @@ func destination(b []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// deliver writes what is due.
+// deliver writes all due packets to their devices.
 func (s *switcher) deliver(t *table) {
 	for _, row := range t.paths {
 		for to, p := range row {

@@ -13,14 +13,15 @@ import (
 
 const (
 	tunDevice = "/dev/net/tun"
-	// MTU of every device.
+	// MTU is the MTU of every device, in bytes.
 	MTU = 1400
-	// backlog is how many packets a device keeps for the switch, so that none is lost when that comes late: half a second at
-	// 100 Mbit/s.
+	// backlog is how many packets a device queues for the switch. No packet is
+	// lost when the switch is late by up to half a second at 100 Mbit/s.
 	backlog = 4096
 )
 
-// Check says why there can be no WAN here; nil: there can.
+// Check returns nil if this system can run a WAN. Otherwise the error names
+// what is missing.
 func Check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root for network namespaces and TUN devices")
@@ -32,7 +33,8 @@ func Check() error {
 	return unix.Close(fd)
 }
 
-// openTUN makes a device in a namespace and sets it up. The device lives as long as the descriptor.
+// openTUN creates a device in a namespace and sets it up. The kernel deletes
+// the device when the descriptor is closed.
 func openTUN(ns, dev string) (fd int, err error) {
 	err = inNamespace(ns, func() (err error) {
 		fd, err = newTUN(dev)
@@ -41,7 +43,8 @@ func openTUN(ns, dev string) (fd int, err error) {
 	return fd, err
 }
 
-// newTUN makes a device in the thread's namespace, see the kernel's Documentation/networking/tuntap.rst.
+// newTUN creates a device in the namespace of the calling thread, see the
+// kernel's Documentation/networking/tuntap.rst.
 func newTUN(dev string) (int, error) {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -57,12 +60,13 @@ func newTUN(dev string) (int, error) {
 	}
 	if err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("make TUN device %q: %w", dev, err)
+		return -1, fmt.Errorf("create TUN device %q: %w", dev, err)
 	}
 	return fd, nil
 }
 
-// setUp sets a device of the thread's namespace up, see netdevice(7).
+// setUp sets the MTU, the queue length and the flags of a device in the
+// namespace of the calling thread, see netdevice(7).
 func setUp(dev string) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -84,31 +88,33 @@ func setUp(dev string) error {
 	} {
 		set.value()
 		if err := unix.IoctlIfreq(s, set.req, ifr); err != nil {
-			return fmt.Errorf("set its %s: %w", set.what, err)
+			return fmt.Errorf("set %s: %w", set.what, err)
 		}
 	}
 	return nil
 }
 
-// inNamespace runs f on a thread inside a namespace of ip-netns(8). What f opens stays there.
+// inNamespace runs f on a thread inside a namespace of ip-netns(8). Descriptors
+// that f opens belong to that namespace.
 func inNamespace(ns string, f func() error) error {
 	errc := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		back, err := visit(ns, f)
 		if back {
-			runtime.UnlockOSThread() // else the thread ends with the goroutine
+			runtime.UnlockOSThread() // otherwise the runtime ends the thread with the goroutine
 		}
 		errc <- err
 	}()
 	return <-errc
 }
 
-// visit takes the thread into a namespace and, if it can, back.
+// visit moves the thread into a namespace, calls f, and moves the thread back.
+// It returns back = false if the thread could not be moved back.
 func visit(ns string, f func() error) (back bool, err error) {
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return true, fmt.Errorf("open the own namespace: %w", err)
+		return true, fmt.Errorf("open current namespace: %w", err)
 	}
 	defer unix.Close(home)
 	fd, err := unix.Open("/run/netns/"+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0)

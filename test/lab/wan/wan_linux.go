@@ -16,33 +16,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config of a WAN.
+// Config configures a WAN.
 type Config struct {
-	// Link is what every direction between two ports does until Path.Set says otherwise.
+	// Link is the initial link of every direction between two ports. Path.Set
+	// changes it.
 	Link Link
-	// Seed makes losses and jitter the same in every run with the same packets. 0: another one each time.
+	// Seed makes losses and jitter the same in every run with the same packets.
+	// 0: a random seed.
 	Seed uint64
-	// Tap, if not nil, is called with each IP packet that a port sends, before anything is done to it. It must not block, nor
-	// keep the slice. Calls come from one goroutine, one at a time.
+	// Tap, if not nil, is called with each IP packet that a port sends, before
+	// the path treats it. Tap must not block or keep the slice. One goroutine
+	// makes all calls, one at a time.
 	Tap func(packet []byte)
 }
 
-// WAN switches IP packets between its ports. Its methods may be called from any goroutine.
+// WAN switches IP packets between its ports. Its methods may be called from any
+// goroutine.
 type WAN struct {
 	cfg      Config
 	unrouted atomic.Uint64
 	table    atomic.Pointer[table] // written with mu held
 
 	mu    sync.Mutex
-	ended bool // after Run: nothing can be attached any more
-	event int  // eventfd that wakes the switch; -1 while it does not run
+	ended bool // Run has returned: Attach fails
+	event int  // eventfd that wakes the switch; -1 while Run does not run
 }
 
-// table is who is attached. It is replaced, never changed.
+// table lists the attached ports. It is immutable: changes replace it.
 type table struct {
 	ports  []*Port
 	byAddr map[netip.Addr]*Port
-	paths  [][]*Path // by Port.index of sender and receiver; nil from a port to itself
+	paths  [][]*Path // by Port.index of sender and receiver; nil for a port and itself
 }
 
 // Port is a device in a namespace.
@@ -50,13 +54,14 @@ type Port struct {
 	w     *WAN
 	index int
 	fd    int
-	dead  bool // belongs to the switch's goroutine: the device is gone
+	dead  bool // the device was deleted; used by the goroutine of the switch only
 }
 
 // ErrEnded says that Run has returned.
 var ErrEnded = errors.New("the WAN has ended")
 
-// New checks cfg. It starts and opens nothing.
+// New checks cfg and returns a WAN without ports. It does not start goroutines
+// or open descriptors.
 func New(cfg Config) (*WAN, error) {
 	if err := cfg.Link.validate(); err != nil {
 		return nil, fmt.Errorf("WAN: %w", err)
@@ -69,9 +74,11 @@ func New(cfg Config) (*WAN, error) {
 	return w, nil
 }
 
-// Attach makes the device dev in a namespace of ip-netns(8), up, with MTU and without addresses: the caller adds those, with
-// a prefix that covers the WAN. Packets to addrs go to this port. The device is gone when Run returns; an attached port needs
-// a Run, be it with a context that has ended.
+// Attach creates the device dev in a namespace of ip-netns(8) and sets it up
+// with MTU and without addresses. The caller adds the addresses, with a prefix
+// that covers the WAN. Packets to addrs are delivered to this port. The device
+// is deleted when Run returns. The caller of Attach must call Run, even if only
+// with a context that has ended.
 func (w *WAN) Attach(ns, dev string, addrs ...netip.Addr) (*Port, error) {
 	fd, err := openTUN(ns, dev)
 	if err != nil {
@@ -105,7 +112,7 @@ func (w *WAN) Attach(ns, dev string, addrs ...netip.Addr) (*Port, error) {
 	return p, nil
 }
 
-// routes is t's with p at addrs and nowhere else.
+// routes returns the routes of t, with addrs as the only addresses of p.
 func routes(t *table, p *Port, addrs []netip.Addr) map[netip.Addr]*Port {
 	m := map[netip.Addr]*Port{}
 	maps.Copy(m, t.byAddr)
@@ -116,7 +123,8 @@ func routes(t *table, p *Port, addrs []netip.Addr) map[netip.Addr]*Port {
 	return m
 }
 
-// SetAddrs says that packets to these addresses, and to no others, go to the port. It does not change the device.
+// SetAddrs replaces the addresses whose packets are delivered to the port. It
+// does not change the device.
 func (p *Port) SetAddrs(addrs ...netip.Addr) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -125,7 +133,8 @@ func (p *Port) SetAddrs(addrs ...netip.Addr) {
 	p.w.table.Store(&t)
 }
 
-// Path is the direction from one port to another one; both must be attached to w.
+// Path returns the direction from one port to another. Both must be different
+// ports of w; otherwise Path panics.
 func (w *WAN) Path(from, to *Port) *Path {
 	if from.w != w || to.w != w || from == to {
 		panic("wan: Path needs two ports of this WAN")
@@ -133,18 +142,21 @@ func (w *WAN) Path(from, to *Port) *Path {
 	return w.table.Load().paths[from.index][to.index]
 }
 
-// Unrouted counts packets to addresses that no port has, and what is no IP packet. IPv6 kernels send a few by themselves.
+// Unrouted returns how many packets had an address that no port has, or were
+// not IP packets. Kernels with IPv6 send a few such packets on their own.
 func (w *WAN) Unrouted() uint64 { return w.unrouted.Load() }
 
-// wakeLocked makes the switch look at the table and its context.
+// wakeLocked makes the switch check the table and its context. The caller holds
+// w.mu.
 func (w *WAN) wakeLocked() {
 	if w.event >= 0 {
-		_, _ = unix.Write(w.event, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // eventfd(2): it only fails when it is readable already
+		_, _ = unix.Write(w.event, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only if the eventfd is readable already
 	}
 }
 
-// Run switches packets until ctx ends, then takes all devices away and returns nil. It returns an error when the system does
-// not give it what it needs. Call it once.
+// Run switches packets until ctx ends. It then deletes all devices and returns
+// nil. It returns an error if a system call fails. Run must be called exactly
+// once.
 func (w *WAN) Run(ctx context.Context) error {
 	defer w.end()
 	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -161,11 +173,11 @@ func (w *WAN) Run(ctx context.Context) error {
 	})()
 	s := &switcher{w: w, event: event, random: rand.New(rand.NewPCG(w.cfg.Seed, 1)).Float64}
 	done := make(chan error, 1)
-	go func() { done <- s.run(ctx) }() // its own goroutine, for a thread of its own
+	go func() { done <- s.run(ctx) }() // a goroutine that can keep its thread
 	return <-done
 }
 
-// end closes everything. The switch's goroutine has ended.
+// end closes all descriptors after the goroutine of the switch has ended.
 func (w *WAN) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
