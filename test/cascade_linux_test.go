@@ -79,8 +79,8 @@ func (e *ownerTree) tombstones(ctx context.Context) (int, error) {
 	return len(out.GetResources()), err
 }
 
-// gone waits until nothing is left, and no tombstone; it returns the most
-// memory that the server had meanwhile.
+// awaitGone waits until no resource and no tombstone is left. It returns the
+// largest memory of the server during that time.
 func (e *ownerTree) awaitGone(t *testing.T, d *diskServer) (most int) {
 	t.Helper()
 	testutil.Await(t, time.Minute, "the end of "+e.name, func(ctx context.Context) error {
@@ -97,9 +97,9 @@ func (e *ownerTree) awaitGone(t *testing.T, d *diskServer) (most int) {
 	return most
 }
 
-// TestCascade_LargeAndInterrupted deletes a resource that owns 10,000 others, which
-// own more, and a chain of 1,000 levels. The deletion needs little memory. Another
-// deletion continues after SIGKILL.
+// TestCascade_LargeAndInterrupted deletes a resource that owns 10,000 others,
+// which own more, and a chain of 1,000 levels. The deletion needs little
+// memory. Another deletion continues after SIGKILL.
 func TestCascade_LargeAndInterrupted(t *testing.T) {
 	t.Parallel()
 	l := newLoopback(t)

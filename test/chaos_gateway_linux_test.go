@@ -32,9 +32,9 @@ func newChaosLab(t *testing.T) chaosLab {
 	return c
 }
 
-// fault breaks one of two paths between two datacenters. victim is the gateway of
-// dc1 that its requests use. begin returns a function that ends the fault, and the
-// server that is down during it, if any.
+// fault breaks one of two paths between two datacenters. victim is the gateway
+// of dc1 that its requests use. begin returns a function that ends the fault,
+// and the server that is down during it, if any.
 type fault struct {
 	name  string
 	begin func(t *testing.T, c chaosLab, victim *lab.Node) (heal func(), down *lab.Node)
@@ -110,9 +110,9 @@ func suspendResponder(t *testing.T, c chaosLab, _ *lab.Node) (func(), *lab.Node)
 	return nil, nil
 }
 
-// TestChaosGateway breaks one of two paths between datacenters without any sign to
-// the servers. Requests must use the other path, no server may mark a live server
-// failed, and the federation must recover when the fault ends.
+// TestChaosGateway breaks one of two paths between datacenters without any sign
+// to the servers. Requests must use the other path, no server may mark a live
+// server failed, and the federation must recover when the fault ends.
 func TestChaosGateway(t *testing.T) {
 	parallelUnlessChaos(t)
 	var shared chaosLab
@@ -194,8 +194,9 @@ func logTime(line string) string {
 }
 
 // judge logs the effect of a fault on the requests and returns the violations.
-// Requests sent after the recovery must succeed. In the long form the p99 during
-// the fault is bounded as well; the short form has too few requests for a p99.
+// Requests sent after the recovery must succeed. In the long form the p99
+// during the fault is bounded as well; the short form has too few requests for
+// a p99.
 func (a *requester) judge(t *testing.T, start, broken, healed, whole time.Time) (faults []string) {
 	t.Helper()
 	before := a.figures(completedBefore(broken), start, time.Hour)

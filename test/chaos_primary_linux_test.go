@@ -16,10 +16,10 @@ import (
 	"github.com/wanfed/wanfed/test/lab/wan"
 )
 
-// TestChaosPrimaryCut cuts the primary's only gateway from the WAN. Servers on both
-// sides of the cut mark each other failed in time. The secondaries must never mark
-// each other failed. When the cut ends, all servers must be alive again at once,
-// without a restart.
+// TestChaosPrimaryCut cuts the primary's only gateway from the WAN. Servers on
+// both sides of the cut mark each other failed in time. The secondaries must
+// never mark each other failed. When the cut ends, all servers must be alive
+// again at once, without a restart.
 func TestChaosPrimaryCut(t *testing.T) {
 	parallelUnlessChaos(t)
 	if !long() {
@@ -90,8 +90,8 @@ func cutPrimary(t *testing.T, servers int, cut time.Duration) {
 	}
 }
 
-// judgeCut fails the test unless servers on different sides of the cut marked each
-// other failed in time, and no other server was marked failed.
+// judgeCut fails the test unless servers on different sides of the cut marked
+// each other failed in time, and no other server was marked failed.
 func judgeCut(t *testing.T, l *lab.Lab, seen map[observation]time.Duration, cut time.Duration) {
 	t.Helper()
 	primary := l.Datacenters()[0].Name
@@ -131,8 +131,8 @@ func pids(l *lab.Lab) (out []int) {
 	return out
 }
 
-// TestChaosLoss federates over a WAN that loses one percent of the packets in each
-// direction.
+// TestChaosLoss federates over a WAN that loses one percent of the packets in
+// each direction.
 func TestChaosLoss(t *testing.T) {
 	parallelUnlessChaos(t)
 	var took []time.Duration

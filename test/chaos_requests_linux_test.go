@@ -19,19 +19,20 @@ import (
 // cross it. They measure the effect on the requests and on the WAN pool.
 const (
 	oneWay = 40 * time.Millisecond
-	// requestInterval is the time between requests. They are sent at a fixed rate,
-	// without waiting for earlier responses.
+	// requestInterval is the time between requests. They are sent at a fixed
+	// rate, without waiting for earlier responses.
 	requestInterval = 100 * time.Millisecond
 	requestTimeout  = 10 * time.Second
-	// maxRise bounds the p99 during a fault, as an addition to the p99 before it.
+	// maxRise bounds the p99 during a fault, as an addition to the p99 before
+	// it.
 	maxRise = 300 * time.Millisecond
-	// aliveWithin bounds the time until all members are alive again after the end of
-	// a fault.
+	// aliveWithin bounds the time until all members are alive again after the
+	// end of a fault.
 	aliveWithin = 3 * time.Second
 )
 
-// long reports whether the long form is enabled: longer faults, each in its own lab
-// and alone on the machine.
+// long reports whether the long form is enabled: longer faults, each in its own
+// lab and alone on the machine.
 func long() bool { return os.Getenv("WANFED_CHAOS") != "" }
 
 // longOrShort returns the one for the short form or the one for the long form.
@@ -67,7 +68,7 @@ type requester struct {
 	responses []response
 }
 
-// requestAcross starts asking s for the leader of dc.
+// requestAcross starts to request the leader of dc from s repeatedly.
 func requestAcross(t *testing.T, s *lab.Node, dc string) *requester {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,8 +139,8 @@ func overlapping(from, to time.Time) func(response) bool {
 	return func(r response) bool { return r.at.Before(to) && r.at.Add(r.took).After(from) }
 }
 
-// figures summarizes the responses that some selects. A failed request counts with
-// requestTimeout. A request that takes longer than limit is slow.
+// figures summarizes the responses that some selects. A failed request counts
+// with requestTimeout. A request that takes longer than limit is slow.
 func (a *requester) figures(some func(response) bool, from time.Time, limit time.Duration) figures {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// maxStall is the longest stall of this machine in a valid run of the long form.
-	// With a longer stall the test measures the machine: a path with a round trip of
-	// 80 ms is suspected after 250 ms of silence.
+	// maxStall is the longest stall of this machine in a valid run of the long
+	// form. With a longer stall the test measures the machine: a path with a
+	// round trip of 80 ms is suspected after 250 ms of silence.
 	maxStall = 100 * time.Millisecond
 	// maxRuns bounds the runs of a case until one had no stall.
 	maxRuns = 3
 )
 
 // withoutStalls runs a case until the machine did not stall during a run. run
-// returns the violations. A run with a stall is void and logged as such. The test
-// fails if all runs are void.
+// returns the violations. A run with a stall is void and logged as such. The
+// test fails if all runs are void.
 func withoutStalls(t *testing.T, run func(t *testing.T) (faults []string)) {
 	t.Helper()
 	for n := range maxRuns {

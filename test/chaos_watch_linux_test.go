@@ -26,8 +26,8 @@ type gossipWatch struct {
 // observation is the status of a member as one server sees it.
 type observation struct{ by, member, status string }
 
-// watchGossip polls the members of the servers ten times a second until the test
-// ends.
+// watchGossip polls the members of the servers ten times a second until the
+// test ends.
 func watchGossip(t *testing.T, servers []*lab.Node) *gossipWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -71,9 +71,9 @@ func (w *gossipWatch) stop() map[observation]time.Duration {
 	return maps.Clone(w.seen)
 }
 
-// gatewaysInUse returns the gateway of near that carries requests to far, and the
-// one that carries requests from far. It counts the packets of one second, so
-// requests must run in both directions.
+// gatewaysInUse returns the gateway of near that carries requests to far, and
+// the one that carries requests from far. It counts the packets of one second,
+// so requests must run in both directions.
 func gatewaysInUse(t *testing.T, l *lab.Lab, near, far *lab.Datacenter) (out, in *lab.Node) {
 	t.Helper()
 	var mu sync.Mutex

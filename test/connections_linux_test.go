@@ -15,9 +15,9 @@ import (
 
 // TestConnectionsOfServers counts the TCP connections of servers to another
 // datacenter while they gossip, replicate and serve requests. There are one or
-// two, a packet link and a session, for a whole second, or for ten minutes in the
-// long form. On a busy machine a server may suspect a connection and open another;
-// then the time starts again.
+// two, a packet link and a session, for a whole second, or for ten minutes in
+// the long form. On a busy machine a server may suspect a connection and open
+// another; then the time starts again.
 func TestConnectionsOfServers(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -30,8 +30,8 @@ func TestConnectionsOfServers(t *testing.T) {
 	defer tick.Stop()
 	limit := time.Now().Add(longer(20*time.Minute, 2*time.Minute))
 	most := map[string]int{}
-	for begin, asked := time.Now(), 0; time.Since(begin) < longer(10*time.Minute, time.Second); <-tick.C {
-		if asked++; asked%10 == 1 && asked < 500 { // then idle
+	for begin, ticks := time.Now(), 0; time.Since(begin) < longer(10*time.Minute, time.Second); <-tick.C {
+		if ticks++; ticks%10 == 1 && ticks < 500 { // idle after 50 requests
 			for s, dc := range map[*lab.Node]*lab.Datacenter{lab.One(dc1): dc2, lab.One(dc2): dc1} {
 				ctx, cancel := context.WithTimeout(t.Context(), pollTimeout)
 				if err := servesRequests(ctx, s, dc); err != nil {

@@ -86,8 +86,8 @@ func checkGone(t testing.TB, r demo.Report) {
 	})
 }
 
-// TestDemo checks that the default demo federates three datacenters, and that it
-// reports the time of each step.
+// TestDemo checks that the default demo federates three datacenters, and that
+// it reports the time of each step.
 func TestDemo(t *testing.T) {
 	r := runDemo(t)
 	if len(r.Datacenters) != 3 {

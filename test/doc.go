@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package test has the end-to-end tests: datacenters of real processes in network
-// namespaces without lateral routes (package test/lab builds them), federations on
-// loopback, and the demo as a user runs it. It exports nothing.
+// Package test has the end-to-end tests: datacenters of real processes in
+// network namespaces without lateral routes (package test/lab builds them),
+// federations on loopback, and the demo as a user runs it. It exports nothing.
 //
 // # Requirements
 //
 // Tests that need Linux, root or a tool skip with one line that names what is
-// missing. Each test creates its own namespaces, directories and ports, and removes
-// them. No test sends traffic to another machine.
+// missing. Each test creates its own namespaces, directories and ports, and
+// removes them. No test sends traffic to another machine.
 //
 // # Time
 //
-// All tests run on the wall clock, so "go test -short" skips them. They wait for
-// events, with bounds that a busy machine with two cores keeps, and log how long
-// things took. Benchmarks measure the times to expect.
+// All tests run on the wall clock, so "go test -short" skips them. They wait
+// for events, with bounds that a busy machine with two cores keeps, and log how
+// long things took. Benchmarks measure the times to expect.
 //
 // # Example
 //

@@ -20,9 +20,9 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestFullDisk_OfTheLeader fills the disk of the leader of three servers. Another
-// server becomes leader, and all three accept writes; the full one forwards them.
-// When it has space, it receives what it lacks.
+// TestFullDisk_OfTheLeader fills the disk of the leader of three servers.
+// Another server becomes leader, and all three accept writes; the full one
+// forwards them. When it has space, it receives what it lacks.
 func TestFullDisk_OfTheLeader(t *testing.T) {
 	l := newLoopback(t)
 	var all []*diskServer
@@ -85,8 +85,8 @@ func TestFullDisk_OfTheLeader(t *testing.T) {
 	all[2].check(full.values, "")
 }
 
-// TestStart_UnwritableDirectory: a server whose data directory is not writable ends
-// with status 1. The error names the directory, the cause and the remedy.
+// TestStart_UnwritableDirectory: a server whose data directory is not writable
+// ends with status 1. The error names the directory, the cause and the remedy.
 func TestStart_UnwritableDirectory(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

@@ -24,7 +24,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// diskServer is a server with its own disk, and the values that it acknowledged.
+// diskServer is a server with its own disk, and the values that it
+// acknowledged.
 type diskServer struct {
 	*loopback
 	config subprocess.ServerConfig
@@ -34,12 +35,12 @@ type diskServer struct {
 	values map[string][]byte
 }
 
-// valueSize is the size of each written value: a log file of 64 MiB is full after
-// about a hundred.
+// valueSize is the size of each written value: a log file of 64 MiB is full
+// after about a hundred.
 const valueSize = 500 << 10
 
-// soon bounds the time until a write to a full disk is refused. It is far shorter
-// than the 7 s that a write waits for a leader.
+// soon bounds the time until a write to a full disk is refused. It is far
+// shorter than the 7 s that a write waits for a leader.
 const soon = 5 * time.Second
 
 func (l *loopback) disked(t *testing.T, node string, change func(*subprocess.ServerConfig)) *diskServer {
@@ -71,7 +72,8 @@ func (d *diskServer) start() {
 	d.client.CloseIdleConnections()
 }
 
-// smallDisk mounts a file system of mib MiB on dir. It skips the test without root.
+// smallDisk mounts a file system of mib MiB on dir. It skips the test without
+// root.
 func smallDisk(t *testing.T, dir string, mib int) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -134,7 +136,8 @@ func (d *diskServer) put() (refusal string, took time.Duration) {
 }
 
 // fill writes until a write is refused because of the disk, and returns the
-// response. It repeats writes that fail for another reason, such as an election.
+// response. It repeats writes that fail for another reason, such as an
+// election.
 func (d *diskServer) fill() (refusal string, took time.Duration) {
 	d.t.Helper()
 	for range 1000 {
@@ -169,8 +172,8 @@ func (d *diskServer) check(values map[string][]byte, query string) {
 
 const noSpace = "no space left on device"
 
-// wantUnwritable checks what a server reports while its disk is not writable: the
-// refusal of a write, its metric, its status and its log.
+// wantUnwritable checks what a server reports while its disk is not writable:
+// the refusal of a write, its metric, its status and its log.
 func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	d.t.Helper()
 	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "see to the disk") || took > soon {
@@ -191,10 +194,10 @@ func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	logOf(d.server.Process).await(d.t, "the log cannot be written.*"+why)
 }
 
-// TestFullDisk_OfALoneServer: a server with a full disk refuses writes at once, with
-// the reason, and serves reads. It accepts writes again when there is space, without
-// a restart. It keeps all acknowledged values, also after SIGKILL and a start on the
-// full disk.
+// TestFullDisk_OfALoneServer: a server with a full disk refuses writes at once,
+// with the reason, and serves reads. It accepts writes again when there is
+// space, without a restart. It keeps all acknowledged values, also after
+// SIGKILL and a start on the full disk.
 func TestFullDisk_OfALoneServer(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

@@ -83,8 +83,8 @@ func (d *loopDisk) fail() {
 }
 
 // TestReadOnlyDisk: the file system of a running server becomes read-only. The
-// server refuses writes with the directory and the reason, and serves reads. After
-// a file system check and a restart it has all acknowledged values.
+// server refuses writes with the directory and the reason, and serves reads.
+// After a file system check and a restart it has all acknowledged values.
 func TestReadOnlyDisk(t *testing.T) {
 	l := newLoopback(t)
 	d := l.disked(t, "srv1", nil)

@@ -41,11 +41,11 @@ func TestFederatedTypes(t *testing.T) {
 	dc2.Start()
 	dc1.Gateways[0].StartGateway()
 	awaitWhole(t, l, 30*time.Second, "start")
-	f := &sharers{t: t, l: l}
+	f := &documentWriters{t: t, l: l}
 	for _, s := range dc1.Servers {
-		f.there = append(f.there, f.operator(s))
+		f.primary = append(f.primary, f.operator(s))
 	}
-	f.here = f.operator(lab.One(dc2))
+	f.secondary = f.operator(lab.One(dc2))
 
 	f.create()
 	f.oneChange()
@@ -57,7 +57,7 @@ func TestFederatedTypes(t *testing.T) {
 
 // create measures how long 200 new documents take to the secondary. It uses the
 // best of three rounds, because the machine may be busy.
-func (f *sharers) create() {
+func (f *documentWriters) create() {
 	f.t.Helper()
 	best := time.Hour
 	for round := range 3 {
@@ -83,14 +83,14 @@ func (f *sharers) create() {
 
 // oneChange measures how many bytes the secondary receives for one change among
 // 1,000 documents.
-func (f *sharers) oneChange() {
+func (f *documentWriters) oneChange() {
 	f.t.Helper()
 	f.writeAll("r0-", 200, 600)
 	f.same("1,000 documents")
 	const metric = "wanfed_replication_received_bytes_total"
 	for i := range 3 {
 		before := metricOf(f.t, f.l.Datacenters()[1].Servers[0], metric)
-		if _, err := f.write(f.there[0], f.doc("r0-7", 1000+i)); err != nil {
+		if _, err := f.write(f.primary[0], f.doc("r0-7", 1000+i)); err != nil {
 			f.t.Fatal(err)
 		}
 		f.same("one change")
@@ -102,8 +102,9 @@ func (f *sharers) oneChange() {
 	}
 }
 
-// sustained makes 100 changes per second. The delay of replication must not grow.
-func (f *sharers) sustained() {
+// sustained makes 100 changes per second. The delay of replication must not
+// grow.
+func (f *documentWriters) sustained() {
 	f.t.Helper()
 	n := int(longOrShort(200, 3000))
 	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
@@ -117,7 +118,7 @@ func (f *sharers) sustained() {
 	for i := range n {
 		<-tick.C
 		wg.Go(func() {
-			r, err := f.write(f.there[i%3], f.doc(fmt.Sprint("s", i%50), i))
+			r, err := f.write(f.primary[i%3], f.doc(fmt.Sprint("s", i%50), i))
 			if err != nil {
 				f.t.Error(err)
 				return
@@ -150,7 +151,7 @@ func (f *sharers) sustained() {
 
 // fromSecondary writes through the secondary. The result must be readable there
 // when the write is acknowledged.
-func (f *sharers) fromSecondary() {
+func (f *documentWriters) fromSecondary() {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
 	defer cancel()
@@ -170,7 +171,7 @@ func (f *sharers) fromSecondary() {
 			late++
 			f.same("the replica of a write")
 		}
-		got, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}})
+		got, err := f.secondary.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}})
 		if err != nil || !proto.Equal(got.Resource, out) && !isLate || out.PrimaryModifyIndex == 0 ||
 			got.Resource.PrimaryModifyIndex != out.PrimaryModifyIndex || got.Resource.Generation != out.Generation {
 			f.t.Fatalf("Read() = %v, %v, want the written %v", got, err, out)
@@ -184,24 +185,24 @@ func (f *sharers) fromSecondary() {
 	f.t.Logf("write through the secondary until its replica is there: median %v, maximum %v", ms(took[len(took)/2]), ms(took[len(took)-1]))
 	old := f.doc("here", 99)
 	old.Version = "1"
-	if _, err := f.here.Write(ctx, &pb.WriteRequest{Resource: old}); status.Code(err) != codes.Aborted {
+	if _, err := f.secondary.Write(ctx, &pb.WriteRequest{Resource: old}); status.Code(err) != codes.Aborted {
 		f.t.Errorf("Write() with an old version = %v, want Aborted", err)
 	}
-	if _, err := f.here.Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); err != nil {
+	if _, err := f.secondary.Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); err != nil {
 		f.t.Error(err)
 	}
-	if _, err := f.here.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
+	if _, err := f.secondary.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: document.Type, Name: "here"}}); status.Code(err) != codes.NotFound {
 		f.t.Errorf("Read() after Delete() = %v, want NotFound", err)
 	}
 }
 
-// writeHere writes r through the secondary; last is the preceding version. If an
-// election makes the outcome unknown, it checks whether r was written, and
+// writeHere writes r through the secondary; last is the preceding version. If
+// an election makes the outcome unknown, it checks whether r was written, and
 // retries if not.
-func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resource {
+func (f *documentWriters) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resource {
 	f.t.Helper()
 	for {
-		out, err := f.here.Write(ctx, &pb.WriteRequest{Resource: r})
+		out, err := f.secondary.Write(ctx, &pb.WriteRequest{Resource: r})
 		if err == nil {
 			return out.Resource
 		}
@@ -209,7 +210,7 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 			f.t.Fatal(err)
 		}
 		f.same("a write during an election")
-		now, err := f.here.Read(ctx, &pb.ReadRequest{Id: r.Id})
+		now, err := f.secondary.Read(ctx, &pb.ReadRequest{Id: r.Id})
 		if err == nil && now.Resource.Generation != last.GetGeneration() {
 			return now.Resource
 		}
@@ -218,17 +219,17 @@ func (f *sharers) writeHere(ctx context.Context, r, last *pb.Resource) *pb.Resou
 
 // faults kills the leader of the primary, the server of the secondary and a
 // gateway, while documents are written and deleted.
-func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
+func (f *documentWriters) faults(dc1, dc2 *lab.Datacenter) {
 	f.t.Helper()
 	ctx, stop := context.WithCancel(f.t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			if _, err := f.write(f.there[i%2], f.doc(fmt.Sprint("f", i%40), i)); err != nil && ctx.Err() == nil {
+			if _, err := f.write(f.primary[i%2], f.doc(fmt.Sprint("f", i%40), i)); err != nil && ctx.Err() == nil {
 				f.t.Error(err)
 			}
 			if i%5 == 0 {
-				_, _ = f.there[i%2].Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: fmt.Sprint("f", (i+20)%40)}})
+				_, _ = f.primary[i%2].Delete(ctx, &pb.DeleteRequest{Id: &pb.ID{Type: document.Type, Name: fmt.Sprint("f", (i+20)%40)}})
 			}
 			select {
 			case <-time.After(5 * time.Millisecond):
@@ -256,14 +257,14 @@ func (f *sharers) faults(dc1, dc2 *lab.Datacenter) {
 }
 
 // restore restores an older snapshot of the primary. The secondary must follow.
-func (f *sharers) restore(dc1 *lab.Datacenter) {
+func (f *documentWriters) restore(dc1 *lab.Datacenter) {
 	f.t.Helper()
 	first := dc1.Servers[0]
 	file := f.t.TempDir() + "/snapshot"
 	mustOperate(f.t, f.l, first, "snapshot", "save", file)
 	before := f.names()
 	for _, name := range []string{"r0-7", "r1-8", "new"} {
-		if _, err := f.write(f.there[0], f.doc(name, -1)); err != nil {
+		if _, err := f.write(f.primary[0], f.doc(name, -1)); err != nil {
 			f.t.Fatal(err)
 		}
 	}

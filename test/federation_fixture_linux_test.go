@@ -24,23 +24,23 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// sharers writes federated resources in a federation of two datacenters. Its
+// documentWriters writes federated resources in a federation of two datacenters. Its
 // clients have certificates of operators.
-type sharers struct {
-	t     *testing.T
-	l     *lab.Lab
-	there []pb.ResourceServiceClient // one per server of the primary
-	here  pb.ResourceServiceClient   // connected to the server of the secondary
+type documentWriters struct {
+	t         *testing.T
+	l         *lab.Lab
+	primary   []pb.ResourceServiceClient // one per server of the primary
+	secondary pb.ResourceServiceClient   // connected to the server of the secondary
 }
 
 // operator returns a client that is connected to s.
-func (f *sharers) operator(s *lab.Node) pb.ResourceServiceClient {
+func (f *documentWriters) operator(s *lab.Node) pb.ResourceServiceClient {
 	f.t.Helper()
 	return pb.NewResourceServiceClient(operatorAt(f.t, s, f.identity(s)))
 }
 
 // identity returns the identity of an operator of the datacenter of s.
-func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
+func (f *documentWriters) identity(s *lab.Node) *tlsutil.Identity {
 	f.t.Helper()
 	files, err := f.l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "cli-"+s.Name)
 	if err != nil {
@@ -54,7 +54,7 @@ func (f *sharers) identity(s *lab.Node) *tlsutil.Identity {
 }
 
 // doc returns a document of about 100 bytes.
-func (f *sharers) doc(name string, n int) *pb.Resource {
+func (f *documentWriters) doc(name string, n int) *pb.Resource {
 	f.t.Helper()
 	r, err := document.New(name, map[string]any{"number": n, "text": strings.Repeat("x", 100)})
 	if err != nil {
@@ -65,7 +65,7 @@ func (f *sharers) doc(name string, n int) *pb.Resource {
 }
 
 // write writes r and retries while the primary has no leader.
-func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resource, error) {
+func (f *documentWriters) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resource, error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
 	defer cancel()
 	for {
@@ -84,14 +84,14 @@ func (f *sharers) write(at pb.ResourceServiceClient, r *pb.Resource) (*pb.Resour
 
 // writeAll writes documents from 16 clients concurrently, and returns when all
 // are acknowledged.
-func (f *sharers) writeAll(prefix string, from, to int) {
+func (f *documentWriters) writeAll(prefix string, from, to int) {
 	f.t.Helper()
 	var wg sync.WaitGroup
 	const clients = 16
 	for c := range clients {
 		wg.Go(func() {
 			for i := from + c; i < to; i += clients {
-				if _, err := f.write(f.there[0], f.doc(fmt.Sprint(prefix, i), i)); err != nil {
+				if _, err := f.write(f.primary[0], f.doc(fmt.Sprint(prefix, i), i)); err != nil {
 					f.t.Errorf("write %d: %v", i, err)
 				}
 			}
@@ -100,12 +100,12 @@ func (f *sharers) writeAll(prefix string, from, to int) {
 	wg.Wait()
 }
 
-// arrivals watches documents in the secondary whose names begin with prefix. The
-// channel returns the times of n changes, or of fewer if ctx ends first, by name
-// and generation.
-func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
+// arrivals watches documents in the secondary whose names begin with prefix.
+// The channel returns the times of n changes, or of fewer if ctx ends first, by
+// name and generation.
+func (f *documentWriters) arrivals(ctx context.Context, prefix string, n int) <-chan map[string]time.Time {
 	f.t.Helper()
-	stream, err := f.here.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})
+	stream, err := f.secondary.WatchList(ctx, &pb.WatchListRequest{Type: document.Type, NamePrefix: prefix})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -136,11 +136,11 @@ func (f *sharers) arrivals(ctx context.Context, prefix string, n int) <-chan map
 }
 
 // same waits until the secondary has the same documents as the primary.
-func (f *sharers) same(what string) {
+func (f *documentWriters) same(what string) {
 	f.t.Helper()
 	took := testutil.Await(f.t, 40*time.Second, what, func(ctx context.Context) error {
 		var lists []map[string]string
-		for _, at := range []pb.ResourceServiceClient{f.there[0], f.here} {
+		for _, at := range []pb.ResourceServiceClient{f.primary[0], f.secondary} {
 			out, err := at.List(resource.WithConsistency(ctx, resource.Strong), &pb.ListRequest{Type: document.Type})
 			if err != nil {
 				return err
@@ -165,9 +165,9 @@ func (f *sharers) same(what string) {
 }
 
 // names returns the names and generations of all documents of the primary.
-func (f *sharers) names() []string {
+func (f *documentWriters) names() []string {
 	f.t.Helper()
-	out, err := f.there[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
+	out, err := f.primary[0].List(resource.WithConsistency(f.t.Context(), resource.Strong), &pb.ListRequest{Type: document.Type})
 	if err != nil {
 		f.t.Fatal(err)
 	}

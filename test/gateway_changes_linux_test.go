@@ -42,8 +42,9 @@ func TestGatewayChanges(t *testing.T) {
 	others := []*lab.Node{dc1.Servers[0], dc3.Servers[0]}
 	gw1, gw2 := dc2.Gateways[0], dc2.Gateways[1]
 
-	// shown waits until dc1 and dc3 list a gateway of dc2 with the given address
-	// and health. If wan is "", it waits until they do not list the gateway.
+	// shown waits until dc1 and dc3 list a gateway of dc2 with the given
+	// address and health. If wan is "", it waits until they do not list the
+	// gateway.
 	shown := func(what, node, wan string, healthy bool, limit time.Duration) {
 		t.Helper()
 		took := testutil.Await(t, limit, what, func(ctx context.Context) error {
@@ -83,7 +84,7 @@ func TestGatewayChanges(t *testing.T) {
 	// The only other gateway of dc2 is killed. The remaining one must carry all
 	// traffic.
 	gw1.Process.Kill()
-	sameAnswerBothWays(t, dc1.Servers[0], dc2.Servers[0])
+	sameResponseBothWays(t, dc1.Servers[0], dc2.Servers[0])
 }
 
 // gatewayOf returns a gateway from the federation state of a datacenter, as

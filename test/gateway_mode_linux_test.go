@@ -16,14 +16,14 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// comeback bounds the time until a path that works again is used: it is probed at
-// the latest 25 s after the last failed probe.
+// comeback bounds the time until a path that works again is used: it is probed
+// at the latest 25 s after the last failed probe.
 const comeback = 40 * time.Second
 
-// TestMeshGatewayMode_FallsBack has two datacenters whose servers have their own
-// WAN interface. dc1 (mode remote) bypasses its gateway and does not need it. When
-// its WAN interface is down, it falls back to the gateway, and later returns to
-// the direct path. dc2 (mode local) does the reverse.
+// TestMeshGatewayMode_FallsBack has two datacenters whose servers have their
+// own WAN interface. dc1 (mode remote) bypasses its gateway and does not need
+// it. When its WAN interface is down, it falls back to the gateway, and later
+// returns to the direct path. dc2 (mode local) does the reverse.
 func TestMeshGatewayMode_FallsBack(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -91,7 +91,8 @@ func TestMeshGatewayMode_FallsBack(t *testing.T) {
 	}
 }
 
-// awaitPath waits until a server's gossip to dc goes over a hop.
+// awaitPath waits until the gossip of a server to dc uses the path with the
+// address addr.
 func awaitPath(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit time.Duration) time.Duration {
 	t.Helper()
 	return testutil.Await(t, limit, fmt.Sprintf("%s reaches %s through %s", s.WANName(), dc.Name, addr), func(ctx context.Context) error {
@@ -103,7 +104,7 @@ func awaitPath(t *testing.T, s *lab.Node, dc *lab.Datacenter, addr string, limit
 	})
 }
 
-// pathTo is what a server says of one hop to dc.
+// pathTo returns the path to dc with the address addr, from the status of s.
 func pathTo(ctx context.Context, s *lab.Node, dc *lab.Datacenter, addr string) (api.PathStatus, error) {
 	var st api.Status
 	if err := poll(ctx, s, api.StatusPath, &st); err != nil {

@@ -189,7 +189,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	}
 	ofOthers := []string{"gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc1/client"}
 
-	// Only the servers of a datacenter, and operators, may write its federation state.
+	// Only the servers of a datacenter, and operators, may write its federation
+	// state.
 	add(dc1, denied, "may not write the federation state of dc2: a server writes that of its own datacenter only", "upsert dc2",
 		apply(upsert, "dc2"), "server/dc3/srv1", "server/dc1/srv1")
 	add(dc1, denied, "may not call /wanfed.v1.FederationService/Apply: its certificate's role is", "upsert dc2", apply(upsert, "dc2"), ofOthers...)
@@ -197,7 +198,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, denied, "may not delete federation states: create an operator's certificate with: wanfed tls cert create --operator", "delete dc2",
 		apply(del, "dc2"), "server/dc3/srv1", "server/dc2/srv1")
 	add(dc1, codes.FailedPrecondition, "dc2 is alive in the WAN pool", "delete dc2", apply(del, "dc2"), "cli/dc3/cli", "server/dc1/srv1")
-	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is no label", apply(upsert, "dc.2"), "cli/dc1/cli")
+	add(dc1, codes.InvalidArgument, "not a DNS label", "upsert a name that is not a label", apply(upsert, "dc.2"), "cli/dc1/cli")
 	add(dc1, codes.InvalidArgument, "op is", "no operation", apply(0, "dc3"), "server/dc3/srv1")
 	add(dc2, notHere, "dc2 is not the primary: federation states are written in dc1", "upsert dc2", apply(upsert, "dc2"), "server/dc2/srv1", "cli/dc2/cli")
 	add(dc1, codes.OK, "", "upsert its own", apply(upsert, notAlive), "server/dc7/srv1")
@@ -229,7 +230,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 		return err
 	}, "gateway/dc1/gw5")
 
-	// A delegated identity is accepted only from a server of the same datacenter.
+	// A delegated identity is accepted only from a server of the same
+	// datacenter.
 	for _, as := range []string{"server/dc2/srv1", "cli/dc1/cli", "server/dc1/srv1"} {
 		forged := strings.ReplaceAll(as, "/", " ")
 		add(dc1, denied, "may not write the federation state of dc2", "upsert dc2 as "+forged, apply(upsert, "dc2", behalf, as), "server/dc3/srv1")
@@ -249,8 +251,8 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	}
 	add(dc1, codes.OK, "", "watch", watchGateway, "gateway/dc1/gw1")
 
-	// Resources of a federated type are written in the primary, and the resource
-	// service applies the same rules.
+	// Resources of a federated type are written in the primary, and the
+	// resource service applies the same rules.
 	state := numbered("dc2", 1)
 	add(dc1, denied, "only a server of dc1 may", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc2/srv1", "server/dc3/srv1")
 	add(dc1, denied, "may not write the federation state of dc2", "write a federation state", writeRecord(stateType, "dc2", state), "server/dc1/srv1")
@@ -271,7 +273,7 @@ func attempts(dc1, dc2 *site) (all []attempt) {
 	add(dc1, denied, "may not call", "list nodes", listRecords(nodeType), "gateway/dc1/gw1", "gateway/dc2/gw1", "client/dc2/client")
 	add(dc1, codes.OK, "", "list nodes", listRecords(nodeType), "client/dc1/client", "server/dc2/srv1")
 
-	// Servers alone follow, and ask each other what operators may ask too.
+	// Only servers may follow. Servers and operators may query.
 	add(dc1, denied, "may not call", "follow", follow, append(ofOthers, "cli/dc1/cli", "cli/dc2/cli")...)
 	add(dc1, denied, "may not call", "query", query, ofOthers...)
 	add(dc1, codes.OK, "", "follow", follow, "server/dc3/srv1")

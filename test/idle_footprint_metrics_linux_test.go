@@ -136,8 +136,8 @@ func (g *gatewayMeasure) add(metrics map[string]float64) {
 	g.cpu += metrics["process_cpu_seconds_total"]
 }
 
-// metrics returns the metrics of a gateway by name. It adds up the values of all
-// labels of a name.
+// metrics returns the metrics of a gateway by name. It adds up the values of
+// all labels of a name.
 func (c *crowd) metrics(admin string) map[string]float64 {
 	c.t.Helper()
 	resp, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + admin + "/metrics")

@@ -29,9 +29,10 @@ import (
 
 // crowd is the WAN pool of a large federation. Its servers run in this process.
 // Each server has a tunnel and a memberlist with the settings for wide area
-// networks. The gateway of each datacenter is a real process. There is no store:
-// the test sets the address books and routes that a federation would have. A
-// server reaches another datacenter through the gateways of both datacenters.
+// networks. The gateway of each datacenter is a real process. There is no
+// store: the test sets the address books and routes that a federation would
+// have. A server reaches another datacenter through the gateways of both
+// datacenters.
 type crowd struct {
 	t        testing.TB
 	servers  []*crowdServer
@@ -143,8 +144,8 @@ func newCrowd(t testing.TB, dcs, perDC int) *crowd {
 }
 
 // startGateway starts the gateway of dc. The gateway has one port, for its
-// servers and for other gateways. The listeners in gateways reserve the ports of
-// gateways that are not started yet.
+// servers and for other gateways. The listeners in gateways reserve the ports
+// of gateways that are not started yet.
 func (c *crowd) startGateway(dc string, gateways map[string]net.Listener, servers map[string]string) {
 	c.t.Helper()
 	var file strings.Builder

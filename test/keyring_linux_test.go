@@ -59,10 +59,10 @@ func (l *loopback) keyring(s *site, stdin string, args ...string) string {
 	return string(out)
 }
 
-// TestGossipEncryption_WithoutOutage follows the steps of docs/gossip-keys.md in
-// a running federation. It turns encryption of gossip on, one server after the
-// other, replaces the key, and turns encryption off again. The two datacenters
-// stay federated after each step.
+// TestGossipEncryption_WithoutOutage follows the steps of docs/gossip-keys.md
+// in a running federation. It turns encryption of gossip on, one server after
+// the other, replaces the key, and turns encryption off again. The two
+// datacenters stay federated after each step.
 func TestGossipEncryption_WithoutOutage(t *testing.T) {
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")

@@ -38,8 +38,8 @@ func kvKey(i int) string {
 	return fmt.Sprintf("x%d", i)
 }
 
-// kvBench is a federation of processes on loopback: dc1 with one server, dc2 with
-// three, a gateway in each, and keys in dc2.
+// kvBench is a federation of processes on loopback: dc1 with one server, dc2
+// with three, a gateway in each, and keys in dc2.
 type kvBench struct {
 	far       string // HTTP address (host:port) of dc1's server
 	follower  string // HTTP address of a follower of dc2
@@ -197,8 +197,8 @@ func operatorOf(b testing.TB, l *loopback, dc string) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}}}
 }
 
-// unusedPort returns a free port. The servers are configured with the port of the
-// first one before it starts.
+// unusedPort returns a free port. The servers are configured with the port of
+// the first one before it starts.
 func unusedPort(b testing.TB) int {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -21,10 +21,11 @@ const kvRounds = 8
 // kvSettle is the warm-up time before the measurement.
 const kvSettle = 3 * time.Second
 
-// BenchmarkKVAcrossDatacenters reads keys of dc2 through dc1 and two gateways, and
-// in turn from a follower of dc2: with default consistency and stale, with one key
-// for all clients and with one key per client. The server of dc2 that serves dc1 is
-// a follower or the leader; without this choice, chance would decide.
+// BenchmarkKVAcrossDatacenters reads keys of dc2 through dc1 and two gateways,
+// and in turn from a follower of dc2: with default consistency and stale, with
+// one key for all clients and with one key per client. The server of dc2 that
+// serves dc1 is a follower or the leader; without this choice, chance would
+// decide.
 func BenchmarkKVAcrossDatacenters(b *testing.B) {
 	for _, by := range []struct {
 		name  string
@@ -100,8 +101,8 @@ func (k *kvBench) settle(b testing.TB) {
 	}
 }
 
-// request sends n requests over one connection per client. A client waits for each
-// response. keys is the number of different keys.
+// request sends n requests over one connection per client. A client waits for
+// each response. keys is the number of different keys.
 func (k *kvBench) request(b testing.TB, to *samples, addr, query string, clients, keys, n int) {
 	conns := make([]net.Conn, clients)
 	for i := range conns {

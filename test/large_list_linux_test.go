@@ -24,10 +24,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestLargeList stores 100,000 resources in a server. HTTP and a gRPC watch return
-// all of them. A gRPC list, which is one message, is refused with the reason.
-// Clients that read slowly or not at all do not cost the server a copy each. A
-// resource of 1 MiB can be written and read.
+// TestLargeList stores 100,000 resources in a server. HTTP and a gRPC watch
+// return all of them. A gRPC list, which is one message, is refused with the
+// reason. Clients that read slowly or not at all do not cost the server a copy
+// each. A resource of 1 MiB can be written and read.
 func TestLargeList(t *testing.T) {
 	const count, slow = 100_000, 8
 	l := newLoopback(t)

@@ -141,8 +141,8 @@ func (s *site) states(ctx context.Context) ([]api.FederationState, error) {
 	return states, err
 }
 
-// metric returns the value of one line of /metrics, or 0 if there is no such
-// line. series is the name and the labels, as the line has them.
+// metric returns the value of one line of /metrics, or 0 without that line.
+// series is the name and the labels, as the line has them.
 func metric(t testing.TB, base, series string) float64 {
 	t.Helper()
 	resp, err := http.Get(base + "/metrics")

@@ -20,19 +20,19 @@ import (
 	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// TestNewResourceType does in a copy of the repository what
-// docs/new-resource-type.md says, step by step, as a reader would: files are
-// written and changed as it has them, commands run in one shell's environment,
-// and their output must be what it shows.
+// TestNewResourceType executes docs/new-resource-type.md in a copy of the
+// repository. It writes and changes files as the page shows them, and runs the
+// commands with one environment. The output of each command must match the
+// page.
 func TestNewResourceType(t *testing.T) {
 	testutil.Cluster(t)
 	for _, tool := range []string{"protoc", "make", "curl", "bash"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("no %s: the steps of docs/new-resource-type.md are not run", tool)
+			t.Skipf("needs the %s command", tool)
 		}
 	}
 	if _, err := os.Stat("/usr/include/google/protobuf/any.proto"); err != nil {
-		t.Skip("no libprotobuf-dev: the steps of docs/new-resource-type.md are not run")
+		t.Skip("needs the Debian package libprotobuf-dev")
 	}
 	text, err := os.ReadFile("../docs/new-resource-type.md")
 	if err != nil {
@@ -42,17 +42,17 @@ func TestNewResourceType(t *testing.T) {
 	copyRepository(t, r.dir)
 	blocks := blocksOf(string(text))
 	if len(blocks) < 15 {
-		t.Fatalf("%d blocks of code: the page is read wrongly", len(blocks))
+		t.Fatalf("page has %d code blocks, want at least 15", len(blocks))
 	}
 	for _, b := range blocks {
 		r.do(b)
 	}
 	if r.commands < 15 || r.demo == nil {
-		t.Errorf("only %d commands were run", r.commands)
+		t.Errorf("page has %d commands, want at least 15 and one that starts the demo", r.commands)
 	}
 }
 
-// block is a block of code, with the file that the text before it names last.
+// block is a code block, with the last file name in the text before it.
 type block struct{ language, file, text string }
 
 var (
@@ -60,6 +60,7 @@ var (
 	named  = regexp.MustCompile("`([\\w/.-]+\\.(?:proto|go|hcl))`")
 )
 
+// blocksOf returns the code blocks of a Markdown page.
 func blocksOf(page string) (all []block) {
 	file, at := "", 0
 	for _, m := range fenced.FindAllStringSubmatchIndex(page, -1) {
@@ -72,7 +73,8 @@ func blocksOf(page string) (all []block) {
 	return all
 }
 
-// copyRepository copies what is under version control, or could be.
+// copyRepository copies the files of the repository, without build products and
+// testdata.
 func copyRepository(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -98,7 +100,7 @@ func copyRepository(t *testing.T, dir string) {
 	}
 }
 
-// reader is who does what the page says.
+// reader executes code blocks in a copy of the repository.
 type reader struct {
 	*testing.T
 	dir      string
@@ -107,6 +109,7 @@ type reader struct {
 	demo     *exec.Cmd
 }
 
+// do executes one block: it writes a file, changes a file, or runs commands.
 func (r *reader) do(b block) {
 	r.Helper()
 	path := filepath.Join(r.dir, b.file)
@@ -127,12 +130,12 @@ func (r *reader) do(b block) {
 			}
 		}
 	default:
-		r.Fatalf("a block of %q: the test does not know what to do with it", b.language)
+		r.Fatalf("code block of language %q, want proto, go, hcl, diff or console", b.language)
 	}
 }
 
-// change adds the lines with a plus where the others are found, one after the
-// other.
+// change applies a diff without line numbers: it adds the lines with a plus
+// between the unmarked lines, which must occur in the file exactly once.
 func (r *reader) change(path, diff string) {
 	r.Helper()
 	var before, after strings.Builder
@@ -147,17 +150,19 @@ func (r *reader) change(path, diff string) {
 		r.Fatal(err)
 	}
 	if n := strings.Count(string(b), "\n"+before.String()); n != 1 {
-		r.Fatalf("%s has %d places with\n%s", path, n, before.String())
+		r.Fatalf("%s has the following lines %d times, want once:\n%s", path, n, before.String())
 	}
 	if err := os.WriteFile(path, []byte(strings.Replace(string(b), "\n"+before.String(), "\n"+after.String(), 1)), 0o600); err != nil {
 		r.Fatal(err)
 	}
 }
 
-// readsOnly are commands that may be run again until their output is right:
-// what another datacenter has comes a moment later.
+// readsOnly matches commands that are repeated until their output matches,
+// because replication to another datacenter takes time.
 var readsOnly = regexp.MustCompile(`resource (read|list)|^curl -s [^-]`)
 
+// run runs a command and compares its output with want, in which "..." stands
+// for any text.
 func (r *reader) run(command, want string) {
 	r.Helper()
 	r.commands++
@@ -167,7 +172,7 @@ func (r *reader) run(command, want string) {
 	case strings.Contains(command, "wanfed demo"):
 		r.startDemo(command)
 		return
-	case strings.HasPrefix(command, "export "): // it holds for what comes after it
+	case strings.HasPrefix(command, "export "): // keep the environment for the following commands
 		command += " && env -0"
 		cmd := exec.CommandContext(r.Context(), "bash", "-c", command)
 		cmd.Dir, cmd.Env = r.dir, r.env
@@ -190,17 +195,17 @@ func (r *reader) run(command, want string) {
 		case !readsOnly.MatchString(command) || time.Now().After(deadline):
 			r.Fatalf("$ %s\n%s(%v)\nwant\n%s", command, out, err, want)
 		}
-		time.Sleep(20 * time.Millisecond) // another process's clock
+		time.Sleep(20 * time.Millisecond) // poll another process
 	}
 }
 
-// squeeze makes of any white space one blank.
+// squeeze replaces each run of white space by one blank.
 func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 var exported = regexp.MustCompile(`(?m)^  export (.*)$`)
 
-// startDemo runs the command until the end of the test, and takes over what it
-// exports when it is ready.
+// startDemo runs the demo until the end of the test. It adds the variables that
+// the demo prints to the environment of the following commands.
 func (r *reader) startDemo(command string) {
 	r.Helper()
 	var log bytes.Buffer
@@ -220,7 +225,7 @@ func (r *reader) startDemo(command string) {
 	r.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGINT)
 		if err := cmd.Wait(); err != nil {
-			r.Errorf("%s: %v\n%s", command, err, &log)
+			r.Errorf("%s = %v, want nil\n%s", command, err, &log)
 		}
 	})
 	var text strings.Builder
@@ -232,7 +237,7 @@ func (r *reader) startDemo(command string) {
 	}
 	all := exported.FindAllStringSubmatch(text.String(), -1)
 	if len(all) != 3 {
-		r.Fatalf("the demo exports %d lines, not 3:\n%s%s", len(all), &text, &log)
+		r.Fatalf("the demo prints %d export lines, want 3:\n%s%s", len(all), &text, &log)
 	}
 	for _, m := range all {
 		r.env = append(r.env, strings.Fields(m[1])...)

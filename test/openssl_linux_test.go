@@ -14,18 +14,18 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// seeWithOpenSSL asks a datacenter's gateway for a server of the other one with
-// the commands of the documentation.
+// seeWithOpenSSL runs the openssl commands of the documentation. They connect to
+// a server of the other datacenter through the local gateway.
 func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("needs the openssl command (Debian package openssl)")
 	}
 	files := l.ca.Files(t, tlsutil.RoleOperator, "cli", "dc2")
 	for _, test := range []struct {
-		file     string
-		gateway  *site
-		sni      string
-		elsewise []string // further arguments
+		file    string
+		gateway *site
+		sni     string
+		more    []string // further arguments
 	}{
 		{"how-it-works.md", dc2, "srv1.server.dc1.wanfed", nil},
 		{"getting-started.md", dc1, "srv1.server.dc2.wanfed", []string{"-verify_return_error"}},
@@ -33,7 +33,7 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 		t.Run(test.file, func(t *testing.T) {
 			args := openSSLCommand(t, test.file)
 			if i := slices.Index(args, "-servername"); i < 0 || args[i+1] != test.sni {
-				t.Fatalf("%v does not ask for %s", args, test.sni)
+				t.Fatalf("command %v does not use the server name %s", args, test.sni)
 			}
 			for flag, value := range map[string]string{
 				"-connect": test.gateway.gateway.LAN, "-CAfile": files.CA, "-cert": files.Cert, "-key": files.Key,
@@ -44,10 +44,10 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 				}
 				args[i+1] = value
 			}
-			args = append(args, test.elsewise...)
+			args = append(args, test.more...)
 			out, err := runOpenSSL(t, args)
 			if err != nil || !strings.Contains(out, "Verify return code: 0 (ok)") || !strings.Contains(out, "ALPN protocol: h2") {
-				t.Fatalf("%v: %v\n%s", args, err, out)
+				t.Fatalf("%v = %v, want a verified connection with ALPN h2:\n%s", args, err, out)
 			}
 			block, _ := pem.Decode([]byte(out))
 			if block == nil {
@@ -63,7 +63,7 @@ func seeWithOpenSSL(t *testing.T, l *loopback, dc1, dc2 *site) {
 			log := logOf(test.gateway.gateway.Process).mark(t)
 			out, err = runOpenSSL(t, args)
 			if err == nil || !strings.Contains(out, "unrecognized name") || strings.Contains(out, "BEGIN CERTIFICATE") {
-				t.Errorf("%v: %v\n%s", args, err, out)
+				t.Errorf("%v = %v, want the alert unrecognized name:\n%s", args, err, out)
 			}
 			if all, err := log.lines(`msg="connection refused".* listener=lan .*sni=` + unknown + ` reason=unknown_sni `); err != nil || len(all) != 1 {
 				t.Errorf("log lines = %q, %v, want one", all, err)
@@ -85,6 +85,7 @@ func openSSLCommand(t *testing.T, file string) []string {
 	return strings.Fields(strings.ReplaceAll(line[1], "\\\n", " "))
 }
 
+// runOpenSSL runs a command and returns its output.
 func runOpenSSL(t *testing.T, args []string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)

@@ -21,15 +21,15 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// TestSameAddresses joins two datacenters with the same subnet and the same
-// server address, whose only common network is the WAN between their gateways,
-// and kills the primary's leader in the middle of writes.
-func TestSameAddresses(t *testing.T) {
+// TestOverlappingAddresses federates two datacenters with the same subnet and
+// the same server address. Their only common network is the WAN between their
+// gateways. The test kills the leader of the primary during writes.
+func TestOverlappingAddresses(t *testing.T) {
 	l := lab.New(t)
 	capture := lab.StartCapture(t, l.WAN)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
 	if a, b := dc1.Servers[0].LAN, dc2.Servers[0].LAN; a != b {
-		t.Fatalf("the lab is wrong: servers have different addresses %s and %s", a, b)
+		t.Fatalf("servers of the lab have the addresses %s and %s, want the same address", a, b)
 	}
 	noRoute(t, dc2.Servers[0].NS, net.JoinHostPort(dc1.Gateways[0].WAN, strconv.Itoa(lab.WANPort)))
 	dc1.Start()
@@ -44,9 +44,9 @@ func TestSameAddresses(t *testing.T) {
 		return nil
 	})
 	t.Logf("federated %v after the last process was ready", took)
-	sameAnswerBothWays(t, dc1.Servers[1], dc2.Servers[0])
+	sameResponseBothWays(t, dc1.Servers[1], dc2.Servers[0])
 
-	t.Run("leader killed while records are written", func(t *testing.T) { killLeaderDuringWrites(t, l, dc1, dc2) })
+	t.Run("leader killed during writes", func(t *testing.T) { killLeaderDuringWrites(t, l, dc1, dc2) })
 
 	for _, s := range dc2.Servers {
 		s.Stop()
@@ -56,24 +56,24 @@ func TestSameAddresses(t *testing.T) {
 	}
 	report := capture.Check(t, lab.WANPort)
 	if report.Records == 0 {
-		t.Error("the capture saw no TLS record: it proves nothing")
+		t.Error("capture of the WAN has 0 TLS records, want some")
 	}
 	t.Logf("WAN: %d flows, %d bytes in %d TLS records, all to or from port %d", len(report.Flows), report.Bytes, report.Records, lab.WANPort)
 }
 
-// noRoute proves that a namespace cannot reach an address by IP.
+// noRoute fails the test if a namespace can connect to an address.
 func noRoute(t *testing.T, ns, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if c, err := lab.DialIn(ns)(ctx, "tcp", addr); err == nil {
 		c.Close()
-		t.Fatalf("the lab is wrong: %s is reachable from %s", addr, ns)
+		t.Fatalf("%s is reachable from %s, want no route in the lab", addr, ns)
 	}
 }
 
-// federated returns nil when a server sees members alive and a state with a
-// healthy gateway of each datacenter.
+// federated returns nil if a server has the given number of alive WAN members
+// and a federation state with a healthy gateway of each datacenter.
 func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) error {
 	var ms []api.Member
 	if err := s.Get(ctx, "/v1/agent/members?wan=1", &ms); err != nil {
@@ -86,7 +86,7 @@ func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) err
 		}
 	}
 	if alive != members {
-		return fmt.Errorf("%s sees %d alive members of %d", s.Name, alive, members)
+		return fmt.Errorf("%s has %d alive members, want %d", s.Name, alive, members)
 	}
 	var states []api.FederationState
 	if err := s.Get(ctx, "/v1/internal/federation-states", &states); err != nil {
@@ -102,9 +102,10 @@ func federated(ctx context.Context, s *lab.Node, members int, dcs ...string) err
 	return nil
 }
 
-// sameAnswerBothWays asks each server for the other's datacenter and compares
-// with what that says itself.
-func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
+// sameResponseBothWays requests the Raft peers of dc1 and dc2 through a server
+// of the other datacenter. The response must equal that of a server in the
+// datacenter.
+func sameResponseBothWays(t *testing.T, a, b *lab.Node) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Node{{a, b}, {b, a}} {
 		from, to := pair[0], pair[1]
@@ -121,23 +122,23 @@ func sameAnswerBothWays(t *testing.T, a, b *lab.Node) {
 				return err
 			}
 			if !slices.Equal(there, here) || len(here) == 0 {
-				return fmt.Errorf("asked from afar: %v, asked there: %v", there, here)
+				return fmt.Errorf("peers of %s = %v from the other datacenter, want %v", dc, there, here)
 			}
 			return nil
 		})
 	}
 }
 
-// killLeaderDuringWrites writes two records without pause, one directly with
-// acknowledgements, one through anti-entropy, kills the primary's leader with
-// SIGKILL, and checks that no acknowledged write is lost.
+// killLeaderDuringWrites writes two federation states without pause: dc9's
+// directly with acknowledgements, and dc2's through anti-entropy. It kills the
+// leader of the primary with SIGKILL. No acknowledged write may be lost.
 func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) {
-	// A server of dc9, which is nothing but a certificate here, reaches the
-	// primary through dc2's gateway.
+	// A client with the certificate of a server of dc9 reaches the primary
+	// through the gateway of dc2. dc9 has no servers.
 	writer := connect(t, l, tlsutil.RoleServer, "dc9", "srv1", dc2.Servers[0].NS,
 		net.JoinHostPort(dc2.Gateways[0].LAN, strconv.Itoa(lab.LANPort)), tlsutil.ServerName("", "dc1", "wanfed"))
-	// A gateway of dc2 that registers again and again with another number:
-	// dc2's anti-entropy carries it to the primary.
+	// A gateway of dc2 registers repeatedly with another number. The
+	// anti-entropy of dc2 sends the number to the primary.
 	gateway := connect(t, l, tlsutil.RoleGateway, "dc2", "gw9", dc2.Servers[0].NS,
 		net.JoinHostPort(dc2.Servers[0].LAN, strconv.Itoa(lab.ServerPort)), tlsutil.ServerName("", "dc2", "wanfed"))
 
@@ -155,7 +156,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 		})
 		if err == nil {
 			if got := numberOf(resp.State); got != i {
-				t.Errorf("write %d was acknowledged with %d", i, got)
+				t.Errorf("Apply() acknowledges number %d, want %d", got, i)
 			}
 			if !killed.IsZero() && outage == 0 {
 				outage = time.Since(killed)
@@ -167,12 +168,12 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 		if _, err := pb.NewGatewayServiceClient(gateway).Register(ctx, &pb.RegisterGatewayRequest{
 			Lan: "10.10.0.199:8444", Wan: "198.18.2.199:8443", Meta: map[string]string{"number": strconv.Itoa(i)},
 		}); err != nil {
-			t.Fatalf("registering at dc2, which lost nothing: %v", err)
+			t.Fatalf("Register() at dc2, which has no fault, = %v, want nil", err)
 		}
 		registered = i
 		cancel()
 	}
-	t.Logf("%d writes tried, %d refused, the first acknowledged %v after the kill, last acknowledged %d, last registered %d",
+	t.Logf("%d writes attempted, %d failed; first acknowledgement %v after the kill; last acknowledged %d, last registered %d",
 		registered, failed, outage, acked, registered)
 
 	survivors := slices.DeleteFunc(slices.Clone(dc1.Servers), func(n *lab.Node) bool { return n == leader })
@@ -201,7 +202,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 	leader.StartServer()
 	wantNumber([]*lab.Node{leader}, "dc9", acked)
 	wantNumber([]*lab.Node{leader}, "dc2", registered)
-	testutil.Await(t, 30*time.Second, "the killed server alive everywhere", func(ctx context.Context) error {
+	testutil.Await(t, 30*time.Second, "the restarted server alive at all servers", func(ctx context.Context) error {
 		for _, s := range slices.Concat(dc1.Servers, dc2.Servers) {
 			if err := federated(ctx, s, 4, "dc1", "dc2"); err != nil {
 				return err
@@ -211,7 +212,7 @@ func killLeaderDuringWrites(t *testing.T, l *lab.Lab, dc1, dc2 *lab.Datacenter) 
 	})
 }
 
-// connect makes a gRPC client with a certificate of its own, dialing addr from
+// connect returns a gRPC client with a new certificate. It dials addr from
 // inside a namespace.
 func connect(t *testing.T, l *lab.Lab, role tlsutil.Role, dc, node, ns, addr, sni string) *grpc.ClientConn {
 	t.Helper()
@@ -237,6 +238,7 @@ func connect(t *testing.T, l *lab.Lab, role tlsutil.Role, dc, node, ns, addr, sn
 	return cc
 }
 
+// numbered returns the federation state of dc with number i in its metadata.
 func numbered(dc string, i int) *pb.FederationState {
 	return &pb.FederationState{Datacenter: dc, MeshGateways: []*pb.MeshGateway{{
 		Node: &pb.Node{Node: "gw1", Datacenter: dc, Address: "10.10.0.101"},
@@ -247,6 +249,7 @@ func numbered(dc string, i int) *pb.FederationState {
 	}}}
 }
 
+// numberOf returns the largest number in the metadata of s, or -1.
 func numberOf(s *pb.FederationState) int {
 	best := -1
 	for _, g := range s.GetMeshGateways() {
@@ -257,6 +260,7 @@ func numberOf(s *pb.FederationState) int {
 	return best
 }
 
+// numberOfJSON is numberOf for the JSON form of a federation state.
 func numberOfJSON(s api.FederationState) int {
 	best := -1
 	for _, g := range s.MeshGateways {
@@ -267,7 +271,8 @@ func numberOfJSON(s api.FederationState) int {
 	return best
 }
 
-// leaderOf returns the server that the datacenter's servers call their leader.
+// leaderOf waits until the first server of the datacenter reports a leader, and
+// returns the leader.
 func leaderOf(t *testing.T, dc *lab.Datacenter) *lab.Node {
 	t.Helper()
 	var leader *lab.Node
@@ -286,7 +291,7 @@ func leaderOf(t *testing.T, dc *lab.Datacenter) *lab.Node {
 				return nil
 			}
 		}
-		return errors.New("leader " + addr + " is no server of the lab")
+		return errors.New("leader " + addr + " is not a server of the lab")
 	})
 	return leader
 }

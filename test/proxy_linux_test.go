@@ -14,8 +14,8 @@ import (
 )
 
 // TestProxyProtocol_ShowsTheClient: dc1's gateway sends PROXY headers to its
-// servers, dc2's does not. dc1's servers see the address of dc2's gateway as the
-// client. dc2's servers see their own gateway only.
+// servers, dc2's does not. dc1's servers see the address of dc2's gateway as
+// the client. dc2's servers see their own gateway only.
 func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
@@ -59,8 +59,8 @@ func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 	}
 	only(dc2.Servers[0], "server/dc1/srv1", gw2.LAN, true)
 
-	// A refusal names the client behind the gateway. A connection from the gateway's
-	// machine without a header is refused with the reason.
+	// A refusal names the client behind the gateway. A connection from the
+	// gateway's machine without a header is refused with the reason.
 	connectWithoutCert := func(from *lab.Node, addr string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)

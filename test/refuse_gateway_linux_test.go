@@ -13,8 +13,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// refuseAtGateway connects to both listeners of dc1's gateway as nobody can be
-// forwarded.
+// refuseAtGateway makes connections to both listeners of the gateway of dc1
+// that the gateway must not forward.
 func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 	lan, wan := dc1.gateway.LAN, dc1.gateway.WAN
 	for _, test := range []struct {
@@ -22,7 +22,7 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 		sni                  string // "": plain text
 		reason               string
 		want                 string
-		alert                string // what the client is told
+		alert                string // TLS alert that the client receives
 	}{
 		{"plain text from the WAN", "wan", wan, "", "not_tls", `level=INFO msg="connection refused"… listener=wan remote=127.0.0.1:… err="not a TLS ClientHello but a plain HTTP request"`, ""},
 		{"plain text from the LAN", "lan", lan, "", "not_tls", `listener=lan`, ""},
@@ -43,12 +43,12 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 				}
 				got, err := closedBy(t, test.addr, l.client(t, tlsutil.RoleServer, "srv1", "dc2", test.sni, "h2"), nil)
 				if err == nil || !strings.Contains(err.Error(), test.alert) {
-					t.Errorf("read %q, %v, want the alert %q", got, err, test.alert)
+					t.Errorf("connection ended with %q, %v, want the alert %q", got, err, test.alert)
 				}
 			})
 		})
 	}
-	t.Run("half a hello", func(t *testing.T) {
+	t.Run("truncated ClientHello", func(t *testing.T) {
 		series := `wanfed_gateway_refused_total{listener="wan",reason="hello_cut"}`
 		counted(t, logOf(dc1.gateway.Process), dc1.admin, series, "hello_cut", `level=DEBUG msg="connection refused"`, func() {
 			c, err := net.Dial("tcp", wan)
@@ -65,21 +65,21 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 			drained(t, c, nil)
 		})
 	})
-	t.Run("a server refuses through two gateways", func(t *testing.T) { // the ends of the connection decide, not its way
+	t.Run("refused by a server behind two gateways", func(t *testing.T) {
 		cfg := l.client(t, tlsutil.RoleGateway, "gw1", "dc2", "server.dc2.wanfed", "wanfed/gossip/1")
 		counted(t, logOf(dc2.server.Process), dc2.server.HTTP, `wanfed_port_refused_total{reason="role"}`, "role", `peer=gateway/dc2/gw1`, func() {
 			if got, _ := closedBy(t, lan, cfg, nil); len(got) > 0 {
-				t.Errorf("read %q", got)
+				t.Errorf("read %q, want nothing", got)
 			}
 		})
 	})
-	t.Run("a name it knows", func(t *testing.T) { // what was refused above is not refused for another reason
+	t.Run("known name", func(t *testing.T) { // the refusals above have no other cause than their names
 		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 		defer cancel()
 		for _, sni := range []string{"server.dc2.wanfed", "srv1.server.dc2.wanfed", "SRV1.Server.DC2.wanfed", "server.dc1.wanfed", "srv1.server.dc1.wanfed"} {
 			c, err := dial(ctx, lan, l.client(t, tlsutil.RoleServer, "srv1", "dc2", sni, "h2"))
 			if err != nil {
-				t.Errorf("%s: %v", sni, err)
+				t.Errorf("dial(%s) = %v, want nil", sni, err)
 				continue
 			}
 			checkLeaf(t, c, sni)
@@ -87,10 +87,12 @@ func refuseAtGateway(t *testing.T, l *loopback, dc1, dc2 *site) {
 	})
 }
 
+// checkLeaf closes c. It fails the test unless the certificate of the peer is
+// valid for the name sni.
 func checkLeaf(t *testing.T, c *tls.Conn, sni string) {
 	t.Helper()
 	defer c.Close()
 	if err := c.ConnectionState().PeerCertificates[0].VerifyHostname(sni); err != nil {
-		t.Errorf("%s is answered by another: %v", sni, err)
+		t.Errorf("certificate of the peer for SNI %s: %v", sni, err)
 	}
 }

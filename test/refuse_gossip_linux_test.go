@@ -20,21 +20,21 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// gossipFrame is a frame of wanfed/gossip/1, as wanfed/SPEC.md has it.
+// gossipFrame encodes a frame of wanfed/gossip/1, which wanfed/SPEC.md defines.
 func gossipFrame(pool byte, target, packet string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(2+len(target)+len(packet)))
 	b = append(b, pool, byte(len(target)))
 	return append(append(b, target...), packet...)
 }
 
-// streamHeader begins a stream of wanfed/stream/1.
+// streamHeader encodes the header of a stream of wanfed/stream/1.
 func streamHeader(version, pool byte, target, source string) []byte {
 	b := []byte{version, pool, byte(len(target)), byte(len(source))}
 	return append(append(b, target...), source...)
 }
 
-// refuseGossip is a server of dc2 that does on the gossip protocols what no
-// server may.
+// refuseGossip sends invalid frames and streams on the gossip protocols, with
+// the certificate of a server of dc2.
 func refuseGossip(t *testing.T, l *loopback, s *site) {
 	closed := func(reason string) string { return fmt.Sprintf(`wanfed_gossip_closed_total{reason=%q}`, reason) }
 	for _, test := range []struct {
@@ -49,14 +49,14 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 		{"empty packet", wanfed.ProtoGossip, gossipFrame(1, "srv1", ""), "bad_frame", `err="length out of bounds`},
 		{"length beyond the limit", wanfed.ProtoGossip, []byte{0xff, 0xff, 0xff, 0xff, 1, 0}, "bad_frame", `err="length out of bounds`},
 		{"name that is too long", wanfed.ProtoGossip, gossipFrame(1, strings.Repeat("n", 64), "x"), "bad_frame", `err="bad target name`},
-		{"name that is no label", wanfed.ProtoGossip, gossipFrame(1, "SRV1", "x"), "bad_frame", `err="bad target name`},
+		{"name that is not a DNS label", wanfed.ProtoGossip, gossipFrame(1, "SRV1", "x"), "bad_frame", `err="bad target name`},
 		{"echo of the wrong size", wanfed.ProtoGossip, gossipFrame(0, "", "1234567"), "bad_frame", `err="length out of bounds: an echo frame`},
 		{"HTTP", wanfed.ProtoGossip, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame", `peer=server/dc2/srv1`},
-		{"half a frame", wanfed.ProtoGossip, gossipFrame(1, "srv1", "xyz")[:10], "truncated", `msg="connection closed by the peer in the middle of a frame or header"`},
-		{"Consul packet of no length", wanfed.ProtoConsulPacket, make([]byte, 4), "bad_frame", `alpn=consul/wan-gossip/packet … err="length out of bounds: a packet of 0 bytes`},
+		{"truncated frame", wanfed.ProtoGossip, gossipFrame(1, "srv1", "xyz")[:10], "truncated", `msg="connection closed by the peer in the middle of a frame or header"`},
+		{"Consul packet of length 0", wanfed.ProtoConsulPacket, make([]byte, 4), "bad_frame", `alpn=consul/wan-gossip/packet … err="length out of bounds: a packet of 0 bytes`},
 		{"Consul packet beyond the limit", wanfed.ProtoConsulPacket, []byte{0, 0x40, 0, 1}, "bad_frame", `err="length out of bounds: a packet of 4194305 bytes`},
-		{"half a Consul packet", wanfed.ProtoConsulPacket, []byte{0, 0, 0, 9, 1}, "truncated", `alpn=consul/wan-gossip/packet`},
-		{"no yamux", wanfed.ProtoStream, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame", `alpn=wanfed/stream/1`},
+		{"truncated Consul packet", wanfed.ProtoConsulPacket, []byte{0, 0, 0, 9, 1}, "truncated", `alpn=consul/wan-gossip/packet`},
+		{"HTTP instead of yamux", wanfed.ProtoStream, []byte("GET / HTTP/1.1\r\n\r\n"), "bad_frame", `alpn=wanfed/stream/1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", test.alpn)
@@ -89,22 +89,23 @@ func refuseGossip(t *testing.T, l *loopback, s *site) {
 	}{
 		{"stream of another version", streamHeader(0x52, 1, "srv1", "srv1.dc2"), 1, "bad_stream_header", `msg="stream refused: invalid header"… peer=server/dc2/srv1`},
 		{"stream of an unknown pool", streamHeader(0x51, 9, "srv1", "srv1.dc2"), 1, "bad_stream_header", `err="unknown pool: 9"`},
-		{"stream in another's name", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: its source is not the peer"`},
-		{"stream in the name of a server here", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source", `peer=server/dc2/srv1`},
+		{"stream with the name of another server", streamHeader(0x51, 1, "srv1", "srv9.dc3"), 3, "bad_stream_source", `msg="stream refused: its source is not the peer"`},
+		{"stream with the name of a local server", streamHeader(0x51, 1, "srv1", "srv1.dc1"), 3, "bad_stream_source", `peer=server/dc2/srv1`},
 		{"LAN stream from another datacenter", streamHeader(0x51, 2, "srv1", "srv1.dc2"), 3, "lan_from_other_datacenter", `peer=server/dc2/srv1 alpn=wanfed/stream/1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := l.client(t, tlsutil.RoleServer, "srv1", "dc2", "server.dc1.wanfed", wanfed.ProtoStream)
 			counted(t, logOf(s.server.Process), s.server.HTTP, closed(test.reason), test.reason, test.want, func() {
 				if got := openStream(t, s.server.Addr, cfg, test.header); !bytes.Equal(got, []byte{test.status}) {
-					t.Errorf("answered % x, want % x", got, test.status)
+					t.Errorf("response = % x, want % x", got, test.status)
 				}
 			})
 		})
 	}
 }
 
-// openStream begins one stream of a session and returns all that comes back.
+// openStream opens a stream, sends header, and returns the bytes that it reads
+// until the stream ends.
 func openStream(t testing.TB, addr string, cfg *tls.Config, header []byte) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -130,6 +131,7 @@ func openStream(t testing.TB, addr string, cfg *tls.Config, header []byte) []byt
 	return got
 }
 
+// yamuxClient returns the client end of a yamux session over c.
 func yamuxClient(t testing.TB, c net.Conn) *yamux.Session {
 	t.Helper()
 	cfg := yamux.DefaultConfig()

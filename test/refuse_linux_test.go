@@ -18,9 +18,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// TestRefuse runs one federation of two datacenters and tries on it what must
-// not work. Each attempt must be turned away, counted, and said in one line;
-// and at the end both datacenters are as well as before.
+// TestRefuse makes forbidden connections and calls in a federation of two
+// datacenters. Each must be refused, counted by a metric, and logged in one
+// line. Both datacenters must still be federated at the end.
 func TestRefuse(t *testing.T) {
 	l := newLoopback(t)
 	dc1 := l.start("dc1", "dc1")
@@ -40,15 +40,16 @@ func TestRefuse(t *testing.T) {
 		for _, bad := range []string{`level=ERROR`, `panic`, `DATA RACE`} {
 			for _, f := range []*logFile{logOf(s.server.Process), logOf(s.gateway.Process)} {
 				if lines, err := f.lines(bad); err != nil || len(lines) > 0 {
-					t.Errorf("%s: %v %q", f.path, err, lines)
+					t.Errorf("%s has the lines %q, %v, want none with %q", f.path, lines, err, bad)
 				}
 			}
 		}
 	}
 }
 
-// counted runs try and demands that the counter series of base has grown by one
-// and that the log has one line with reason and want, and no other with a
+// counted calls try. It fails the test unless the counter series at the URL
+// base increases by one, and the log gets exactly one line with a reason, which
+// must match reason and want. docs/limits.md must name the metric and the
 // reason.
 func counted(t *testing.T, log *logFile, base, series, reason, want string, try func()) {
 	t.Helper()
@@ -57,14 +58,14 @@ func counted(t *testing.T, log *logFile, base, series, reason, want string, try 
 	try()
 	line := log.await(t, `reason=`+reason+`\b`)[0]
 	if after := metric(t, base, series); after != before+1 {
-		t.Errorf("%s was %v and is %v", series, before, after)
+		t.Errorf("%s = %v, want %v", series, after, before+1)
 	}
 	all, err := log.lines(`reason=`)
 	if err != nil || len(all) != 1 {
-		t.Errorf("%d lines, %v, want one: %q", len(all), err, all)
+		t.Errorf("log has %d lines with a reason, %v, want one: %q", len(all), err, all)
 	}
 	if !matches(line, want) {
-		t.Errorf("line: %s\nwant: %s", line, want)
+		t.Errorf("log line = %s\nwant %s", line, want)
 	}
 	name, _, _ := strings.Cut(series, "{")
 	if doc := readDoc(t, "limits.md"); !strings.Contains(doc, "`"+name+"`") || !strings.Contains(doc, "`"+reason+"`") {
@@ -72,6 +73,7 @@ func counted(t *testing.T, log *logFile, base, series, reason, want string, try 
 	}
 }
 
+// readDoc returns the text of a file in docs.
 func readDoc(t *testing.T, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "docs", file))
@@ -81,8 +83,8 @@ func readDoc(t *testing.T, file string) string {
 	return string(b)
 }
 
-// matches says whether line has all parts of want, which "…" separates, in
-// order.
+// matches reports whether line contains all parts of want, in order. "…"
+// separates the parts.
 func matches(line, want string) bool {
 	for part := range strings.SplitSeq(want, "…") {
 		i := strings.Index(line, part)
@@ -94,7 +96,8 @@ func matches(line, want string) bool {
 	return true
 }
 
-// refuseAtServer connects to a server's port as nobody may.
+// refuseAtServer makes connections to the port of a server that the server must
+// refuse before a protocol begins.
 func refuseAtServer(t *testing.T, l *loopback, s *site) {
 	const own = "server.dc1.wanfed"
 	server := func(t *testing.T, sni string, alpn ...string) *tls.Config {
@@ -162,14 +165,15 @@ func refuseAtServer(t *testing.T, l *loopback, s *site) {
 				if cfg == nil {
 					plainHTTP(t, s.server.Addr)
 				} else if got, err := closedBy(t, s.server.Addr, cfg, nil); len(got) > 0 || err == nil && test.reason != "no_alpn" && test.name != "HTTP/1.1" {
-					t.Errorf("read %q, %v", got, err)
+					t.Errorf("connection ended with %q, %v, want no data and an error", got, err)
 				}
 			})
 		})
 	}
 }
 
-// plainHTTP asks without TLS and demands that no answer comes.
+// plainHTTP sends an HTTP request without TLS. It fails the test if there is an
+// HTTP response.
 func plainHTTP(t *testing.T, addr string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -179,11 +183,12 @@ func plainHTTP(t *testing.T, addr string) {
 	defer c.Close()
 	got, _ := drained(t, c, []byte("GET /v1/status/leader HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 	if strings.Contains(string(got), "HTTP/") {
-		t.Errorf("answered %q", got)
+		t.Errorf("response = %q, want none", got)
 	}
 }
 
-// refuseProtocols uses each protocol with certificates of those that may not.
+// refuseProtocols uses each protocol with certificates of roles that may not
+// use it.
 func refuseProtocols(t *testing.T, l *loopback, s *site) {
 	serversOnly := []string{
 		wanfed.ProtoGossip, wanfed.ProtoStream, wanfed.ProtoConsulPacket, wanfed.ProtoConsulStream, wanfed.ProtoRaft,

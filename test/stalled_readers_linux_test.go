@@ -24,10 +24,10 @@ import (
 )
 
 // stalledReaders has 20 clients, each with its own connection, that watch all
-// resources and do not read, while a fifth of the resources is replaced. Then as
-// many clients request a list that is too large for a response. Other requests must
-// succeed, the server's memory is bounded, and a watch that continues to read must
-// fail because it missed events.
+// resources and do not read, while a fifth of the resources is replaced. Then
+// as many clients request a list that is too large for a response. Other
+// requests must succeed, the server's memory is bounded, and a watch that
+// continues to read must fail because it missed events.
 func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *http.Client, name string) {
 	t.Helper()
 	const groups, each, replaced = 4, 5, 5000
@@ -121,9 +121,9 @@ func stalledReaders(t *testing.T, l *loopback, s *site, typ *pb.Type, operator *
 	t.Logf("%d concurrent lists that are too large: memory grew from %d to %d MiB", groups*each, before>>20, most>>20)
 }
 
-// putKeys writes count keys with values of 200 fill bytes, numbered from first on.
-// It writes a hundred per transaction: single writes would take most of the test's
-// time.
+// putKeys writes count keys with values of 200 fill bytes, numbered from first
+// on. It writes a hundred per transaction: single writes would take most of the
+// test's time.
 func (s *site) putKeys(ctx context.Context, operator *http.Client, name string, first, count int, fill byte) error {
 	const step = 100
 	g, ctx := errgroup.WithContext(ctx)

@@ -34,7 +34,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	l := lab.New(t)
 	now := l.Use(old)
-	f := promotion{&sharers{t: t, l: l}, map[*lab.Node]pb.ResourceServiceClient{}}
+	f := promotion{&documentWriters{t: t, l: l}, map[*lab.Node]pb.ResourceServiceClient{}}
 	for range 2 {
 		l.Add(3, 1)
 	}
@@ -127,7 +127,7 @@ func (f promotion) keepPutting(dcs ...*lab.Datacenter) (stop func()) {
 	acked := map[*lab.Node]int{}
 	for _, dc := range dcs {
 		for _, s := range dc.Servers {
-			c := f.browser(s)
+			c := f.httpClient(s)
 			put := func(key string, n int) error {
 				req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key, strings.NewReader(fmt.Sprint(n)))
 				if err != nil {

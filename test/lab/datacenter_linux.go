@@ -56,8 +56,9 @@ var built struct {
 	err  error
 }
 
-// Binary builds wanfed once per test process and returns its path. Tests that run
-// the program depend on the wall clock, so Binary skips under "go test -short".
+// Binary builds wanfed once per test process and returns its path. Tests that
+// run the program depend on the wall clock, so Binary skips under "go test
+// -short".
 func Binary(t testing.TB) string {
 	t.Helper()
 	testutil.Cluster(t)

@@ -4,9 +4,9 @@
 // servers and gateways in them, for tests.
 //
 // Every server and every gateway has its own namespace. The namespaces of one
-// datacenter share a bridge. All datacenters use the SAME subnet and addresses,
-// because there is no route between them. Only gateways have a second
-// interface, in the WAN. Nothing forwards IP packets.
+// datacenter share a bridge. All datacenters use the SAME subnet and addresses.
+// That works because no IP packet is routed between them. Only gateways have a
+// second interface, in the WAN.
 //
 //	srv1 10.10.0.11 ─┐                                                   ┌─ 10.10.0.11 srv1
 //	srv2 10.10.0.12 ─┤ bridge dc1 ─ gw1 10.10.0.101 ▒ WAN bridge ▒ 10.10.0.101 gw1 ─ bridge dc2

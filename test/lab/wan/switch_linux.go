@@ -101,8 +101,8 @@ func (s *switcher) wait(t *table) error {
 	return nil
 }
 
-// nextDue returns when the next packet of all paths is due, and false if there
-// are no packets.
+// nextDue returns when the next packet of all paths is due. It returns false if
+// no packet is queued.
 func nextDue(t *table) (first time.Duration, ok bool) {
 	for _, row := range t.paths {
 		for _, p := range row {

@@ -57,7 +57,7 @@ type Port struct {
 	dead  bool // the device was deleted; used by the goroutine of the switch only
 }
 
-// ErrEnded says that Run has returned.
+// ErrEnded is the error of Attach after Run has returned.
 var ErrEnded = errors.New("the WAN has ended")
 
 // New checks cfg and returns a WAN without ports. It does not start goroutines

@@ -10,12 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// torment breaks the servers of a datacenter in one way after the other, and
-// mends each, until ctx ends. It returns what it did.
-func torment(ctx context.Context, t *testing.T, dc *lab.Datacenter, rng *rand.Rand) map[string]int {
+// injectFaults breaks the servers of a datacenter and repairs them, with one
+// random fault after the other, until ctx ends. It returns the number of faults
+// by name.
+func injectFaults(ctx context.Context, t *testing.T, dc *lab.Datacenter, rng *rand.Rand) map[string]int {
 	t.Helper()
 	ways := map[string]func(leader *lab.Node, others []*lab.Node){
 		"leader killed":   func(leader *lab.Node, _ []*lab.Node) { killed(ctx, rng, leader) },
@@ -31,7 +34,7 @@ func torment(ctx context.Context, t *testing.T, dc *lab.Datacenter, rng *rand.Ra
 			waitSome(ctx, rng, time.Second, 3*time.Second)
 			leader.Resume()
 		},
-		"one way cut": func(leader *lab.Node, others []*lab.Node) { // the leader does not see one of its followers
+		"one follower cut off": func(leader *lab.Node, others []*lab.Node) {
 			leader.CutFrom(others[0])
 			waitSome(ctx, rng, time.Second, 2*time.Second)
 			leader.Heal()
@@ -57,7 +60,7 @@ func torment(ctx context.Context, t *testing.T, dc *lab.Datacenter, rng *rand.Ra
 	}
 }
 
-// waitSome waits for a while between two bounds, or until ctx ends.
+// waitSome waits for a random time between two bounds, or until ctx ends.
 func waitSome(ctx context.Context, rng *rand.Rand, least, most time.Duration) {
 	timer := time.NewTimer(least + time.Duration(rng.Int64N(int64(most-least))))
 	defer timer.Stop()
@@ -67,7 +70,8 @@ func waitSome(ctx context.Context, rng *rand.Rand, least, most time.Duration) {
 	}
 }
 
-// killed kills servers (-9) and starts them again after a while.
+// killed kills servers with SIGKILL, waits for a random time, and starts them
+// again.
 func killed(ctx context.Context, rng *rand.Rand, servers ...*lab.Node) {
 	for _, s := range servers {
 		s.Kill()
@@ -78,7 +82,8 @@ func killed(ctx context.Context, rng *rand.Rand, servers ...*lab.Node) {
 	}
 }
 
-// raftLeader asks the servers who leads; nil when none knows.
+// raftLeader returns the leader that the first responding server reports, and
+// the other servers. The leader is nil if no server reports one.
 func raftLeader(ctx context.Context, dc *lab.Datacenter) (leader *lab.Node, others []*lab.Node) {
 	for _, s := range dc.Servers {
 		actx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
@@ -92,4 +97,30 @@ func raftLeader(ctx context.Context, dc *lab.Datacenter) (leader *lab.Node, othe
 		return dc.Servers[i], slices.Delete(slices.Clone(dc.Servers), i, i+1)
 	}
 	return nil, nil
+}
+
+// clockJump shifts the clock of the machine by up to a minute, forward or
+// backward, for 1 to 2 s. It affects all processes, so only the long form of
+// the test uses it. If the clock cannot be set, it logs that and does nothing.
+func clockJump(ctx context.Context, t *testing.T, rng *rand.Rand) {
+	t.Helper()
+	by := time.Duration(rng.Int64N(int64(2*time.Minute))) - time.Minute
+	if err := shiftClock(by); err != nil {
+		t.Logf("clock not changed: %v", err)
+		return
+	}
+	waitSome(ctx, rng, time.Second, 2*time.Second)
+	if err := shiftClock(-by); err != nil {
+		t.Errorf("cannot restore the clock, which is off by %v: %v", by, err)
+	}
+}
+
+// shiftClock adds by to the clock of the machine.
+func shiftClock(by time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return err
+	}
+	to := unix.NsecToTimespec(now.Nano() + by.Nanoseconds())
+	return unix.ClockSettime(unix.CLOCK_REALTIME, &to)
 }

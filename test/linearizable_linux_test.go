@@ -31,14 +31,16 @@ import (
 const (
 	linearClients = 5
 	linearKeys    = 12
-	// linearCall bounds a call: what takes longer has an unknown outcome.
+	// linearCall is the timeout of a call. A call that times out has an unknown
+	// outcome.
 	linearCall = 3 * time.Second
 )
 
-// TestLinearizable has five clients read, write, compare-and-swap and delete
-// records at the three servers of a datacenter, while servers are killed (-9),
-// cut off and suspended. One order must explain all that they saw; what one
-// server shows by eventual reads never goes back.
+// TestLinearizable lets five clients read, write, compare-and-swap and delete
+// resources at the three servers of a datacenter. Servers are killed,
+// partitioned and suspended during that time. The history of all calls must be
+// linearizable. Eventual reads at one server must never return an older
+// version.
 func TestLinearizable(t *testing.T) {
 	lab.NeedNFT(t)
 	seeds := 2
@@ -53,6 +55,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
+// linearize runs the test with the given seed of the random clients and faults.
 func linearize(t *testing.T, seed uint64) {
 	l := lab.New(t)
 	dc := l.Add(3, 0)
@@ -86,7 +89,7 @@ func linearize(t *testing.T, seed uint64) {
 	for _, s := range servers {
 		wg.Go(func() { readsNeverGoBack(ctx, t, s) })
 	}
-	faults := torment(ctx, t, dc, rand.New(rand.NewPCG(seed, 99)))
+	faults := injectFaults(ctx, t, dc, rand.New(rand.NewPCG(seed, 99)))
 	wg.Wait()
 
 	last := &linearClient{id: linearClients, h: h, servers: servers, seen: map[string]stored{}}
@@ -99,10 +102,10 @@ func linearize(t *testing.T, seed uint64) {
 		return nil
 	})
 	h.check(t)
-	t.Logf("%d calls, %d with an unknown outcome, beside %v", len(h.ops), h.unknowns, faults)
+	t.Logf("%d calls, %d with an unknown outcome; faults: %v", len(h.ops), h.unknowns, faults)
 }
 
-// operatorAt connects to a server with an operator's certificate.
+// operatorAt returns a connection to a server, with the certificate of id.
 func operatorAt(t *testing.T, n *lab.Node, id *tlsutil.Identity) *grpc.ClientConn {
 	t.Helper()
 	dial := lab.DialIn(n.NS)
@@ -122,14 +125,15 @@ func operatorAt(t *testing.T, n *lab.Node, id *tlsutil.Identity) *grpc.ClientCon
 	return cc
 }
 
+// operatorConfig returns the TLS configuration for connections to n.
 func operatorConfig(id *tlsutil.Identity, n *lab.Node) *tls.Config {
 	return id.ClientConfig(tlsutil.ServerName(n.Name, n.DC().Name, tlsutil.DefaultDomain), "h2")
 }
 
-// stored is what a client has seen of a record last.
+// stored is the state of a resource as a client last observed it.
 type stored struct{ value, version string }
 
-// linearClient does one call after the other, each at a server by chance.
+// linearClient makes one call after the other, each at a random server.
 type linearClient struct {
 	id      int
 	h       *history
@@ -156,7 +160,7 @@ func (c *linearClient) run(ctx context.Context) {
 		}
 		pause := time.Millisecond * time.Duration(1+c.rng.IntN(10))
 		if err != nil {
-			pause *= 10 // not to fill the history with calls that found nobody
+			pause *= 10 // do not fill the history with calls that no server processed
 		}
 		select {
 		case <-time.After(pause):
@@ -165,7 +169,8 @@ func (c *linearClient) run(ctx context.Context) {
 	}
 }
 
-// read makes a strong read. One that fails says nothing of any order.
+// read makes a strong read. A failed read is not part of the history, because
+// it has no result to check.
 func (c *linearClient) read(at pb.ResourceServiceClient, key string) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), linearCall)
@@ -185,6 +190,7 @@ func (c *linearClient) read(at pb.ResourceServiceClient, key string) error {
 	return nil
 }
 
+// write makes a write, or a compare-and-swap if version is not "".
 func (c *linearClient) write(at pb.ResourceServiceClient, what call, version string) error {
 	c.writes++
 	what.value = fmt.Sprintf("c%d-%d", c.id, c.writes)
@@ -200,7 +206,7 @@ func (c *linearClient) write(at pb.ResourceServiceClient, what call, version str
 		return err // nothing was written
 	case errors.Is(known, resource.ErrConflict), errors.Is(known, resource.ErrNotFound):
 		if what.verb == verbWrite {
-			return err // others wrote all the time: it gave up
+			return err // the server gave up because of concurrent writes: nothing was written
 		}
 		o.refused = true
 		delete(c.seen, what.key)
@@ -212,6 +218,7 @@ func (c *linearClient) write(at pb.ResourceServiceClient, what call, version str
 	return err
 }
 
+// remove deletes a resource in any version.
 func (c *linearClient) remove(at pb.ResourceServiceClient, key string) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), linearCall)
@@ -225,13 +232,13 @@ func (c *linearClient) remove(at pb.ResourceServiceClient, key string) error {
 	return err
 }
 
-// neverSent says that gRPC found no connection for a call. It has no code of
-// its own for that.
+// neverSent reports whether gRPC had no connection for a call. gRPC has no code
+// for that case.
 func neverSent(err error) bool {
 	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "Error while dialing")
 }
 
-// readAll reads every record at one server.
+// readAll reads every resource at one server.
 func (c *linearClient) readAll(ctx context.Context, at pb.ResourceServiceClient) error {
 	for i := range linearKeys {
 		if err := ctx.Err(); err != nil {
@@ -244,23 +251,25 @@ func (c *linearClient) readAll(ctx context.Context, at pb.ResourceServiceClient)
 	return nil
 }
 
+// linearRecord returns a resource with the given value.
 func linearRecord(key, value, version string) *pb.Resource {
 	r, err := resource.New(nodeType, key, &pb.Node{Node: key, Address: value})
 	if err != nil {
-		panic(err) // key is a name
+		panic(err) // cannot happen: key is a valid name
 	}
 	r.Id.Uid, r.Version = "", version
 	return r
 }
 
+// contentOf returns the value and the version of a resource.
 func contentOf(r *pb.Resource) (stored, error) {
 	n, err := resource.Decode[*pb.Node](r)
 	return stored{n.GetAddress(), r.GetVersion()}, err
 }
 
-// readsNeverGoBack makes eventual reads at one server until ctx ends. A server
-// that was started again may have forgotten, and shows itself by a call that
-// fails.
+// readsNeverGoBack makes eventual reads at one server until ctx ends. Versions
+// must not decrease. A restarted server may return older versions at first, so
+// a failed call resets the expectation.
 func readsNeverGoBack(ctx context.Context, t *testing.T, at pb.ResourceServiceClient) {
 	type place struct {
 		version uint64
@@ -288,7 +297,7 @@ func readsNeverGoBack(ctx context.Context, t *testing.T, at pb.ResourceServiceCl
 		}
 		v, err := strconv.ParseUint(resp.Resource.Version, 10, 64)
 		if err != nil || v < before.version || v == before.version && before.gone {
-			t.Errorf("eventual reads of %s went from version %d (gone: %t) back to %q: %v", key, before.version, before.gone, resp.Resource.Version, err)
+			t.Errorf("eventual read of %s = version %q, %v; want one after version %d (deleted: %t)", key, resp.Resource.Version, err, before.version, before.gone)
 		}
 		last[key] = place{v, false}
 	}

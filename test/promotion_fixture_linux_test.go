@@ -25,7 +25,7 @@ import (
 
 // promotion is a federation whose primary changes.
 type promotion struct {
-	*sharers
+	*documentWriters
 	operators map[*lab.Node]pb.ResourceServiceClient
 }
 
@@ -52,7 +52,7 @@ func newPromotion(t *testing.T, servers ...int) promotion {
 		dc.Gateways[0].StartGateway()
 	}
 	awaitWhole(t, l, 30*time.Second, "start")
-	return promotion{&sharers{t: t, l: l}, map[*lab.Node]pb.ResourceServiceClient{}}
+	return promotion{&documentWriters{t: t, l: l}, map[*lab.Node]pb.ResourceServiceClient{}}
 }
 
 func (f promotion) dc(name string) *lab.Datacenter {

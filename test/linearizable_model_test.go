@@ -12,35 +12,37 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What clients did to records, and whether one order of it explains what they
-// saw. The check is porcupine's; the model is here: a record is one value, and
-// each write writes another one, so that a version stands for a value.
+// The tests check the history of calls with porcupine. The model of a resource
+// is one value. Each write writes a different value, so a value identifies a
+// version.
 
+// verb is the kind of a call.
 type verb string
 
 const (
-	verbRead   verb = "read"   // strong
-	verbWrite  verb = "write"  // whatever is there
-	verbCAS    verb = "cas"    // if what is there is expect
-	verbDelete verb = "delete" // whatever is there
+	verbRead   verb = "read"   // strong read
+	verbWrite  verb = "write"  // unconditional write
+	verbCAS    verb = "cas"    // write if the value is call.expect
+	verbDelete verb = "delete" // unconditional deletion
 )
 
-// call is what a client asked for, outcome what became of it. A record that is
-// not there has the value "".
+// call is a request of a client. A resource that does not exist has the value
+// "".
 type call struct {
 	verb          verb
 	key           string
 	expect, value string
 }
 
+// outcome is the result of a call.
 type outcome struct {
-	value   string // of a read
-	refused bool   // of a cas: what is there is not expect
-	unknown bool   // the client was not told: it may be done, now or later, or never
+	value   string // result of a read
+	refused bool   // result of a cas: the value was not call.expect
+	unknown bool   // no response: the call may take effect now, later or never
 }
 
-// step says whether a call can have that outcome where the record's value is
-// state, and what it is afterwards.
+// step reports whether the call can have the outcome o when the value is state.
+// It returns the value after the call.
 func (c call) step(state string, o outcome) (ok bool, next string) {
 	switch c.verb {
 	case verbRead:
@@ -54,13 +56,13 @@ func (c call) step(state string, o outcome) (ok bool, next string) {
 	switch {
 	case is && !o.refused:
 		return true, c.value
-	case o.unknown: // it was refused
+	case o.unknown: // a cas whose condition does not hold changes nothing
 		return true, state
 	}
 	return o.refused && !is, state
 }
 
-// history is what all clients did, by one clock.
+// history records the calls of all clients, with times of one clock.
 type history struct {
 	start time.Time
 
@@ -69,18 +71,19 @@ type history struct {
 	unknowns int
 }
 
-// did adds a call that began at began and has just ended.
+// did adds a call that began at began and ends now.
 func (h *history) did(client int, c call, o outcome, began time.Time) {
 	ended := time.Since(h.start).Nanoseconds()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if o.unknown { // it may come true any time from now on
+	if o.unknown { // it can take effect at any later time
 		ended = math.MaxInt64
 		h.unknowns++
 	}
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: c, Output: o, Call: began.Sub(h.start).Nanoseconds(), Return: ended})
 }
 
+// recordModel is the model of independent resources.
 var recordModel = porcupine.Model{
 	Partition: func(all []porcupine.Operation) (parts [][]porcupine.Operation) {
 		byKey := map[string][]porcupine.Operation{}
@@ -101,13 +104,13 @@ var recordModel = porcupine.Model{
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v: %+v", in, out) },
 }
 
-// check fails the test unless some order explains the history.
+// check fails the test unless the history is linearizable.
 func (h *history) check(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.ops) == 0 {
-		t.Fatal("nothing was done")
+		t.Fatal("the history has no calls")
 	}
 	result, info := porcupine.CheckOperationsVerbose(recordModel, h.ops, time.Minute)
 	if result == porcupine.Ok {
@@ -117,10 +120,11 @@ func (h *history) check(t *testing.T) {
 	if err := porcupine.VisualizePath(recordModel, info, path); err != nil {
 		t.Error(err)
 	}
-	t.Errorf("history of %d calls, %d with an unknown outcome: %v (with -artifacts, see %s)", len(h.ops), h.unknowns, result, path)
+	t.Errorf("check of %d calls, %d with an unknown outcome = %v, want %v (with -artifacts, see %s)", len(h.ops), h.unknowns, result, porcupine.Ok, path)
 }
 
-// TestRecordModel: the check finds what it is for.
+// TestRecordModel checks the model with small histories, some of which are not
+// linearizable.
 func TestRecordModel(t *testing.T) {
 	write := func(v string) call { return call{verb: verbWrite, key: "k", value: v} }
 	read := call{verb: verbRead, key: "k"}
@@ -134,14 +138,14 @@ func TestRecordModel(t *testing.T) {
 		ops []done
 		ok  bool
 	}{
-		"in turn":             {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{value: "a"}, 2, 3}}, true},
+		"sequential":          {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{value: "a"}, 2, 3}}, true},
 		"lost write":          {[]done{{write("a"), outcome{}, 0, 1}, {read, outcome{}, 2, 3}}, false},
 		"stale read":          {[]done{{write("a"), outcome{}, 0, 1}, {write("b"), outcome{}, 2, 3}, {read, outcome{value: "a"}, 4, 5}}, false},
 		"two cas of one":      {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5}, {cas("a", "c"), outcome{}, 3, 6}}, false},
 		"one cas refused":     {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{}, 2, 5}, {cas("a", "c"), outcome{refused: true}, 3, 6}}, true},
-		"refused for nothing": {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{refused: true}, 2, 3}}, false},
-		"unknown, done":       {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{}, 2, 3}, {read, outcome{value: "a"}, 4, 5}}, true},
-		"unknown, undone":     {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{value: "a"}, 2, 3}, {read, outcome{}, 4, 5}}, false},
+		"wrongly refused cas": {[]done{{write("a"), outcome{}, 0, 1}, {cas("a", "b"), outcome{refused: true}, 2, 3}}, false},
+		"unknown, applied":    {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{}, 2, 3}, {read, outcome{value: "a"}, 4, 5}}, true},
+		"unknown, reverted":   {[]done{{write("a"), outcome{unknown: true}, 0, math.MaxInt64}, {read, outcome{value: "a"}, 2, 3}, {read, outcome{}, 4, 5}}, false},
 		"deleted":             {[]done{{write("a"), outcome{}, 0, 1}, {call{verb: verbDelete, key: "k"}, outcome{}, 2, 3}, {read, outcome{}, 4, 5}}, true},
 	} {
 		var ops []porcupine.Operation
@@ -149,7 +153,7 @@ func TestRecordModel(t *testing.T) {
 			ops = append(ops, porcupine.Operation{ClientId: i, Input: d.c, Output: d.o, Call: d.from, Return: d.to})
 		}
 		if ok := porcupine.CheckOperations(recordModel, ops); ok != tt.ok {
-			t.Errorf("%s: %v", name, ok)
+			t.Errorf("CheckOperations() of %s = %v, want %v", name, ok, tt.ok)
 		}
 	}
 }

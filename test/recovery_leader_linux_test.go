@@ -18,18 +18,18 @@ import (
 	"github.com/wanfed/wanfed/test/lab"
 )
 
-// TestWritersOutliveTheLeader has followers take writes, by gRPC and by HTTP,
-// one after the other, while the leader is killed and started again. What had
-// not been sent to it is not done, and waits for the next leader: besides the
-// writes that it had, none fails.
-func TestWritersOutliveTheLeader(t *testing.T) {
+// TestLeaderKilled_FollowerWrites makes sequential writes at followers, by gRPC
+// and by HTTP, while the leader is killed and restarted. Writes that were not
+// sent to the leader wait for the next leader. Only a write that was in flight
+// to the leader may fail, so each writer may have one failure.
+func TestLeaderKilled_FollowerWrites(t *testing.T) {
 	parallelUnlessChaos(t)
 	l := lab.New(t)
 	dc := l.Add(3, 1)
 	dc.Start()
 	awaitWhole(t, l, 30*time.Second, "start")
 	leader := leaderOf(t, dc)
-	f := &sharers{t: t, l: l}
+	f := &documentWriters{t: t, l: l}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	kill, done := make(chan struct{}), make(chan struct{})
@@ -64,7 +64,7 @@ func TestWritersOutliveTheLeader(t *testing.T) {
 			_, err := c.Write(ctx, &pb.WriteRequest{Resource: f.doc("d-"+s.Name, n)})
 			return err
 		})
-		client := f.browser(s)
+		client := f.httpClient(s)
 		write("HTTP at "+s.Name, func(n int) error {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/k-"+s.Name, strings.NewReader(fmt.Sprint(n)))
 			if err != nil {
@@ -85,7 +85,7 @@ func TestWritersOutliveTheLeader(t *testing.T) {
 	select {
 	case <-kill:
 	case <-ctx.Done():
-		t.Fatal("no writes")
+		t.Fatal("some writer made fewer than 20 writes within a minute")
 	}
 	leader.Kill()
 	testutil.Await(t, 20*time.Second, "another leader", func(ctx context.Context) error {
@@ -95,7 +95,7 @@ func TestWritersOutliveTheLeader(t *testing.T) {
 				continue
 			}
 			if err := s.Get(ctx, "/v1/status/leader", &addr); err != nil || addr == "" || addr == leader.ServerAddr() {
-				return fmt.Errorf("%s says %q leads: %v", s.Name, addr, err)
+				return fmt.Errorf("%s reports leader %q, %v", s.Name, addr, err)
 			}
 		}
 		return nil
@@ -106,15 +106,16 @@ func TestWritersOutliveTheLeader(t *testing.T) {
 	writers.Wait()
 	for name, errs := range failed {
 		if len(errs) > 1 {
-			t.Errorf("%s: %d writes failed; the first: %v; the last: %v", name, len(errs), errs[0], errs[len(errs)-1])
+			t.Errorf("%s: %d writes failed, want at most 1; first error: %v; last error: %v", name, len(errs), errs[0], errs[len(errs)-1])
 		} else {
 			t.Logf("%s: %v", name, errs[0])
 		}
 	}
 }
 
-// browser is an operator's client of a server's HTTP API.
-func (f *sharers) browser(s *lab.Node) *http.Client {
+// httpClient returns a client of the HTTP API of s, with the certificate of an
+// operator.
+func (f *documentWriters) httpClient(s *lab.Node) *http.Client {
 	f.t.Helper()
 	config := operatorConfig(f.identity(s), s)
 	config.NextProtos = nil

@@ -19,8 +19,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// operate runs a command of an operator at a server, with its datacenter's
-// operator's certificate.
+// operate runs a command at a server, with the certificate of an operator of
+// its datacenter, and returns the output.
 func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, error) {
 	t.Helper()
 	f, err := l.PKI.Issue(tlsutil.RoleOperator, s.DC().Name, "operator")
@@ -30,21 +30,22 @@ func operate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) (string, err
 	return s.CLI(append(args, "--datacenter", s.DC().Name, "--server", s.ServerAddr(), "--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key)...)
 }
 
+// mustOperate is operate for a command that must succeed.
 func mustOperate(t *testing.T, l *lab.Lab, s *lab.Node, args ...string) string {
 	t.Helper()
 	out, err := operate(t, l, s, args...)
 	if err != nil {
-		t.Fatalf("%v: %v: %s", args, err, out)
+		t.Fatalf("wanfed %s = %v, want nil: %s", strings.Join(args, " "), err, out)
 	}
 	t.Logf("wanfed %s: %s", strings.Join(args, " "), strings.TrimSpace(out))
 	return out
 }
 
-// mustRestore restores file at s: again, as people would, while a leader that
-// was lost leaves it open whether that is done.
+// mustRestore restores a snapshot at s. It repeats the command while a lost
+// leader makes the outcome unknown, as an operator would.
 func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	t.Helper()
-	testutil.Await(t, failure, "restored "+file, func(context.Context) error {
+	testutil.Await(t, failure, "restore of "+file, func(context.Context) error {
 		out, err := operate(t, l, s, "snapshot", "restore", file)
 		if err == nil {
 			t.Logf("wanfed snapshot restore: %s", strings.TrimSpace(out))
@@ -55,8 +56,9 @@ func mustRestore(t *testing.T, l *lab.Lab, s *lab.Node, file string) {
 	})
 }
 
-// awaitGroup waits until the Raft group, as a server's leader sees it, is as
-// said: voters' names, others in brackets.
+// awaitGroup waits until "wanfed operator raft list-peers" at s lists the Raft
+// group want. want has the names of all servers, those without a vote in
+// parentheses.
 func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want string) {
 	t.Helper()
 	took := testutil.Await(t, limit, "Raft group "+want, func(context.Context) error {
@@ -80,19 +82,20 @@ func awaitGroup(t *testing.T, l *lab.Lab, s *lab.Node, limit time.Duration, want
 			}
 		}
 		if g := strings.Join(got, " "); g != want {
-			return fmt.Errorf("it is %s", g)
+			return fmt.Errorf("the group is %s", g)
 		}
 		return nil
 	})
 	t.Logf("Raft group %s after %v", want, took.Round(time.Millisecond))
 }
 
-// TestDeadServerIsRemoved: a server that is killed is taken out of the Raft
-// group, but not a second one; it comes back as a new server, without a vote at
-// first. One that stops cleanly stays.
-func TestDeadServerIsRemoved(t *testing.T) {
+// TestDeadServerRemoval kills servers of a group of three. A killed server is
+// removed from the Raft group, but a second one is not. A removed server joins
+// again as a new server, first without a vote. A server that stops cleanly
+// stays in the group.
+func TestDeadServerRemoval(t *testing.T) {
 	t.Parallel()
-	const deadAfter = 10 * time.Second // the least that a server takes
+	const deadAfter = 10 * time.Second // the minimum of --dead-server-after
 	l := lab.New(t)
 	dc := l.Add(3, 1)
 	for _, s := range dc.Servers {
@@ -122,21 +125,20 @@ func TestDeadServerIsRemoved(t *testing.T) {
 	writeNumbers(t, l, leader, 1)
 	awaitGroup(t, l, leader, failure, without(others[0]))
 	if took := time.Since(killed); took < deadAfter {
-		t.Errorf("it was removed after %v", took)
+		t.Errorf("killed server removed after %v, want at least %v", took, deadAfter)
 	}
 	others[0].StartServer("--dead-server-after", deadAfter.String())
 	awaitGroup(t, l, others[0], promptly, strings.Replace(all, others[0].Name, "("+others[0].Name+")", 1))
 	awaitNumber(t, promptly, 1, others[0])
-	awaitGroup(t, l, others[0], 3*promptly, all) // after ten seconds without a break, which an election begins anew
+	awaitGroup(t, l, others[0], 3*promptly, all) // it gets a vote after 10 s of stability; an election restarts the 10 s
 
-	// Its vote counts: it and the other one elect a leader, and take the old
-	// one out.
+	// The new vote counts: two servers elect a leader and remove the old one.
 	leader.Kill()
 	writeNumbers(t, l, others[0], 2)
 	awaitGroup(t, l, others[0], failure, without(leader))
 
-	// Two are left, of which one stops cleanly: nothing is done, and it goes on
-	// when it is back.
+	// One of the two remaining servers stops cleanly. It is not removed, and
+	// writes continue after its restart.
 	others[1].Stop()
 	outage(t, 2*deadAfter)
 	others[1].StartServer("--dead-server-after", deadAfter.String())
@@ -145,19 +147,19 @@ func TestDeadServerIsRemoved(t *testing.T) {
 	leader.StartServer("--dead-server-after", deadAfter.String())
 	awaitGroup(t, l, leader, 3*promptly, all)
 	awaitNumber(t, promptly, 3, dc.Servers...)
-	awaitWhole(t, l, promptly, "all back")
+	awaitWhole(t, l, promptly, "restart of all servers")
 }
 
-// TestRestoreOfTheFederation: a snapshot is restored in the primary's three
-// servers while they are written to, and one in a secondary; afterwards all
-// servers have the same records again.
-func TestRestoreOfTheFederation(t *testing.T) {
+// TestSnapshotRestore_Federation restores a snapshot in a secondary, and
+// another in the primary while clients write. Afterwards all servers have the
+// same resources.
+func TestSnapshotRestore_Federation(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
 	first, second := dc1.Servers[0], dc2.Servers[0]
-	folder := t.TempDir()
-	alone, old1, old2 := filepath.Join(folder, "alone.snap"), filepath.Join(folder, "dc1.snap"), filepath.Join(folder, "dc2.snap")
+	dir := t.TempDir()
+	alone, old1, old2 := filepath.Join(dir, "alone.snap"), filepath.Join(dir, "dc1.snap"), filepath.Join(dir, "dc2.snap")
 	dc1.Start()
 	awaitShown(t, 2*promptly, dc1, dc1.Servers...)
 	mustOperate(t, l, first, "snapshot", "save", alone)
@@ -169,38 +171,39 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	mustOperate(t, l, first, "snapshot", "save", old1)
 	mustOperate(t, l, second, "snapshot", "save", old2)
 	if out, err := operate(t, l, first, "snapshot", "restore", old2); err == nil || !strings.Contains(out, "of datacenter dc2, not of dc1; nothing was changed") {
-		t.Errorf("a foreign snapshot: %v, %s", err, out)
+		t.Errorf("restore of a snapshot of dc2 in dc1 = %v, %s; want a refusal", err, out)
 	}
 	writeNumbers(t, l, first, 9)
 	awaitNumber(t, promptly, 9, everybody...)
 
-	// The secondary's old records give way to the primary's.
+	// Replication replaces the restored old resources of the secondary.
 	mustRestore(t, l, second, old2)
 	awaitNumber(t, promptly, 9, everybody...)
 	awaitWhole(t, l, promptly, "restore in the secondary")
 	sameEverywhere(t, l)
 
-	// The primary's come to the secondary, though it has newer ones.
+	// The secondary follows the restored primary, although its resources are
+	// newer.
 	stop := writeOn(t, l, dc1, "dc8")
 	mustRestore(t, l, first, old1)
 	last := stop()
 	awaitNumber(t, promptly, 5, everybody...)
 	awaitWhole(t, l, promptly, "restore in the primary")
-	testutil.Await(t, promptly, "the same records everywhere", func(ctx context.Context) error {
+	testutil.Await(t, promptly, "the last acknowledged write at all servers", func(ctx context.Context) error {
 		for _, s := range everybody {
 			states, err := statesOf(ctx, s)
 			if err != nil {
 				return err
 			}
 			if got := numberOfJSON(states["dc8"]); got != last {
-				return fmt.Errorf("%s has number %d of dc8, and %d was acknowledged last", s.WANName(), got, last)
+				return fmt.Errorf("%s has number %d of dc8, want the last acknowledged %d", s.WANName(), got, last)
 			}
 		}
 		return nil
 	})
 	sameEverywhere(t, l)
 
-	// All of it is on disk.
+	// The restored state is on disk.
 	dc1.Kill()
 	dc1.Start()
 	awaitNumber(t, 2*promptly, 5, everybody...)
@@ -209,18 +212,18 @@ func TestRestoreOfTheFederation(t *testing.T) {
 	awaitWhole(t, l, promptly, "all of dc1 killed and restarted")
 	sameEverywhere(t, l)
 
-	// From before the secondary was there: it says itself anew, and records
-	// that nobody says are gone everywhere.
+	// A snapshot from before the secondary joined: the secondary publishes its
+	// federation state again. Other newer resources are deleted everywhere.
 	mustRestore(t, l, first, alone)
 	awaitNumber(t, promptly, -1, everybody...)
 	awaitWhole(t, l, promptly, "restore from before the secondary")
 	sameEverywhere(t, l)
 }
 
-// TestLostDatacenter: all servers of the primary are lost with their disks. New
-// ones get the last snapshot; the secondary, which has records from after it,
-// ends up with what the primary has.
-func TestLostDatacenter(t *testing.T) {
+// TestSnapshotRestore_AllDisksLost starts new servers in place of those of the
+// primary, whose disks are lost, and restores the last snapshot. The secondary
+// has newer resources. It ends with the same resources as the primary.
+func TestSnapshotRestore_AllDisksLost(t *testing.T) {
 	t.Parallel()
 	l := lab.New(t)
 	dc1, dc2 := l.Add(3, 1), l.Add(1, 1)
@@ -243,16 +246,16 @@ func TestLostDatacenter(t *testing.T) {
 	leaderOf(t, dc1)
 	mustRestore(t, l, dc1.Servers[0], backup)
 	awaitNumber(t, 2*promptly, 3, everybody...)
-	awaitWhole(t, l, 2*promptly, "new servers with the old records")
+	awaitWhole(t, l, 2*promptly, "new servers with the restored resources")
 	sameEverywhere(t, l)
 	writeNumbers(t, l, dc1.Servers[0], 8)
 	awaitNumber(t, promptly, 8, everybody...)
 	sameEverywhere(t, l)
 }
 
-// writeOn writes the state of a datacenter that is only a certificate, with a
-// higher number each time, until it is stopped; then it writes once more, and
-// returns the number that was acknowledged last.
+// writeOn writes the federation state of dc, a datacenter without servers, with
+// increasing numbers. stop ends that, writes once more, and returns the last
+// number, which was acknowledged.
 func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func() int) {
 	t.Helper()
 	s := to.Servers[1]
@@ -279,7 +282,7 @@ func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func
 			}
 			select {
 			case <-stopc:
-				t.Logf("%d writes meanwhile, of which %d failed", n, failed)
+				t.Logf("%d writes during the restore, %d of them failed", n, failed)
 				return
 			default:
 			}
@@ -290,7 +293,7 @@ func writeOn(t *testing.T, l *lab.Lab, to *lab.Datacenter, dc string) (stop func
 		close(stopc)
 		wg.Wait()
 		if err := write(); err != nil {
-			t.Errorf("a write after it all: %v", err)
+			t.Errorf("last write = %v, want nil", err)
 		}
 		return n
 	}
