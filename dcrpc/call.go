@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -202,4 +204,56 @@ func (cc *conn) answerTime() time.Duration {
 		return s.ProbeTimeout() * 5 / 8
 	}
 	return wanfed.MaxProbeTimeout * 5 / 8 // it is being dialed
+}
+
+// maxBatch bounds the items of one batch.
+const maxBatch = 64
+
+// batcher sends items in order. Those that are added while a batch is sent go
+// into the next one together: an idle sender sends at once, a busy one sends few
+// and large batches.
+type batcher[T any] struct {
+	wake chan struct{} // size 1: items is not empty
+
+	mu    sync.Mutex
+	items []T
+}
+
+func newBatcher[T any]() *batcher[T] { return &batcher[T]{wake: make(chan struct{}, 1)} }
+
+func (b *batcher[T]) add(item T) {
+	b.mu.Lock()
+	b.items = append(b.items, item)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the items of the next batch.
+func (b *batcher[T]) take() []T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.items), maxBatch)
+	batch := b.items[:n:n]
+	b.items = b.items[n:]
+	return batch
+}
+
+// run sends batches until ctx ends or send fails. Items may be left then.
+func (b *batcher[T]) run(ctx context.Context, send func([]T) error) error {
+	for {
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		runtime.Gosched() // callers that are about to add share the batch
+		for batch := b.take(); len(batch) > 0; batch = b.take() {
+			if err := send(batch); err != nil {
+				return err
+			}
+		}
+	}
 }

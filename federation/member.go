@@ -3,8 +3,14 @@
 package federation
 
 import (
+	"cmp"
 	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -68,4 +74,103 @@ func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(g
 		}
 		return nil
 	}
+}
+
+// PrimaryConflict describes a server of another datacenter that names another
+// primary than this server.
+type PrimaryConflict struct {
+	DC, Node string
+	// Primary is the datacenter that the server names.
+	Primary  string
+	LastSeen time.Time
+}
+
+// ClaimsItself reports whether the server names its own datacenter. That
+// datacenter is a primary or is to become one.
+func (c PrimaryConflict) ClaimsItself() bool { return c.Primary == c.DC }
+
+const (
+	// conflictTimeout is how long a conflict lasts after it was last seen. A
+	// rejected member tries again every few seconds.
+	conflictTimeout = 30 * time.Second
+	// maxConflicts limits the conflicts that peers can cause here to be kept.
+	maxConflicts = 256
+	// conflictLogInterval limits the log lines about a datacenter that names ever
+	// other primaries.
+	conflictLogInterval = 10 * time.Second
+)
+
+// PrimaryConflicts records which datacenters name another primary. Use
+// NewPrimaryConflicts to create one. Its methods may be called from any
+// goroutine.
+type PrimaryConflicts struct {
+	dc, primary string
+	log         *slog.Logger
+
+	mu  sync.Mutex
+	all map[string]loggedConflict // by datacenter, the last one seen
+}
+
+// loggedConflict is a conflict with the primary and time of its last log line.
+type loggedConflict struct {
+	PrimaryConflict
+	loggedPrimary string
+	loggedAt      time.Time
+}
+
+// NewPrimaryConflicts returns the conflicts of a server of dc that is configured
+// with primary.
+func NewPrimaryConflicts(dc, primary string, log *slog.Logger) *PrimaryConflicts {
+	return &PrimaryConflicts{dc: dc, primary: primary, log: log, all: map[string]loggedConflict{}}
+}
+
+// Record records that a server names another primary, and logs a new conflict.
+// It ignores servers of the local datacenter, which are compared in the LAN pool.
+// It has the type of Admit's last argument.
+func (p *PrimaryConflicts) Record(node, dc, primary string) {
+	if dc == p.dc || tlsutil.CheckLabel(primary) != nil {
+		return
+	}
+	if p.add(PrimaryConflict{DC: dc, Node: node, Primary: primary, LastSeen: time.Now()}) {
+		p.log.Warn("another datacenter names another primary",
+			"peer", WANName(node, dc), "named_primary", primary, "primary", p.primary)
+	}
+}
+
+// add stores c if there is space, and reports whether to log it.
+func (p *PrimaryConflicts) add(c PrimaryConflict) (log bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old, known := p.all[c.DC]
+	if !known && len(p.all) >= maxConflicts {
+		p.sweepLocked()
+	}
+	if !known && len(p.all) >= maxConflicts {
+		return false
+	}
+	logged := loggedConflict{c, old.loggedPrimary, old.loggedAt}
+	log = !known || c.LastSeen.Sub(old.LastSeen) >= conflictTimeout ||
+		c.Primary != old.loggedPrimary && c.LastSeen.Sub(old.loggedAt) >= conflictLogInterval
+	if log {
+		logged.loggedPrimary, logged.loggedAt = c.Primary, c.LastSeen
+	}
+	p.all[c.DC] = logged
+	return log
+}
+
+func (p *PrimaryConflicts) sweepLocked() {
+	maps.DeleteFunc(p.all, func(_ string, c loggedConflict) bool { return time.Since(c.LastSeen) >= conflictTimeout })
+}
+
+// List returns the current conflicts, ordered by datacenter.
+func (p *PrimaryConflicts) List() []PrimaryConflict {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweepLocked()
+	var out []PrimaryConflict
+	for _, c := range p.all {
+		out = append(out, c.PrimaryConflict)
+	}
+	slices.SortFunc(out, func(a, b PrimaryConflict) int { return cmp.Compare(a.DC, b.DC) })
+	return out
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -200,4 +201,42 @@ func (r *readyWriter) Write(b []byte) (int, error) {
 		r.part = nil
 	}
 	return n, nil
+}
+
+// StopOnEOF is the flag that makes a wanfed process stop when its stdin ends.
+const StopOnEOF = "stop-on-eof"
+
+// ErrParentGone is the cause of the end of a context of UntilEOF.
+var ErrParentGone = errors.New("stdin has ended: the process that started this one is gone")
+
+// UntilEOF returns a context that ends with ctx or at the end of r. It is for the
+// main function of a process and os.Stdin: its goroutine ends with r, not with
+// ctx.
+func UntilEOF(ctx context.Context, r io.Reader) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, r)
+		cancel(ErrParentGone)
+	}()
+	return ctx
+}
+
+// tick is the unit of times in /proc.
+const tick = 10 * time.Millisecond
+
+// CPUTime returns the processor time that the process has used, with a resolution
+// of 10 ms. Linux only.
+func (p *Process) CPUTime() (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
+	if err != nil {
+		return 0, fmt.Errorf("processor time of %s: %w", p.cfg.Name, err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("processor time of %s: its stat is short", p.cfg.Name)
+	}
+	user, uerr := strconv.ParseInt(fields[11], 10, 64)
+	system, serr := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * tick, errors.Join(uerr, serr)
 }
