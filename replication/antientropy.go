@@ -46,8 +46,6 @@ type AntiEntropy struct {
 
 // AntiEntropyStatus is the state of an AntiEntropy.
 type AntiEntropyStatus struct {
-	// InSync reports whether the local replica matches the gateways.
-	InSync      bool
 	LastApplied time.Time
 	// LastError is nil after a success.
 	LastError   error
@@ -149,11 +147,7 @@ func (a *AntiEntropy) sync(ctx context.Context, last *applied) error {
 		return nil // this datacenter has never had a gateway
 	}
 	want := &pb.FederationState{Datacenter: a.cfg.DC, MeshGateways: gateways, UpdatedAt: timestamppb.New(time.Now())}
-	inSync := have != nil && federation.SameContent(have, want)
-	a.mu.Lock()
-	a.status.InSync = inSync
-	a.mu.Unlock()
-	if inSync {
+	if have != nil && federation.SameContent(have, want) {
 		return nil
 	}
 	if last.state != nil && last.index == index && federation.SameContent(last.state, want) {

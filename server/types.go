@@ -13,8 +13,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// types are what add the types of resources that a server knows. A new one needs a line here, and nothing else in this package: see
-// docs/new-resource-type.md.
+// types add the types of resources that a server knows. A new one needs a line
+// here, and nothing else in this package: see docs/new-resource-type.md.
 var types = []func(*resource.Registry) error{
 	resource.Register,
 	catalog.Register,

@@ -8,13 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/wanfed/wanfed/gossip"
 	"github.com/wanfed/wanfed/internal/netaddr"
+	"github.com/wanfed/wanfed/internal/settings"
 	"github.com/wanfed/wanfed/server/operator"
 	"github.com/wanfed/wanfed/server/rpc"
 	"github.com/wanfed/wanfed/tlsutil"
@@ -33,24 +32,6 @@ func CheckFiles(cfg Config) error {
 	return err
 }
 
-// Validate returns the faults of CheckSettings and of CheckFiles.
-func Validate(cfg Config) error {
-	_, err := cfg.withDefaults().validate()
-	return err
-}
-
-// CheckDir returns an error if path is something else than a directory. A path
-// that does not exist, or is empty, is valid. setting is the name in the error.
-func CheckDir(setting, path string) error {
-	if path == "" {
-		return nil
-	}
-	if st, err := os.Stat(path); err == nil && !st.IsDir() {
-		return fmt.Errorf("%s %s is a file, not a directory: name a directory, or move the file away", setting, filepath.Clean(path))
-	}
-	return nil
-}
-
 func (c Config) validate() (*tlsutil.Identity, error) {
 	id, err := c.checkFiles()
 	return id, errors.Join(errors.Join(c.check()...), err)
@@ -59,7 +40,7 @@ func (c Config) validate() (*tlsutil.Identity, error) {
 // checkFiles checks the files, and returns the identity of the certificate. The
 // certificate is not checked while settings that it must match are invalid.
 func (c Config) checkFiles() (*tlsutil.Identity, error) {
-	errs := []error{CheckDir("data_dir", c.DataDir)}
+	errs := []error{settings.CheckDir("data_dir", c.DataDir)}
 	if c.EncryptFile != "" {
 		_, err := gossip.ReadKeyFile(c.EncryptFile, nil)
 		errs = append(errs, err)

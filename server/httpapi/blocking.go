@@ -72,6 +72,15 @@ func blocking[T any](ctx context.Context, q query,
 	if err != nil {
 		return got, 0, err
 	}
+	return blockingAt(ctx, q, c, read, wait, same)
+}
+
+// blockingAt is blocking with a given consistency.
+func blockingAt[T any](ctx context.Context, q query, c resource.Consistency,
+	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
+	wait func(ctx context.Context, after uint64) error,
+	same func(a, b T) bool,
+) (got T, index uint64, err error) {
 	fetch := func(c resource.Consistency) (v T, index uint64, err error) {
 		if c == resource.Eventual { // needs no leader
 			v, index, err = read(ctx, c)

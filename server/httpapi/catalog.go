@@ -47,6 +47,19 @@ func (h *handler) readCatalog(
 	return response{body: encoded{typeJSON, body}, index: index}, err
 }
 
+// listCatalog responds with those of what list returns that match ?filter=.
+func listCatalog[T any](
+	h *handler, r *http.Request, q query, list func(s *catalog.Snapshot, f filter) []T,
+) (response, error) {
+	f, err := filterOf[T](q)
+	if err != nil {
+		return response{}, err
+	}
+	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
+		return matching(f.expr, orEmpty(list(s, f)))
+	})
+}
+
 func indexesOf(r *pb.Resource) api.Indexes {
 	return api.Indexes{Create: r.GetCreateIndex(), Modify: r.GetModifyIndex()}
 }
@@ -80,18 +93,13 @@ func checksOf(all []*catalog.Check) []api.Check {
 }
 
 func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
-	f, err := filterOf[api.Node](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		out := []api.Node{}
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Node) {
 		for _, n := range s.Nodes {
 			if f.node(n) {
 				out = append(out, h.nodeOf(n))
 			}
 		}
-		return matching(f.expr, out)
+		return out
 	})
 }
 
@@ -120,18 +128,12 @@ func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) catalogService(r *http.Request, q query) (response, error) {
-	f, err := filterOf[api.CatalogService](q)
-	if err != nil {
-		return response{}, err
-	}
-	f.passing = false // only /v1/health/service has ?passing
-	name := r.PathValue("service")
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		out := []api.CatalogService{}
-		for _, v := range f.instances(s, name) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.CatalogService) {
+		f.passing = false // only /v1/health/service has ?passing
+		for _, v := range f.instances(s, r.PathValue("service")) {
 			out = append(out, h.catalogServiceOf(v))
 		}
-		return matching(f.expr, out)
+		return out
 	})
 }
 
@@ -190,19 +192,13 @@ func (h *handler) catalogNodeServices(r *http.Request, q query) (response, error
 }
 
 func (h *handler) healthService(r *http.Request, q query) (response, error) {
-	f, err := filterOf[api.ServiceEntry](q)
-	if err != nil {
-		return response{}, err
-	}
-	name := r.PathValue("service")
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		out := []api.ServiceEntry{}
-		for _, v := range f.instances(s, name) {
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.ServiceEntry) {
+		for _, v := range f.instances(s, r.PathValue("service")) {
 			out = append(out, api.ServiceEntry{
 				Node: h.nodeOf(v.OnNode), Service: serviceOf(v), Checks: checksOf(v.AllChecks()),
 			})
 		}
-		return matching(f.expr, out)
+		return out
 	})
 }
 
@@ -232,12 +228,7 @@ func (h *handler) healthState(r *http.Request, q query) (response, error) {
 }
 
 func (h *handler) listChecks(r *http.Request, q query, which func(c *catalog.Check) bool) (response, error) {
-	f, err := filterOf[api.Check](q)
-	if err != nil {
-		return response{}, err
-	}
-	return h.readCatalog(r, q, func(s *catalog.Snapshot) (any, error) {
-		out := []api.Check{}
+	return listCatalog(h, r, q, func(s *catalog.Snapshot, f filter) (out []api.Check) {
 		for _, n := range s.Nodes {
 			if !f.node(n) {
 				continue
@@ -248,6 +239,6 @@ func (h *handler) listChecks(r *http.Request, q query, which func(c *catalog.Che
 				}
 			}
 		}
-		return matching(f.expr, out)
+		return out
 	})
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
-	"github.com/wanfed/wanfed/server/limit"
+	"github.com/wanfed/wanfed/resource"
 )
 
 func (h *handler) federationStates(r *http.Request, q query) (response, error) {
@@ -40,37 +40,18 @@ func (h *handler) federationState(r *http.Request, q query) (response, error) {
 	return response{index: index}, nil
 }
 
-// states returns the federation states. While their index is that of a blocking
-// query, it waits.
+// states returns the federation states of this server's store. While their index
+// is that of a blocking query, it waits.
 func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, uint64, error) {
 	if err := q.reject("filter", "ns", "partition"); err != nil {
 		return nil, 0, err
 	}
-	wctx := ctx
-	if q.blocks() {
-		var cancel context.CancelFunc
-		wctx, cancel = q.withWait(ctx)
-		defer cancel()
-	}
-	for {
-		states, index, err := h.cluster.FederationStates(ctx)
-		if err != nil {
-			return nil, 0, err
-		}
-		index = max(index, 1) // a client does not block on index 0 but polls
-		if !q.blocks() || index != q.index {
-			return states, index, nil
-		}
-		err = limit.Pause(ctx, func() error { return h.cluster.WaitFederationStates(wctx, index) })
-		switch {
-		case ctx.Err() != nil:
-			return nil, 0, ctx.Err()
-		case wctx.Err() != nil:
-			return states, index, nil
-		case err != nil:
-			return nil, 0, err
-		}
-	}
+	return blockingAt(ctx, q, resource.Eventual,
+		func(ctx context.Context, _ resource.Consistency) ([]*pb.FederationState, uint64, error) {
+			return h.cluster.FederationStates(ctx)
+		},
+		h.cluster.WaitFederationStates,
+		func(a, b []*pb.FederationState) bool { return false })
 }
 
 func (h *handler) members(_ *http.Request, q query) (response, error) {

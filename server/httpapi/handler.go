@@ -119,12 +119,12 @@ type otherDatacenter string
 
 func (e otherDatacenter) Error() string { return "the request is for datacenter " + string(e) }
 
-// serve returns the handler of one route. The error of a route is converted by
-// writeFailure.
-func (h *handler) serve(rt route) http.Handler {
+// serve returns the handler of one route. A local one accepts no other
+// datacenter. The error of a route is converted by writeFailure.
+func (h *handler) serve(rt route, local bool) http.Handler {
 	return h.authorizeWrites(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q, err := readRequest(w, r)
-		if err == nil && rt.Local {
+		if err == nil && local {
 			err = h.checkLocal(r, q)
 		}
 		if err != nil {

@@ -5,6 +5,7 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/wanfed/wanfed/api"
@@ -26,12 +27,10 @@ type Endpoint struct {
 	Local bool
 }
 
-// route is an endpoint with its function. A route with records needs
-// Config.Resources.
+// route is an endpoint with its function.
 type route struct {
-	Endpoint
-	records bool
-	handle  func(h *handler, r *http.Request, q query) (response, error)
+	Method, Path, Summary string
+	handle                func(h *handler, r *http.Request, q query) (response, error)
 }
 
 const (
@@ -44,100 +43,79 @@ const (
 
 // federationRoutes need only a Cluster.
 var federationRoutes = []route{
-	{Endpoint{Method: read, Path: "/v1/internal/federation-states",
-		Summary: "Lists the federation states of all datacenters."}, false, (*handler).federationStates},
-	{Endpoint{Method: read, Path: "/v1/internal/federation-states/mesh-gateways",
-		Summary: "Lists the gateways of all datacenters."}, false, (*handler).meshGateways},
-	{Endpoint{Method: read, Path: "/v1/internal/federation-state/{dc}",
-		Summary: "Returns the federation state of one datacenter."}, false, (*handler).federationState},
-	{Endpoint{Method: read, Path: "/v1/agent/members",
-		Summary: "Lists the members of the LAN pool, or with ?wan of the WAN pool."}, false, (*handler).members},
-	{Endpoint{Method: read, Path: "/v1/catalog/datacenters",
-		Summary: "Lists the known datacenters: the local one first, then by round-trip time."},
-		false, (*handler).datacenters},
-	{Endpoint{Method: read, Path: "/v1/status/leader",
-		Summary: "Returns the address of the Raft leader."}, false, (*handler).leader},
-	{Endpoint{Method: read, Path: "/v1/status/peers",
-		Summary: "Lists the addresses of the voters of the Raft group."}, false, (*handler).peers},
-	{Endpoint{Method: read, Path: api.StatusPath,
-		Summary: "Returns how well this datacenter reaches the others, and the state of the server."},
-		false, (*handler).status},
+	{read, "/v1/internal/federation-states", "Lists the federation states of all datacenters.",
+		(*handler).federationStates},
+	{read, "/v1/internal/federation-states/mesh-gateways", "Lists the gateways of all datacenters.",
+		(*handler).meshGateways},
+	{read, "/v1/internal/federation-state/{dc}", "Returns the federation state of one datacenter.",
+		(*handler).federationState},
+	{read, "/v1/agent/members", "Lists the members of the LAN pool, or with ?wan of the WAN pool.", (*handler).members},
+	{read, "/v1/catalog/datacenters", "Lists the known datacenters: the local one first, then by round-trip time.",
+		(*handler).datacenters},
+	{read, "/v1/status/leader", "Returns the address of the Raft leader.", (*handler).leader},
+	{read, "/v1/status/peers", "Lists the addresses of the voters of the Raft group.", (*handler).peers},
+	{read, api.StatusPath, "Returns how well this datacenter reaches the others, and the state of the server.",
+		(*handler).status},
 }
 
 // keyRoutes are routed by kvPath: a ServeMux would clean the path.
 var keyRoutes = []route{
-	{Endpoint{Method: read, Path: kvPath + "{key...}",
-		Summary: "Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value."},
-		true, (*handler).kvGet},
-	{Endpoint{Method: write, Path: kvPath + "{key...}",
-		Summary: "Writes a key; with ?cas=INDEX only if it was not changed since."}, true, (*handler).kvPut},
-	{Endpoint{Method: http.MethodDelete, Path: kvPath + "{key...}",
-		Summary: "Deletes a key; with ?recurse all keys with a prefix."}, true, (*handler).kvDelete},
+	{read, kvPath + "{key...}",
+		"Reads a key; with ?recurse all keys with a prefix, with ?keys their names, with ?raw the bare value.", (*handler).kvGet},
+	{write, kvPath + "{key...}", "Writes a key; with ?cas=INDEX only if it was not changed since.", (*handler).kvPut},
+	{http.MethodDelete, kvPath + "{key...}", "Deletes a key; with ?recurse all keys with a prefix.",
+		(*handler).kvDelete},
 }
 
+// catalogRoutes, keyRoutes and agentRoutes need Config.Resources.
 var catalogRoutes = []route{
-	{Endpoint{Method: write, Path: "/v1/txn",
-		Summary: "Performs up to 128 operations on keys, all or none."}, true, (*handler).txn},
-	{Endpoint{Method: write, Path: "/v1/catalog/register",
-		Summary: "Registers a node, a service on it, and checks."}, true, (*handler).catalogRegister},
-	{Endpoint{Method: write, Path: "/v1/catalog/deregister",
-		Summary: "Removes a node, a service, or a check."}, true, (*handler).catalogDeregister},
-	{Endpoint{Method: read, Path: "/v1/catalog/nodes",
-		Summary: "Lists nodes."}, true, (*handler).catalogNodes},
-	{Endpoint{Method: read, Path: "/v1/catalog/services",
-		Summary: "Lists the names of services, with the tags of each."}, true, (*handler).catalogServices},
-	{Endpoint{Method: read, Path: "/v1/catalog/service/{service...}",
-		Summary: "Lists the instances of a service."}, true, (*handler).catalogService},
-	{Endpoint{Method: read, Path: "/v1/catalog/node/{node...}",
-		Summary: "Returns a node and its services, by id."}, true, (*handler).catalogNode},
-	{Endpoint{Method: read, Path: "/v1/catalog/node-services/{node...}",
-		Summary: "Returns a node and its services, as a list."}, true, (*handler).catalogNodeServices},
-	{Endpoint{Method: read, Path: "/v1/health/service/{service...}",
-		Summary: "Lists the instances of a service with their nodes and checks; with ?passing only healthy ones."},
-		true, (*handler).healthService},
-	{Endpoint{Method: read, Path: "/v1/health/node/{node...}",
-		Summary: "Lists the checks of a node."}, true, (*handler).healthNode},
-	{Endpoint{Method: read, Path: "/v1/health/checks/{service...}",
-		Summary: "Lists the checks of a service."}, true, (*handler).healthChecks},
-	{Endpoint{Method: read, Path: "/v1/health/state/{state...}",
-		Summary: "Lists the checks in a state: any, passing, warning or critical."}, true, (*handler).healthState},
+	{write, "/v1/txn", "Performs up to 128 operations on keys, all or none.", (*handler).txn},
+	{write, "/v1/catalog/register", "Registers a node, a service on it, and checks.", (*handler).catalogRegister},
+	{write, "/v1/catalog/deregister", "Removes a node, a service, or a check.", (*handler).catalogDeregister},
+	{read, "/v1/catalog/nodes", "Lists nodes.", (*handler).catalogNodes},
+	{read, "/v1/catalog/services", "Lists the names of services, with the tags of each.", (*handler).catalogServices},
+	{read, "/v1/catalog/service/{service...}", "Lists the instances of a service.", (*handler).catalogService},
+	{read, "/v1/catalog/node/{node...}", "Returns a node and its services, by id.", (*handler).catalogNode},
+	{read, "/v1/catalog/node-services/{node...}", "Returns a node and its services, as a list.",
+		(*handler).catalogNodeServices},
+	{read, "/v1/health/service/{service...}",
+		"Lists the instances of a service with their nodes and checks; with ?passing only healthy ones.", (*handler).healthService},
+	{read, "/v1/health/node/{node...}", "Lists the checks of a node.", (*handler).healthNode},
+	{read, "/v1/health/checks/{service...}", "Lists the checks of a service.", (*handler).healthChecks},
+	{read, "/v1/health/state/{state...}", "Lists the checks in a state: any, passing, warning or critical.",
+		(*handler).healthState},
 }
 
-// agentRoutes are about the node of the server that receives the request.
+// agentRoutes are about the node of the server that receives the request: they
+// are local.
 var agentRoutes = []route{
-	{Endpoint{Method: read, Path: "/v1/agent/self", Local: true,
-		Summary: "Returns the name, datacenter and version of this server."}, true, (*handler).agentSelf},
-	{Endpoint{Method: read, Path: "/v1/agent/services", Local: true,
-		Summary: "Lists the services of this server's node."}, true, (*handler).agentServices},
-	{Endpoint{Method: read, Path: "/v1/agent/service/{id...}", Local: true,
-		Summary: "Returns a service of this server's node."}, true, (*handler).agentService},
-	{Endpoint{Method: read, Path: "/v1/agent/checks", Local: true,
-		Summary: "Lists the checks of this server's node."}, true, (*handler).agentChecks},
-	{Endpoint{Method: write, Path: "/v1/agent/service/register", Local: true,
-		Summary: "Registers a service on this server's node."}, true, (*handler).agentServiceRegister},
-	{Endpoint{Method: write, Path: "/v1/agent/service/deregister/{id...}", Local: true,
-		Summary: "Removes a service from this server's node."}, true, (*handler).agentServiceDeregister},
-	{Endpoint{Method: write, Path: "/v1/agent/check/register", Local: true,
-		Summary: "Registers a check with a TTL on this server's node."}, true, (*handler).agentCheckRegister},
-	{Endpoint{Method: write, Path: "/v1/agent/check/deregister/{id...}", Local: true,
-		Summary: "Removes a check from this server's node."}, true, (*handler).agentCheckDeregister},
-	{Endpoint{Method: write, Path: "/v1/agent/check/pass/{id...}", Local: true,
-		Summary: "Reports that a check passes."}, true, reportStatus(catalog.StatusPassing)},
-	{Endpoint{Method: write, Path: "/v1/agent/check/warn/{id...}", Local: true,
-		Summary: "Reports a warning of a check."}, true, reportStatus(catalog.StatusWarning)},
-	{Endpoint{Method: write, Path: "/v1/agent/check/fail/{id...}", Local: true,
-		Summary: "Reports that a check fails."}, true, reportStatus(catalog.StatusCritical)},
-	{Endpoint{Method: write, Path: "/v1/agent/check/update/{id...}", Local: true,
-		Summary: "Reports the status and the output of a check."}, true, (*handler).agentCheckUpdate},
+	{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", (*handler).agentSelf},
+	{read, "/v1/agent/services", "Lists the services of this server's node.", (*handler).agentServices},
+	{read, "/v1/agent/service/{id...}", "Returns a service of this server's node.", (*handler).agentService},
+	{read, "/v1/agent/checks", "Lists the checks of this server's node.", (*handler).agentChecks},
+	{write, "/v1/agent/service/register", "Registers a service on this server's node.",
+		(*handler).agentServiceRegister},
+	{write, "/v1/agent/service/deregister/{id...}", "Removes a service from this server's node.",
+		(*handler).agentServiceDeregister},
+	{write, "/v1/agent/check/register", "Registers a check with a TTL on this server's node.",
+		(*handler).agentCheckRegister},
+	{write, "/v1/agent/check/deregister/{id...}", "Removes a check from this server's node.",
+		(*handler).agentCheckDeregister},
+	{write, "/v1/agent/check/pass/{id...}", "Reports that a check passes.", reportStatus(catalog.StatusPassing)},
+	{write, "/v1/agent/check/warn/{id...}", "Reports a warning of a check.", reportStatus(catalog.StatusWarning)},
+	{write, "/v1/agent/check/fail/{id...}", "Reports that a check fails.", reportStatus(catalog.StatusCritical)},
+	{write, "/v1/agent/check/update/{id...}", "Reports the status and the output of a check.",
+		(*handler).agentCheckUpdate},
 }
 
 // Endpoints returns all endpoints, in the order of the documentation.
 func Endpoints() []Endpoint {
 	var out []Endpoint
-	for _, routes := range [][]route{federationRoutes, keyRoutes, catalogRoutes, agentRoutes} {
-		for _, r := range routes {
-			out = append(out, r.Endpoint)
-		}
+	for _, r := range slices.Concat(federationRoutes, keyRoutes, catalogRoutes) {
+		out = append(out, Endpoint{r.Method, r.Path, r.Summary, false})
+	}
+	for _, r := range agentRoutes {
+		out = append(out, Endpoint{r.Method, r.Path, r.Summary, true})
 	}
 	return append(out,
 		Endpoint{Path: "/api/", Summary: "Resources of all types, as JSON."},
@@ -149,17 +127,18 @@ func Endpoints() []Endpoint {
 func (h *handler) router(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	keys := map[string]http.Handler{}
-	for _, routes := range [][]route{federationRoutes, catalogRoutes, agentRoutes, keyRoutes} {
-		for _, r := range routes {
-			if r.records && cfg.Resources == nil {
-				continue
-			}
-			served := h.serve(r)
-			if strings.HasPrefix(r.Path, kvPath) {
-				keys[r.Method] = served
-			} else {
-				mux.Handle(r.Method+" "+r.Path, served)
-			}
+	for _, r := range federationRoutes {
+		mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
+	}
+	if cfg.Resources != nil {
+		for _, r := range catalogRoutes {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, false))
+		}
+		for _, r := range agentRoutes {
+			mux.Handle(r.Method+" "+r.Path, h.serve(r, true))
+		}
+		for _, r := range keyRoutes {
+			keys[r.Method] = h.serve(r, false)
 		}
 	}
 	if cfg.Metrics != nil {
