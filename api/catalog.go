@@ -19,15 +19,12 @@ type ServiceEntry = MeshGateway
 // CatalogService is one instance of a service with its node in one object:
 // /v1/catalog/service/{service}.
 type CatalogService struct {
-	ID                       string // of the node
-	Node                     string
-	Address                  string // of the node
+	ID, Node, Address        string // of the node
 	Datacenter               string
-	TaggedAddresses          map[string]string
+	TaggedAddresses          map[string]string // of the node
 	NodeMeta                 map[string]string
 	ServiceKind              string
-	ServiceID                string
-	ServiceName              string
+	ServiceID, ServiceName   string
 	ServiceTags              []string
 	ServiceAddress           string
 	ServiceTaggedAddresses   map[string]ServiceAddress
@@ -39,8 +36,7 @@ type CatalogService struct {
 	ServiceProxy             Proxy
 	ServiceConnect           struct{}
 	ServiceLocality          *struct{}
-	CreateIndex              uint64
-	ModifyIndex              uint64
+	CreateIndex, ModifyIndex uint64
 }
 
 // CatalogNode is a node with its services by id: /v1/catalog/node/{node}.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -156,9 +157,7 @@ func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url
 	rctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	values := q.values()
-	for k, v := range extra {
-		values[k] = v
-	}
+	maps.Copy(values, extra)
 	req, err := http.NewRequestWithContext(rctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return QueryMeta{}, err
@@ -180,11 +179,7 @@ func (c *Client) get(ctx context.Context, path string, q QueryOptions, extra url
 	if resp.StatusCode != http.StatusOK {
 		return meta, c.statusError(resp, body)
 	}
-	if err := json.Unmarshal(body, out); err != nil {
-		return meta, fmt.Errorf("response of %s to %s is not that of a wanfed server: %w; check which program listens there",
-			c.base, path, err)
-	}
-	return meta, nil
+	return meta, c.decodeError(path, json.Unmarshal(body, out))
 }
 
 func readMeta(h http.Header) QueryMeta {

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	"github.com/wanfed/wanfed/api/pb"
@@ -17,8 +18,7 @@ type FederationState struct {
 	// responses of the primary.
 	PrimaryModifyIndex uint64
 	// CreateIndex and ModifyIndex are indexes of the responding store.
-	CreateIndex uint64
-	ModifyIndex uint64
+	CreateIndex, ModifyIndex uint64
 }
 
 // FederationStateResponse is the body of /v1/internal/federation-state/{dc}.
@@ -46,12 +46,7 @@ type MeshGateway struct {
 
 // Healthy reports whether no check is critical. A warning counts as healthy.
 func (g MeshGateway) Healthy() bool {
-	for _, c := range g.Checks {
-		if c.Status == CheckCritical {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(g.Checks, func(c Check) bool { return c.Status == CheckCritical })
 }
 
 // The values of Check.Status.
@@ -63,35 +58,30 @@ const (
 
 // Node is a named machine.
 type Node struct {
-	ID              string
-	Node            string
-	Address         string // without port
-	Datacenter      string
-	TaggedAddresses map[string]string
-	Meta            map[string]string
-	CreateIndex     uint64
-	ModifyIndex     uint64
+	ID, Node                 string
+	Address                  string // without port
+	Datacenter               string
+	TaggedAddresses          map[string]string
+	Meta                     map[string]string
+	CreateIndex, ModifyIndex uint64
 }
 
 // Service is one instance of a service. The Kind of a gateway is "mesh-gateway".
 type Service struct {
-	Kind    string
-	ID      string
-	Service string
-	Tags    []string
-	Address string
+	Kind, ID, Service string
+	Tags              []string
+	Address           string
 	// TaggedAddresses has the addresses "lan", for servers of the same datacenter,
 	// and "wan", for other datacenters.
-	TaggedAddresses   map[string]ServiceAddress
-	Meta              map[string]string
-	Port              int
-	Weights           Weights
-	EnableTagOverride bool
-	Proxy             Proxy
-	Connect           struct{}
-	PeerName          string
-	CreateIndex       uint64
-	ModifyIndex       uint64
+	TaggedAddresses          map[string]ServiceAddress
+	Meta                     map[string]string
+	Port                     int
+	Weights                  Weights
+	EnableTagOverride        bool
+	Proxy                    Proxy
+	Connect                  struct{}
+	PeerName                 string
+	CreateIndex, ModifyIndex uint64
 }
 
 // ServiceAddress is a host and port.
@@ -112,33 +102,22 @@ type Proxy struct {
 
 // Check is the health of a service, or of a node if ServiceID is empty.
 type Check struct {
-	Node        string
-	CheckID     string
-	Name        string
-	Status      string
-	Notes       string
-	Output      string
-	ServiceID   string
-	ServiceName string
-	ServiceTags []string
-	Type        string
-	Interval    string
-	Timeout     string
-	ExposedPort int
-	Definition  Definition
-	CreateIndex uint64
-	ModifyIndex uint64
+	Node, CheckID, Name      string
+	Status, Notes, Output    string
+	ServiceID, ServiceName   string
+	ServiceTags              []string
+	Type                     string
+	Interval, Timeout        string
+	ExposedPort              int
+	Definition               Definition
+	CreateIndex, ModifyIndex uint64
 }
 
 // FromFederationState converts a state. nil becomes an empty one.
 func FromFederationState(s *pb.FederationState) FederationState {
 	return FederationState{
-		Datacenter:         s.GetDatacenter(),
-		MeshGateways:       FromMeshGateways(s.GetMeshGateways()),
-		UpdatedAt:          timeOf(s),
-		PrimaryModifyIndex: s.GetPrimaryModifyIndex(),
-		CreateIndex:        s.GetCreateIndex(),
-		ModifyIndex:        s.GetModifyIndex(),
+		Datacenter: s.GetDatacenter(), MeshGateways: FromMeshGateways(s.GetMeshGateways()), UpdatedAt: timeOf(s),
+		PrimaryModifyIndex: s.GetPrimaryModifyIndex(), CreateIndex: s.GetCreateIndex(), ModifyIndex: s.GetModifyIndex(),
 	}
 }
 
@@ -189,12 +168,8 @@ func GatewaysByDatacenter(states []*pb.FederationState) map[string][]MeshGateway
 
 func fromNode(n *pb.Node) Node {
 	return Node{
-		ID:              n.GetId(),
-		Node:            n.GetNode(),
-		Address:         n.GetAddress(),
-		Datacenter:      n.GetDatacenter(),
-		TaggedAddresses: orEmpty(n.GetTaggedAddresses()),
-		Meta:            orEmpty(n.GetMeta()),
+		ID: n.GetId(), Node: n.GetNode(), Address: n.GetAddress(), Datacenter: n.GetDatacenter(),
+		TaggedAddresses: orEmpty(n.GetTaggedAddresses()), Meta: orEmpty(n.GetMeta()),
 	}
 }
 
@@ -204,30 +179,17 @@ func fromService(s *pb.Service) Service {
 		tagged[tag] = ServiceAddress{Address: a.GetAddress(), Port: int(a.GetPort())}
 	}
 	return Service{
-		Kind:            s.GetKind(),
-		ID:              s.GetId(),
-		Service:         s.GetService(),
-		Tags:            s.GetTags(),
-		Address:         s.GetAddress(),
-		TaggedAddresses: tagged,
-		Meta:            orEmpty(s.GetMeta()),
-		Port:            int(s.GetPort()),
-		Weights:         Weights{Passing: 1, Warning: 1},
+		Kind: s.GetKind(), ID: s.GetId(), Service: s.GetService(), Tags: s.GetTags(), Meta: orEmpty(s.GetMeta()),
+		Address: s.GetAddress(), Port: int(s.GetPort()), TaggedAddresses: tagged,
+		Weights: Weights{Passing: 1, Warning: 1},
 	}
 }
 
 func fromCheck(c *pb.Check) Check {
 	return Check{
-		Node:        c.GetNode(),
-		CheckID:     c.GetCheckId(),
-		Name:        c.GetName(),
-		Status:      c.GetStatus(),
-		Notes:       c.GetNotes(),
-		Output:      c.GetOutput(),
-		ServiceID:   c.GetServiceId(),
-		ServiceName: c.GetServiceName(),
-		Type:        c.GetType(),
-		Interval:    c.GetInterval(),
+		Node: c.GetNode(), CheckID: c.GetCheckId(), Name: c.GetName(), Status: c.GetStatus(), Notes: c.GetNotes(),
+		Output: c.GetOutput(), ServiceID: c.GetServiceId(), ServiceName: c.GetServiceName(),
+		Type: c.GetType(), Interval: c.GetInterval(),
 	}
 }
 

@@ -18,12 +18,8 @@ type Member struct {
 	Status MemberStatus
 
 	// The version ranges of memberlist (Protocol) and serf (Delegate).
-	ProtocolMin uint8
-	ProtocolMax uint8
-	ProtocolCur uint8
-	DelegateMin uint8
-	DelegateMax uint8
-	DelegateCur uint8
+	ProtocolMin, ProtocolMax, ProtocolCur uint8
+	DelegateMin, DelegateMax, DelegateCur uint8
 }
 
 // Tags that every member has.

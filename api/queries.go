@@ -47,14 +47,12 @@ func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions)
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
 	// The API's own 404 has an empty body. Another program may return another one.
-	if s, ok := errors.AsType[*StatusError](err); ok && s.Code == http.StatusNotFound && s.Message == "" {
+	s, ok := errors.AsType[*StatusError](err)
+	switch {
+	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:
 		return FederationState{}, meta, fmt.Errorf("datacenter %q has %w", dc, ErrNotFound)
-	}
-	if err != nil {
+	case err != nil:
 		return FederationState{}, meta, err
-	}
-	if out.State == nil {
-		return FederationState{}, meta, fmt.Errorf("datacenter %q has %w", dc, ErrNotFound)
 	}
 	return *out.State, meta, nil
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -106,9 +107,7 @@ func (c *Client) put(ctx context.Context, r Resource, o ResourceOptions, extra u
 		return Resource{}, fmt.Errorf("resource %s %q: %w", r.ID.Type, r.ID.Name, err)
 	}
 	values := o.values(r.ID.Tenancy)
-	for name, all := range extra {
-		values[name] = all
-	}
+	maps.Copy(values, extra)
 	var out Resource
 	err = c.write(ctx, http.MethodPut, pathOf(r.ID.Type, r.ID.Name), values, body, &out)
 	return out, err
@@ -173,6 +172,7 @@ func (c *Client) send(ctx context.Context, method, path string, values url.Value
 	return c.http.Do(req)
 }
 
+// decodeError returns the error of decoding the response to path, or nil.
 func (c *Client) decodeError(path string, err error) error {
 	if err != nil {
 		return fmt.Errorf("response of %s to %s is not that of a wanfed server: %w; check which program listens there",

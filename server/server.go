@@ -406,20 +406,14 @@ func (c *components) run(ctx context.Context) error {
 	defer stopUpper()
 	defer context.AfterFunc(lctx, stopUpper)() // the network failed
 	upper, uctx := errgroup.WithContext(uctx)
-	upper.Go(func() error { return c.lan.Run(uctx) })
-	upper.Go(func() error { return c.wan.Run(uctx) })
-	upper.Go(func() error { return c.addressBook.Run(uctx) })
-	upper.Go(func() error { return c.network.prober.Run(uctx) })
-	upper.Go(func() error { return c.joiner.Run(uctx) })
+	for _, run := range []func(context.Context) error{
+		c.lan.Run, c.wan.Run, c.addressBook.Run, c.network.prober.Run, c.joiner.Run, c.tagger.Run, c.keyring.Run,
+		c.group.runJoin, c.group.runBootstrap, c.watchStore, c.awaitLoaded, c.source.Run,
+	} {
+		upper.Go(func() error { return run(uctx) })
+	}
 	upper.Go(func() error { return c.joiner.RunResync(uctx, c.cfg.PrimaryDC, c.network.calls.Reachability) })
-	upper.Go(func() error { return c.tagger.Run(uctx) })
-	upper.Go(func() error { return c.keyring.Run(uctx) })
-	upper.Go(func() error { return c.group.runJoin(uctx) })
-	upper.Go(func() error { return c.group.runBootstrap(uctx) })
 	upper.Go(func() error { return c.store.RunWhileLeader(uctx, c.leader.run) })
-	upper.Go(func() error { return c.watchStore(uctx) })
-	upper.Go(func() error { return c.awaitLoaded(uctx) })
-	upper.Go(func() error { return c.source.Run(uctx) })
 	upper.Go(func() error { return c.edge.Serve(uctx, grpcListeners...) })
 	upper.Go(func() error { return c.http.run(uctx, c.httpListener) })
 

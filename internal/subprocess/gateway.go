@@ -64,16 +64,10 @@ type Gateway struct {
 // StartGateway starts a gateway and waits until it listens, or ctx ends. A
 // listening gateway may have no routes yet.
 func StartGateway(ctx context.Context, cfg GatewayConfig) (*Gateway, error) {
-	pc, err := config(cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args())
+	p, ready, err := startReady(ctx, cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args(), ParseGatewayReady)
 	if err != nil {
 		return nil, err
 	}
-	pc.Ready = func(line string) bool { _, ok := ParseGatewayReady(line); return ok }
-	p, err := Start(ctx, pc)
-	if err != nil {
-		return nil, err
-	}
-	ready, _ := ParseGatewayReady(p.Line())
 	return &Gateway{Process: p, GatewayReady: ready}, nil
 }
 

@@ -76,16 +76,10 @@ type Server struct {
 // StartServer starts a server and waits until it listens, or ctx ends. A listening
 // server may have no leader yet.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
-	pc, err := config(cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args())
+	p, ready, err := startReady(ctx, cfg.Program, cfg.Dir, cfg.DC, cfg.Node, cfg.args(), ParseServerReady)
 	if err != nil {
 		return nil, err
 	}
-	pc.Ready = func(line string) bool { _, ok := ParseServerReady(line); return ok }
-	p, err := Start(ctx, pc)
-	if err != nil {
-		return nil, err
-	}
-	ready, _ := ParseServerReady(p.Line())
 	return &Server{Process: p, ServerReady: ready}, nil
 }
 
@@ -113,14 +107,22 @@ func (c ServerConfig) args() []string {
 	return append(args, c.Args...)
 }
 
-// config returns the process configuration of a server or gateway.
-func config(program []string, dir, dc, node string, args []string) (Config, error) {
+// startReady starts a server or gateway. parse parses the line that reports
+// readiness.
+func startReady[T any](
+	ctx context.Context, program []string, dir, dc, node string, args []string, parse func(line string) (T, bool),
+) (p *Process, ready T, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Config{}, fmt.Errorf("create the directory of %s/%s: %w", dc, node, err)
+		return nil, ready, fmt.Errorf("create the directory of %s/%s: %w", dc, node, err)
 	}
-	return Config{
+	p, err = Start(ctx, Config{
 		Name:    dc + "/" + node,
 		Command: slices.Concat(program, args, []string{"--" + StopOnEOF}),
 		LogPath: filepath.Join(dir, "log"),
-	}, nil
+		Ready:   func(line string) bool { _, ok := parse(line); return ok },
+	})
+	if err == nil {
+		ready, _ = parse(p.Line())
+	}
+	return p, ready, err
 }
