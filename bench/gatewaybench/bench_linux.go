@@ -66,13 +66,13 @@ func (b bench) measure(ctx context.Context) ([]run, error) {
 				if !r.appliesTo(c) {
 					continue
 				}
-				one := b.runQuiet(ctx, r, c, certs)
+				result := b.runQuiet(ctx, r, c, certs)
 				if ctx.Err() != nil {
 					return runs, ctx.Err()
 				}
-				one.round = round
-				runs = append(runs, one)
-				fmt.Fprintln(b.progress, one)
+				result.round = round
+				runs = append(runs, result)
+				fmt.Fprintln(b.progress, result)
 			}
 		}
 	}
@@ -81,8 +81,10 @@ func (b bench) measure(ctx context.Context) ([]run, error) {
 
 func (r run) String() string {
 	s := fmt.Sprintf("%s round %d  %-16s %-15s", time.Now().Format(time.TimeOnly), r.round+1, r.row, r.contender)
-	for _, name := range []string{load.MBPerS, load.CPUPerGB, load.ConnPerS, load.CPUPerConn, load.CPUPerMsg, load.P50, load.P99, load.P99Ratio, load.Lost,
-		load.RSSPerConn, load.Held, load.UserPart, load.Others} {
+	for _, name := range []string{
+		load.MBPerS, load.CPUPerGB, load.ConnPerS, load.CPUPerConn, load.CPUPerMsg, load.P50, load.P99,
+		load.P99Ratio, load.Lost, load.RSSPerConn, load.Held, load.UserPart, load.Others,
+	} {
 		if v, ok := r.figures[name]; ok {
 			s += fmt.Sprintf(" %s %s,", name, number(v))
 		}
@@ -96,27 +98,27 @@ func (r run) String() string {
 // runQuiet measures c in row r. It repeats a run that other processes have
 // disturbed, and returns the least disturbed result.
 func (b bench) runQuiet(ctx context.Context, r row, c contender, certs string) run {
-	var chosen run
+	var best run
 	for try := 0; ; try++ {
 		load.AwaitQuiet(ctx, b.noiseLimit, b.quietTimeout)
 		f, err := b.runOnce(ctx, r, c, certs)
-		if try == 0 || err == nil && (chosen.err != nil || f[load.Others] < chosen.figures[load.Others]) {
-			chosen = run{row: r.name, contender: c.name, figures: f, err: err}
+		if try == 0 || err == nil && (best.err != nil || f[load.Others] < best.figures[load.Others]) {
+			best = run{row: r.name, contender: c.name, figures: f, err: err}
 		}
-		if try >= b.retries || ctx.Err() != nil || chosen.err == nil && chosen.figures[load.Others] <= b.noiseLimit {
-			return chosen
+		if try >= b.retries || ctx.Err() != nil || best.err == nil && best.figures[load.Others] <= b.noiseLimit {
+			return best
 		}
 	}
 }
 
 // runOnce starts the servers and the contender, and measures once.
 func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_ load.Figures, err error) {
-	at := placeholders{}
-	if at.dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
+	ph := placeholders{}
+	if ph.dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(at.dir)
-	servers, err := startServers(b.self, certs, b.endsCore, b.rawServer, b.tlsServer, &at)
+	defer os.RemoveAll(ph.dir)
+	servers, err := startServers(b.self, certs, b.endsCore, b.rawServer, b.tlsServer, &ph)
 	if err != nil {
 		return nil, err
 	}
@@ -127,17 +129,17 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 	case c.addr != "":
 		s.Addr = c.addr
 	case c.role == direct && s.TLS:
-		s.Addr = at.tls
+		s.Addr = ph.tls
 	case c.role == direct:
-		s.Addr = at.raw
+		s.Addr = ph.raw
 	default:
-		proxy, err := b.startProxy(ctx, r, c, &at)
+		proxy, err := b.startProxy(ctx, r, c, &ph)
 		if err != nil {
 			return nil, err
 		}
 		defer proxy.stop()
-		s.Addr = at.listen
-		s.Routes = at.routeFile(r, proxy.pid())
+		s.Addr = ph.listen
+		s.Routes = ph.routeFile(r, proxy.pid())
 		if s.PIDs, err = load.ProcessTree(proxy.pid()); err != nil {
 			return nil, err
 		}
@@ -145,9 +147,9 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 			defer func() { err = errors.Join(err, proxy.checkRunning()) }()
 		}
 	}
-	f, err := runLoad(ctx, b.self, b.endsCore, s, at.dir)
+	f, err := runLoad(ctx, b.self, b.endsCore, s, ph.dir)
 	if err == nil && s.Kind == load.Update {
-		f[updatesFigure], err = at.updatesPerSecond(s)
+		f[updatesFigure], err = ph.updatesPerSecond(s)
 	}
 	return f, err
 }
@@ -156,14 +158,14 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 func (p *process) checkRunning() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s ended meanwhile (%v): %s", p.name, p.err, p.output())
+		return fmt.Errorf("%s exited during the run (%v): %s", p.name, p.err, p.output())
 	default:
 		return nil
 	}
 }
 
-func (p placeholders) routeFile(r row, pid int) load.RouteFile {
-	f := load.RouteFile{Path: p.routes(), PID: pid, Raw: p.raw, TLS: p.tls, ChangesPerSecond: updatePerSecond}
+func (ph placeholders) routeFile(r row, pid int) load.RouteFile {
+	f := load.RouteFile{Path: ph.routes(), PID: pid, Raw: ph.raw, TLS: ph.tls, ChangesPerSecond: updatePerSecond}
 	if r.spec.Kind == load.Update {
 		f.ExtraRoutes = updateRoutes
 	}
@@ -171,36 +173,36 @@ func (p placeholders) routeFile(r row, pid int) load.RouteFile {
 }
 
 // updatesPerSecond returns the rate of route changes that the proxy has logged.
-func (p placeholders) updatesPerSecond(s load.Spec) (float64, error) {
-	b, err := os.ReadFile(p.proxyLog())
+func (ph placeholders) updatesPerSecond(s load.Spec) (float64, error) {
+	b, err := os.ReadFile(ph.proxyLog())
 	return float64(bytes.Count(b, []byte("routes changed"))) / s.Duration.Seconds(), err
 }
 
-func (p placeholders) proxyLog() string { return filepath.Join(p.dir, "proxy.log") }
+func (ph placeholders) proxyLog() string { return filepath.Join(ph.dir, "proxy.log") }
 
 // startProxy starts a contender and waits until it listens.
-func (b bench) startProxy(ctx context.Context, r row, c contender, at *placeholders) (*process, error) {
+func (b bench) startProxy(ctx context.Context, r row, c contender, ph *placeholders) (*process, error) {
 	var err error
-	if at.listen, err = freeAddr(); err != nil {
+	if ph.listen, err = freeAddr(); err != nil {
 		return nil, err
 	}
 	for name, text := range c.files {
-		if err := os.WriteFile(filepath.Join(at.dir, name), []byte(at.expand(text)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(ph.dir, name), []byte(ph.expand(text)), 0o600); err != nil {
 			return nil, err
 		}
 	}
-	if err := at.routeFile(r, 0).Write(false); err != nil {
+	if err := ph.routeFile(r, 0).Write(false); err != nil {
 		return nil, err
 	}
 	var words []string
 	for _, w := range c.command {
-		words = append(words, at.expand(w))
+		words = append(words, ph.expand(w))
 	}
-	p, err := startPinned(c.name, b.proxyCore, exec.Command(words[0], words[1:]...), at.proxyLog())
+	p, err := startPinned(c.name, b.proxyCore, exec.Command(words[0], words[1:]...), ph.proxyLog())
 	if err != nil {
 		return nil, err
 	}
-	if err := p.waitListening(ctx, at.listen); err != nil {
+	if err := p.waitListening(ctx, ph.listen); err != nil {
 		p.stop()
 		return nil, err
 	}

@@ -54,12 +54,12 @@ func runChild(ctx context.Context, args []string, out io.Writer) error {
 		}
 		return json.NewEncoder(out).Encode(o)
 	}
-	return fmt.Errorf("%q has other arguments", args[0])
+	return fmt.Errorf("child process %s: wrong number of arguments", args[0])
 }
 
 // startServers starts the server process and stores the addresses of the
-// servers in at.
-func startServers(self, certs string, core int, raw, tls string, at *placeholders) (*process, error) {
+// servers in ph.
+func startServers(self, certs string, core int, raw, tls string, ph *placeholders) (*process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func startServers(self, certs string, core int, raw, tls string, at *placeholder
 	defer r.Close()
 	cmd := exec.Command(self, childServers, certs, raw, tls)
 	cmd.Stdout = w
-	p, err := startPinned("servers", core, cmd, filepath.Join(at.dir, "servers.log"))
+	p, err := startPinned("servers", core, cmd, filepath.Join(ph.dir, "servers.log"))
 	w.Close()
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func startServers(self, certs string, core int, raw, tls string, at *placeholder
 	if err = r.SetReadDeadline(time.Now().Add(startTimeout)); err == nil {
 		var line string
 		if line, err = bufio.NewReader(r).ReadString('\n'); err == nil {
-			_, err = fmt.Sscan(line, &at.raw, &at.tls)
+			_, err = fmt.Sscan(line, &ph.raw, &ph.tls)
 		}
 	}
 	if err != nil {
@@ -109,11 +109,11 @@ func runLoad(ctx context.Context, self string, core int, s load.Spec, dir string
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(loadTimeout(s)):
-		return nil, fmt.Errorf("the load did not end within %v", loadTimeout(s))
+		return nil, fmt.Errorf("the load process did not exit within %v", loadTimeout(s))
 	}
 	var o loadResult
 	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
-		return nil, fmt.Errorf("load: %w (%v): %s", err, p.err, p.output())
+		return nil, fmt.Errorf("load process: %w (%v): %s", err, p.err, p.output())
 	}
 	if o.Error != "" {
 		err = errors.New(o.Error)

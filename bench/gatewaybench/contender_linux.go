@@ -51,34 +51,36 @@ type placeholders struct {
 	dir, listen, raw, tls string
 }
 
-func (p placeholders) expand(s string) string {
+func (ph placeholders) expand(s string) string {
 	return strings.NewReplacer(
-		"{dir}", p.dir, "{routes}", p.routes(), "{listen}", p.listen, "{raw}", p.raw, "{tls}", p.tls,
+		"{dir}", ph.dir, "{routes}", ph.routes(), "{listen}", ph.listen, "{raw}", ph.raw, "{tls}", ph.tls,
 		"{rawname}", load.RawName, "{tlsroute}", load.TLSRoute, "{tlssuffix}", strings.TrimPrefix(load.TLSRoute, "*"),
 		"{hello}", helloTimeout,
 	).Replace(s)
 }
 
-func (p placeholders) routes() string { return filepath.Join(p.dir, "routes.hcl") }
+func (ph placeholders) routes() string { return filepath.Join(ph.dir, "routes.hcl") }
 
 func wanfed(program string) contender {
 	// All connections have the same source address: switch off the limit.
-	return contender{name: "wanfed", role: subject, command: []string{program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1"}}
+	return contender{name: "wanfed", role: subject, command: []string{
+		program, "gateway", "--listen", "{listen}", "--routes", "{routes}", "--max-conns-per-source=-1",
+	}}
 }
 
 // parseProxy parses name=ip:port or name=command. Spaces separate the words of
 // the command.
 func parseProxy(s string) (contender, error) {
-	name, what, ok := strings.Cut(s, "=")
-	words := strings.Fields(what)
+	name, target, ok := strings.Cut(s, "=")
+	words := strings.Fields(target)
 	if !ok || name == "" || len(words) == 0 {
 		return contender{}, fmt.Errorf("proxy %q is neither name=ip:port nor name=command", s)
 	}
 	if _, err := netip.ParseAddrPort(words[0]); err == nil && len(words) == 1 {
 		return contender{name: name, role: subject, addr: words[0]}, nil
 	}
-	if !strings.Contains(what, "{listen}") {
-		return contender{}, fmt.Errorf("the command of proxy %s does not say {listen}, where the address to listen on goes", name)
+	if !strings.Contains(target, "{listen}") {
+		return contender{}, fmt.Errorf("proxy %s: its command has no {listen}: put it where the listen address belongs", name)
 	}
 	return contender{name: name, role: subject, command: words}, nil
 }
@@ -87,7 +89,8 @@ func parseProxy(s string) (contender, error) {
 // and maxpipes fit into 20,000 open files: two sockets per connection and two
 // ends per pipe.
 func haproxy(name, global, defaults string) contender {
-	return contender{name: name, role: peer, command: []string{"haproxy", "-db", "-f", "{dir}/haproxy.cfg"}, files: map[string]string{
+	command := []string{"haproxy", "-db", "-f", "{dir}/haproxy.cfg"}
+	return contender{name: name, role: peer, command: command, files: map[string]string{
 		"haproxy.cfg": `global
     nbthread 1
     maxconn 9700
@@ -120,7 +123,8 @@ func nginx() contender {
 	if _, err := os.Stat(nginxModule); err == nil {
 		module = "load_module " + nginxModule + ";\n"
 	}
-	return contender{name: "nginx", role: peer, command: []string{"nginx", "-c", "{dir}/nginx.conf"}, files: map[string]string{
+	command := []string{"nginx", "-c", "{dir}/nginx.conf"}
+	return contender{name: "nginx", role: peer, command: command, files: map[string]string{
 		"nginx.conf": module + `daemon off;
 worker_processes 1;
 worker_rlimit_nofile 20000;
@@ -173,5 +177,6 @@ func checkTools(cs []contender) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("missing: %s; get them with: apt-get install %s, or choose others with --peers (empty: none)", strings.Join(missing, ", "), packages)
+	return fmt.Errorf("missing programs: %s: run apt-get install %s, or choose other proxies with --peers (empty: none)",
+		strings.Join(missing, ", "), packages)
 }

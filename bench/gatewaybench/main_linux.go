@@ -66,29 +66,34 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	var s settings
 	fs := flag.NewFlagSet("gatewaybench", flag.ContinueOnError)
 	fs.SetOutput(usage)
-	fs.StringVar(&s.program, "wanfed", "../bin/wanfed", "program whose gateway is measured; empty: none")
-	fs.StringVar(&s.rows, "rows", "", "only rows whose names begin with one of these, separated by commas; for example bulk/raw,idle")
-	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx", "proxies to compare with")
-	fs.Func("proxy", "another proxy to measure, name=command or name=ip:port of a running one; may be given again. Words of the command "+
-		"may have {listen}, where it is to listen; {routes}, a route file of wanfed gateway; {raw} and {tls}, the servers", func(v string) error {
+	fs.StringVar(&s.program, "wanfed", "../bin/wanfed",
+		"`path` of the wanfed program whose gateway is measured; empty: none")
+	fs.StringVar(&s.rows, "rows", "", "comma-separated `prefixes` of the rows to run, such as bulk/raw,idle; empty: all")
+	fs.StringVar(&s.peers, "peers", "haproxy,haproxy-splice,haproxy-tuned,nginx",
+		"comma-separated `names` of proxies to compare with; empty: none")
+	fs.Func("proxy", "another proxy to measure: `name=command`, or name=ip:port of a running proxy; repeatable. "+
+		"Placeholders in the command: {listen}, the listen address; {routes}, a route file of "+
+		"wanfed gateway; {raw} and {tls}, the servers", func(v string) error {
 		c, err := parseProxy(v)
 		s.proxies = append(s.proxies, c)
 		return err
 	})
-	fs.StringVar(&s.servers, "servers", "127.0.0.1:0,127.0.0.1:0", "where the plain and the TLS server listen, for a proxy that is running")
-	fs.StringVar(&s.format, "format", "table", "table (which is Markdown too) or json")
-	fs.IntVar(&s.rounds, "rounds", 5, "rounds")
-	fs.DurationVar(&s.timing.measure, "for", 2*time.Second, "measured time of a run")
-	fs.DurationVar(&s.timing.warm, "warm", 500*time.Millisecond, "time of a run before that")
-	fs.DurationVar(&s.timing.settle, "settle", 2*time.Second, "time after which the memory of idle connections is read")
-	fs.IntVar(&s.timing.idle, "idle", 9500, "idle connections")
-	fs.IntVar(&s.timing.stalls, "stalls", 5000, "stalled hellos")
-	fs.IntVar(&s.timing.restartConns, "handed", 10000, "connections while the process is replaced")
-	fs.Float64Var(&s.noiseLimit, "noisy", 0.2, "how many cores other processes may use during a run")
-	fs.DurationVar(&s.quietTimeout, "patience", 10*time.Second, "how long to wait until they do not use more")
-	fs.IntVar(&s.retries, "retries", 1, "how often to repeat a run during which they did")
-	fs.BoolVar(&s.direct, "direct", true, "measure without a proxy, too")
-	fs.BoolVar(&s.quiet, "quiet", false, "no progress on stderr")
+	fs.StringVar(&s.servers, "servers", "127.0.0.1:0,127.0.0.1:0",
+		"listen `addresses` of the plain server and the TLS server, for a running proxy")
+	fs.StringVar(&s.format, "format", "table", "output `format`: table (Markdown) or json")
+	fs.IntVar(&s.rounds, "rounds", 5, "number of rounds")
+	fs.DurationVar(&s.timing.measure, "for", 2*time.Second, "measured time per run")
+	fs.DurationVar(&s.timing.warm, "warm", 500*time.Millisecond, "time before the measurement of a run")
+	fs.DurationVar(&s.timing.settle, "settle", 2*time.Second, "time until the memory of idle connections is read")
+	fs.IntVar(&s.timing.idle, "idle", 9500, "number of idle connections")
+	fs.IntVar(&s.timing.stalls, "stalls", 5000, "number of stalled connections")
+	fs.IntVar(&s.timing.restartConns, "handed", 10000, "number of connections during hot restarts")
+	fs.Float64Var(&s.noiseLimit, "noisy", 0.2, "number of cores that other processes may use during a run")
+	fs.DurationVar(&s.quietTimeout, "patience", 10*time.Second,
+		"maximum wait for other processes to use fewer cores before a run")
+	fs.IntVar(&s.retries, "retries", 1, "number of repetitions of a run that other processes disturbed")
+	fs.BoolVar(&s.direct, "direct", true, "also measure without a proxy")
+	fs.BoolVar(&s.quiet, "quiet", false, "do not print progress to stderr")
 	if err := fs.Parse(args); err != nil {
 		return s, err
 	}
@@ -99,8 +104,9 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	if s.format != "table" && s.format != "json" {
 		errs = append(errs, fmt.Errorf("format %q is neither table nor json", s.format))
 	}
-	if s.rounds < 1 || s.timing.measure <= 0 || s.timing.warm < 0 || s.timing.idle < 1 || s.timing.stalls < 1 || s.timing.restartConns < 1 {
-		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive"))
+	t := s.timing
+	if s.rounds < 1 || t.measure <= 0 || t.warm < 0 || t.idle < 1 || t.stalls < 1 || t.restartConns < 1 {
+		errs = append(errs, errors.New("rounds, for, idle, stalls and handed must be positive; warm must not be negative"))
 	}
 	return s, errors.Join(errs...)
 }
@@ -113,7 +119,7 @@ func (s settings) contenders() ([]contender, error) {
 	}
 	all = append(all, s.proxies...)
 	if len(all) == 0 {
-		return nil, errors.New("nothing to measure: give --wanfed or --proxy")
+		return nil, errors.New("no proxy to measure: set --wanfed or --proxy")
 	}
 	names := strings.FieldsFunc(s.peers, func(r rune) bool { return r == ',' })
 	for _, p := range peers() {
@@ -123,7 +129,7 @@ func (s settings) contenders() ([]contender, error) {
 		}
 	}
 	if len(names) > 0 {
-		return nil, fmt.Errorf("no peer is called %s", strings.Join(names, ", "))
+		return nil, fmt.Errorf("unknown peers %s", strings.Join(names, ", "))
 	}
 	if s.direct {
 		all = append(all, contender{name: directName, role: direct})
@@ -132,7 +138,9 @@ func (s settings) contenders() ([]contender, error) {
 }
 
 func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) {
-	b := bench{rounds: s.rounds, noiseLimit: s.noiseLimit, quietTimeout: s.quietTimeout, retries: s.retries, progress: progress}
+	b := bench{
+		rounds: s.rounds, noiseLimit: s.noiseLimit, quietTimeout: s.quietTimeout, retries: s.retries, progress: progress,
+	}
 	if s.quiet {
 		b.progress = io.Discard
 	}
@@ -144,7 +152,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) 
 	}
 	var ok bool
 	if b.rawServer, b.tlsServer, ok = strings.Cut(s.servers, ","); !ok {
-		return fmt.Errorf("servers %q are not two addresses, separated by a comma", s.servers)
+		return fmt.Errorf("servers %q are not two addresses separated by a comma", s.servers)
 	}
 	if b.self, err = os.Executable(); err != nil {
 		return err

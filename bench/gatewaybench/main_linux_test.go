@@ -69,8 +69,11 @@ func runBench(t *testing.T, flags ...string) report {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, progress strings.Builder
-	flags = append([]string{"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "500ms", "--warm", "50ms",
-		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--handed", "300", "--patience", "0", "--noisy", "9", "--retries", "2"}, flags...)
+	flags = append([]string{
+		"--wanfed", program, "--peers=", "--format", "json", "--rounds", "1", "--for", "500ms", "--warm", "50ms",
+		"--settle", "100ms", "--idle", "40", "--stalls", "40", "--handed", "300",
+		"--patience", "0", "--noisy", "9", "--retries", "2",
+	}, flags...)
 	err = dispatch(ctx, flags, &out, &progress)
 	t.Log(progress.String())
 	if err != nil {
@@ -81,30 +84,30 @@ func runBench(t *testing.T, flags ...string) report {
 		t.Fatal(err)
 	}
 	if len(rep.Failed) > 0 {
-		t.Errorf("failed: %s", strings.Join(rep.Failed, "\n"))
+		t.Errorf("failed runs:\n%s", strings.Join(rep.Failed, "\n"))
 	}
 	return rep
 }
 
 // check reports an error for each missing or implausible figure of the rows
 // whose names start with prefix. It does not judge performance.
-func (r report) check(t *testing.T, prefix, contender string, lowest map[string]float64) {
+func (r report) check(t *testing.T, prefix, contender string, minima map[string]float64) {
 	t.Helper()
 	found := map[string]int{}
 	for _, l := range r.Lines {
-		least, asked := lowest[l.Figure]
+		minimum, wanted := minima[l.Figure]
 		v, ok := l.Values[contender]
-		if !asked || !ok || !strings.HasPrefix(l.Row, prefix) {
+		if !wanted || !ok || !strings.HasPrefix(l.Row, prefix) {
 			continue
 		}
 		found[l.Figure]++
-		if v.Median < least || v.Median > 1e9 {
-			t.Errorf("%s of %s, %s: %v, want at least %v", l.Figure, contender, l.Row, v.Median, least)
+		if v.Median < minimum || v.Median > 1e9 {
+			t.Errorf("row %s: %s of %s = %v, want at least %v", l.Row, l.Figure, contender, v.Median, minimum)
 		}
 	}
-	for name := range lowest {
+	for name := range minima {
 		if found[name] == 0 {
-			t.Errorf("no %s of %s in rows %s", name, contender, prefix)
+			t.Errorf("rows %s: no %s of %s, want at least one", prefix, name, contender)
 		}
 	}
 }
@@ -126,7 +129,7 @@ func TestDispatch_StallAndChangeRows(t *testing.T) {
 	rep.check(t, "drain", "wanfed", map[string]float64{"sent": 50, "gone after s": 1})
 	for _, l := range rep.Lines {
 		if name := l.Figure; (name == "lost" || name == "left") && l.Values["wanfed"].Median != 0 {
-			t.Errorf("%s: %s %v", l.Row, name, l.Values["wanfed"].Median)
+			t.Errorf("row %s: %s = %v, want 0", l.Row, name, l.Values["wanfed"].Median)
 		}
 	}
 }
@@ -135,13 +138,15 @@ func TestDispatch_ProxyEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread()
 	var out, progress strings.Builder
-	err := dispatch(t.Context(), []string{"--wanfed=", "--peers=", "--rows", "ping/closed/1", "--rounds", "1", "--for", "50ms", "--direct=false",
-		"--retries", "0", "--patience", "0", "--proxy", "gone=false {listen}"}, &out, &progress)
+	err := dispatch(t.Context(), []string{
+		"--wanfed=", "--peers=", "--rows", "ping/closed/1", "--rounds", "1", "--for", "50ms", "--direct=false",
+		"--retries", "0", "--patience", "0", "--proxy", "exits=false {listen}",
+	}, &out, &progress)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "gone ended at once"; !strings.Contains(out.String(), want) {
-		t.Errorf("the table does not say %q:\n%s", want, out.String())
+	if want := "exits exited at start"; !strings.Contains(out.String(), want) {
+		t.Errorf("dispatch() printed\n%s\nwant it to contain %q", out.String(), want)
 	}
 }
 
@@ -151,18 +156,18 @@ func TestDispatch_InvalidFlags(t *testing.T) {
 		want  string
 	}{
 		{[]string{"--proxy", "x"}, "neither name=ip:port nor name=command"},
-		{[]string{"--proxy", "x=run me"}, "does not say {listen}"},
-		{[]string{"--rows", "nothing", "--peers="}, "no row begins with nothing"},
-		{[]string{"--peers", "apache"}, "no peer is called apache"},
-		{[]string{"--wanfed="}, "nothing to measure"},
+		{[]string{"--proxy", "x=run me"}, "has no {listen}"},
+		{[]string{"--rows", "nothing", "--peers="}, "no row starts with nothing"},
+		{[]string{"--peers", "apache"}, "unknown peers apache"},
+		{[]string{"--wanfed="}, "no proxy to measure"},
 		{[]string{"--format", "xml"}, "neither table nor json"},
 		{[]string{"--rounds", "0"}, "must be positive"},
-		{[]string{"--wanfed", "no-such-program", "--peers="}, "missing: no-such-program; get them with: apt-get install haproxy"},
+		{[]string{"--wanfed", "absent-program", "--peers="}, "missing programs: absent-program: run apt-get install haproxy"},
 	} {
 		var out strings.Builder
 		err := dispatch(t.Context(), append([]string{"--wanfed", "true"}, test.flags...), &out, &out)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%q: %v, want %q", test.flags, err, test.want)
+			t.Errorf("dispatch(%q) = %v, want an error with %q", test.flags, err, test.want)
 		}
 	}
 }
@@ -173,7 +178,8 @@ func TestDispatch_ContextCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out strings.Builder
-	if err := dispatch(ctx, []string{"--wanfed=", "--peers=", "--proxy", "sleep=sleep 60 {listen}"}, &out, &out); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+	err := dispatch(ctx, []string{"--wanfed=", "--peers=", "--proxy", "sleep=sleep 60 {listen}"}, &out, &out)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("dispatch() = %v, want %v", err, context.Canceled)
 	}
 }

@@ -91,9 +91,9 @@ func (p *process) waitListening(ctx context.Context, addr string) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended at once (%v): %s", p.name, p.err, p.output())
+			return fmt.Errorf("%s exited at start (%v): %s", p.name, p.err, p.output())
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not listen on %s: %w: %s", p.name, addr, err, p.output())
+			return fmt.Errorf("%s does not accept connections on %s: %w: %s", p.name, addr, err, p.output())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -133,7 +133,7 @@ func cores() (proxy, ends int, err error) {
 		}
 	}
 	if len(all) == 0 {
-		return 0, 0, fmt.Errorf("this process may run on none of %d cores", runtime.NumCPU())
+		return 0, 0, fmt.Errorf("the CPU affinity of this process permits none of %d cores", runtime.NumCPU())
 	}
 	return all[min(1, len(all)-1)], all[0], nil
 }

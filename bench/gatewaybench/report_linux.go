@@ -53,7 +53,7 @@ type verdict struct {
 	// divided by that of the peer.
 	Best  string  `json:"best,omitempty"`
 	Ratio float64 `json:"ratio,omitempty"`
-	// Met reports whether the goal is met; nil if there is no goal or no peer.
+	// Met reports whether the goal is met; nil without a goal or a peer.
 	Met *bool `json:"met,omitempty"`
 }
 
@@ -74,7 +74,9 @@ func (b byRound) series(name string) []float64 {
 // quiet returns the rounds in which other processes used at most noisy cores.
 // It returns at least the less disturbed half of the rounds, rounded up.
 func (b byRound) quiet(noisy float64) byRound {
-	rounds := slices.SortedFunc(maps.Keys(b), func(x, y int) int { return cmp.Compare(b[x][load.Others], b[y][load.Others]) })
+	rounds := slices.SortedFunc(maps.Keys(b), func(x, y int) int {
+		return cmp.Compare(b[x][load.Others], b[y][load.Others])
+	})
 	kept := byRound{}
 	for i, round := range rounds {
 		if i < (len(rounds)+1)/2 || b[round][load.Others] <= noisy {
@@ -136,7 +138,10 @@ func addAddedLatency(found map[string]byRound) {
 }
 
 func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, bool) {
-	l := line{Row: r.name, Figure: f.name, Goal: f.goalText(), HigherIsBetter: f.higherIsBetter, Values: map[string]value{}, Verdicts: map[string]verdict{}}
+	l := line{
+		Row: r.name, Figure: f.name, Goal: f.goalText(), HigherIsBetter: f.higherIsBetter,
+		Values: map[string]value{}, Verdicts: map[string]verdict{},
+	}
 	var others []float64
 	for _, c := range cs {
 		if s := found[c.name].series(f.name); len(s) > 0 {
@@ -145,10 +150,10 @@ func newLine(cs []contender, r row, f figure, found map[string]byRound) (line, b
 		}
 	}
 	l.Others = median(others)
-	than := bestPeer(cs, f, l.Values)
+	best := bestPeer(cs, f, l.Values)
 	for _, c := range cs {
 		if v, ok := l.Values[c.name]; ok && c.role == subject {
-			l.Verdicts[c.name] = f.judge(v.Median, than, l.Values[than].Median)
+			l.Verdicts[c.name] = f.judge(v.Median, best, l.Values[best].Median)
 		}
 	}
 	return l, len(l.Values) > 0
@@ -160,7 +165,8 @@ func bestPeer(cs []contender, f figure, of map[string]value) string {
 	var name string
 	for _, c := range cs {
 		v, ok := of[c.name]
-		if !ok || c.role != peer || f.noComparison || f.goal.reference == bestHAProxyGoal && !strings.HasPrefix(c.name, bestHAProxyGoal) {
+		if !ok || c.role != peer || f.noComparison ||
+			f.goal.reference == bestHAProxyGoal && !strings.HasPrefix(c.name, bestHAProxyGoal) {
 			continue
 		}
 		if name == "" || v.Median > of[name].Median == f.higherIsBetter {
@@ -171,15 +177,15 @@ func bestPeer(cs []contender, f figure, of map[string]value) string {
 }
 
 // judge compares a subject's figure with that of the best peer.
-func (f figure) judge(ours float64, than string, theirs float64) verdict {
+func (f figure) judge(value float64, peer string, peerValue float64) verdict {
 	var v verdict
-	x := ours
+	x := value
 	if f.goal.reference != absoluteGoal {
-		if theirs <= 0 {
+		if peerValue <= 0 {
 			return v
 		}
-		x = ours / theirs
-		v = verdict{Best: than, Ratio: x}
+		x = value / peerValue
+		v = verdict{Best: peer, Ratio: x}
 	}
 	if f.goal.reference != "" {
 		met := x <= f.goal.bound

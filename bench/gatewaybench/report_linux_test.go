@@ -14,10 +14,17 @@ import (
 // sampleRuns returns a benchmark of three rounds with known figures.
 func sampleRuns() (bench, []run) {
 	b := bench{rounds: 3, rows: []row{{name: "r", figures: []figure{
-		{name: load.MBPerS, higherIsBetter: true, goal: matchBest}, {name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.2}}, {name: load.Lost, noComparison: true, goal: goal{absoluteGoal, 0}},
-	}}}, contenders: []contender{{name: "ours"}, {name: "haproxy", role: peer}, {name: "haproxy-x", role: peer}, {name: "other", role: peer}}}
+		{name: load.MBPerS, higherIsBetter: true, goal: matchBest},
+		{name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.2}},
+		{name: load.Lost, noComparison: true, goal: goal{absoluteGoal, 0}},
+	}}}, contenders: []contender{
+		{name: "ours"}, {name: "haproxy", role: peer}, {name: "haproxy-x", role: peer}, {name: "other", role: peer},
+	}}
 	of := map[string][3]load.Figures{
-		"ours":      {{"MB/s": 90, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 300, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 95, "RSS KB/conn": 1, "lost": 0}},
+		"ours": {
+			{"MB/s": 90, "RSS KB/conn": 1, "lost": 0}, {"MB/s": 300, "RSS KB/conn": 1, "lost": 0},
+			{"MB/s": 95, "RSS KB/conn": 1, "lost": 0},
+		},
 		"haproxy":   {{"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}, {"MB/s": 100, "RSS KB/conn": 3}},
 		"haproxy-x": {{"MB/s": 50, "RSS KB/conn": 4}, {"MB/s": 900, "RSS KB/conn": 4}, {"MB/s": 40, "RSS KB/conn": 4}},
 		"other":     {{"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}, {"MB/s": 10, "RSS KB/conn": 0.1}},
@@ -28,7 +35,7 @@ func sampleRuns() (bench, []run) {
 			runs = append(runs, run{row: "r", contender: name, round: i, figures: f})
 		}
 	}
-	return b, append(runs, run{row: "r", contender: "other", round: 1, err: errors.New("it fell over")})
+	return b, append(runs, run{row: "r", contender: "other", round: 1, err: errors.New("proxy crashed")})
 }
 
 func TestNewReport(t *testing.T) {
@@ -45,9 +52,9 @@ func TestNewReport(t *testing.T) {
 		{0, "", 0, true},
 	} {
 		l := rep.Lines[i]
-		v := l.Verdicts["ours"]
-		if l.Values["ours"].Median != want.median || v.Best != want.best || v.Ratio != want.ratio || v.Met == nil || *v.Met != want.met {
-			t.Errorf("%s: %+v, %+v; want %+v", l.Figure, l.Values["ours"], v, want)
+		median, v := l.Values["ours"].Median, l.Verdicts["ours"]
+		if median != want.median || v.Best != want.best || v.Ratio != want.ratio || v.Met == nil || *v.Met != want.met {
+			t.Errorf("newReport(): figure %s = median %v, verdict %+v, want %+v", l.Figure, median, v, want)
 		}
 	}
 }
@@ -66,10 +73,10 @@ func TestReport_WriteTable(t *testing.T) {
 |     | RSS KB/conn | ≤ 0.2x haproxy |    1 | 0.33x NO | haproxy |       3 |         4 |   0.1 |      0 |
 |     | lost        | ≤ 0            |    0 |      yes |         |       - |         - |     - |      0 |
 
-failed: r other round 2: it fell over
+failed: r other round 2: proxy crashed
 `
 	if out.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+		t.Errorf("writeTable() =\n%s\nwant\n%s", out.String(), want)
 	}
 }
 
@@ -77,14 +84,15 @@ func TestPlaceholders_Expand(t *testing.T) {
 	p := placeholders{dir: "/d", listen: "127.0.0.1:1", raw: "127.0.0.1:2", tls: "127.0.0.1:3"}
 	for _, c := range peers() {
 		for name, text := range c.files {
-			filled := p.expand(text)
+			expanded := p.expand(text)
 			for _, want := range []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", load.RawName, helloTimeout} {
-				if !strings.Contains(filled, want) {
-					t.Errorf("%s of %s has no %s", name, c.name, want)
+				if !strings.Contains(expanded, want) {
+					t.Errorf("%s of %s = %q, want it to contain %s", name, c.name, expanded, want)
 				}
 			}
-			if strings.Contains(filled, "{raw") || strings.Contains(filled, "{tls") || strings.Contains(filled, "{listen") {
-				t.Errorf("%s of %s has places left:\n%s", name, c.name, filled)
+			contains := func(name string) bool { return strings.Contains(expanded, name) }
+			if contains("{raw") || contains("{tls") || contains("{listen") {
+				t.Errorf("%s of %s = %q, want no placeholders", name, c.name, expanded)
 			}
 		}
 	}
@@ -104,7 +112,7 @@ func TestByRound_Quiet(t *testing.T) {
 		{1, "[0 1 2 3 4]"},
 	} {
 		if got := fmt.Sprint(b.quiet(test.noisy).series(load.P50)); got != test.want {
-			t.Errorf("noisy %v: rounds %s, want %s", test.noisy, got, test.want)
+			t.Errorf("quiet(%v) = rounds %s, want %s", test.noisy, got, test.want)
 		}
 	}
 }

@@ -75,7 +75,9 @@ type timing struct {
 // rows returns all rows.
 func rows(t timing) []row {
 	spec := func(kind load.Kind, conns int) load.Spec {
-		return load.Spec{Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle, HelloTimeout: helloDuration()}
+		return load.Spec{
+			Kind: kind, Conns: conns, Warmup: t.warm, Duration: t.measure, Settle: t.settle, HelloTimeout: helloDuration(),
+		}
 	}
 	var all []row
 	for _, tls := range []bool{false, true} {
@@ -118,8 +120,9 @@ func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 	stall.Rate, stall.Duration = 500, 2*t.measure // enough connections for a p99
 	update := spec(load.Update, 64)
 	update.Rate, update.Duration, update.Interval = 500, 2*t.measure, 20*time.Millisecond
-	handover := update
-	handover.Kind, handover.Rate = load.HotRestart, max(1, int(float64(t.restartConns)/handover.Duration.Seconds()))
+	hotRestart := update
+	hotRestart.Kind = load.HotRestart
+	hotRestart.Rate = max(1, int(float64(t.restartConns)/hotRestart.Duration.Seconds()))
 	drain := update
 	drain.Kind, drain.Duration, drain.DrainTime = load.Drain, t.measure, drainTime
 	return []row{
@@ -129,19 +132,24 @@ func (t timing) manyConnRows(spec func(load.Kind, int) load.Spec) []row {
 		}},
 		{fmt.Sprintf("stall/%d", t.stalls), stall, []figure{
 			{name: load.RSSPerConn, goal: goal{bestHAProxyGoal, 0.1}}, {name: load.P99},
-			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.2}}, {name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Held, higherIsBetter: true, noComparison: true},
+			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.2}},
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
+			{name: load.Held, higherIsBetter: true, noComparison: true},
 			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 		{"update/100", update, []figure{
-			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.1}}, {name: load.P99, noComparison: true}, {name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
+			{name: load.P99Ratio, noComparison: true, goal: goal{absoluteGoal, 1.1}}, {name: load.P99, noComparison: true},
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true},
 			{name: load.Sent, noComparison: true}, {name: updatesFigure, noComparison: true},
 		}},
-		{fmt.Sprintf("handover/%d", t.restartConns), handover, []figure{
-			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true}, {name: load.HotRestarts, noComparison: true},
+		{fmt.Sprintf("handover/%d", t.restartConns), hotRestart, []figure{
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true},
+			{name: load.HotRestarts, noComparison: true},
 			{name: load.P99, noComparison: true}, {name: load.P99Ratio, noComparison: true},
 		}},
 		{"drain/500", drain, []figure{
-			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true}, {name: load.Refused, noComparison: true},
+			{name: load.Lost, goal: goal{absoluteGoal, 0}, noComparison: true}, {name: load.Sent, noComparison: true},
+			{name: load.Refused, noComparison: true},
 			{name: load.GoneAfter, noComparison: true}, {name: load.Left, goal: goal{absoluteGoal, 0}, noComparison: true},
 		}},
 	}
@@ -168,21 +176,21 @@ func selectRows(all []row, prefixes string) ([]row, error) {
 	if prefixes == "" {
 		return all, nil
 	}
-	var chosen []row
+	var selected []row
 	list := strings.Split(prefixes, ",")
 	for _, r := range all {
 		if slices.ContainsFunc(list, func(p string) bool { return strings.HasPrefix(r.name, p) }) {
-			chosen = append(chosen, r)
+			selected = append(selected, r)
 		}
 	}
-	if len(chosen) == 0 {
+	if len(selected) == 0 {
 		names := make([]string, len(all))
 		for i, r := range all {
 			names[i] = r.name
 		}
-		return nil, fmt.Errorf("no row begins with %s; there are: %s", prefixes, strings.Join(names, " "))
+		return nil, fmt.Errorf("no row starts with %s; rows are: %s", prefixes, strings.Join(names, " "))
 	}
-	return chosen, nil
+	return selected, nil
 }
 
 // endsProxy reports whether the process of the proxy exits during the

@@ -22,29 +22,29 @@ func (r report) writeJSON(w io.Writer) error {
 
 // writeTable writes an aligned table, which is also valid Markdown.
 func (r report) writeTable(w io.Writer) error {
-	head := []string{"row", "figure", "goal"}
+	header := []string{"row", "figure", "goal"}
 	for _, s := range r.Subjects {
-		head = append(head, s, "by best")
+		header = append(header, s, "by best")
 	}
-	head = append(head, "best")
+	header = append(header, "best")
 	for _, c := range r.Contenders {
 		if !slices.Contains(r.Subjects, c) {
-			head = append(head, c)
+			header = append(header, c)
 		}
 	}
-	cells := [][]string{append(head, "others")}
+	cells := [][]string{append(header, "others")}
 	for i, l := range r.Lines {
 		name := l.Row
 		if i > 0 && r.Lines[i-1].Row == name {
 			name = ""
 		}
 		words := []string{name, l.Figure, l.Goal}
-		var than string
+		var best string
 		for _, s := range r.Subjects {
 			words = append(words, l.text(s), l.Verdicts[s].String())
-			than = l.Verdicts[s].Best
+			best = l.Verdicts[s].Best
 		}
-		words = append(words, than)
+		words = append(words, best)
 		for _, c := range r.Contenders {
 			if !slices.Contains(r.Subjects, c) {
 				words = append(words, l.text(c))

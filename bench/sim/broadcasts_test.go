@@ -30,7 +30,7 @@ func (w *world) dropQueuedBroadcasts(t testing.TB) {
 			q.Prune(0)
 		}
 	}
-	t.Logf("%d news for each server dropped", dropped/len(w.servers()))
+	t.Logf("dropped %d queued broadcasts per server", dropped/len(w.servers()))
 }
 
 // field returns a pointer to a private field of a struct.

@@ -28,10 +28,10 @@ func TestConn_Delay(t *testing.T) {
 		a.Close()
 		got, err := io.ReadAll(b)
 		if took := time.Since(began); string(got) != "one two three" || err != nil || took != oneWay*3/2 {
-			t.Errorf("read %q, %v after %v", got, err, took)
+			t.Errorf("ReadAll() = %q, %v after %v, want %q, nil after %v", got, err, took, "one two three", oneWay*3/2)
 		}
 		if _, err := a.Write([]byte("late")); err == nil {
-			t.Error("a closed connection takes more")
+			t.Error("Write() after Close() = nil, want an error")
 		}
 		b.Close()
 	})
@@ -46,12 +46,12 @@ func TestConn_ReadDeadline(t *testing.T) {
 		b.SetReadDeadline(began.Add(time.Second))
 		_, err := b.Read(make([]byte, 1))
 		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
+			t.Errorf("Read() = %v after %v, want %v after 1s", err, time.Since(began), os.ErrDeadlineExceeded)
 		}
 		b.SetReadDeadline(time.Time{})
 		time.AfterFunc(time.Minute, func() { b.Close() })
 		if _, err := b.Read(make([]byte, 1)); err == nil || time.Since(began) != time.Minute+time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
+			t.Errorf("Read() until Close() = %v after %v, want an error after 1m1s", err, time.Since(began))
 		}
 	})
 }
@@ -74,8 +74,9 @@ func TestHalf_Join(t *testing.T) {
 		near.in.join(far.out)
 		far.in.join(near.out)
 		got := make([]byte, 2)
-		if _, err := io.ReadFull(server, got); err != nil || string(got) != "ab" || time.Since(began) != 3*oneWay+time.Millisecond {
-			t.Errorf("read %q, %v after %v", got, err, time.Since(began))
+		want := 3*oneWay + time.Millisecond
+		if _, err := io.ReadFull(server, got); err != nil || string(got) != "ab" || time.Since(began) != want {
+			t.Errorf("ReadFull() = %q, %v after %v, want %q, nil after %v", got, err, time.Since(began), "ab", want)
 		}
 		cut.Store(true)
 		if _, err := client.Write([]byte("c")); err != nil {
@@ -83,7 +84,7 @@ func TestHalf_Join(t *testing.T) {
 		}
 		server.SetReadDeadline(time.Now().Add(time.Hour))
 		if n, err := server.Read(got); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%d bytes, %v over a lost path", n, err)
+			t.Errorf("Read() over a lost path = %d, %v, want %v", n, err, os.ErrDeadlineExceeded)
 		}
 		client.Close()
 		server.Close()

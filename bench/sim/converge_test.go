@@ -22,7 +22,7 @@ const convergeTimeout = 30 * time.Minute
 func (w *world) converge(t testing.TB) time.Duration {
 	t.Helper()
 	began, all := time.Now(), w.servers()
-	whole := func(v *server) bool {
+	hasConverged := func(v *server) bool {
 		alive := 0
 		for _, m := range v.wan.Members() {
 			if m.Alive() {
@@ -32,15 +32,16 @@ func (w *world) converge(t testing.TB) time.Duration {
 		if alive < len(all) || len(v.book.Load().Paths) < len(w.sites)-1 {
 			return false
 		}
-		records, _, err := v.site.store.List(context.Background(), resource.Eventual, resource.Query{Type: federation.StateType})
-		return err == nil && len(records) == len(w.sites)
+		query := resource.Query{Type: federation.StateType}
+		states, _, err := v.site.store.List(context.Background(), resource.Eventual, query)
+		return err == nil && len(states) == len(w.sites)
 	}
 	for left := slices.Clone(all); ; time.Sleep(250 * time.Millisecond) {
-		if left = slices.DeleteFunc(left, whole); len(left) == 0 {
+		if left = slices.DeleteFunc(left, hasConverged); len(left) == 0 {
 			return time.Since(began)
 		}
 		if time.Since(began) > convergeTimeout {
-			t.Fatalf("%d of %d servers do not see all", len(left), len(all))
+			t.Fatalf("%d of %d servers have not converged within %v", len(left), len(all), convergeTimeout)
 		}
 	}
 }
@@ -49,44 +50,46 @@ func (w *world) converge(t testing.TB) time.Duration {
 // every other server has the address and no link uses the lost path.
 // falseFailures is the number of servers that reported another server as failed
 // in that time.
-func (w *world) moveGateway(t testing.TB, s *site) (known, off spread, doubted int) {
+func (w *world) moveGateway(t testing.TB, s *site) (addressKnown, pathLeft spread, falseFailures int) {
 	t.Helper()
 	all := w.servers()
 	others := slices.DeleteFunc(slices.Clone(all), func(v *server) bool { return v.site == s })
 	began, addr := time.Now(), s.wanAddr(2)
-	hangs := func(v *server) bool {
+	usesLostPath := func(v *server) bool {
 		return slices.ContainsFunc(v.tunnel.Stats().Links, func(l wanfed.LinkStatus) bool {
 			return l.DC == s.dc && !l.ConnectedSince.IsZero() && !l.ConnectedSince.After(began)
 		})
 	}
-	unknowing, doubting := slices.Clone(others), map[*server]bool{}
-	hanging := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !hangs(v) })
+	withoutAddr, falseReports := slices.Clone(others), map[*server]bool{}
+	onLostPath := slices.DeleteFunc(slices.Clone(others), func(v *server) bool { return !usesLostPath(v) })
 	s.gateway.move(addr)
-	for len(unknowing) > 0 || len(hanging) > 0 {
-		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2)) // reading the state of a thousand servers takes a while
+	for len(withoutAddr) > 0 || len(onLostPath) > 0 {
+		// Reading the state of a thousand servers takes a while.
+		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2))
 		took := time.Since(began)
 		if took > convergeTimeout {
-			t.Fatalf("%d servers do not know the address, %d links hang", len(unknowing), len(hanging))
+			t.Fatalf("after %v, %d servers do not have the address and %d use the lost path, want 0 and 0",
+				took, len(withoutAddr), len(onLostPath))
 		}
-		unknowing = slices.DeleteFunc(unknowing, func(v *server) bool {
+		withoutAddr = slices.DeleteFunc(withoutAddr, func(v *server) bool {
 			if !slices.ContainsFunc(v.book.Load().Paths[s.dc], func(h wanfed.Path) bool { return h.Addr == addr }) {
 				return false
 			}
-			known = append(known, took)
+			addressKnown = append(addressKnown, took)
 			return true
 		})
-		hanging = slices.DeleteFunc(hanging, func(v *server) bool {
-			if hangs(v) {
+		onLostPath = slices.DeleteFunc(onLostPath, func(v *server) bool {
+			if usesLostPath(v) {
 				return false
 			}
-			off = append(off, took)
+			pathLeft = append(pathLeft, took)
 			return true
 		})
 		for _, v := range others {
 			if slices.ContainsFunc(v.wan.Members(), func(m gossip.Member) bool { return !m.Alive() }) {
-				doubting[v] = true
+				falseReports[v] = true
 			}
 		}
 	}
-	return known, off, len(doubting)
+	return addressKnown, pathLeft, len(falseReports)
 }

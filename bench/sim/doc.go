@@ -17,14 +17,14 @@
 // The following parts are simulated:
 //
 //   - Network: connections in memory, with 40 ms one way between datacenters
-//     and no delay inside one. There is no rate limit, loss or backpressure.
+//     and no delay inside one. They have no rate limit, loss or backpressure.
 //     Traffic is counted without TCP and IP headers. An unused address discards
 //     everything.
 //   - Gateways: they read ClientHellos with the real parser. They route by the
 //     address book of a server of their datacenter, which a real gateway
 //     receives as a replica. The network then joins the two connections.
 //   - Store: the servers of one datacenter share a store in memory, and the
-//     first server is the leader. There is no Raft. Only remembered addresses
+//     first server is the leader. Raft is not used. Only remembered addresses
 //     are on disk.
 //   - gRPC between datacenters: a server has a connection to the primary, as a
 //     real server has, but none to the others. TestIdleConnectionCost measures

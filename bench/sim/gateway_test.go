@@ -56,7 +56,8 @@ func (g *gatewayDouble) move(wan string) {
 		g.cut.Store(true)
 	}
 	g.wan, g.cut = wan, &atomic.Bool{}
-	g.net.listen(wan, endpoint{delay: oneWay, cut: g.cut, accept: func(c *conn) { g.wg.Go(func() { g.forward(c, g.inward) }) }})
+	accept := func(c *conn) { g.wg.Go(func() { g.forward(c, g.inward) }) }
+	g.net.listen(wan, endpoint{delay: oneWay, cut: g.cut, accept: accept})
 }
 
 func (g *gatewayDouble) close() {
@@ -114,12 +115,12 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 	cut := g.cut
 	g.mu.Unlock()
 	book := g.site.servers[0].book.Load()
-	for _, hop := range book.Paths[p.DC] {
-		if hop.Addr == g.lan {
+	for _, path := range book.Paths[p.DC] {
+		if path.Addr == g.lan {
 			continue
 		}
-		one, cancel := context.WithTimeout(ctx, 3*time.Second)
-		c, err := g.net.dial(one, addrOf(g.lan), hop.Addr, nil)
+		dialCtx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		c, err := g.net.dial(dialCtx, addrOf(g.lan), path.Addr, nil)
 		cancel()
 		if err == nil {
 			return g.withCut(c, cut), nil
@@ -131,10 +132,10 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 // withCut makes c lose all data when cut is set. c leaves by the WAN address of
 // cut.
 func (g *gatewayDouble) withCut(c *conn, cut *atomic.Bool) *conn {
-	there, back := newHalf(0, cut), newHalf(0, cut)
-	there.join(c.out)
-	c.in.join(back)
-	return &conn{in: back, out: there, local: c.local, remote: c.remote}
+	out, in := newHalf(0, cut), newHalf(0, cut)
+	out.join(c.out)
+	c.in.join(in)
+	return &conn{in: in, out: out, local: c.local, remote: c.remote}
 }
 
 // inward connects another datacenter to a server of the local one.

@@ -15,14 +15,18 @@ import (
 	"time"
 )
 
-var sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1", "`datacentersxservers,...` that TestGrowth simulates with WANFED_BENCH=1")
-
 var (
-	settle     = flag.Duration("sim.settle", 9*time.Minute, "how long TestGrowth lets a federation settle before it measures the idle state")
-	heaps      = flag.String("sim.heaps", "", "`prefix` of files that TestGrowth writes heap profiles to: after the start, and idle")
-	starts     = flag.Duration("sim.start", 0, "over how long the starts of TestGrowth's datacenters are spread; 0: all in the same moment")
-	dropQueued = flag.Bool("sim.hush", false, "drop what members have still to tell as soon as all know all: 1,000 tell for minutes")
-	links      = flag.Int("sim.links", 0, "`number` of quiet links that a server keeps at most; 0: as many as by default")
+	sizes = flag.String("sim.sizes", "10x1,10x3,30x1,100x1,300x1",
+		"`datacentersxservers,...` that TestGrowth simulates with WANFED_BENCH=1")
+	settle = flag.Duration("sim.settle", 9*time.Minute,
+		"time from convergence until TestGrowth measures the idle state")
+	heaps = flag.String("sim.heaps", "",
+		"path `prefix` of heap profiles, which TestGrowth writes after the start and while idle; empty: none")
+	starts = flag.Duration("sim.start", 0,
+		"time over which TestGrowth spreads the starts of the datacenters; 0: all at the same time")
+	dropQueued = flag.Bool("sim.hush", false,
+		"drop queued gossip after convergence; with 1,000 members sending it takes minutes")
+	links = flag.Int("sim.links", 0, "maximum `number` of idle links per server; 0: the default")
 )
 
 // TestGrowth starts federations of growing size, waits until they are idle, and
@@ -37,7 +41,7 @@ func TestGrowth(t *testing.T) {
 	for size := range strings.SplitSeq(list, ",") {
 		var datacenters, servers int
 		if _, err := fmt.Sscanf(size, "%dx%d", &datacenters, &servers); err != nil || datacenters < 2 || servers < 1 {
-			t.Fatalf("-sim.sizes: %q is no size such as 30x1", size)
+			t.Fatalf("-sim.sizes: size %q is invalid, want a size such as 30x1", size)
 		}
 		t.Run(size, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 // them.
 func TestIdleConnectionCost(t *testing.T) {
 	if os.Getenv("WANFED_BENCH") == "" {
-		t.Skip("a measure; set WANFED_BENCH=1")
+		t.Skip("a measurement, not a test: set WANFED_BENCH=1 to run it")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		const n = 300
@@ -41,8 +41,10 @@ func TestIdleConnectionCost(t *testing.T) {
 		with := w.read()
 		time.Sleep(idleTime)
 		after := w.read()
-		t.Logf("a connection kept, at each of its ends: %.0f KiB of heap and stacks, %.1f goroutines, %.1f B/s while idle",
-			(with.heap-without.heap)/2/n/1024, (with.goroutines-without.goroutines)/2/n, float64(after.bytes-with.bytes)/2/n/idleTime.Seconds())
+		const ends = 2 * n
+		t.Logf("per end of an idle connection: %.0f KiB of heap and stacks, %.1f goroutines, %.1f B/s",
+			(with.heap-without.heap)/ends/1024, (with.goroutines-without.goroutines)/ends,
+			float64(after.bytes-with.bytes)/ends/idleTime.Seconds())
 	})
 }
 
@@ -57,7 +59,8 @@ func openConnections(t *testing.T, v *server, dc string, connections int) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { cc.Close() })
-		if _, err := healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		_, err = healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

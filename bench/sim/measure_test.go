@@ -19,7 +19,9 @@ import (
 type growth struct {
 	datacenters, servers int
 
-	convergedAfter time.Duration // until every server sees every server, and has a path to and the state of every datacenter
+	// convergedAfter is the time until every server sees every server, and has
+	// a path to and the state of every datacenter.
+	convergedAfter time.Duration
 	peakConns      int64         // maximum of the median server's connections in the minute after that
 	startCPU       time.Duration // CPU time of all servers until the end of that minute
 
@@ -102,18 +104,19 @@ func (g *growth) setIdle(before, after reading, n int) {
 // datacenter.
 func (g growth) check(t testing.TB) {
 	t.Helper()
-	for what, bad := range map[string]bool{
+	for failure, failed := range map[string]bool{
 		"the start takes more than a minute":                             g.convergedAfter > time.Minute,
 		"a server has more than 4 connections for each other datacenter": g.maxConns > int64(4*g.servers*g.datacenters),
-		"an idle server moves more than 16 KiB/s":                        g.bytes > 16<<10,
+		"an idle server sends and receives more than 16 KiB/s":           g.bytes > 16<<10,
 		"an idle server sends more than 2 packets/s":                     g.packets > 2,
 		"packets were dropped while idle":                                g.dropped > 0,
-		"a new address is not known everywhere within 20 s":              g.addressKnown.quantile(1) > 20*time.Second,
-		"a link stays on a lost path for more than 45 s":                 g.pathLeft.quantile(1) > 45*time.Second, // an idle link probes every 30 s
-		"a server was held for failed while a gateway moved":             g.falseFailures > 0,
+		"a server does not have the new address within 20 s":             g.addressKnown.quantile(1) > 20*time.Second,
+		// An idle link probes every 30 s.
+		"a link uses a lost path for more than 45 s":            g.pathLeft.quantile(1) > 45*time.Second,
+		"a server was reported as failed while a gateway moved": g.falseFailures > 0,
 	} {
-		if bad {
-			t.Error(what)
+		if failed {
+			t.Error(failure)
 		}
 	}
 }
@@ -121,8 +124,8 @@ func (g growth) check(t testing.TB) {
 // tableOf returns a Markdown table.
 func tableOf(all []growth) string {
 	var b strings.Builder
-	row := func(what string, cell func(growth) string) {
-		fmt.Fprintf(&b, "| %s |", what)
+	row := func(label string, cell func(growth) string) {
+		fmt.Fprintf(&b, "| %s |", label)
 		for _, g := range all {
 			fmt.Fprintf(&b, " %s |", cell(g))
 		}
@@ -141,7 +144,9 @@ func tableOf(all []growth) string {
 	row("re-addressed: in the books, p50 / p99 / max", func(g growth) string { return g.addressKnown.String() })
 	row("re-addressed: off the lost path, p50 / p99 / max", func(g growth) string { return g.pathLeft.String() })
 	row("re-addressed: servers that hold any for failed", func(g growth) string { return fmt.Sprint(g.falseFailures) })
-	row("processor, of all: start and the minute after", func(g growth) string { return fmt.Sprintf("%.1f s", g.startCPU.Seconds()) })
+	row("processor, of all: start and the minute after", func(g growth) string {
+		return fmt.Sprintf("%.1f s", g.startCPU.Seconds())
+	})
 	row("processor, of all: an idle minute", func(g growth) string { return fmt.Sprintf("%.2f s", g.cpu.Seconds()) })
 	return b.String()
 }
@@ -159,5 +164,6 @@ func (s spread) quantile(q float64) time.Duration {
 }
 
 func (s spread) String() string {
-	return fmt.Sprintf("%.1f / %.1f / %.1f s", s.quantile(0.5).Seconds(), s.quantile(0.99).Seconds(), s.quantile(1).Seconds())
+	seconds := func(q float64) float64 { return s.quantile(q).Seconds() }
+	return fmt.Sprintf("%.1f / %.1f / %.1f s", seconds(0.5), seconds(0.99), seconds(1))
 }

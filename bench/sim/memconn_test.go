@@ -45,8 +45,8 @@ type segment struct {
 	b  []byte
 }
 
-func newHalf(delay time.Duration, dead *atomic.Bool) *half {
-	h := &half{delay: delay, cut: dead}
+func newHalf(delay time.Duration, cut *atomic.Bool) *half {
+	h := &half{delay: delay, cut: cut}
 	h.wake.L = &h.mu
 	return h
 }
@@ -186,11 +186,12 @@ func (h *half) closeRead() {
 	h.wake.Broadcast()
 }
 
-// newConns returns both ends of a connection. All data is lost once dead is
-// true; a nil dead never cuts.
-func newConns(from, to net.Addr, delay time.Duration, dead *atomic.Bool) (dialed, accepted *conn) {
-	there, back := newHalf(delay, dead), newHalf(delay, dead)
-	return &conn{in: back, out: there, local: from, remote: to}, &conn{in: there, out: back, local: to, remote: from}
+// newConns returns both ends of a connection. All data is lost once cut is
+// true; nil never cuts.
+func newConns(from, to net.Addr, delay time.Duration, cut *atomic.Bool) (dialed, accepted *conn) {
+	forward, backward := newHalf(delay, cut), newHalf(delay, cut)
+	return &conn{in: backward, out: forward, local: from, remote: to},
+		&conn{in: forward, out: backward, local: to, remote: from}
 }
 
 func (c *conn) Read(p []byte) (int, error) {

@@ -58,11 +58,10 @@ func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *ato
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: ctx.Err()}
 		}
 	}
-	dead := d.cut
-	if cut != nil {
-		dead = cut
+	if cut == nil {
+		cut = d.cut
 	}
-	dialed, accepted := newConns(from, to, d.delay, dead)
+	dialed, accepted := newConns(from, to, d.delay, cut)
 	d.accept(accepted)
 	return dialed, nil
 }

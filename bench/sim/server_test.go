@@ -68,7 +68,9 @@ func newServer(w *world, s *site, name, addr string) (*server, error) {
 	if v.mux, err = wanfed.NewMux(wanfed.MuxConfig{Identity: id}); err != nil {
 		return nil, err
 	}
-	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr, MaxIdleLinks: *links})
+	v.tunnel, err = wanfed.NewTunnel(wanfed.TunnelConfig{
+		Identity: id, Dialer: v.dialer, Mux: v.mux, Advertise: addr, MaxIdleLinks: *links,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -82,14 +84,16 @@ func (v *server) buildPools() (err error) {
 	tags := v.tags()
 	adv := netip.MustParseAddrPort(v.host.addr.String())
 	v.lan, err = gossip.New(gossip.Config{
-		Kind: wanfed.PoolLAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN), Advertise: adv, Logger: discardLogger,
+		Kind: wanfed.PoolLAN, Name: v.name, Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolLAN),
+		Advertise: adv, Logger: discardLogger,
 	})
 	if err != nil {
 		return err
 	}
 	v.wan, err = gossip.New(gossip.Config{
-		Kind: wanfed.PoolWAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags, Transport: v.tunnel.Transport(wanfed.PoolWAN),
-		Advertise: adv, Admit: federation.Admit(v.site.dc, primary, nil), Logger: discardLogger,
+		Kind: wanfed.PoolWAN, Name: federation.WANName(v.name, v.site.dc), Tags: tags,
+		Transport: v.tunnel.Transport(wanfed.PoolWAN), Advertise: adv, Logger: discardLogger,
+		Admit: federation.Admit(v.site.dc, primary, nil),
 	})
 	return err
 }
@@ -98,8 +102,9 @@ func (v *server) buildPools() (err error) {
 func (v *server) tags() map[string]string {
 	return map[string]string{
 		federation.TagRole: federation.RoleValue, federation.TagDC: v.site.dc, federation.TagPrimary: primary,
-		federation.TagNodeID: "2b3c9b5e-6a7f-4c1d-9e8f-0a1b2c3d4e5f", federation.TagPort: "8300", federation.TagBuild: "0.1.0:0123456789ab",
-		"segment": "", "vsn": "2", "vsn_min": "2", "vsn_max": "3", "raft_vsn": "3",
+		federation.TagNodeID: "2b3c9b5e-6a7f-4c1d-9e8f-0a1b2c3d4e5f", federation.TagPort: "8300",
+		federation.TagBuild: "0.1.0:0123456789ab",
+		"segment":           "", "vsn": "2", "vsn_min": "2", "vsn_max": "3", "raft_vsn": "3",
 		"use_tls": "1", "acls": "0", "ft_fs": "1", "ft_si": "1",
 	}
 }
@@ -124,7 +129,9 @@ func (v *server) buildFederation(w *world) (err error) {
 	if err != nil {
 		return err
 	}
-	v.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: discardLogger})
+	v.tagger, err = federation.NewGatewayTagger(federation.GatewayTaggerConfig{
+		Backend: s.store, WAN: v.wan, Tags: v.tags(), Logger: discardLogger,
+	})
 	if err != nil {
 		return err
 	}
@@ -141,7 +148,9 @@ func (v *server) buildReplication(w *world) (err error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}))
 	healthpb.RegisterHealthServer(v.grpc, health.NewServer())
 	if s.dc == primary {
-		src, err := replication.NewSource(replication.SourceConfig{Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: discardLogger})
+		src, err := replication.NewSource(replication.SourceConfig{
+			Backend: s.store, Registry: w.registry, Primary: replication.AlwaysPrimary, Logger: discardLogger,
+		})
 		if err != nil {
 			return err
 		}

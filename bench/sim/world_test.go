@@ -58,7 +58,8 @@ func newWorld(t testing.TB, datacenters, servers int) *world {
 		w.sites = append(w.sites, s)
 		s.gateway = newGateway(w.net, s, s.addr(250), s.wanAddr(1))
 		var err error
-		if s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: discardLogger}); err != nil {
+		s.gateways, err = catalog.NewGateways(catalog.GatewaysConfig{Backend: s.store, DC: s.dc, Logger: discardLogger})
+		if err != nil {
 			t.Fatal(err)
 		}
 		for j := range servers {
@@ -146,7 +147,7 @@ func (w *world) servers() (all []*server) {
 func peerOf(ctx context.Context) (tlsutil.Peer, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {
-		return tlsutil.Peer{}, errors.New("no peer")
+		return tlsutil.Peer{}, errors.New("no peer in the context")
 	}
 	return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
 }

@@ -60,7 +60,9 @@ const (
 
 var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
-func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config) (*contender, error) {
+func startWanfed(
+	ctx context.Context, program, dir string, pki *subprocess.PKI, client *tls.Config,
+) (*contender, error) {
 	files, err := pki.Issue(tlsutil.RoleServer, "dc1", "srv1")
 	if err != nil {
 		return nil, err
@@ -75,7 +77,10 @@ func startWanfed(ctx context.Context, program, dir string, pki *subprocess.PKI, 
 	}
 	config := client.Clone()
 	config.ServerName = "server.dc1." + domain
-	c := &contender{name: "wanfed", Process: s.Process, addr: s.Addr, tls: config, put: wanfedPut, get: wanfedGet, watch: wanfedWatch}
+	c := &contender{
+		name: "wanfed", Process: s.Process, addr: s.Addr, tls: config,
+		put: wanfedPut, get: wanfedGet, watch: wanfedWatch,
+	}
 	return c, c.awaitWrites(ctx)
 }
 
@@ -103,7 +108,8 @@ func (c *contender) write(ctx context.Context, cc *grpc.ClientConn, key string, 
 
 func wanfedPut(key string, value []byte) (path string, message []byte) {
 	return writePath, mustMarshal(&pb.WriteRequest{Resource: &pb.Resource{
-		Id: &pb.ID{Type: entryType, Name: key}, Data: &anypb.Any{TypeUrl: entryURL, Value: mustMarshal(&pb.KVEntry{Value: value})},
+		Id:   &pb.ID{Type: entryType, Name: key},
+		Data: &anypb.Any{TypeUrl: entryURL, Value: mustMarshal(&pb.KVEntry{Value: value})},
 	}})
 }
 

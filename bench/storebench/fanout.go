@@ -21,7 +21,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 		defer writer.conn.Close()
 		f := newFanoutTracker(watches)
 		conns := min(watches, watchConns)
-		failed := make(chan error, conns)
+		watchErrs := make(chan error, conns)
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		for i := range conns {
@@ -30,11 +30,11 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 				return nil, err
 			}
 			defer w.conn.Close()
-			n := watches/conns + btoi(i < watches%conns)
-			wg.Go(func() { failed <- c.watch(w, "fanout", n, f.ready, f.event) })
+			n := watches/conns + boolToInt(i < watches%conns)
+			wg.Go(func() { watchErrs <- c.watch(w, "fanout", n, f.ready, f.event) })
 		}
-		if err := f.await(ctx, failed); err != nil {
-			return nil, fmt.Errorf("begin to watch: %w", err)
+		if err := f.await(ctx, watchErrs); err != nil {
+			return nil, fmt.Errorf("start watches: %w", err)
 		}
 		path, message := c.put("fanout", make([]byte, valueSize))
 		change := func() error {
@@ -43,7 +43,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 				return err
 			}
 			acked := time.Since(f.start)
-			if err := f.await(ctx, failed); err != nil {
+			if err := f.await(ctx, watchErrs); err != nil {
 				return err
 			}
 			f.record(acked)
@@ -75,7 +75,7 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 	}
 }
 
-func btoi(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -145,16 +145,16 @@ func (f *fanoutTracker) record(acked time.Duration) {
 	f.received = f.received[:0]
 }
 
-func (f *fanoutTracker) await(ctx context.Context, failed <-chan error) error {
+func (f *fanoutTracker) await(ctx context.Context, watchErrs <-chan error) error {
 	timeout := time.NewTimer(fanoutTimeout)
 	defer timeout.Stop()
 	select {
 	case <-f.done:
 		return nil
-	case err := <-failed:
-		return fmt.Errorf("a watch ended: %w", err)
+	case err := <-watchErrs:
+		return fmt.Errorf("watch ended: %w", err)
 	case <-timeout.C:
-		return fmt.Errorf("%d of %d watches have waited for %v", f.left.Load(), f.watches, fanoutTimeout)
+		return fmt.Errorf("%d of %d watches received nothing for %v", f.left.Load(), f.watches, fanoutTimeout)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

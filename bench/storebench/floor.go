@@ -21,7 +21,7 @@ import (
 
 // floorArg is the first argument of the process that runs the floor. The path
 // of its file, the CA, the certificate and the key follow.
-const floorArg = "-be-the-floor"
+const floorArg = "run-floor"
 
 // floorFileSize is the size of the floor's file. Writes start again at the
 // beginning of the file when it is full.
@@ -91,7 +91,7 @@ func serveFloor(path string, files tlsutil.Files) error {
 		return err
 	}
 	if err := preallocate(f.file, floorFileSize); err != nil {
-		return fmt.Errorf("set aside %d bytes in %s: %w", floorFileSize, path, err)
+		return fmt.Errorf("reserve %d bytes for %s: %w", floorFileSize, path, err)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

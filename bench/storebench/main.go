@@ -45,19 +45,20 @@ func parseFlags(args []string, usage io.Writer) (settings, error) {
 	var s settings
 	fs := flag.NewFlagSet("storebench", flag.ContinueOnError)
 	fs.SetOutput(usage)
-	fs.StringVar(&s.wanfed, "wanfed", "../bin/wanfed", "program whose store is measured")
-	fs.StringVar(&s.etcd, "etcd", "etcd", "program to compare with (Debian: etcd-server); empty: none")
-	fs.StringVar(&s.rows, "rows", "", "only these rows, or all of these groups, separated by commas; for example write,fanout/1000")
-	fs.StringVar(&s.dir, "dir", "", "folder on the disk to measure; default: that of temporary files")
-	fs.IntVar(&s.rounds, "rounds", 3, "rounds")
-	fs.IntVar(&s.changes, "changes", 50, "writes that watchers are measured with, at least")
-	fs.DurationVar(&s.measure, "for", 3*time.Second, "measured time of a run")
-	fs.DurationVar(&s.warm, "warm", time.Second, "time of a run before that")
+	fs.StringVar(&s.wanfed, "wanfed", "../bin/wanfed", "`path` of the wanfed program whose store is measured")
+	fs.StringVar(&s.etcd, "etcd", "etcd", "`path` of etcd to compare with (Debian package: etcd-server); empty: none")
+	fs.StringVar(&s.rows, "rows", "",
+		"comma-separated `names` of rows or groups to run, such as write,fanout/1000; empty: all")
+	fs.StringVar(&s.dir, "dir", "", "`directory` on the disk to measure; empty: the directory of temporary files")
+	fs.IntVar(&s.rounds, "rounds", 3, "number of rounds")
+	fs.IntVar(&s.changes, "changes", 50, "minimum number of writes in fanout rows")
+	fs.DurationVar(&s.measure, "for", 3*time.Second, "measured time per run")
+	fs.DurationVar(&s.warm, "warm", time.Second, "time before the measurement of a run")
 	if err := fs.Parse(args); err != nil {
 		return s, err
 	}
 	if fs.NArg() > 0 || s.rounds < 1 || s.changes < 1 || s.measure <= 0 || s.warm < 0 {
-		err := errors.New("rounds, changes and for must be positive, and there are no arguments but flags")
+		err := errors.New("rounds, changes and for must be positive, warm must not be negative; arguments are not allowed")
 		fmt.Fprintln(usage, err)
 		return s, err
 	}
@@ -89,7 +90,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) error {
 				}
 				figures, err := r.run(ctx, c, s)
 				if err != nil {
-					return fmt.Errorf("%s of %s: %w", r.name, c.name, err)
+					return fmt.Errorf("run row %s with %s: %w", r.name, c.name, err)
 				}
 				t.add(r.name, c.name, figures)
 				fmt.Fprintf(progress, "round %d of %d  %-16s %-8s %s\n", round+1, s.rounds, r.name, c.name, formatFigures(figures))

@@ -23,16 +23,18 @@ func TestMain(m *testing.M) {
 }
 
 func TestCountFields(t *testing.T) {
-	ev, err := proto.Marshal(&pb.WatchEvent{Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}}})
+	ev, err := proto.Marshal(&pb.WatchEvent{
+		Event: &pb.WatchEvent_EndOfSnapshot_{EndOfSnapshot: &pb.WatchEvent_EndOfSnapshot{}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n, end := countFields(ev, 1, 3); n != 0 || !end {
-		t.Errorf("end of snapshot: %d upserts, end %t", n, end)
+		t.Errorf("countFields(end of snapshot, 1, 3) = %d, %t, want 0, true", n, end)
 	}
-	two := bytesField(bytesField(varintField(nil, 7, 1<<40), 11, []byte("a")), 11, nil)
-	if n, seven := countFields(two, 11, 7); n != 2 || !seven {
-		t.Errorf("%d of field 11, field 7 %t", n, seven)
+	message := bytesField(bytesField(varintField(nil, 7, 1<<40), 11, []byte("a")), 11, nil)
+	if n, hasSeven := countFields(message, 11, 7); n != 2 || !hasSeven {
+		t.Errorf("countFields(message, 11, 7) = %d, %t, want 2, true", n, hasSeven)
 	}
 	countFields([]byte{0x0a, 0xff}, 1, 2) // truncated field: must not panic
 }
@@ -53,7 +55,7 @@ func TestTable_Print(t *testing.T) {
 		"| fanout/1 | p99 ms | 150 | 100 | 1.50 | ≤ 0.5 not met | 60.00 | 0.60 |",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s\nhas no line %s", &out, want)
+			t.Errorf("print() =\n%s\nwant a line %s", &out, want)
 		}
 	}
 }
@@ -65,11 +67,12 @@ func TestSettings_Selected(t *testing.T) {
 		}
 		return all
 	}
-	if got := names(settings{rows: "fanout/1,write"}); !slices.Equal(got, []string{"write/1", "write/16", "write/256", "fanout/1"}) {
-		t.Errorf("selected %q", got)
+	want := []string{"write/1", "write/16", "write/256", "fanout/1"}
+	if got := names(settings{rows: "fanout/1,write"}); !slices.Equal(got, want) {
+		t.Errorf("selected() = %q, want %q", got, want)
 	}
 	if got := names(settings{}); len(got) != len(allRows()) {
-		t.Errorf("without a choice, selected %q", got)
+		t.Errorf("selected() without rows = %q, want all %d rows", got, len(allRows()))
 	}
 }
 
@@ -97,6 +100,6 @@ func TestFanout_Floor(t *testing.T) {
 	}
 	figures, err := fanout(1)(t.Context(), c, settings{changes: 5})
 	if err != nil || figures["p50 ms"] <= 0 {
-		t.Fatalf("%v, %v", figures, err)
+		t.Fatalf("fanout(1)() = %v, %v, want a p50 > 0", figures, err)
 	}
 }

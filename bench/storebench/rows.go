@@ -50,7 +50,9 @@ func allRows() []row {
 		{name: "read-strong/64", run: reads(64, true)},
 	}
 	for _, n := range []int{1, 1000, 10_000} {
-		rows = append(rows, row{name: fmt.Sprintf("fanout/%d", n), run: fanout(n), floor: n == 1, goals: []goal{{"p99 ms", 0.5, true}}})
+		rows = append(rows, row{
+			name: fmt.Sprintf("fanout/%d", n), run: fanout(n), floor: n == 1, goals: []goal{{"p99 ms", 0.5, true}},
+		})
 	}
 	return rows
 }
@@ -68,13 +70,17 @@ func writes(clients int) func(context.Context, *contender, settings) (map[string
 
 func reads(clients int, strong bool) func(context.Context, *contender, settings) (map[string]float64, error) {
 	return func(ctx context.Context, c *contender, s settings) (map[string]float64, error) {
-		return measureCalls(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error { return c.get(ctx, cc, "ready", strong) })
+		return measureCalls(ctx, c, s, clients, func(ctx context.Context, cc *grpc.ClientConn) error {
+			return c.get(ctx, cc, "ready", strong)
+		})
 	}
 }
 
 // measureCalls runs clients that call do repeatedly, and measures for s.measure
 // after s.warm.
-func measureCalls(ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error) (map[string]float64, error) {
+func measureCalls(
+	ctx context.Context, c *contender, s settings, clients int, do func(context.Context, *grpc.ClientConn) error,
+) (map[string]float64, error) {
 	conns, closeAll, err := dialAll(c, (clients+clientsPerConn-1)/clientsPerConn)
 	if err != nil {
 		return nil, err
@@ -88,7 +94,7 @@ func measureCalls(ctx context.Context, c *contender, s settings, clients int, do
 	var wg sync.WaitGroup
 	begin := time.Now().Add(s.warm)
 	end := begin.Add(s.measure)
-	took, errs := make([][]time.Duration, clients), make([]error, clients)
+	latencies, errs := make([][]time.Duration, clients), make([]error, clients)
 	for i := range clients {
 		wg.Go(func() {
 			for at := time.Now(); at.Before(end); {
@@ -99,21 +105,22 @@ func measureCalls(ctx context.Context, c *contender, s settings, clients int, do
 				calls.Add(1)
 				now := time.Now()
 				if at.After(begin) {
-					took[i] = append(took[i], now.Sub(at))
+					latencies[i] = append(latencies[i], now.Sub(at))
 				}
 				at = now
 			}
 		})
 	}
 	wg.Wait()
-	all := slices.Concat(took...)
+	all := slices.Concat(latencies...)
 	if err := errors.Join(errs...); err != nil || len(all) == 0 {
-		return nil, fmt.Errorf("%d calls in time: %w", len(all), err)
+		return nil, fmt.Errorf("%d calls measured: %w", len(all), err)
 	}
 	used, err := c.CPUTime()
 	return map[string]float64{
-		"per s": float64(len(all)) / s.measure.Seconds(), "server µs": float64((used - cpu).Microseconds()) / float64(calls.Load()),
-		"p50 ms": percentile(all, 50), "p99 ms": percentile(all, 99),
+		"per s":     float64(len(all)) / s.measure.Seconds(),
+		"server µs": float64((used - cpu).Microseconds()) / float64(calls.Load()),
+		"p50 ms":    percentile(all, 50), "p99 ms": percentile(all, 99),
 	}, err
 }
 
@@ -155,11 +162,11 @@ func memory(ctx context.Context, c *contender, _ settings) (map[string]float64, 
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	errs := make([]error, 4*clientsPerConn)
-	value, run := make([]byte, valueSize), rand.IntN(1<<30)
+	value, runID := make([]byte, valueSize), rand.IntN(1<<30)
 	for i := range errs {
 		wg.Go(func() {
 			for n := next.Add(1); n <= storedResources && errs[i] == nil; n = next.Add(1) {
-				errs[i] = c.write(ctx, conns[i%len(conns)], fmt.Sprintf("m%x/%08d", run, n), value)
+				errs[i] = c.write(ctx, conns[i%len(conns)], fmt.Sprintf("m%x/%08d", runID, n), value)
 			}
 		})
 	}

@@ -53,7 +53,8 @@ func (t table) median(row, contender, figure string) (float64, bool) {
 }
 
 func (t table) print(w io.Writer, rows []row) {
-	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal | floor | of etcd |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Fprintln(w, "| row | figure | wanfed | etcd | ratio | goal | floor | of etcd |")
+	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, r := range rows {
 		figures := map[string]bool{}
 		for k := range t {
@@ -62,17 +63,19 @@ func (t table) print(w io.Writer, rows []row) {
 			}
 		}
 		for _, f := range slices.Sorted(maps.Keys(figures)) {
-			ours, _ := t.median(r.name, "wanfed", f)
-			theirs, ok := t.median(r.name, "etcd", f)
+			wanfed, _ := t.median(r.name, "wanfed", f)
+			etcd, ok := t.median(r.name, "etcd", f)
 			if !ok {
-				fmt.Fprintf(w, "| %s | %s | %s | | | | | |\n", r.name, f, number(ours))
+				fmt.Fprintf(w, "| %s | %s | %s | | | | | |\n", r.name, f, number(wanfed))
 				continue
 			}
 			floor := " | "
-			if least, ok := t.median(r.name, "floor", f); ok {
-				floor = fmt.Sprintf("%s | %.2f", number(least), least/theirs)
+			if v, ok := t.median(r.name, "floor", f); ok {
+				floor = fmt.Sprintf("%s | %.2f", number(v), v/etcd)
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s | %s |\n", r.name, f, number(ours), number(theirs), ours/theirs, r.verdict(f, ours/theirs), floor)
+			ratio := wanfed / etcd
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %.2f | %s | %s |\n",
+				r.name, f, number(wanfed), number(etcd), ratio, r.verdict(f, ratio), floor)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 func rss(pid int) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return 0, fmt.Errorf("memory of a process: %w", err)
+		return 0, fmt.Errorf("read process memory: %w", err)
 	}
 	for line := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
@@ -22,5 +22,5 @@ func rss(pid int) (float64, error) {
 			return kib * 1024 / 1e6, err
 		}
 	}
-	return 0, errors.New("memory of a process: no VmRSS in its status")
+	return 0, errors.New("read process memory: no VmRSS in /proc status")
 }

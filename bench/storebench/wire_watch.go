@@ -24,10 +24,10 @@ type watcher struct {
 	conn *tls.Conn
 	addr string
 
-	mu     sync.Mutex // serializes writes
-	out    *bufio.Writer
-	framer *http2.Framer // reads from conn, writes to out
-	next   uint32
+	mu         sync.Mutex // serializes writes
+	out        *bufio.Writer
+	framer     *http2.Framer // reads from conn, writes to out
+	nextStream uint32
 
 	partial map[uint32][]byte // incomplete messages, by stream
 }
@@ -74,7 +74,10 @@ func dialWatcher(ctx context.Context, c *contender) (*watcher, error) {
 		return nil, err
 	}
 	out := bufio.NewWriter(conn)
-	w := &watcher{conn: conn.(*tls.Conn), addr: c.addr, out: out, framer: http2.NewFramer(out, conn), next: 1, partial: make(map[uint32][]byte)}
+	w := &watcher{
+		conn: conn.(*tls.Conn), addr: c.addr, out: out, framer: http2.NewFramer(out, conn),
+		nextStream: 1, partial: make(map[uint32][]byte),
+	}
 	w.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	_, err = out.WriteString(http2.ClientPreface)
 	if err == nil {
@@ -108,8 +111,10 @@ func (w *watcher) open(path string, message []byte, last bool) (stream uint32, e
 		}
 	}
 	err = w.write(func() error {
-		stream, w.next = w.next, w.next+2
-		err := w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
+		stream, w.nextStream = w.nextStream, w.nextStream+2
+		err := w.framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true,
+		})
 		return errors.Join(err, w.framer.WriteData(stream, last, grpcFrame(message)))
 	})
 	return stream, err
@@ -163,7 +168,7 @@ func (w *watcher) handleControl(f http2.Frame) error {
 	case *http2.RSTStreamFrame:
 		return fmt.Errorf("stream %d was reset: %v", f.StreamID, f.ErrCode)
 	case *http2.GoAwayFrame:
-		return errors.New("the server goes away")
+		return errors.New("server sent GOAWAY")
 	}
 	return nil
 }

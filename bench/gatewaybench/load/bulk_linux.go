@@ -25,7 +25,7 @@ func (d *bulkReader) ready(c *rawConn, events uint32) {
 		d.bytes += int64(n)
 	}
 	if err != nil {
-		d.fail(fmt.Errorf("a bulk connection broke: %w", err))
+		d.fail(fmt.Errorf("bulk connection failed: %w", err))
 	}
 }
 
@@ -40,7 +40,7 @@ func (c *client) bulk(ctx context.Context) (Figures, error) {
 	f := Figures{}
 	err := c.measure(ctx, func(sp span) { f.addBulk(sp, d.bytes) }, func() { d.bytes = 0 })
 	if err == nil && f[MBPerS] == 0 {
-		err = errors.New("no bulk data came through")
+		err = errors.New("no bulk data received")
 	}
 	return f, err
 }

@@ -35,22 +35,22 @@ type client struct {
 func newClient(s Spec) (*client, error) {
 	addr, err := netip.ParseAddrPort(s.Addr)
 	if err != nil || !addr.Addr().Is4() {
-		return nil, fmt.Errorf("proxy address %q is not an IPv4 address and a port", s.Addr)
+		return nil, fmt.Errorf("proxy address %q is not an IPv4 address with a port", s.Addr)
 	}
 	hello, err := recordHello(RawName)
 	if err != nil {
 		return nil, err
 	}
-	first := map[byte][]byte{}
+	preamble := map[byte][]byte{}
 	for _, op := range []byte{opRespond, opEcho, opSource} {
-		first[op] = append(append([]byte(nil), hello...), request(op)...)
+		preamble[op] = append(append([]byte(nil), hello...), request(op)...)
 	}
 	l, err := newLoop()
 	if err != nil {
 		return nil, err
 	}
-	return &client{loop: l, spec: s, to: unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}, preamble: first,
-		readBuf: make([]byte, 64<<10)}, nil
+	to := unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
+	return &client{loop: l, spec: s, to: to, preamble: preamble, readBuf: make([]byte, 64<<10)}, nil
 }
 
 // dial starts a connection to the proxy. It does not wait until the connection
@@ -187,7 +187,7 @@ func (c *client) openAll(ctx context.Context, op byte, n int) ([]*rawConn, error
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case len(o.opened) < n && o.lastErr == nil:
-		return o.opened, fmt.Errorf("%d of %d connections got no answer", n-len(o.opened), n)
+		return o.opened, fmt.Errorf("%d of %d connections received no response", n-len(o.opened), n)
 	case len(o.opened) < n:
 		return o.opened, fmt.Errorf("opened %d of %d connections: %w", len(o.opened), n, o.lastErr)
 	}

@@ -71,18 +71,19 @@ func (c *client) connect(ctx context.Context) (Figures, error) {
 		k.openOne(time.Now())
 	}
 	f := Figures{}
-	err := c.measure(ctx, func(sp span) { f.addConnect(sp, k.latencies) }, func() { k.latencies, k.failed = newSamples(), 0 })
+	begin := func() { k.latencies, k.failed = newSamples(), 0 }
+	err := c.measure(ctx, func(sp span) { f.addConnect(sp, k.latencies) }, begin)
 	if err == nil {
 		err = f.checkConnect(len(k.latencies), k.failed, k.lastErr)
 	}
 	return f, err
 }
 
-func (f Figures) addConnect(sp span, took samples) {
+func (f Figures) addConnect(sp span, latencies samples) {
 	f.addCommon(sp)
-	f.addQuantiles(took)
-	f[ConnPerS] = float64(len(took)) / sp.wall
-	if n := len(took); n > 0 && sp.proxy > 0 {
+	f.addQuantiles(latencies)
+	f[ConnPerS] = float64(len(latencies)) / sp.wall
+	if n := len(latencies); n > 0 && sp.proxy > 0 {
 		f[CPUPerConn] = sp.proxy * 1e6 / float64(n)
 	}
 }
@@ -91,11 +92,11 @@ func (f Figures) checkConnect(done, failed int, last error) error {
 	f[Lost] = float64(failed)
 	switch {
 	case done == 0 && last == nil:
-		return errors.New("no connection got an answer in time")
+		return errors.New("no connection received a response in time")
 	case done == 0:
-		return fmt.Errorf("no connection got an answer: %w", last)
+		return fmt.Errorf("no connection received a response: %w", last)
 	case failed*100 > done:
-		return fmt.Errorf("%d connections failed, %d did not: %w", failed, done, last)
+		return fmt.Errorf("%d connections failed and %d succeeded: %w", failed, done, last)
 	}
 	return nil
 }

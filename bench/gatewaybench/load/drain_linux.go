@@ -49,18 +49,21 @@ func (c *client) drain(ctx context.Context) (Figures, error) {
 	if err := c.run(ctx, c.spec.DrainTime/4); err != nil {
 		return nil, err
 	}
-	f := Figures{Sent: float64(k.sent), Refused: float64(k.refused), Lost: float64(p.lost + k.failed - k.refused + k.inFlight)}
+	f := Figures{
+		Sent: float64(k.sent), Refused: float64(k.refused), Lost: float64(p.lost + k.failed - k.refused + k.inFlight),
+	}
 	f.addCommon(sp)
 	f.addQuantiles(k.latencies)
-	lost := errors.Join(k.lastErr, p.lastErr)
-	for end := stopped.Add(c.spec.DrainTime + closeSlack); countOpen(conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+	lostErr := errors.Join(k.lastErr, p.lastErr)
+	end := stopped.Add(c.spec.DrainTime + closeSlack)
+	for countOpen(conns) > 0 && time.Now().Before(end) && ctx.Err() == nil {
 		if err := c.run(ctx, 10*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
 	f[GoneAfter], f[Left] = time.Since(stopped).Seconds(), float64(countOpen(conns))
 	if f[Lost] > 0 {
-		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], lost)
+		return f, fmt.Errorf("%v connections lost: %w", f[Lost], lostErr)
 	}
 	return f, ctx.Err()
 }

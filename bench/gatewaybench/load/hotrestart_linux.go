@@ -47,7 +47,7 @@ func (c *client) hotRestart(ctx context.Context) (Figures, error) {
 	f[Lost] += float64(p.lost)
 	f[HotRestarts] = hotRestartCount
 	if f[Lost] > 0 {
-		err = fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
+		err = fmt.Errorf("%v connections lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
 	}
 	return f, err
 }
@@ -59,7 +59,7 @@ func (c *client) replaceProxy(ctx context.Context, pid int) error {
 		if err := sleep(ctx, c.spec.Duration/(2*hotRestartCount)); err != nil {
 			return err
 		}
-		family, err := ProcessTree(pid)
+		before, err := ProcessTree(pid)
 		if err == nil {
 			err = syscall.Kill(pid, syscall.SIGUSR2)
 		}
@@ -74,12 +74,12 @@ func (c *client) replaceProxy(ctx context.Context, pid int) error {
 			if err := sleep(ctx, 5*time.Millisecond); err != nil {
 				return err
 			}
-			now, err := ProcessTree(old)
+			current, err := ProcessTree(old)
 			if err != nil {
 				return err
 			}
-			for _, child := range now {
-				if !slices.Contains(family, child) {
+			for _, child := range current {
+				if !slices.Contains(before, child) {
 					pid = child
 				}
 			}
@@ -101,10 +101,10 @@ func listens(pid, port int) bool {
 			sockets = append(sockets, "socket:["+f[9]+"]")
 		}
 	}
-	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	files, _ := os.ReadDir(folder)
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	files, _ := os.ReadDir(dir)
 	return slices.ContainsFunc(files, func(e os.DirEntry) bool {
-		to, _ := os.Readlink(filepath.Join(folder, e.Name()))
+		to, _ := os.Readlink(filepath.Join(dir, e.Name()))
 		return slices.Contains(sockets, to)
 	})
 }

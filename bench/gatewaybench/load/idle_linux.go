@@ -42,7 +42,8 @@ func (c *client) idle(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns, openErr := c.openAll(ctx, opEcho, c.spec.Conns) // if the proxy does not accept all connections, Held shows how many it has
+	// If the proxy does not accept all connections, Held shows how many it has.
+	conns, openErr := c.openAll(ctx, opEcho, c.spec.Conns)
 	if len(conns) == 0 {
 		return nil, openErr
 	}
@@ -90,7 +91,7 @@ func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	for _, conn := range some {
 		conn.handler, conn.received, conn.buf = p, 0, request(opEcho)
 		if _, err := c.flush(conn); err != nil {
-			return fmt.Errorf("an idle connection broke: %w", err)
+			return fmt.Errorf("idle connection failed: %w", err)
 		}
 	}
 	if err := c.run(ctx, responseTimeout); err != nil {
@@ -98,7 +99,7 @@ func (c *client) checkAlive(ctx context.Context, conns []*rawConn) error {
 	}
 	c.err = nil
 	if p.left > 0 {
-		return fmt.Errorf("%d of %d idle connections carry no data any more", p.left, len(some))
+		return fmt.Errorf("%d of %d idle connections do not carry data", p.left, len(some))
 	}
 	return nil
 }
@@ -112,7 +113,7 @@ type echoWaiter struct {
 func (e *echoWaiter) ready(c *rawConn, events uint32) {
 	done, err := e.readResponse(c, events)
 	if err != nil {
-		e.fail(fmt.Errorf("an idle connection broke: %w", err))
+		e.fail(fmt.Errorf("idle connection failed: %w", err))
 		return
 	}
 	if done {

@@ -75,7 +75,7 @@ func (p *pinger) send(c *rawConn, due time.Time) {
 		c.start = due
 	}
 	if n, err := unix.Write(c.fd, p.message); err != nil || n < len(p.message) {
-		p.countLost(c, fmt.Errorf("send a message: %w", err))
+		p.countLost(c, fmt.Errorf("send message: %w", err))
 	}
 }
 
@@ -125,9 +125,9 @@ func (c *client) ping(ctx context.Context) (Figures, error) {
 	switch {
 	case err != nil:
 	case p.lost > 0:
-		err = fmt.Errorf("%d connections broke: %w", p.lost, p.lastErr)
+		err = fmt.Errorf("%d connections failed: %w", p.lost, p.lastErr)
 	case len(p.latencies) == 0:
-		err = errors.New("no message came back")
+		err = errors.New("no echo received")
 	}
 	return f, err
 }

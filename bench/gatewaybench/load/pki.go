@@ -50,9 +50,11 @@ func MakeCert(dir string) error {
 func serverTLS(dir string) (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	if err != nil {
-		return nil, fmt.Errorf("load the servers' certificate: %w", err)
+		return nil, fmt.Errorf("load the certificate of the servers: %w", err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}, nil
+	return &tls.Config{
+		Certificates: []tls.Certificate{cert}, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13,
+	}, nil
 }
 
 func clientTLS(dir, name string) (*tls.Config, error) {
@@ -75,7 +77,8 @@ func recordHello(name string) ([]byte, error) {
 	go func() {
 		defer close(done)
 		// Handshake receives no response, and fails when the pipe is closed.
-		_ = tls.Client(client, &tls.Config{ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}).Handshake()
+		cfg := &tls.Config{ServerName: name, NextProtos: []string{"bench"}, MinVersion: tls.VersionTLS13}
+		_ = tls.Client(client, cfg).Handshake()
 	}()
 	defer func() {
 		server.Close()

@@ -159,9 +159,9 @@ func (f Figures) addCommon(sp span) {
 
 // AwaitQuiet returns when all processes together use fewer cores than limit, or
 // after timeout.
-func AwaitQuiet(ctx context.Context, limit float64, patience time.Duration) {
+func AwaitQuiet(ctx context.Context, limit float64, timeout time.Duration) {
 	const moment = 200 * time.Millisecond
-	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {
+	for end := time.Now().Add(timeout); time.Now().Before(end) && ctx.Err() == nil; {
 		at := time.Now()
 		a, err1 := busyCPU()
 		if sleep(ctx, moment) != nil {

@@ -42,7 +42,7 @@ const (
 	// HotRestart does the same as Update, while the proxy (process Routes.PID)
 	// is hot restarted twice. SIGUSR2 makes the proxy start its new process.
 	// Figures: P50, P99, P99Ratio, Lost, HotRestarts.
-	HotRestart Kind = "handover"
+	HotRestart Kind = "hot-restart"
 	// Drain opens Rate connections per second, pings Conns open connections
 	// every Interval, and stops the proxy (process Routes.PID) by SIGTERM.
 	// Figures: P50, P99, Lost, Refused, GoneAfter, Left.
@@ -87,20 +87,20 @@ type Spec struct {
 
 func (s Spec) validate() error {
 	var errs []error
-	fault := func(wrong bool, text string) {
-		if wrong {
+	check := func(invalid bool, text string) {
+		if invalid {
 			errs = append(errs, errors.New(text))
 		}
 	}
-	fault(s.Addr == "", "no address of a proxy is given")
-	fault(s.Conns < 1, "at least one connection is needed")
-	fault(s.Duration <= 0, "the measured time must be positive")
-	fault(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("there is no %s over TLS", s.Kind))
-	fault(s.TLS && s.CertDir == "", "TLS needs the servers' certificate")
+	check(s.Addr == "", "no proxy address")
+	check(s.Conns < 1, "at least one connection is required")
+	check(s.Duration <= 0, "the duration must be positive")
+	check(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("%s does not support TLS", s.Kind))
+	check(s.TLS && s.CertDir == "", "TLS requires the directory of the certificate")
 	changes := s.Kind == Update || s.Kind == HotRestart || s.Kind == Drain
-	fault((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s needs a rate of connections", s.Kind))
-	fault(changes && s.Interval <= 0, fmt.Sprintf("%s needs an interval of messages", s.Kind))
-	fault(changes && s.Routes.PID <= 0, fmt.Sprintf("%s needs a process to signal", s.Kind))
+	check((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s requires a connection rate", s.Kind))
+	check(changes && s.Interval <= 0, fmt.Sprintf("%s requires a message interval", s.Kind))
+	check(changes && s.Routes.PID <= 0, fmt.Sprintf("%s requires a process to signal", s.Kind))
 	return errors.Join(errs...)
 }
 
@@ -143,5 +143,5 @@ func Run(ctx context.Context, s Spec) (Figures, error) {
 	case Drain:
 		return c.drain(ctx)
 	}
-	return nil, fmt.Errorf("%q is no kind of load", s.Kind)
+	return nil, fmt.Errorf("unknown kind of load %q", s.Kind)
 }

@@ -31,7 +31,7 @@ func listen(t *testing.T) (*Servers, string) {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
+			t.Errorf("Serve() = %v, want nil", err)
 		}
 	})
 	return s, dir
@@ -53,7 +53,8 @@ func TestRun_NoProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := test.spec
-			spec.Warmup, spec.Duration, spec.CertDir, spec.PIDs = 20*time.Millisecond, 100*time.Millisecond, dir, []int{os.Getpid()}
+			spec.Warmup, spec.Duration = 20*time.Millisecond, 100*time.Millisecond
+			spec.CertDir, spec.PIDs = dir, []int{os.Getpid()}
 			if spec.Addr = s.RawAddr; spec.TLS {
 				spec.Addr = s.TLSAddr
 			}
@@ -63,7 +64,7 @@ func TestRun_NoProxy(t *testing.T) {
 			}
 			for _, name := range test.want {
 				if f[name] <= 0 {
-					t.Errorf("%s: %v of %v", name, f[name], f)
+					t.Errorf("Run(): figure %s = %v, want > 0 (all: %v)", name, f[name], f)
 				}
 			}
 		})
@@ -81,16 +82,18 @@ func TestRun_NoServer(t *testing.T) {
 	} {
 		spec.Conns, spec.Warmup, spec.Duration, spec.CertDir = 2, time.Millisecond, 50*time.Millisecond, dir
 		if f, err := Run(t.Context(), spec); err == nil {
-			t.Errorf("%+v: no error, figures %v", spec, f)
+			t.Errorf("Run(%+v) = %v, nil; want an error", spec, f)
 		}
 	}
 }
 
 func TestRun_InvalidSpec(t *testing.T) {
 	_, err := Run(t.Context(), Spec{Kind: Stall, TLS: true})
-	for _, want := range []string{"no address", "one connection", "must be positive", "no stall over TLS", "rate of connections"} {
+	for _, want := range []string{
+		"no proxy address", "one connection", "must be positive", "does not support TLS", "connection rate",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
+			t.Errorf("Run() = %v, want an error with %q", err, want)
 		}
 	}
 }
@@ -103,17 +106,17 @@ func TestRequestAfterHello(t *testing.T) {
 	whole := append(append([]byte(nil), hello...), request(opEcho)...)
 	for n := 1; n < len(whole); n++ {
 		if req, ok := requestAfterHello(whole[:n]); req != nil || !ok {
-			t.Fatalf("%d of %d bytes: %v, %v", n, len(whole), req, ok)
+			t.Fatalf("requestAfterHello(%d of %d bytes) = %v, %v, want nil, true", n, len(whole), req, ok)
 		}
 	}
 	if req, ok := requestAfterHello(whole); !ok || len(req) != requestSize || req[0] != opEcho {
-		t.Errorf("got %q, %v", req, ok)
+		t.Errorf("requestAfterHello(hello and request) = %q, %v, want the request", req, ok)
 	}
 	if _, ok := requestAfterHello(append(whole, 'x')); ok {
-		t.Error("more than a request is taken for one")
+		t.Error("requestAfterHello(hello, request and a byte) = true, want false")
 	}
 	if _, ok := requestAfterHello([]byte("GET / HTTP/1.1")); ok {
-		t.Error("HTTP is taken for a hello")
+		t.Error("requestAfterHello(HTTP request) = true, want false")
 	}
 }
 
@@ -122,9 +125,9 @@ func TestRateTask_Tick(t *testing.T) {
 	p := newRateTask(100, 5, func(at time.Time) { due = append(due, at) })
 	begin := p.next
 	if next := p.tick(begin.Add(25 * time.Millisecond)); next != begin.Add(30*time.Millisecond) || len(due) != 3 {
-		t.Errorf("after 25 ms: %d done, next in %v", len(due), next.Sub(begin))
+		t.Errorf("tick(25ms): %d calls, next at %v, want 3 calls, next at 30ms", len(due), next.Sub(begin))
 	}
 	if p.tick(begin.Add(time.Second)); len(due) != 5 || due[4] != begin.Add(40*time.Millisecond) {
-		t.Errorf("after a second: %v", due)
+		t.Errorf("tick(1s): calls at %v, want 5, the last at 40ms", due)
 	}
 }

@@ -51,7 +51,10 @@ func Listen(dir, raw, tls string) (*Servers, error) {
 	if err != nil {
 		return nil, errors.Join(err, tlsLn.Close())
 	}
-	return &Servers{RawAddr: rawLn.Addr().String(), TLSAddr: tlsLn.Addr().String(), raw: f, tls: tlsLn.(*net.TCPListener), cfg: cfg}, nil
+	return &Servers{
+		RawAddr: rawLn.Addr().String(), TLSAddr: tlsLn.Addr().String(),
+		raw: f, tls: tlsLn.(*net.TCPListener), cfg: cfg,
+	}, nil
 }
 
 // Serve serves until ctx ends.

@@ -67,7 +67,7 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	}
 	before, _, err := c.openGood(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("before: %w", err)
+		return nil, fmt.Errorf("before the stalled connections: %w", err)
 	}
 	s := &staller{client: c, lifetimes: newSamples()}
 	opening := newRateTask(stallsPerSecond, c.spec.Conns, s.openOne)
@@ -81,27 +81,28 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := Figures{Held: float64(countOpen(s.conns))}
-	if most[Held] == 0 {
+	atPeak := Figures{Held: float64(countOpen(s.conns))}
+	if atPeak[Held] == 0 {
 		return nil, fmt.Errorf("no stalled connection stayed open: %w", s.lastErr)
 	}
-	if err := most.addMemory(c.spec.PIDs, rss, files); err != nil {
+	if err := atPeak.addMemory(c.spec.PIDs, rss, files); err != nil {
 		return nil, err
 	}
 	during, sp, err := c.openGood(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("beside stalled connections: %w", err)
+		return nil, fmt.Errorf("during the stalled connections: %w", err)
 	}
 	f := during.compare(before, sp)
 	f[Held] = float64(countOpen(s.conns))
-	f[RSSPerConn], f[FDsPerConn] = most[RSSPerConn], most[FDsPerConn]
+	f[RSSPerConn], f[FDsPerConn] = atPeak[RSSPerConn], atPeak[FDsPerConn]
 	return f, s.awaitClosed(ctx, f)
 }
 
 // awaitClosed waits until the stalled connections are closed.
 func (s *staller) awaitClosed(ctx context.Context, f Figures) error {
 	s.onTimer = nil
-	for end := time.Now().Add(s.spec.HelloTimeout + closeSlack); countOpen(s.conns) > 0 && time.Now().Before(end) && ctx.Err() == nil; {
+	end := time.Now().Add(s.spec.HelloTimeout + closeSlack)
+	for countOpen(s.conns) > 0 && time.Now().Before(end) && ctx.Err() == nil {
 		if err := s.run(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
@@ -120,14 +121,14 @@ type goodResult struct {
 
 // openGood opens Rate complete connections per second for Duration and waits
 // for their responses. It runs the other tasks at the same time.
-func (c *client) openGood(ctx context.Context, beside ...task) (goodResult, span, error) {
+func (c *client) openGood(ctx context.Context, others ...task) (goodResult, span, error) {
 	k := &connector{client: c, latencies: newSamples()}
 	opening := newRateTask(c.spec.Rate, -1, k.openOne)
 	at, err := c.spec.readClocks()
 	if err != nil {
 		return goodResult{}, span{}, err
 	}
-	c.pace(append(beside, opening)...)
+	c.pace(append(others, opening)...)
 	if err := c.run(ctx, c.spec.Duration); err != nil {
 		return goodResult{}, span{}, err
 	}
@@ -143,10 +144,10 @@ func (c *client) openGood(ctx context.Context, beside ...task) (goodResult, span
 	}
 	g := goodResult{latencies: k.latencies, sent: k.sent, failed: k.failed + k.inFlight, lastErr: k.lastErr}
 	if g.lastErr == nil && k.inFlight > 0 {
-		g.lastErr = errors.New("no answer")
+		g.lastErr = errors.New("no response")
 	}
 	if len(g.latencies) == 0 {
-		return g, sp, fmt.Errorf("no connection got an answer: %w", g.lastErr)
+		return g, sp, fmt.Errorf("no connection received a response: %w", g.lastErr)
 	}
 	return g, sp, ctx.Err()
 }

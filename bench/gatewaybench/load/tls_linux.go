@@ -37,7 +37,8 @@ func newTLSClient(s Spec) (*tlsClient, error) {
 func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
-	d := net.Dialer{KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+t.nextSource.Add(1)%sourceAddrs))}, Control: bindNoPort}
+	source := net.IPv4(127, 0, 0, byte(2+t.nextSource.Add(1)%sourceAddrs))
+	d := net.Dialer{KeepAlive: -1, LocalAddr: &net.TCPAddr{IP: source}, Control: bindNoPort}
 	tcp, err := d.DialContext(ctx, "tcp", t.spec.Addr)
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
 	}
 	if err != nil {
 		tcp.Close()
-		return nil, fmt.Errorf("handshake through %s: %w", t.spec.Addr, err)
+		return nil, fmt.Errorf("TLS handshake through %s: %w", t.spec.Addr, err)
 	}
 	return c, nil
 }
@@ -56,9 +57,11 @@ func (t *tlsClient) open(ctx context.Context, op byte) (*tls.Conn, error) {
 // bindNoPort makes the kernel choose the source port at connect time. A port
 // can then be used for several destinations (ip(7)).
 func bindNoPort(_, _ string, raw syscall.RawConn) error {
-	var set error
-	err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
-	return errors.Join(err, set)
+	var optErr error
+	err := raw.Control(func(fd uintptr) {
+		optErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+	return errors.Join(err, optErr)
 }
 
 // roundTrip opens a connection, waits for one response and closes it.
@@ -76,8 +79,10 @@ func (t *tlsClient) roundTrip(ctx context.Context, buf []byte) error {
 // runWorkers runs Conns workers and measures for Duration, starting after
 // Warmup. A worker counts while measuring is true, and returns when its context
 // ends.
-func (t *tlsClient) runWorkers(ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool)) (span, error) {
-	work1, stop := context.WithCancel(ctx)
+func (t *tlsClient) runWorkers(
+	ctx context.Context, work func(ctx context.Context, worker int, measuring *atomic.Bool),
+) (span, error) {
+	workCtx, stop := context.WithCancel(ctx)
 	var (
 		wg        sync.WaitGroup
 		measuring atomic.Bool
@@ -85,7 +90,7 @@ func (t *tlsClient) runWorkers(ctx context.Context, work func(ctx context.Contex
 	defer wg.Wait()
 	defer stop()
 	for i := range t.spec.Conns {
-		wg.Go(func() { work(work1, i, &measuring) })
+		wg.Go(func() { work(workCtx, i, &measuring) })
 	}
 	if err := sleep(ctx, t.spec.Warmup); err != nil {
 		return span{}, err
@@ -117,10 +122,10 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 		return nil, err
 	}
 	var (
-		mu     sync.Mutex
-		took   = newSamples()
-		failed int
-		last   error
+		mu        sync.Mutex
+		latencies = newSamples()
+		failed    int
+		last      error
 	)
 	sp, err := t.runWorkers(ctx, func(ctx context.Context, _ int, measuring *atomic.Bool) {
 		for buf := make([]byte, requestSize); ctx.Err() == nil; {
@@ -134,7 +139,7 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 				failed++
 				last = err
 			default:
-				took = append(took, d)
+				latencies = append(latencies, d)
 			}
 			stop := failed >= maxFailures
 			mu.Unlock()
@@ -147,8 +152,8 @@ func (s Spec) connectTLS(ctx context.Context) (Figures, error) {
 		return nil, err
 	}
 	f := Figures{}
-	f.addConnect(sp, took)
-	return f, f.checkConnect(len(took), failed, last)
+	f.addConnect(sp, latencies)
+	return f, f.checkConnect(len(latencies), failed, last)
 }
 
 func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
@@ -169,7 +174,7 @@ func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
 			return nil, err
 		}
 	}
-	var bytes, broken atomic.Int64
+	var bytes, failed atomic.Int64
 	sp, err := t.runWorkers(ctx, func(ctx context.Context, i int, measuring *atomic.Bool) {
 		defer context.AfterFunc(ctx, func() { conns[i].NetConn().Close() })()
 		for buf := make([]byte, bulkSize); ; {
@@ -179,7 +184,7 @@ func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
 			}
 			if err != nil {
 				if ctx.Err() == nil {
-					broken.Add(1)
+					failed.Add(1)
 				}
 				return
 			}
@@ -191,10 +196,10 @@ func (s Spec) bulkTLS(ctx context.Context) (Figures, error) {
 	f := Figures{}
 	f.addBulk(sp, bytes.Load())
 	switch {
-	case broken.Load() > 0:
-		err = fmt.Errorf("%d bulk connections broke", broken.Load())
+	case failed.Load() > 0:
+		err = fmt.Errorf("%d bulk connections failed", failed.Load())
 	case f[MBPerS] == 0:
-		err = errors.New("no bulk data came through")
+		err = errors.New("no bulk data received")
 	}
 	return f, err
 }

@@ -53,15 +53,18 @@ type flipper struct {
 	file              RouteFile
 	periodStart, next time.Time
 	period            time.Duration
-	on                bool // FlipName has a route
+	flipped           bool // FlipName has a route
 	err               error
 }
 
 func (r RouteFile) newFlipper() (*flipper, error) {
 	other := r
 	other.Path = r.swapPath()
+	if err := errors.Join(r.Write(false), other.Write(true)); err != nil {
+		return nil, err
+	}
 	now := time.Now()
-	return &flipper{file: r, periodStart: now, next: now, period: time.Second / time.Duration(r.ChangesPerSecond)}, errors.Join(r.Write(false), other.Write(true))
+	return &flipper{file: r, periodStart: now, next: now, period: time.Second / time.Duration(r.ChangesPerSecond)}, nil
 }
 
 // swapPath is the path of the second file, which is exchanged with the first.
@@ -77,14 +80,14 @@ func (f *flipper) tick(now time.Time) time.Time {
 }
 
 func (f *flipper) flip() {
-	f.on = !f.on
+	f.flipped = !f.flipped
 	swap := unix.Renameat2(unix.AT_FDCWD, f.file.Path, unix.AT_FDCWD, f.file.swapPath(), unix.RENAME_EXCHANGE)
 	f.err = errors.Join(f.err, swap, unix.Kill(f.file.PID, unix.SIGHUP))
 }
 
 // end leaves a file in place that has a route of FlipName.
 func (f *flipper) end() error {
-	if !f.on {
+	if !f.flipped {
 		f.flip()
 	}
 	return f.err
@@ -114,7 +117,7 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	f := during.compare(before, sp)
 	f[Lost] += float64(p.lost)
 	if f[Lost] > 0 {
-		return f, fmt.Errorf("%v connections were lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
+		return f, fmt.Errorf("%v connections lost: %w", f[Lost], errors.Join(during.lastErr, p.lastErr))
 	}
 	return f, c.awaitFlip(ctx)
 }
@@ -132,5 +135,5 @@ func (c *client) awaitFlip(ctx context.Context) error {
 			return nil
 		}
 	}
-	return errors.New("the last change of routes did not take effect within 2 s")
+	return errors.New("the last route change did not take effect within 2 s")
 }
