@@ -74,22 +74,46 @@ func (p printer) print(v any, table func() error) error {
 const tableWidth = 80
 
 // table writes aligned columns. The first row has the titles. Unless the output
-// is wide, lines are cut at tableWidth.
+// is wide, no line is longer than tableWidth: the last column wraps.
 func (p printer) table(rows [][]string) error {
 	var b strings.Builder
 	if err := writeFields(&b, rows); err != nil {
 		return err
 	}
+	titles, _, _ := strings.Cut(b.String(), "\n")
+	last := utf8.RuneCountInString(strings.TrimSuffix(strings.TrimRight(titles, " "), rows[0][len(rows[0])-1]))
 	for line := range strings.Lines(b.String()) {
 		line = strings.TrimRight(line, " \n")
-		if !p.wide() && utf8.RuneCountInString(line) > tableWidth {
-			line = string([]rune(line)[:tableWidth-1]) + "…"
+		if !p.wide() {
+			line = wrapFrom(line, min(last, tableWidth*3/4))
 		}
 		if _, err := fmt.Fprintln(p.w, line); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// wrapFrom breaks a line into lines of at most tableWidth characters. It breaks
+// at spaces where it can, and indents all lines but the first by indent.
+func wrapFrom(line string, indent int) string {
+	var b strings.Builder
+	rest := []rune(line)
+	for start := 0; ; start = indent {
+		width := tableWidth - start
+		if len(rest) <= width {
+			b.WriteString(string(rest))
+			return b.String()
+		}
+		end, next := width, width
+		if i := strings.LastIndex(string(rest[:width+1]), " "); i >= 0 {
+			if n := utf8.RuneCountInString(string(rest[:width+1])[:i]); n > indent-start {
+				end, next = n, n+1
+			}
+		}
+		b.WriteString(strings.TrimRight(string(rest[:end]), " ") + "\n" + strings.Repeat(" ", indent))
+		rest = rest[next:]
+	}
 }
 
 // writeFields writes aligned columns of any width.
