@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-func TestMerge(t *testing.T) {
+func TestMerge_LiveSettings(t *testing.T) {
 	now, next := DefaultSettings(), DefaultSettings()
 	now.LAN, now.WANDeny = "10.0.0.5:8444", []string{"192.0.2.0/24"}
 	next.LAN, next.DrainTime = "10.0.0.6:8444", "1h"

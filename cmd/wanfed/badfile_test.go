@@ -26,15 +26,18 @@ func TestEndlessFile(t *testing.T) {
 		{[]string{"server", "--config-file", zero}, 2, "/dev/zero has more than 1048576 bytes"},
 		{[]string{"gateway", "--listen", "127.0.0.1:0", "--routes", zero}, 1, "/dev/zero has more than 16777216 bytes"},
 		{[]string{"tls", "inspect", zero}, 1, "/dev/zero has more than 4194304 bytes"},
-		{[]string{"tls", "cert", "create", "--operator", "--datacenter", "dc1", "--ca-file", zero, "--ca-key-file", zero},
+		{[]string{"tls", "cert", "create", "--operator", "--datacenter", "dc1", "--ca-file", zero,
+			"--ca-key-file", zero},
 			1, "/dev/zero has more than 4194304 bytes"},
-		{[]string{"status", "--http-addr", "https://127.0.0.1:1", "--ca-file", zero, "--cert-file", zero, "--key-file", zero},
+		{[]string{"status", "--http-addr", "https://127.0.0.1:1", "--ca-file", zero, "--cert-file", zero,
+			"--key-file", zero},
 			1, "has more than 4194304 bytes"},
 	} {
 		t.Run(strings.Join(c.args[:2], " "), func(t *testing.T) {
 			got := execute(t, nil, c.args...)
 			if all := got.stdout + got.stderr; got.code != c.code || !strings.Contains(all, c.want) {
-				t.Errorf("wanfed %s: exit status = %d, output %.300s, want %d, %s", c.args, got.code, all, c.code, c.want)
+				t.Errorf("wanfed %s: exit status = %d, output %.300s, want %d, %s",
+					c.args, got.code, all, c.code, c.want)
 			}
 		})
 	}
@@ -56,15 +59,17 @@ func TestGarbageFile(t *testing.T) {
 		{"words.hcl", "not a setting", "FILE:1,"},
 	} {
 		path := filepath.Join(dir, c.name)
-		write(t, path, c.file)
+		writeFile(t, path, c.file)
 		want := strings.ReplaceAll(c.want, "FILE", path)
 		for _, args := range [][]string{
-			{"validate", path}, {"gateway", "--listen", "127.0.0.1:0", "--routes", path}, {"server", "--config-file", path},
+			{"validate", path}, {"gateway", "--listen", "127.0.0.1:0", "--routes", path},
+			{"server", "--config-file", path},
 		} {
 			t.Run(args[0]+" "+c.name, func(t *testing.T) {
 				got := execute(t, nil, args...)
 				if all := got.stdout + got.stderr; got.code == 0 || !strings.Contains(all, want) || len(all) > 1000 {
-					t.Errorf("wanfed %s: exit status = %d, output %.300s, want a short error with %s", args, got.code, all, want)
+					t.Errorf("wanfed %s: exit status = %d, output %.300s, want a short error with %s",
+						args, got.code, all, want)
 				}
 			})
 		}
@@ -73,9 +78,11 @@ func TestGarbageFile(t *testing.T) {
 
 func TestValidate_ManyErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "errors.hcl")
-	write(t, path, strings.Repeat("b = [ 0, -1, -2 ]\n", 10_000))
+	writeFile(t, path, strings.Repeat("b = [ 0, -1, -2 ]\n", 10_000))
 	got := execute(t, nil, "validate", path)
-	if got.code != 1 || strings.Count(got.stdout, "\n") > settings.MaxErrors+1 || !strings.Contains(got.stdout, "more errors") {
-		t.Errorf("validate: exit status = %d, stdout %.300s, want 1 and at most %d lines", got.code, got.stdout, settings.MaxErrors+1)
+	if got.code != 1 || strings.Count(got.stdout, "\n") > settings.MaxErrors+1 ||
+		!strings.Contains(got.stdout, "more errors") {
+		t.Errorf("validate: exit status = %d, stdout %.300s, want 1 and at most %d lines",
+			got.code, got.stdout, settings.MaxErrors+1)
 	}
 }

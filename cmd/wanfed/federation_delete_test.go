@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,14 +48,19 @@ func newPKI(t testing.TB) pki {
 	return p
 }
 
-// files makes a certificate, valid for 127.0.0.1 too, and returns its files.
+// files creates a certificate that is also valid for 127.0.0.1.
 func (p pki) files(t testing.TB, role tlsutil.Role, node string) tlsutil.Files {
 	t.Helper()
-	pair, err := tlsutil.CreateCert(tlsutil.CertRequest{Role: role, DC: "dc1", Node: node, CA: p.ca, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	pair, err := tlsutil.CreateCert(tlsutil.CertRequest{
+		Role: role, DC: "dc1", Node: node, CA: p.ca, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := tlsutil.Files{CA: filepath.Join(p.dir, "ca.pem"), Cert: filepath.Join(p.dir, node+".pem"), Key: filepath.Join(p.dir, node+"-key.pem")}
+	f := tlsutil.Files{
+		CA:   filepath.Join(p.dir, "ca.pem"),
+		Cert: filepath.Join(p.dir, node+".pem"), Key: filepath.Join(p.dir, node+"-key.pem"),
+	}
 	if err := pair.Save(f.Cert, f.Key); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +80,8 @@ func fileFlags(f tlsutil.Files) []string {
 	return []string{"--ca-file", f.CA, "--cert-file", f.Cert, "--key-file", f.Key}
 }
 
-// startServer serves the primary's real federation service over TLS. In place of Raft the store is in memory, and dc2 is
-// said to be alive: a whole server is tested in package test.
+// startServer serves the federation service of the primary over TLS, with a store
+// in memory. It reports dc2 as alive. Package test has complete servers.
 func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory.Store) {
 	t.Helper()
 	store = memory.New()
@@ -91,7 +97,8 @@ func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory
 		Connect: func(string) (pb.FederationServiceClient, error) { return nil, net.ErrClosed },
 		Peer: func(ctx context.Context) (tlsutil.Peer, error) {
 			p, _ := peer.FromContext(ctx)
-			return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0], tlsutil.DefaultDomain)
+			return tlsutil.PeerFromCert(p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0],
+				tlsutil.DefaultDomain)
 		},
 	})
 	if err != nil {
@@ -115,8 +122,8 @@ func startServer(t *testing.T, id *tlsutil.Identity) (addr string, store *memory
 	return ln.Addr().String(), store
 }
 
-func TestFederationDelete(t *testing.T) {
-	startAPI(t, nil) // clears the environment
+func TestFederationDelete_Outcomes(t *testing.T) {
+	startFakeAPI(t, nil) // clears the environment
 	p := newPKI(t)
 	addr, store := startServer(t, p.identity(t, tlsutil.RoleServer, "srv1"))
 	cli := fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))
@@ -126,46 +133,54 @@ func TestFederationDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead.Close() // nobody listens there now
+	dead.Close() // the address now refuses connections
 	for _, tt := range []struct {
 		name, args string
 		files      []string
-		want       string // on stdout, or else in the error
+		want       string // part of stdout, or of the error
 		code       int
 	}{
-		{"done", "dc3 --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
-		{"nothing there", "dc3 --datacenter dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
+		{"deleted", "dc3 --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc3\n", 0},
+		{"no federation state", "dc3 --datacenter dc1 --server " + addr, cli, "dc3 had no federation state\n", 0},
 		{"alive", "dc2 --datacenter dc1 --server " + addr, cli,
-			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and would write its federation state again; " +
+			"delete federation state of dc2 at " + addr + ": dc2 is alive in the WAN pool and " +
+				"would write its federation state again; " +
 				"stop its servers first, or delete the state anyway with --force", exitFailure},
-		{"gateway's certificate", "dc2 --force --datacenter dc1 --server " + addr, gateway, "gateway/dc1/gw1 may not delete federation states", exitFailure},
-		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, foreign, "is signed by another CA", exitFailure},
-		{"not the primary's name", "dc2 --force --datacenter dc9 --server " + addr, cli, "reach server.dc9.wanfed through " + addr, exitFailure},
-		{"nobody there", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), cli,
-			"no server answers at " + dead.Addr().String() + ": connect: connection refused; --server must be a server of dc1, or a gateway", exitFailure},
+		{"gateway's certificate", "dc2 --force --datacenter dc1 --server " + addr, gateway,
+			"gateway/dc1/gw1 may not delete federation states", exitFailure},
+		{"another CA's certificate", "dc2 --force --datacenter dc1 --server " + addr, foreign,
+			"is signed by another CA", exitFailure},
+		{"name of another datacenter", "dc2 --force --datacenter dc9 --server " + addr, cli,
+			"reach server.dc9.wanfed through " + addr, exitFailure},
+		{"no server", "dc2 --force --datacenter dc1 --server " + dead.Addr().String(), cli,
+			"no server answers at " + dead.Addr().String() + ": connect: connection refused; " +
+				"--server must be a server of dc1, or a gateway", exitFailure},
 		{"forced", "dc2 --force --datacenter dc1 --server " + addr, cli, "deleted the federation state of dc2\n", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			out, code, err := call(t, append(append([]string{"federation", "delete"}, strings.Fields(tt.args)...), tt.files...)...)
+			args := slices.Concat([]string{"federation", "delete"}, strings.Fields(tt.args), tt.files)
+			out, code, err := call(t, args...)
 			if err != nil {
 				out = err.Error()
 			}
 			if code != tt.code || !strings.Contains(out, tt.want) {
-				t.Errorf("exit %d, %s; want exit %d, %s", code, out, tt.code, tt.want)
+				t.Errorf("exit status = %d, output %s, want %d, %s", code, out, tt.code, tt.want)
 			}
 		})
 	}
 	for _, dc := range []string{"dc2", "dc3"} {
 		if s, _, err := federation.ReadState(t.Context(), store, dc); err != nil || s != nil {
-			t.Errorf("%s afterwards: %v, %v", dc, s, err)
+			t.Errorf("ReadState(%s) = %v, %v, want none", dc, s, err)
 		}
 	}
 }
 
-// A server that stops answering costs a deadline; an interrupt ends the command at once.
-func TestFederationDeleteIsInterrupted(t *testing.T) {
+// TestFederationDelete_Interrupted interrupts the command while the server does
+// not respond. The command ends at once.
+func TestFederationDelete_Interrupted(t *testing.T) {
 	p := newPKI(t)
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", p.identity(t, tlsutil.RoleServer, "srv1").ServerConfig(wanfed.ProtoGRPC))
+	ln, err := tls.Listen("tcp", "127.0.0.1:0",
+		p.identity(t, tlsutil.RoleServer, "srv1").ServerConfig(wanfed.ProtoGRPC))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +193,7 @@ func TestFederationDeleteIsInterrupted(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		c.Read(make([]byte, 1)) // the handshake, and the first byte of gRPC; no answer
+		c.Read(make([]byte, 1)) // the handshake and the first byte of gRPC
 		cancel()
 		io.Copy(io.Discard, c)
 	}()
@@ -189,13 +204,14 @@ func TestFederationDeleteIsInterrupted(t *testing.T) {
 	root.SetArgs(append([]string{"federation", "delete", "dc3", "--datacenter", "dc1", "--server", ln.Addr().String()},
 		fileFlags(p.files(t, tlsutil.RoleOperator, "cli"))...))
 	err = root.ExecuteContext(ctx)
-	if err == nil || !strings.Contains(err.Error(), "the outcome is unknown: see wanfed federation list") {
-		t.Error(err)
+	const want = "the outcome is unknown: see wanfed federation list"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("ExecuteContext() = %v, want %s", err, want)
 	}
 }
 
-func TestReadOverTLS(t *testing.T) {
-	startAPI(t, nil) // clears the environment
+func TestMembers_OverTLS(t *testing.T) {
+	startFakeAPI(t, nil) // clears the environment
 	p := newPKI(t)
 	id := p.identity(t, tlsutil.RoleServer, "srv1")
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -205,7 +221,7 @@ func TestReadOverTLS(t *testing.T) {
 		}
 		json.NewEncoder(w).Encode([]api.Member{{Name: string(caller.Role) + "." + caller.DC}})
 	}))
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that fail on purpose
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // the errors of handshakes are expected
 	srv.TLS = id.ServerConfig("http/1.1")
 	srv.Listener = tls.NewListener(srv.Listener, srv.TLS)
 	srv.Start()
@@ -219,15 +235,18 @@ func TestReadOverTLS(t *testing.T) {
 	for _, args := range [][]string{{"members"}, {"members", "--tls-server-name", "server.dc1.wanfed"}} {
 		out, _, err := call(t, args...)
 		if err != nil || !strings.Contains(out, "cli.dc1") {
-			t.Errorf("%q: %s, %v", args, out, err)
+			t.Errorf("wanfed %q = %s, %v, want cli.dc1", args, out, err)
 		}
 	}
+	foreign := fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli"))
+	wrongName := "no server answers at " + url + ": peer failed, or has no certificate for the requested name"
 	for want, args := range map[string][]string{
-		"no server answers at " + url + ": peer failed, or has no certificate for the requested name": {"--tls-server-name", "server.dc9.wanfed"},
-		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate":                                 fileFlags(newPKI(t).files(t, tlsutil.RoleOperator, "cli")),
+		wrongName: {"--tls-server-name", "server.dc9.wanfed"},
+		"set --ca-file (WANFED_CA_FILE) to the CA of its certificate": foreign,
 	} {
-		if _, _, err := call(t, append([]string{"members"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+		_, _, err := call(t, append([]string{"members"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("wanfed members %q = %v, want %s", args, err, want)
 		}
 	}
 }

@@ -3,95 +3,124 @@
 package main
 
 import (
-	"crypto/tls"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/wanfed/wanfed/tlsutil"
-	"github.com/wanfed/wanfed/tlsutil/tlstest"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-// TestGatewayReload changes the settings of a running gateway. It has a signal sent to this process, so it does not run in
-// parallel with another that takes it.
-func TestGatewayReload(t *testing.T) {
-	f := tlstest.NewCA(t).Files(t, tlsutil.RoleServer, "srv1", "dc2")
-	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	up := upstreamTLS(t, "one", &tls.Config{Certificates: []tls.Certificate{cert}})
-	dir := t.TempDir()
-	config, routes, access := filepath.Join(dir, "gateway.hcl"), filepath.Join(dir, "routes.hcl"), filepath.Join(dir, "access.json")
-	write(t, routes, `route "*.server.dc2.wanfed" { to = ["`+up+`"] }`)
-	set := func(lines ...string) {
-		t.Helper()
-		write(t, config, strings.Join(append(lines, `listen = ["127.0.0.1:0"]`, `admin_addr = "127.0.0.1:0"`), "\n"))
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+// accessLine has the fields of an access log that these tests read.
+type accessLine struct{ SNI, End, Upstream string }
+
+// awaitAccessLine waits for a file with one line of an access log.
+func awaitAccessLine(t testing.TB, path string) (line accessLine) {
+	t.Helper()
+	testutil.Await(t, processTimeout, "a line in the access log", func(context.Context) error {
+		b, err := os.ReadFile(path)
+		if err != nil {
 			t.Fatal(err)
 		}
+		return json.Unmarshal(b, &line)
+	})
+	return line
+}
+
+// reloadTest is a running gateway whose settings file the test changes.
+type reloadTest struct {
+	gw                             *runningCommand
+	upstream, config, routes, addr string
+}
+
+func newReloadTest(t *testing.T) *reloadTest {
+	t.Helper()
+	dir := t.TempDir()
+	r := &reloadTest{
+		upstream: upstreamTLS(t, "one", serverTLS(t)),
+		config:   filepath.Join(dir, "gateway.hcl"), routes: filepath.Join(dir, "routes.hcl"),
 	}
-	write(t, config, "listen = [\"127.0.0.1:0\"]\nadmin_addr = \"127.0.0.1:0\"\nroutes = \""+routes+"\"")
-	gw := startCommand(t, "gateway", "--config-file", config, "--log-level", "info")
-	_, rest, _ := strings.Cut(gw.line, "listening on ")
-	addr, _, _ := strings.Cut(rest, ",")
-	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=(\S+)`)[1]
-	served := func(want bool) {
-		t.Helper()
-		if got, err := ask(addr, "srv1.server.dc2.wanfed"); (got == "one") != want {
-			t.Errorf("answer %q, %v; served should be %v", got, err, want)
-		}
+	writeFile(t, r.routes, `route "*.server.dc2.wanfed" { to = ["`+r.upstream+`"] }`)
+	r.write(t)
+	r.gw = startCommand(t, "gateway", "--config-file", r.config, "--log-level", "info")
+	r.addr = r.gw.addr(t)
+	return r
+}
+
+// write writes a settings file that has these lines.
+func (r *reloadTest) write(t *testing.T, lines ...string) {
+	t.Helper()
+	common := []string{`listen = ["127.0.0.1:0"]`, `admin_addr = "127.0.0.1:0"`, `routes = "` + r.routes + `"`}
+	writeFile(t, r.config, strings.Join(append(common, lines...), "\n"))
+}
+
+// set reloads a settings file that has these lines.
+func (r *reloadTest) set(t *testing.T, lines ...string) {
+	t.Helper()
+	r.write(t, lines...)
+	reload(t)
+}
+
+// checkServed checks whether the gateway serves a connection.
+func (r *reloadTest) checkServed(t *testing.T, want bool) {
+	t.Helper()
+	if got, err := readThrough(r.addr, "srv1.server.dc2.wanfed"); (got == "one") != want {
+		t.Errorf("connection served = %q, %v, want served: %v", got, err, want)
 	}
-	has := func(want string) {
+}
+
+func TestGatewayReload_LiveSettings(t *testing.T) {
+	r := newReloadTest(t)
+	admin := r.gw.adminURL(t)
+	checkMetric := func(want string) {
 		t.Helper()
 		if _, metrics := get(t, admin+"/metrics"); !strings.Contains(metrics, want+"\n") {
 			t.Errorf("/metrics lacks %s", want)
 		}
 	}
-	served(true)
+	r.checkServed(t, true)
 
-	set(`routes = "`+routes+`"`, `deny = ["127.0.0.0/8"]`, `max_conns = 77`)
-	gw.stderr.wait(t, `time=\S+ level=INFO msg="settings changed" settings="max_conns, deny"`)
-	served(false)
-	has(`wanfed_gateway_refused_total{listener="listen",reason="denied"} 1`)
-	has("wanfed_gateway_max_conns 77")
+	r.set(t, `deny = ["127.0.0.0/8"]`, `max_conns = 77`)
+	r.gw.awaitLog(t, `level=INFO msg="settings changed" settings="max_conns, deny"`)
+	r.checkServed(t, false)
+	checkMetric(`wanfed_gateway_refused_total{listener="listen",reason="denied"} 1`)
+	checkMetric("wanfed_gateway_max_conns 77")
 
-	set(`routes = "`+routes+`"`, `deny = ["127.0.0.1/8"]`)
-	gw.stderr.wait(t, `time=\S+ level=ERROR msg="cannot reload the settings" err="deny: .*127\.0\.0\.0/8 for the network or 127\.0\.0\.1 for the address`)
-	set(`routes = "`+routes+`"`, `max_conns = 1000000000`)
-	gw.stderr.wait(t, `time=\S+ level=ERROR msg="cannot reload the settings" err="max_conns 1000000000: .*ulimit -n`)
-	served(false)
+	r.set(t, `deny = ["127.0.0.1/8"]`)
+	r.gw.awaitLog(t, `level=ERROR msg="cannot reload the settings" `+
+		`err="deny: .*127\.0\.0\.0/8 for the network or 127\.0\.0\.1 for the address`)
+	r.set(t, `max_conns = 1000000000`)
+	r.gw.awaitLog(t, `level=ERROR msg="cannot reload the settings" err="max_conns 1000000000: .*ulimit -n`)
+	r.checkServed(t, false)
 
-	set(`routes = "`+routes+`"`, `max_conns_per_source = 5`, `access_log = "`+access+`"`, `domain = "example"`)
-	gw.stderr.wait(t, `time=\S+ level=WARN msg="settings need a new process: restart, or send SIGUSR2" settings=domain`)
-	served(true)
-	gw.stderr.wait(t, `time=\S+ level=INFO msg="settings changed" settings="max_conns, max_conns_per_source, deny, access_log"`)
+	r.set(t, `max_conns_per_source = 5`, `domain = "example"`)
+	r.gw.awaitLog(t, `level=WARN msg="settings need a new process: restart, or send SIGUSR2" settings=domain`)
+	r.checkServed(t, true)
+	r.gw.awaitLog(t, `level=INFO msg="settings changed" settings="max_conns, max_conns_per_source, deny"`)
+	r.gw.stop()
+}
 
-	// Another has renamed the log: it is opened anew.
-	wait := func(path string) (line struct{ SNI, End, Upstream string }) {
-		t.Helper()
-		for {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if json.Unmarshal(b, &line) == nil {
-				return line
-			}
-		}
+// TestGatewayReload_AccessLog opens an access log. After log rotation renamed the
+// file, a reload opens a new one.
+func TestGatewayReload_AccessLog(t *testing.T) {
+	r := newReloadTest(t)
+	path := filepath.Join(t.TempDir(), "access.json")
+	access := `access_log = "` + path + `"`
+	r.set(t, access, `max_conns_per_source = 5`)
+	r.gw.awaitLog(t, `level=INFO msg="settings changed" settings="max_conns_per_source, access_log"`)
+	r.checkServed(t, true)
+	want := accessLine{SNI: "srv1.server.dc2.wanfed", End: "done", Upstream: r.upstream}
+	if got := awaitAccessLine(t, path); got != want {
+		t.Errorf("access log = %+v, want %+v", got, want)
 	}
-	if l := wait(access); l.SNI != "srv1.server.dc2.wanfed" || l.End != "done" || l.Upstream != up {
-		t.Errorf("access log: %+v", l)
-	}
-	if err := os.Rename(access, access+".1"); err != nil {
+	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	set(`routes = "`+routes+`"`, `log_level = "debug"`, `access_log = "`+access+`"`) // the flag beats the file
-	gw.stderr.wait(t, `time=\S+ level=INFO msg="settings changed" settings=max_conns_per_source`)
-	served(true)
-	wait(access)
-	gw.stop()
+	r.set(t, access, `log_level = "debug"`) // the flag overrides it
+	r.gw.awaitLog(t, `level=INFO msg="settings changed" settings=max_conns_per_source`)
+	r.checkServed(t, true)
+	awaitAccessLine(t, path)
+	r.gw.stop()
 }

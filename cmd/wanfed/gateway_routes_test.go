@@ -13,11 +13,20 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gatewayd"
+	"github.com/wanfed/wanfed/internal/testutil"
 )
 
-func TestGatewayRoutesCommand(t *testing.T) {
-	routes := filepath.Join(t.TempDir(), "routes.hcl")
-	write(t, routes, `
+// startStandalone starts a gateway on a file of routes and returns its admin
+// address.
+func startStandalone(t *testing.T, routes string) (gw *runningCommand, admin string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "routes.hcl")
+	writeFile(t, file, routes)
+	gw = startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", file, "--admin-addr", "127.0.0.1:0")
+	return gw, strings.TrimPrefix(gw.adminURL(t), "http://")
+}
+
+const threeRoutes = `
 route "*.server.dc2.wanfed" {
   to      = ["198.51.100.2:8443", "198.51.100.3:8443"]
   ordered = true
@@ -27,44 +36,55 @@ route "srv1.server.dc1.wanfed" {
   to        = ["10.0.0.1:8300"]
   protocols = ["wanfed/gossip/1", "h2"]
 }
-`)
-	gw := startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", routes, "--admin-addr", "127.0.0.1:0")
-	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=http://(\S+)`)[1]
+`
+
+func TestGatewayRoutes_Output(t *testing.T) {
+	_, admin := startStandalone(t, threeRoutes)
 	config := filepath.Join(t.TempDir(), "gateway.hcl")
-	write(t, config, `admin_addr = "`+admin+`"`)
-	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
-		got, _, err := call(t, append([]string{"gateway", "routes", "--output", "wide"}, where...)...)
-		want := `Listener  Name                    Open  Use     Addresses                             Protocols
+	writeFile(t, config, `admin_addr = "`+admin+`"`)
+	want := `Listener  Name                    Open  Use     Addresses                             Protocols
 listen    *.server.dc2.wanfed     0, 0  first   198.51.100.2:8443, 198.51.100.3:8443  any
 listen    server.dc1.wanfed       0, 0  shared  10.0.0.1:8300, 10.0.0.2:8300          any
 listen    srv1.server.dc1.wanfed  0     -       10.0.0.1:8300                         wanfed/gossip/1, h2
 `
+	for _, where := range [][]string{{"--admin-addr", admin}, {"--config-file", config}} {
+		got, _, err := call(t, append([]string{"gateway", "routes", "--output", "wide"}, where...)...)
 		if err != nil || got != want {
-			t.Errorf("%v: %v\n%s\nwant\n%s", where, err, got, want)
+			t.Errorf("gateway routes %v = %v\n%s\nwant\n%s", where, err, got, want)
 		}
 	}
 	got, _, err := call(t, "gateway", "routes", "--admin-addr", admin, "--output", "json")
 	var list map[string][]gatewayd.Route
-	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 || !list["listen"][0].Ordered || len(list["listen"][0].Open) != 2 {
-		t.Errorf("%v: %s", err, got)
+	if err != nil || json.Unmarshal([]byte(got), &list) != nil || len(list["listen"]) != 3 ||
+		!list["listen"][0].Ordered || len(list["listen"][0].Open) != 2 {
+		t.Errorf("gateway routes --output json = %v\n%s\nwant 3 routes, the first ordered", err, got)
 	}
+}
+
+func TestGatewayRoutes_Errors(t *testing.T) {
 	for want, args := range map[string][]string{
 		"--admin-addr 127.0.0.1:9102":               nil,
 		"is not a loopback address":                 {"--admin-addr", "192.0.2.1:80"},
 		"check that it runs with this --admin-addr": {"--admin-addr", "127.0.0.1:1"},
 		"unexpected argument":                       {"all"},
 	} {
-		if _, _, err := call(t, append([]string{"gateway", "routes"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("routes %v: error %v, want one with %q", args, err, want)
+		_, _, err := call(t, append([]string{"gateway", "routes"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("gateway routes %v = %v, want an error with %q", args, err, want)
 		}
 	}
+}
 
-	// What else the admin address answers, and to whom.
+func TestAdminAddress(t *testing.T) {
+	gw, admin := startStandalone(t, threeRoutes)
 	for path, want := range map[string]string{
-		"/debug/pprof/goroutine?debug=1": "goroutine profile", "/debug/pprof/profile?seconds=1": "", "/healthz": "ok", "/readyz": "ok",
+		"/debug/pprof/goroutine?debug=1": "goroutine profile",
+		"/debug/pprof/profile?seconds=1": "",
+		"/healthz":                       "ok",
+		"/readyz":                        "ok",
 	} {
 		if code, body := get(t, "http://"+admin+path); code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("%s: %d %.100s", path, code, body)
+			t.Errorf("%s = %d %.100s, want %d %s", path, code, body, http.StatusOK, want)
 		}
 	}
 	req, err := http.NewRequest(http.MethodGet, "http://"+admin+"/routes", nil)
@@ -78,14 +98,14 @@ listen    srv1.server.dc1.wanfed  0     -       10.0.0.1:8300                   
 		t.Fatal(err)
 	}
 	if resp.Body.Close(); resp.StatusCode != http.StatusForbidden {
-		t.Errorf("for a page of elsewhere: %s", resp.Status)
+		t.Errorf("status for another host name = %s, want %d", resp.Status, http.StatusForbidden)
 	}
 	_, metrics := get(t, "http://"+admin+"/metrics")
 	for _, want := range []string{
 		`wanfed_gateway_hello_seconds_bucket\{listener="listen",route="exact",le="0\.0005"\} 0`,
 		`wanfed_gateway_dial_seconds_bucket\{listener="listen",route="wildcard",le="\+Inf"\} 0`,
-		`wanfed_gateway_stopping 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`, `wanfed_gateway_sources\{listener="listen"\} 0`,
-		`wanfed_gateway_access_log_dropped_total 0`,
+		`wanfed_gateway_stopping 0`, `wanfed_gateway_max_conns \d+`, `wanfed_gateway_max_files \S+`,
+		`wanfed_gateway_sources\{listener="listen"\} 0`, `wanfed_gateway_access_log_dropped_total 0`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(metrics) {
 			t.Errorf("/metrics lacks %s", want)
@@ -94,29 +114,27 @@ listen    srv1.server.dc1.wanfed  0     -       10.0.0.1:8300                   
 	gw.stop()
 }
 
-// TestGatewayRoutesOpen has a connection open to one of two addresses.
-func TestGatewayRoutesOpen(t *testing.T) {
+// TestGatewayRoutes_OpenConnections opens a connection to one of two addresses.
+func TestGatewayRoutes_OpenConnections(t *testing.T) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer up.Close()
-	routes := filepath.Join(t.TempDir(), "routes.hcl")
-	write(t, routes, `
+	gw, admin := startStandalone(t, `
 route "a.example" { to = ["`+up.Addr().String()+`"] }
 route "b.example" { to = ["127.0.0.1:1", "`+up.Addr().String()+`"] }
 `)
-	gw := startCommand(t, "gateway", "--listen", "127.0.0.1:0", "--routes", routes, "--admin-addr", "127.0.0.1:0")
-	admin := gw.stderr.wait(t, `time=\S+ level=INFO msg="admin address" addr=http://(\S+)`)[1]
+	counts := regexp.MustCompile(`  \d(, \d)*  `)
 	open := func() string {
 		t.Helper()
 		got, _, err := call(t, "gateway", "routes", "--admin-addr", admin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Join(regexp.MustCompile(`  \d(, \d)*  `).FindAllString(got, -1), "")
+		return strings.Join(counts.FindAllString(got, -1), "")
 	}
-	c, err := net.Dial("tcp", regexp.MustCompile(`listening on (\S+),`).FindStringSubmatch(gw.line)[1])
+	c, err := net.Dial("tcp", gw.addr(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,18 +146,14 @@ route "b.example" { to = ["127.0.0.1:1", "`+up.Addr().String()+`"] }
 	}
 	defer u.Close()
 	u.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := u.Read(make([]byte, 1)); err != nil { // now it is routed
+	if _, err := u.Read(make([]byte, 1)); err != nil { // the connection is routed
 		t.Fatal(err)
 	}
-	if got := open(); got != "  1    0, 1  " {
-		t.Errorf("open: %q", got)
+	if got, want := open(), "  1    0, 1  "; got != want {
+		t.Errorf("open connections = %q, want %q", got, want)
 	}
 	u.Close()
 	c.Close()
-	for until := time.Now().Add(10 * time.Second); open() != "  0    0, 0  "; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("open after the end: %q", open())
-		}
-	}
+	testutil.Eventually(t, 10*time.Second, func() bool { return open() == "  0    0, 0  " }, "no open connections")
 	gw.stop()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/api"
 )
 
-func TestTables(t *testing.T) {
-	startAPI(t, sampleAnswers())
+func TestTables_Output(t *testing.T) {
+	startFakeAPI(t, sampleResponses())
 	for _, tt := range []struct{ args, want string }{
 		{"members --wan", `
 Node      Address              Status  Type    Build  Protocol  DC
@@ -154,21 +154,28 @@ func TestTables_Fit80Columns(t *testing.T) {
 	var out bytes.Buffer
 	p := printer{&out, outputTable}
 	err := printStatus(p, api.Status{
-		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev", MeshGatewayMode: "remote",
+		Node: node, Datacenter: dc, PrimaryDatacenter: dc, Leader: addr, Version: "10.10.10-dev",
+		MeshGatewayMode: "remote",
 		Datacenters: []api.DatacenterStatus{
 			{Name: dc, Own: true, ServersAlive: 3, ServersKnown: 3, RecordAge: new(3.0e6)},
-			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3), Paths: []api.PathStatus{
-				{Address: addr, Via: "configured address", Used: true, Health: "untested", RTT: new(0.1234), Sources: []string{"gossip", "federation state"}},
-			}},
+			{Name: dc, ServersKnown: 5, GatewaysKnown: 5, RecordAge: new(754.0), ReplicationLag: new(12.3),
+				Paths: []api.PathStatus{
+					{Address: addr, Via: "configured address", Used: true, Health: "untested", RTT: new(0.1234),
+						Sources: []string{"gossip", "federation state"}},
+				}},
 		},
-		Replicated: []api.ReplicatedType{{Type: "federation/v1/FederationState", Records: 100, PrimaryIndex: 1795247458735544, Lag: new(754.0)}},
+		Replicated: []api.ReplicatedType{{
+			Type: "federation/v1/FederationState", Records: 100,
+			PrimaryIndex: 1795247458735544, Lag: new(754.0),
+		}},
 		Components: []api.ComponentStatus{{Name: "anti-entropy", State: "ok", Detail: "last written 12m34s ago"}},
 	}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	peers := []raftPeer{
-		{Node: node, Address: addr, State: "follower", Member: "leaving", LastContact: new(754.0), LastIndex: 1795247458735544, Trailing: 12345678},
+		{Node: node, Address: addr, State: "follower", Member: "leaving", LastContact: new(754.0),
+			LastIndex: 1795247458735544, Trailing: 12345678},
 	}
 	if err := p.table(peerRows(peers, false)); err != nil {
 		t.Fatal(err)
@@ -180,17 +187,19 @@ func TestTables_Fit80Columns(t *testing.T) {
 	}
 }
 
-// The JSON of a command is the API's own.
-func TestJSON(t *testing.T) {
-	answers := sampleAnswers()
-	startAPI(t, answers)
+// TestJSON_IsResponse wants the JSON of the API as the output of commands.
+func TestJSON_IsResponse(t *testing.T) {
+	responses := sampleResponses()
+	startFakeAPI(t, responses)
+	state := responses["/v1/internal/federation-state/dc2"].(api.FederationStateResponse).State
+	gateways := responses["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)
 	for args, want := range map[string]any{
-		"members --wan":                  answers["/v1/agent/members?wan=1"],
-		"federation list":                answers["/v1/internal/federation-states"],
-		"federation read dc2":            answers["/v1/internal/federation-state/dc2"].(api.FederationStateResponse).State,
-		"federation gateways":            answers["/v1/internal/federation-states/mesh-gateways"],
-		"federation gateways --only dc2": map[string]any{"dc2": answers["/v1/internal/federation-states/mesh-gateways"].(map[string][]api.MeshGateway)["dc2"]},
-		"status":                         answers["/v1/agent/federation-status"],
+		"members --wan":                  responses["/v1/agent/members?wan=1"],
+		"federation list":                responses["/v1/internal/federation-states"],
+		"federation read dc2":            state,
+		"federation gateways":            gateways,
+		"federation gateways --only dc2": map[string]any{"dc2": gateways["dc2"]},
+		"status":                         responses["/v1/agent/federation-status"],
 	} {
 		out, _, err := call(t, append(strings.Fields(args), "--output", "json")...)
 		if err != nil {
@@ -202,18 +211,18 @@ func TestJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(string(wantJSON)+"\n", out); d != "" {
-			t.Errorf("%s: %s", args, d)
+			t.Errorf("wanfed %s: (-want +got)\n%s", args, d)
 		}
 	}
 }
 
-func TestReadErrors(t *testing.T) {
-	startAPI(t, sampleAnswers())
+func TestReadCommands_Errors(t *testing.T) {
+	startFakeAPI(t, sampleResponses())
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln.Close() // nobody listens there now
+	ln.Close() // the address now refuses connections
 	dead := ln.Addr().String()
 	for _, tt := range []struct {
 		args string
@@ -224,13 +233,17 @@ func TestReadErrors(t *testing.T) {
 			": connection refused; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR"},
 		{"members --datacenter dc9", exitFailure, "answered 500: No path to datacenter"},
 		{"federation read dc9", exitFailure, `datacenter "dc9" has no federation state`},
-		{"federation gateways --only dc9", exitFailure, `datacenter "dc9" has no known gateway; see: wanfed federation list`},
-		{"members --output yaml", exitUsage, `invalid argument "yaml" for "-o, --output" flag: must be table, wide or json; see: wanfed members --help`},
+		{"federation gateways --only dc9", exitFailure,
+			`datacenter "dc9" has no known gateway; see: wanfed federation list`},
+		{"members --output yaml", exitUsage,
+			`invalid argument "yaml" for "-o, --output" flag: must be table, wide or json; see: wanfed members --help`},
 		{"version --output yaml", exitUsage, `must be table, wide or json; see: wanfed version --help`},
 		{"members dc2", exitUsage, `unexpected argument "dc2"; see: wanfed members --help`},
-		{"members --http-addr nonsense", exitUsage, `HTTP address "nonsense" has no port; write it like http://127.0.0.1:8500`},
+		{"members --http-addr nonsense", exitUsage,
+			`HTTP address "nonsense" has no port; write it like http://127.0.0.1:8500`},
 		{"status --http-addr https://127.0.0.1:1", exitUsage,
-			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; create a certificate with: wanfed tls cert create --operator --datacenter DC"},
+			"https://127.0.0.1:1 needs --ca-file, --cert-file, --key-file; " +
+				"create a certificate with: wanfed tls cert create --operator --datacenter DC"},
 		{"status --http-addr https://127.0.0.1:1 --ca-file a --cert-file b --key-file c", exitFailure, "a"},
 		{"federation", exitUsage, "a subcommand is required; see: wanfed federation --help"},
 		{"federation write dc2", exitUsage, `unknown command "write"; see: wanfed federation --help`},
@@ -239,9 +252,12 @@ func TestReadErrors(t *testing.T) {
 		{"federation read DC/2", exitUsage, `datacenter: "DC/2" is not a DNS label`},
 		{"federation delete dc2", exitUsage, "federation delete needs --ca-file, --cert-file, --key-file; create"},
 		{"federation delete dc2 --server 10.0.0.5:1", exitUsage, "--datacenter is required with --server"},
-		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5", exitUsage, "--server: address 10.0.0.5: missing port in address; write host:port"},
-		{"federation delete dc2 --datacenter Dc1 --server 10.0.0.5:1", exitUsage, `--datacenter: "Dc1" is not a DNS label`},
-		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5:1 --ca-file a", exitUsage, "federation delete needs --cert-file, --key-file"},
+		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5", exitUsage,
+			"--server: address 10.0.0.5: missing port in address; write host:port"},
+		{"federation delete dc2 --datacenter Dc1 --server 10.0.0.5:1", exitUsage,
+			`--datacenter: "Dc1" is not a DNS label`},
+		{"federation delete dc2 --datacenter dc1 --server 10.0.0.5:1 --ca-file a", exitUsage,
+			"federation delete needs --cert-file, --key-file"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			out, code, err := call(t, strings.Fields(tt.args)...)
@@ -255,20 +271,20 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-func TestVersion(t *testing.T) {
+func TestVersion_Output(t *testing.T) {
 	out, _, err := call(t, "version")
 	if err != nil || !strings.HasPrefix(out, "wanfed ") || strings.Count(out, "\n") != 1 {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("wanfed version = %q, %v, want one line with wanfed", out, err)
 	}
 	out, _, err = call(t, "version", "--output", "json")
 	var info struct{ Version, Go string }
 	if err != nil || json.Unmarshal([]byte(out), &info) != nil || info.Version == "" || info.Go == "" {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("wanfed version --output json = %q, %v, want both versions", out, err)
 	}
 }
 
-func TestCompletion(t *testing.T) {
-	startAPI(t, sampleAnswers())
+func TestCompletion_Words(t *testing.T) {
+	startFakeAPI(t, sampleResponses())
 	const dcs = "dc1\ndc2\ndc3\n:4\n" // 4: no file names
 	for _, tt := range []struct {
 		words []string
@@ -279,22 +295,23 @@ func TestCompletion(t *testing.T) {
 		{[]string{"federation", "gateways", "--only", ""}, dcs},
 		{[]string{"members", "--datacenter", ""}, dcs},
 		{[]string{"status", "--output", ""}, "table\nwide\njson\n:4\n"},
-		{[]string{"members", "--http-addr", "127.0.0.1:1", "--datacenter", ""}, ":4\n"}, // no server: nothing to offer, and no error
+		// Without a server the completion is empty, and no error.
+		{[]string{"members", "--http-addr", "127.0.0.1:1", "--datacenter", ""}, ":4\n"},
 		{[]string{"completion", "bash", ""}, ":4\n"},
 	} {
 		out, _, err := call(t, append([]string{"__complete"}, tt.words...)...)
 		if err != nil || out != tt.want {
-			t.Errorf("%q: %q, %v; want %q", tt.words, out, err, tt.want)
+			t.Errorf("completion of %q = %q, %v, want %q", tt.words, out, err, tt.want)
 		}
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if out, _, err := call(t, "completion", shell); err != nil || !strings.Contains(out, "__complete") {
-			t.Errorf("%s: %v, %d bytes", shell, err, len(out))
+			t.Errorf("completion %s = %d bytes, %v, want a script", shell, len(out), err)
 		}
 	}
 }
 
-func TestEveryReadHasExamples(t *testing.T) {
+func TestReadCommands_HaveExamples(t *testing.T) {
 	for _, name := range []string{"members", "federation", "resource", "status", "version"} {
 		c, _, err := newRoot().Find([]string{name})
 		if err != nil {
@@ -302,19 +319,20 @@ func TestEveryReadHasExamples(t *testing.T) {
 		}
 		for _, c := range append(c.Commands(), c) {
 			if c.Example == "" || c.Short == "" {
-				t.Errorf("%s has no example or no short text", c.CommandPath())
+				t.Errorf("%s: example %q, short text %q, want both", c.CommandPath(), c.Example, c.Short)
 			}
 		}
 	}
 }
 
-func TestAge(t *testing.T) {
+func TestAge_Format(t *testing.T) {
 	for want, in := range map[string]*float64{
-		"-": nil, "0s": api.SecondsPtr(-time.Second), "1.2s": api.SecondsPtr(1234 * time.Millisecond), "1h2m3s": api.SecondsPtr(3723400 * time.Millisecond),
-		"1d0h": api.SecondsPtr(24 * time.Hour), "11574074d1h": new(1e12),
+		"-": nil, "0s": api.SecondsPtr(-time.Second), "1.2s": api.SecondsPtr(1234 * time.Millisecond),
+		"1h2m3s": api.SecondsPtr(3723400 * time.Millisecond), "1d0h": api.SecondsPtr(24 * time.Hour),
+		"11574074d1h": new(1e12),
 	} {
 		if got := age(in); got != want {
-			t.Errorf("%v: %s, want %s", in, got, want)
+			t.Errorf("age() = %s, want %s", got, want)
 		}
 	}
 }

@@ -16,18 +16,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// loadServer gives the settings that a call of "wanfed server" with args would use.
+// loadServer returns the settings of "wanfed server" with args.
 func loadServer(t testing.TB, args ...string) (serverSettings, error) {
 	t.Helper()
 	s := defaultServerSettings()
-	cmd := &cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return loadSettings(cmd, &s) }, SilenceErrors: true, SilenceUsage: true}
+	cmd := &cobra.Command{
+		RunE:          func(cmd *cobra.Command, _ []string) error { return loadSettings(cmd, &s) },
+		SilenceErrors: true, SilenceUsage: true,
+	}
 	addSettings(cmd, &s)
 	cmd.SetArgs(args)
 	err := cmd.Execute()
 	return s, err
 }
 
-func TestServerSettings(t *testing.T) {
+func TestServerSettings_Sources(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "server.hcl")
 	err := os.WriteFile(path, []byte(`dc = "dc2"
 node = "file"
@@ -49,21 +52,21 @@ bootstrap_expect = 3
 	c := s.config()
 	if c.DC != "dc2" || c.Node != "env" || c.Port != -1 || c.PrimaryDC != "dc1" || c.BootstrapExpect != 3 ||
 		c.HTTPAddr != "127.0.0.1:8500" || c.Bind != "0.0.0.0" || c.MeshGatewayMode != "auto" || c.Domain != "wanfed" {
-		t.Errorf("config = %+v", c)
+		t.Errorf("config = %+v, want the values of the flags, the environment and the file", c)
 	}
 	if !slices.Equal(c.PrimaryGateways, []string{"a:1", "b:2"}) || !slices.Equal(c.RetryJoin, []string{"c:3", "d:4"}) {
-		t.Errorf("lists = %q, %q", c.PrimaryGateways, c.RetryJoin)
+		t.Errorf("lists = %q, %q, want [a:1 b:2], [c:3 d:4]", c.PrimaryGateways, c.RetryJoin)
 	}
 	s, err = loadServer(t, "--config-file", path, "--primary-gateway", "e:5")
 	if err != nil || !slices.Equal(s.PrimaryGateways, []string{"e:5"}) || s.config().Port != 9301 {
-		t.Errorf("settings = %+v, %v", s, err)
+		t.Errorf("settings = %+v, %v, want primary gateway e:5 and port 9301", s, err)
 	}
 }
 
-func TestServerUsageErrors(t *testing.T) {
+func TestServerSettings_UsageErrors(t *testing.T) {
 	_, err := loadServer(t, "--config-file", filepath.Join(t.TempDir(), "absent.hcl"))
 	if !errors.As(err, new(usageError)) || !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("absent file: %v", err)
+		t.Errorf("absent file: %v, want a usage error that is %v", err, os.ErrNotExist)
 	}
 	root := newRoot()
 	root.SetArgs([]string{"server", "--dc", "dc1", "--port", "-5"})
@@ -79,7 +82,7 @@ func TestServerUsageErrors(t *testing.T) {
 	}
 }
 
-func TestCollectMetrics(t *testing.T) {
+func TestCollectMetrics_LibraryCounter(t *testing.T) {
 	if err := collectMetrics(); err != nil {
 		t.Fatal(err)
 	}
@@ -93,5 +96,5 @@ func TestCollectMetrics(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("wanfed_raft_apply is not among %d metrics", len(families))
+	t.Errorf("Gather() has %d metrics, want wanfed_raft_apply among them", len(families))
 }

@@ -27,10 +27,13 @@ func load(t testing.TB, file string, env map[string]string, args ...string) (sam
 	t.Helper()
 	s := sampleSettings{DataDir: "/default", note: "kept"}
 	var err error
-	cmd := &cobra.Command{Use: "sample", SilenceErrors: true, SilenceUsage: true, RunE: func(cmd *cobra.Command, _ []string) error {
-		err = loadSettings(cmd, &s)
-		return nil
-	}}
+	cmd := &cobra.Command{
+		Use: "sample", SilenceErrors: true, SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err = loadSettings(cmd, &s)
+			return nil
+		},
+	}
 	addSettings(cmd, &s)
 	if file != "" {
 		path := filepath.Join(t.TempDir(), "sample.hcl")
@@ -61,7 +64,8 @@ func TestLoadSettings_Order(t *testing.T) {
 	}{
 		{"defaults", "", nil, nil, sampleSettings{DataDir: "/default"}},
 		{"file", file, nil, nil, sampleSettings{DataDir: "/file", Port: 1, Join: []string{"a", "b"}}},
-		{"environment overrides file", file, env, nil, sampleSettings{DataDir: "/file", Port: 2, Join: []string{"c", "d"}}},
+		{"environment overrides file", file, env, nil,
+			sampleSettings{DataDir: "/file", Port: 2, Join: []string{"c", "d"}}},
 		{"flags override environment", file, env, []string{"--port=3", "--join=e", "--join=f,g", "--quiet"},
 			sampleSettings{DataDir: "/file", Port: 3, Quiet: true, Join: []string{"e", "f", "g"}}},
 		{"flag with the default", file, nil, []string{"--data-dir=/default"},
@@ -93,12 +97,14 @@ func TestLoadSettings_EnvironmentOverridesFile(t *testing.T) {
 		got := execute(t, []string{"WANFED_ROUTES=" + routes, "WANFED_DRAIN_TIME=5s"}, "gateway", "--config-file", path)
 		if got.code != 1 || strings.Contains(got.stderr, warning+path+"\n") != warned ||
 			strings.Count(got.stderr, " overrides ") > 1 {
-			t.Errorf("WANFED_ROUTES=%s: exit status = %d, stderr %q, want 1 and a warning: %v", routes, got.code, got.stderr, warned)
+			t.Errorf("WANFED_ROUTES=%s: exit status = %d, stderr %q, want 1 and a warning: %v",
+				routes, got.code, got.stderr, warned)
 		}
 	}
 	got := execute(t, []string{"WANFED_CA_FILE=ca.pem"}, "gateway", "--config-file", path)
 	if got.code != 2 || !strings.Contains(got.stderr, "remove WANFED_CA_FILE in the environment, or") {
-		t.Errorf("WANFED_CA_FILE: exit status = %d, stderr %q, want 2 and the name of the variable", got.code, got.stderr)
+		t.Errorf("WANFED_CA_FILE: exit status = %d, stderr %q, want 2 and the name of the variable",
+			got.code, got.stderr)
 	}
 }
 

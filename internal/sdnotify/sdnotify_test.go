@@ -20,7 +20,7 @@ func TestReloading_HasTime(t *testing.T) {
 	}
 }
 
-func TestSend(t *testing.T) {
+func TestSend_ToSocket(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	Send(logger, Ready)

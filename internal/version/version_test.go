@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestOf(t *testing.T) {
+func TestString_BuildInfo(t *testing.T) {
 	settings := func(kv ...string) (out []debug.BuildSetting) {
 		for i := 0; i < len(kv); i += 2 {
 			out = append(out, debug.BuildSetting{Key: kv[i], Value: kv[i+1]})
@@ -22,7 +22,7 @@ func TestOf(t *testing.T) {
 		in   *debug.BuildInfo
 		want string
 	}{
-		{"nothing known", nil, Version + " (" + rest},
+		{"no build info", nil, Version + " (" + rest},
 		{"no git", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, Version + " (" + rest},
 		{"git", &debug.BuildInfo{Settings: settings("vcs.revision", "6b745d1c2f0a5e1d", "vcs.modified", "false")},
 			Version + " (commit 6b745d1c2f0a, " + rest},
@@ -33,14 +33,15 @@ func TestOf(t *testing.T) {
 		{"download of a release", &debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}}, Version + " (" + rest},
 	} {
 		if got := of(tt.in).String(); got != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+			t.Errorf("%s: String() = %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }
 
-// Members of the gossip pools refuse a build that does not begin with x.y.z.
-func TestVersionIsSemantic(t *testing.T) {
+// TestVersion_IsSemantic: members of the gossip pools refuse a build that does
+// not begin with x.y.z.
+func TestVersion_IsSemantic(t *testing.T) {
 	if !regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9a-z.]+)?$`).MatchString(Version) {
-		t.Error(Version)
+		t.Errorf("Version = %q, want a semantic version", Version)
 	}
 }

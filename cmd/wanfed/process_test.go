@@ -20,10 +20,10 @@ import (
 	"github.com/wanfed/wanfed/tlsutil/tlstest"
 )
 
-// refuseLimit is how long a process may take to say that it does not start, on a busy machine.
-const refuseLimit = 30 * time.Second
+// processTimeout limits one wait for a process on a busy machine.
+const processTimeout = 30 * time.Second
 
-// pemFiles is a folder of the PEM files, good and bad, that tests of refusals name.
+// pemFiles is a directory of valid and invalid PEM files for tests of errors.
 type pemFiles struct {
 	dir string
 	ca  *tlstest.CA
@@ -42,7 +42,7 @@ func newPEMFiles(t testing.TB) pemFiles {
 		"gw2":       {Role: tlsutil.RoleGateway, DC: "dc1", Node: "gw2"},
 		"dc2-srv1":  {Role: tlsutil.RoleServer, DC: "dc2", Node: "srv1"},
 		"dc2-gw1":   {Role: tlsutil.RoleGateway, DC: "dc2", Node: "gw1"},
-		"gw-srv1":   {Role: tlsutil.RoleGateway, DC: "dc1", Node: "srv1"}, // of the right name and the wrong role
+		"gw-srv1":   {Role: tlsutil.RoleGateway, DC: "dc1", Node: "srv1"}, // the right name, the wrong role
 		"srv-gw1":   {Role: tlsutil.RoleServer, DC: "dc1", Node: "gw1"},
 		"cli":       {Role: tlsutil.RoleOperator, DC: "dc1"},
 		"long-srv1": {Role: tlsutil.RoleServer, DC: "dc1", Node: strings.Repeat("n", 63)},
@@ -52,15 +52,21 @@ func newPEMFiles(t testing.TB) pemFiles {
 	c.pair(t, "other-srv1", other.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleServer, DC: "dc1", Node: "srv1"}))
 	c.pair(t, "other-gw1", other.Issue(t, tlsutil.CertRequest{Role: tlsutil.RoleGateway, DC: "dc1", Node: "gw1"}))
 	for node, role := range map[string]string{"srv1": "server", "gw1": "gateway"} {
-		any := role + ".dc1.wanfed"
-		own := node + "." + any
+		group := role + ".dc1.wanfed" // the name that all nodes of the role have
+		name := node + "." + group
 		past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		c.pair(t, "expired-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{own, any}, NotBefore: past.Add(-time.Hour), NotAfter: past}))
-		c.pair(t, "early-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{own, any}, NotBefore: future, NotAfter: future.Add(time.Hour)}))
-		c.pair(t, "nameless-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{any, "localhost"}}))
-		c.pair(t, "lonely-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{own}}))
-		c.pair(t, "two-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{own, any, "x" + own}}))
-		c.pair(t, "dialing-"+node, c.ca.Sign(t, x509.Certificate{DNSNames: []string{own, any}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}))
+		for prefix, cert := range map[string]x509.Certificate{
+			"expired":  {DNSNames: []string{name, group}, NotBefore: past.Add(-time.Hour), NotAfter: past},
+			"early":    {DNSNames: []string{name, group}, NotBefore: future, NotAfter: future.Add(time.Hour)},
+			"no-node":  {DNSNames: []string{group, "localhost"}},
+			"no-group": {DNSNames: []string{name}},
+			"two":      {DNSNames: []string{name, group, "x" + name}},
+			"client-only": {
+				DNSNames: []string{name, group}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			},
+		} {
+			c.pair(t, prefix+"-"+node, c.ca.Sign(t, cert))
+		}
 	}
 	c.write(t, "text", []byte("hello\n"))
 	return c
@@ -85,28 +91,30 @@ func (c pemFiles) files(name string) tlsutil.Files {
 	return tlsutil.Files{CA: c.path("ca.pem"), Cert: c.path(name + ".pem"), Key: c.path(name + "-key.pem")}
 }
 
-// cert are the flags that name a certificate and its key.
-func (c pemFiles) cert(name string) []string {
+// certFlags returns the flags for a certificate and its key.
+func (c pemFiles) certFlags(name string) []string {
 	return []string{"--cert-file", c.path(name + ".pem"), "--key-file", c.path(name + "-key.pem")}
 }
 
-// result is what a process that has ended left.
+// result is the output and exit status of a process.
 type result struct {
 	stdout, stderr string
 	code           int
 }
 
-// execute runs wanfed as a process to its end, without the settings of this process's environment.
+// execute runs wanfed as a process. It does not inherit settings from the
+// environment.
 func execute(t testing.TB, env []string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), refuseLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "wanfed", args...)
-	return executeCmd(t, cmd, env)
+	return executeProgram(t, env, append([]string{"wanfed"}, args...)...)
 }
 
-func executeCmd(t testing.TB, cmd *exec.Cmd, env []string) result {
+// executeProgram is execute for a command line with its program.
+func executeProgram(t testing.TB, env []string, args ...string) result {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), processTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "WANFED_") {
 			cmd.Env = append(cmd.Env, v)
@@ -122,49 +130,50 @@ func executeCmd(t testing.TB, cmd *exec.Cmd, env []string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// refusal is a call of wanfed that must fail: with one line and the exit status, and with nothing written.
-type refusal struct {
+// startError is a command that must fail at its start: with one line of output,
+// and without files.
+type startError struct {
 	name string
-	args []string // after the usual ones, and instead of those of the same name
+	args []string // added to the common ones; a flag replaces the common one
 	env  []string
-	code int
-	want string // regular expression for all of the line after "wanfed: "
+	code int    // exit status
+	want string // regular expression of the whole line after "wanfed: "
 }
 
-// check runs the command and looks at all that it left.
-func (r refusal) check(t *testing.T, base ...string) {
+// check runs the command.
+func (r startError) check(t *testing.T, base ...string) {
 	t.Run(r.name, func(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
 		args := append(append([]string{}, base...), "--data-dir", filepath.Join(dir, "data"))
 		got := execute(t, r.env, append(args, r.args...)...)
-		got.refused(t, r.code, r.want)
+		got.checkError(t, r.code, r.want)
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
+			t.Errorf("files after the command = %v, %v, want none", left, err)
 		}
 	})
 }
 
-// refused demands the exit status and, on stderr alone, one line.
-func (r result) refused(t testing.TB, code int, want string) {
+// checkError wants the exit status, one line on stderr, and nothing on stdout.
+func (r result) checkError(t testing.TB, code int, want string) {
 	t.Helper()
 	if r.code != code {
-		t.Errorf("exit status %d, want %d", r.code, code)
+		t.Errorf("exit status = %d, want %d", r.code, code)
 	}
 	if r.stdout != "" {
-		t.Errorf("stdout: %s", r.stdout)
+		t.Errorf("stdout = %s, want nothing", r.stdout)
 	}
 	line, whole := strings.CutSuffix(r.stderr, "\n")
 	if !whole || strings.Contains(line, "\n") {
-		t.Errorf("stderr is not one line:\n%s", r.stderr)
+		t.Errorf("stderr =\n%s\nwant one line", r.stderr)
 	}
 	if !regexp.MustCompile(`^wanfed: ` + want + `$`).MatchString(line) {
-		t.Errorf("stderr:\n%s\nwant: %s", r.stderr, want)
+		t.Errorf("stderr =\n%s\nwant a match of %s", r.stderr, want)
 	}
 }
 
-// taken is an address on which somebody else listens.
-func taken(t testing.TB) (addr, port string) {
+// usedAddress returns an address that another socket listens on.
+func usedAddress(t testing.TB) (addr, port string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

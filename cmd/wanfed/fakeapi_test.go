@@ -32,15 +32,16 @@ func call(t testing.TB, args ...string) (stdout string, code int, err error) {
 	return out.String(), code, err
 }
 
-// startAPI answers with fixed values; a real server would need a whole datacenter, and what it answers is tested in
-// server/httpapi and in package test. Here it is about what the commands ask and print.
-func startAPI(t *testing.T, answers map[string]any) {
+// startFakeAPI starts an HTTP API with fixed responses by URI. A string is an
+// error. The tests check requests and output of commands; server/httpapi and
+// package test check the responses of real servers.
+func startFakeAPI(t *testing.T, responses map[string]any) {
 	t.Helper()
-	for _, env := range []string{"WANFED_HTTP_ADDR", "WANFED_CA_FILE", "WANFED_CERT_FILE", "WANFED_KEY_FILE", "WANFED_DOMAIN"} {
-		t.Setenv(env, "")
+	for _, name := range []string{"HTTP_ADDR", "CA_FILE", "CERT_FILE", "KEY_FILE", "DOMAIN"} {
+		t.Setenv("WANFED_"+name, "")
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, ok := answers[r.URL.RequestURI()]
+		v, ok := responses[r.URL.RequestURI()]
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
 			return
@@ -67,16 +68,18 @@ func gatewayOf(id, health, lan, wan string) api.MeshGateway {
 	}
 }
 
-func sampleAnswers() map[string]any {
+func sampleResponses() map[string]any {
 	dc2 := api.FederationState{
-		Datacenter: "dc2", UpdatedAt: time.Date(2026, 11, 21, 1, 5, 0, 38604653, time.UTC), PrimaryModifyIndex: 20, ModifyIndex: 9,
+		Datacenter: "dc2", UpdatedAt: time.Date(2026, 11, 21, 1, 5, 0, 38604653, time.UTC), PrimaryModifyIndex: 20,
+		ModifyIndex: 9,
 		MeshGateways: []api.MeshGateway{
 			gatewayOf("gw2a", api.CheckPassing, "10.2.0.101", "172.30.0.21"),
 			gatewayOf("gw2b", api.CheckCritical, "10.2.0.102", "2001:db8::9"),
 		},
 	}
 	dc1 := api.FederationState{Datacenter: "dc1", ModifyIndex: 16, MeshGateways: []api.MeshGateway{
-		{Node: api.Node{Node: "n1"}, Service: api.Service{ID: "gw1a", Address: "10.1.0.9", Port: 8443}, Checks: []api.Check{{Status: api.CheckWarning}}},
+		{Node: api.Node{Node: "n1"}, Service: api.Service{ID: "gw1a", Address: "10.1.0.9", Port: 8443},
+			Checks: []api.Check{{Status: api.CheckWarning}}},
 	}}
 	members := []api.Member{
 		{Name: "srv1.dc1", Addr: "10.1.0.11", Port: 8300, Status: api.MemberAlive, ProtocolCur: 2,
@@ -85,35 +88,50 @@ func sampleAnswers() map[string]any {
 			Tags: map[string]string{"dc": "dc2", "role": "consul", "build": "0.1.0:\x1b[31mred"}},
 	}
 	return map[string]any{
-		"/v1/agent/members":                            members[:1],
-		"/v1/agent/members?wan=1":                      members,
-		"/v1/agent/members?dc=dc2":                     members[1:],
-		"/v1/agent/members?dc=dc9":                     "No path to datacenter",
-		"/v1/internal/federation-states":               []api.FederationState{dc1, dc2, {Datacenter: "dc3", ModifyIndex: 17}},
-		"/v1/internal/federation-state/dc2":            api.FederationStateResponse{State: &dc2, Index: 22},
-		"/v1/internal/federation-state/dc3":            api.FederationStateResponse{State: &api.FederationState{Datacenter: "dc3"}, Index: 22},
-		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways},
-		"/v1/catalog/datacenters":                      []string{"dc1", "dc2", "dc3"},
+		"/v1/agent/members":        members[:1],
+		"/v1/agent/members?wan=1":  members,
+		"/v1/agent/members?dc=dc2": members[1:],
+		"/v1/agent/members?dc=dc9": "No path to datacenter",
+		"/v1/internal/federation-states": []api.FederationState{
+			dc1, dc2, {Datacenter: "dc3", ModifyIndex: 17},
+		},
+		"/v1/internal/federation-state/dc2": api.FederationStateResponse{State: &dc2, Index: 22},
+		"/v1/internal/federation-state/dc3": api.FederationStateResponse{
+			State: &api.FederationState{Datacenter: "dc3"}, Index: 22,
+		},
+		"/v1/internal/federation-states/mesh-gateways": map[string][]api.MeshGateway{
+			"dc2": dc2.MeshGateways, "dc1": dc1.MeshGateways,
+		},
+		"/v1/catalog/datacenters": []string{"dc1", "dc2", "dc3"},
 		"/v1/agent/federation-status": api.Status{
-			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0", MeshGatewayMode: "local",
+			Datacenter: "dc2", Node: "srv1", Leader: "10.2.0.11:8300", PrimaryDatacenter: "dc1", Version: "0.1.0",
+			MeshGatewayMode: "local",
 			Datacenters: []api.DatacenterStatus{
-				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2, RecordAge: api.SecondsPtr(93 * time.Second)},
+				{Name: "dc2", Own: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 2, GatewaysKnown: 2,
+					RecordAge: api.SecondsPtr(93 * time.Second)},
 				{Name: "dc1", Primary: true, ServersAlive: 3, ServersKnown: 3, GatewaysHealthy: 1, GatewaysKnown: 2,
 					RecordAge: api.SecondsPtr(26 * time.Hour), ReplicationLag: api.SecondsPtr(234 * time.Millisecond),
 					Paths: []api.PathStatus{
-						{Address: "10.2.0.101:8443", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04123), Sources: []string{"heartbeat"}},
+						{Address: "10.2.0.101:8443", Via: "own gateway", Used: true, Health: "ok", RTT: new(0.04123),
+							Sources: []string{"heartbeat"}},
 						{Address: "gw.dc1.example:8443", Via: "configured address", Health: "untested",
 							Sources: []string{"configuration", "federation state"}, KnowledgeAge: new(90.0)},
 					}},
 				{Name: "dc3", ServersKnown: 1, LastError: "dial gateway 10.3.0.1:8443: connection refused\n",
 					LastErrorAt: time.Date(2026, 11, 21, 1, 5, 0, 0, time.UTC), Advice: "start a gateway of dc3"},
 			},
-			Components: []api.ComponentStatus{{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"}, {Name: "replication", State: "not connected"}},
+			Components: []api.ComponentStatus{
+				{Name: "raft", State: "ok", Detail: "leader srv1, 3 voters"},
+				{Name: "replication", State: "not connected"},
+			},
 			Replicated: []api.ReplicatedType{
-				{Type: "config/v1/Document", Known: true, Records: 12, PrimaryIndex: 40, Changes: 14, ReceivedBytes: 2300, Lag: api.SecondsPtr(234 * time.Millisecond)},
+				{Type: "config/v1/Document", Known: true, Records: 12, PrimaryIndex: 40, Changes: 14,
+					ReceivedBytes: 2300, Lag: api.SecondsPtr(234 * time.Millisecond)},
 				{Type: "config/Later", UnknownRecords: 3},
 			},
 		},
-		"/v1/agent/federation-status?dc=dc3": api.Status{Datacenter: "dc3", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0"},
+		"/v1/agent/federation-status?dc=dc3": api.Status{
+			Datacenter: "dc3", Node: "srv1", PrimaryDatacenter: "dc1", Version: "0.1.0",
+		},
 	}
 }
