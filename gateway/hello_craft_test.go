@@ -12,8 +12,8 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// craft returns a ClientHello with these extensions, each with its type and
-// length.
+// craft returns a ClientHello with the extensions exts. Each extension includes
+// its type and length.
 func craft(exts ...[]byte) []byte {
 	body := append([]byte{3, 3}, make([]byte, 32)...)
 	body = append(body, 0)                         // session id
@@ -53,12 +53,12 @@ func TestParse_Crafted(t *testing.T) {
 		{"two names", craft(ext(0, 0, 8, 0, 0, 1, 'a', 0, 0, 1, 'b')), "", "extension 0"},
 		{"empty name", craft(ext(0, 0, 3, 0, 0, 0)), "", "extension 0"},
 		{"empty list", craft(ext(0, 0, 0)), "", "extension 0"},
-		{"rest after list", craft(ext(0, 0, 4, 0, 0, 1, 'a', 0)), "", "extension 0"},
+		{"bytes after the list of names", craft(ext(0, 0, 4, 0, 0, 1, 'a', 0)), "", "extension 0"},
 		{"SNI twice", craft(sniExt("a.b"), sniExt("a.c")), "", "extension 0"},
 		{"ALPN twice", craft(ext(16, 0, 2, 1, 'a'), ext(16, 0, 2, 1, 'a')), "", "extension 16"},
 		{"empty protocol id", craft(ext(16, 0, 1, 0)), "", "extension 16"},
 		{"extension longer than the hello", craft([]byte{0, 9, 0, 9, 1}), "", "extension 9"},
-		{"body cut", records([]byte{1, 0, 0, 3, 3, 3, 0}, 100), "", "ends too early"},
+		{"truncated body", records([]byte{1, 0, 0, 3, 3, 3, 0}, 100), "", "ends too early"},
 		{"other handshake message", records([]byte{2, 0, 0, 1, 0}, 100), "", "message type 2"},
 		{"empty record", []byte{22, 3, 1, 0, 0}, "", "record is empty"},
 		{"record too long", []byte{22, 3, 1, 0x40, 1}, "", "16385 bytes"},
@@ -80,13 +80,13 @@ func TestParse_Crafted(t *testing.T) {
 			got, err := parse(tt.hello, step)
 			switch {
 			case tt.err == "" && err != nil:
-				t.Errorf("%s: Parse() = %v, want nil", tt.name, err)
+				t.Errorf("%s: parse() = %v, want nil", tt.name, err)
 			case tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
-				t.Errorf("%s: got error %v, want one with %q", tt.name, err, tt.err)
+				t.Errorf("%s: parse() = %v, want an error with %q", tt.name, err, tt.err)
 			case tt.err != "" && !isNotTLS(err):
-				t.Errorf("%s: got %T, want *NotTLSError", tt.name, err)
+				t.Errorf("%s: parse() = error of type %T, want *NotTLSError", tt.name, err)
 			case got.SNI != tt.sni:
-				t.Errorf("%s: got SNI %q, want %q", tt.name, got.SNI, tt.sni)
+				t.Errorf("%s: parse() = SNI %q, want %q", tt.name, got.SNI, tt.sni)
 			}
 		}
 	}
@@ -99,10 +99,10 @@ func isNotTLS(err error) bool {
 
 func TestParse_TooLarge(t *testing.T) {
 	if _, err := parse([]byte{22, 3, 1, 0x40, 0, 1, 1, 0, 0}, 100); err != ErrHelloTooLarge {
-		t.Errorf("Parse() of a large announced length = %v, want %v", err, ErrHelloTooLarge)
+		t.Errorf("parse() of a large announced length = %v, want %v", err, ErrHelloTooLarge)
 	}
 	small := records(append([]byte{1, 0, 0x80, 0}, make([]byte, 0x8000)...), 1) // 32 KiB in records of one byte
 	if _, err := parse(small, 4096); err != ErrHelloTooLarge {
-		t.Errorf("Parse() of records of one byte = %v, want %v", err, ErrHelloTooLarge)
+		t.Errorf("parse() of records of one byte = %v, want %v", err, ErrHelloTooLarge)
 	}
 }

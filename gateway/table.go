@@ -87,7 +87,7 @@ func NewTable(routes []Route) (*Table, error) {
 			names, key = t.below, suffix
 		}
 		if names[key] != nil {
-			errs = append(errs, fmt.Errorf("route %q is there twice", r.Match))
+			errs = append(errs, fmt.Errorf("duplicate route %q", r.Match))
 			continue
 		}
 		names[key] = &target{Route: r}

@@ -78,7 +78,7 @@ func TestNewTable_ReportsAllFaults(t *testing.T) {
 		t.Fatal("NewTable() = nil, want an error")
 	}
 	want := []string{
-		`route "a.example" is there twice`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": a ClientHello does not name an IP`,
+		`duplicate route "a.example"`, `route "*": "*" is not a DNS label`, `route "a.*.example"`, `route "10.0.0.1": a ClientHello does not name an IP`,
 		`route "b.example" has no address`, `route "e.example" has 1025 addresses: at most 1024`, `route "c.example": address "nowhere" has no port`, `address "x:0": port "0"`,
 		`route "c.example" has address "1.2.3.4:1" twice`, `route "d.example": protocol "" has 0 bytes`,
 	}

@@ -27,13 +27,13 @@ const (
 // Wildcard, as partition or namespace of a List or Watch, matches every value.
 const Wildcard = "*"
 
-// AnyVersion, as the expected version of a Put or Remove, matches whatever is
-// stored, and also nothing.
+// AnyVersion, as the expected version of a Put or Remove, matches every stored
+// version, and also a resource that does not exist.
 const AnyVersion = "*"
 
-// MaxCascade is how many owned resources are deleted in the same step as their
-// owner. It is part of the meaning of a log and must not change. ReapBatch is
-// how many are deleted in each later step.
+// MaxCascade is the highest number of owned resources that are deleted in the same
+// step as their owner. Servers that replay a log depend on it, so it must not
+// change. ReapBatch is the highest number that each later step deletes.
 const (
 	MaxCascade = 512
 	ReapBatch  = 256
@@ -127,16 +127,16 @@ type Backend interface {
 	Watch(q Query) (Watch, error)
 
 	// Wait returns nil when the index of q is above after. It checks the index
-	// before the context: with a context that has ended, it returns nil if the
-	// index is above after now, and the context's error otherwise. It uses no
-	// resources for writes to other resources. A blocking query is a Wait with
-	// the index of the last List, followed by a List.
+	// before the context. With a context that has ended it returns nil if the
+	// index is above after, and the context's error otherwise. Writes that q
+	// does not select do not wake it. A blocking query is a Wait with the index
+	// of the last List, followed by a List.
 	Wait(ctx context.Context, q Query, after uint64) error
 }
 
 // Query selects resources.
 type Query struct {
-	// Type needs group and kind. Without a group version it selects all.
+	// Type has a group and a kind. An empty group version selects all versions.
 	Type *pb.Type
 	// Tenancy defaults to the default tenancy. Its parts may be Wildcard.
 	Tenancy *pb.Tenancy
@@ -144,8 +144,8 @@ type Query struct {
 	// them may be set.
 	Name   string
 	Prefix string
-	// MaxBytes limits the encoded size of a List, which otherwise fails with
-	// ErrTooLarge. Zero is no limit.
+	// MaxBytes limits the encoded size of a List result. A List with a larger
+	// result fails with ErrTooLarge. Zero means no limit.
 	MaxBytes int
 }
 
@@ -188,7 +188,7 @@ func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 		}
 		notify(wake) // there may have been changes between two watches
 		if err != nil && !errors.Is(err, ErrWatchReset) {
-			backoff.Sleep(ctx, time.Second, nil) // a Backend does not stay without watches
+			backoff.Sleep(ctx, time.Second, nil) // the fault is temporary: watch again later
 		}
 	}
 }

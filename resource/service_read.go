@@ -71,9 +71,9 @@ func (s *Service) admitList(ctx context.Context, q Query) (Query, error) {
 	return q, s.authorize(reg, peer, VerbList, &pb.Resource{Id: &pb.ID{Type: q.Type, Tenancy: q.Tenancy}})
 }
 
-// ListByOwner returns the resources that the owner owns. An id without a uid
-// means the resource that has the name now. Resources of types that the peer may
-// not list are left out.
+// ListByOwner returns the resources that the owner owns. An owner id without a uid
+// selects the resource that is stored under the name. The result omits resources
+// of types that the peer may not list.
 func (s *Service) ListByOwner(ctx context.Context, req *pb.ListByOwnerRequest) (*pb.ListByOwnerResponse, error) {
 	owner, c, err := s.admitRead(ctx, req.GetOwner())
 	if err != nil {
@@ -115,16 +115,16 @@ func (s *Service) visible(ctx context.Context, all []*pb.Resource) ([]*pb.Resour
 
 type listLimit struct{}
 
-// WithListLimit returns a context with which List fails with ErrTooLarge if its
-// resources have more than that many bytes. The response has a few bytes more:
-// CheckListSize checks it.
+// WithListLimit returns a context with a limit for List, which fails with
+// ErrTooLarge if the encoded resources exceed it. The encoded response is a few
+// bytes longer than its resources: see CheckListSize.
 func WithListLimit(ctx context.Context, bytes int) context.Context {
 	return context.WithValue(ctx, listLimit{}, bytes)
 }
 
-// CheckListSize returns codes.ResourceExhausted for a response, of List or
-// ListByOwner, with more than limit bytes. gRPC checks the size after encoding:
-// many concurrent calls with too large results would need much memory.
+// CheckListSize returns codes.ResourceExhausted if a response of List or
+// ListByOwner would have more than limit bytes. gRPC itself checks the size only
+// after encoding, which costs much memory under many concurrent calls.
 func CheckListSize(response any, limit int) error {
 	list, ok := response.(interface{ GetResources() []*pb.Resource })
 	if !ok {

@@ -141,7 +141,7 @@ func (d *diskServer) put() (refusal string, took time.Duration) {
 func (d *diskServer) fill() (refusal string, took time.Duration) {
 	d.t.Helper()
 	for range 1000 {
-		if refusal, took = d.put(); strings.Contains(refusal, "see to the disk") {
+		if refusal, took = d.put(); strings.Contains(refusal, "free disk space") {
 			return refusal, took
 		}
 	}
@@ -176,7 +176,7 @@ const noSpace = "no space left on device"
 // the refusal of a write, its metric, its status and its log.
 func (d *diskServer) wantUnwritable(why, refusal string, took time.Duration) {
 	d.t.Helper()
-	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "see to the disk") || took > soon {
+	if !strings.Contains(refusal, why) || !strings.Contains(refusal, d.data()) || !strings.Contains(refusal, "free disk space") || took > soon {
 		d.t.Errorf("write = %s after %v, want %q, the directory and the remedy within %v", refusal, took, why, soon)
 	}
 	select {

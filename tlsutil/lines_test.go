@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// lines is a log whose lines a test can wait for.
+// lines collects log lines. A test can wait for the next line with take.
 type lines struct {
 	mu  sync.Mutex
 	all []string
@@ -41,7 +41,7 @@ func (l *lines) take(t *testing.T, want string) {
 			l.all = l.all[1:]
 			l.mu.Unlock()
 			if !strings.Contains(line, want) {
-				t.Fatalf("logged %s, want %s", line, want)
+				t.Fatalf("log line = %s, want %q in it", line, want)
 			}
 			return
 		}
@@ -49,16 +49,17 @@ func (l *lines) take(t *testing.T, want string) {
 		select {
 		case <-l.c:
 		case <-timeout:
-			t.Fatalf("no line %q", want)
+			t.Fatalf("no log line within 10s, want %q", want)
 		}
 	}
 }
 
+// none checks that there are no log lines that take has not returned.
 func (l *lines) none(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.all) > 0 {
-		t.Errorf("logged also %q", l.all)
+		t.Errorf("further log lines = %q, want none", l.all)
 	}
 }

@@ -92,7 +92,7 @@ func TestDial_ThroughGateway(t *testing.T) {
 	}
 }
 
-func TestDial_DeadGatewayCostsNothing(t *testing.T) {
+func TestDial_GatewayDown(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = time.Hour })
@@ -113,16 +113,18 @@ func TestDial_DeadGatewayCostsNothing(t *testing.T) {
 	}
 }
 
-func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
+func TestDial_GatewaySilent(t *testing.T) {
 	testutil.Cluster(t)
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	silent := newFakeGateway(t, listen(t), "dc2", nil)
 	silent.freeze(true)
-	const stagger = 2 * time.Second // long enough that the second dial uses one gateway only, also on a slow machine
-	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = stagger })
+	// The delay is long enough for a slow machine: the second dial tries only one
+	// gateway.
+	const attemptDelay = 2 * time.Second
+	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) { c.AttemptDelay = attemptDelay })
 	n.book.Store(bookOf(silent.addr, gw.addr))
-	for i, least := range []time.Duration{stagger, 0} {
+	for i, least := range []time.Duration{attemptDelay, 0} {
 		start := time.Now()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
@@ -130,18 +132,18 @@ func TestDial_SilentGatewayCostsOneDelay(t *testing.T) {
 		}
 		c.Close()
 		if took := time.Since(start); took < least || took >= n.d.cfg.AttemptTimeout {
-			t.Errorf("dial %d took %v", i, took)
+			t.Errorf("Dial() %d took %v, want %v to %v", i, took, least, n.d.cfg.AttemptTimeout)
 		}
 	}
 	if got := silent.count(); got != 1 {
-		t.Errorf("the silent gateway was dialed %d times, want 1", got)
+		t.Errorf("dials of the silent gateway = %d, want 1", got)
 	}
 	for _, p := range n.d.Paths() {
 		if p.Failures != 0 {
-			t.Errorf("Failures = %+v, want 0: being slow is not a failure", p)
+			t.Errorf("Paths() contains %+v, want Failures = 0: a slow path has not failed", p)
 		}
 		if want := map[bool]PathHealth{true: PathSlow, false: PathOK}[p.Addr == silent.addr]; p.Health != want {
-			t.Errorf("health is not %s: %+v", want, p)
+			t.Errorf("Paths() contains %+v, want Health = %s", p, want)
 		}
 	}
 }
@@ -167,47 +169,49 @@ func TestDial_Names(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr || p.path.Addr != "gw.example:"+port {
-			t.Errorf("dialed over %+v, want the address that answers", p)
+			t.Errorf("Dial() used %+v, want the address with a listener", p)
 		}
 		c.Close()
 	}
-	// the second dial skips the name without an address and uses the cached one
-	if last := n.d.paths.get("dc2", "gw.example:"+port).Remote; last != gw.addr || lookups != 2 {
-		t.Errorf("lastAddr = %q after %d lookups, want 2 lookups", last, lookups)
+	// The first dial looked up both names. The second dial skips the name without
+	// an address and uses the cached address of the other name.
+	if remote := n.d.paths.get("dc2", "gw.example:"+port).Remote; remote != gw.addr || lookups != 2 {
+		t.Errorf("Remote = %q after %d lookups, want %q after 2 lookups", remote, lookups, gw.addr)
 	}
 }
 
-// The address of a name that worked last is dialed last if the name has others
-// now. It is also used when the lookup fails.
+// TestDial_MovedName resolves the name of a gateway to a new address without a
+// listener. The dialer then tries the new address first and the last address that
+// worked after it. It also uses the last address if the lookup fails.
 func TestDial_MovedName(t *testing.T) {
 	a := newAuthority(t)
 	_, gw := echoNode(t, a, "srv1")
 	_, port, _ := net.SplitHostPort(gw.addr)
-	answer, fault := []net.IP{net.IPv4(127, 0, 0, 1)}, error(nil)
+	ips, lookupErr := []net.IP{net.IPv4(127, 0, 0, 1)}, error(nil)
 	n := newNode(t, a, "srv1", "dc1", func(c *DialerConfig) {
-		c.lookupIP = func(context.Context, string) ([]net.IP, error) { return answer, fault }
+		c.lookupIP = func(context.Context, string) ([]net.IP, error) { return ips, lookupErr }
 	})
 	n.book.Store(bookOf("gw.example:" + port))
 	dial := func(what string) {
 		t.Helper()
 		c, err := n.d.Dial(t.Context(), Target{DC: "dc2"}, testProto)
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: Dial() = %v, want nil", what, err)
 		}
 		if p := pathConnOf(c); p.addr != gw.addr {
-			t.Errorf("%s: went to %s", what, p.addr)
+			t.Errorf("%s: Dial() used %s, want %s", what, p.addr, gw.addr)
 		}
 		c.Close()
 	}
 	dial("first")
-	n.d.names.cache = map[string]*lookupResult{} // as after five seconds
-	answer = []net.IP{net.IPv4(127, 0, 0, 9)}
+	n.d.names.cache = map[string]*lookupResult{} // the cached lookup has expired
+	ips = []net.IP{net.IPv4(127, 0, 0, 9)}
 	dial("moved to an address without a listener")
-	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, answer, net.IP.Equal) {
-		t.Errorf("resolved to %v, want the new address", got)
+	if got := n.d.names.cache["gw.example"].ips; !slices.EqualFunc(got, ips, net.IP.Equal) {
+		t.Errorf("cached addresses of gw.example = %v, want %v", got, ips)
 	}
 	n.d.names.cache["gw.example"] = &lookupResult{ips: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	fault = errors.New("no resolver")
+	lookupErr = errors.New("no resolver")
 	dial("lookup fails")
 }
 
@@ -232,7 +236,8 @@ func TestDial_Context(t *testing.T) {
 	start := time.Now()
 	_, err := n.d.Dial(ctx, Target{DC: "dc2"}, testProto)
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) >= n.d.cfg.AttemptTimeout {
-		t.Errorf("%v after %v", err, time.Since(start))
+		t.Errorf("Dial() = %v after %v, want %v in less than %v", err, time.Since(start),
+			context.DeadlineExceeded, n.d.cfg.AttemptTimeout)
 	}
 }
 

@@ -36,19 +36,20 @@ func member(t testing.TB, n *node, pool Pool) *memberlist.Memberlist {
 	return m
 }
 
-// join joins at. It retries, because a slow machine may break a session.
-func join(t testing.TB, m *memberlist.Memberlist, at string) {
+// join makes m join the pool through the member at addr. It retries, because a
+// session may time out on a slow machine.
+func join(t testing.TB, m *memberlist.Memberlist, addr string) {
 	t.Helper()
 	var err error
 	for range 5 {
-		if _, err = m.Join([]string{at}); err == nil {
+		if _, err = m.Join([]string{addr}); err == nil {
 			return
 		}
 	}
 	t.Fatal(err)
 }
 
-// alive lists the members that are alive for m.
+// alive lists the names of the members that m considers alive.
 func alive(m *memberlist.Memberlist) string {
 	var names []string
 	for _, n := range m.Members() {
@@ -70,36 +71,37 @@ func TestTransport_Memberlist(t *testing.T) {
 	for name, n := range w.nodes {
 		ms[name] = member(t, n, PoolWAN)
 	}
-	see := func(who []string, whom string) {
+	awaitAlive := func(names []string, want string) {
 		t.Helper()
-		for _, name := range who {
-			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == whom }, "%s to see %s", name, whom)
+		for _, name := range names {
+			testutil.Eventually(t, 20*time.Second, func() bool { return alive(ms[name]) == want },
+				"alive members of %s = %s", name, want)
 		}
 	}
 	const all = "srv1.dc1 srv1.dc2 srv2.dc1 srv2.dc2"
-	everybody := strings.Fields(all)
+	allNames := strings.Fields(all)
 	join(t, ms["srv1.dc2"], "*.dc1/192.0.2.2:1") // no server listens at that address
 	for _, name := range []string{"srv2.dc1", "srv2.dc2"} {
 		first := "srv1" + strings.TrimPrefix(name, "srv2")
 		join(t, ms[name], first+"/"+w.nodes[first].addr)
 	}
-	see(everybody, all)
+	awaitAlive(allNames, all)
 
 	// A server dies.
 	ms["srv2.dc2"].Shutdown()
-	see([]string{"srv1.dc1", "srv2.dc1", "srv1.dc2"}, "srv1.dc1 srv1.dc2 srv2.dc1")
+	awaitAlive([]string{"srv1.dc1", "srv2.dc1", "srv1.dc2"}, "srv1.dc1 srv1.dc2 srv2.dc1")
 	ms["srv2.dc2"] = member(t, w.nodes["srv2.dc2"], PoolWAN)
 	join(t, ms["srv2.dc2"], "*.dc1/192.0.2.2:1")
-	see(everybody, all)
+	awaitAlive(allNames, all)
 
-	// Both gateways stall: each datacenter sees only itself.
+	// Both gateways stall: only the members of the local datacenter are alive.
 	w.gws["dc1"].freeze(true)
 	w.gws["dc2"].freeze(true)
-	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
-	see([]string{"srv1.dc2", "srv2.dc2"}, "srv1.dc2 srv2.dc2")
+	awaitAlive([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
+	awaitAlive([]string{"srv1.dc2", "srv2.dc2"}, "srv1.dc2 srv2.dc2")
 	w.gws["dc1"].freeze(false)
 	w.gws["dc2"].freeze(false)
-	see(everybody, all)
+	awaitAlive(allNames, all)
 
 	// No gateway at all: an empty address book must not keep members alive.
 	full := w.nodes["srv1.dc1"].book.Load()
@@ -110,14 +112,14 @@ func TestTransport_Memberlist(t *testing.T) {
 		r.Paths = nil
 		w.nodes[name].book.Store(&r)
 	}
-	see([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
+	awaitAlive([]string{"srv1.dc1", "srv2.dc1"}, "srv1.dc1 srv2.dc1")
 	w.gws["dc1"].restart()
 	w.gws["dc2"].restart()
 	for _, name := range []string{"srv1.dc1", "srv2.dc1"} {
 		r := *full
 		w.nodes[name].book.Store(&r)
 	}
-	see(everybody, all)
+	awaitAlive(allNames, all)
 }
 
 func TestTransport_BothPools(t *testing.T) {

@@ -12,21 +12,21 @@ import (
 	"github.com/wanfed/wanfed/internal/broadcast"
 )
 
-// PathStatus is what dials, probes and echoes measured about one path.
+// PathStatus contains the measurements of dials, probes and echoes over one path.
 type PathStatus struct {
 	DC    string
-	Addr  string // of the path, as in the address book
-	Via   string // of the path; "server" for a server of the local datacenter
+	Addr  string // address of the path, as in the address book
+	Via   string // Path.Via; "server" for a server of the local datacenter
 	Local bool   // Addr is a gateway of the local datacenter
 
 	Health      PathHealth
 	LastSuccess time.Time     // zero: never
-	LastError   string        // of the last failure, kept when the path works again
+	LastError   string        // error of the last failure; stays set when the path works again
 	LastErrorAt time.Time     // zero: never failed
-	Probed      bool          // the last failure was a probe's
-	RTT         time.Duration // of the last TLS handshake of a dial, which is one or two network round trips
-	SmoothedRTT time.Duration // round trip to a server, from echoes and from half of each dial; 0: not measured
-	Remote      string        // ip:port of the last success: Addr, or an address of its name; "" if none
+	Probed      bool          // the last failure was the failure of a probe
+	RTT         time.Duration // time of the last TLS handshake, which is one or two network round trips
+	SmoothedRTT time.Duration // round trip to a server, from echoes and half of each handshake; 0: not measured
+	Remote      string        // ip:port of the last success: Addr, or a resolved address of Addr; "" if none
 	Attempts    uint64        // dials
 	Failures    uint64        // failed dials, without those cancelled because another path was faster
 
@@ -52,7 +52,7 @@ type pathTable struct {
 	book    *SharedAddressBook
 	localDC string
 	mode    Mode
-	failedC chan struct{} // size 1: wakes the Prober after a health change
+	healthC chan struct{} // size 1: wakes the Prober after the health of a path changed
 
 	// recovered is notified, by datacenter, when a path to it becomes PathOK.
 	recovered     broadcast.Keyed[string]
@@ -60,7 +60,7 @@ type pathTable struct {
 
 	mu      sync.Mutex
 	known   map[pathKey]*pathState
-	current *AddressBook  // to which known was pruned
+	current *AddressBook  // the address book with which pruneLocked was called last
 	penalty time.Duration // see pathHistory.isPenalized
 }
 
@@ -68,12 +68,12 @@ type pathState struct {
 	PathStatus
 	pathHistory
 	lastProbe time.Time // end of the last probe
-	jitter    float64   // 0 to 1: of the wait until the next probe
+	jitter    float64   // 0 to 1: random part of the time until the next probe
 }
 
 func newPathTable(book *SharedAddressBook, localDC string, mode Mode) *pathTable {
 	return &pathTable{
-		book: book, localDC: localDC, mode: mode, failedC: make(chan struct{}, 1),
+		book: book, localDC: localDC, mode: mode, healthC: make(chan struct{}, 1),
 		known: map[pathKey]*pathState{}, penalty: failurePenalty,
 	}
 }
@@ -116,8 +116,8 @@ func (t *pathTable) isListed(b *AddressBook, k pathKey) bool {
 	return false
 }
 
-// update changes the entry of (dc, path) if the address book lists the path. It
-// notifies those that wait for a change of its health.
+// update changes the entry of (dc, path) if the address book lists the path. If
+// the health of the path changes, update notifies all subscribers.
 func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,13 +136,14 @@ func (t *pathTable) update(dc string, path Path, change func(*pathState)) {
 		t.recovered.Notify(dc)
 	}
 	select {
-	case t.failedC <- struct{}{}:
+	case t.healthC <- struct{}{}:
 	default:
 	}
 }
 
-// recordSuccess records a success of (dc, path). addr is what was dialed, ""
-// for an echo on an open connection. rtt is the round trip that was measured.
+// recordSuccess records a success of (dc, path). The argument addr is the dialed
+// address, or "" for an echo on an open connection. The argument rtt is the
+// measured round trip.
 func (t *pathTable) recordSuccess(dc string, path Path, addr string, rtt time.Duration, change func(*pathState)) {
 	now := time.Now()
 	t.update(dc, path, func(s *pathState) {
@@ -167,14 +168,14 @@ func (t *pathTable) recordFailure(dc string, path Path, err error, change func(*
 	})
 }
 
-// setPenalty sets how long a failure counts.
+// setPenalty sets the time for which a failure lowers the rank of a path.
 func (t *pathTable) setPenalty(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.penalty = d
 }
 
-// scorerLocked compares the paths to dc by what is known now.
+// scorerLocked returns a scorer with the present history of the paths to dc.
 func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
 	return scorer{mode: t.mode, penalty: t.penalty, now: now, history: func(p Path) pathHistory {
 		if s := t.known[pathKey{dc, p.Addr}]; s != nil {
@@ -184,22 +185,22 @@ func (t *pathTable) scorerLocked(dc string, now time.Time) scorer {
 	}}
 }
 
-// order is scorer.order with what is known now.
+// order calls scorer.order with the present history of the paths.
 func (t *pathTable) order(dc string, paths []Path, now time.Time) []Path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scorerLocked(dc, now).order(paths)
 }
 
-// better is scorer.better with what is known now.
+// better calls scorer.better with the present history of the paths.
 func (t *pathTable) better(dc string, cur Path, paths []Path, now time.Time) []Path {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.scorerLocked(dc, now).better(cur, paths)
 }
 
-// get returns a copy of the entry of a path to dc; a zero one if it was never
-// used.
+// get returns a copy of the entry of a path to dc. It returns a zero pathState if
+// the path was never used.
 func (t *pathTable) get(dc, addr string) pathState {
 	t.mu.Lock()
 	defer t.mu.Unlock()

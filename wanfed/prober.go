@@ -115,7 +115,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		case k := <-done:
 			delete(busy, k)
 		case <-changed:
-		case <-p.d.paths.failedC:
+		case <-p.d.paths.healthC:
 		case <-timer.C:
 		}
 		timer.Stop()

@@ -15,16 +15,16 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// session is an outgoing yamux session: to any server of another datacenter, or
-// to one server of the local one. Its goroutine, run, dials it, closes it when
-// it is idle, and removes it from the tunnel before that. Several callers may
-// wait for one dial.
+// session is an outgoing yamux session to any server of another datacenter, or to
+// one server of the local datacenter. Its goroutine, run, dials the session. When
+// the session is idle, run removes it from the tunnel and then closes it. Several
+// callers may wait for one dial.
 type session struct {
 	t         *Tunnel
 	to        target
 	addr      string        // to dial; only for the local datacenter
 	readyC    chan struct{} // closed when mux, conn, consul, err and since are set
-	replacedC chan struct{} // closed when another session, or none, takes new streams
+	replacedC chan struct{} // closed when the session takes no more new streams
 	redialC   chan struct{} // size 1: restarts the dial, or ends it if no caller waits
 
 	waiters int // for readyC; guarded by t.mu
@@ -34,17 +34,17 @@ type session struct {
 	conn   *tls.Conn
 	consul bool // the servers there speak Consul's protocols
 	err    error
-	since  time.Time
+	since  time.Time // end of the dial
 
-	lastUsed atomic.Int64 // when a stream was opened last, in Unix nanoseconds
+	lastUsed atomic.Int64 // time of the last opened stream, in Unix nanoseconds
 }
 
-// errSessionSilent reports that the liveness probe of a session failed, which
-// is much earlier than its keepalive would.
+// errSessionSilent reports that the liveness probe of a session failed. The probe
+// fails much earlier than the keepalive.
 var errSessionSilent = errors.New("the session's peer, or a gateway on the path, stopped answering")
 
-// sessionTo returns the session to key when it is ready. It dials one if there
-// is none.
+// sessionTo returns a ready session to key. It dials one if there is none, and
+// waits until the dial ends.
 func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*session, error) {
 	s, err := t.findSession(key, addr)
 	if err != nil {
@@ -60,10 +60,10 @@ func (t *Tunnel) sessionTo(ctx context.Context, key target, addr string) (*sessi
 	}
 }
 
-// stopWaiting is called when a caller stops waiting for the dial of s. The dial
-// ends with its last caller. With restart, because the caller learned
-// that other paths exist, it starts again for them. A timeout of one caller is
-// not a reason to restart: the dial may be about to succeed.
+// stopWaiting unregisters a caller that waited for the dial of s. The dial ends
+// when no caller waits. If restart is true, the address book has changed: the dial
+// starts again for the other callers, with the new paths. A timeout of one caller
+// is not a reason to restart, because the dial may be about to succeed.
 func (s *session) stopWaiting(restart bool) {
 	s.t.mu.Lock()
 	s.waiters--
@@ -157,8 +157,8 @@ func (s *session) run(ctx context.Context) {
 	s.maintain(ctx)
 }
 
-// maintain keeps a ready session until it is broken, idle, replaced, or ctx
-// ends.
+// maintain serves a ready session until the session is broken, idle or replaced,
+// or ctx ends. It then closes the session.
 func (s *session) maintain(ctx context.Context) {
 	s.lastUsed.Store(time.Now().UnixNano())
 	dialCtx, cancel := context.WithCancel(ctx)
@@ -182,7 +182,7 @@ func (s *session) dial(ctx context.Context) error {
 	}
 	if c.ConnectionState().NegotiatedProtocol == ProtoConsulStream {
 		s.consul = true
-		closeConn(c) // it leads to any server; the caller wants a particular one
+		closeConn(c) // its peer may be any server; openConsulStream dials the right one
 		return nil
 	}
 	return s.setConn(c)
@@ -254,7 +254,7 @@ func (s *session) watch(ctx context.Context, dialedC <-chan *tls.Conn, migrate f
 		case <-s.unneededC:
 			return
 		case <-s.mux.CloseChan():
-			_, err := s.mux.AcceptStream() // the peer opens no streams; this returns why the session ended
+			_, err := s.mux.AcceptStream() // returns why the session ended: the peer opens no streams
 			s.t.log.Debug("stream session ended", "peer", s.to.String(), "remote", s.conn.RemoteAddr(), "err", err)
 			if errors.Is(err, yamux.ErrKeepAliveTimeout) || isTimeout(err) {
 				s.t.cfg.Dialer.ReportFailure(s.conn, err)
@@ -289,7 +289,7 @@ func (s *session) status() SessionStatus {
 	return st
 }
 
-// replaceWith replaces s by a session over c. s takes no new streams then.
+// replaceWith replaces s by a session over c. New streams use the new session.
 func (s *session) replaceWith(c *tls.Conn) {
 	n := newSession(s.t, s.to, s.addr)
 	if n.setConn(c) != nil {
@@ -309,10 +309,11 @@ func (s *session) replaceWith(c *tls.Conn) {
 	}
 }
 
-// openStream opens a stream of pool to a member, over the session to its
-// datacenter, or to it in the local datacenter. source is the member that opens
-// it. A broken session is replaced once; no data of the caller was sent by
-// then.
+// openStream opens a stream of pool to a member. It uses the session to the
+// datacenter of the member, or, in the local datacenter, to the member itself. The
+// argument source is the member that opens the stream. If the session is broken,
+// openStream retries once over a new session, before any data of the caller is
+// sent.
 func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, source string) (net.Conn, error) {
 	key := target{dc: to.dc}
 	if to.dc == t.self.DC {
@@ -321,7 +322,7 @@ func (t *Tunnel) openStream(ctx context.Context, pool Pool, to target, addr, sou
 		addr = ""
 	}
 	if to.node == "" {
-		addr = to.addr // the caller's may be invented
+		addr = to.addr // the address that the caller gave may be invented
 	}
 	h := streamHeader{pool: pool, target: to.node, source: source}
 	retried := false

@@ -57,31 +57,31 @@ func FuzzParseTarget(f *testing.F) {
 
 func TestActionFor(t *testing.T) {
 	self := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv1", DC: "dc1"}
-	near := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}
-	far := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc2"}
+	local := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc1"}
+	remote := tlsutil.Peer{Role: tlsutil.RoleServer, Node: "srv2", DC: "dc2"}
 	for _, tt := range []struct {
 		peer tlsutil.Peer
 		pool Pool
 		name string
 		want action
 	}{
-		{far, PoolWAN, "srv1", deliver},
-		{far, PoolWAN, "", deliver},
-		{far, PoolWAN, "srv2", relay},
-		{far, PoolWAN, "srv9", relay},
-		{near, PoolWAN, "srv1", deliver},
-		{near, PoolWAN, "srv3", misrouted}, // was relayed already
-		{near, PoolLAN, "srv1", deliver},
-		{near, PoolLAN, "", deliver},
-		{near, PoolLAN, "srv3", misrouted},
-		{far, poolGRPC, "", deliver},
-		{far, poolGRPC, "srv2", misrouted}, // gRPC is not relayed
-		{far, PoolLAN, "srv1", forbidden},
-		{far, PoolLAN, "srv2", forbidden},
-		{far, PoolLAN, "", forbidden},
+		{remote, PoolWAN, "srv1", deliver},
+		{remote, PoolWAN, "", deliver},
+		{remote, PoolWAN, "srv2", relay},
+		{remote, PoolWAN, "srv9", relay},
+		{local, PoolWAN, "srv1", deliver},
+		{local, PoolWAN, "srv3", misrouted}, // a local server has already relayed it
+		{local, PoolLAN, "srv1", deliver},
+		{local, PoolLAN, "", deliver},
+		{local, PoolLAN, "srv3", misrouted},
+		{remote, poolGRPC, "", deliver},
+		{remote, poolGRPC, "srv2", misrouted}, // gRPC is not relayed
+		{remote, PoolLAN, "srv1", forbidden},
+		{remote, PoolLAN, "srv2", forbidden},
+		{remote, PoolLAN, "", forbidden},
 	} {
 		if got := actionFor(self, tt.peer, tt.pool, tt.name); got != tt.want {
-			t.Errorf("from %v, pool %v, for %q: %v, want %v", tt.peer, tt.pool, tt.name, got, tt.want)
+			t.Errorf("actionFor(%v, %v, %q) = %v, want %v", tt.peer, tt.pool, tt.name, got, tt.want)
 		}
 	}
 }
@@ -95,10 +95,10 @@ func TestTargetString(t *testing.T) {
 			"1.2.3.4:5"},
 	} {
 		if got := tt.t.String(); got != tt.want {
-			t.Errorf("%q, want %q", got, tt.want)
+			t.Errorf("target.String() = %q, want %q", got, tt.want)
 		}
 	}
 	if s := strings.Join([]string{PoolWAN.String(), PoolLAN.String(), Pool(9).String()}, " "); s != "wan lan unknown" {
-		t.Errorf("pool names %q, want \"wan lan unknown\"", s)
+		t.Errorf("Pool.String() of WAN, LAN and 9 = %q, want \"wan lan unknown\"", s)
 	}
 }

@@ -26,8 +26,7 @@ const (
 	// maxOpenStreams also counts refused streams that the peer has not closed
 	// yet. Beyond it the session is closed, because the peer ignores refusals.
 	maxOpenStreams = 4 * maxStreams
-	// maxPings bounds the pings of a peer without an answer. A keepalive uses
-	// one.
+	// maxPings bounds the unanswered pings of a peer. A keepalive sends one ping.
 	maxPings = 64
 	// maxRecord is the largest payload of a TLS record, in bytes (RFC 8446
 	// section 5.1).
@@ -70,11 +69,11 @@ func (l limits) yamuxConfig(log *slog.Logger) *yamux.Config {
 }
 
 // yamuxConn is the connection below a session. A peer that does not read cannot
-// block its writer, or its Close, indefinitely, and cannot make this side
-// allocate an unbounded number of pending answers.
+// block a Write or Close indefinitely. It also cannot make this end queue an
+// unbounded number of ping responses.
 type yamuxConn struct {
 	*tls.Conn
-	timeout time.Duration // of one write
+	timeout time.Duration // limit of one Write
 	joiner  headerJoiner
 	pings   pingGuard
 }
@@ -117,10 +116,11 @@ const (
 // wakeup on each server of the path. It is used by yamux's one sending
 // goroutine.
 type headerJoiner struct {
-	header []byte // whose body is the next write
+	header []byte // a header that waits for its body, which is the next write
 }
 
-// write passes b to w, or holds it until the next call.
+// write passes b to w. If b is the header of a frame with a body, write stores it
+// and passes header and body to w at the next call.
 func (f *headerJoiner) write(b []byte, w func([]byte) (int, error)) (int, error) {
 	if len(f.header) == 0 {
 		if bodyFollows(b) {

@@ -63,7 +63,7 @@ func (b *builder) add(r gateway.Route) bool {
 	case err != nil:
 		b.faults = append(b.faults, err)
 	case b.names[r.Match]:
-		b.faults = append(b.faults, fmt.Errorf("%q is there twice", r.Match))
+		b.faults = append(b.faults, fmt.Errorf("duplicate match %q", r.Match))
 	default:
 		b.names[r.Match] = true
 		b.routes = append(b.routes, r)

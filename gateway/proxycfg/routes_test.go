@@ -64,7 +64,7 @@ func TestTables(t *testing.T) {
 				{Match: "*.server.dc2.wanfed", To: toDC2, Ordered: true}, {Match: "server.dc2.wanfed", To: toDC2, Ordered: true},
 			}, local...),
 			wan: local,
-			faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`, `"srv1.server.dc1.wanfed" is there twice`,
+			faults: []string{`server "*"`, `server "a.b"`, `server "srv3": address "10.0.0.3" has no port`, `duplicate match "srv1.server.dc1.wanfed"`,
 				`gateway of datacenter dc2: address "nonsense" has no port`, `gateway of datacenter dc2: address "0.0.0.0:1"`,
 				`datacenter "*"`, `gateway of datacenter dc4: address "10.0.0.5" has no port`},
 		},

@@ -2,7 +2,7 @@
 
 // Package memory stores resources in memory. State is the state machine to which
 // the Raft store applies its log. Store is a resource.Backend for tests and
-// caches. The contract is that of resource.Backend.
+// caches. Both implement resource.Backend, which documents the guarantees.
 //
 //	s := memory.New()
 //	defer s.Close()
@@ -32,17 +32,18 @@
 //
 // A topic retains the events that its slowest follower has not read: up to 8192
 // events or 16 MiB, and 256 MiB for all topics. A follower that would exceed a
-// limit is cut off and gets resource.ErrWatchReset. So do all followers when a
-// snapshot is restored. The writer never waits for a follower. A watch whose
-// snapshot is not read keeps the replaced resources in memory. It is cut off if it
-// reads nothing for 10 seconds while the index grows by more than 8192.
+// limit is cut off: its watch ends with resource.ErrWatchReset. Restoring a
+// snapshot cuts off all followers. The writer never waits for a follower. A watch
+// that has not read its whole snapshot keeps resources in memory that have been
+// replaced since. It is cut off if it reads nothing for 10 seconds while the index
+// grows by more than 8192.
 //
 // # Indexes
 //
-// The index of a query is the highest ModifyIndex of the selected resources, or
-// that of a later deletion. The latest 4096 to 8192 deletions are stored by name.
-// When older ones are dropped, the latest dropped one counts for every name of its
-// type.
+// The index of a query is the index of the last write or deletion of a resource
+// that the query selects. The latest 4096 to 8192 deletions are stored by name.
+// When older deletions are dropped, the index of the latest dropped one becomes a
+// lower bound for every query of its type.
 //
 // # Snapshots
 //
@@ -53,8 +54,8 @@
 //
 // # Goroutines
 //
-// A commit may start a goroutine that wakes the followers of a topic, and ends
-// then. A watch has a timer until its snapshot is read.
+// A commit may start a short-lived goroutine that wakes the followers of a topic.
+// A watch has a timer until its snapshot is read.
 //
 // # Choices that resource.Backend leaves open
 //

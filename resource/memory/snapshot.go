@@ -146,17 +146,17 @@ func (e *recordWriter) end() (int64, error) {
 }
 
 // Rebase copies the snapshot that r streams to w, with index as the index of all
-// its writes. The index must be above all those in the snapshot. No version or
-// index of before, or of the present state, is then valid in the new snapshot.
-// It also has the types of the present state: a query that waits for a change of
-// a type without resources returns.
+// its writes. The index must be above every index in the snapshot. The new
+// snapshot therefore contains no version or index that a client has seen before.
+// It also contains the types of the present state. After Restore, a query that
+// waits for a change of a type without resources therefore returns.
 func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 	e := newRecordWriter(w)
 	known := map[string]bool{}
 	put := func(typ *pb.Type, _ uint64) error {
 		if key := typeKey(typ); !known[key] {
 			known[key] = true
-			e.message(recordType, index, typ) // without a floor: it is the index too
+			e.message(recordType, index, typ) // needs no floor record: the floor is index as well
 		}
 		return e.err
 	}
@@ -206,8 +206,8 @@ type TypeTotal struct {
 }
 
 // ScanSnapshot reads a snapshot to its end. It makes the same checks as Restore,
-// and also checks that no resource is there twice. It holds one resource at a
-// time. Restore accepts every snapshot that ScanSnapshot accepts.
+// and also checks that there are no duplicate resources. It holds one resource in
+// memory at a time. Restore accepts every snapshot that ScanSnapshot accepts.
 func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 	totals := SnapshotTotals{}
 	types := map[string]*TypeTotal{}
@@ -220,7 +220,7 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 		resource: func(r *pb.Resource, size int) error {
 			key := idKey(r.Id)
 			if totals.Resources > 0 && key <= last {
-				return fmt.Errorf("%s is there twice, or not in order", resource.IDString(r.Id))
+				return fmt.Errorf("%s is duplicate or out of order", resource.IDString(r.Id))
 			}
 			last = key
 			name := resource.TypeString(r.Id.Type)
@@ -247,13 +247,13 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 
 // Restore replaces the whole state with the snapshot that r streams, of a later
 // state or of another store. If it fails, the state stays as it was. All watches
-// end with resource.ErrWatchReset. The index of a query never falls: if that of
-// a type would, it rises above all earlier indexes, and so do those of the store
-// and of all queries of the type.
+// end with resource.ErrWatchReset. The index of a query never falls. If the index
+// of a type would fall, then it is set above all earlier indexes instead, together
+// with the index of the store and of all queries of the type.
 func (s *State) Restore(r io.Reader) error { return s.restore(r, false) }
 
-// restore takes a foreign snapshot as one in which everything was just written.
-// A foreign snapshot is of a state that this one never was and never will be.
+// restore replaces the state. A foreign snapshot was not taken of this state or of
+// another server with the same log. Its resources count as just written.
 func (s *State) restore(r io.Reader, foreign bool) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -272,8 +272,8 @@ func (s *State) restore(r io.Reader, foreign bool) error {
 	return nil
 }
 
-// replaceLocked makes in the state and returns the items whose followers are to
-// be woken. It needs writeMu and mu.
+// replaceLocked replaces the state with the restored tables. It returns the items
+// whose followers the caller must wake. The caller holds writeMu and mu.
 func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	index := max(s.index, in.index)
 	// risen is the new index of a type whose index would fall. It is the
@@ -511,7 +511,7 @@ func truncated(err error) error {
 func uvarint(p []byte) (uint64, error) {
 	v, n := binary.Uvarint(p)
 	if n <= 0 || n != len(p) {
-		return 0, errors.New("it is not one number")
+		return 0, errors.New("record does not contain exactly one number")
 	}
 	return v, nil
 }

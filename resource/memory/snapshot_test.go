@@ -315,7 +315,7 @@ func TestScanSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
-		t.Errorf("ScanSnapshot() of a resource that is there twice = %v, want an error", err)
+		t.Errorf("ScanSnapshot() of a duplicate resource = %v, want an error", err)
 	}
 }
 

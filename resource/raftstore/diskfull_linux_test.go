@@ -20,7 +20,7 @@ import (
 )
 
 // noise returns n bytes of text that does not compress.
-func noise(n int) string {
+func randomText(n int) string {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte('a' + rand.IntN(26))
@@ -28,14 +28,14 @@ func noise(n int) string {
 	return string(b)
 }
 
-// fill writes to s until a write fails, adds what was acknowledged to texts,
-// and returns the error.
+// fill writes to s until a write fails, and returns the error. It adds the
+// acknowledged texts to texts, by resource name.
 func fill(t *testing.T, s *Store, texts map[string]string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		name, text := fmt.Sprintf("n%d", len(texts)), noise(20_000)
+		name, text := fmt.Sprintf("n%d", len(texts)), randomText(20_000)
 		if _, err := s.Commit(ctx, resource.PutOp(thing(t, name, text), resource.AnyVersion)); err != nil {
 			return err
 		}
@@ -43,10 +43,10 @@ func fill(t *testing.T, s *Store, texts map[string]string) error {
 	}
 }
 
-// ballast fills the disk.
-func ballast(t *testing.T, dir string) {
+// fillDisk writes a file to dir until the disk is full.
+func fillDisk(t *testing.T, dir string) {
 	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "ballast"))
+	f, err := os.Create(filepath.Join(dir, "fill"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func ballast(t *testing.T, dir string) {
 	}
 }
 
-// checkTexts checks that s has what was acknowledged.
+// checkTexts checks that s returns all acknowledged texts.
 func checkTexts(t *testing.T, s *Store, texts map[string]string) {
 	t.Helper()
 	for name, text := range texts {
@@ -110,14 +110,14 @@ func TestDiskFull(t *testing.T) {
 		before := len(texts)
 		err := fill(t, s, texts)
 		if !errors.Is(err, resource.ErrReadOnly) || !errors.Is(err, syscall.ENOSPC) || errors.Is(err, resource.ErrUnknownOutcome) ||
-			!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "see to the disk") {
+			!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "free disk space") {
 			t.Errorf("Commit() on a full disk = %v, want ErrReadOnly and ENOSPC with directory and remedy", err)
 		}
 		t.Logf("%d writes filled the disk: %v", len(texts)-before, err)
 		if err := s.WriteError(); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("WriteError() = %v, want ENOSPC", err)
 		}
-		until(t, "the store does not lead", func() bool { return !s.IsLeader() })
+		until(t, "IsLeader() = false on a full disk", func() bool { return !s.IsLeader() })
 		checkTexts(t, s, texts)
 
 		remount(t, dir, 0, fmt.Sprintf("size=%dm", 2*size))
@@ -126,7 +126,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("WriteError() after a write = %v, want nil", err)
 		}
 	}
-	ballast(t, dir)
+	fillDisk(t, dir)
 	if err := fill(t, s, texts); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Commit() on a full disk = %v, want ENOSPC", err)
 	}
@@ -138,17 +138,17 @@ func TestDiskFull(t *testing.T) {
 		"WriteError() = ENOSPC on a full disk")
 	last := fmt.Sprintf("n%d", len(texts)-1)
 	texts["after"] = "1"
-	shown, cancel := context.WithTimeout(t.Context(), waitLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
-	if err := s.Wait(shown, resource.Query{Type: testType, Name: last}, 1); err != nil {
-		t.Fatalf("Wait() for the last resource = %v, want nil: the log is not shown", err)
+	if err := s.Wait(ctx, resource.Query{Type: testType, Name: last}, 1); err != nil {
+		t.Fatalf("Wait() for the last resource = %v, want nil: the log must be readable", err)
 	}
 	checkTexts(t, s, texts)
-	if why := s.WriteError(); why == nil || s.IsLeader() {
-		t.Errorf("WriteError() = %v, IsLeader() = %t on a full disk, want an error and false", why, s.IsLeader())
+	if err := s.WriteError(); err == nil || s.IsLeader() {
+		t.Errorf("WriteError() = %v, IsLeader() = %t on a full disk, want an error and false", err, s.IsLeader())
 	}
 	if err := s.raft.Snapshot().Error(); err == nil {
-		t.Error("Snapshot() = nil, want an error: the state has more than Raft has applied")
+		t.Error("Snapshot() = nil, want an error while the state has entries that Raft has not applied")
 	}
 	remount(t, dir, 0, "size=64m")
 	awaitWrite(t, s, "last", "1")
@@ -191,14 +191,14 @@ func diskFullFollower(t *testing.T, small string) {
 	leader = awaitLeader(t, all["b"], all["c"])
 	for n := range 100 {
 		name := fmt.Sprintf("later%d", n)
-		texts[name] = noise(20_000)
+		texts[name] = randomText(20_000)
 		put(t, leader, name, texts[name])
 	}
 	if err := all["a"].WriteError(); err == nil || all["a"].failure() != nil {
 		t.Errorf("WriteError() = %v, failure() = %v, want an error and nil", err, all["a"].failure())
 	}
 	if n := textOf(t, all["a"], resource.Eventual, "later99"); n != "" {
-		t.Error("a has an entry for which it has no space")
+		t.Error("Read(later99) at a returns an entry for which the disk of a has no space")
 	}
 	remount(t, small, 0, "size=64m")
 	awaitText(t, all["a"], "later99", texts["later99"])

@@ -347,7 +347,7 @@ func (m *membership) Members() ([]Member, error) {
 				contact = now
 			}
 		case leads:
-			p := m.trans.progress.in(srv.ID, term)
+			p := m.trans.progress.get(srv.ID, term)
 			contact, member.LastIndex = p.contact, p.match
 		case member.Leader:
 			contact = m.raft.LastContact()

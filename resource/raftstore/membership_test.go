@@ -13,11 +13,12 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// awaitMember waits until ok accepts the Member of node at s.
+// awaitMember waits until s lists node as a Member that ok accepts, and returns
+// the Member.
 func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Member {
 	t.Helper()
 	timeout := time.After(waitLimit)
-	tick := time.NewTicker(5 * time.Millisecond) // progress has no event
+	tick := time.NewTicker(5 * time.Millisecond) // the store does not notify of progress
 	defer tick.Stop()
 	for {
 		all, err := s.Members()
@@ -36,8 +37,8 @@ func awaitMember(t *testing.T, s *Store, node string, ok func(Member) bool) Memb
 	}
 }
 
-// TestNonvoter: a new server follows without a vote, does not count for a
-// majority, and then gets a vote. The leader knows how far its log is.
+// TestNonvoter adds a server without a vote, which does not count for a majority,
+// and then gives it a vote. The leader reports how far it has replicated the log.
 func TestNonvoter(t *testing.T) {
 	nw := loopback(t)
 	config := func(node string) Config {
@@ -142,7 +143,7 @@ func testTransferTo(t *testing.T) {
 	go func() { done <- from.TransferLeadershipTo(t.Context(), "a") }()
 	synctest.Wait()
 	nw.isolate(from.cfg.Node, true)
-	until(t, "the leader to lose leadership", func() bool { return !from.IsLeader() })
+	until(t, "IsLeader() = false at the old leader", func() bool { return !from.IsLeader() })
 	nw.isolate("a", false)
 	awaitLeader(t, third)
 	nw.isolate(from.cfg.Node, false)

@@ -64,9 +64,9 @@ func TestReplay(t *testing.T) {
 			if _, err := m.Snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 				t.Errorf("Snapshot() at entry %d = %v, want ErrNothingNewToSnapshot", from, err)
 			}
-			for i, res := range m.ApplyBatch(all[from:min(from+100, len(all))]) {
-				if is, ok := res.(result); ok && is.err != nil {
-					t.Errorf("result of entry %d = %v, want nil", from+i+1, is.err)
+			for i, v := range m.ApplyBatch(all[from:min(from+100, len(all))]) {
+				if r, ok := v.(result); ok && r.err != nil {
+					t.Errorf("ApplyBatch() result of entry %d = %v, want nil", from+i+1, r.err)
 				}
 			}
 		}
@@ -89,7 +89,7 @@ func TestReplay(t *testing.T) {
 		other := *all[1]
 		other.Term = 3
 		if m.Apply(&other); *failed == nil || !strings.Contains((*failed).Error(), "another server led") {
-			t.Errorf("failure = %v, want another server led", *failed)
+			t.Errorf("failure after Apply() of an entry of another term = %v, want \"another server led\"", *failed)
 		}
 	})
 	t.Run("gap in the log", func(t *testing.T) {

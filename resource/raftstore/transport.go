@@ -10,18 +10,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is the library's transport with three additions. Entries and
-// snapshots that a snapshotGuard handles do not reach Raft. A leader reaches a
-// returning server at once (see holdback). The leader knows how far the logs of
-// the other servers are (see progress).
+// transport extends the transport of the raft library. It keeps entries and
+// snapshots that a snapshotGuard handles from Raft. It lets a leader reach a
+// returning server at once (see holdback). It measures how far the logs of the
+// other servers have been replicated (see progress).
 type transport struct {
 	*raft.NetworkTransport
 	holdback holdback
 	progress progress
-	rpcc     chan raft.RPC // what Raft consumes
+	rpcc     chan raft.RPC // incoming calls, returned by Consumer
 	stopc    chan struct{} // closed by Close
 	stop     sync.Once
-	work     sync.WaitGroup // forward, and the calls that it answers
+	work     sync.WaitGroup // goroutines: forward and answerInstall
 }
 
 var _ raft.WithPreVote = (*transport)(nil)
@@ -86,8 +86,8 @@ func (t *transport) InstallSnapshot(
 	return err
 }
 
-// wait returns when forward and the calls that it answers have ended. Call
-// Close before, and end the connections.
+// wait waits until the goroutines of the transport have ended. The caller first
+// calls Close and closes the connections.
 func (t *transport) wait() { t.work.Wait() }
 
 // forward passes calls of other servers to Raft, in order, until Close. It
@@ -136,21 +136,21 @@ func answerInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
 	rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: header, Term: req.Term, Success: err == nil}, err)
 }
 
-// progress is how far the other servers are, from the responses to a leader's
-// calls. Raft has the same numbers, and does not export them.
+// progress records, per server, the last entry that the server has confirmed to
+// this leader. Raft tracks the same numbers but does not export them.
 type progress struct {
 	mu    sync.Mutex
 	nodes map[raft.ServerID]peerProgress
 }
 
 type peerProgress struct {
-	term    uint64    // of the leadership that match belongs to
-	contact time.Time // of the last response
-	match   uint64    // the last entry that its log shares with the leader's; 0: not known
+	term    uint64    // term of the leader that received match
+	contact time.Time // time of the last response
+	match   uint64    // index of the last entry in both this log and the leader's; 0: unknown
 }
 
-// record records a response to a call of a term. match is 0 if the call
-// had nothing about the log.
+// record records a response to a call of a term. The argument match is the last
+// entry that the response confirms, or 0 if it confirms none.
 func (p *progress) record(id raft.ServerID, term, match uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,8 +166,9 @@ func (p *progress) record(id raft.ServerID, term, match uint64) {
 	p.nodes[id] = peer
 }
 
-// in returns what is known of a server in a term.
-func (p *progress) in(id raft.ServerID, term uint64) peerProgress {
+// get returns the progress of a server in a term. Its match is 0 if the server
+// has not confirmed an entry in that term.
+func (p *progress) get(id raft.ServerID, term uint64) peerProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	peer := p.nodes[id]

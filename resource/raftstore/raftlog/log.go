@@ -256,7 +256,7 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 	}
 	if fatal || !IsTemporary(err) {
 		l.cfg.Fail(fmt.Errorf("write the log in %s: %w; nothing that was acknowledged is lost: "+
-			"see to the disk and start the server again", l.cfg.Dir, err))
+			"check the disk and start the server again", l.cfg.Dir, err))
 		return err
 	}
 	err = &readOnlyError{dir: l.cfg.Dir, err: err}
@@ -279,8 +279,8 @@ type readOnlyError struct {
 }
 
 func (e *readOnlyError) Error() string {
-	return fmt.Sprintf("%v in %s: %v; nothing that was acknowledged is lost: see to the disk, and writes continue "+
-		"without a restart", resource.ErrReadOnly, e.dir, e.err)
+	return fmt.Sprintf("%v in %s: %v; nothing that was acknowledged is lost: free disk space or make the disk "+
+		"writable, and writes continue without a restart", resource.ErrReadOnly, e.dir, e.err)
 }
 
 func (e *readOnlyError) Unwrap() []error { return []error{resource.ErrReadOnly, e.err} }
