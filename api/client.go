@@ -33,22 +33,23 @@ type ClientConfig struct {
 	// TLS is the configuration for https, with the CA and the client certificate
 	// that a server requires. Default: the system's CAs and no certificate.
 	TLS *tls.Config
-	// Timeout limits one request, without the wait of a blocking query. Default:
-	// 15 s.
+	// Timeout is the timeout of one request. The wait of a blocking query is
+	// added to it. Default: 15 s.
 	Timeout time.Duration
 }
 
 // Client calls the HTTP API of one server. Its methods may be called from any
-// goroutine. Their errors are *UnreachableError if there is no response,
-// *StatusError for an error response, and ErrNotFound where documented.
+// goroutine. A method returns an *UnreachableError if there is no response, and
+// a *StatusError for an error response. Some methods return ErrNotFound, as
+// their documentation says.
 type Client struct {
 	base    string // URL without a trailing slash
 	http    *http.Client
 	timeout time.Duration
 }
 
-// NewClient checks cfg. The client connects at the first request. The caller
-// closes it.
+// NewClient returns a Client, or an error if cfg is invalid. The client connects
+// at its first request. The caller must close the client.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	base, err := parseAddr(cfg.Addr)
 	if err != nil {
@@ -117,16 +118,18 @@ func parseAddr(addr string) (string, error) {
 type QueryOptions struct {
 	// Datacenter to read from. Default: the server's own.
 	Datacenter string
-	// Index is that of an earlier response. The read blocks until the index has
-	// changed, or Wait has passed. Default: the read does not block.
+	// Index is QueryMeta.Index of an earlier response. The read blocks until the
+	// index changes or Wait has passed. 0: the read does not block.
 	Index uint64
-	// Wait limits the blocking to at most MaxWait. Default: DefaultWait.
+	// Wait is the maximum time that the read blocks. Default: DefaultWait.
+	// Maximum: MaxWait.
 	Wait time.Duration
 }
 
 // QueryMeta is the metadata of a response.
 type QueryMeta struct {
-	// Index to block on next. 0 if the endpoint does not block.
+	// Index is the value for QueryOptions.Index of the next read. 0 if the
+	// endpoint does not support blocking.
 	Index uint64
 	// KnownLeader reports whether the server knows the Raft leader of the
 	// datacenter.

@@ -14,8 +14,8 @@ type Status struct {
 	// Leader is the ip:port of the Raft leader of this datacenter, or "".
 	Leader            string
 	PrimaryDatacenter string
-	// MeshGatewayMode is "local", "remote" or "auto": how other datacenters are
-	// reached first.
+	// MeshGatewayMode is the preferred path to other datacenters: "local",
+	// "remote" or "auto".
 	MeshGatewayMode string
 	Version         string
 	Gossip          GossipStatus
@@ -30,24 +30,26 @@ type Status struct {
 type ReplicatedType struct {
 	// Type is group/version/Kind, or group/Kind if the server does not know it.
 	Type string
-	// Known reports whether the server's version has the type. If not, nothing of
-	// it is replicated.
+	// Known reports whether the server's version supports the type. Resources of
+	// an unknown type are not replicated.
 	Known bool
-	// Records counts the replicas.
+	// Records is the number of replicas.
 	Records uint64
-	// PrimaryRecords counts the records of the primary at the last connection.
+	// PrimaryRecords is the number of resources in the primary at the last
+	// connection.
 	PrimaryRecords uint64
-	// UnknownRecords counts those of PrimaryRecords that are not replicated
-	// because their type is unknown.
+	// UnknownRecords is the number of resources in the primary that are not
+	// replicated because their type is unknown.
 	UnknownRecords uint64
 	// Lag is the time since the replicas were last known to be current, in
 	// seconds. It is absent before the first time.
 	Lag *float64 `json:",omitempty"`
 	// PrimaryIndex is the highest index of the primary among the replicas.
 	PrimaryIndex uint64
-	// LastChange is when the last change was received.
+	// LastChange is the time at which the last change was received.
 	LastChange time.Time `json:",omitzero"`
-	// Changes and ReceivedBytes count what was received since the server started.
+	// Changes and ReceivedBytes are the number of changes and of bytes that were
+	// received since the server started.
 	Changes, ReceivedBytes uint64
 }
 
@@ -58,7 +60,7 @@ type GossipStatus struct {
 	// Primary is the fingerprint of the primary key, or "". Two servers have the
 	// same keyring if Primary and Version are equal.
 	Primary string `json:",omitempty"`
-	// Version counts the changes that operators made to the keyring.
+	// Version is the number of changes that operators have made to the keyring.
 	Version uint64
 	// AcceptsPlain reports whether unencrypted gossip is accepted.
 	AcceptsPlain bool
@@ -72,34 +74,36 @@ type DatacenterStatus struct {
 	Primary bool
 	Own     bool // the responding server is in it
 
-	// ServersAlive and ServersKnown count members of the WAN pool, without those
-	// that left.
+	// ServersAlive and ServersKnown are numbers of members of the WAN pool.
+	// Members that left are not counted.
 	ServersAlive int
 	ServersKnown int
-	// GatewaysHealthy and GatewaysKnown count gateways in the federation state.
+	// GatewaysHealthy and GatewaysKnown are numbers of gateways in the federation
+	// state.
 	GatewaysHealthy int
 	GatewaysKnown   int
 
-	// UpdatedAt is when the federation state was last written. It is absent
-	// without a state.
+	// UpdatedAt is the time of the last write of the federation state. It is
+	// absent if there is no state.
 	UpdatedAt time.Time `json:",omitzero"`
 	// RecordAge is the time since UpdatedAt in seconds, by the clock of the
-	// responding server. It is absent without a state.
+	// responding server. It is absent if there is no state.
 	RecordAge *float64 `json:",omitempty"`
 	// ReplicationLag is the time since the local replica was last known to match
 	// the primary, in seconds. It is absent in the primary, and in a secondary
 	// that has not followed the primary yet.
 	ReplicationLag *float64 `json:",omitempty"`
 
-	// Paths are the paths to the datacenter in the order in which a connection
-	// tries them now. The local datacenter has none.
+	// Paths are the paths to the datacenter in the order in which a new
+	// connection tries them. The local datacenter has no paths.
 	Paths []PathStatus `json:",omitempty"`
 
-	// LastError is the last failure to reach the datacenter, with path and
-	// address, or "". It stays after the path has recovered.
+	// LastError describes the last failure to reach the datacenter, with path
+	// and address. It is empty without a failure. It stays after the path has
+	// recovered.
 	LastError   string    `json:",omitempty"`
 	LastErrorAt time.Time `json:",omitzero"`
-	// Advice is what an operator should do now, or "".
+	// Advice is the action that an operator should take now, or "".
 	Advice string `json:",omitempty"`
 }
 
@@ -111,8 +115,8 @@ type PathStatus struct {
 	// address".
 	Via  string
 	Used bool // gossip uses the path now
-	// Health is "ok", "failing", "untested", or "slow" if a path that was tried
-	// later is faster.
+	// Health is "ok", "failing", "untested" or "slow". A path is slow if a later
+	// path in DatacenterStatus.Paths is faster.
 	Health string
 	// RTT is the smoothed round-trip time to a server over this path, in seconds.
 	// It is absent if there is no measurement.
@@ -125,15 +129,15 @@ type PathStatus struct {
 	// Sources are the sources of the address: "heartbeat", "gossip", "federation
 	// state", "configuration", "cache".
 	Sources []string `json:",omitempty"`
-	// KnowledgeAge is the time since the latest source named the address, in
-	// seconds. It is absent if a source names it now.
+	// KnowledgeAge is the time since a source last contained the address, in
+	// seconds. It is absent if a source contains the address now.
 	KnowledgeAge *float64 `json:",omitempty"`
 }
 
 // Health is the state of a datacenter in one word.
 type Health string
 
-// The states.
+// The values of Health.
 const (
 	HealthOK          Health = "ok"
 	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or there is advice
@@ -151,7 +155,8 @@ func (d DatacenterStatus) Health() Health {
 	return HealthOK
 }
 
-// SecondsPtr returns d as a field of the status types.
+// SecondsPtr returns a pointer to d in seconds, for optional fields of the
+// status types.
 func SecondsPtr(d time.Duration) *float64 { return new(d.Seconds()) }
 
 // ComponentStatus is the state of one part of a server.

@@ -8,24 +8,26 @@
 // Registration in one commit. Gateways and TTLMonitor keep deadlines in the
 // leader's memory.
 //
-// Other packages store the resources (resource), serve programs by HTTP
-// (httpapi), send the gateways to other datacenters (federation, replication),
-// and check certificates (server).
+// Package resource stores the resources. Package httpapi serves the catalog by
+// HTTP. Packages federation and replication send the gateways to other
+// datacenters. Package server checks certificates.
 //
 // # Flow
 //
 // A gateway calls Gateways.Register every two seconds. The first call, and each
 // one with a new address, writes three resources in one commit: a Node, a
 // Service that the node owns, and a Check that the service owns. Every other
-// call only moves a deadline in memory, so that a heartbeat costs no disk
-// write. When the deadline passes, the leader writes the check as critical. The
-// next heartbeat writes it as passing. Deregister deletes the node and all that
-// it owns, and so does ReapAfter without a heartbeat.
+// call only moves a deadline in memory, so a heartbeat costs no disk write.
+// When the deadline passes, the leader writes the check as critical. The next
+// heartbeat writes the check as passing. Deregister deletes the node and the
+// resources that it owns. The leader does the same after ReapAfter without a
+// heartbeat.
 //
 // Programs register services with checks that have a TTL, and send updates of
-// these checks. TTLMonitor.Update takes them: an update that changes nothing
-// moves a deadline. When the deadline passes, the leader writes the check as
-// critical. A service that is critical for longer than its limit is deleted.
+// these checks. TTLMonitor.Update applies an update. One that changes neither
+// status nor output only moves a deadline. When the deadline passes, the leader
+// writes the check as critical. A service that is critical for longer than its
+// limit is deleted.
 //
 // # Example
 //
@@ -42,22 +44,22 @@
 // # Names
 //
 // The resource of a node has the node's name. The resource of a service or
-// check has the node's name, a slash and the id, since an id is unique on its
-// node only. "/" and "%" in the node's name are escaped. The service and check
-// of a gateway have the node's name alone. The data of a resource holds the
-// authoritative names and ids.
+// check is named node/id, since an id is unique on its node only. "/" and "%"
+// in the node's name are escaped. The service and check of a gateway have the
+// node's name alone. The data of a resource holds the authoritative names and
+// ids.
 //
 // # Leadership
 //
-// A new leader gives every known gateway and check one full TTL. A change of
+// A new leader gives every known gateway and check one full TTL, so a change of
 // leader makes no gateway critical.
 //
 // # Goroutines
 //
-// Gateways.Run and TTLMonitor.Run run while the server leads. The first uses
-// one goroutine, the second two. Register, Deregister and Update run in the
-// goroutines of their callers, and fail with resource.ErrNotLeader where Run
-// does not run. View.Wait uses three goroutines while it waits.
+// Gateways.Run and TTLMonitor.Run run while the server leads. Gateways.Run uses
+// one goroutine, TTLMonitor.Run two. Register, Deregister and Update run in the
+// goroutines of their callers, and fail with resource.ErrNotLeader while Run is
+// not running. View.Wait uses three goroutines while it waits.
 //
 // # Limits
 //

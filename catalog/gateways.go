@@ -347,13 +347,13 @@ func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, e
 	// Only what may belong to a gateway is decoded: a large catalog has few
 	// gateways.
 	gateways := map[string]bool{}
-	for _, service := range all.of[1] {
+	for _, service := range all.byType[1] {
 		if node := nodeOf(service); node == service.GetId().GetName() {
 			gateways[node] = true
 		}
 	}
-	for i := range all.of {
-		all.of[i] = slices.DeleteFunc(all.of[i], func(r *pb.Resource) bool { return !gateways[nodeOf(r)] })
+	for i := range all.byType {
+		all.byType[i] = slices.DeleteFunc(all.byType[i], func(r *pb.Resource) bool { return !gateways[nodeOf(r)] })
 	}
 	s, err := newSnapshot(all, nil)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// maxReadAttempts bounds the attempts to read the three types at one moment,
-// where writes never pause.
+// maxReadAttempts bounds the attempts to read the three types at one moment
+// while writes continue.
 const maxReadAttempts = 10
 
 var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
@@ -27,15 +27,15 @@ var types = [3]*pb.Type{NodeType, ServiceType, CheckType}
 type Snapshot struct {
 	// Index is the highest of the store's indexes of the three types.
 	Index uint64
-	// Nodes has all nodes, sorted by name.
+	// Nodes are all nodes, sorted by name.
 	Nodes []*Node
 
-	indexes [3]uint64 // of types
+	indexes [3]uint64 // store index of each of types
 	nodes   map[string]*Node
-	decoded map[*pb.Resource]any // the data, for the next snapshot
+	decoded map[*pb.Resource]any // decoded data, reused by the next snapshot
 	known   map[write]*pb.Resource
-	// orphans has resources whose owner was deleted, by type and name. They are
-	// about to be deleted too.
+	// orphans are the resources whose owner was deleted, by type and name. The
+	// store is about to delete them.
 	orphans map[string]*pb.ID
 }
 
@@ -101,24 +101,24 @@ func (n *Node) Check(id string) *Check {
 	return all[i]
 }
 
-// AllChecks returns the checks that decide the health of the service: those of
-// its node, and its own.
+// AllChecks returns the checks that decide the health of the service: the
+// checks of its node, then the checks of the service.
 func (s *Service) AllChecks() []*Check { return slices.Concat(s.OnNode.Checks, s.Checks) }
 
-// View reads the catalog as snapshots. While nothing changes, they are the same
-// one. After a change, only what changed is decoded. Its methods may be called
-// from any goroutine.
+// View reads the catalog as snapshots. Until the catalog changes, At returns
+// the same Snapshot. After a change, only the changed resources are decoded.
+// The methods may be called from any goroutine.
 type View struct {
 	backend resource.Backend
 	last    atomic.Pointer[Snapshot]
-	reading chan struct{} // size 1: a semaphore for making the next snapshot
+	reading chan struct{} // size 1: semaphore of the goroutine that makes the next snapshot
 }
 
-// NewView returns a View of what b holds.
+// NewView returns a View of the catalog in b.
 func NewView(b resource.Backend) *View { return &View{backend: b, reading: make(chan struct{}, 1)} }
 
-// At returns the catalog. With resource.Strong, it has everything that was
-// acknowledged before the call.
+// At returns the catalog. With resource.Strong, the snapshot contains every
+// write that was acknowledged before the call.
 func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error) {
 	if c == resource.Strong {
 		// After a strong read of anything, an eventual read is as fresh.
@@ -137,7 +137,7 @@ func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error
 	}
 	defer func() { <-v.reading }()
 	last := v.last.Load()
-	if last != nil && !changed(v.backend, last.indexes) { // another caller has made it
+	if last != nil && !changed(v.backend, last.indexes) { // made by a concurrent call
 		return last, nil
 	}
 	all, err := readAll(ctx, v.backend)
@@ -152,7 +152,8 @@ func (v *View) At(ctx context.Context, c resource.Consistency) (*Snapshot, error
 	return s, nil
 }
 
-// Wait blocks until the catalog was written after s, or ctx ends (its error).
+// Wait blocks until the catalog is newer than s. If ctx ends first, Wait
+// returns the error of ctx.
 func (v *View) Wait(ctx context.Context, s *Snapshot) error {
 	wctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -165,18 +166,19 @@ func (v *View) Wait(ctx context.Context, s *Snapshot) error {
 	return <-errs
 }
 
-// resources are the resources of the three types with their indexes.
+// resources are all resources of each of types, with the store index of the
+// type.
 type resources struct {
-	of      [3][]*pb.Resource
+	byType  [3][]*pb.Resource
 	indexes [3]uint64
 }
 
-// readAll reads the three types as they were at one moment. Where writes never
-// pause, the result of the last attempt is the best there is.
+// readAll reads the three types as they were at one moment. If writes interfere
+// with every attempt, readAll returns the result of the last one.
 func readAll(ctx context.Context, b resource.Backend) (all resources, err error) {
 	for range maxReadAttempts {
 		for i, typ := range types {
-			all.of[i], all.indexes[i], err = b.List(ctx, resource.Eventual, resource.Query{Type: typ})
+			all.byType[i], all.indexes[i], err = b.List(ctx, resource.Eventual, resource.Query{Type: typ})
 			if err != nil {
 				return all, err
 			}
@@ -188,7 +190,8 @@ func readAll(ctx context.Context, b resource.Backend) (all resources, err error)
 	return all, nil
 }
 
-// changed reports whether one of the types was written since it had its index.
+// changed reports whether a resource of one of the types was written after the
+// index of that type in indexes.
 func changed(b resource.Backend, indexes [3]uint64) bool {
 	for i, index := range indexes {
 		if resource.Changed(b, resource.Query{Type: types[i]}, index) {
@@ -198,12 +201,12 @@ func changed(b resource.Backend, indexes [3]uint64) bool {
 	return false
 }
 
-// newSnapshot puts resources together. Data that last has decoded are not
-// decoded again; last may be nil. A resource is left out if its node or service
-// does not exist, or is another one of the same name: it is about to be
-// deleted.
+// newSnapshot builds a snapshot of r. It reuses the data that last has decoded;
+// last may be nil. newSnapshot omits a resource whose node or service was
+// deleted, even if a new node or service has the same name. The store is about
+// to delete such a resource.
 func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
-	nodes, services, checks := r.of[0], r.of[1], r.of[2]
+	nodes, services, checks := r.byType[0], r.byType[1], r.byType[2]
 	size := len(nodes) + len(services) + len(checks)
 	s := &Snapshot{
 		Index: slices.Max(r.indexes[:]), indexes: r.indexes,
@@ -213,7 +216,7 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	if last == nil {
 		last = &Snapshot{}
 	}
-	for _, all := range r.of {
+	for _, all := range r.byType {
 		s.reuse(last, all)
 	}
 	for _, res := range nodes {
@@ -243,14 +246,14 @@ func newSnapshot(r resources, last *Snapshot) (*Snapshot, error) {
 	return s, s.addChecks(checks, last)
 }
 
-// write is one write of one resource.
+// write identifies one write of one resource.
 type write struct {
 	uid, kind, name string
 	index           uint64
 }
 
-// reuse replaces resources that last has too by those of last, whose data are
-// decoded.
+// reuse replaces the resources in all that last also contains with the values
+// of last, because their data are decoded.
 func (s *Snapshot) reuse(last *Snapshot, all []*pb.Resource) {
 	for i, r := range all {
 		id := r.GetId()
@@ -294,15 +297,16 @@ func sortChecks(all []*Check) {
 	slices.SortFunc(all, func(a, b *Check) int { return cmp.Compare(a.CheckId, b.CheckId) })
 }
 
-// owns reports whether owner owns r, or may: a resource that was written by
-// other means need not have an owner.
+// owns reports whether owner is the owner of r, or r has no owner. Only a
+// Writer sets the owner; a direct write of the resource may omit it.
 func owns(owner, r *pb.Resource) bool {
 	return r.GetOwner() == nil || r.GetOwner().GetUid() == owner.GetId().GetUid()
 }
 
 func (s *Snapshot) addOrphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
 
-// decode returns the data of r, those of last if it has them.
+// decode returns the decoded data of r. It reuses the value of last if there is
+// one.
 func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (T, error) {
 	if old, ok := last.decoded[r].(T); ok {
 		s.decoded[r] = old

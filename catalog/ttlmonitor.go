@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// TypeTTL is the type of checks that are updated by CheckUpdates.
+	// TypeTTL is the type of checks whose status programs update before a TTL
+	// passes.
 	TypeTTL = "ttl"
 	// TTLExpiredOutput is the output of a check whose TTL has passed.
 	TTLExpiredOutput = "TTL expired"
@@ -54,12 +55,12 @@ type ttlCheck struct {
 	node, service string
 	status        string
 	ttl           time.Duration
-	deregister    time.Duration // after this time as critical, the service is deleted; 0: never
-	updated       time.Time     // last update, or when this leader first read the check
-	criticalSince time.Time     // zero while it is not critical
-	outputWritten time.Time     // when an output was written last
+	deregister    time.Duration // maximum time as critical before the service is deleted; 0: no limit
+	updated       time.Time     // time of the last update, or of this leader's first read of the check
+	criticalSince time.Time     // zero while the check is not critical
+	outputWritten time.Time     // time of the last write of an output
 	pending       string        // output that is not written yet; empty: none
-	notBefore     time.Time     // set after a write that failed
+	notBefore     time.Time     // earliest time of the next action, after a write that failed
 }
 
 // NewTTLMonitor returns a TTLMonitor of the checks in b.
@@ -70,12 +71,13 @@ func NewTTLMonitor(b resource.Backend, logger *slog.Logger) (*TTLMonitor, error)
 	return &TTLMonitor{backend: b, logger: logger, wake: make(chan struct{}, 1)}, nil
 }
 
-// Update takes an update of a check with a TTL. It writes when the status
-// changes. It writes an output that changes at most once per OutputInterval.
+// Update applies an update of a check with a TTL. A changed status is written
+// at once. A changed output is written at most once per OutputInterval.
 //
-// It fails with resource.ErrNotLeader where Run does not run, with ErrNoCheck
-// for a check that does not exist or has no TTL, and with resource.ErrInvalid
-// for another status. The caller has been authorized.
+// Update fails with resource.ErrNotLeader while Run is not running. It fails
+// with ErrNoCheck for a check that does not exist or has no TTL, and with
+// resource.ErrInvalid for an unknown status. Update does not authorize the
+// caller.
 func (m *TTLMonitor) Update(ctx context.Context, u CheckUpdate) error {
 	if !isStatus(u.Status) {
 		return fmt.Errorf("%w status %.30q: must be passing, warning or critical", resource.ErrInvalid, u.Status)
@@ -149,7 +151,7 @@ func (m *TTLMonitor) checkLocked(name string) *ttlCheck {
 	return k
 }
 
-// load copies what is stored.
+// load copies the stored check c into k.
 func (k *ttlCheck) load(c *pb.Check, now time.Time) {
 	k.node, k.service, k.status = c.Node, c.ServiceId, c.Status
 	k.ttl, k.deregister = c.GetTtl().AsDuration(), 0
@@ -225,7 +227,8 @@ func (m *TTLMonitor) Run(ctx context.Context) error {
 	}
 }
 
-// follow keeps the state of all checks as they are stored, until ctx ends.
+// follow updates the state of the checks from a watch of the stored checks,
+// until ctx ends.
 func (m *TTLMonitor) follow(ctx context.Context) error {
 	for {
 		w, err := m.backend.Watch(resource.Query{Type: CheckType})
@@ -258,8 +261,8 @@ func (m *TTLMonitor) followWatch(ctx context.Context, w resource.Watch) error {
 	}
 }
 
-// upsert loads a check that a registration or this server wrote. Both give it
-// its full TTL.
+// upsert loads a check that was written by a registration or by this server.
+// Either write gives the check its full TTL.
 func (m *TTLMonitor) upsert(r *pb.Resource) error {
 	c, err := resource.Decode[*pb.Check](r)
 	if err != nil {
@@ -279,13 +282,14 @@ func (m *TTLMonitor) upsert(r *pb.Resource) error {
 	return nil
 }
 
-// action is what must be done after a deadline.
+// action is the write that follows a deadline. It writes output unless
+// deregister or expire is set.
 type action struct {
-	name          string // of the check's resource
+	name          string // name of the check's resource
 	node, service string
-	deregister    bool   // delete the service
-	expire        bool   // write the check as critical
-	output        string // otherwise: write this output
+	deregister    bool // delete the service
+	expire        bool // write the check as critical
+	output        string
 }
 
 // due returns the actions whose deadlines have passed, and the time until the
@@ -339,8 +343,8 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 		if err != nil {
 			return err
 		}
-		if c == nil || !m.stillDue(a) {
-			return nil // deleted or updated since
+		if c == nil || !m.claim(a) {
+			return nil // the check was deleted or updated after due
 		}
 		if a.deregister {
 			return m.deregister(ctx, a, r)
@@ -362,9 +366,9 @@ func (m *TTLMonitor) perform(ctx context.Context, a action) error {
 	}
 }
 
-// stillDue reports whether an action is still due. It records the write of an
-// output.
-func (m *TTLMonitor) stillDue(a action) bool {
+// claim reports whether an action is still due. For an action that writes an
+// output, claim also records the write.
+func (m *TTLMonitor) claim(a action) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k, now := m.checks[a.name], time.Now()

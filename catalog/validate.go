@@ -18,14 +18,14 @@ import (
 
 // Limits of the fields of a resource, in bytes unless noted.
 const (
-	maxName         = 250 // of a node, service or check; an id too
+	maxName         = 250 // name or id of a node, service or check
 	maxResourceName = 512
 	maxPairs        = 64 // number of metadata entries
 	maxPairKey      = 128
 	maxPairValue    = 512
 	maxDefinition   = 4 << 10
-	// maxGatewayMeta bounds all metadata of one gateway, which are replicated
-	// to every datacenter.
+	// maxGatewayMeta bounds the metadata of one gateway in total, since they are
+	// replicated to every datacenter.
 	maxGatewayMeta = 4 << 10
 	// MaxOutput bounds the output of a check, in bytes.
 	MaxOutput = 4 << 10
@@ -58,7 +58,8 @@ func validateCheck(r *pb.Resource) error {
 	return checkCheck(c)
 }
 
-// checkRegistration checks a registration without regard to what is stored.
+// checkRegistration checks the fields of a registration. It does not compare
+// them with the stored catalog.
 func checkRegistration(reg Registration) error {
 	if err := checkNode(reg.Node); err != nil {
 		return err
@@ -93,7 +94,7 @@ func checkService(s *pb.Service) error {
 			return fmt.Errorf("tagged address %q of service %q: %w", tag, s.Id, err)
 		}
 	}
-	if s.Kind == KindMeshGateway { // has another limit: see checkGatewayMeta
+	if s.Kind == KindMeshGateway { // checkGatewayMeta checks the metadata
 		return nil
 	}
 	return checkPairs("service metadata", s.Meta)
@@ -109,7 +110,7 @@ func checkCheck(c *pb.Check) error {
 		return fmt.Errorf("definition of check %.300q has %d bytes: more than %d",
 			c.CheckId, len(c.Definition), maxDefinition)
 	case c.GetTtl().AsDuration() < 0 || c.GetDeregisterAfter().AsDuration() < 0:
-		return fmt.Errorf("a time of check %.300q is negative", c.CheckId)
+		return fmt.Errorf("TTL or deregistration limit of check %.300q is negative", c.CheckId)
 	}
 	return nil
 }
@@ -162,9 +163,9 @@ func checkResourceName(node, id string) error {
 	return nil
 }
 
-// CheckAddress returns an error unless a can be dialed: its host is an IP
-// address or a DNS name, its port 1 to 65535. Gateways of other datacenters
-// dial it.
+// CheckAddress returns an error unless a can be dialed: the host must be an IP
+// address or a DNS name, and the port 1 to 65535. Gateways of other datacenters
+// dial a.
 func CheckAddress(a *pb.Address) error {
 	if a.GetPort() == 0 || a.GetPort() > 65535 {
 		return errors.New("port is not a number from 1 to 65535")
@@ -185,11 +186,12 @@ func CheckAddress(a *pb.Address) error {
 	return nil
 }
 
-// parseAddr splits host:port. what names the address in errors.
-func parseAddr(what, s string) (*pb.Address, error) {
+// parseAddr splits host:port. The parameter kind names the address in errors,
+// such as "WAN".
+func parseAddr(kind, s string) (*pb.Address, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" {
-		return nil, fmt.Errorf("%s address %.300q is not host:port", what, s)
+		return nil, fmt.Errorf("%s address %.300q is not host:port", kind, s)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
@@ -197,7 +199,7 @@ func parseAddr(what, s string) (*pb.Address, error) {
 	}
 	a := &pb.Address{Address: host, Port: uint32(n)}
 	if err := CheckAddress(a); err != nil {
-		return nil, fmt.Errorf("%s address %.300q: %w", what, s, err)
+		return nil, fmt.Errorf("%s address %.300q: %w", kind, s, err)
 	}
 	return a, nil
 }

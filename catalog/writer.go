@@ -15,22 +15,22 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Registration is what one step writes: a node, at most one service on it, and
-// checks of either.
+// Registration is a node, at most one service of the node, and checks of the
+// node or its services. Writer.Register writes a Registration in one commit.
 type Registration struct {
-	// Node is required. Without an address, the node must exist, and stays as
-	// it is.
+	// Node is required. If Node has no address, a node of that name must exist,
+	// and is not changed.
 	Node *pb.Node
 	// Service may be nil.
 	Service *pb.Service
-	// Checks are of the node, of Service, or of a service that exists.
+	// Checks belong to the node, to Service, or to a service that exists.
 	Checks []*pb.Check
 	// ReplaceChecks deletes the other checks of Service.
 	ReplaceChecks bool
-	// FromAgent is set when a program registers itself, which it repeats at
-	// each start. An existing check then keeps its status and output, which
-	// only a CheckUpdate changes. An existing node keeps the fields that Node
-	// does not have.
+	// FromAgent is set if a program registers itself. A program repeats that at
+	// each start. Therefore an existing check keeps its status and output, which
+	// only a CheckUpdate changes. An existing node keeps its fields except the
+	// addresses.
 	FromAgent bool
 }
 
@@ -47,18 +47,21 @@ type notFoundError string
 func (e notFoundError) Error() string { return string(e) }
 func (notFoundError) Unwrap() error   { return resource.ErrNotFound }
 
-// Writer writes the catalog through a resource.Service, which authorizes.
+// Writer writes the catalog through a resource.Service. The resource.Service
+// authorizes each write.
 type Writer struct {
 	res  *resource.Service
 	view *View
 }
 
-// NewWriter returns a Writer to res, which plans with the snapshots of view.
+// NewWriter returns a Writer to res. It compares each registration with a
+// snapshot of view.
 func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: res, view: view} }
 
-// Register writes all of a registration in one step. What is stored already is
-// not written again. Errors are a resource.ErrInvalid that names the fault,
-// ErrNoNode and ErrNoService.
+// Register writes a registration in one commit. Resources that are unchanged
+// are not written again. Register fails with resource.ErrInvalid for an invalid
+// field, with ErrNoNode or ErrNoService for a node or service that must exist,
+// and with the errors of resource.Service.
 func (w *Writer) Register(ctx context.Context, reg Registration) error {
 	if err := w.res.Allow(ctx, resource.VerbWrite, NodeType); err != nil {
 		return err
@@ -69,8 +72,9 @@ func (w *Writer) Register(ctx context.Context, reg Registration) error {
 	return w.write(ctx, func(s *Snapshot) ([]resource.Step, error) { return planRegistration(s, reg) })
 }
 
-// Deregister deletes a service, a check, or, without either id, the node, with
-// all that belongs to it. It succeeds if that does not exist.
+// Deregister deletes a service if serviceID is set, else a check if checkID is
+// set, else the node. The resources that a node or service owns are deleted
+// with it. Deregister succeeds if there is nothing to delete.
 func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string) error {
 	if err := w.res.Allow(ctx, resource.VerbDelete, NodeType); err != nil {
 		return err
@@ -90,12 +94,12 @@ func (w *Writer) Deregister(ctx context.Context, node, serviceID, checkID string
 	})
 }
 
-// maxWriteAttempts bounds the attempts of a write while others write the same
-// resources.
+// maxWriteAttempts bounds the attempts of one write while concurrent writes of
+// the same resources cause conflicts.
 const maxWriteAttempts = 32
 
-// write commits the steps that plan returns for the present catalog. After a
-// conflict it plans again.
+// write commits the steps that plan returns for the current catalog. After a
+// conflict, write calls plan again.
 func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.Step, error)) error {
 	for attempt := 1; ; attempt++ {
 		s, err := w.view.At(ctx, resource.Strong)
@@ -107,7 +111,7 @@ func (w *Writer) write(ctx context.Context, plan func(s *Snapshot) ([]resource.S
 			return err
 		}
 		_, err = w.res.WriteAll(ctx, steps...)
-		// ErrNotFound is of an owner that was deleted since.
+		// ErrNotFound: the owner was deleted after the snapshot.
 		again := errors.Is(err, resource.ErrConflict) || errors.Is(err, resource.ErrNotFound)
 		if !again || attempt == maxWriteAttempts || ctx.Err() != nil {
 			return err
@@ -139,12 +143,12 @@ func planRegistration(s *Snapshot, reg Registration) ([]resource.Step, error) {
 		if c.ServiceId != "" {
 			c.ServiceName, owner = reg.Service.GetService(), serviceID
 			if reg.Service.GetId() != c.ServiceId {
-				of := node.Service(c.ServiceId)
-				if of == nil {
+				existing := node.Service(c.ServiceId)
+				if existing == nil {
 					return nil, fmt.Errorf("%w: check %q is of service %q, which node %q does not have",
 						ErrNoService, c.CheckId, c.ServiceId, name)
 				}
-				c.ServiceName, owner = of.Service.Service, of.Resource.GetId()
+				c.ServiceName, owner = existing.Service.Service, existing.Resource.GetId()
 			}
 		}
 		old := node.Check(c.CheckId)
@@ -167,7 +171,7 @@ func planRegistration(s *Snapshot, reg Registration) ([]resource.Step, error) {
 	return p.steps, p.err
 }
 
-// withAddresses returns the stored node old with the addresses of next.
+// withAddresses returns a copy of old with the addresses of next.
 func withAddresses(old, next *pb.Node) *pb.Node {
 	n := proto.CloneOf(old)
 	n.Address = next.Address
@@ -178,8 +182,8 @@ func withAddresses(old, next *pb.Node) *pb.Node {
 	return n
 }
 
-// storedData is a resource of a snapshot with its data. Both are nil if there
-// is none.
+// storedData is a resource of a snapshot with its decoded data. Both are nil if
+// the resource does not exist.
 type storedData struct {
 	r    *pb.Resource
 	data proto.Message
@@ -206,8 +210,9 @@ type planner struct {
 	err   error
 }
 
-// put adds the step that stores data, unless they are stored, and returns the
-// id of the resource. With keep, what is stored stays.
+// put adds the step that stores data, and returns the id of the resource. If
+// the stored data are equal, or keep is set and the resource exists, put adds
+// no step.
 func (p *planner) put(typ *pb.Type, name string, old storedData, owner *pb.ID, data proto.Message, keep bool) *pb.ID {
 	if old.r != nil && (keep || proto.Equal(old.data, data)) {
 		return old.r.GetId()

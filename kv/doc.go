@@ -8,10 +8,10 @@
 //
 // # Flow
 //
-// A Store reads from a Backend and writes through a resource.Service, so that
-// every write is validated and authorized. A write is one commit. A transaction
-// is one commit too: the commit expects what the transaction has read, and the
-// transaction starts again if that has changed.
+// A Store reads from a Backend and writes through a resource.Service, which
+// validates and authorizes every write. A write is one commit. A transaction
+// is one commit as well. The commit fails if a key that the transaction has
+// read was changed since. The Store then runs the transaction again.
 //
 // # Example
 //
@@ -23,16 +23,16 @@
 //
 // # Indexes
 //
-// A read returns the index of its key or prefix: the store index of the last
-// write to that key, or to a key with that prefix, deletions included. A key
-// that does not exist has an index too. WaitKey and WaitPrefix block until the
-// index is above a given one. The indexes of another datacenter are unrelated.
+// A read returns the index of its key or prefix. That is the store index of the
+// last write to the key, or to any key with the prefix. Deletions are writes. A
+// key that does not exist also has an index. WaitKey and WaitPrefix block until
+// the index exceeds a given one. Indexes of two datacenters are unrelated.
 //
 // # Limits
 //
 // A key has 1 to 512 bytes of UTF-8 without NUL. A value has at most MaxValue
-// bytes. DeleteTree is one commit for up to DeleteTreeBatch keys, and several
-// commits above.
+// bytes. DeleteTree deletes at most DeleteTreeBatch keys in one commit. It needs
+// several commits for more keys.
 //
 // The package starts no goroutine. All methods may be called from any
 // goroutine. They block only in the Backend, and return when their context

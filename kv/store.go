@@ -17,7 +17,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// EntryType is the type of entries. They are local to a datacenter.
+// EntryType is the type of entries. Entries are not federated: each datacenter
+// has its own.
 var EntryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
 
 const (
@@ -47,9 +48,9 @@ func validate(r *pb.Resource) error {
 	return nil
 }
 
-// authorize lets servers and operators write, and clients read. Gateways need
-// no keys. Operators of other datacenters get here only where the server allows
-// them.
+// authorize permits servers and operators to read and write, and clients to
+// read. Gateways have no access. Package server/rpc rejects operators of other
+// datacenters before authorize unless the server permits their writes.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 	switch p.Role {
 	case tlsutil.RoleServer, tlsutil.RoleOperator:
@@ -61,7 +62,7 @@ func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
 		return fmt.Errorf("%s certificates read keys; only %s and %s certificates write them",
 			p.Role, tlsutil.RoleServer, tlsutil.RoleOperator)
 	}
-	return fmt.Errorf("%s certificates have nothing to do with keys", p.Role)
+	return fmt.Errorf("%s certificates may not read or write keys", p.Role)
 }
 
 // Entry is a key with its value. The value is shared and must not be changed.
@@ -69,9 +70,8 @@ type Entry struct {
 	Key   string
 	Value []byte
 	Flags uint64
-	// CreateIndex and ModifyIndex are the indexes of the writes that created
-	// the key and that changed it last. They are ignored in what a caller
-	// writes.
+	// CreateIndex and ModifyIndex are the indexes of the first and the last
+	// write of the key. Put ignores both.
 	CreateIndex, ModifyIndex uint64
 }
 
@@ -83,8 +83,8 @@ type Precondition struct {
 	Index uint64
 }
 
-// IfIndex returns the condition that a key has that ModifyIndex, or, for 0,
-// that it does not exist.
+// IfIndex returns the condition that the ModifyIndex of a key is index. For 0,
+// the condition is that the key does not exist.
 func IfIndex(index uint64) Precondition { return Precondition{Required: true, Index: index} }
 
 func (p Precondition) holds(r *pb.Resource) bool { return !p.Required || p.Index == r.GetModifyIndex() }
@@ -95,8 +95,8 @@ type Store struct {
 	backend resource.Backend
 }
 
-// New returns a Store that writes through res, and reads from backend, which
-// must be the Backend of res.
+// New returns a Store that writes through res and reads from backend. The
+// argument backend must be the Backend of res.
 func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	if res == nil || backend == nil {
 		return nil, errors.New("kv: the resource service and its backend are required")
@@ -104,8 +104,8 @@ func New(res *resource.Service, backend resource.Backend) (*Store, error) {
 	return &Store{res: res, backend: backend}, nil
 }
 
-// Get returns the entry of a key, nil if there is none, and the index of the
-// key. The caller in ctx must be allowed to read.
+// Get returns the entry and the index of a key. The entry is nil if the key
+// does not exist. The peer in ctx must have permission to read.
 func (s *Store) Get(ctx context.Context, c resource.Consistency, key string) (*Entry, uint64, error) {
 	if err := s.allow(ctx, resource.VerbRead); err != nil {
 		return nil, 0, err
@@ -137,9 +137,9 @@ func (s *Store) List(ctx context.Context, c resource.Consistency, prefix string)
 	return entries, index, nil
 }
 
-// Keys returns the keys that begin with prefix, in order, and the index of the
-// prefix. With a separator, a key ends at the first separator after the prefix,
-// and equal keys are returned once.
+// Keys returns the keys that begin with prefix, in byte order, and the index of
+// the prefix. If separator is not empty, Keys cuts each key after the first
+// separator that follows the prefix, and returns equal results once.
 func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separator string) ([]string, uint64, error) {
 	all, index, err := s.list(ctx, c, prefix)
 	if err != nil {
@@ -160,14 +160,14 @@ func (s *Store) Keys(ctx context.Context, c resource.Consistency, prefix, separa
 	return keys, index, nil
 }
 
-// WaitKey blocks until the index of a key is above after, or ctx ends (its
-// error).
+// WaitKey blocks until the index of a key exceeds the argument after. If ctx
+// ends first, WaitKey returns the error of ctx.
 func (s *Store) WaitKey(ctx context.Context, key string, after uint64) error {
 	return s.backend.Wait(ctx, keyQuery(key), after)
 }
 
-// WaitPrefix blocks until the index of a prefix is above after, or ctx ends
-// (its error).
+// WaitPrefix blocks until the index of a prefix exceeds the argument after. If
+// ctx ends first, WaitPrefix returns the error of ctx.
 func (s *Store) WaitPrefix(ctx context.Context, prefix string, after uint64) error {
 	return s.backend.Wait(ctx, prefixQuery(prefix), after)
 }
@@ -193,9 +193,9 @@ func prefixQuery(prefix string) resource.Query {
 	return resource.Query{Type: EntryType, Prefix: prefix}
 }
 
-// Put writes key, value and flags of e. If these are stored already, it changes
-// nothing. done is false if the condition does not hold; nothing was written
-// then.
+// Put writes key, value and flags of e. If they equal the stored ones, Put
+// changes nothing. If the condition does not hold, Put writes nothing and
+// returns false.
 func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool, err error) {
 	if !cond.Required {
 		// A server of an earlier version does not support Overwrite.
@@ -215,8 +215,8 @@ func (s *Store) Put(ctx context.Context, e Entry, cond Precondition) (done bool,
 	})
 }
 
-// overwrite writes e whatever is stored. Concurrent writes of the key cause no
-// retry.
+// overwrite writes e without a condition. Concurrent writes of the key cause no
+// conflict and no retry.
 func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
 	if err := s.allow(ctx, resource.VerbWrite); err != nil {
 		return false, err
@@ -233,8 +233,9 @@ func (s *Store) overwrite(ctx context.Context, e Entry) (done bool, err error) {
 	return err == nil, err
 }
 
-// Delete deletes a key. done is true if the key does not exist. With a
-// condition, done is false if the key has another ModifyIndex.
+// Delete deletes a key. If the key does not exist, Delete returns true. If the
+// condition is required and the key has another ModifyIndex, Delete deletes
+// nothing and returns false.
 func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done bool, err error) {
 	return s.update(ctx, key, func(stored *pb.Resource) (*resource.Step, bool, error) {
 		if cond.Required && (stored == nil || !cond.holds(stored)) {
@@ -248,10 +249,13 @@ func (s *Store) Delete(ctx context.Context, key string, cond Precondition) (done
 	})
 }
 
-// update commits the step that decide returns for the stored resource, which is
-// nil if there is none. Without a step, done is the result. The first read may
-// be out of date: a commit proves that it was not, and without a step decide is
-// called again with a strong read.
+// update reads the resource of a key, calls decide and commits the step that
+// decide returns. The argument stored is nil if the key does not exist. If
+// decide returns no step, update returns done.
+//
+// The first read is eventual, so it may be stale. A commit fails if it was. If
+// decide returns no step after an eventual read, update calls decide again after
+// a strong read.
 func (s *Store) update(
 	ctx context.Context, key string, decide func(stored *pb.Resource) (step *resource.Step, done bool, err error),
 ) (bool, error) {
@@ -281,10 +285,10 @@ func (s *Store) update(
 	}
 }
 
-// DeleteTree deletes every key that begins with prefix; an empty prefix is all
-// keys. Up to DeleteTreeBatch keys are one commit. More are several commits, in
-// order of the keys; after an error the earlier commits stay. Keys that are
-// created while it runs may stay.
+// DeleteTree deletes every key that begins with prefix. An empty prefix matches
+// all keys. Each commit deletes at most DeleteTreeBatch keys, in order of the
+// keys. An error does not undo the earlier commits. Keys that are created
+// during the call may remain.
 func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	if err := s.allow(ctx, resource.VerbDelete); err != nil {
 		return err
@@ -305,7 +309,7 @@ func (s *Store) DeleteTree(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// putStep returns the step that writes e over stored, or creates it if stored
+// putStep returns the step that replaces stored with e, or creates e if stored
 // is nil.
 func putStep(e Entry, stored *pb.Resource) (*resource.Step, error) {
 	data, err := anypb.New(&pb.KVEntry{Value: e.Value, Flags: e.Flags})

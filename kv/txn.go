@@ -14,11 +14,11 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Verb is what an Op does.
+// Verb is the kind of an Op.
 type Verb string
 
-// The verbs of transactions. An op that fails has a Failure, and the
-// transaction then changes nothing.
+// The verbs of transactions. If an op fails, Txn returns a Failure for it, and
+// the transaction changes nothing.
 const (
 	VerbSet        Verb = "set"         // writes key, value and flags
 	VerbCAS        Verb = "cas"         // as VerbSet; fails unless ModifyIndex is Index (0: no such key)
@@ -39,7 +39,7 @@ var verbs = map[Verb]bool{
 	VerbGet: false, VerbGetOrEmpty: false, VerbGetTree: false, VerbCheckIndex: false, VerbCheckNotExists: false,
 }
 
-// ofTree reports whether the key of an op is a prefix.
+// ofTree reports whether the key of an op with this verb is a prefix.
 func (v Verb) ofTree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
 // isBlind reports whether the op does not depend on what is stored.
@@ -56,7 +56,7 @@ type Op struct {
 	Index uint64
 }
 
-// Failure is why an op of a transaction failed.
+// Failure describes an op of a transaction that failed.
 type Failure struct {
 	Op     int // position of the op, from 0
 	Reason string
@@ -64,26 +64,28 @@ type Failure struct {
 
 const (
 	// maxRepeated bounds the bytes of entries that a transaction returns more
-	// than once: as many gets of the largest value as a request may have.
+	// than once. It permits 128 gets of the largest value, since an HTTP request
+	// has at most 128 operations.
 	maxRepeated = 128 * (MaxValue + resource.MaxUTF8NameLen + entryOverhead)
-	// entryOverhead is what an entry takes besides key and value, in bytes.
+	// entryOverhead is the size of an entry without key and value, in bytes.
 	entryOverhead = 128
 )
 
-// Txn performs all ops in order, in one commit; or none, if one fails. Each op
-// sees the effect of the ops before it. Txn returns the entries that the ops
-// return; those of writes have no value.
+// Txn performs all ops in order, in one commit. If an op fails, Txn performs
+// none of them and returns the failures. An op reads the result of earlier ops.
+// Txn returns the entries that the ops return. The entry of a write has no
+// value.
 //
-// Keys that are only set or deleted are not read, and concurrent writes to them
-// cause no retry. After a concurrent write to another key of ops, the
-// transaction starts again.
+// A key that is only set or deleted is not read, so a concurrent write to it
+// causes no retry. After a concurrent write to any other key of ops, Txn runs
+// the transaction again.
 //
-// Without ops that write, Txn reads all keys as of one moment, with the
-// consistency c, and commits nothing. With such ops, c has no effect.
+// If no op writes, Txn reads all keys as of one moment, with the consistency c,
+// and commits nothing. If an op writes, c has no effect.
 //
-// A tree of a transaction that writes has at most DeleteTreeBatch keys. The
-// entries that are returned more than once have about 64 MiB at most. Otherwise
-// the error is a resource.ErrInvalid.
+// In a transaction that writes, a prefix matches at most DeleteTreeBatch keys.
+// Entries that are returned more than once have at most about 64 MiB in total.
+// Beyond these limits, Txn returns resource.ErrInvalid.
 func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]Entry, []Failure, error) {
 	writes, err := s.checkTxn(ctx, ops)
 	if err != nil || len(ops) == 0 {
@@ -103,7 +105,7 @@ func (s *Store) Txn(ctx context.Context, c resource.Consistency, ops []Op) ([]En
 		}
 		if failures != nil || !t.hasChanges() {
 			if writes && c != resource.Strong {
-				continue // what was read may be out of date
+				continue // the eventual read may have been stale
 			}
 			if failures != nil {
 				return nil, failures, nil
@@ -145,7 +147,7 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 
 // readTxn reads the keys and trees of ops, as they were at one moment.
 func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, writes bool) (*txn, error) {
-	if c == resource.Strong { // after a strong read of anything, eventual reads are as fresh
+	if c == resource.Strong { // one strong read makes the eventual reads that follow as fresh
 		_, err := s.backend.Read(ctx, c, resource.ID(EntryType, "-"))
 		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
@@ -220,8 +222,8 @@ func blindKeys(ops []Op) map[string]bool {
 	return keys
 }
 
-// txn is a running transaction: what was read, and the effect of its ops so
-// far.
+// txn is a running transaction: the keys that were read, and the effect of the
+// ops that were performed.
 type txn struct {
 	reads    []txnRead
 	trees    map[string]bool // prefixes that were read
@@ -240,9 +242,9 @@ type txnRead struct {
 // txnKey is one key of a transaction.
 type txnKey struct {
 	key    string
-	named  bool         // by an op, and not only by the prefix of a tree
-	blind  bool         // not read
-	stored *pb.Resource // as it was read; nil if there was none
+	named  bool         // an op names the key itself, not only a prefix of it
+	blind  bool         // the key was not read
+	stored *pb.Resource // the resource that was read; nil if the key did not exist
 
 	now      *Entry // the effect of the ops so far; nil: no such key
 	written  bool   // now must be written
@@ -253,7 +255,7 @@ type txnKey struct {
 // txnResult is an entry that an op returns.
 type txnResult struct {
 	entry   Entry
-	written bool // its indexes are those of the commit
+	written bool // the entry has the indexes of the commit
 }
 
 func (t *txn) key(name string) *txnKey {
@@ -268,15 +270,15 @@ func (t *txn) sorted() []*txnKey {
 	return slices.SortedFunc(maps.Values(t.keys), func(a, b *txnKey) int { return strings.Compare(a.key, b.key) })
 }
 
-// changedSince reports whether a key that was read first was written before the
-// last was read.
+// changedSince reports whether a key was written between its read and the last
+// read of the transaction.
 func (t *txn) changedSince(b resource.Backend) bool {
 	return len(t.reads) > 1 && slices.ContainsFunc(t.reads, func(r txnRead) bool {
 		return resource.Changed(b, r.query, r.index)
 	})
 }
 
-// run performs ops on what was read.
+// run performs ops on the keys that were read.
 func (t *txn) run(ops []Op) (failures []Failure, err error) {
 	for _, k := range t.keys {
 		if k.stored != nil {
@@ -299,7 +301,7 @@ func (t *txn) run(ops []Op) (failures []Failure, err error) {
 	return failures, nil
 }
 
-// perform performs one op, and returns why it failed.
+// perform performs one op. If the op fails, perform returns the reason.
 func (t *txn) perform(op Op) (reason string) {
 	if op.Verb.ofTree() {
 		t.performTree(op)
@@ -400,8 +402,8 @@ func (t *txn) hasChanges() bool {
 	return false
 }
 
-// commit makes the changes, and returns what is then stored, by key. It fails
-// with resource.ErrConflict if what was read has changed.
+// commit commits the changes, and returns the stored resources by key. It fails
+// with resource.ErrConflict if a key that was read has changed.
 func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb.Resource, error) {
 	var steps []resource.Step
 	for _, r := range t.reads {
@@ -444,7 +446,7 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 // entries returns the entries that the ops return. stored is the result of
 // commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
-	var index uint64 // of the commit; a write without a change keeps its index
+	var index uint64 // index of the commit; an unchanged key keeps its index
 	for _, r := range stored {
 		index = max(index, r.GetModifyIndex())
 	}

@@ -19,19 +19,19 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultDeadServerAfter = 10 * time.Minute
-	// MinDeadServerAfter is how long a server that was removed and returned has
-	// no vote. With a smaller value, a short outage would cost more than it
-	// lasts.
+	// MinDeadServerAfter is the time that a removed server needs after its
+	// return before it has a vote again. With a smaller value, a server would be
+	// without a vote for longer than its outage.
 	MinDeadServerAfter = operator.StableTime
-	// MaxDeadServerAfter stands for never.
+	// MaxDeadServerAfter means in practice that no server is removed.
 	MaxDeadServerAfter = 365 * 24 * time.Hour
 )
 
-// Config configures one datacenter server. Run rejects an invalid Config with
-// all its faults at once.
+// Config configures one datacenter server. The error of Run for an invalid
+// Config lists all invalid fields.
 type Config struct {
-	// DC and Node name this server: DNS labels in lower case. Both are
-	// required, and must be those of the certificate.
+	// DC and Node are the names of the datacenter and of this server: DNS labels
+	// in lower case. Both are required, and must match the certificate.
 	DC   string
 	Node string
 	// Domain is the domain of names on the wire. Default: "wanfed".
@@ -41,33 +41,36 @@ type Config struct {
 	// process, one node and one datacenter.
 	DataDir string
 
-	// CAFile, CertFile and KeyFile are PEM files. Required. They are read again
-	// when they change.
+	// CAFile, CertFile and KeyFile are PEM files. Required. The server reads a
+	// file again when it changes.
 	CAFile, CertFile, KeyFile string
 
 	// EncryptFile is a file with the initial gossip key: base64 of 32 bytes. A
-	// keyring in DataDir takes precedence. Without either, gossip is not
-	// encrypted. Operators change keys by the KeyringService.
+	// keyring in DataDir takes precedence. Gossip is not encrypted if there is
+	// neither a file nor a keyring. Operators change keys through the
+	// KeyringService.
 	EncryptFile string
-	// GossipAcceptPlain accepts gossip that is not encrypted, too, and
-	// GossipSendPlain sends such gossip. They are for enabling encryption
-	// server by server.
+	// GossipAcceptPlain accepts unencrypted gossip in addition to encrypted
+	// gossip. GossipSendPlain sends gossip unencrypted. Both are needed only
+	// while encryption is enabled server by server.
 	GossipAcceptPlain, GossipSendPlain bool
 
 	// PrimaryDC is the datacenter that owns federated resources. Default: DC.
-	// When all living servers of a datacenter name another one than before,
-	// their leader carries out the change: see replication.PrimaryManager.
+	// When all alive servers of this datacenter are configured with a new
+	// PrimaryDC, their leader changes the primary: see
+	// replication.PrimaryManager.
 	PrimaryDC        string
 	primaryByDefault bool // PrimaryDC was empty
 	// PrimaryGateways lists WAN addresses (host:port; IPv4, [IPv6] or DNS name)
-	// of the primary's gateways. A secondary needs at least one. The primary
-	// may have them too, for when it becomes a secondary, if PrimaryDC is set.
+	// of the primary's gateways. A secondary needs at least one. If PrimaryDC is
+	// set, the primary may list them as well, and uses them once it is a
+	// secondary.
 	PrimaryGateways []string
-	// MeshGatewayMode is how other datacenters are reached first: "local"
-	// through local gateways, "remote" directly through theirs, "auto" by
-	// measured latency. The other paths are the fallback. Default: "local",
-	// since many networks let traffic leave a datacenter through its gateways
-	// alone.
+	// MeshGatewayMode selects the preferred path to other datacenters. "local"
+	// is through a local gateway, "remote" directly to a remote gateway, and
+	// "auto" is the path with the lower latency. The other paths are the
+	// fallback. Default: "local", since in many networks only gateways can send
+	// traffic to other datacenters.
 	MeshGatewayMode string
 
 	// Bind is the IP address to listen on. Default: "0.0.0.0".
@@ -76,49 +79,51 @@ type Config struct {
 	// Default: Bind, or, if that is unspecified, the first private address of
 	// this machine, or else its first global address.
 	Advertise string
-	// Port is the TLS port. Default, with 0: 8300. A negative value lets the
-	// system choose.
+	// Port is the TLS port. 0 means the default, 8300. With a negative value,
+	// the system chooses a port.
 	Port int
 	// HTTPAddr is the address of the HTTP API: "host:port" or
 	// "http://host:port" on a loopback address, or "https://host:port" for TLS
-	// with client certificates. Default: "127.0.0.1:8500". Port 0 lets the
-	// system choose.
+	// with client certificates. Default: "127.0.0.1:8500". With port 0, the
+	// system chooses a port.
 	HTTPAddr string
 
 	// ProxyFrom lists the addresses of gateways that send a PROXY header,
-	// version 2, with the address of their client. Each connection from there
-	// must begin with one. No server may be among them. Default: none.
+	// version 2, with the address of their client. Each connection from these
+	// addresses must begin with a header. The list must not contain the address
+	// of a server. Default: none.
 	ProxyFrom []netip.Prefix
 
-	// BootstrapExpect is how many servers form the first Raft group: 1, 3 or 5.
-	// Default: 1.
+	// BootstrapExpect is the number of servers that form the first Raft group:
+	// 1, 3 or 5. Default: 1.
 	BootstrapExpect int
 	// RetryJoin lists addresses (host:port) of servers of this datacenter.
 	// Required if BootstrapExpect is above 1.
 	RetryJoin []string
 
 	// AllowRemoteWritesFrom lists the datacenters whose servers may forward
-	// writes of their operators to this one: "?dc=" of the HTTP API, and
-	// federated resources that are written in a secondary. "*" is every
-	// datacenter. Default: none.
+	// writes of their operators to this datacenter. Such writes are HTTP
+	// requests with "?dc=", and writes of federated resources in a secondary.
+	// "*" means every datacenter. Default: none.
 	AllowRemoteWritesFrom []string
 
-	// DeadServerAfter is how long a server of this datacenter is down before it
-	// is removed from the Raft group. It may return later, as a new server.
-	// Default: 10 min. Bounds: MinDeadServerAfter and MaxDeadServerAfter.
+	// DeadServerAfter is the time that a server of this datacenter must be down
+	// before it is removed from the Raft group. A removed server may return as a
+	// new server. Default: 10 min. Bounds: MinDeadServerAfter and
+	// MaxDeadServerAfter.
 	DeadServerAfter time.Duration
 
-	// heartbeat is that of raftstore.Config. Tests set it when they do not test
-	// elections.
+	// heartbeat is the heartbeat of raftstore.Config. Tests that do not test
+	// elections set it.
 	heartbeat time.Duration
 
 	// Logger receives the log. Default: slog.Default().
 	Logger *slog.Logger
-	// Started, if not nil, is called once, when both ports listen.
+	// Started, if not nil, is called once, after both ports listen.
 	Started func(Addrs)
 }
 
-// Addrs are the addresses of a started server, as others dial them.
+// Addrs are the addresses at which other processes dial a started server.
 type Addrs struct {
 	Server string // host:port of the TLS port, with the advertised host
 	HTTP   string // URL of the HTTP API

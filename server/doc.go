@@ -7,20 +7,21 @@
 //		CAFile: "ca.pem", CertFile: "server.pem", KeyFile: "server-key.pem",
 //	})
 //
-// Run blocks until ctx ends or a component fails. It builds the components, gives
-// each what it needs, starts them in two groups and joins them.
+// Run blocks until ctx ends or a component fails. It creates the components,
+// starts them in two groups and joins them.
 //
 // # Components
 //
 // The lower group is the network: the TLS port (wanfed.Mux), the tunnel, reloading
 // of certificates, and gRPC connections to other servers (package dcrpc).
 //
-// The upper group uses it: both gossip pools, the address book, the joiner, Raft
-// membership, the work of the leader, the gRPC edge (package server/rpc) and the
-// HTTP API (package server/httpapi). When ctx ends, the upper group is joined
-// first, so that leaving the pools still has a network. Then leadership is
-// transferred, the store is closed, and the lower group ends. Open requests get
-// two seconds.
+// The upper group uses the lower one. It contains both gossip pools, the address
+// book, the joiner, Raft membership, the work of the leader, the gRPC edge
+// (package server/rpc) and the HTTP API (package server/httpapi).
+//
+// When ctx ends, Run joins the upper group first, because the server needs the
+// network to leave the pools. Then Run transfers leadership, closes the store
+// and ends the lower group. Open requests have two seconds to finish.
 //
 // # Work of the leader
 //
@@ -33,15 +34,16 @@
 //     are stable, and removes dead ones while a quorum remains,
 //   - looks for a second primary.
 //
-// All of it is joined before the next leadership begins. It starts again after a
-// snapshot was restored.
+// This work is joined before the next leadership begins. It is restarted after
+// the restore of a snapshot.
 //
 // # Requests to other datacenters
 //
-// A request with "?dc=" is forwarded to any server of that datacenter. Reads are
-// sent as this server, and are repeated over another path when theirs is dead.
-// Writes are sent once, on behalf of the operator who made them, if the other
-// datacenter trusts this one (Config.RemoteWritesFrom).
+// A request with "?dc=" is forwarded to any server of that datacenter. A read is
+// sent with the identity of this server, and is repeated over another path if its
+// path fails. A write is sent once, with the identity of the operator. The other
+// datacenter accepts it only if its [Config] lists this datacenter in
+// AllowRemoteWritesFrom.
 //
 // # Data directory
 //
@@ -49,10 +51,11 @@
 //	<data-dir>/node-id         id of this server, created at the first start
 //	<data-dir>/datacenter      name of the datacenter the directory belongs to
 //	<data-dir>/keyring.json    gossip keys, if gossip is encrypted; mode 0600
-//	<data-dir>/addresses.json  all known addresses of gateways, for when the others changed
+//	<data-dir>/addresses.json  last known addresses of gateways, for a restart without contact
 //
 // # Limits
 //
 // A datacenter has 1, 3 or 5 servers when it is formed. A data directory belongs
-// to one process. Config is read once: only the certificate files are read again.
+// to one process. Config is read once. Only the certificate files are read again
+// when they change.
 package server

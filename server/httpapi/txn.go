@@ -11,7 +11,7 @@ import (
 	"github.com/wanfed/wanfed/kv"
 )
 
-// maxTxn is how many operations a transaction may have: Consul's limit.
+// maxTxn is the maximum number of operations in a transaction: Consul's limit.
 const maxTxn = 128
 
 // txnOp is one operation in the body of /v1/txn: an object with one member.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package operator serves the OperatorService, through which operators see and
-// change the Raft group of a datacenter, and save and restore snapshots. It
-// also keeps the members of the group up to date: that work and the operators'
-// changes share state.
+// Package operator serves the OperatorService. Through it, operators list and
+// change the members of the Raft group of a datacenter, and save and restore
+// snapshots. The package also adds and removes members by itself, because these
+// changes and the changes of operators share state.
 //
 // # Membership
 //
@@ -14,16 +14,16 @@
 //   - A server that has been down for [Config.DeadAfter] is removed. A voter is
 //     removed only if a quorum remains that is also a majority of the servers
 //     that the datacenter was set up for.
-//   - A server that left cleanly is expected back and stays, until the LAN pool
-//     removes it after 72 hours.
+//   - A server that left cleanly stays in the group until the LAN pool removes
+//     it after 72 hours.
 //   - A server that an operator removed while it runs is not added again for 10
 //     minutes.
 //
 // # Snapshots
 //
 // At most 2 snapshots are saved at a time. Each keeps one state of the store in
-// memory until it is sent. A restore replaces all records of the datacenter;
-// one restore runs at a time.
+// memory until it is sent. A restore replaces all resources of the datacenter.
+// At most one restore runs at a time.
 //
 // # Example
 //

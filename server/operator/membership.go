@@ -15,8 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
-// StableTime is how long a new server must be alive and up to date before it
-// gets a vote.
+// StableTime is the time that a new server must be alive and up to date before
+// it gets a vote.
 const StableTime = 10 * time.Second
 
 const (
@@ -24,14 +24,14 @@ const (
 	// recentContact, and it lacks at most maxTrailing log entries.
 	recentContact = 2 * time.Second
 	maxTrailing   = 250
-	// nonvoterInterval is how often a server without a vote is looked at: Raft
-	// does not notify of its progress.
+	// nonvoterInterval is the time between two checks of a server without a
+	// vote. Raft does not notify the leader of the progress of such a server.
 	nonvoterInterval = 500 * time.Millisecond
-	// planInterval is how often the rules are applied if nothing changes: the
-	// end of a hold is not notified either.
+	// planInterval is the maximum time between two applications of the rules.
+	// It bounds the delay after the end of a hold, which sends no notification.
 	planInterval = time.Minute
-	// holdTime is how long a running server that an operator removed is not
-	// added.
+	// holdTime is the time after a removal by an operator during which a running
+	// server is not added again.
 	holdTime = 10 * time.Minute
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
@@ -39,8 +39,8 @@ const (
 	retryDelay = time.Second
 )
 
-// holds are servers that an operator has removed from the group though they
-// run. Only the leader that removed them knows the holds.
+// holds are the running servers that an operator has removed from the group.
+// They are in the memory of the leader that removed the servers.
 type holds struct {
 	mu    sync.Mutex
 	until map[string]time.Time
@@ -68,7 +68,7 @@ func (h *holds) active(node string, now time.Time) bool {
 	return now.Before(h.until[node])
 }
 
-// prune removes the holds of servers that have stopped.
+// prune removes the holds of servers that are not alive.
 func (h *holds) prune(members []gossip.Member) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,8 +97,8 @@ func (s *Service) RunMembership(ctx context.Context) error {
 	}
 }
 
-// reconcile applies the rules once. It returns how long to wait before the next
-// time if nothing changes.
+// reconcile applies the rules once. It returns the maximum time until the next
+// call.
 func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Duration) {
 	servers, err := s.Store.Members()
 	if err != nil {
@@ -126,8 +126,8 @@ func (s *Service) reconcile(ctx context.Context, m *membership) (wait time.Durat
 	return wait
 }
 
-// formedOwnGroup reports whether a server and this one were both started to
-// form a group alone. It logs that once.
+// formedOwnGroup reports whether both the server p and this server were started
+// to form a group of one server. It logs such a server once.
 func (s *Service) formedOwnGroup(p gossip.Member, m *membership) bool {
 	if s.Expect != 1 || p.Tags[TagExpect] != "1" {
 		return false
@@ -161,11 +161,11 @@ func (s *Service) apply(ctx context.Context, c change) error {
 	return err
 }
 
-// change is one step that the rules demand.
+// change is one change of the Raft group that the rules require.
 type change struct {
 	kind   changeKind
 	node   string
-	reason string // of a removal
+	reason string // reason of a removal
 }
 
 type changeKind string
@@ -176,21 +176,21 @@ const (
 	removeServer changeKind = "remove"
 )
 
-// warning is that a dead voter must stay.
+// warning reports a dead voter that must stay in the group.
 type warning struct{ node, reason string }
 
-// membership is what a leader remembers between two calls of plan. It reads no
-// clock and has no effects.
+// membership is the state of a leader between two calls of plan. The methods
+// read no clock and change only this state.
 type membership struct {
 	self      string
 	expect    int
 	deadAfter time.Duration
 
-	down     map[string]time.Time // servers of the group that are down → since when
-	upToDate map[string]time.Time // servers without a vote that are up to date → since when
+	down     map[string]time.Time // servers of the group that are down, with the start of the outage
+	upToDate map[string]time.Time // servers without a vote, with the time at which they became up to date
 	stuck    map[string]bool      // dead voters that must stay
-	rejected map[string]bool      // servers that formed a group of their own, and were logged
-	warnings []warning            // new ones, each once
+	rejected map[string]bool      // logged servers that formed their own group
+	warnings []warning            // warnings that are not logged yet
 }
 
 func newMembership(self string, expect int, deadAfter time.Duration) *membership {
@@ -200,9 +200,9 @@ func newMembership(self string, expect int, deadAfter time.Duration) *membership
 	}
 }
 
-// plan returns the changes to make now, and how long until there may be more if
-// nothing happens. servers are those of the group, and last is the leader's
-// last index. exclude reports whether a server must not be added.
+// plan returns the changes to make now, and the maximum time until the next
+// call. The servers are the members of the Raft group, and last is the last
+// index of the leader. exclude reports whether a server must not be added.
 func (m *membership) plan(
 	now time.Time, servers []raftstore.Member, last uint64, members []gossip.Member, exclude func(gossip.Member) bool,
 ) (changes []change, wait time.Duration) {
@@ -237,13 +237,13 @@ func (m *membership) plan(
 			continue
 		}
 		reason := fmt.Sprintf("down for %v", now.Sub(m.down[s.Node]).Round(time.Second))
-		return append(changes, change{kind: removeServer, node: s.Node, reason: reason}), wait // one at a time
+		return append(changes, change{kind: removeServer, node: s.Node, reason: reason}), wait // at most one removal
 	}
 	return changes, wait
 }
 
-// untilVote returns how long a server without a vote must still be watched: 0
-// if it may have a vote now.
+// untilVote returns the time until the next check of a server without a vote,
+// or 0 if the server may have a vote now.
 func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p *gossip.Member) time.Duration {
 	upToDate := p != nil && p.Alive() && s.LastContact >= 0 && s.LastContact < recentContact &&
 		s.LastIndex > 0 && s.LastIndex+maxTrailing >= last
@@ -259,8 +259,8 @@ func (m *membership) untilVote(now time.Time, s raftstore.Member, last uint64, p
 	return min(max(0, StableTime-now.Sub(since)), nonvoterInterval)
 }
 
-// dead returns the servers that have been down for deadAfter, longest first,
-// and how long until the next one is.
+// dead returns the servers that have been down for at least deadAfter, ordered
+// by the start of the outage. wait is the maximum time until the next call.
 func (m *membership) dead(
 	now time.Time, servers []raftstore.Member, members []gossip.Member,
 ) (dead []raftstore.Member, wait time.Duration) {
@@ -275,7 +275,8 @@ func (m *membership) dead(
 		if !ok {
 			since = now
 		}
-		if contact := now.Add(-s.LastContact); s.LastContact >= 0 && contact.After(since) { // the pool may be wrong
+		// Raft may have had contact with the server after the pool marked it failed.
+		if contact := now.Add(-s.LastContact); s.LastContact >= 0 && contact.After(since) {
 			since = contact
 		}
 		down[s.Node] = since
@@ -297,10 +298,14 @@ func (m *membership) dead(
 	return dead, wait
 }
 
-// mayRemove returns why a dead server must stay. A voter may be removed only if
-// at most a minority of the voters is down, the voters that remain are a
-// majority of the servers that the datacenter was set up for, and a majority of
-// them is up.
+// mayRemove returns nil if a dead server may be removed, and otherwise the
+// reason why it must stay. A server without a vote may always be removed. A
+// voter may be removed only under these conditions:
+//
+//   - At most a minority of the voters is down.
+//   - The remaining voters are a majority of the servers that the datacenter was
+//     set up for (bootstrap_expect).
+//   - A majority of the remaining voters is up.
 func (m *membership) mayRemove(s raftstore.Member, servers []raftstore.Member, members []gossip.Member) error {
 	if !s.Voter {
 		return nil
