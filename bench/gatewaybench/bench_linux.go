@@ -33,7 +33,7 @@ type bench struct {
 	retries      int
 	// rawServer and tlsServer are the addresses on which the servers listen.
 	rawServer, tlsServer string
-	proxyCore, endsCore  int
+	proxyCore, loadCore  int
 	dir                  string    // temporary files of all runs; the caller removes it
 	progress             io.Writer // receives one line per run
 }
@@ -118,7 +118,7 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 		return nil, err
 	}
 	defer os.RemoveAll(ph.dir)
-	servers, err := startServers(b.self, certs, b.endsCore, b.rawServer, b.tlsServer, &ph)
+	servers, err := startServers(b.self, certs, b.loadCore, b.rawServer, b.tlsServer, &ph)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (b bench) runOnce(ctx context.Context, r row, c contender, certs string) (_
 			defer func() { err = errors.Join(err, proxy.checkRunning()) }()
 		}
 	}
-	f, err := runLoad(ctx, b.self, b.endsCore, s, ph.dir)
+	f, err := runLoad(ctx, b.self, b.loadCore, s, ph.dir)
 	if err == nil && s.Kind == load.Update {
 		f[updatesFigure], err = ph.updatesPerSecond(s)
 	}

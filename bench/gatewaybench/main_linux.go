@@ -157,7 +157,7 @@ func (s settings) run(ctx context.Context, out, progress io.Writer) (err error) 
 	if b.self, err = os.Executable(); err != nil {
 		return err
 	}
-	if b.proxyCore, b.endsCore, err = cores(); err != nil {
+	if b.proxyCore, b.loadCore, err = cores(); err != nil {
 		return err
 	}
 	if _, err := load.RaiseFileLimit(); err != nil {

@@ -121,7 +121,7 @@ func freeAddr() (string, error) {
 
 // cores returns the core of the proxy, and the core of the clients and servers.
 // They are the same on a machine with one core.
-func cores() (proxy, ends int, err error) {
+func cores() (proxy, load int, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return 0, 0, os.NewSyscallError("sched_getaffinity", err)

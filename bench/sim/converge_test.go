@@ -66,23 +66,23 @@ func (w *world) moveGateway(t testing.TB, s *site) (addressKnown, pathLeft sprea
 	for len(withoutAddr) > 0 || len(onLostPath) > 0 {
 		// Reading the state of a thousand servers takes a while.
 		time.Sleep(max(50*time.Millisecond, time.Duration(len(all))*time.Millisecond/2))
-		took := time.Since(began)
-		if took > convergeTimeout {
+		elapsed := time.Since(began)
+		if elapsed > convergeTimeout {
 			t.Fatalf("after %v, %d servers do not have the address and %d use the lost path, want 0 and 0",
-				took, len(withoutAddr), len(onLostPath))
+				elapsed, len(withoutAddr), len(onLostPath))
 		}
 		withoutAddr = slices.DeleteFunc(withoutAddr, func(v *server) bool {
 			if !slices.ContainsFunc(v.book.Load().Paths[s.dc], func(h wanfed.Path) bool { return h.Addr == addr }) {
 				return false
 			}
-			addressKnown = append(addressKnown, took)
+			addressKnown = append(addressKnown, elapsed)
 			return true
 		})
 		onLostPath = slices.DeleteFunc(onLostPath, func(v *server) bool {
 			if usesLostPath(v) {
 				return false
 			}
-			pathLeft = append(pathLeft, took)
+			pathLeft = append(pathLeft, elapsed)
 			return true
 		})
 		for _, v := range others {

@@ -73,7 +73,7 @@ const helloTimeout = 5 * time.Second
 func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*conn, error)) {
 	c.SetReadDeadline(time.Now().Add(helloTimeout))
 	var parser gateway.HelloParser
-	var seen []byte
+	var received []byte
 	buf := make([]byte, 4096)
 	for {
 		n, err := c.Read(buf)
@@ -81,15 +81,15 @@ func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*c
 			c.Close()
 			return
 		}
-		seen = append(seen, buf[:n]...)
-		hello, err := parser.Parse(seen)
+		received = append(received, buf[:n]...)
+		hello, err := parser.Parse(received)
 		if errors.Is(err, gateway.ErrNeedMore) {
 			continue
 		}
-		var onward *conn
+		var upstream *conn
 		if err == nil {
 			ctx, cancel := context.WithTimeout(g.ctx, 10*time.Second)
-			onward, err = route(ctx, string(hello.SNI))
+			upstream, err = route(ctx, string(hello.SNI))
 			cancel()
 		}
 		if err != nil {
@@ -97,9 +97,9 @@ func (g *gatewayDouble) forward(c *conn, route func(context.Context, string) (*c
 			return
 		}
 		c.SetReadDeadline(time.Time{})
-		onward.out.push(seen)
-		c.in.join(onward.out)
-		onward.in.join(c.out)
+		upstream.out.push(received)
+		c.in.join(upstream.out)
+		upstream.in.join(c.out)
 		return
 	}
 }
@@ -129,8 +129,8 @@ func (g *gatewayDouble) outward(ctx context.Context, sni string) (*conn, error) 
 	return nil, errNoRoute
 }
 
-// withCut makes c lose all data when cut is set. c leaves by the WAN address of
-// cut.
+// withCut returns c with both directions cut by cut, which belongs to the WAN
+// address that c uses.
 func (g *gatewayDouble) withCut(c *conn, cut *atomic.Bool) *conn {
 	out, in := newHalf(0, cut), newHalf(0, cut)
 	out.join(c.out)

@@ -68,13 +68,13 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	w := newWorld(t, datacenters, servers)
 	g := growth{datacenters: datacenters, servers: servers}
 	cpu := cpuTime()
-	began := time.Now()
+	start := time.Now()
 	defer func() {
 		w.close()
 		time.Sleep(drainTime)
 	}()
 	for i, s := range w.sites {
-		time.Sleep(time.Until(began.Add(*starts * time.Duration(i) / time.Duration(datacenters))))
+		time.Sleep(time.Until(start.Add(*starts * time.Duration(i) / time.Duration(datacenters))))
 		w.start(s)
 	}
 	g.convergedAfter = w.converge(t)
@@ -82,7 +82,7 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 	if *dropQueued {
 		w.dropQueuedBroadcasts(t)
 	}
-	for begin := time.Now(); time.Since(begin) < gossipTime; time.Sleep(time.Second) {
+	for converged := time.Now(); time.Since(converged) < gossipTime; time.Sleep(time.Second) {
 		conns := w.conns()
 		g.peakConns = max(g.peakConns, conns[len(conns)/2])
 	}
@@ -98,12 +98,12 @@ func simulate(t *testing.T, datacenters, servers int) growth {
 }
 
 // writeHeap writes a heap profile if -sim.heaps is set.
-func writeHeap(t testing.TB, moment string) {
+func writeHeap(t testing.TB, stage string) {
 	t.Helper()
 	if *heaps == "" {
 		return
 	}
-	f, err := os.Create(*heaps + "." + moment + ".heap")
+	f, err := os.Create(*heaps + "." + stage + ".heap")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,10 +27,10 @@ type endpoint struct {
 
 func newNetwork() *network { return &network{endpoints: map[string]endpoint{}} }
 
-func (n *network) listen(addr string, d endpoint) {
+func (n *network) listen(addr string, e endpoint) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.endpoints[addr] = d
+	n.endpoints[addr] = e
 }
 
 func (n *network) remove(addr string) {
@@ -39,18 +39,19 @@ func (n *network) remove(addr string) {
 	delete(n.endpoints, addr)
 }
 
-// dial connects after one round trip, as TCP does.
+// dial connects after one round trip, as TCP does. cut replaces that of the
+// endpoint unless it is nil.
 func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *atomic.Bool) (*conn, error) {
 	to := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 	n.mu.Lock()
-	d, ok := n.endpoints[addr]
+	e, ok := n.endpoints[addr]
 	n.mu.Unlock()
 	if !ok {
 		<-ctx.Done()
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: ctx.Err()}
 	}
-	if d.delay > 0 {
-		timer := time.NewTimer(2 * d.delay)
+	if e.delay > 0 {
+		timer := time.NewTimer(2 * e.delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -59,10 +60,10 @@ func (n *network) dial(ctx context.Context, from net.Addr, addr string, cut *ato
 		}
 	}
 	if cut == nil {
-		cut = d.cut
+		cut = e.cut
 	}
-	dialed, accepted := newConns(from, to, d.delay, cut)
-	d.accept(accepted)
+	dialed, accepted := newConns(from, to, e.delay, cut)
+	e.accept(accepted)
 	return dialed, nil
 }
 
@@ -75,7 +76,7 @@ type host struct {
 	sent, received, open atomic.Int64 // bytes sent, bytes received, open connections
 
 	accepted chan *conn
-	closec   chan struct{}
+	closed   chan struct{}
 	once     sync.Once
 }
 
@@ -83,12 +84,13 @@ func newHost(n *network, addr string) *host {
 	h := &host{
 		net: n, addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr)),
 		accepted: make(chan *conn, 4096), // the kernel's backlog
-		closec:   make(chan struct{}),
+		closed:   make(chan struct{}),
 	}
 	n.listen(addr, endpoint{accept: h.accept})
 	return h
 }
 
+// count makes h count the traffic of c.
 func (h *host) count(c *conn) *conn {
 	c.host = h
 	h.open.Add(1)
@@ -116,7 +118,7 @@ func (h *host) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.accepted:
 		return c, nil
-	case <-h.closec:
+	case <-h.closed:
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: h.addr, Err: net.ErrClosed}
 	}
 }
@@ -124,7 +126,7 @@ func (h *host) Accept() (net.Conn, error) {
 func (h *host) Close() error {
 	h.once.Do(func() {
 		h.net.remove(h.addr.String())
-		close(h.closec)
+		close(h.closed)
 	})
 	return nil
 }

@@ -33,14 +33,12 @@ type contender struct {
 	tls  *tls.Config
 
 	// put returns the gRPC method and the message of a write.
-	//
-	// get does one read; nil if the contender has no reads.
-	//
+	put func(key string, value []byte) (path string, message []byte)
+	// get does one read; nil if the contender does not support reads.
+	get func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
 	// watch starts watches of one key on a connection, and returns when the
 	// connection ends. It calls ready when a watch has started, and event for
 	// each change that a watch receives.
-	put   func(key string, value []byte) (path string, message []byte)
-	get   func(ctx context.Context, cc *grpc.ClientConn, key string, strong bool) error
 	watch func(w *watcher, key string, watches int, ready, event func(n int)) error
 }
 
@@ -143,12 +141,12 @@ func wanfedWatch(w *watcher, key string, watches int, ready, event func(n int)) 
 		}
 		sent <- nil
 	}()
-	live := make(map[uint32]bool, watches)
+	started := make(map[uint32]bool, watches)
 	err := w.read(func(stream uint32, message []byte) {
-		if live[stream] {
+		if started[stream] {
 			event(1)
 		} else if _, end := countFields(message, 1, 3); end {
-			live[stream] = true
+			started[stream] = true
 			ready(1)
 		}
 	})

@@ -42,11 +42,11 @@ func fanout(watches int) func(context.Context, *contender, settings) (map[string
 			if err := writer.call(path, message); err != nil {
 				return err
 			}
-			acked := time.Since(f.start)
+			responded := time.Since(f.start)
 			if err := f.await(ctx, watchErrs); err != nil {
 				return err
 			}
-			f.record(acked)
+			f.record(responded)
 			return nil
 		}
 		f.measuring.Store(true)
@@ -86,10 +86,10 @@ func boolToInt(b bool) int {
 type fanoutTracker struct {
 	watches   int
 	measuring atomic.Bool
-	left      atomic.Int64
+	left      atomic.Int64 // watches that have not received the current write
 	done      chan struct{}
 	start     time.Time
-	sent      time.Duration
+	sent      time.Duration // time of the current write, since start
 
 	mu       sync.Mutex
 	received []receipt // of the current write
@@ -100,7 +100,7 @@ type fanoutTracker struct {
 
 // receipt is a number of events received at the same time.
 type receipt struct {
-	at time.Duration
+	at time.Duration // since fanoutTracker.start
 	n  int
 }
 
@@ -135,11 +135,11 @@ func (f *fanoutTracker) event(n int) {
 }
 
 // record adds the latencies of a write that all watches have received.
-func (f *fanoutTracker) record(acked time.Duration) {
+func (f *fanoutTracker) record(responded time.Duration) {
 	for _, r := range f.received {
 		for range r.n {
 			f.sinceWrite = append(f.sinceWrite, r.at-f.sent)
-			f.sinceResponse = append(f.sinceResponse, max(0, r.at-acked))
+			f.sinceResponse = append(f.sinceResponse, max(0, r.at-responded))
 		}
 	}
 	f.received = f.received[:0]

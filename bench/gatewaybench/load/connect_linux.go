@@ -26,7 +26,7 @@ type connector struct {
 }
 
 // openOne opens one connection. Its latency is measured from start.
-func (k *connector) openOne(began time.Time) {
+func (k *connector) openOne(start time.Time) {
 	k.sent++
 	c, err := k.open(opRespond, k)
 	if err != nil {
@@ -34,7 +34,7 @@ func (k *connector) openOne(began time.Time) {
 		return
 	}
 	k.inFlight++
-	c.start = began
+	c.start = start
 }
 
 func (k *connector) countFailure(err error) {
@@ -88,15 +88,15 @@ func (f Figures) addConnect(sp span, latencies samples) {
 	}
 }
 
-func (f Figures) checkConnect(done, failed int, last error) error {
+func (f Figures) checkConnect(succeeded, failed int, lastErr error) error {
 	f[Lost] = float64(failed)
 	switch {
-	case done == 0 && last == nil:
+	case succeeded == 0 && lastErr == nil:
 		return errors.New("no connection received a response in time")
-	case done == 0:
-		return fmt.Errorf("no connection received a response: %w", last)
-	case failed*100 > done:
-		return fmt.Errorf("%d connections failed and %d succeeded: %w", failed, done, last)
+	case succeeded == 0:
+		return fmt.Errorf("no connection received a response: %w", lastErr)
+	case failed*100 > succeeded:
+		return fmt.Errorf("%d connections failed and %d succeeded: %w", failed, succeeded, lastErr)
 	}
 	return nil
 }

@@ -33,13 +33,13 @@ func (c *client) hotRestart(ctx context.Context) (Figures, error) {
 	}
 	p := c.newPinger(conns)
 	p.start()
-	before, _, err := c.openGood(ctx, p)
+	before, _, err := c.openComplete(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	var g errgroup.Group
 	g.Go(func() error { return c.replaceProxy(ctx, c.spec.Routes.PID) })
-	during, sp, err := c.openGood(ctx, p)
+	during, sp, err := c.openComplete(ctx, p)
 	if err = errors.Join(err, g.Wait()); err != nil {
 		return nil, err
 	}

@@ -20,11 +20,11 @@ type rawConn struct {
 	generation int32 // identifies events of an earlier connection with the same descriptor
 	handler    handler
 
-	start    time.Time
-	received int    // bytes of the response so far
-	buf      []byte // data already read, or data to write
-	op       byte
-	skipped  int
+	start    time.Time // start of the latency that is being measured
+	received int       // bytes of the response so far
+	buf      []byte    // data already read, or data to write
+	op       byte      // operation of the request
+	skipped  int       // paced messages skipped since the last one was sent
 }
 
 // handler handles the events of a connection. The loop calls it, so it must not

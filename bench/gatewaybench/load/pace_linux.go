@@ -27,20 +27,20 @@ func (c *client) pace(tasks ...task) {
 
 // rateTask calls do at a constant rate, up to a number of times.
 type rateTask struct {
-	next  time.Time
-	every time.Duration
-	left  int // remaining calls; negative: no limit
-	do    func(due time.Time)
+	next   time.Time
+	period time.Duration
+	left   int // remaining calls; negative: no limit
+	do     func(due time.Time)
 }
 
 func newRateTask(rate, times int, do func(due time.Time)) *rateTask {
-	return &rateTask{next: time.Now(), every: time.Second / time.Duration(rate), left: times, do: do}
+	return &rateTask{next: time.Now(), period: time.Second / time.Duration(rate), left: times, do: do}
 }
 
 func (p *rateTask) tick(now time.Time) time.Time {
 	for p.left != 0 && !p.next.After(now) {
 		p.do(p.next)
-		p.next = p.next.Add(p.every)
+		p.next = p.next.Add(p.period)
 		p.left--
 	}
 	if p.left == 0 {

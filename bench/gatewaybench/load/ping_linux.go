@@ -54,10 +54,11 @@ func (p *pinger) tick(now time.Time) (next time.Time) {
 		}
 		p.next = (p.next + 1) % len(p.conns)
 		switch {
-		case c.fd < 0: // lost
-		// The last echo is late: skip this message. The latency of the late
-		// message includes the delay.
+		case c.fd < 0:
+			// The connection is lost.
 		case c.received < requestSize:
+			// The last echo is late: skip this message. The latency of the late
+			// message includes the delay.
 			c.start, c.buf = c.start.Add(p.interval), nil
 			c.skipped++
 			continue

@@ -160,11 +160,11 @@ func (f Figures) addCommon(sp span) {
 // AwaitQuiet returns when all processes together use fewer cores than limit, or
 // after timeout.
 func AwaitQuiet(ctx context.Context, limit float64, timeout time.Duration) {
-	const moment = 200 * time.Millisecond
+	const sample = 200 * time.Millisecond
 	for end := time.Now().Add(timeout); time.Now().Before(end) && ctx.Err() == nil; {
 		at := time.Now()
 		a, err1 := busyCPU()
-		if sleep(ctx, moment) != nil {
+		if sleep(ctx, sample) != nil {
 			return
 		}
 		b, err2 := busyCPU()

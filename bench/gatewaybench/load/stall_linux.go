@@ -65,7 +65,7 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, _, err := c.openGood(ctx)
+	before, _, err := c.openComplete(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("before the stalled connections: %w", err)
 	}
@@ -88,7 +88,7 @@ func (c *client) stall(ctx context.Context) (Figures, error) {
 	if err := atPeak.addMemory(c.spec.PIDs, rss, files); err != nil {
 		return nil, err
 	}
-	during, sp, err := c.openGood(ctx)
+	during, sp, err := c.openComplete(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("during the stalled connections: %w", err)
 	}
@@ -112,37 +112,37 @@ func (s *staller) awaitClosed(ctx context.Context, f Figures) error {
 	return ctx.Err()
 }
 
-// goodResult is the result of complete connections.
-type goodResult struct {
+// completeResult is the result of complete connections.
+type completeResult struct {
 	latencies    samples
 	sent, failed int
 	lastErr      error
 }
 
-// openGood opens Rate complete connections per second for Duration and waits
+// openComplete opens Rate complete connections per second for Duration and waits
 // for their responses. It runs the other tasks at the same time.
-func (c *client) openGood(ctx context.Context, others ...task) (goodResult, span, error) {
+func (c *client) openComplete(ctx context.Context, others ...task) (completeResult, span, error) {
 	k := &connector{client: c, latencies: newSamples()}
 	opening := newRateTask(c.spec.Rate, -1, k.openOne)
 	at, err := c.spec.readClocks()
 	if err != nil {
-		return goodResult{}, span{}, err
+		return completeResult{}, span{}, err
 	}
 	c.pace(append(others, opening)...)
 	if err := c.run(ctx, c.spec.Duration); err != nil {
-		return goodResult{}, span{}, err
+		return completeResult{}, span{}, err
 	}
 	sp, err := c.spec.since(at)
 	if err != nil {
-		return goodResult{}, span{}, err
+		return completeResult{}, span{}, err
 	}
 	opening.left = 0
 	for end := time.Now().Add(responseTimeout); k.inFlight > 0 && time.Now().Before(end) && ctx.Err() == nil; {
 		if err := c.run(ctx, 10*time.Millisecond); err != nil {
-			return goodResult{}, span{}, err
+			return completeResult{}, span{}, err
 		}
 	}
-	g := goodResult{latencies: k.latencies, sent: k.sent, failed: k.failed + k.inFlight, lastErr: k.lastErr}
+	g := completeResult{latencies: k.latencies, sent: k.sent, failed: k.failed + k.inFlight, lastErr: k.lastErr}
 	if g.lastErr == nil && k.inFlight > 0 {
 		g.lastErr = errors.New("no response")
 	}
@@ -154,7 +154,7 @@ func (c *client) openGood(ctx context.Context, others ...task) (goodResult, span
 
 // compare returns the figures of g, and its p99 as a ratio of the p99 of
 // before.
-func (g goodResult) compare(before goodResult, sp span) Figures {
+func (g completeResult) compare(before completeResult, sp span) Figures {
 	f := Figures{Sent: float64(g.sent), Lost: float64(g.failed + before.failed), BaseP99: before.latencies.quantile(.99)}
 	f.addCommon(sp)
 	f.addQuantiles(g.latencies)

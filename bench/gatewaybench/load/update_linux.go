@@ -67,7 +67,8 @@ func (r RouteFile) newFlipper() (*flipper, error) {
 	return &flipper{file: r, periodStart: now, next: now, period: time.Second / time.Duration(r.ChangesPerSecond)}, nil
 }
 
-// swapPath is the path of the second file, which is exchanged with the first.
+// swapPath returns the path of the second file, which is exchanged with the
+// first.
 func (r RouteFile) swapPath() string { return r.Path + ".other" }
 
 func (f *flipper) tick(now time.Time) time.Time {
@@ -102,7 +103,7 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	}
 	p := c.newPinger(conns)
 	p.start()
-	before, _, err := c.openGood(ctx, p)
+	before, _, err := c.openComplete(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (c *client) update(ctx context.Context) (Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	during, sp, err := c.openGood(ctx, p, change)
+	during, sp, err := c.openComplete(ctx, p, change)
 	if err = errors.Join(err, change.end()); err != nil {
 		return nil, err
 	}
