@@ -29,7 +29,6 @@ import (
 // reason. Clients that read slowly or not at all do not cost the server a copy
 // each. A resource of 1 MiB can be written and read.
 func TestLargeList(t *testing.T) {
-	const count, slow = 100_000, 8
 	l := newLoopback(t)
 	s := l.start("dc1", "dc1")
 	l.federated(s)
@@ -40,34 +39,41 @@ func TestLargeList(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cc.Close()
-	client := pb.NewResourceServiceClient(cc)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	typ := &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
-	put := func(ctx context.Context, name string, value []byte, note string) error {
-		data, err := anypb.New(&pb.KVEntry{Value: value})
-		if err != nil {
-			return err
-		}
-		r := &pb.Resource{Id: &pb.ID{Type: typ, Name: name}, Data: data}
-		if note != "" {
-			r.Metadata = map[string]string{"note": note}
-		}
-		_, err = client.Write(ctx, &pb.WriteRequest{Resource: r})
-		return err
-	}
-	began := time.Now()
+	large := &largeList{s: s, ctx: ctx, client: pb.NewResourceServiceClient(cc), count: 100_000}
 	operator := operatorOf(t, l, "dc1")
 	defer operator.CloseIdleConnections()
-	if err := s.putKeys(ctx, operator, "great-list.%06d", 0, count, 'a'); err != nil {
+	began := time.Now()
+	if err := s.putKeys(ctx, operator, "large-list.%06d", 0, large.count, 'a'); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d resources written in %v; the server has %d MiB", count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)
+	t.Logf("%d resources written in %v; the server has %d MiB", large.count, time.Since(began).Round(time.Millisecond), rssOf(t, s)>>20)
 
-	if _, err := client.List(ctx, &pb.ListRequest{Type: typ}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("list larger than a message = %.200v, want ResourceExhausted", err)
-	}
-	stream, err := client.WatchList(ctx, &pb.WatchListRequest{Type: typ})
+	t.Run("gRPC list", func(t *testing.T) {
+		if _, err := large.client.List(ctx, &pb.ListRequest{Type: entryType}); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("list larger than a message = %.200v, want ResourceExhausted", err)
+		}
+	})
+	t.Run("gRPC watch", large.watch)
+	t.Run("stalled HTTP lists", large.stalledLists)
+	stalledReaders(t, l, s, entryType, operator, "large-list.%06d")
+	t.Run("resource sizes", large.sizes)
+}
+
+var entryType = &pb.Type{Group: "kv", GroupVersion: "v1", Kind: "Entry"}
+
+// largeList is a server with many key/value resources, and an operator's client.
+type largeList struct {
+	s      *site
+	ctx    context.Context // limits the whole test
+	client pb.ResourceServiceClient
+	count  int // resources
+}
+
+// watch checks that a watch returns all resources.
+func (l *largeList) watch(t *testing.T) {
+	stream, err := l.client.WatchList(l.ctx, &pb.WatchListRequest{Type: entryType})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,68 +87,94 @@ func TestLargeList(t *testing.T) {
 			break
 		}
 	}
-	if seen != count {
-		t.Errorf("events of a watch = %d, want %d", seen, count)
+	if seen != l.count {
+		t.Errorf("events of a watch = %d, want %d", seen, l.count)
 	}
-	list := func() io.ReadCloser {
-		t.Helper()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.HTTP+"/api/kv/v1/entry", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode != http.StatusOK {
-			t.Fatal(resp.Status)
-		}
-		return resp.Body
+}
+
+// list requests the list of all resources by HTTP and returns the body of the
+// response.
+func (l *largeList) list(t *testing.T) io.ReadCloser {
+	t.Helper()
+	req, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.s.server.HTTP+"/api/kv/v1/entry", nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	whole := func(body io.ReadCloser) int {
-		t.Helper()
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+	return resp.Body
+}
+
+// size reads a whole list, checks that it has all resources, and returns its
+// size in bytes.
+func (l *largeList) size(t *testing.T) int {
+	t.Helper()
+	body := l.list(t)
+	defer body.Close()
+	b, err := io.ReadAll(body)
+	if n := strings.Count(string(b), `"large-list.`); err != nil || n != l.count {
+		t.Errorf("resources in the list = %d, %v, want %d", n, err, l.count)
+	}
+	return len(b)
+}
+
+// stalledLists checks that the memory of the server does not hold a list per
+// client when eight clients begin to read one and stall.
+func (l *largeList) stalledLists(t *testing.T) {
+	const slow = 8
+	size := l.size(t)
+	before := rssOf(t, l.s)
+	for range slow {
+		body := l.list(t)
 		defer body.Close()
-		b, err := io.ReadAll(body)
-		if n := strings.Count(string(b), `"great-list.`); err != nil || n != count {
-			t.Errorf("resources in the list = %d, %v, want %d", n, err, count)
-		}
-		return len(b)
-	}
-	size := whole(list())
-	before := rssOf(t, s)
-	var bodies []io.ReadCloser
-	for range slow { // each starts to read and stalls
-		body := list()
 		if _, err := io.ReadFull(body, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		bodies = append(bodies, body)
 	}
 	most := 0
 	for range 10 {
 		<-time.After(100 * time.Millisecond)
-		most = max(most, rssOf(t, s))
+		most = max(most, rssOf(t, l.s))
 	}
 	t.Logf("size of a list: %d MiB; with %d stalled readers the server grew from %d to %d MiB", size>>20, slow, before>>20, most>>20)
 	if most-before > slow*size/4 {
 		t.Errorf("the server grew by %d MiB with %d stalled readers, want at most a quarter of their lists", (most-before)>>20, slow)
 	}
-	for _, body := range bodies {
-		body.Close()
-	}
-	stalledReaders(t, l, s, typ, operator, "great-list.%06d")
+}
 
-	great := strings.Repeat("x", 1<<20)
-	if err := put(ctx, "great", []byte("1"), great); err != nil {
+// put writes a resource with a value and a note in its metadata.
+func (l *largeList) put(name string, value []byte, note string) error {
+	data, err := anypb.New(&pb.KVEntry{Value: value})
+	if err != nil {
+		return err
+	}
+	r := &pb.Resource{Id: &pb.ID{Type: entryType, Name: name}, Data: data}
+	if note != "" {
+		r.Metadata = map[string]string{"note": note}
+	}
+	_, err = l.client.Write(l.ctx, &pb.WriteRequest{Resource: r})
+	return err
+}
+
+// sizes checks that a resource of 1 MiB can be written and read, and that
+// resources above the limits are refused.
+func (l *largeList) sizes(t *testing.T) {
+	note := strings.Repeat("x", 1<<20)
+	if err := l.put("large", []byte("1"), note); err != nil {
 		t.Fatal(err)
 	}
-	got, err := client.Read(ctx, &pb.ReadRequest{Id: &pb.ID{Type: typ, Name: "great"}})
-	if err != nil || got.GetResource().GetMetadata()["note"] != great {
+	got, err := l.client.Read(l.ctx, &pb.ReadRequest{Id: &pb.ID{Type: entryType, Name: "large"}})
+	if err != nil || got.GetResource().GetMetadata()["note"] != note {
 		t.Errorf("metadata of 1 MiB read as %d bytes, %v", len(got.GetResource().GetMetadata()["note"]), err)
 	}
 	for name, err := range map[string]error{
-		"value above the limit":    put(ctx, "greater", []byte(great), ""),
-		"resource above the limit": put(ctx, "greatest", nil, strings.Repeat(great, 4)),
+		"value above the limit":    l.put("large-value", []byte(note), ""),
+		"resource above the limit": l.put("large-resource", nil, strings.Repeat(note, 4)),
 	} {
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("write of a %s = %.200v, want InvalidArgument", name, err)

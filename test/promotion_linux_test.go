@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wanfed/wanfed/api/pb"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/test/lab"
 )
@@ -28,9 +29,19 @@ const promotionLimit = 90 * time.Second
 func TestPrimaryLost(t *testing.T) {
 	parallelUnlessChaos(t)
 	f := newPromotion(t, 1, 3, 1)
-	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
+	want := f.writeBeforeLoss()
+	f.losePrimary(want)
+	f.useNewPrimary()
+	want = f.returnOldPrimary()
+	f.demoteOldPrimary(want)
+	f.deleteOldPrimary()
+}
 
-	// Documents, one with an owner, and one with a finalizer.
+// writeBeforeLoss writes documents in dc1, one with an owner and one with a
+// finalizer. It returns the documents when all datacenters have them.
+func (f promotion) writeBeforeLoss() map[string]*pb.Resource {
+	f.t.Helper()
+	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	for i := range 40 {
 		f.mustWrite(dc1, f.doc(fmt.Sprint("d", i), i))
 	}
@@ -42,9 +53,14 @@ func TestPrimaryLost(t *testing.T) {
 	held.Metadata = map[string]string{resource.FinalizersKey: "test/hold"}
 	f.mustWrite(dc1, held)
 	f.same("before", dc1, dc2, dc3)
-	want := f.records(dc1)
+	return f.records(dc1)
+}
 
-	// A write without a connected secondary is lost with the primary.
+// losePrimary kills dc1 after a write that no secondary has received, and
+// promotes dc2. dc2 and dc3 must have the documents want.
+func (f promotion) losePrimary(want map[string]*pb.Resource) {
+	f.t.Helper()
+	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	dc1.Gateways[0].Stop()
 	f.mustWrite(dc1, f.doc("only-in-dc1", 1))
 	dc1.Kill()
@@ -68,9 +84,13 @@ func TestPrimaryLost(t *testing.T) {
 			t.Errorf("%s has %d documents, want the same %d as before", dc.Name, len(got), len(want))
 		}
 	}
+}
 
-	// The new primary accepts writes, also forwarded ones, and applies
-	// finalizers and owners.
+// useNewPrimary checks that the new primary accepts writes, also forwarded ones,
+// and applies finalizers and owners.
+func (f promotion) useNewPrimary() {
+	f.t.Helper()
+	t, dc2, dc3 := f.t, f.dc("dc2"), f.dc("dc3")
 	f.mustWrite(dc2, f.doc("d1", 100))
 	f.mustWrite(dc3, f.doc("from-dc3", 100))
 	f.mustDelete(dc2, "held")
@@ -83,8 +103,14 @@ func TestPrimaryLost(t *testing.T) {
 	if r := now["held"]; r == nil || r.Metadata[resource.DeletionKey] == "" {
 		t.Errorf("document with a finalizer = %v, want it marked for deletion", r)
 	}
+}
 
-	// The old primary comes back with its old configuration.
+// returnOldPrimary starts dc1 with its old configuration. All datacenters must
+// report two primaries, and neither primary may change the other. It returns the
+// documents of dc2.
+func (f promotion) returnOldPrimary() map[string]*pb.Resource {
+	f.t.Helper()
+	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	for _, n := range dc1.Nodes() {
 		if n.WAN == "" {
 			n.StartServer("--allow-remote-writes-from", "*")
@@ -106,9 +132,14 @@ func TestPrimaryLost(t *testing.T) {
 	f.mustWrite(dc1, f.doc("d2", 200)) // what is written there is lost
 	f.mustWrite(dc2, f.doc("d3", 300))
 	f.same("two primaries", dc2, dc3)
-	want = f.records(dc2)
+	return f.records(dc2)
+}
 
-	// Then it becomes a secondary, with its old data.
+// demoteOldPrimary restarts dc1 as a secondary, with its old data. It must take
+// over the documents want of dc2.
+func (f promotion) demoteOldPrimary(want map[string]*pb.Resource) {
+	f.t.Helper()
+	t, dc1, dc2, dc3 := f.t, f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	f.restart(lab.One(dc1), "dc2", "--primary-gateway", dc2.Gateways[0].WANAddr())
 	f.primary(promotionLimit, "dc2", dc1)
 	f.same("the old primary is a secondary", dc1, dc2, dc3)
@@ -117,7 +148,7 @@ func TestPrimaryLost(t *testing.T) {
 	}
 	logOf(lab.One(dc1).Process).await(t, `level=WARN msg="written here while .*names="\[.*Document only-in-dc1.*\]" replaced=\d+ of="\[.*Document d2`)
 	f.mustWrite(dc1, f.doc("from-dc1", 1))
-	f.same("written by way of the old primary", dc1, dc2, dc3)
+	f.same("written through the old primary", dc1, dc2, dc3)
 	awaitWhole(t, f.l, failure, "dc1 is a secondary")
 	for _, s := range f.l.Running() {
 		f.component(s, "primary", "ok", "dc2")
@@ -125,10 +156,15 @@ func TestPrimaryLost(t *testing.T) {
 	if out, err := lab.One(dc3).CLI("resource", "read", "internal/v1/Primary", "primary"); err != nil || !strings.Contains(out, `"dc2"`) {
 		t.Errorf("primary of dc3 = %s, %v, want dc2", out, err)
 	}
+}
 
-	// A datacenter that is gone permanently can be deleted.
+// deleteOldPrimary kills dc1 and deletes its federation state, as for a
+// datacenter that is lost permanently.
+func (f promotion) deleteOldPrimary() {
+	f.t.Helper()
+	dc1, dc2, dc3 := f.dc("dc1"), f.dc("dc2"), f.dc("dc3")
 	dc1.Kill()
-	mustOperate(t, f.l, dc2.Servers[1], "federation", "delete", "dc1", "--force")
+	mustOperate(f.t, f.l, dc2.Servers[1], "federation", "delete", "dc1", "--force")
 	f.await("dc3 without the state of dc1", func(ctx context.Context) error {
 		states, err := statesOf(ctx, lab.One(dc3))
 		if _, there := states["dc1"]; err == nil && there {
@@ -156,6 +192,8 @@ func TestPrimaryMoves(t *testing.T) {
 	}
 }
 
+// movePrimary moves the primary to dc2 and back to dc1. Servers are ended with
+// end, and restarted with the new configuration.
 func movePrimary(t *testing.T, end func(*lab.Node)) {
 	f := newPromotion(t, 1, 3, 1)
 	all := f.l.Datacenters()
