@@ -69,17 +69,7 @@ func TestGossipEncryption_WithoutOutage(t *testing.T) {
 	dc2 := l.start("dc2", "dc1", dc1.gateway.WAN)
 	l.federated(dc1, dc2)
 	keys := []string{filepath.Join(l.dir, "old.key"), filepath.Join(l.dir, "new.key")}
-	var secrets []string
-	for _, path := range keys {
-		if out, err := exec.Command(l.bin, "keyring", "generate", "--file", path).CombinedOutput(); err != nil {
-			t.Fatalf("wanfed keyring generate = %v, want nil: %s", err, out)
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		secrets = append(secrets, string(b))
-	}
+	secrets := []string{l.generateKey(keys[0]), l.generateKey(keys[1])}
 	rounds := [][]string{
 		{"--encrypt-file", keys[0], "--encrypt-verify-incoming=false", "--encrypt-verify-outgoing=false"},
 		{"--encrypt-file", keys[0], "--encrypt-verify-incoming=false"},
@@ -123,14 +113,35 @@ func TestGossipEncryption_WithoutOutage(t *testing.T) {
 		t.Errorf("wanfed keyring list without encryption = %s, want two servers without keys", out)
 	}
 	for _, s := range []*site{dc1, dc2} {
-		b, err := os.ReadFile(s.server.LogPath())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, secret := range secrets {
-			if strings.Contains(string(b), strings.TrimSpace(secret)) {
-				t.Errorf("the log of the server of %s contains a key", s.dc)
-			}
+		checkLogWithout(t, s, secrets)
+	}
+}
+
+// generateKey creates a key file with "wanfed keyring generate" and returns the
+// key.
+func (l *loopback) generateKey(path string) string {
+	l.t.Helper()
+	if out, err := exec.Command(l.bin, "keyring", "generate", "--file", path).CombinedOutput(); err != nil {
+		l.t.Fatalf("wanfed keyring generate = %v, want nil: %s", err, out)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// checkLogWithout fails the test if the log of the server of s contains a
+// secret.
+func checkLogWithout(t *testing.T, s *site, secrets []string) {
+	t.Helper()
+	b, err := os.ReadFile(s.server.LogPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range secrets {
+		if strings.Contains(string(b), strings.TrimSpace(secret)) {
+			t.Errorf("the log of the server of %s contains a key", s.dc)
 		}
 	}
 }

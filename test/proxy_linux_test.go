@@ -29,55 +29,21 @@ func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 	gw2.StartGateway()
 	awaitWhole(t, l, 2*promptly, "start")
 
-	sources := func(s *lab.Node, peer string) map[string]bool {
-		t.Helper()
-		all, err := logOf(s.Process).lines(`msg="connection accepted".* peer=` + peer + ` `)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := map[string]bool{}
-		for _, line := range all {
-			out[regexp.MustCompile(` remote=(\S+):\d+`).FindStringSubmatch(line[0])[1]] = true
-		}
-		return out
-	}
-	only := func(s *lab.Node, peer, want string, must bool) {
-		t.Helper()
-		got := sources(s, peer)
-		if delete(got, want); len(got) > 0 || must && len(sources(s, peer)) == 0 {
-			t.Errorf("%s sees %s at %v, want %s", s.WANName(), peer, sources(s, peer), want)
-		}
-	}
 	seen := 0
 	for _, s := range dc1.Servers {
-		only(s, "server/dc2/srv1", gw2.WAN, false)
-		only(s, "gateway/dc1/gw1", gw1.LAN, false) // the gateway's own connections, with a LOCAL header
-		seen += len(sources(s, "server/dc2/srv1"))
+		checkSource(t, s, "server/dc2/srv1", gw2.WAN, false)
+		checkSource(t, s, "gateway/dc1/gw1", gw1.LAN, false) // the gateway's own connections, with a LOCAL header
+		seen += len(clientAddrs(t, s, "server/dc2/srv1"))
 	}
 	if seen == 0 {
 		t.Error("connections from dc2 = 0, want some")
 	}
-	only(dc2.Servers[0], "server/dc1/srv1", gw2.LAN, true)
+	checkSource(t, dc2.Servers[0], "server/dc1/srv1", gw2.LAN, true)
 
 	// A refusal names the client behind the gateway. A connection from the
 	// gateway's machine without a header is refused with the reason.
-	connectWithoutCert := func(from *lab.Node, addr string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-		defer cancel()
-		c, err := lab.DialIn(from.NS)(ctx, "tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(waitLimit))
-		tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-		if tc.Handshake() == nil { // TLS 1.3: the server checks the client's certificate afterwards
-			tc.Read(make([]byte, 1))
-		}
-	}
 	srv1, log := dc1.Servers[0], logOf(dc1.Servers[0].Process)
-	connectWithoutCert(gw2, gw1.WANAddr())
+	connectWithoutCert(t, gw2, gw1.WANAddr())
 	if line := log.await(t, `reason=certificate_missing\b`)[0]; !strings.Contains(line, " remote="+gw2.WAN+":") {
 		t.Errorf("log line = %s, want the address of dc2's gateway", line)
 	}
@@ -86,9 +52,56 @@ func TestProxyProtocol_ShowsTheClient(t *testing.T) {
 			t.Errorf("%s: log lines = %q, %v, want none before a header is missing", s.Name, lines, err)
 		}
 	}
-	connectWithoutCert(gw1, srv1.ServerAddr())
-	log.await(t, `from there a PROXY header is wanted.* remote=`+regexp.QuoteMeta(gw1.LAN)+`:.*reason=proxy_header\b`)
+	connectWithoutCert(t, gw1, srv1.ServerAddr())
+	log.await(t, `msg="connection refused: no PROXY header.* remote=`+regexp.QuoteMeta(gw1.LAN)+`:.*reason=proxy_header\b`)
 	if n := metricOf(t, srv1, `wanfed_port_refused_total{reason="proxy_header"}`); n != 1 {
 		t.Errorf("connections refused without a header = %v, want 1", n)
+	}
+}
+
+// clientAddrs returns the remote addresses in the log lines of connections that
+// s accepted from peer.
+func clientAddrs(t *testing.T, s *lab.Node, peer string) map[string]bool {
+	t.Helper()
+	all, err := logOf(s.Process).lines(`msg="connection accepted".* peer=` + peer + ` `)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, line := range all {
+		out[regexp.MustCompile(` remote=(\S+):\d+`).FindStringSubmatch(line[0])[1]] = true
+	}
+	return out
+}
+
+// checkSource fails the test if s logged a connection of peer from another
+// address than want. If must is set, it also fails if there was none.
+func checkSource(t *testing.T, s *lab.Node, peer, want string, must bool) {
+	t.Helper()
+	all := clientAddrs(t, s, peer)
+	for addr := range all {
+		if addr != want {
+			t.Errorf("%s logs connections of %s from %v, want %s only", s.WANName(), peer, addr, want)
+		}
+	}
+	if must && len(all) == 0 {
+		t.Errorf("%s logs no connection of %s, want one from %s", s.WANName(), peer, want)
+	}
+}
+
+// connectWithoutCert connects to a server without a client certificate.
+func connectWithoutCert(t *testing.T, from *lab.Node, addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	c, err := lab.DialIn(from.NS)(ctx, "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(waitLimit))
+	tc := tls.Client(c, &tls.Config{ServerName: "srv1.server.dc1.wanfed", InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if tc.Handshake() == nil { // TLS 1.3: the server checks the client's certificate afterwards
+		tc.Read(make([]byte, 1))
 	}
 }

@@ -32,56 +32,18 @@ func TestLeaderKilled_FollowerWrites(t *testing.T) {
 	f := &documentWriters{t: t, l: l}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	kill, done := make(chan struct{}), make(chan struct{})
-	var mu sync.Mutex
-	var writers, going sync.WaitGroup
-	failed := map[string][]error{}
-	write := func(name string, do func(n int) error) {
-		going.Add(1)
-		writers.Go(func() {
-			n := 0
-			defer func() { t.Logf("%s: %d writes", name, n) }()
-			for ; ; n++ {
-				if n == 20 {
-					going.Done()
-				}
-				select {
-				case <-done:
-					return
-				default:
-				}
-				if err := do(n); err != nil {
-					mu.Lock()
-					failed[name] = append(failed[name], err)
-					mu.Unlock()
-				}
-			}
-		})
-	}
+	w := &sequentialWriters{t: t, done: make(chan struct{}), failed: map[string][]error{}}
 	for _, s := range slices.DeleteFunc(slices.Clone(dc.Servers), func(s *lab.Node) bool { return s == leader }) {
 		c := f.operator(s)
-		write("gRPC at "+s.Name, func(n int) error {
+		w.start("gRPC at "+s.Name, func(n int) error {
 			_, err := c.Write(ctx, &pb.WriteRequest{Resource: f.doc("d-"+s.Name, n)})
 			return err
 		})
 		client := f.httpClient(s)
-		write("HTTP at "+s.Name, func(n int) error {
-			req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/k-"+s.Name, strings.NewReader(fmt.Sprint(n)))
-			if err != nil {
-				return err
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				return err
-			}
-			defer resp.Body.Close()
-			if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("status %d: %s, %v", resp.StatusCode, body, err)
-			}
-			return nil
-		})
+		w.start("HTTP at "+s.Name, func(n int) error { return putHTTP(ctx, client, "k-"+s.Name, n) })
 	}
-	go func() { going.Wait(); close(kill) }()
+	kill := make(chan struct{})
+	go func() { w.going.Wait(); close(kill) }()
 	select {
 	case <-kill:
 	case <-ctx.Done():
@@ -102,15 +64,68 @@ func TestLeaderKilled_FollowerWrites(t *testing.T) {
 	})
 	leader.StartServer()
 	awaitWhole(t, l, 30*time.Second, "restart")
-	close(done)
-	writers.Wait()
-	for name, errs := range failed {
+	close(w.done)
+	w.running.Wait()
+	for name, errs := range w.failed {
 		if len(errs) > 1 {
 			t.Errorf("%s: %d writes failed, want at most 1; first error: %v; last error: %v", name, len(errs), errs[0], errs[len(errs)-1])
 		} else {
 			t.Logf("%s: %v", name, errs[0])
 		}
 	}
+}
+
+// sequentialWriters writes until done is closed. Each writer has one write in
+// flight.
+type sequentialWriters struct {
+	t       *testing.T
+	done    chan struct{}
+	running sync.WaitGroup
+	going   sync.WaitGroup // ends when each writer has made 20 writes
+
+	mu     sync.Mutex
+	failed map[string][]error // by name of the writer
+}
+
+// start starts a writer that calls do with increasing numbers.
+func (w *sequentialWriters) start(name string, do func(n int) error) {
+	w.going.Add(1)
+	w.running.Go(func() {
+		n := 0
+		defer func() { w.t.Logf("%s: %d writes", name, n) }()
+		for ; ; n++ {
+			if n == 20 {
+				w.going.Done()
+			}
+			select {
+			case <-w.done:
+				return
+			default:
+			}
+			if err := do(n); err != nil {
+				w.mu.Lock()
+				w.failed[name] = append(w.failed[name], err)
+				w.mu.Unlock()
+			}
+		}
+	})
+}
+
+// putHTTP writes a number to a key with the HTTP API.
+func putHTTP(ctx context.Context, client *http.Client, key string, n int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "https://127.0.0.1:8500/v1/kv/"+key, strings.NewReader(fmt.Sprint(n)))
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d: %s, %v", resp.StatusCode, body, err)
+	}
+	return nil
 }
 
 // httpClient returns a client of the HTTP API of s, with the certificate of an

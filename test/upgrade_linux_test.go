@@ -81,25 +81,34 @@ func TestUpgrade(t *testing.T) {
 		acked := stop()
 		stopKeys()
 		f.same("changed to "+change.to, all...)
-		got := f.records(all[1])
-		for name, generation := range acked {
-			if r := got[name]; r == nil || r.Generation != generation {
-				t.Errorf("changed to %s: document %s = %v, want the acknowledged generation %v", change.to, name, r, generation)
-			}
-		}
-		for name, r := range documents {
-			if got[name].GetId().GetUid() != r.Id.Uid || got[name].GetGeneration() != r.Generation {
-				t.Errorf("changed to %s: document %s = %v, want %v", change.to, name, got[name], r)
-			}
-		}
-		keys := f.keys(all[1])
-		for i := range 100 {
-			if keys[fmt.Sprint("k", i)] == nil {
-				t.Errorf("changed to %s: key k%d is missing", change.to, i)
-			}
-		}
-		t.Logf("changed to %s: %d documents acknowledged during the change", change.to, len(acked))
+		f.checkUpgraded(change.to, documents, acked)
 	}
+}
+
+// checkUpgraded checks dc2 after all processes were changed to a program. It
+// must have the documents and the keys from before the upgrade, and the acked
+// generations of documents that were written during the change.
+func (f promotion) checkUpgraded(program string, documents map[string]*pb.Resource, acked map[string]string) {
+	f.t.Helper()
+	dc := f.l.Datacenters()[1]
+	got := f.records(dc)
+	for name, generation := range acked {
+		if r := got[name]; r == nil || r.Generation != generation {
+			f.t.Errorf("changed to %s: document %s = %v, want the acknowledged generation %v", program, name, r, generation)
+		}
+	}
+	for name, r := range documents {
+		if got[name].GetId().GetUid() != r.Id.Uid || got[name].GetGeneration() != r.Generation {
+			f.t.Errorf("changed to %s: document %s = %v, want %v", program, name, got[name], r)
+		}
+	}
+	keys := f.keys(dc)
+	for i := range 100 {
+		if keys[fmt.Sprint("k", i)] == nil {
+			f.t.Errorf("changed to %s: key k%d is missing", program, i)
+		}
+	}
+	f.t.Logf("changed to %s: %d documents acknowledged during the change", program, len(acked))
 }
 
 // remoteWritesFlag returns the flag of a program for the datacenters that may
