@@ -2,7 +2,7 @@ GO ?= go
 # Staticcheck 2026.2.2. Errors may begin with the name of a field of a Config (ST1005).
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -checks inherit,-ST1005
 # The packages that have cluster tests: those run on the wall clock, or in network namespaces.
-CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil.Cluster(' . | xargs -n1 dirname | sort -u)
+CLUSTER = $(shell grep -rl --include='*_test.go' 'testutil[.]Cluster' . | xargs -n1 dirname | sort -u)
 # Runs one test at a time. A test that fails runs once more, alone, and is listed at the end: a machine that stalls for
 # seconds can cost any cluster its leader. A test that fails twice has failed.
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format standard-quiet --rerun-fails=1 --rerun-fails-run-root-test \
