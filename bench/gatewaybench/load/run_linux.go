@@ -51,6 +51,7 @@ const (
 
 // Spec describes one run. Some fields apply only to some kinds.
 type Spec struct {
+	// Kind is the kind of load. Required.
 	Kind Kind
 	// Addr is the ip:port of the proxy, or of a server to measure without a
 	// proxy. Required.
@@ -60,7 +61,8 @@ type Spec struct {
 	TLS bool
 	// CertDir is the directory that MakeCert has filled. Required with TLS.
 	CertDir string
-	Conns   int
+	// Conns is the number of connections; at least 1.
+	Conns int
 	// Warmup is the time before the measurement. Duration is the measured time.
 	// Duration is required.
 	Warmup, Duration time.Duration
@@ -87,20 +89,20 @@ type Spec struct {
 
 func (s Spec) validate() error {
 	var errs []error
-	check := func(invalid bool, text string) {
+	rejectIf := func(invalid bool, text string) {
 		if invalid {
 			errs = append(errs, errors.New(text))
 		}
 	}
-	check(s.Addr == "", "no proxy address")
-	check(s.Conns < 1, "at least one connection is required")
-	check(s.Duration <= 0, "the duration must be positive")
-	check(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("%s does not support TLS", s.Kind))
-	check(s.TLS && s.CertDir == "", "TLS requires the directory of the certificate")
+	rejectIf(s.Addr == "", "no proxy address")
+	rejectIf(s.Conns < 1, "at least one connection is required")
+	rejectIf(s.Duration <= 0, "the duration must be positive")
+	rejectIf(s.TLS && s.Kind != Bulk && s.Kind != Connect, fmt.Sprintf("%s does not support TLS", s.Kind))
+	rejectIf(s.TLS && s.CertDir == "", "TLS requires the directory of the certificate")
 	changes := s.Kind == Update || s.Kind == HotRestart || s.Kind == Drain
-	check((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s requires a connection rate", s.Kind))
-	check(changes && s.Interval <= 0, fmt.Sprintf("%s requires a message interval", s.Kind))
-	check(changes && s.Routes.PID <= 0, fmt.Sprintf("%s requires a process to signal", s.Kind))
+	rejectIf((s.Kind == Stall || changes) && s.Rate < 1, fmt.Sprintf("%s requires a connection rate", s.Kind))
+	rejectIf(changes && s.Interval <= 0, fmt.Sprintf("%s requires a message interval", s.Kind))
+	rejectIf(changes && s.Routes.PID <= 0, fmt.Sprintf("%s requires a process to signal", s.Kind))
 	return errors.Join(errs...)
 }
 
