@@ -17,42 +17,43 @@
 // session.
 //
 // A connection to another datacenter is closed after two minutes without a
-// call. The connection to the primary stays open. So does one to a datacenter
-// that is lost: it is dialed until it works, which shows in
+// call. The connection to the primary stays open. The Client also dials a lost
+// datacenter until it is reachable again, and reports that through
 // [Client.Reachability].
 //
-// Dials are repeated with backoff. News of a datacenter end the backoff: other
-// paths in the address book, a path that works again, or a server of it that
-// connected to this one. A dial whose paths changed is restarted.
+// Dials are repeated with backoff. Each of these events of a datacenter ends the
+// backoff: its paths in the address book change, a path works again, or one of
+// its servers connects to this server. A dial whose paths changed is restarted.
 //
 // # Failover
 //
-// A call that is not answered in time has its connection checked: a gRPC health
-// check must be answered within two round trips (150 ms to 1 s). If it is not,
-// the path is dead, long before TCP or gRPC's keepalive (15 s) would notice.
-// The next stream of the session takes another path, and the connection is
-// replaced.
+// If a call has no response in time, the Client sends a gRPC health check on its
+// connection. The check must succeed within two round trips (150 ms to 1 s).
+// Otherwise the Client considers the path dead, long before TCP or the keepalive
+// of gRPC (15 s) would detect the failure. The next stream of the session takes
+// another path, and the connection is replaced.
 //
 //   - A call of [Client.Reader] is repeated at once. Such calls must be idempotent.
-//   - A call of [Client.Writer] is never repeated. It waits two more seconds for the
-//     old connection, and fails with codes.Unavailable: it may have been carried out.
+//   - A call of [Client.Writer] is never repeated. It waits two more seconds for a
+//     response on the old connection. Then it fails with codes.Unavailable, and
+//     may have been executed.
 //   - A stream ends with codes.Canceled.
 //
-// A connection is also replaced when its session has moved to a better path.
-// Calls then have 30 s to finish.
+// A connection is also replaced when its session has moved to a better path. In
+// this case, calls in flight have 30 s to finish.
 //
 // # Request streams
 //
 // [Client.Query] sends reads of the HTTP API over one stream for each
 // datacenter. Requests that wait while a message is sent share the next
-// message, and identical ones among them are sent once. That costs half of what
-// a call for each costs: see docs/decisions/0030. [ServeRequests] is the other
-// end. A server without request streams gets calls.
+// message, and identical requests among them are sent once. A request costs half
+// as much as a call: see docs/decisions/0030. [ServeRequests] serves the stream.
+// If a server does not support request streams, Query makes calls instead.
 //
 // # Concurrency and limits
 //
 // All methods may be called from any goroutine. [Client.Run] joins all
-// goroutines and closes all connections before it returns; calls fail then. A
-// request stream has at most 1024 requests without a response. More requests
-// become calls.
+// goroutines and closes all connections before it returns. Later calls fail. A
+// request stream has at most 1024 requests without a response. Query makes calls
+// for further requests.
 package dcrpc

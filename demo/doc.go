@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package demo runs a whole federation on one machine, proves that it works, and
-// shows it.
+// Package demo runs a whole federation on one machine, verifies that it works,
+// and prints its state.
 //
 //	err := demo.Run(ctx, demo.Config{Once: true, Out: os.Stdout, Err: os.Stderr})
 //
@@ -40,8 +40,8 @@
 //
 // # Limits
 //
-// Every datacenter accepts writes from the operators of all others, which is a
-// choice in a real federation. All addresses are on 127.0.0.1, so servers could
-// reach each other without gateways; tests in network namespaces prove that they
-// do not. Each datacenter has one gateway.
+// Every datacenter accepts writes from the operators of all others. A real
+// federation need not permit that. All addresses are on 127.0.0.1, so servers
+// could reach each other without gateways. Tests in network namespaces verify
+// that they do not. Each datacenter has one gateway.
 package demo

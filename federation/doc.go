@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package federation contains what one datacenter knows of the others: their
-// federation states, the members of the WAN pool, the address book, and how to
-// join.
+// Package federation maintains the information of one datacenter about the
+// others: their federation states, the members of the WAN pool, and the address
+// book. It also joins the WAN pool.
 //
 //	u, err := federation.NewAddressBookUpdater(bookConfig)
 //	if err != nil {
@@ -25,48 +25,56 @@
 //   - AddressBookUpdater computes the paths to every datacenter from federation
 //     states, the local gateways, the configured primary gateways and the WAN
 //     pool. It publishes a wanfed.AddressBook for this server's dialer and a
-//     GatewaySnapshot for the local gateways. Datacenters whose inputs did not
-//     change are not computed again.
-//   - GatewayTagger publishes the addresses of the local gateways in the WAN
-//     pool, as a tag of this server, for when the federation state cannot travel.
-//   - Joiner keeps this server in the WAN pool. It contacts every known
-//     datacenter without an alive member, and every local server that is missing
-//     there. A new datacenter is left to gossip for some seconds. State exchanges
-//     run one after another, each only if still needed. Otherwise a thousand
-//     datacenters would all exchange with each other. RunResync exchanges state
-//     with datacenters that were unreachable.
-//   - Admit rejects members whose name is not <node>.<dc>, or that name another
-//     primary. PrimaryConflicts records the latter.
+//     GatewaySnapshot for the local gateways. It computes only the paths of
+//     datacenters whose inputs changed.
+//   - GatewayTagger publishes the addresses of the local gateways as a tag of
+//     this server in the WAN pool. Other datacenters need the tag while they
+//     cannot receive the federation state.
+//   - Joiner keeps this server in the WAN pool. It contacts every datacenter of
+//     the address book that has no alive member, and every local server that is
+//     missing in the pool. It contacts a new datacenter only if gossip does not
+//     announce its members within some seconds. State exchanges run one after
+//     another. An exchange is skipped if an earlier one made it unnecessary, so
+//     a thousand datacenters do not all exchange state with each other.
+//     RunResync exchanges state with datacenters that were unreachable.
+//   - Admit rejects members whose name is not <node>.<dc>, and members that are
+//     configured with another primary. PrimaryConflicts records the members with
+//     another primary.
 //
 // # Start of a secondary
 //
-// The configured primary gateways are in the address book at once. The Joiner
-// dials any server of the primary through them, or through a local gateway as
-// soon as one is registered. Members arrive by gossip and states by replication.
-// The states enter the address book, and the Joiner contacts the datacenters that
-// are still missing.
+// The address book contains the configured primary gateways from the start. The
+// Joiner dials any server of the primary through them, or through a local gateway
+// once one is registered. The server then receives members by gossip and
+// federation states by replication. The states enter the address book, and the
+// Joiner contacts the datacenters that have no alive member yet.
 //
 // # Order of paths
 //
-// Paths through local gateways come first, by their LAN addresses. Then follow
-// the WAN addresses of the other datacenter's gateways: those in the tag of its
-// servers, those of its federation state, healthy before critical ones, the
-// configured addresses for the primary, and cached addresses. Critical and cached
-// paths have a rank. The dialer's mode decides between local and remote gateways,
-// and its measurements decide among equals. Origins returns the sources of each
-// address.
+// The paths to a datacenter are in this order:
 //
-// The cache on disk keeps addresses for 30 days after they were last named or
-// last worked, 16 of each datacenter. Newer addresses that never worked do not
-// evict the 8 that worked last. The address that worked last is kept
-// indefinitely. The file is written at the end, and otherwise at most every 10 ms
-// per datacenter and at least every 10 s. A server that is killed may lose the
-// latest changes.
+//  1. paths through local gateways, by their LAN addresses
+//  2. WAN addresses in the tags of the datacenter's servers
+//  3. WAN addresses in its federation state, healthy gateways first
+//  4. configured addresses, for the primary
+//  5. cached addresses
+//
+// Critical and cached paths have a rank. The dialer's mode decides between local
+// and remote gateways. Its measurements decide among paths of equal rank. Origins
+// returns the sources of each address.
+//
+// The cache on disk keeps up to 16 addresses of each datacenter. It keeps an
+// address for 30 days after a source last contained it or a dial to it last
+// succeeded. Newer addresses that never worked do not evict the 8 that worked
+// last. The address that worked last is kept indefinitely. The file is written
+// when Run ends. Otherwise the interval between two writes is at least 10 ms per
+// datacenter and at most 10 s. A server that is killed may lose the latest
+// changes.
 //
 // # Goroutines
 //
 // AddressBookUpdater.Run and Joiner.Run join what they start. Both wait for
-// changes of the store, the pools and the address book. The updater also records
-// every minute which addresses worked. The Joiner retries with backoff (200 ms to
-// 3 s, with jitter).
+// changes of the store, the pools and the address book. Once a minute, the
+// updater also records the addresses that worked. The Joiner retries with backoff
+// (200 ms to 3 s, with jitter).
 package federation

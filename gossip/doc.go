@@ -18,9 +18,9 @@
 //	members := pool.Members()
 //	<-changed // the list has changed since
 //
-// The transport is provided by package wanfed. Package federation decides whom
-// the WAN pool joins, package server whom the LAN pool joins. The meaning of a
-// member's tags is also defined there.
+// Package wanfed provides the transport. Package federation selects the members
+// that the WAN pool joins, and package server those of the LAN pool. These two
+// packages also define the tags of members.
 //
 // # Flow
 //
@@ -39,9 +39,9 @@
 // With a KeyringStore, gossip is encrypted inside the connections that carry
 // it. One keyring, stored on disk, serves both pools of a server, since their
 // members are the same servers. A Keyring is a value with a version. Encrypt and
-// Decrypt transfer it between servers that share a key. Another package decides
-// who changes the keyring and in which order. Encrypted packets and streams look
-// like any others to the transport.
+// Decrypt transfer it between servers that share a key. Package server/keyring
+// serializes the changes of the keyring. The transport does not distinguish
+// encrypted packets and streams from others.
 //
 // # Guarantees
 //
@@ -52,12 +52,12 @@
 //   - Only authenticated servers can use the transport. Config.Admit may reject
 //     a member, for example one that names another primary. A rejected member
 //     stays out of the list, and the reason is logged.
-//   - The tags of an admitted member are decoded again only after they change,
-//     although each update of a member arrives about thirty times.
+//   - The tags of an admitted member are decoded again only after they change.
+//     Each update of a member arrives about thirty times.
 //
 // # Goroutines
 //
-// Run joins its own goroutines. Serf and memberlist stop theirs at Shutdown
-// without joining them. Those goroutines hold no connection of wanfed, because
-// the owner of the transport closes all connections.
+// Run joins its own goroutines. Serf and memberlist stop their goroutines at
+// Shutdown without joining them. These goroutines hold no connection of wanfed,
+// because the owner of the transport closes all connections.
 package gossip

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package replication copies records between datacenters. AntiEntropy sends each
-// datacenter's own federation state to the primary. A Source in the primary and
-// a Follower in each secondary replicate all federated resources. PrimaryManager
-// determines which datacenter is the primary, and changes it.
+// Package replication replicates resources between datacenters. AntiEntropy
+// sends each datacenter's own federation state to the primary. A Source in the
+// primary and a Follower in each secondary replicate all federated resources.
+// PrimaryManager determines which datacenter is the primary, and changes it.
 //
 //	p, err := replication.NewPrimaryManager(cfg) // in every server
 //	s, err := replication.NewSource(replication.SourceConfig{
@@ -14,10 +14,10 @@
 //	go p.RunLeader(leaderCtx) // while this server is the leader
 //	backend = p.Fenced(backend) // for writers of federated resources
 //
-// The meaning of the records is defined in package federation and others. The
-// configurations contain functions that reach other datacenters. Package server
-// decides who may call. Package resource forwards writes of federated types from
-// a secondary to the primary.
+// The package does not interpret the data of a resource, except for federation
+// states. Its configurations contain the functions that call other datacenters.
+// Package server authorizes calls. Package resource forwards writes of federated
+// types from a secondary to the primary.
 //
 // # Anti-entropy
 //
@@ -32,61 +32,69 @@
 // One stream carries all federated types, of every scope. The Source on each
 // server of the primary keeps a log of the latest commits that changed federated
 // resources: up to 8192 changes and 16 MiB. The Follower on a secondary's leader
-// sends its position. If the log reaches back to that position, the changes since
-// then follow.
+// sends its position. If the log reaches back to that position, the Source sends
+// the later changes.
 //
-// Otherwise both sides compare, kind by kind. The Follower sends one checksum for
-// about 32 records, up to 1024 checksums. The Source requests the digests of the
-// buckets that differ, and sends the difference. An unchanged record costs a
-// quarter of a byte. Then each change follows as it is committed. One message
-// contains about 1 MiB at most, and only the last of several changes of one
-// record. The Follower commits all messages that have arrived in one Raft entry.
+// Otherwise both sides compare their resources, kind by kind. The Follower sends
+// one checksum for a bucket of about 32 resources, up to 1024 checksums. The
+// Source requests the digests of the buckets that differ, and sends the
+// difference. An unchanged resource costs a quarter of a byte.
+//
+// After that, the Source sends each change when it is committed. A message
+// contains at most about 1 MiB, and only the last of several changes of a
+// resource. The Follower commits all received messages in one Raft entry.
 //
 // A position is the index of a commit and a checksum of its contents. Servers of
 // the primary accept each other's positions. They do not accept positions of a
-// primary that was reinstalled or restored. Restoring a snapshot in the primary
-// ends the stream, and so does a Follower that lags further than the log reaches.
-// The next stream compares. A slow Follower delays nothing, and costs the primary
-// no memory besides the log.
+// primary that was reinstalled or restored. The stream ends when a snapshot is
+// restored in the primary, or when the Follower lags further than the log
+// reaches. The next stream begins with a comparison. A slow Follower does not
+// delay other Followers, and the primary needs no memory for it except the log.
 //
 // # Replicas
 //
 // A replica has the id, owner, generation, metadata and data of the primary's
 // resource. PrimaryModifyIndex is the primary's index. Status and version are
 // local. A change of the status in the primary changes the index of all replicas.
-// A replica is deleted with the primary's resource, not with its owner and
-// whatever its finalizers. Local resources that a replica owns are deleted with
-// it. A resource that changes its group version keeps its identity.
+// A replica is deleted when the primary's resource is deleted. Its finalizers and
+// the deletion of its owner have no effect. Local resources that a replica owns
+// are deleted with the replica. A resource that changes its group version keeps
+// its identity.
 //
-// A secondary receives no types that its version does not know. That is logged
-// once and counted (TypeStatus.Unknown). Replicas of a type that the primary does
-// not know stay unchanged. A secondary may have its own resources of a federated
-// type: from before the type was federated, or from its time as the primary. The
-// primary's resources of the same names replace them, and the others are deleted.
-// Their names are logged before. A Follower refuses and counts everything but
-// resources of federated types.
+// A secondary does not receive resources of types that its version does not
+// support. That is logged once, and the resources are counted
+// (TypeStatus.Unknown). Replicas of a type that the primary does not support stay
+// unchanged.
+//
+// A secondary may have its own resources of a federated type. They were written
+// before the type was federated, or while the datacenter was the primary.
+// Resources of the primary with the same names replace them, and the others are
+// deleted. Their names are logged before. A Follower refuses and counts changes
+// of types that are not federated.
 //
 // # Change of the primary
 //
-// The store of each datacenter contains a record of its primary. The leader
-// changes it when all alive servers of the datacenter are configured with another
-// primary. The former primary is demoted: it accepts no more writes. The new one
-// follows it until it has the last record, or until it has not answered for 20 s.
-// Then it adopts the replicas as its own resources. Other datacenters follow the
-// former primary until the new one can be followed. Only a datacenter that owns
-// its resources can be followed, so that no two follow each other. The indexes
-// of two primaries are unrelated: the first comparison with another primary
-// ignores them.
+// The store of each datacenter contains the name of its primary. The leader
+// changes the name when all alive servers of the datacenter are configured with
+// another primary. The former primary is demoted and rejects writes. The new
+// primary follows the former one until it has every resource, or until the former
+// primary has not responded for 20 s. Then the new primary adopts the replicas as
+// its own resources.
+//
+// Other datacenters follow the former primary until they can follow the new one.
+// A datacenter can be followed only if it owns its resources, so two datacenters
+// never follow each other. The indexes of two primaries are unrelated. Therefore
+// the first comparison with another primary ignores them.
 //
 // # Retries
 //
 // After an error, streams and updates are retried with backoff (100 ms to 3 s,
-// with jitter), and at once when the paths to the primary change. AntiEntropy
-// also compares about once a minute.
+// with jitter). They are retried at once when the paths to the primary change.
+// AntiEntropy also compares about once a minute.
 //
 // # Goroutines
 //
-// AntiEntropy.Run and PrimaryManager.RunLeader, which runs the Follower, belong
-// to the leader. Source.Run belongs to every server. Each joins what it starts.
-// Source.Follow runs in its call.
+// AntiEntropy.Run and PrimaryManager.RunLeader run on the leader. RunLeader runs
+// the Follower. Source.Run runs on every server. Each of them joins the goroutines
+// that it starts. Source.Follow runs in the goroutine of its gRPC call.
 package replication

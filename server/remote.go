@@ -47,8 +47,8 @@ func (r *remote) known(dc string) bool {
 // onBehalf returns a context for calls to another datacenter on behalf of the
 // caller of ctx. The other datacenter cannot verify the caller's certificate, so
 // this server verifies that the caller is an operator of this datacenter. The
-// other datacenter decides whether it trusts this one: see
-// Config.RemoteWritesFrom.
+// other datacenter decides whether it accepts such writes: see
+// Config.AllowRemoteWritesFrom.
 func (r *remote) onBehalf(ctx context.Context) (context.Context, error) {
 	caller, err := rpc.Peer(ctx)
 	if err != nil {

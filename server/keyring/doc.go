@@ -8,19 +8,23 @@
 // # Flow
 //
 // Only the leader of the primary makes new keyrings, one after another. Before
-// it does, it collects the newest keyring of all servers that it can reach. It
-// refuses a change that would leave a server without a common key. Every other
-// server accepts a keyring that is newer than its own.
+// each change, it collects the newest keyring of all servers that it can reach.
+// It refuses a change that would leave a server without a common key. Every
+// other server accepts a keyring that is newer than its own.
 //
-// Keyrings travel by gRPC over the TLS connections of the servers, not by
-// gossip: a server with outdated keys receives no gossip, and must be reachable
-// all the same. A keyring is encrypted under its own keys, so that a
-// certificate alone does not reveal it.
+// Keyrings are sent by gRPC over the TLS connections of the servers, not by
+// gossip, because a server with outdated keys receives no gossip. A keyring is
+// encrypted with its own keys, so a certificate alone does not suffice to read
+// it.
 //
-// [Service.Run] compares keyrings with other servers: with all at the start,
-// with a server or datacenter when it becomes reachable again, with those of
-// this datacenter when the local keyring changes, and every 30 seconds with one
-// at random. A failed comparison is repeated with a backoff.
+// [Service.Run] compares the keyring of this server with other servers:
+//
+//   - with all servers at the start,
+//   - with a server or datacenter that becomes reachable again,
+//   - with the servers of this datacenter when the local keyring changes,
+//   - with one random server every 30 seconds.
+//
+// A failed comparison is repeated with backoff.
 //
 // # Example
 //
@@ -30,8 +34,8 @@
 //
 // # Goroutines and limits
 //
-// Run starts at most 16 comparisons at a time and joins them. A comparison
-// takes at most 3 seconds with a server of this datacenter, and 5 seconds with
-// another datacenter, which collects the keyrings of its own servers in that
-// time.
+// Run starts at most 16 comparisons at a time and joins them. A comparison with
+// a server of this datacenter takes at most 3 seconds. A comparison with another
+// datacenter takes at most 5 seconds, because that datacenter first collects the
+// keyrings of its servers.
 package keyring

@@ -12,11 +12,11 @@
 //     [Config.RemoteWritesFrom] allows it.
 //  2. The rule of the method decides whether the caller may call it. [Rules]
 //     lists all rules. A method without a rule does not exist.
-//  3. A call that the leader must answer is forwarded to it, with the identity
-//     of the caller. While the datacenter has no leader, the call waits up to
-//     7 seconds.
-//  4. The service answers. What a caller may do to one record is decided by the
-//     type of that record.
+//  3. A call that the leader must serve is forwarded to the leader, with the
+//     identity of the caller. While the datacenter has no leader, the call waits
+//     up to 7 seconds.
+//  4. The service handles the call. The type of a resource decides which callers
+//     may write it.
 //
 // # Example
 //
@@ -35,8 +35,8 @@
 //   - Open calls: 16,384 for operators and for servers of other datacenters,
 //     1,024 for gateways and clients. A call beyond the limit fails with
 //     ResourceExhausted. An open call costs about 12 KiB.
-//   - Responses that may be large: 32 that are computed, or computed and not
-//     sent yet. A further call waits. Each response has at most
+//   - Responses that may be large: 32, from the start of the computation until
+//     the response is sent. A further call waits. Each response has at most
 //     [api.MaxMessageSize] bytes. A call that waits for a change is not counted.
 //   - One connection: 32,768 calls, 64 KiB of headers for each call.
 //
