@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api/pb"
+	"github.com/wanfed/wanfed/internal/testutil"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/tlsutil"
 )
@@ -45,6 +46,8 @@ func TestForwardWrites(t *testing.T) {
 	next.Version = second.Version
 	p.fails(next, codes.Aborted, resource.ErrConflict, "in the primary datacenter dc1: ")
 	release()
+	testutil.Eventually(t, 10*time.Second, func() bool { return gatewayOf(t, p.read(created.Id)) == "gw3" },
+		"the replica of the concurrent write")
 	if _, err := p.Delete(t.Context(), &pb.DeleteRequest{Id: created.Id, Version: second.Version}); status.Code(err) != codes.Aborted {
 		t.Errorf("Delete() with an old version = %v, want ErrConflict", err)
 	}
