@@ -30,7 +30,7 @@ func (n *node) asConsulOn(ln net.Listener) *node {
 		n.t.Fatal(err)
 	}
 	servers := []tlsutil.Role{tlsutil.RoleServer}
-	n.mux.Handle(ProtoConsulPacket, servers, false, n.tun.serve(n.tun.serveConsulPackets))
+	n.mux.Handle(ProtoConsulPacket, servers, false, n.tun.serve(n.tun.servePackets))
 	n.mux.Handle(ProtoConsulStream, servers, false, n.tun.serve(n.tun.serveConsulStream))
 	background(n.t, func(ctx context.Context) error { return n.mux.Run(ctx, ln) })
 	background(n.t, n.tun.Run)

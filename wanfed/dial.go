@@ -239,13 +239,6 @@ func (d *Dialer) recordFailure(dc string, path Path, err error) {
 	d.paths.recordFailure(dc, path, err, func(s *pathState) { s.Failures++ })
 }
 
-// recordEcho records a round trip on an open connection of Dial.
-func (d *Dialer) recordEcho(p *pathConn, rtt time.Duration) {
-	if p != nil {
-		d.paths.recordSuccess(p.dc, p.path, "", rtt, nil)
-	}
-}
-
 // pathConn is the TCP connection below a connection of Dial, with the path that
 // it takes.
 type pathConn struct {

@@ -419,6 +419,6 @@ func (lc *linkConn) read() error {
 		}
 		lc.echoReceived(sent, now)
 		lc.l.recordUp(lc.path, lc.began, age-sent)
-		lc.l.t.cfg.Dialer.recordEcho(lc.path, age-sent)
+		lc.l.t.cfg.Dialer.paths.recordSuccess(lc.path.dc, lc.path.path, "", age-sent, nil)
 	}
 }

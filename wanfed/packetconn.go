@@ -49,20 +49,17 @@ func (t *Tunnel) newPacketConn(c net.Conn, p tlsutil.Peer) *packetConn {
 	return &packetConn{t: t, c: c, peer: p, from: c.RemoteAddr(), br: bufio.NewReaderSize(c, readBufferSize)}
 }
 
-// servePackets reads the frames of a ProtoGossip connection until it ends.
+// servePackets reads the frames of a ProtoGossip connection, or the packets of
+// a ProtoConsulPacket connection, until it ends. The latter are for this
+// server's WAN pool.
 func (t *Tunnel) servePackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
-	pc := t.newPacketConn(c, p)
-	why, err := pc.run(pc.readFrame)
-	t.logEnd(ctx, c, p, ProtoGossip, why, err)
-	return false
-}
-
-// serveConsulPackets reads the packets of a ProtoConsulPacket connection. All
-// of them are for this server's WAN pool.
-func (t *Tunnel) serveConsulPackets(ctx context.Context, c *tls.Conn, p tlsutil.Peer) bool {
-	pc := t.newPacketConn(c, p)
-	why, err := pc.run(pc.readConsulFrame)
-	t.logEnd(ctx, c, p, ProtoConsulPacket, why, err)
+	pc, alpn := t.newPacketConn(c, p), c.ConnectionState().NegotiatedProtocol
+	next := pc.readFrame
+	if alpn == ProtoConsulPacket {
+		next = pc.readConsulFrame
+	}
+	why, err := pc.run(next)
+	t.logEnd(ctx, c, p, alpn, why, err)
 	return false
 }
 

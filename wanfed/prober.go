@@ -91,7 +91,10 @@ func (p *Prober) Run(ctx context.Context) error {
 	preferUrgent := true
 	for {
 		changed := p.d.cfg.AddressBook.Changed()
-		plan := p.nextProbe(busy, preferUrgent)
+		plan := probePlan{} // without room for another probe; a probe that ends makes room
+		if len(busy) < maxProbes {
+			plan = p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
+		}
 		if plan.found {
 			busy[plan.key] = true
 			preferUrgent = !plan.urgent
@@ -120,15 +123,6 @@ func (p *Prober) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
-}
-
-// nextProbe returns what to probe now. Without room for another probe it
-// returns an empty plan; Run wakes when a probe ends.
-func (p *Prober) nextProbe(busy map[pathKey]bool, preferUrgent bool) probePlan {
-	if len(busy) >= maxProbes {
-		return probePlan{}
-	}
-	return p.d.paths.planProbe(p.cfg.Interval, busy, preferUrgent, time.Now())
 }
 
 // probe probes one path and records the result.

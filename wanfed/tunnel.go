@@ -143,7 +143,7 @@ func NewTunnel(cfg TunnelConfig) (*Tunnel, error) {
 	servers := []tlsutil.Role{tlsutil.RoleServer}
 	cfg.Mux.Handle(ProtoGossip, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoStream, servers, false, t.serve(t.serveStreams))
-	cfg.Mux.Handle(ProtoConsulPacket, servers, false, t.serve(t.serveConsulPackets))
+	cfg.Mux.Handle(ProtoConsulPacket, servers, false, t.serve(t.servePackets))
 	cfg.Mux.Handle(ProtoConsulStream, servers, false, t.serve(t.serveConsulStream))
 	return t, nil
 }
