@@ -73,6 +73,11 @@ type Registration struct {
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
+// NewMessage returns an empty message of the data of the type.
+func (reg Registration) NewMessage() proto.Message {
+	return reg.Message.ProtoReflect().New().Interface()
+}
+
 // Registry holds the types of resources. It is filled when the program is
 // assembled, and safe for concurrent use.
 type Registry struct {

@@ -98,7 +98,7 @@ func (s *Service) admitWrite(ctx context.Context, given *pb.Resource) (*pb.Resou
 	}
 	r := proto.CloneOf(given)
 	r.Id = id
-	if err := decodeInto(r, newMessage(reg)); err != nil {
+	if err := decodeInto(r, reg.NewMessage()); err != nil {
 		return nil, reg, err
 	}
 	if reg.Mutate != nil {
@@ -292,12 +292,8 @@ func sameData(reg Registration, a, b *pb.Resource) bool {
 	if a.Data.GetTypeUrl() == b.Data.GetTypeUrl() && bytes.Equal(a.Data.GetValue(), b.Data.GetValue()) {
 		return true
 	}
-	ma, mb := newMessage(reg), newMessage(reg)
+	ma, mb := reg.NewMessage(), reg.NewMessage()
 	return decodeInto(a, ma) == nil && decodeInto(b, mb) == nil && proto.Equal(ma, mb)
-}
-
-func newMessage(reg Registration) proto.Message {
-	return reg.Message.ProtoReflect().New().Interface()
 }
 
 // Delete deletes a resource and the resources that it owns. A resource with

@@ -204,13 +204,9 @@ func endKey(part string) string {
 // typeKey is the same for all versions of a type.
 func typeKey(t *pb.Type) string { return endKey(t.GetGroup()) + endKey(t.GetKind()) }
 
-func idKey(id *pb.ID) string { return tenancyKey(id) + endKey(id.GetName()) }
-
-// tenancyKey is the common prefix of the keys of all resources with the id's
-// group, kind and tenancy.
-func tenancyKey(id *pb.ID) string {
+func idKey(id *pb.ID) string {
 	t := resource.FillTenancy(id.GetTenancy())
-	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace)
+	return typeKey(id.GetType()) + endKey(t.Partition) + endKey(t.Namespace) + endKey(id.GetName())
 }
 
 // ageKey orders deletions by index.

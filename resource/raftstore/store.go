@@ -221,9 +221,9 @@ func (s *Store) release() error {
 		s.trans.Close()
 	}
 	errs = append(errs, s.streams.Close())
-	s.streams.wait()
+	s.streams.handlers.Wait() // the transport has closed all accepted connections
 	if s.trans != nil {
-		s.trans.wait()
+		s.trans.work.Wait()
 	}
 	s.background.Wait()
 	s.drain()

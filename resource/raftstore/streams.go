@@ -88,10 +88,6 @@ func (s *streams) Close() error {
 	return err
 }
 
-// wait returns when the transport has closed all accepted connections. Call
-// Close before.
-func (s *streams) wait() { s.handlers.Wait() }
-
 // stream is a connection that the transport closes.
 type stream struct {
 	net.Conn

@@ -86,10 +86,6 @@ func (t *transport) InstallSnapshot(
 	return err
 }
 
-// wait waits until the goroutines of the transport have ended. The caller first
-// calls Close and closes the connections.
-func (t *transport) wait() { t.work.Wait() }
-
 // forward passes calls of other servers to Raft, in order, until Close. It
 // answers entries that checkEntries rejects, and snapshots that checkInstall
 // handles.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/api/pb"
@@ -84,44 +83,46 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.get(w, r, h.describe)
 		return
 	}
-	t, err := h.target(rest)
-	if err != nil {
-		failWith(w, r, err)
-		return
-	}
-	op, allowed := t.operation(r)
-	if op == nil {
-		w.Header().Set("Allow", allowed)
-		fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is not for this path, but %s", r.Method, allowed))
-		return
-	}
-	q, err := parse(r.URL.RawQuery, op.name, op.params)
-	if err != nil {
-		failWith(w, r, err)
-		return
-	}
-	client, err := h.client(q.dc)
-	if err != nil {
-		failWith(w, r, err)
-		return
-	}
-	if err := op.do(&request{h: h, w: w, r: r, t: t, q: q, client: client}); err != nil {
+	if err := h.serve(w, r, rest); err != nil {
 		failWith(w, r, err)
 	}
 }
 
-func (h *handler) client(dc string) (pb.ResourceServiceClient, error) {
+// serve responds to a request for a type or a resource.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request, path string) error {
+	t, err := h.target(path)
+	if err != nil {
+		return err
+	}
+	op, allowed := t.operation(r)
+	if op == nil {
+		refuseMethod(w, r, allowed)
+		return nil
+	}
+	q, err := parse(r.URL.RawQuery, op.name, op.params)
+	if err != nil {
+		return err
+	}
+	dc := q.dc
 	if dc == h.DC {
 		dc = ""
 	}
-	return h.Client(dc)
+	client, err := h.Client(dc)
+	if err != nil {
+		return err
+	}
+	return op.do(&request{h: h, w: w, r: r, t: t, q: q, client: client})
+}
+
+func refuseMethod(w http.ResponseWriter, r *http.Request, allowed string) {
+	w.Header().Set("Allow", allowed)
+	fail(w, http.StatusMethodNotAllowed, r.Method+" is not for this path, but "+allowed)
 }
 
 // get serves a document about this server.
 func (h *handler) get(w http.ResponseWriter, r *http.Request, serve func(w http.ResponseWriter, q query) error) {
 	if !isGet(r) {
-		w.Header().Set("Allow", "GET, HEAD")
-		fail(w, http.StatusMethodNotAllowed, r.Method+" is not for this path, but GET, HEAD")
+		refuseMethod(w, r, "GET, HEAD")
 		return
 	}
 	q, err := parse(r.URL.RawQuery, "this document", nil)
@@ -196,15 +197,11 @@ func (h *handler) dataOf(r *pb.Resource) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	msg := newMessage(reg)
+	msg := reg.NewMessage()
 	if err := r.GetData().UnmarshalTo(msg); err != nil {
 		return nil, err
 	}
 	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(msg) // marshal removes its random spaces
-}
-
-func newMessage(reg resource.Registration) proto.Message {
-	return reg.Message.ProtoReflect().New().Interface()
 }
 
 // marshal returns v as JSON on one line, or, if pretty, indented, with prefix

@@ -173,7 +173,7 @@ func data(reg resource.Registration, raw json.RawMessage) (*anypb.Any, error) {
 		return nil, badRequest("data: it is missing; it is the JSON of a %s",
 			reg.Message.ProtoReflect().Descriptor().FullName())
 	}
-	msg := newMessage(reg)
+	msg := reg.NewMessage()
 	raw, err := withoutType(raw, string(msg.ProtoReflect().Descriptor().FullName()))
 	if err == nil {
 		err = unmarshal(raw, msg)
