@@ -3,6 +3,7 @@
 package tlsutil
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -45,13 +46,8 @@ type CARequest struct {
 }
 
 func (r CARequest) withDefaults() CARequest {
-	if r.Domain == "" {
-		r.Domain = DefaultDomain
-	}
-	if r.Days == 0 {
-		r.Days = DefaultCADays
-	}
-	r.Domain = strings.ToLower(r.Domain)
+	r.Domain = strings.ToLower(cmp.Or(r.Domain, DefaultDomain))
+	r.Days = cmp.Or(r.Days, DefaultCADays)
 	return r
 }
 

@@ -3,6 +3,7 @@
 package tlsutil
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -84,19 +85,11 @@ func (r CertRequest) withDefaults() CertRequest {
 	if r.Node == "" && (r.Role == RoleClient || r.Role == RoleOperator) {
 		r.Node = string(r.Role)
 	}
-	if r.Domain == "" {
-		r.Domain = DefaultDomain
-	}
-	r.Domain = strings.ToLower(r.Domain)
+	r.Domain = strings.ToLower(cmp.Or(r.Domain, DefaultDomain))
 	return r
 }
 
-func (r CertRequest) days() int {
-	if r.Days == 0 {
-		return DefaultCertDays
-	}
-	return r.Days
-}
+func (r CertRequest) days() int { return cmp.Or(r.Days, DefaultCertDays) }
 
 // Validate returns all faults of the request except those of the CA.
 func (r CertRequest) Validate() error {
@@ -156,17 +149,7 @@ func (r CertRequest) checkAdditional(s string) error {
 
 // checkHost returns an error unless s is a host name of RFC 1123, possibly with
 // upper case letters and underscores.
-func checkHost(s string) error {
-	if len(s) > 253 {
-		return fmt.Errorf("%q is longer than 253 characters", s)
-	}
-	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
-		if err := CheckLabel(strings.ReplaceAll(label, "_", "x")); err != nil {
-			return fmt.Errorf("%q is not a DNS name: %w", s, err)
-		}
-	}
-	return nil
-}
+func checkHost(s string) error { return checkDNSName(s, strings.ReplaceAll(s, "_", "x"), 253) }
 
 // signer returns the key of the CA and the certificate that belongs to it.
 func (r CertRequest) signer() (*x509.Certificate, crypto.Signer, error) {

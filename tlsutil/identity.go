@@ -3,6 +3,7 @@
 package tlsutil
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"log/slog"
@@ -49,9 +50,7 @@ func Load(f Files, domain string, logger *slog.Logger) (*Identity, error) {
 	if err := CheckDomain(domain); err != nil {
 		return nil, fmt.Errorf("domain: %w", err)
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
 	i := &Identity{files: f, domain: strings.ToLower(domain), logger: logger}
 	raw, err := readRaw(f)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -109,12 +110,7 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 	default:
 		return Peer{}, false
 	}
-	switch p.Role {
-	case RoleServer, RoleGateway, RoleClient, RoleOperator:
-	default:
-		return Peer{}, false
-	}
-	if CheckLabel(p.DC) != nil {
+	if !slices.Contains(Roles, p.Role) || CheckLabel(p.DC) != nil {
 		return Peer{}, false
 	}
 	return p, true
@@ -124,10 +120,16 @@ func ParseName(s, domain string) (p Peer, ok bool) {
 // separated by dots, in any case, without a trailing dot. It has at most 100
 // characters, so that all names stay within the 253 of DNS.
 func CheckDomain(s string) error {
-	if len(s) > 100 {
-		return fmt.Errorf("%q is longer than 100 characters", s)
+	return checkDNSName(s, s, 100)
+}
+
+// checkDNSName returns an error unless s has at most that many characters, and
+// all labels in labels, which are those of s, are valid in lower case.
+func checkDNSName(s, labels string, most int) error {
+	if len(s) > most {
+		return fmt.Errorf("%q is longer than %d characters", s, most)
 	}
-	for label := range strings.SplitSeq(strings.ToLower(s), ".") {
+	for label := range strings.SplitSeq(strings.ToLower(labels), ".") {
 		if err := CheckLabel(label); err != nil {
 			return fmt.Errorf("%q is not a DNS name: %w", s, err)
 		}
