@@ -314,7 +314,7 @@ func TestScanSnapshot(t *testing.T) {
 	if _, err := e.end(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "twice") {
+	if _, err := ScanSnapshot(&twice); err == nil || !strings.Contains(err.Error(), "duplicate") {
 		t.Errorf("ScanSnapshot() of a duplicate resource = %v, want an error", err)
 	}
 }
