@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/wanfed"
 )
 
@@ -138,13 +139,7 @@ func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duratio
 				if c.check(cc); cc.GetState() != connectivity.Ready {
 					wait = cc.answerTime()
 				}
-				timer := time.NewTimer(wait)
-				select {
-				case <-timer.C:
-				case <-ctx.Done():
-				case <-cc.retired.Done():
-				}
-				timer.Stop()
+				backoff.Sleep(ctx, wait, cc.retired.Done())
 				if ctx.Err() != nil || cc.retired.Err() != nil {
 					return
 				}

@@ -16,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/broadcast"
 	"github.com/wanfed/wanfed/wanfed"
 )
@@ -234,12 +235,7 @@ func (c *Client) replace(cc *conn, drain time.Duration) {
 	cc.retire()
 	c.running.Go(func() {
 		if !cc.dead.Load() || c.healthy(cc, deadTimeout) {
-			timer := time.NewTimer(drain)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-c.ctx.Done():
-			}
+			backoff.Sleep(c.ctx, drain, nil)
 		}
 		_ = cc.Close() // fails calls in flight with codes.Canceled
 	})
@@ -276,16 +272,13 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 			cc.Connect()
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-changed:
 		case <-health:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
-			timer.Stop()
 			return c.close()
 		}
-		timer.Stop()
 	}
 }
 

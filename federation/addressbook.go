@@ -138,8 +138,6 @@ func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 	if u.cacheChanged {
 		due = min(due, time.Until(u.saved.Add(saveInterval(len(u.cache)))))
 	}
-	timer := time.NewTimer(due)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-ev.states:
@@ -149,7 +147,7 @@ func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 	case <-ev.wan:
 	case <-ev.ready:
 		ev.ready = nil
-	case <-timer.C: // publish updates and saves the cache
+	case <-time.After(due): // publish updates and saves the cache
 	}
 }
 

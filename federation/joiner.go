@@ -106,19 +106,16 @@ func (j *Joiner) Run(ctx context.Context) error {
 				}
 			})
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-done:
 		case <-lan:
 		case <-wan:
 		case <-book:
 			j.resetBackoff()
 		}
-		timer.Stop()
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/serf/serf"
+
+	"github.com/wanfed/wanfed/internal/backoff"
 )
 
 // A server that was killed and restarted at another address is still alive at
@@ -55,11 +57,7 @@ func (p *Pool) rejoin(
 	if time.Since(p.rejoined) < rejoinPause {
 		return s, nil
 	}
-	timer := time.NewTimer(exchangeGrace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if backoff.Sleep(ctx, exchangeGrace, nil); ctx.Err() != nil {
 		return s, nil
 	}
 	contacts := p.contacts()

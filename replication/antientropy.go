@@ -107,18 +107,15 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 			retry.Reset()
 			pathsChanged = nil
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(pause):
 			last = applied{} // the next round trusts no earlier one
 		case <-wake:
 		case <-pathsChanged:
 			retry.Reset()
 		}
-		timer.Stop()
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/wanfed/wanfed/catalog"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/internal/version"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
@@ -462,9 +463,7 @@ func (c *components) watchStore(ctx context.Context) error {
 // a follower by the commit index of its leader. There is no event for the
 // applied index of a follower, so awaitLoaded polls it during the start.
 func (c *components) awaitLoaded(ctx context.Context) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		changed := c.store.LeaderChanged()
 		st := c.store.Stats()
 		follows := st.Leader != "" && st.Leader != c.cfg.Node && st.CommitIndex > 0 && st.AppliedIndex >= st.CommitIndex
@@ -472,13 +471,9 @@ func (c *components) awaitLoaded(ctx context.Context) error {
 			close(c.loaded)
 			return nil
 		}
-		select {
-		case <-changed:
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+		backoff.Sleep(ctx, 10*time.Millisecond, changed)
 	}
+	return nil
 }
 
 // leader is the work of the server that leads its datacenter.

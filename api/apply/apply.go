@@ -1,5 +1,23 @@
 // SPDX-License-Identifier: MPL-2.0
 
+// Package apply creates and updates resources through the HTTP API, as "wanfed
+// resource apply" does.
+//
+//	plan, err := apply.Check(ctx, client, opts, resources)
+//	for _, item := range plan {
+//		err = item.Write(ctx)
+//		fmt.Println(item.Action, item.Result.ID.Name)
+//	}
+//
+// Check validates all resources on the server, compares them with the stored ones
+// and returns a plan. Nothing is written before all resources are valid. Write
+// writes one item of the plan.
+//
+// A resource without metadata keeps the stored metadata. For that, Write replaces
+// the version that it compared with and retries after a conflict (compare and
+// swap). A resource with a version replaces only that version.
+//
+// The package starts no goroutine and keeps no state.
 package apply
 
 import (

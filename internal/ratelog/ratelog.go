@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: MPL-2.0
 
+// Package ratelog limits how often one kind of event shows at its full log
+// level. A peer that fails in the same way a thousand times a second must not
+// fill the log.
+//
+// The first event of a kind is logged at its level, then one per interval. The
+// others are logged at level Debug. A line that follows suppressed ones has an
+// attribute "suppressed" with their count.
 package ratelog
 
 import (

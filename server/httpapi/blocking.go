@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/server/limit"
 )
@@ -42,12 +43,8 @@ func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 			return errNoLeader
 		}
 		if err := limit.Pause(ctx, func() error {
-			select {
-			case <-time.After(leaderRetry):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+			backoff.Sleep(ctx, leaderRetry, nil)
+			return ctx.Err()
 		}); err != nil {
 			return err
 		}

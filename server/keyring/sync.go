@@ -68,11 +68,10 @@ func (s *Service) Run(ctx context.Context) error {
 		for _, t := range begun {
 			wg.Go(func() { done <- result{t, s.sync(ctx, t)} })
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case r := <-done:
 			states[r.target].finished(r.ok, time.Now())
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-lan:
 		case <-book:
 		case <-reachabilityChanged:
@@ -83,10 +82,8 @@ func (s *Service) Run(ctx context.Context) error {
 				pickRandom(states, s.DC, time.Now())
 			}
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
 		}
-		timer.Stop()
 	}
 }
 

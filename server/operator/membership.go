@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource/raftstore"
 )
 
@@ -85,15 +86,10 @@ func (s *Service) RunMembership(ctx context.Context) error {
 	m := newMembership(s.Node, s.Expect, s.DeadAfter)
 	for {
 		changed := s.LAN.Changed()
-		timer := time.NewTimer(s.reconcile(ctx, m))
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		backoff.Sleep(ctx, s.reconcile(ctx, m), changed)
+		if ctx.Err() != nil {
 			return nil
 		}
-		timer.Stop()
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/wanfed/wanfed/api"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/resource"
 )
 
@@ -43,8 +44,7 @@ const (
 func (e *Edge) atLeader(
 	ctx context.Context, forwarded bool, here func() error, there func(node string) (retry bool, err error),
 ) error {
-	timeout := time.NewTimer(leaderTimeout)
-	defer timeout.Stop()
+	timeout := time.After(leaderTimeout)
 	for {
 		changed, err := e.cfg.Leader.LeaderChanged(), e.noLeader()
 		var delay <-chan time.Time
@@ -64,7 +64,7 @@ func (e *Edge) atLeader(
 		select {
 		case <-changed:
 		case <-delay:
-		case <-timeout.C:
+		case <-timeout:
 			return err
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
@@ -81,13 +81,7 @@ func (e *Edge) retryUntilLeader(ctx context.Context, here func() error) error {
 		if err == nil || !notDone(err) || time.Since(began) >= leaderTimeout {
 			return err
 		}
-		delay := time.NewTimer(forwardDelay)
-		select {
-		case <-changed:
-		case <-delay.C:
-		case <-ctx.Done():
-		}
-		delay.Stop()
+		backoff.Sleep(ctx, forwardDelay, changed)
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}

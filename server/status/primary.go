@@ -15,6 +15,7 @@ import (
 	"github.com/wanfed/wanfed/api"
 	"github.com/wanfed/wanfed/federation"
 	"github.com/wanfed/wanfed/gossip"
+	"github.com/wanfed/wanfed/internal/backoff"
 	"github.com/wanfed/wanfed/replication"
 	"github.com/wanfed/wanfed/resource"
 	"github.com/wanfed/wanfed/resource/raftstore"
@@ -106,9 +107,7 @@ const checkPrimariesEvery = 3 * time.Second
 // belongs to the leader.
 func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 	defer v.setOthers(nil) // the next leader looks for itself
-	tick := time.NewTicker(checkPrimariesEvery)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		var now []string
 		for _, c := range v.conflicts.List() {
 			if c.ClaimsItself() && c.DC != v.manager.PrimaryDC() && v.manager.ProbePrimary(ctx, c.DC) {
@@ -122,12 +121,9 @@ func (v *PrimaryView) WatchOthers(ctx context.Context) error {
 					"dc", dc, "primary", v.manager.PrimaryDC())
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+		backoff.Sleep(ctx, checkPrimariesEvery, nil)
 	}
+	return nil
 }
 
 func (v *PrimaryView) setOthers(now []string) (was []string) {
