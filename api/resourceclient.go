@@ -261,8 +261,8 @@ func (c *Client) stream(ctx context.Context, path string, values url.Values, rea
 	return err
 }
 
-// watchTimeout is how long a watch may be silent. The server sends a comment every
-// 15 seconds.
+// watchTimeout is the maximum time without data on a watch. The server sends a
+// comment every 15 seconds.
 const watchTimeout = 40 * time.Second
 
 // idleTimeoutReader restarts the timeout of a request with each read.
@@ -283,8 +283,8 @@ var ErrWatchEnded = errors.New("watch ended")
 
 // WatchResources returns the current resources of a type as upserts, then
 // EventEndOfSnapshot, and then every change, until ctx ends or the caller stops.
-// Its last error is that of ctx, ErrWatchEnded with the reason, or the reason why
-// the watch could not begin.
+// The last error is the error of ctx, ErrWatchEnded with the reason, or the
+// reason why the watch could not begin.
 func (c *Client) WatchResources(
 	ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions,
 ) iter.Seq2[ResourceEvent, error] {

@@ -32,13 +32,13 @@ type recorder struct {
 	response          string
 }
 
-func (a *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (rec *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	a.method, a.uri, a.body = r.Method, r.RequestURI, string(body)
-	if a.status != 0 {
-		w.WriteHeader(a.status)
+	rec.method, rec.uri, rec.body = r.Method, r.RequestURI, string(body)
+	if rec.status != 0 {
+		w.WriteHeader(rec.status)
 	}
-	_, _ = io.WriteString(w, a.response)
+	_, _ = io.WriteString(w, rec.response)
 }
 
 func newTLSClient(t *testing.T, h http.Handler) *Client {
@@ -60,14 +60,14 @@ func TestResourceRequests(t *testing.T) {
 	check := func(err error, method, uri, body string) {
 		t.Helper()
 		if err != nil || a.method != method || a.uri != uri || a.body != body {
-			t.Errorf("%v: %s %s %s; want %s %s %s", err, a.method, a.uri, a.body, method, uri, body)
+			t.Errorf("request = %s %s %s, error %v, want %s %s %s, nil", a.method, a.uri, a.body, err, method, uri, body)
 		}
 	}
 	const path = "/api/catalog/v1/Node/a%2Fb%20%3F"
 	r, err := c.ReadResource(t.Context(), id, ResourceOptions{Consistent: true, Datacenter: "dc2"})
 	check(err, "GET", path+"?consistent=1&dc=dc2&namespace=n&partition=p&uid=u", "")
 	if r.ID.Name != "a" || string(r.Data) != `{"x":1}` {
-		t.Errorf("%+v", r)
+		t.Errorf("ReadResource() = %+v, want name a and data {\"x\":1}", r)
 	}
 	body := `{"id":{"uid":"u","name":"a/b ?","type":{"group":"catalog","group_version":"v1","kind":"Node"},"tenancy":{"partition":"p","namespace":"n"}},"data":{"x":2}}`
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{"x":2}`)}, ResourceOptions{Version: "7"})
@@ -81,11 +81,11 @@ func TestResourceRequests(t *testing.T) {
 	a.status, a.response = 409, "resource has changed"
 	_, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{})
 	if e, ok := errors.AsType[*StatusError](err); !ok || e.Code != 409 || e.Message != a.response {
-		t.Errorf("conflict: %v", err)
+		t.Errorf("WriteResource() with response 409 = %v, want a StatusError with code 409 and message %q", err, a.response)
 	}
 	a.status, a.response = 200, "<html>"
 	if _, err = c.WriteResource(t.Context(), Resource{ID: id, Data: json.RawMessage(`{}`)}, ResourceOptions{}); err == nil || !strings.Contains(err.Error(), "check which program listens there") {
-		t.Errorf("nonsense: %v", err)
+		t.Errorf("WriteResource() with an HTML response = %v, want an error with a remedy", err)
 	}
 
 	plain, err := NewClient(ClientConfig{Addr: "127.0.0.1:1"})
@@ -93,7 +93,7 @@ func TestResourceRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := plain.DeleteResource(t.Context(), id, ResourceOptions{}); !errors.Is(err, ErrNeedsTLS) {
-		t.Errorf("a write by plain HTTP: %v", err)
+		t.Errorf("DeleteResource() by plain HTTP = %v, want ErrNeedsTLS", err)
 	}
 }
 
@@ -111,13 +111,13 @@ func TestResourceLists(t *testing.T) {
 		}
 		return names, nil
 	}
-	for answer, want := range map[string]struct {
+	for response, want := range map[string]struct {
 		n   int
 		err string
 	}{
 		`{"resources":[]}`:                           {0, ""},
 		`{"resources":[{"id":{"name":"a"}}]}`:        {1, ""},
-		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the rest is not wanted
+		`{"resources":[{},{},{},{}]}`:                {2, ""}, // the loop stops after 2
 		`{"resources":[{"id":{"name":"a"}}`:          {1, "unexpected EOF"},
 		`{"resources":[{"id":{"name":"a"}},{"id":{"`: {1, "unexpected EOF"},
 		`[]`:                   {0, "is not that of a wanfed server"},
@@ -125,26 +125,26 @@ func TestResourceLists(t *testing.T) {
 		`{"resources":[{},7]}`: {1, "is not that of a wanfed server"},
 		``:                     {0, "EOF"},
 	} {
-		a.response = answer
+		a.response = response
 		names, err := list()
 		if len(names) != want.n || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
-			t.Errorf("%s: %v, %v", answer, names, err)
+			t.Errorf("Resources() with response %s = %v, %v, want %d resources and error %q", response, names, err, want.n, want.err)
 		}
 	}
-	if a.uri != "/api/catalog/v1/Node?namespace=%2A&prefix=w" {
-		t.Error(a.uri)
+	if want := "/api/catalog/v1/Node?namespace=%2A&prefix=w"; a.uri != want {
+		t.Errorf("Resources() requests %s, want %s", a.uri, want)
 	}
 	a.status, a.response = 403, "not allowed"
 	if _, err := list(); err == nil || !strings.Contains(err.Error(), "answered 403: not allowed") {
-		t.Error(err)
+		t.Errorf("Resources() with response 403 = %v, want the message of the response", err)
 	}
 	for r, err := range c.OwnedResources(t.Context(), ResourceID{Name: "a", Type: nodeName, UID: "u"}, ResourceOptions{}) {
 		if err == nil {
-			t.Error(r)
+			t.Errorf("OwnedResources() with response 403 = %v, want an error", r)
 		}
 	}
-	if a.uri != "/api/catalog/v1/Node/a?owned=1&uid=u" {
-		t.Error(a.uri)
+	if want := "/api/catalog/v1/Node/a?owned=1&uid=u"; a.uri != want {
+		t.Errorf("OwnedResources() requests %s, want %s", a.uri, want)
 	}
 }
 
@@ -161,19 +161,20 @@ func TestResourceWatch(t *testing.T) {
 		}
 		return got
 	}
-	if got := watch(); got != "upsert a, end-of-snapshot , delete a, watch ended: this server is stopping" {
-		t.Error(got)
+	if got, want := watch(), "upsert a, end-of-snapshot , delete a, watch ended: this server is stopping"; got != want {
+		t.Errorf("WatchResources() = %q, want %q", got, want)
 	}
-	if a.uri != "/api/catalog/v1/Node?prefix=a&watch=1" {
-		t.Error(a.uri)
+	if want := "/api/catalog/v1/Node?prefix=a&watch=1"; a.uri != want {
+		t.Errorf("WatchResources() requests %s, want %s", a.uri, want)
 	}
-	for answer, want := range map[string]string{
+	for response, want := range map[string]string{
 		"event: upsert\ndata: {":     "watch ended: its connection was lost: EOF",
 		"event: upsert\ndata: {\n\n": "event upsert: unexpected end of JSON input",
 		"":                           "watch ended: its connection was lost: EOF",
 	} {
-		if a.response = answer; watch() != want {
-			t.Errorf("%q: %s", answer, watch())
+		a.response = response
+		if got := watch(); got != want {
+			t.Errorf("WatchResources() with response %q = %q, want %q", response, got, want)
 		}
 	}
 }
@@ -185,23 +186,23 @@ func TestWatchResources_Timeout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.http.Transport = mute{}
+		c.http.Transport = silentServer{}
 		began := time.Now()
 		for _, err := range c.WatchResources(t.Context(), nodeName, Tenancy{}, ResourceOptions{}) {
 			if _, ok := errors.AsType[*UnreachableError](err); !ok || !strings.Contains(err.Error(), "no response within 40s") {
-				t.Error(err)
+				t.Errorf("WatchResources() without data = %v, want an UnreachableError after 40s", err)
 			}
 		}
 		if d := time.Since(began); d != watchTimeout {
-			t.Errorf("after %v", d)
+			t.Errorf("WatchResources() without data ended after %v, want %v", d, watchTimeout)
 		}
 	})
 }
 
-// mute is a server that begins a watch and then sends nothing.
-type mute struct{}
+// silentServer is a server that begins a watch and then sends nothing.
+type silentServer struct{}
 
-func (mute) RoundTrip(r *http.Request) (*http.Response, error) {
+func (silentServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	in, out := io.Pipe()
 	stop := r.Context().Done()
 	go func() {
@@ -231,24 +232,24 @@ func TestFromResource(t *testing.T) {
 		`"reason":"r","message":"m","resource":{"type":` + typeJSON + `,"name":"x","section":"s"}}],"updated_at":"2026-01-02T03:04:05Z"}},` +
 		`"data":{},"create_index":"1","modify_index":"1152921504606846976","primary_modify_index":"3"}`
 	if d := cmp.Diff(want, string(body)); d != "" {
-		t.Error(d)
+		t.Errorf("JSON of FromResource() differs (-want +got):\n%s", d)
 	}
 	var back Resource
 	if err := json.Unmarshal(body, &back); err != nil || !cmp.Equal(got, back) {
-		t.Errorf("%v %s", err, cmp.Diff(got, back))
+		t.Errorf("Unmarshal() = %v, difference (-want +got):\n%s", err, cmp.Diff(got, back))
 	}
 	if id := back.ID.ToPB(); id.GetName() != "a" || id.GetUid() != "u" || id.GetType().GetKind() != "Node" || id.GetTenancy().GetPartition() != "default" {
-		t.Errorf("%v", id)
+		t.Errorf("ToPB() = %v, want the id of the resource", id)
 	}
 	if _, err := ParseResourceType("a/b"); err == nil || !strings.Contains(err.Error(), `type "a/b" is not group/version/Kind`) {
-		t.Error(err)
+		t.Errorf("ParseResourceType(a/b) = %v, want an error that shows the format", err)
 	}
 	if typ, err := ParseResourceType("a/v1/B"); err != nil || typ.String() != "a/v1/B" {
-		t.Error(typ, err)
+		t.Errorf("ParseResourceType(a/v1/B) = %v, %v, want a/v1/B, nil", typ, err)
 	}
 }
 
-// FuzzEvents: whatever a server sends as events, reading it ends, with an error.
+// FuzzEvents verifies that nextEvent ends with an error for any finite input.
 func FuzzEvents(f *testing.F) {
 	f.Add("event: upsert\ndata: {\"id\":{}}\n\n: heartbeat\n\nevent: end-of-snapshot\r\n\r\nevent: end\ndata: {\"error\":\"x\"}\n\n")
 	f.Add("data\n:\n\nevent: delete\n\n")
@@ -259,7 +260,7 @@ func FuzzEvents(f *testing.F) {
 				return
 			}
 			if n > len(text) {
-				t.Fatal("it does not end")
+				t.Fatalf("nextEvent() returned %d events from %d bytes, want an error", n, len(text))
 			}
 		}
 	})

@@ -62,8 +62,8 @@ func NewGateways(cfg GatewaysConfig) (*Gateways, error) {
 	return &Gateways{cfg: cfg, wake: make(chan struct{}, 1)}, nil
 }
 
-// Register records a heartbeat of a gateway at these addresses. It writes only
-// what changed. It fails with resource.ErrNotLeader where Run does not run. The
+// Register records a heartbeat of a gateway. It writes only the resources that
+// changed. It fails with resource.ErrNotLeader while Run is not running. The
 // error for an invalid registration names the field.
 func (g *Gateways) Register(ctx context.Context, reg GatewayRegistration) error {
 	want, err := g.describe(reg)
@@ -179,8 +179,8 @@ func (g *Gateways) due(now time.Time) (expired, reap []string, next time.Duratio
 	return expired, reap, next
 }
 
-// setCritical writes the check of a gateway as critical, unless a heartbeat
-// came.
+// setCritical writes the check of a gateway as critical, unless the gateway has
+// sent a heartbeat after its deadline.
 func (g *Gateways) setCritical(ctx context.Context, node string) error {
 	id := resource.ID(CheckType, node)
 	for {
@@ -276,7 +276,8 @@ func (g *Gateways) describe(reg GatewayRegistration) (*pb.MeshGateway, error) {
 	}, nil
 }
 
-// store writes, in one commit, what differs between want and what is stored.
+// store writes the resources of want that differ from the stored ones, in one
+// commit.
 func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed bool, err error) {
 	for {
 		ops, err := g.plan(ctx, want)
@@ -285,7 +286,7 @@ func (g *Gateways) store(ctx context.Context, want *pb.MeshGateway) (changed boo
 		}
 		_, err = g.cfg.Backend.Commit(ctx, ops...)
 		if errors.Is(err, resource.ErrConflict) && ctx.Err() == nil {
-			continue // another write came between
+			continue // a concurrent write changed the resources
 		}
 		return err == nil, err
 	}
@@ -336,9 +337,8 @@ func replace(ctx context.Context, b resource.Backend, r *pb.Resource, data proto
 	return err
 }
 
-// ListGateways returns the gateways of this datacenter, sorted by node, as this
-// server has applied them: the node, service and checks of each as one commit
-// left them.
+// ListGateways returns the gateways of this datacenter, sorted by node, from the
+// local store. The node, service and checks of a gateway are as of one commit.
 func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, error) {
 	all, err := readAll(ctx, b)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"github.com/wanfed/wanfed/resource/memory"
 )
 
-// counting counts the commits of the backend.
-type counting struct {
+// countingBackend counts the commits of a backend.
+type countingBackend struct {
 	resource.Backend
 	mu      sync.Mutex
 	commits int
 }
 
-func (c *counting) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
+func (c *countingBackend) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, error) {
 	c.mu.Lock()
 	c.commits++
 	c.mu.Unlock()
 	return c.Backend.Commit(ctx, ops...)
 }
 
-func (c *counting) count() int {
+func (c *countingBackend) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.commits
@@ -40,12 +40,12 @@ var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.e
 
 // leading runs f in fake time while Gateways.Run runs, and checks that Run
 // ends.
-func leading(t *testing.T, f func(ctx context.Context, g *Gateways, store *counting)) {
+func withLeader(t *testing.T, f func(ctx context.Context, g *Gateways, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
 		defer mem.Close()
-		store := &counting{Backend: mem}
+		store := &countingBackend{Backend: mem}
 		g, err := NewGateways(GatewaysConfig{Backend: store, DC: "dc1", Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func list(t *testing.T, b resource.Backend) []*pb.MeshGateway {
 }
 
 func TestRegister_WritesOnlyChanges(t *testing.T) {
-	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+	withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
 		for range 100 {
 			if err := g.Register(ctx, gw1); err != nil {
 				t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRegister_WritesOnlyChanges(t *testing.T) {
 }
 
 func TestGateways_TTLExpired(t *testing.T) {
-	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+	withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestGateways_TTLExpired(t *testing.T) {
 }
 
 func TestGateways_ReapAfter(t *testing.T) {
-	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+	withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestGateways_ReapAfter(t *testing.T) {
 }
 
 func TestDeregister_DeletesAll(t *testing.T) {
-	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+	withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
 		if err := g.Register(ctx, gw1); err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestGateways_NewLeaderGrantsFullTTL(t *testing.T) {
 }
 
 func TestRegister_Refuses(t *testing.T) {
-	leading(t, func(ctx context.Context, g *Gateways, store *counting) {
+	withLeader(t, func(ctx context.Context, g *Gateways, store *countingBackend) {
 		for _, reg := range []GatewayRegistration{
 			{Node: "gw1", LAN: "", WAN: gw1.WAN},
 			{Node: "gw1", LAN: "10.0.0.1", WAN: gw1.WAN},

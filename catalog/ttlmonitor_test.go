@@ -18,8 +18,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// newWriter returns a Writer to b, used by who, and its View.
-func newWriter(t *testing.T, b resource.Backend, who *tlsutil.Peer) (*Writer, *View) {
+// newWriter returns a Writer to b, whose caller is the argument, and its View.
+func newWriter(t *testing.T, b resource.Backend, caller *tlsutil.Peer) (*Writer, *View) {
 	t.Helper()
 	reg := resource.NewRegistry()
 	if err := Register(reg); err != nil {
@@ -27,7 +27,7 @@ func newWriter(t *testing.T, b resource.Backend, who *tlsutil.Peer) (*Writer, *V
 	}
 	svc, err := resource.NewService(resource.ServiceConfig{
 		Backend: b, Registry: reg, DC: "dc1", Primary: func() bool { return false },
-		Peer: func(context.Context) (tlsutil.Peer, error) { return *who, nil },
+		Peer: func(context.Context) (tlsutil.Peer, error) { return *caller, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -45,12 +45,12 @@ func operator() *tlsutil.Peer {
 // monitoring runs f in fake time while TTLMonitor.Run runs. The catalog has the
 // service web of node n1, with a check that has a TTL of ttl. The service is
 // deleted after two minutes as critical.
-func monitoring(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting)) {
+func withTTLMonitor(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		mem := memory.New()
 		defer mem.Close()
-		store := &counting{Backend: mem}
+		store := &countingBackend{Backend: mem}
 		w, v := newWriter(t, store, operator())
 		ctx, cancel := context.WithCancel(t.Context())
 		err := w.Register(ctx, Registration{
@@ -102,7 +102,7 @@ func wantCheck(t *testing.T, v *View, status, output string) {
 }
 
 func TestTTLMonitor(t *testing.T) {
-	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+	withTTLMonitor(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend) {
 		update := func(status, output string) {
 			t.Helper()
 			if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: status, Output: output}); err != nil {
@@ -147,7 +147,7 @@ func TestTTLMonitor(t *testing.T) {
 
 // TestTTLMonitor_NewLeader: a new leader gives each check its full TTL.
 func TestTTLMonitor_NewLeader(t *testing.T) {
-	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+	withTTLMonitor(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend) {
 		if err := p.Update(ctx, CheckUpdate{Node: "n1", CheckID: "service:web-1", Status: StatusPassing}); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestTTLMonitor_NewLeader(t *testing.T) {
 }
 
 func TestUpdate_Refuses(t *testing.T) {
-	monitoring(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *counting) {
+	withTTLMonitor(t, func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend) {
 		for want, u := range map[error]CheckUpdate{
 			resource.ErrInvalid: {Node: "n1", CheckID: "service:web-1", Status: "fine"},
 			ErrNoCheck:          {Node: "n1", CheckID: "web-1", Status: StatusPassing},

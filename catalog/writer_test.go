@@ -19,32 +19,32 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// rig is a catalog that who, an operator, writes.
-type rig struct {
+// fixture is a catalog with a Writer whose caller is an operator.
+type fixture struct {
 	*testing.T
 	*Writer
 	*View
-	store *counting
-	who   *tlsutil.Peer
+	store  *countingBackend
+	caller *tlsutil.Peer
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	mem := memory.New()
 	t.Cleanup(func() { mem.Close() })
-	r := &rig{T: t, store: &counting{Backend: mem}, who: operator()}
-	r.Writer, r.View = newWriter(t, r.store, r.who)
+	r := &fixture{T: t, store: &countingBackend{Backend: mem}, caller: operator()}
+	r.Writer, r.View = newWriter(t, r.store, r.caller)
 	return r
 }
 
-func (r *rig) register(reg Registration) {
+func (r *fixture) register(reg Registration) {
 	r.Helper()
 	if err := r.Register(r.Context(), reg); err != nil {
 		r.Fatal(err)
 	}
 }
 
-func (r *rig) now() *Snapshot {
+func (r *fixture) now() *Snapshot {
 	r.Helper()
 	s, err := r.At(r.Context(), resource.Strong)
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *rig) now() *Snapshot {
 
 // text returns nodes and services with their checks: node[checks]
 // service[checks]...
-func (r *rig) text() string {
+func (r *fixture) text() string {
 	r.Helper()
 	ids := func(all []*Check) string {
 		out := []string{}
@@ -82,9 +82,9 @@ func checkFor(node, id, service string) *pb.Check {
 	return &pb.Check{Node: node, CheckId: id, ServiceId: service, Status: StatusPassing}
 }
 
-// TestWriter changes one catalog step by step.
+// TestWriter changes one catalog in several steps, each a subtest.
 func TestWriter(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	const name = "N 1/a"
 	checks := func(all ...*pb.Check) []*pb.Check { return all }
 	want := func(t *testing.T, s string) {
@@ -154,10 +154,10 @@ func TestWriter(t *testing.T) {
 	})
 }
 
-// TestRegister_FromAgentAgain: a program that registers again keeps what others
-// wrote.
+// A program that registers again changes neither the metadata of its node nor
+// the status of its checks.
 func TestRegister_FromAgentAgain(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	old := node("n")
 	old.Meta, old.TaggedAddresses = map[string]string{"rack": "1"}, map[string]string{TagWAN: "198.51.100.1"}
 	r.register(Registration{Node: old, Service: service("n", "web"), Checks: []*pb.Check{{Node: "n", CheckId: "c", ServiceId: "web", Status: StatusWarning, Output: "so so"}}})
@@ -173,11 +173,11 @@ func TestRegister_FromAgentAgain(t *testing.T) {
 	}
 }
 
-// TestRegister_LeftoverOfDeletedNode: a service that a finalizer keeps after
-// its node was deleted does not belong to a new node of that name. Until the
-// finalizer is removed, a service of that id cannot be registered.
-func TestRegister_LeftoverOfDeletedNode(t *testing.T) {
-	r := newRig(t)
+// A finalizer delays the deletion of a service after its node was deleted. The
+// service does not belong to a new node of the same name. Until the finalizer is
+// removed, a service with the same id cannot be registered.
+func TestRegister_OrphanWithFinalizer(t *testing.T) {
+	r := newFixture(t)
 	r.register(Registration{Node: node("n"), Service: service("n", "web"), Checks: []*pb.Check{checkFor("n", "c", "web")}})
 	held := proto.CloneOf(r.now().Node("n").Service("web").Resource)
 	held.Metadata = map[string]string{resource.FinalizersKey: "drain"}
@@ -192,7 +192,7 @@ func TestRegister_LeftoverOfDeletedNode(t *testing.T) {
 		t.Errorf("catalog = %q, want n[]", got)
 	}
 	if err := r.Register(t.Context(), Registration{Node: node("n"), Service: service("n", "web")}); !errors.Is(err, resource.ErrConflict) {
-		t.Errorf("Register() over a leftover = %v, want ErrConflict", err)
+		t.Errorf("Register() over an orphan = %v, want ErrConflict", err)
 	}
 	marked, err := r.store.Read(t.Context(), resource.Strong, held.GetId())
 	if err != nil {
@@ -205,12 +205,12 @@ func TestRegister_LeftoverOfDeletedNode(t *testing.T) {
 	}
 	r.register(Registration{Node: node("n"), Service: service("n", "web")})
 	if got := r.text(); got != "n[] web[]" {
-		t.Errorf("catalog without the leftover = %q, want n[] web[]", got)
+		t.Errorf("catalog without the orphan = %q, want n[] web[]", got)
 	}
 }
 
 func TestRegister_Concurrent(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -236,7 +236,7 @@ func TestRegister_Concurrent(t *testing.T) {
 }
 
 func TestWriter_Refuses(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.register(Registration{Node: node("n")})
 	long := strings.Repeat("x", maxName+1)
 	many := map[string]string{}
@@ -275,7 +275,7 @@ func TestWriter_Refuses(t *testing.T) {
 	if got := r.text(); got != "n[]" {
 		t.Errorf("catalog after refused registrations = %s, want n[]", got)
 	}
-	r.who.Role = tlsutil.RoleClient
+	r.caller.Role = tlsutil.RoleClient
 	if err := r.Register(t.Context(), Registration{Node: node("n")}); !errors.Is(err, resource.ErrDenied) { // though it would change nothing
 		t.Errorf("Register() by a client = %v, want ErrDenied", err)
 	}

@@ -182,9 +182,8 @@ func TestAuthorizeWrites(t *testing.T) {
 	}
 }
 
-// The peer of a forwarded request is that of its context: no certificate is
-// read.
-func TestIdentify_KeepsThePeerOfServe(t *testing.T) {
+// A forwarded request has the peer of its context. Serve reads no certificate.
+func TestIdentify_ForwardedRequest(t *testing.T) {
 	h := newEchoHandler(t, newFakeCluster())
 	ctx := tlsutil.WithPeer(context.Background(), tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc2", Node: "joe"})
 	// 405: the request was authorized, and the path has no PUT.

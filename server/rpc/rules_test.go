@@ -65,7 +65,7 @@ func TestRules_Allow(t *testing.T) {
 	}
 }
 
-func TestRules_EveryMethodHasOne(t *testing.T) {
+func TestRules_CoverEveryMethod(t *testing.T) {
 	for _, svc := range []grpc.ServiceDesc{
 		pb.FederationService_ServiceDesc, pb.ResourceService_ServiceDesc, pb.StoreService_ServiceDesc,
 		pb.ReplicationService_ServiceDesc, pb.GatewayService_ServiceDesc, pb.ServerService_ServiceDesc,
