@@ -52,7 +52,7 @@ func (l *accessLog) open(path string) error {
 
 var errNoAccessLog = errors.New("the access log is off")
 
-// Write implements io.Writer. It fails if there is no destination.
+// Write implements io.Writer. It fails while the log is off.
 func (l *accessLog) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

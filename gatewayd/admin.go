@@ -24,7 +24,7 @@ import (
 
 const (
 	// profileTimeout is the maximum time of a response. A profile takes as long
-	// as its request says (seconds=30).
+	// as its request specifies (seconds=30).
 	profileTimeout = 5 * time.Minute
 	fetchTimeout   = 10 * time.Second
 	maxRoutesJSON  = 256 << 20 // bytes of GET /routes

@@ -153,7 +153,8 @@ func (s Settings) checkStandalone() error {
 		}
 	}
 	if len(extra) > 0 {
-		errs.addf("a standalone gateway has no datacenter: remove %s, or remove listen and routes", strings.Join(extra, ", "))
+		errs.addf("a standalone gateway has no datacenter: remove %s, or remove listen and routes",
+			strings.Join(extra, ", "))
 	}
 	return settings.Join(errs...)
 }
@@ -202,7 +203,8 @@ func (s Settings) checkOverlap() error {
 	for _, name := range slices.Sorted(maps.Keys(listeners)) {
 		for _, addr := range listeners[name] {
 			if netaddr.Overlap(s.AdminAddr, addr) {
-				errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port", s.AdminAddr, name, addr)
+				errs.addf("admin_addr %s overlaps with %s %s; each needs its own address or port",
+					s.AdminAddr, name, addr)
 			}
 		}
 	}
@@ -256,7 +258,8 @@ func (s Settings) checkLimits() error {
 		{"access_log_sample", s.AccessLogSample, 1, "1: each connection, 100: one of 100; without access_log none"},
 	} {
 		if f.value < f.min || f.value > maxNumber {
-			errs = append(errs, fmt.Errorf("%s is %d: must be %d to %d; %s", f.name, f.value, f.min, maxNumber, f.meaning))
+			errs = append(errs,
+				fmt.Errorf("%s is %d: must be %d to %d; %s", f.name, f.value, f.min, maxNumber, f.meaning))
 		}
 	}
 	for _, f := range []struct {
@@ -278,10 +281,12 @@ func (s Settings) checkLimits() error {
 	} {
 		switch d, err := time.ParseDuration(f.value); {
 		case err != nil || d < 0:
-			errs = append(errs, fmt.Errorf("%s %q is not a duration; write, for example, 500ms, 30s or 10m", f.name, f.value))
+			errs = append(errs,
+				fmt.Errorf("%s %q is not a duration; write, for example, 500ms, 30s or 10m", f.name, f.value))
 		case d > f.max:
-			errs = append(errs, fmt.Errorf("%s is %s: must be %v or less; a stopping gateway keeps running for this time",
-				f.name, f.value, f.max))
+			errs = append(errs,
+				fmt.Errorf("%s is %s: must be %v or less; a stopping gateway keeps running for this time",
+					f.name, f.value, f.max))
 		}
 	}
 	return settings.Join(errs...)

@@ -18,20 +18,24 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descAccepted   = desc("accepted_total", "Connections accepted.", "listener")
-	descRefused    = desc("refused_total", "Connections not forwarded, by reason.", "listener", "reason")
-	descActive     = desc("active", "Open client connections.", "listener")
-	descBytes      = desc("bytes_total", "Bytes forwarded; up is from client to upstream.", "listener", "direction")
-	descDialFails  = desc("dial_failures_total", "Failed attempts to connect to an upstream address.", "listener")
-	descSources    = desc("sources", "IPv4 addresses and IPv6 /64 networks with open connections.", "listener")
-	descHello      = desc("hello_seconds", "Time from accept to the complete ClientHello, by route class: exact, wildcard or none.", "listener", "route")
-	descDial       = desc("dial_seconds", "Time from the complete ClientHello to the upstream connection, by route class.", "listener", "route")
+	descAccepted  = desc("accepted_total", "Connections accepted.", "listener")
+	descRefused   = desc("refused_total", "Connections not forwarded, by reason.", "listener", "reason")
+	descActive    = desc("active", "Open client connections.", "listener")
+	descBytes     = desc("bytes_total", "Bytes forwarded; up is from client to upstream.", "listener", "direction")
+	descDialFails = desc("dial_failures_total", "Failed attempts to connect to an upstream address.", "listener")
+	descSources   = desc("sources", "IPv4 addresses and IPv6 /64 networks with open connections.", "listener")
+	descHello     = desc("hello_seconds",
+		"Time from accept to the complete ClientHello, by route class: exact, wildcard or none.", "listener", "route")
+	descDial = desc("dial_seconds",
+		"Time from the complete ClientHello to the upstream connection, by route class.", "listener", "route")
 	descMaxConns   = desc("max_conns", "Maximum number of client connections, all listeners together.")
 	descMaxFiles   = desc("max_files", "Maximum number of open files and sockets of the process.")
 	descStopping   = desc("stopping", "1 if the gateway stops or was replaced by a new process, else 0.")
-	descLogDropped = desc("access_log_dropped_total", "Lines missing in the access log because its file is too slow or failed.")
-	descRoutes     = desc("routes", "Routes in the table.", "listener")
-	descSnapshot   = desc("snapshot_age_seconds", "Time since the routes in use were received; absent if they were read from disk.")
+	descLogDropped = desc("access_log_dropped_total",
+		"Lines missing in the access log because its file is too slow or failed.")
+	descRoutes   = desc("routes", "Routes in the table.", "listener")
+	descSnapshot = desc("snapshot_age_seconds",
+		"Time since the routes in use were received; absent if they were read from disk.")
 	descRegistered = desc("registered_age_seconds", "Time since a server last acknowledged a heartbeat.")
 )
 

@@ -73,7 +73,8 @@ func TestCheckLimits_OutOfRange(t *testing.T) {
 	s.ShutdownDelay, s.DrainTime, s.HotRestartDrainTime = "2h", "1000h", "1000000h"
 	got := fmt.Sprint(s.checkLimits())
 	for _, want := range []string{
-		"7 errors:", "max_conns_per_source is -2: must be -1 to", "shutdown_delay is 2h: must be 1h0m0s or less; a stopping gateway",
+		"7 errors:", "max_conns_per_source is -2: must be -1 to",
+		"shutdown_delay is 2h: must be 1h0m0s or less; a stopping gateway",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("checkLimits() lacks %q:\n%s", want, got)

@@ -37,15 +37,16 @@ func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s %s: the port is in use by another process; stop it (see: ss -ltnp), or choose another port",
-			setting, addr)
+		return nil, fmt.Errorf("%s %s: the port is in use by another process; "+
+			"stop it (see: ss -ltnp), or choose another port", setting, addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && setting == "wan":
-		return nil, fmt.Errorf("wan %s is not an address of this machine; behind NAT, set wan_bind to the address to listen on", addr)
+		return nil, fmt.Errorf("wan %s is not an address of this machine; "+
+			"behind NAT, set wan_bind to the address to listen on", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%s %s is not an address of this machine; use one that is (see: ip address)", setting, addr)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s %s: this user may not use the port; choose one above 1023, let systemd open the socket, "+
-			"or give the program CAP_NET_BIND_SERVICE", setting, addr)
+		return nil, fmt.Errorf("%s %s: this user may not use the port; choose one above 1023, "+
+			"let systemd open the socket, or give the program CAP_NET_BIND_SERVICE", setting, addr)
 	case err != nil:
 		return nil, fmt.Errorf("%s: listen on %s: %w", setting, addr, err)
 	}

@@ -124,7 +124,8 @@ func TestCheck_Action(t *testing.T) {
 	}{
 		{"not stored", func(r *api.Resource) { r.ID.Name = "db" }, Created},
 		{"same data", func(*api.Resource) {}, Unchanged},
-		{"default of the server", func(r *api.Resource) { r.Data = json.RawMessage(`{"host":"a","port":80}`) }, Unchanged},
+		{"default of the server", func(r *api.Resource) { r.Data = json.RawMessage(`{"host":"a","port":80}`) },
+			Unchanged},
 		{"other data", func(r *api.Resource) { r.Data = json.RawMessage(`{"host":"b"}`) }, Updated},
 		{"same metadata", func(r *api.Resource) { r.Metadata = map[string]string{"team": "x"} }, Unchanged},
 		{"other metadata", func(r *api.Resource) { r.Metadata = map[string]string{"team": "y"} }, Updated},
@@ -246,7 +247,8 @@ func TestWrite_Result(t *testing.T) {
 				t.Fatalf("Write() = %v, want nil", err)
 			}
 			if item.Action != tt.action || s.writes != tt.wantWrites {
-				t.Errorf("Write() = %s with %d writes, want %s with %d", item.Action, s.writes, tt.action, tt.wantWrites)
+				t.Errorf("Write() = %s with %d writes, want %s with %d",
+					item.Action, s.writes, tt.action, tt.wantWrites)
 			}
 			if got := item.Result.Version; got != tt.wantVersion {
 				t.Errorf("version of Result = %s, want %s", got, tt.wantVersion)

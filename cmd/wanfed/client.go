@@ -31,9 +31,11 @@ import (
 // addClientFlags adds the flags of every command that calls a server.
 func addClientFlags(c *cobra.Command) {
 	flags := c.Flags()
-	flags.String("http-addr", api.DefaultHTTPAddr, "`address` of the HTTP API of a server, host:port or URL (WANFED_HTTP_ADDR)")
+	flags.String("http-addr", api.DefaultHTTPAddr,
+		"`address` of the HTTP API of a server, host:port or URL (WANFED_HTTP_ADDR)")
 	flags.String("datacenter", "", "`name` of the datacenter to call (default: that of the server)")
-	flags.String("tls-server-name", "", "`name` in the certificate of the server, if not the host of --http-addr (WANFED_TLS_SERVER_NAME)")
+	flags.String("tls-server-name", "",
+		"`name` in the certificate of the server, if not the host of --http-addr (WANFED_TLS_SERVER_NAME)")
 	flags.String("ca-file", "", "PEM `file` with the CA certificates (WANFED_CA_FILE)")
 	flags.String("cert-file", "", "PEM `file` with your certificate (WANFED_CERT_FILE)")
 	flags.String("key-file", "", "PEM `file` with the private key of your certificate (WANFED_KEY_FILE)")
@@ -43,7 +45,9 @@ func addClientFlags(c *cobra.Command) {
 
 // addReadFlags adds the flags of a command that reads through the HTTP API. run
 // prints to out.
-func addReadFlags(c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out printer) error) *cobra.Command {
+func addReadFlags(
+	c *cobra.Command, run func(cmd *cobra.Command, args []string, cl client, out printer) error,
+) *cobra.Command {
 	addClientFlags(c)
 	format := addOutput(c)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -101,7 +105,8 @@ func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
 
 // explainHTTP adds the remedy to an error of the HTTP client.
 func explainHTTP(err error) error {
-	const port = "this may be the server port; the HTTP API has another port (default 8500): set --http-addr or WANFED_HTTP_ADDR"
+	const port = "this may be the server port; the HTTP API has another port (default 8500): " +
+		"set --http-addr or WANFED_HTTP_ADDR"
 	if s, ok := errors.AsType[*api.StatusError](err); ok && s.Code == http.StatusUnsupportedMediaType {
 		return fmt.Errorf("%w; %s", err, port) // the response of a gRPC server to HTTP requests
 	}
@@ -123,9 +128,11 @@ func explainHTTP(err error) error {
 	return fmt.Errorf("%w; check that a server runs there, or set --http-addr or WANFED_HTTP_ADDR", err)
 }
 
-// completeDatacenters completes names of datacenters, if a server answers within
-// a second.
-func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeFrom completes with the words of list, if a server answers within a
+// second.
+func completeFrom(
+	cmd *cobra.Command, list func(context.Context, client) []cobra.Completion,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	cl, err := newClient(cmd, time.Second)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -133,8 +140,15 @@ func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Comp
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 	defer cancel()
-	dcs, _ := cl.Datacenters(ctx, api.QueryOptions{})
-	return dcs, cobra.ShellCompDirectiveNoFileComp
+	return list(ctx, cl), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeDatacenters completes names of datacenters.
+func completeDatacenters(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return completeFrom(cmd, func(ctx context.Context, cl client) []cobra.Completion {
+		dcs, _ := cl.Datacenters(ctx, api.QueryOptions{})
+		return dcs
+	})
 }
 
 // operatorTimeout limits a command that makes one call as an operator.
@@ -232,7 +246,8 @@ func (o *operator) find(cmd *cobra.Command) error {
 			return nil
 		}
 	}
-	return cmp.Or(explainHTTP(err), fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
+	return cmp.Or(explainHTTP(err),
+		fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
 }
 
 // call connects and runs f, which makes one call. what names the call in errors.

@@ -151,7 +151,8 @@ const orphanTimeout = 15 * time.Second
 // addStopOnEOF adds the flag by which a parent process makes sure that its
 // children do not outlive it.
 func addStopOnEOF(root *cobra.Command) {
-	on := root.PersistentFlags().Bool(subprocess.StopOnEOF, false, "stop when stdin ends: the parent process is gone then")
+	on := root.PersistentFlags().Bool(subprocess.StopOnEOF, false,
+		"stop when stdin ends: the parent process is gone then")
 	_ = root.PersistentFlags().MarkHidden(subprocess.StopOnEOF)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		if !*on {

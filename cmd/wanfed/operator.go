@@ -67,7 +67,8 @@ If there is no leader, --stale shows what the called server knows.`,
 			}
 			resp, err := list(ctx, &pb.ListPeersRequest{})
 			if status.Code(err) == codes.Unavailable && !stale {
-				return status.Errorf(codes.Unavailable, "%s; to see what this server knows, add --stale", status.Convert(err).Message())
+				return status.Errorf(codes.Unavailable, "%s; to see what this server knows, add --stale",
+					status.Convert(err).Message())
 			}
 			if err != nil {
 				return err
@@ -123,7 +124,8 @@ func peerRows(peers []raftPeer, wide bool) [][]string {
 			last, trailing = index(p.LastIndex), index(p.Trailing)
 		}
 		row := []string{
-			p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact), trailing,
+			p.Node, cmp.Or(p.Address, "-"), p.State, strconv.FormatBool(p.Voter), p.Member, age(p.LastContact),
+			trailing,
 		}
 		if wide {
 			row = append(row, last, cmp.Or(p.ID, "-"))
@@ -168,7 +170,8 @@ only voter, and if the remaining voters would have no quorum.`,
 			var resp *pb.RemovePeerResponse
 			err := o.call(cmd, "remove "+args[0], "the outcome is unknown: see wanfed operator raft list-peers",
 				func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-					resp, err = pb.NewOperatorServiceClient(cc).RemovePeer(ctx, &pb.RemovePeerRequest{Node: args[0], Force: force})
+					resp, err = pb.NewOperatorServiceClient(cc).RemovePeer(ctx,
+						&pb.RemovePeerRequest{Node: args[0], Force: force})
 					return err
 				})
 			if err != nil {
@@ -176,7 +179,8 @@ only voter, and if the remaining voters would have no quorum.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "removed %s from the Raft group of %s\n", args[0], o.dc)
 			if resp.Running {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is running: stop it within ten minutes, or it will be added again\n", args[0])
+				fmt.Fprintf(cmd.OutOrStdout(),
+					"%s is running: stop it within ten minutes, or it will be added again\n", args[0])
 			}
 			return nil
 		},

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,8 +63,9 @@ func addResourceWriteFlags(c *cobra.Command, run resourceRun) *cobra.Command {
 	return addResourceFlags(c, func(ctx context.Context, args []string, cl *resourceClient, out printer) error {
 		addr := flagOrEnv(cl.cmd, "http-addr")
 		if !strings.HasPrefix(addr, "https://") {
-			return usagef("a write needs HTTPS and the certificate of an operator: set --http-addr https://%s (WANFED_HTTP_ADDR), "+
-				"--ca-file, --cert-file and --key-file; create a certificate with: wanfed tls cert create --operator --datacenter DC",
+			return usagef("a write needs HTTPS and the certificate of an operator: "+
+				"set --http-addr https://%s (WANFED_HTTP_ADDR), --ca-file, --cert-file and --key-file; "+
+				"create a certificate with: wanfed tls cert create --operator --datacenter DC",
 				strings.TrimPrefix(addr, "http://"))
 		}
 		return run(ctx, args, cl, out)
@@ -139,30 +139,26 @@ func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.Resource
 	}
 	switch len(found) {
 	case 0:
-		return api.ResourceTypeName{}, usagef("no type has the kind %q; the types are %s", text, strings.Join(all, ", "))
+		return api.ResourceTypeName{},
+			usagef("no type has the kind %q; the types are %s", text, strings.Join(all, ", "))
 	case 1:
 		return found[0], nil
 	}
 	return api.ResourceTypeName{}, usagef("kind %q is ambiguous; write %s", text, strings.Join(names, " or "))
 }
 
-// completeTypes completes the first argument with types, if a server answers
-// within a second.
+// completeTypes completes the first argument with types.
 func completeTypes(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	cl, err := newClient(cmd, time.Second)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer cl.Close()
-	types, _ := cl.ResourceTypes(cmd.Context())
-	var names []cobra.Completion
-	for _, t := range types {
-		names = append(names, t.Type.String())
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return completeFrom(cmd, func(ctx context.Context, cl client) (names []cobra.Completion) {
+		types, _ := cl.ResourceTypes(ctx)
+		for _, t := range types {
+			names = append(names, t.Type.String())
+		}
+		return names
+	})
 }
 
 // hasStatus reports whether err is a response with an HTTP status.

@@ -105,7 +105,8 @@ func readResources(
 	if version != "" && len(resources) == 1 {
 		resources[0].Version = version
 	} else if version != "" {
-		errs = append(errs, fmt.Errorf("--version needs one resource, not %d; write the versions into the file", len(resources)))
+		errs = append(errs,
+			fmt.Errorf("--version needs one resource, not %d; write the versions into the file", len(resources)))
 	}
 	if err := settings.Join(errs...); err != nil {
 		return nil, nil, usageError{err}

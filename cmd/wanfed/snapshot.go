@@ -62,7 +62,8 @@ is not replaced.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %s of %s at index %d\n", args[0], size(m.Size), printable(m.Datacenter), m.Index)
+			fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %s of %s at index %d\n",
+				args[0], size(m.Size), printable(m.Datacenter), m.Index)
 			return nil
 		},
 	}

@@ -21,7 +21,8 @@ import (
 const maxPEM = 4 << 20
 
 func newTLS() *cobra.Command {
-	ca, cert := newGroup("ca", "Create a CA", newTLSCACreate()), newGroup("cert", "Create certificates", newTLSCertCreate())
+	ca := newGroup("ca", "Create a CA", newTLSCACreate())
+	cert := newGroup("cert", "Create certificates", newTLSCertCreate())
 	ca.Example = `  wanfed tls ca create`
 	cert.Example = `  wanfed tls cert create --server --datacenter dc1 --node srv1`
 	c := newGroup("tls", "Create and inspect certificates", ca, cert, newTLSInspect())
@@ -150,13 +151,15 @@ expires.`,
 		fl.BoolVar(&f.roles[i], r.flag, false, r.help)
 	}
 	fl.StringVar(&f.req.DC, "datacenter", "", "`name` of the datacenter (required)")
-	fl.StringVar(&f.req.Node, "node", "", "`name` of the node (required for --server and --gateway; default \"client\" or \"cli\")")
+	fl.StringVar(&f.req.Node, "node", "",
+		"`name` of the node (required for --server and --gateway; default \"client\" or \"cli\")")
 	fl.StringVar(&f.req.Domain, "domain", tlsutil.DefaultDomain, "domain of the names in certificates and SNI")
 	fl.IntVar(&f.req.Days, "days", 0, "days until the certificate expires (default: 365, or until the CA expires)")
 	fl.StringSliceVar(&f.req.DNSNames, "additional-dnsname", nil, "additional DNS name; repeatable")
 	fl.StringSliceVar(&f.ips, "additional-ipaddress", nil, "additional IP address; repeatable")
 	fl.StringVar(&f.caFile, "ca-file", "", "PEM `file` with the certificate of the CA (default <domain>-agent-ca.pem)")
-	fl.StringVar(&f.caKeyFile, "ca-key-file", "", "PEM `file` with the private key of the CA (default <domain>-agent-ca-key.pem)")
+	fl.StringVar(&f.caKeyFile, "ca-key-file", "",
+		"PEM `file` with the private key of the CA (default <domain>-agent-ca-key.pem)")
 	return c
 }
 
@@ -241,7 +244,8 @@ func (f *certFlags) readCA() error {
 		if f.req.Domain != tlsutil.DefaultDomain {
 			flag = " --domain " + f.req.Domain
 		}
-		hint = fmt.Sprintf("; create one with: wanfed tls ca create%s, or name one with --ca-file and --ca-key-file", flag)
+		hint = fmt.Sprintf("; create one with: wanfed tls ca create%s, or name one with --ca-file and --ca-key-file",
+			flag)
 	}
 	for _, part := range []struct {
 		what, path string

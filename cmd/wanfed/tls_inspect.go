@@ -53,7 +53,8 @@ a verification fails.`,
 	}
 	format := addOutput(c)
 	c.Flags().StringVar(&in.caFile, "ca-file", "", "PEM `file` with the CA certificates to verify against")
-	c.Flags().StringVar(&in.domain, "domain", "", "domain of the names in certificates (default: derived from the names)")
+	c.Flags().StringVar(&in.domain, "domain", "",
+		"domain of the names in certificates (default: derived from the names)")
 	c.RunE = func(cmd *cobra.Command, files []string) error {
 		if err := tlsutil.CheckDomain(in.domain); in.domain != "" && err != nil {
 			return usagef("--domain: %w", err)
@@ -81,7 +82,9 @@ func (in *inspector) inspect(files []string, now time.Time) error {
 			continue
 		}
 		for i, c := range certs {
-			all = append(all, inspection{File: file, Position: i + 1, Of: len(certs), Description: tlsutil.Describe(c, in.domain, now)})
+			all = append(all, inspection{
+				File: file, Position: i + 1, Of: len(certs), Description: tlsutil.Describe(c, in.domain, now),
+			})
 		}
 		if in.cas == nil {
 			continue
@@ -158,7 +161,8 @@ func (s inspection) rows(caFile string) [][]string {
 	if len(s.DNSNames)+len(s.IPs) > 0 {
 		add("Names", slices.Concat(s.DNSNames, s.IPs)...)
 	}
-	add("Valid", fmt.Sprintf("%s to %s (%s)", s.NotBefore.Format(time.RFC3339), s.NotAfter.Format(time.RFC3339), s.state()))
+	from, to := s.NotBefore.Format(time.RFC3339), s.NotAfter.Format(time.RFC3339)
+	add("Valid", fmt.Sprintf("%s to %s (%s)", from, to, s.state()))
 	add("Subject", s.Subject)
 	if s.SelfSigned {
 		add("Issuer", "itself")

@@ -166,7 +166,8 @@ func TestStart_NewProcessFails(t *testing.T) {
 			"closed its pipe, before it was ready"},
 		{"timeout", os.Args[0], "new-process-hangs", t.Context(), 300 * time.Millisecond, "not ready within 300ms"},
 		{"canceled", os.Args[0], "new-process-hangs", canceled, testTimeout, "context canceled"},
-		{"no program", filepath.Join(t.TempDir(), "absent"), "new-process-serves", t.Context(), testTimeout, "no such file"},
+		{"no program", filepath.Join(t.TempDir(), "absent"), "new-process-serves", t.Context(), testTimeout,
+			"no such file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Start(tt.ctx, Config{

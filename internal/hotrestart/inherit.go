@@ -37,7 +37,7 @@ const (
 // service manager. It is empty, and all methods work, when there was neither. It
 // is not safe for concurrent use.
 type Inherited struct {
-	pipe      *os.File       // nil: there is no old process
+	pipe      *os.File       // nil: no old process started this one
 	sockets   []Socket       // of the old process; not taken yet
 	activated []net.Listener // of the service manager; not taken yet
 }

@@ -71,8 +71,8 @@ func timestampsToStrings(n *yaml.Node) {
 //	resource "catalog/v1/Node" "web1" { data { ... } }
 func decodeHCL(name string, src []byte) ([]Document, error) {
 	if len(src) > maxHCL {
-		return nil, fmt.Errorf("%s has more than %d bytes; check that it is the right file, or use JSON, which needs less memory",
-			name, maxHCL)
+		return nil, fmt.Errorf("%s has more than %d bytes; check that it is the right file, "+
+			"or use JSON, which needs less memory", name, maxHCL)
 	}
 	f, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
 	if diags.HasErrors() {

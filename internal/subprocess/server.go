@@ -87,7 +87,8 @@ func (c ServerConfig) args() []string {
 	args := []string{"server",
 		"--dc", c.DC, "--node", c.Node, "--data-dir", filepath.Join(c.Dir, "data"),
 		"--ca-file", c.TLS.CA, "--cert-file", c.TLS.Cert, "--key-file", c.TLS.Key,
-		"--bind", cmp.Or(c.Bind, "127.0.0.1"), "--port", strconv.Itoa(cmp.Or(c.Port, -1)), "--http-addr", cmp.Or(c.HTTPAddr, "127.0.0.1:0"),
+		"--bind", cmp.Or(c.Bind, "127.0.0.1"), "--port", strconv.Itoa(cmp.Or(c.Port, -1)),
+		"--http-addr", cmp.Or(c.HTTPAddr, "127.0.0.1:0"),
 	}
 	if c.PrimaryDC != "" {
 		args = append(args, "--primary-datacenter", c.PrimaryDC)
