@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MPL-2.0
+
+// Package reactor is the event-driven engine of a gateway: it forwards TCP
+// connections with one event loop per processor (epoll, Linux only). An idle
+// connection costs two small structs and no goroutine. DESIGN.md has the
+// reasons.
+//
+// # Flow
+//
+// A worker accepts a connection and requests from the [Handler] a [Session]. It
+// reads until Session.Receive has the ClientHello, and connects to an upstream
+// as package gateway/internal/upstream selects it. Then it moves bytes both
+// ways: through a buffer of the worker or, where many flow, through a kernel
+// pipe (splice).
+//
+//	e := reactor.New(reactor.Config{Listeners: listeners, Handler: handler, Dialer: dialer, ...})
+//	err := e.Serve(ctx)
+//
+// # Goroutines
+//
+// [Engine.Serve] starts one worker per processor and joins them. A worker owns
+// its connections: no other goroutine uses them. Addresses that are names are
+// resolved in goroutines of the Dialer, which send the socket to the worker.
+//
+// # Guarantees and limits
+//
+// An end of data in one direction leaves the other open. A failure ends both
+// with a reset. What a peer does not accept stays in the socket of the other
+// peer, except for one buffer. A connection uses two files, one more for each
+// further address that is tried, and two for each pipe.
+package reactor
