@@ -159,7 +159,7 @@ func TestPrimaryReAddressed(t *testing.T) {
 		while  string
 		all    bool // the second gateway as well: the configured address becomes invalid
 		both   bool // dc2's gateway as well: only dc3 learns both changes
-		third  bool // dc3 exists; without it only the primary knows the new addresses
+		third  bool // dc3 exists; without it only the primary has the new addresses
 		always bool // not only in long variants
 	}{
 		{"connected", false, false, true, false},

@@ -68,9 +68,10 @@ func awaitWhole(t *testing.T, l *lab.Lab, limit time.Duration, what string) time
 	return took
 }
 
-// whole returns nil if every running server sees the whole federation: all
-// servers alive, the state of each datacenter with all its gateways healthy and
-// at their addresses, and each datacenter serves requests from each other one.
+// whole returns nil if every running server has a complete view of the
+// federation. All servers are alive, and the federation state of each
+// datacenter lists its gateways as healthy with their addresses. Each
+// datacenter also serves requests from each other one.
 func whole(ctx context.Context, l *lab.Lab) error {
 	for _, s := range l.Running() {
 		if err := wholeFor(ctx, l, s); err != nil {
@@ -102,8 +103,8 @@ func wholeFor(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	return nil
 }
 
-// allAlive returns nil if server s sees every running server alive at its
-// address in the WAN pool.
+// allAlive returns nil if the WAN pool of server s lists every running server
+// as alive at its address.
 func allAlive(ctx context.Context, l *lab.Lab, s *lab.Node) error {
 	members, err := wanMembers(ctx, s)
 	if err != nil {

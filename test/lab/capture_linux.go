@@ -50,7 +50,8 @@ func StartCapture(t testing.TB, ns string) *Capture {
 			return err
 		}
 		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
-		// Every veth port of the bridge sees each frame once as it comes in.
+		// Each frame is received once, at the veth port of the bridge where it
+		// enters.
 		tv := unix.Timeval{Usec: 50_000}
 		return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 	})
