@@ -19,8 +19,8 @@ import (
 var Type = &pb.Type{Group: "config", GroupVersion: "v1", Kind: "Document"}
 
 // MaxSize bounds the content of a document in bytes, encoded as protocol buffers.
-// That is somewhat more than its JSON. MaxDepth bounds the nesting of lists and
-// objects. A string alone has depth 1.
+// The encoding is somewhat larger than JSON. MaxDepth bounds the nesting of lists
+// and objects. A string alone has depth 1.
 const (
 	MaxSize  = 512 << 10
 	MaxDepth = 64
@@ -31,9 +31,9 @@ func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{Type: Type, Message: &pb.Document{}, Federated: true, Validate: validate})
 }
 
-// New returns a new document of the default tenancy. The content is what
-// structpb.NewValue takes: maps, lists, strings, numbers, booleans and nil. New
-// fails with resource.ErrInvalid, also if Check fails.
+// New returns a new document of the default tenancy. The content is a value that
+// structpb.NewValue accepts: maps, lists, strings, numbers, booleans and nil. New
+// fails with resource.ErrInvalid if structpb.NewValue or Check fails.
 func New(name string, content any) (*pb.Resource, error) {
 	v, err := structpb.NewValue(content)
 	if err != nil {

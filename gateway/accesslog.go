@@ -109,7 +109,8 @@ func (r *accessRecord) setEnd(end string) {
 	}
 }
 
-// close passes the record to the writer. end does not replace that of setEnd.
+// close passes the record to the writer. The argument end is used only if setEnd
+// was not called.
 func (r *accessRecord) close(end string) {
 	if r == nil {
 		return

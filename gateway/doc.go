@@ -19,8 +19,8 @@
 // # Flow
 //
 // A [Listener] accepts a connection. Its [Policy] decides whether the source
-// address may connect: that of the peer or, for a load balancer that the policy
-// names, the one in the PROXY header.
+// address may connect. The source address is the address of the peer. If the peer
+// is a load balancer that the policy lists, it is the address in the PROXY header.
 //
 // A [HelloParser] reads the ClientHello within Config.HelloTimeout. The [Table]
 // of the listener finds the [Route]: an exact name takes precedence over a
@@ -31,10 +31,10 @@
 // with the fewest connections, or to the first one of an ordered route. The
 // next address is tried as soon as an attempt fails, or takes longer than
 // usual. Every attempt sends the ClientHello, and the first complete TLS record
-// that comes back wins. An open connection is enough for a route with one
-// address, and for a client that has sent data after its ClientHello: two
-// servers could act on that data. Bytes are then copied both ways until both
-// directions have ended.
+// that comes back wins. If the route has only one address, the first open TCP
+// connection wins. The same applies if the client has sent data after its
+// ClientHello, because two servers could act on that data. Bytes are then copied both ways until
+// both directions have ended.
 //
 // A connection that cannot be forwarded is closed, counted by its [Reason] and
 // logged at a limited rate. If TLS has an alert for the reason, the client

@@ -54,9 +54,9 @@ func (h Hello) ALPN() iter.Seq[[]byte] {
 	}
 }
 
-// Errors of HelloParser.Parse, besides *NotTLSError.
+// Errors that HelloParser.Parse returns in addition to *NotTLSError.
 var (
-	// ErrNeedMore means that the bytes so far may be the start of a
+	// ErrNeedMore means that the received bytes may be the start of a
 	// ClientHello.
 	ErrNeedMore = reactor.ErrNeedMore
 	// ErrHelloTooLarge means that the ClientHello exceeds MaxHelloSize.
@@ -79,11 +79,11 @@ type HelloParser struct {
 	end  int    // end of the ClientHello in the input, when it is complete
 }
 
-// Parse examines in: all bytes that were received so far, those of earlier
-// calls included. It returns ErrNeedMore until the ClientHello is complete. All
-// calls together take linear time. A ClientHello in one record, with its name
-// in lower case, allocates nothing. The result may share memory with in, which
-// is not changed.
+// Parse examines the argument in, which contains all received bytes, including
+// the bytes of earlier calls. It returns ErrNeedMore until the ClientHello is
+// complete. All calls together take linear time. A ClientHello in one record, with
+// its name in lower case, allocates nothing. Parse does not change in, but the
+// result may share memory with it.
 func (p *HelloParser) Parse(in []byte) (Hello, error) {
 	for {
 		rec := in[p.next:]

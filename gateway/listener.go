@@ -24,9 +24,9 @@ type Listener struct {
 	admission                                admission
 }
 
-// NewListener returns a listener on these sockets, which [Proxy.Run] serves and
-// closes. name appears in logs and metrics. The table is empty: every
-// connection is refused until SetTable.
+// NewListener returns a listener on sockets, which [Proxy.Run] serves and closes.
+// The argument name appears in logs and metrics. The table is empty: the listener
+// refuses every connection until SetTable is called.
 func NewListener(name string, sockets ...net.Listener) *Listener {
 	l := &Listener{name: name, sockets: sockets}
 	l.table.Store(&Table{})
@@ -68,11 +68,11 @@ type Stats struct {
 	Sources int
 	// Hellos are the times from accept to the complete ClientHello.
 	Hellos map[RouteClass]Histogram
-	// Dials are the times from there to a connected upstream.
+	// Dials are the times from the complete ClientHello to a connected upstream.
 	Dials map[RouteClass]Histogram
 }
 
-// Stats returns the counters. They are not read at one instant.
+// Stats returns the counters. The counters are not read at the same instant.
 func (l *Listener) Stats() Stats {
 	st := Stats{
 		Accepted: l.accepted.Load(), Active: l.active.Load(), Refused: make(map[Reason]uint64, reasons),

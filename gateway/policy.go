@@ -21,9 +21,9 @@ type Policy struct {
 	// 0 or negative: no limit.
 	MaxPerSource int
 	// ProxyFrom are the networks of load balancers. Their connections must
-	// begin with a PROXY header, version 2. Its source address is the client's,
-	// for the fields above and in logs; that of the balancer does not count.
-	// Other clients must not send a header.
+	// begin with a PROXY header, version 2. The source address in the header is
+	// the address of the client for the fields above and in logs. Other clients
+	// must not send a header.
 	ProxyFrom []netip.Prefix
 }
 

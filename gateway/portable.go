@@ -387,7 +387,7 @@ func relay(client, upstream net.Conn, count func(up, down int)) (err error) {
 func relayOneWay(dst, src net.Conn, count func(int), dstEnded, srcEnded *atomic.Bool) error {
 	err := copyAll(dst, src, count)
 	if err == nil {
-		srcEnded.Store(true) // before dst learns it, and answers
+		srcEnded.Store(true) // before dst can receive the end of data and respond
 		err = closeWrite(dst)
 	}
 	if err != nil && dstEnded.Load() {
@@ -429,7 +429,7 @@ func closeWrite(c net.Conn) error {
 	return c.Close()
 }
 
-// abort closes c with a reset: its peer learns that data is missing.
+// abort closes c with a reset: the peer can then detect that data is missing.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		t.SetLinger(0)

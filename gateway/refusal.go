@@ -9,10 +9,10 @@ import (
 	"github.com/wanfed/wanfed/gateway/internal/tlsrecord"
 )
 
-// Reason is why a connection was not forwarded.
+// Reason is the reason why a connection was not forwarded.
 type Reason uint8
 
-// The reasons. Their names in metrics and logs are those of String.
+// The reasons. Metrics and logs use the names that String returns.
 const (
 	ReasonNotTLS Reason = iota
 	ReasonNoSNI
@@ -71,7 +71,7 @@ var reasonInfo = [reasons]struct {
 	ReasonLimit: {"limit", 0,
 		"this gateway has as many connections as it may have; raise the limit or add a gateway"},
 	ReasonNoFiles: {"no_files", 0,
-		"the process or the system cannot open more files; raise the limit (ulimit -n), or lower that of connections"},
+		"the process or the system cannot open more files; raise the limit (ulimit -n), or lower the limit of connections"},
 	ReasonDenied: {"denied", 0,
 		"the policy of this listener does not allow the client's address"},
 	ReasonSourceLimit: {"source_limit", 0,
@@ -79,7 +79,7 @@ var reasonInfo = [reasons]struct {
 	ReasonProtocol: {"protocol", alertNoApplicationProtocol,
 		"the route accepts only clients that offer one of its protocols (ALPN); check what connects from there"},
 	ReasonProxyHeader: {"proxy_header", 0,
-		"its sender must send a PROXY header, version 2, first: enable it there, or remove the address from the list"},
+		"the load balancer must first send a PROXY header, version 2: enable it there, or remove its address from the list"},
 	ReasonUpstreamLimit: {"upstream_limit", alertInternalError,
 		"each address of the route has as many connections as one may have; raise the limit, or add an address"},
 }

@@ -41,11 +41,12 @@ type Route struct {
 	// when it fails. Otherwise a connection uses the address with the fewest
 	// open connections, of all routes of this gateway.
 	Ordered bool `json:"ordered,omitempty"`
-	// Protocols are ids of which a client must offer one (ALPN). Empty: a
-	// client may offer any, or none.
+	// Protocols lists protocol ids (ALPN). A client must offer one of them.
+	// Empty: a client may offer any protocol, or none.
 	Protocols []string `json:"protocols,omitempty"`
-	// ProxyProtocol sends a PROXY header, version 2, before the ClientHello. It
-	// has the address of the client as this gateway knows it.
+	// ProxyProtocol sends a PROXY header, version 2, before the ClientHello.
+	// The header contains the address of the client, which may itself come from
+	// a PROXY header (see Policy.ProxyFrom).
 	ProxyProtocol bool `json:"proxy_protocol,omitempty"`
 }
 

@@ -41,13 +41,14 @@ func CanonicalMethod(full string) string {
 	return full
 }
 
-// Descriptors resolves the files that gRPC reflection needs: those of the program
-// and one for the second name.
+// Descriptors resolves the files that gRPC reflection needs: the files of the
+// program, and one file for the second service name.
 type Descriptors struct{ second protoregistry.Files }
 
 var _ protodesc.Resolver = (*Descriptors)(nil)
 
-// NewDescriptors derives the file of the second name from that of the first.
+// NewDescriptors derives the file of the second service name from the file of the
+// first.
 func NewDescriptors() (*Descriptors, error) {
 	first := pb.File_api_pb_resource_proto
 	p := protodesc.ToFileDescriptorProto(first)

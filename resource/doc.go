@@ -33,8 +33,8 @@
 // and is tried up to eight times when concurrent writes make it fail. The state
 // machine checks the expectation in commit order.
 //
-// Code of a server that writes its own resources calls the Backend, with PutOp,
-// RemoveOp and ReplicaOp. It gets uids from NewUID.
+// A server writes its own resources by calling the Backend with PutOp, RemoveOp and
+// ReplicaOp. NewUID returns the uid of a new resource.
 //
 // # Flow of a deletion
 //
@@ -48,8 +48,9 @@
 //
 // Resources that a Backend returns are shared: clone a resource before changing
 // it. Versions and indexes belong to one store. Uid, generation and data are the
-// same in all datacenters. Every deletion appears in watches, also that of an
-// owned resource. All errors that callers test for are variables of this package.
+// same in all datacenters. Every deletion appears in watches, including the
+// deletion of an owned resource. All errors that callers test for are variables of
+// this package.
 // StatusError turns them into a gRPC status, and FromStatus turns the status back,
 // so that errors.Is works in the client as in the server.
 //
@@ -62,6 +63,6 @@
 // # Goroutines
 //
 // The package starts a goroutine only in ForwardingBackend, for the read index of
-// concurrent strong reads. It ends with the last of them. The methods of Service
-// block only in the Backend, and end with their context.
+// concurrent strong reads. The goroutine ends with the last of these reads. The
+// methods of Service block only in the Backend, and end with their context.
 package resource

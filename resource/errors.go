@@ -49,8 +49,8 @@ var (
 	// does not support the op. Nothing was written.
 	ErrUnsupported = errors.New("a server of this datacenter runs a version that does not support this kind of write")
 	// ErrReadOnly: this server cannot write its log, for example because its
-	// disk is full, and knows no other leader. Nothing was written. The error
-	// ends when the disk is repaired.
+	// disk is full, and there is no known other leader. Nothing was written.
+	// Writes succeed again when the disk is repaired.
 	ErrReadOnly = errors.New("this server cannot write its log")
 	// ErrTooLarge: a List has more bytes than Query.MaxBytes or a response may
 	// have.
@@ -178,10 +178,10 @@ func StatusError(err error) error {
 }
 
 // FromStatus undoes StatusError in the client: errors.Is finds the sentinel, and
-// errors.As a GroupVersionError. The text is that of the server, and
-// status.FromError still returns the status. Of a status without ErrorInfo, only
-// NotFound, Canceled and DeadlineExceeded are translated. Other errors are
-// returned unchanged.
+// errors.As a GroupVersionError. The error has the text of the server, and
+// status.FromError still returns the status. If a status has no ErrorInfo,
+// FromStatus translates only NotFound, Canceled and DeadlineExceeded. It returns
+// other errors unchanged.
 func FromStatus(err error) error {
 	if err == nil {
 		return nil

@@ -56,7 +56,7 @@ type Registration struct {
 	Federated bool
 	// CheckName returns an ErrInvalid for an invalid name. It defaults to the
 	// function CheckName. It must not allow names that CheckUTF8Name refuses. All
-	// versions of a type share names, and so must share the rule.
+	// versions of a type share names, so they must have the same CheckName.
 	CheckName func(name string) error
 	// Mutate changes a resource before it is written, for example to set
 	// defaults. Nil: no change.
@@ -67,9 +67,9 @@ type Registration struct {
 	// Authorize returns why p may not use verb on r. For VerbWrite, r is the
 	// request's resource after Mutate. For VerbDelete and VerbWriteStatus it is
 	// the stored resource if there is one. For VerbRead it has only the id, and
-	// for VerbList an id without a name. Nil: operators may do everything, and so
-	// may servers of this datacenter. Other peers of this datacenter, and servers
-	// of others, may read and list.
+	// for VerbList an id without a name. Nil: operators and servers of this
+	// datacenter may do everything. Other peers of this datacenter, and servers of
+	// other datacenters, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
@@ -116,7 +116,7 @@ func (g *Registry) Register(reg Registration) error {
 	if _, ok := g.types[key]; ok {
 		return fmt.Errorf("register type %s: it is registered already", key)
 	}
-	for name, other := range g.types { // versions share names, and so must live in the same place
+	for name, other := range g.types { // versions share names, so they must be stored in the same place
 		if other.Type.Group == reg.Type.Group && other.Type.Kind == reg.Type.Kind &&
 			(other.Scope != reg.Scope || other.Federated != reg.Federated) {
 			return fmt.Errorf("register type %s: %w scope %q, federated %t: must be as %s has it, %q and %t",

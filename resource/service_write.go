@@ -134,8 +134,9 @@ func (s *Service) checkOwnerType(reg Registration, r *pb.Resource) error {
 	return nil
 }
 
-// MutateAndValidate returns what Write would store, as far as that does not
-// depend on the stored resource. Federated types are checked by the primary.
+// MutateAndValidate checks a resource as Write does and returns the resource after
+// Mutate. It does not compare it with the stored resource. The primary checks
+// resources of federated types.
 func (s *Service) MutateAndValidate(
 	ctx context.Context, req *pb.MutateAndValidateRequest,
 ) (*pb.MutateAndValidateResponse, error) {
@@ -466,8 +467,8 @@ type Step struct {
 // WriteAll makes all steps in order in one commit, or none. Each is checked and
 // authorized as Write and Delete do. WriteAll returns the stored resource of each
 // step, nil for a deletion or an expectation. It tries once: after an ErrConflict
-// the caller reads again and decides again. Its errors are those of this package,
-// not of gRPC.
+// the caller reads again and decides again. It returns the errors of this package
+// and not a gRPC status.
 func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, error) {
 	ops := make([]*pb.Op, len(steps))
 	created := map[string]*pb.ID{}

@@ -91,7 +91,7 @@ func (r CertRequest) withDefaults() CertRequest {
 
 func (r CertRequest) days() int { return cmp.Or(r.Days, DefaultCertDays) }
 
-// Validate returns all faults of the request except those of the CA.
+// Validate returns all faults of the request. It does not check the CA.
 func (r CertRequest) Validate() error {
 	r = r.withDefaults()
 	var errs []error

@@ -14,8 +14,9 @@ import (
 
 // Description describes a certificate for display. Times are in UTC.
 type Description struct {
-	// Role, DC, Node and Domain identify the peer. They are empty if the
-	// certificate names none: it is that of a CA, or NoPeer has the reason.
+	// Role, DC, Node and Domain identify the peer. They are empty for the
+	// certificate of a CA, and for any other certificate without a peer: NoPeer
+	// then has the reason.
 	Role   Role   `json:"role,omitempty"`
 	DC     string `json:"datacenter,omitempty"`
 	Node   string `json:"node,omitempty"`

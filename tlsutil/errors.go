@@ -18,8 +18,8 @@ import (
 // after it, failed: "certificate of srv1.server.dc2.wanfed expired ...". It returns
 // the text of an unknown error, and "" for nil.
 //
-// With TLS 1.3 a dialer learns only at its first read that the peer rejected its
-// certificate.
+// With TLS 1.3, the first read of a dialer, and not its handshake, fails if the
+// peer rejected the certificate of the dialer.
 func DescribeError(err error) string {
 	if err == nil {
 		return ""

@@ -74,9 +74,9 @@ func (i *Identity) Leaf() *x509.Certificate { return i.current.Load().cert.Leaf 
 // Domain returns the domain of names, in lower case.
 func (i *Identity) Domain() string { return i.domain }
 
-// VerifySubject returns an error unless the certificate is that of role, node and
-// dc, and has the name of any server (gateway) of dc. The error contains the
-// command that creates the right certificate.
+// VerifySubject returns an error unless the certificate belongs to role, node and
+// dc, and also has the shared name of the servers (gateways) of dc. The error
+// contains the command that creates the right certificate.
 func (i *Identity) VerifySubject(role Role, node, dc string) error {
 	return i.current.Load().verifySubject(filepath.Base(i.files.Cert), Peer{Role: role, Node: node, DC: dc}, i.domain)
 }

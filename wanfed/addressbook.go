@@ -20,8 +20,8 @@ type Path struct {
 	Via string
 	// Local is true if Addr is a gateway of the local datacenter. See Mode.
 	Local bool
-	// Rank is the health of the path as the author of the address book knows
-	// it. Among paths that Mode does not separate, a lower rank is dialed
+	// Rank is the health of the path according to the author of the address
+	// book. Among paths that Mode does not separate, a lower rank is dialed
 	// first.
 	Rank int
 }

@@ -374,7 +374,7 @@ func (lc *linkConn) echoSent(sent time.Duration, now time.Time) {
 	if l := last.Add(lim.echoTimeout); l.After(limit) {
 		limit = l
 	}
-	lc.c.SetReadDeadline(limit) // under the lock, so that it does not overwrite that of echoReceived
+	lc.c.SetReadDeadline(limit) // under the lock: it must not overwrite the deadline that echoReceived sets
 }
 
 // echoReceived is called when the answer to the request of sent has arrived.

@@ -214,8 +214,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// serve performs the handshake of hs and runs the handler. tracked is the
-// accepted connection inside that of hs.
+// serve performs the handshake of hs and runs the handler. The argument tracked is
+// the accepted connection inside hs.raw.
 func (m *Mux) serve(ctx context.Context, hs *handshake, tracked *trackedConn, cfg *tls.Config) {
 	raw := hs.raw
 	if !m.track(raw) {

@@ -27,7 +27,7 @@ type packetConn struct {
 
 	head    [frameHeadLen + echoLen]byte // of the current frame
 	name    [MaxName]byte                // of the current frame
-	inFrame bool                         // the read deadline is that of the current frame
+	inFrame bool                         // the read deadline belongs to the current frame
 
 	last   cachedAction
 	counts [PoolLAN + 1]*counters // of the peer's datacenter; filled on first use

@@ -45,11 +45,11 @@ func (s *session) probeTimeout() time.Duration {
 	return s.t.cfg.Dialer.probeTimeout(pathConnOf(s.conn))
 }
 
-// probeTimeout returns two round trips of the path of p, within the bounds. The
-// round trip is that of the handshake, or the measured one if that is shorter,
-// since a handshake may be slow for other reasons. Through a local gateway the
-// handshake takes two round trips, because the gateway dials the next one
-// during it.
+// probeTimeout returns two round trips of the path of p, within the bounds. It
+// uses the shorter of the measured round trip and the duration of the handshake,
+// which may be slow for other reasons. Through a local gateway the handshake takes
+// two round trips, because the gateway dials the next gateway during the
+// handshake.
 func (d *Dialer) probeTimeout(p *pathConn) time.Duration {
 	two := p.handshakeRTT
 	if !p.path.Local {

@@ -18,9 +18,9 @@ import (
 // session wait for no more than that.
 const streamChunk = 64 << 10
 
-// streamConn makes a yamux stream a net.Conn whose Close, deadlines and errors
-// are those of package net. In addition it has CloseWrite, and it does not
-// report the end of its session as the end of the stream.
+// streamConn makes a yamux stream a net.Conn. Its Close, deadlines and errors
+// behave as in package net. In addition it has CloseWrite. Read reports the end of
+// the session as an error and not as the end of the stream.
 type streamConn struct {
 	st      *yamux.Stream
 	peer    nameAddr // RemoteAddr

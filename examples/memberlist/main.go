@@ -75,8 +75,8 @@ func main() {
 	exitOn(errors.Join(err, <-ended))
 }
 
-// follow prints the members, and passes their addresses to the node, which relays
-// traffic to those of its datacenter.
+// follow prints the members, and passes their addresses to the node. The node
+// relays traffic to the members of its datacenter.
 func follow(events <-chan memberlist.NodeEvent, node *wanfed.Node) {
 	alive := map[string]bool{}
 	for e := range events {

@@ -319,7 +319,8 @@ type Status struct {
 	SnapshotAt time.Time
 	// HasSnapshot is true when there are routes.
 	HasSnapshot bool
-	// FromDisk is true when the routes are those of an earlier run.
+	// FromDisk is true when the routes come from the stored snapshot of an
+	// earlier run.
 	FromDisk bool
 	// LastError is the last failure, and LastErrorAt its time.
 	LastError   string

@@ -112,8 +112,8 @@ func (b *batch) overwrite(o *pb.Overwrite) (*pb.Resource, error) {
 		if o.GetKeepMetadata() {
 			r.Metadata = old.Metadata
 		}
-		// The data is compared as bytes. Servers of different versions may
-		// know different fields of a message, and must decide alike.
+		// The data is compared as bytes. Servers of different versions, with
+		// different fields of a message, must get the same result.
 		if sameVersion(old.Id, r.Id) && r.Data.GetTypeUrl() == old.Data.GetTypeUrl() &&
 			bytes.Equal(r.Data.GetValue(), old.Data.GetValue()) {
 			r.Generation = old.Generation

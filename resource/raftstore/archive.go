@@ -48,7 +48,7 @@ const (
 
 // Manifest describes a snapshot file.
 type Manifest struct {
-	// Version, Datacenter and Node are those of the server that wrote the file.
+	// Version, Datacenter and Node describe the server that wrote the file.
 	Version    string    `json:"version"`
 	Datacenter string    `json:"datacenter"`
 	Node       string    `json:"node"`

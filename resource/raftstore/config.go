@@ -28,8 +28,8 @@ type Config struct {
 	// node name as address and a timeout of at most 2 s. It must end when Close
 	// is called. The store closes Stream, also if Open fails. Required.
 	Stream raft.StreamLayer
-	// OpsVersion returns the version of ops that all servers of the group
-	// support, as far as that is known, and a node that supports no later one.
+	// OpsVersion returns the latest version of ops that all known servers of the
+	// group support, and a node that supports no later version.
 	// Default: resource.OpsVersion.
 	OpsVersion func() (version int, node string)
 	// Logger receives messages. Default: slog.Default().

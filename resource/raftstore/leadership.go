@@ -25,7 +25,7 @@ const (
 	runRetry = 50 * time.Millisecond
 )
 
-// leadership follows who leads, and runs functions while this server does.
+// leadership tracks the leader, and runs functions while this server leads.
 type leadership struct {
 	*calls
 	raft   *raft.Raft // set before follow is called
@@ -39,7 +39,7 @@ type leadership struct {
 	view view
 }
 
-// view is what the store knows about leadership.
+// view is the leadership as this server has observed it.
 type view struct {
 	leader  string // node of the known leader; "" if none is known
 	term    uint64 // in which this server leads and has applied every earlier term; 0 if it does not
@@ -191,8 +191,8 @@ func (l *leadership) LeaderChanged() <-chan struct{} {
 
 // RunWhileLeader calls fn each time this server begins to lead, in the sense of
 // IsLeader. The context of fn ends when the term ends. It also ends when a
-// snapshot is restored, since what fn knows of the state may be wrong; fn is
-// then called again for the same term. Two calls of fn never overlap.
+// snapshot is restored, because data that fn has read may be outdated: fn is then
+// called again in the same term. Two calls of fn never overlap.
 //
 // A nil error of fn ends its work for this term. Errors that fn returns after
 // its context ended are ignored. After resource.ErrNotLeader, ErrReadOnly or

@@ -144,8 +144,8 @@ func (m *membership) servers() ([]raft.Server, error) {
 }
 
 // AddVoter makes node a voter. Its store must be open, and have no state or be
-// behind. AddVoter blocks until the group has agreed. Only the leader can;
-// errors are those of Commit. Adding a voter again has no effect.
+// behind. AddVoter blocks until the group has agreed. It succeeds only on the
+// leader, and returns the errors of Commit. Adding a voter again has no effect.
 func (m *membership) AddVoter(ctx context.Context, node string) error {
 	done := func(srv raft.Server, member bool) bool { return member && srv.Suffrage == raft.Voter }
 	return m.add(ctx, "add voter", node, done, m.raft.AddVoter)
@@ -153,14 +153,14 @@ func (m *membership) AddVoter(ctx context.Context, node string) error {
 
 // AddNonvoter makes node a member that receives the log and has no vote, until
 // AddVoter. Its store must be open, and have no state or be behind. AddNonvoter
-// blocks until the group has agreed. Only the leader can; errors are those of
-// Commit. Adding a member has no effect.
+// blocks until the group has agreed. It succeeds only on the leader, and returns
+// the errors of Commit. Adding a member again has no effect.
 func (m *membership) AddNonvoter(ctx context.Context, node string) error {
 	done := func(_ raft.Server, member bool) bool { return member }
 	return m.add(ctx, "add nonvoter", node, done, m.raft.AddNonvoter)
 }
 
-// add is change for a method of Raft that adds a server.
+// add calls change with a method of Raft that adds a server.
 func (m *membership) add(
 	ctx context.Context, what, node string, done func(srv raft.Server, member bool) bool,
 	method func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture,
@@ -174,8 +174,8 @@ func (m *membership) add(
 }
 
 // RemoveServer removes node from the group, which may be the leader itself. It
-// blocks until the group has agreed. Only the leader can; errors are those of
-// Commit. Removing a server that is not a member has no effect.
+// blocks until the group has agreed. It succeeds only on the leader, and returns
+// the errors of Commit. Removing a server that is not a member has no effect.
 func (m *membership) RemoveServer(ctx context.Context, node string) error {
 	done := func(_ raft.Server, member bool) bool { return !member }
 	return m.change(ctx, "remove server", node, done, func() raft.Future {
@@ -237,10 +237,10 @@ func (m *membership) TransferLeadership(ctx context.Context) error {
 	return m.transfer(ctx, attempts)
 }
 
-// TransferLeadershipTo transfers leadership to node, which must be a voter,
-// once its log is complete. It blocks for a few round trips, at most an
-// election timeout, and until this server knows who leads. It fails if another
-// server was elected. Only the leader can: resource.ErrNotLeader.
+// TransferLeadershipTo transfers leadership to node, which must be a voter, when
+// the log of node is complete. It blocks for a few round trips, at most an election
+// timeout, and until this server receives a message of the new leader. It fails if
+// another server was elected, and with resource.ErrNotLeader on a follower.
 func (m *membership) TransferLeadershipTo(ctx context.Context, node string) error {
 	voters, err := m.Peers()
 	switch {
@@ -318,12 +318,13 @@ type Member struct {
 	Voter bool
 	// Leader reports whether this is the known leader.
 	Leader bool
-	// LastContact is the time since the last response. On the leader, that of
-	// the member; on a follower, that of the leader. It is 0 for the leader
-	// itself, and -1 if it is not known.
+	// LastContact is, on the leader, the time since the last response of the
+	// member. On a follower it is the time since the last message of the leader.
+	// It is 0 for the leader itself, and -1 if it is unknown.
 	LastContact time.Duration
-	// LastIndex is the last entry that its log is known to share with the
-	// leader's. It is 0 if that is not known; a follower knows only its own.
+	// LastIndex is the index of the last entry that the log of the member shares
+	// with the log of the leader. It is 0 if unknown. A follower reports only its
+	// own index.
 	LastIndex uint64
 }
 

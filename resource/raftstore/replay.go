@@ -15,11 +15,11 @@ import (
 // replayAlone applies the log that the store was opened with, if this server is
 // the only voter and Raft has applied nothing yet.
 //
-// Raft applies entries once it knows that they are committed. A server that is
-// the only voter learns that when it leads, and to lead it must write. With a
-// full disk it would show its last snapshot and nothing else. But every entry
-// in its log is committed: a majority, this server, has it. So the entries are
-// applied for readers, and skipped when Raft applies them.
+// Raft applies an entry when a leader has confirmed that it is committed. The only
+// voter must lead to confirm its entries, and must write to lead. With a full disk,
+// readers would therefore see only the last snapshot. But every entry in the log is
+// committed, because this server alone is a majority. replayAlone applies the
+// entries for readers, and the state machine skips them when Raft applies them.
 //
 // raft.Config.RestoreCommittedLogs of raft 1.8.0 is not used for this: it
 // ignores membership entries, and deadlocks on more than 32768 entries.

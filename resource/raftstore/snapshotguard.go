@@ -25,13 +25,13 @@ const uncommittedFile = "unproven"
 // snapshotGuard checks the entries and snapshots that a leader sends, before
 // Raft receives them.
 //
-// It notices a restored snapshot that was lost. A snapshot that an operator
-// restores on the leader, or that a leader sends, is committed only when a
-// majority has it. If the leader dies before, the others may continue without
-// it. Raft would let this server follow them, with entries that it never
-// applies, since its snapshot is above them. The guard remembers such a
-// snapshot, also for the next process, until it is committed; and fails the
-// store if the group does not have it.
+// The guard detects the loss of a restored snapshot. A snapshot that an operator
+// restores on the leader, or that a leader sends, is committed only when a majority
+// has it. If the leader fails earlier, the other servers may continue without the
+// snapshot. Raft would let this server follow them, but would never apply their
+// entries, because the index of the snapshot is higher. The guard therefore records
+// such a snapshot on disk until it is committed. It fails the store if the group
+// does not have the snapshot.
 //
 // It also keeps snapshots from Raft that this server does not need (see
 // raftlog.Log.Covers).

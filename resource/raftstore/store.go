@@ -209,7 +209,7 @@ func (s *Store) Close() error {
 	return s.closeErr
 }
 
-// release stops and closes what Open has started so far, each part before the
+// release stops and closes the parts that Open has started, each part before the
 // parts that it uses.
 func (s *Store) release() error {
 	var errs []error

@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// streams is the stream layer of Config as Raft's transport sees it: its
-// address is the node's name, and Close ends every connection. The transport
-// itself leaves the goroutines of accepted connections blocked in a read.
+// streams adapts the stream layer of Config to Raft's transport. Its address is the
+// name of the node. Its Close closes every connection, because the transport would
+// leave the goroutines of accepted connections blocked in a read.
 type streams struct {
 	inner raft.StreamLayer
 	node  nodeAddr

@@ -198,8 +198,8 @@ func withoutType(raw json.RawMessage, want string) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// protoPlace matches the prefix of protojson's errors. Its lines are not those of
-// the request, and its spaces vary.
+// protoPlace matches the prefix of protojson's errors. Its line numbers do not
+// refer to lines of the request, and its spaces vary.
 var protoPlace = regexp.MustCompile(`^proto:[\s\p{Zs}]*(\(line \d+:\d+\):[\s\p{Zs}]*)?`)
 
 func unmarshal(raw []byte, msg proto.Message) error {

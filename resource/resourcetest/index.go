@@ -33,8 +33,8 @@ func (e *env) named(name string) *pb.Resource {
 	return r
 }
 
-// testIndexOfQuery checks that the index of a query is that of the last write or
-// deletion of a selected resource, and never falls.
+// testIndexOfQuery checks that the index of a query is the index of the last write
+// or deletion of a selected resource, and never falls.
 func testIndexOfQuery(e *env) {
 	queries := e.queries()
 	for _, name := range []string{"a", "a/bc", "b"} {

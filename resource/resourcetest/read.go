@@ -91,8 +91,8 @@ func testNames(e *env) {
 	}
 }
 
-// testIndex checks that the index of a type is that of its last write or deletion,
-// and does not change with other types.
+// testIndex checks that the index of a type is the index of the last write or
+// deletion of that type. Writes to other types must not change it.
 func testIndex(e *env) {
 	index := func() uint64 {
 		_, i := e.list(resource.Query{Type: e.typ})

@@ -150,7 +150,7 @@ func (c *conn) fail(w *worker, why error) {
 	c.close(w, EndDone)
 }
 
-// abort closes both sockets with a reset: both peers learn that data is
+// abort closes both sockets with a reset: the peers can then detect that data is
 // missing.
 func (c *conn) abort(w *worker) {
 	for _, s := range []*socket{&c.client, &c.upstream} {

@@ -36,9 +36,9 @@ func New(cfg Config) *Engine {
 }
 
 // Serve accepts and forwards connections until ctx ends. Then it closes the
-// listeners, lets connections continue for the drain time, and closes those
-// that are left. It joins its goroutines, but not those of the Dialer. It
-// returns the error of a listener, or nil. It may be called once.
+// listeners, lets connections continue for the drain time, and closes the
+// remaining connections. It joins its goroutines, but not the goroutines of the
+// Dialer. It returns the error of a listener, or nil. It may be called once.
 func (e *Engine) Serve(ctx context.Context) (err error) {
 	var stop context.CancelFunc
 	e.serving, stop = context.WithCancel(context.WithoutCancel(ctx))

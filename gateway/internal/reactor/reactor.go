@@ -16,10 +16,10 @@ import (
 // MaxHello bounds a ClientHello, with what precedes it, in bytes.
 const MaxHello = 64 << 10
 
-// Errors that an engine passes to Session.Fail. Others are errors of sockets,
-// io.EOF for a client that closed before its ClientHello,
-// os.ErrDeadlineExceeded for one that sent it too late, those of Session
-// methods, and those of package upstream.
+// Errors that an engine passes to Session.Fail. An engine also passes io.EOF if
+// the client closed before its ClientHello, os.ErrDeadlineExceeded if the client
+// sent its ClientHello too late, and errors of sockets, of Session methods and of
+// package upstream.
 var (
 	// ErrNeedMore is returned by Session.Receive while the ClientHello is
 	// incomplete.
@@ -28,7 +28,7 @@ var (
 	ErrShed = errors.New("closed to make room: it had not sent a ClientHello yet")
 )
 
-// End is how a connection ended.
+// End describes the end of a connection.
 type End string
 
 // The ends, as the access log shows them.
@@ -54,9 +54,10 @@ type Handler interface {
 // Session is the gateway's part of one client connection. An engine calls its
 // methods from one goroutine at a time, except Count.
 type Session interface {
-	// Receive examines in: all that the client has sent so far. It returns
-	// ErrNeedMore until the ClientHello is complete, then where it leads. Any
-	// other error refuses the client. The result may share memory with in.
+	// Receive examines the argument in, which contains all bytes that the client
+	// has sent. It returns ErrNeedMore until the ClientHello is complete, and then
+	// the upstreams of its route. Any other error refuses the client. The result
+	// may share memory with in.
 	Receive(in []byte, now time.Time) (Request, error)
 	// HoldHello accounts for n bytes of memory that hold the ClientHello, in
 	// place of what it accounted for before. An error refuses the client.
@@ -64,7 +65,7 @@ type Session interface {
 	// NewUpstreams returns the addresses of the route if it changed since the
 	// last call, or since Receive.
 	NewUpstreams() []string
-	// Connected records the upstream, and how many attempts failed before.
+	// Connected records the upstream and the number of failed attempts before it.
 	Connected(addr string, failures int, now time.Time)
 	// Count adds bytes that arrived: up at the upstream, down at the client.
 	Count(up, down int)

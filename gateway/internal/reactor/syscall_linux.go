@@ -63,7 +63,7 @@ func sysSetsockopt(fd int32, level, option, value int) unix.Errno {
 // that for a connection that gets no answer within 40 ms.
 func sysDelayAck(fd int32) { sysSetsockopt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) }
 
-// sysLingerReset makes close send a reset: the peer learns that data is
+// sysLingerReset makes close send a reset: the peer can then detect that data is
 // missing.
 func sysLingerReset(fd int32) {
 	l := unix.Linger{Onoff: 1}

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Events are edge-triggered, except those of acceptors and of the wakeup: one
-// event comes when the state of a socket changes. The handler then does all
-// that the socket allows.
+// Events are edge-triggered, except the events of acceptors and of the wakeup.
+// epoll reports one event when the state of a socket changes. The handler of the
+// event then reads or writes until the socket would block.
 const (
 	inEvents  = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 	allEvents = inEvents | unix.EPOLLOUT

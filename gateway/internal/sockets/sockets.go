@@ -81,9 +81,9 @@ func OutOfFiles(err error) bool {
 }
 
 // ReserveFD is an open file that is closed when the process cannot open more
-// files. Pending connections can then be accepted and closed one at a time:
-// their clients learn at once that they must use another gateway. The zero
-// value holds no file.
+// files. Pending connections can then be accepted and closed one at a time, and
+// their clients use another gateway without a timeout. The zero value holds no
+// file.
 type ReserveFD struct {
 	f atomic.Pointer[os.File] // nil: in use, or it could not be opened
 }

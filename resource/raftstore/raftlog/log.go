@@ -30,7 +30,8 @@ type Config struct {
 	// Snapshots is the store of the snapshots that belong to this log. Raft
 	// must use the store that Log.Snapshots returns.
 	Snapshots raft.SnapshotStore
-	// Logger receives the messages of the Log and, quieter, those of raft-wal.
+	// Logger receives the messages of the Log, and at a lower level the messages
+	// of raft-wal.
 	Logger *slog.Logger
 	// Fail is called with a disk error that is not ErrReadOnly. It may be
 	// called more than once, and must not block.

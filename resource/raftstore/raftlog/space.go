@@ -28,8 +28,8 @@ const (
 // all writes if the next one cannot be created. With newSegment, the write
 // begins a new segment in any case.
 //
-// A process that opens a log does not know how much of the last segment is
-// used, and so needs space for the next one until the first rotation.
+// When a log is opened, the used size of its last segment is unknown. Until the
+// first rotation, every write therefore needs space for the next segment.
 func (l *Log) checkSpace(size int, newSegment bool) error {
 	limit := l.cfg.SegmentSize / 4 * 3 // the index of a segment takes a tenth of it at most
 	if !newSegment && l.used.Load()+int64(size) <= int64(limit) {
