@@ -41,7 +41,7 @@ type ClientConfig struct {
 // Client calls the HTTP API of one server. Its methods may be called from any
 // goroutine. A method returns an *UnreachableError if there is no response, and
 // a *StatusError for an error response. Some methods return ErrNotFound, as
-// their documentation says.
+// their documentation states.
 type Client struct {
 	base    string // URL without a trailing slash
 	http    *http.Client

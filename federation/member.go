@@ -63,13 +63,13 @@ func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(g
 			return err
 		}
 		if tag := m.Tags[TagDC]; tag != memberDC {
-			return fmt.Errorf("WAN member %s says its datacenter is %q", m.Name, tag)
+			return fmt.Errorf("WAN member %s reports the datacenter %q", m.Name, tag)
 		}
 		if named := m.Tags[TagPrimary]; named != primary {
 			if onConflict != nil {
 				onConflict(node, memberDC, named)
 			}
-			return fmt.Errorf("%s says the primary datacenter is %q, %s says %q: set the same primary_datacenter everywhere",
+			return fmt.Errorf("%s reports the primary datacenter %q, %s reports %q: set the same primary_datacenter everywhere",
 				m.Name, named, dc, primary)
 		}
 		return nil

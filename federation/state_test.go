@@ -99,8 +99,8 @@ func TestAdmit(t *testing.T) {
 		want              string
 	}{
 		{"srv1.dc2", "dc2", "dc1", ""},
-		{"srv1.dc2", "dc2", "dc9", `says the primary datacenter is "dc9", dc3 says "dc1"`},
-		{"srv1.dc2", "dc4", "dc1", `says its datacenter is "dc4"`},
+		{"srv1.dc2", "dc2", "dc9", `reports the primary datacenter "dc9", dc3 reports "dc1"`},
+		{"srv1.dc2", "dc4", "dc1", `reports the datacenter "dc4"`},
 		{"srv1", "dc2", "dc1", "is not <node>.<dc>"},
 		{"srv1.x.dc2", "dc2", "dc1", "datacenter"},
 		{".dc2", "dc2", "dc1", "node: name is empty"},

@@ -32,7 +32,7 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 		"second hello":            {hello, hello},
 		"details of another kind": {hello, summary(true, 1), details},
 		"summary for details":     {hello, summary(true, 1), summary(true, 1)},
-		"details not asked for":   {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
+		"details that were not requested":   {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
 		"old version":             {{}},
 	} {
 		stream, err := client.Follow(t.Context())

@@ -18,7 +18,7 @@ func register(t *testing.T, lab *consulLab, dc string, i int, tags []string, sta
 	t.Helper()
 	node, id := fmt.Sprintf("Node %d.example", i), fmt.Sprintf("Web/%d", i)
 	_, err := lab.writer.Catalog().Register(&consul.CatalogRegistration{
-		Node: node, Address: fmt.Sprintf("192.0.2.%d", i), Datacenter: dc, // the body says which datacenter
+		Node: node, Address: fmt.Sprintf("192.0.2.%d", i), Datacenter: dc, // the body names the datacenter
 		TaggedAddresses: map[string]string{"wan": "198.51.100.1"}, NodeMeta: map[string]string{"rack": fmt.Sprint(i % 2)},
 		Service: &consul.AgentService{
 			ID: id, Service: "web", Tags: tags, Port: 8000 + i, Address: "10.0.0.1", Meta: map[string]string{"version": "1"},
@@ -27,7 +27,7 @@ func register(t *testing.T, lab *consulLab, dc string, i int, tags []string, sta
 		},
 		Check: &consul.AgentCheck{CheckID: "node", Name: "node is up", Status: consul.HealthPassing},
 		Checks: consul.HealthChecks{{
-			Node: node, CheckID: "web", Name: "web answers", Status: status, Output: "as told", Notes: "a note", ServiceID: id,
+			Node: node, CheckID: "web", Name: "web answers", Status: status, Output: "as reported", Notes: "a note", ServiceID: id,
 			Definition: consul.HealthCheckDefinition{HTTP: "http://10.0.0.1/health", IntervalDuration: 10 * time.Second},
 		}},
 	}, nil)
@@ -80,8 +80,8 @@ func consulCatalog(t *testing.T, lab *consulLab, dc string) {
 	if err != nil || node == nil || node.Node.Address != "192.0.2.2" || node.Services["Web/2"].Port != 8002 {
 		t.Errorf("node: %+v, %v", node, err)
 	}
-	if node, _, err := c.Node("nobody", ro); err != nil || node != nil {
-		t.Errorf("a node that is not there: %+v, %v", node, err)
+	if node, _, err := c.Node("unknown", ro); err != nil || node != nil {
+		t.Errorf("unknown node: %+v, %v", node, err)
 	}
 	list, _, err := c.NodeServiceList("Node 2.example", ro)
 	if err != nil || list.Node.Node != "Node 2.example" || len(list.Services) != 1 || list.Services[0].Service != "web" {
@@ -105,7 +105,7 @@ func consulHealth(t *testing.T, lab *consulLab, dc string) {
 		t.Fatalf("health of web: %+v, %v", all, err)
 	}
 	got := all[0].Checks[1]
-	if got.CheckID != "web" || got.Output != "as told" || got.Notes != "a note" || got.ServiceName != "web" || !slices.Equal(got.ServiceTags, []string{"v1", "Main"}) ||
+	if got.CheckID != "web" || got.Output != "as reported" || got.Notes != "a note" || got.ServiceName != "web" || !slices.Equal(got.ServiceTags, []string{"v1", "Main"}) ||
 		got.Definition.HTTP != "http://10.0.0.1/health" || got.Definition.IntervalDuration != 10*time.Second || got.Node != "Node 1.example" {
 		t.Errorf("check: %+v", got)
 	}
@@ -123,7 +123,7 @@ func consulHealth(t *testing.T, lab *consulLab, dc string) {
 		want int
 	}{
 		"node":             {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Node("Node 2.example", ro) }, 2},
-		"no node":          {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Node("nobody", ro) }, 0},
+		"no node":          {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Node("unknown", ro) }, 0},
 		"checks of web":    {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.Checks("web", ro) }, 2},
 		"warnings":         {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.State(consul.HealthWarning, ro) }, 1},
 		"any state":        {func() (consul.HealthChecks, *consul.QueryMeta, error) { return h.State(consul.HealthAny, ro) }, 5},
@@ -163,14 +163,14 @@ func consulRegisterAgain(t *testing.T, lab *consulLab, dc string) {
 		index   uint64
 		err     error
 	}
-	ask := func(passing bool, index uint64) answer {
+	query := func(passing bool, index uint64) answer {
 		entries, meta, err := h.Service("web", "", passing, &consul.QueryOptions{Datacenter: dc, WaitIndex: index, WaitTime: 20 * time.Second})
 		if err != nil {
 			return answer{err: err}
 		}
 		return answer{entries, meta.LastIndex, nil}
 	}
-	now := ask(true, 0)
+	now := query(true, 0)
 	for _, step := range []struct {
 		what    string
 		write   func() (*consul.WriteMeta, error)
@@ -200,7 +200,7 @@ func consulRegisterAgain(t *testing.T, lab *consulLab, dc string) {
 	} {
 		answers := make(chan answer, 1)
 		index := now.index
-		go func() { answers <- ask(true, index) }()
+		go func() { answers <- query(true, index) }()
 		if _, err := step.write(); err != nil {
 			t.Errorf("%s: %v", step.what, err)
 		}
@@ -214,7 +214,7 @@ func consulRegisterAgain(t *testing.T, lab *consulLab, dc string) {
 	for name, reg := range map[string]*consul.CatalogRegistration{
 		"without node":              {Address: "192.0.2.1"},
 		"without address":           {Node: "n"},
-		"of a node that is missing": {Node: "nobody", SkipNodeUpdate: true},
+		"of a node that is missing": {Node: "unknown", SkipNodeUpdate: true},
 		"check of no service":       {Node: "n", Address: "192.0.2.1", Check: &consul.AgentCheck{CheckID: "c", ServiceID: "none"}},
 		"gateway":                   {Node: "n", Address: "192.0.2.1", Service: &consul.AgentService{Service: "g", Kind: consul.ServiceKindMeshGateway}},
 	} {

@@ -123,8 +123,8 @@ func consulKVBlocking(t *testing.T, lab *consulLab, dc string) {
 		index uint64
 		err   error
 	}
-	// ask reads wait/a, or keys below wait/, waiting for a change of the index.
-	ask := func(list bool, index uint64) (a answer) {
+	// query reads wait/a, or keys below wait/, waiting for a change of the index.
+	query := func(list bool, index uint64) (a answer) {
 		o := &consul.QueryOptions{Datacenter: dc, WaitIndex: index, WaitTime: 20 * time.Second}
 		var meta *consul.QueryMeta
 		if list {
@@ -144,7 +144,7 @@ func consulKVBlocking(t *testing.T, lab *consulLab, dc string) {
 		return a
 	}
 	for _, list := range []bool{false, true} {
-		now := ask(list, 0)
+		now := query(list, 0)
 		if now.err != nil || now.value != "" {
 			t.Fatalf("at first: %+v", now)
 		}
@@ -162,7 +162,7 @@ func consulKVBlocking(t *testing.T, lab *consulLab, dc string) {
 		} {
 			answers := make(chan answer, 1)
 			index := now.index
-			go func() { answers <- ask(list, index) }()
+			go func() { answers <- query(list, index) }()
 			put("elsewhere", step.want)
 			step.write()
 			now = <-answers

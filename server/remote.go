@@ -174,7 +174,7 @@ func (c *splitConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 
 // demotedClient forwards writes to the primary for callers of this datacenter
 // only. Callers of others still take this datacenter for the primary: their
-// error says to retry, not that access is denied.
+// error requests a retry, not that access is denied.
 type demotedClient struct {
 	pb.ResourceServiceClient
 	dc, primary string

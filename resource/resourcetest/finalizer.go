@@ -153,7 +153,7 @@ func testFinalizersOfReplica(e *env) {
 	marked.PrimaryModifyIndex = 50
 	stored := e.commit(resource.ReplicaOp(marked))[0]
 	if _, ok := resource.Terminating(stored); !ok {
-		e.Errorf("the copy is no deletion timestamp: %v", stored)
+		e.Errorf("replica = %v, want a deletion timestamp", stored)
 	}
 	withStatus := proto.CloneOf(stored)
 	withStatus.Status = map[string]*pb.Status{"local": {}}

@@ -62,7 +62,7 @@ func testOverwrite(e *env) {
 	}
 
 	orphan := e.fresh("b", "1")
-	orphan.Owner = e.fresh("nobody", "").Id
+	orphan.Owner = e.fresh("unknown", "").Id
 	e.refused(resource.ErrNotFound, resource.OverwriteOp(orphan, false))
 	out := e.commit(resource.OverwriteOp(e.fresh("c", "1"), false), resource.OverwriteOp(e.fresh("c", "2"), false)) // an op sees the effect of earlier ops
 	if out[0].Id.Uid != out[1].Id.Uid || e.text(out[1]) != "2" {

@@ -147,7 +147,7 @@ func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origi
 }
 
 // setLastError sets the newest error of dialing, joining and, for the primary,
-// replication. The error of a probe counts only when no path works: it says
+// replication. The error of a probe counts only when no path works: it shows
 // nothing about the datacenter otherwise.
 func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
