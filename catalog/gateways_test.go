@@ -38,7 +38,7 @@ func (c *countingBackend) count() int {
 
 var gw1 = GatewayRegistration{Node: "gw1", LAN: "10.0.0.1:8444", WAN: "gw1.dc1.example:8443"}
 
-// leading runs f in fake time while Gateways.Run runs, and checks that Run
+// withLeader runs f in fake time while Gateways.Run runs, and checks that Run
 // ends.
 func withLeader(t *testing.T, f func(ctx context.Context, g *Gateways, store *countingBackend)) {
 	t.Helper()

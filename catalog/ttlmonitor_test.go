@@ -42,7 +42,7 @@ func operator() *tlsutil.Peer {
 	return &tlsutil.Peer{Role: tlsutil.RoleOperator, DC: "dc1", Node: "joe"}
 }
 
-// monitoring runs f in fake time while TTLMonitor.Run runs. The catalog has the
+// withTTLMonitor runs f in fake time while TTLMonitor.Run runs. The catalog has the
 // service web of node n1, with a check that has a TTL of ttl. The service is
 // deleted after two minutes as critical.
 func withTTLMonitor(t *testing.T, f func(ctx context.Context, t *testing.T, p *TTLMonitor, v *View, store *countingBackend)) {

@@ -41,7 +41,7 @@ const (
 
 var errStopping = errors.New("server is stopping")
 
-// Config has what a Client needs. All fields are required.
+// Config configures a Client. All fields are required.
 type Config struct {
 	DC        string // the local datacenter
 	PrimaryDC string // its connection is kept open

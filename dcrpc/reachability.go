@@ -17,10 +17,10 @@ import (
 // itself within that time.
 const lostAfter = time.Second
 
-// Reachability is whether any server of a datacenter can be reached.
+// Reachability reports whether any server of a datacenter can be reached.
 type Reachability struct {
 	Unreachable bool // the last attempt failed, or no path works
-	Recoveries  int  // how often it became reachable again
+	Recoveries  int  // number of times the datacenter became reachable again
 }
 
 // reachability has the Reachability of each datacenter.

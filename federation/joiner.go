@@ -149,8 +149,8 @@ func (j *Joiner) view() poolView {
 	return v
 }
 
-// hold returns how long to wait before the first attempt at target, when there
-// are so many other attempts.
+// hold returns the time to wait before the first attempt at target, given the
+// number of other attempts.
 func (v poolView) hold(target string, others, datacenters int) time.Duration {
 	dc, remote := strings.CutPrefix(target, "*.")
 	if v.known[dc] || !remote || v.aliveRemote == 0 && others < maxUnheld {

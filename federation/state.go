@@ -37,7 +37,8 @@ func authorize(p tlsutil.Peer, verb resource.Verb, r *pb.Resource) error {
 }
 
 // CheckWriteAccess returns an error unless peer p may write the federation state
-// of dc. An operator may write any state, a server that of its own datacenter.
+// of dc. An operator may write any state. A server may write only the state of
+// its own datacenter.
 func CheckWriteAccess(p tlsutil.Peer, dc string) error {
 	switch {
 	case p.Role == tlsutil.RoleOperator:

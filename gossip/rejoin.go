@@ -22,8 +22,8 @@ import (
 // does not change.
 
 const (
-	// rejoinPause is how long reports of a stale address are ignored after a
-	// rejoin, because gossip may still carry them.
+	// rejoinPause is the time after a rejoin during which reports of a stale
+	// address are ignored, because gossip may still carry them.
 	rejoinPause = 10 * time.Second
 	// exchangeGrace is the time for the state exchange that reported the stale
 	// address to add the members too.

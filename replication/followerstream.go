@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// streamTimeout is how long a stream may be silent before it counts as dead.
+	// streamTimeout is the time without a message after which a stream ends.
 	streamTimeout = 2*SourceHeartbeat + SourceHeartbeat/2
 	// digestsPerMessage limits the digests in one message.
 	digestsPerMessage = 4096
