@@ -25,15 +25,15 @@ func TestSource_RefusesInvalidRequests(t *testing.T) {
 	details := &pb.FollowRequest{Part: &pb.FollowRequest_Details{Details: &pb.FollowDetails{Type: docType, Digests: []*pb.FollowDigest{{Name: "x"}}}}}
 	ready(t, p)
 	for name, requests := range map[string][]*pb.FollowRequest{
-		"empty request":           {{}},
-		"summary first":           {summary(true)},
-		"three buckets":           {hello, summary(true, 1, 2, 3)},
-		"too many buckets":        {hello, summary(true, make([]uint64, 2*maxBuckets)...)},
-		"second hello":            {hello, hello},
-		"details of another kind": {hello, summary(true, 1), details},
-		"summary for details":     {hello, summary(true, 1), summary(true, 1)},
-		"details that were not requested":   {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
-		"old version":             {{}},
+		"empty request":                   {{}},
+		"summary first":                   {summary(true)},
+		"three buckets":                   {hello, summary(true, 1, 2, 3)},
+		"too many buckets":                {hello, summary(true, make([]uint64, 2*maxBuckets)...)},
+		"second hello":                    {hello, hello},
+		"details of another kind":         {hello, summary(true, 1), details},
+		"summary for details":             {hello, summary(true, 1), summary(true, 1)},
+		"details that were not requested": {hello, summary(true, 1, summarize([]digest{{"x", "y", 1}}, 1)[0]), details},
+		"old version":                     {{}},
 	} {
 		stream, err := client.Follow(t.Context())
 		if err != nil {
