@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	// maxAttempts bounds how often a read is sent.
+	// maxAttempts is the maximum number of times that a read is sent.
 	maxAttempts = 3
-	// slowPath is how many bytes per second a path carries at least: 1 Mbit/s.
+	// slowPath is the lowest throughput assumed for a path, in bytes per
+	// second: 1 Mbit/s.
 	slowPath = 128 << 10
 )
 
 var errNoAnswer = errors.New("no answer on an open connection")
 
-// Reader returns a connection to any server of another datacenter, for calls that
-// may be made twice. A call is repeated over another path when its path turns
-// out to be dead, or when its connection breaks. A stream ends with
-// codes.Canceled when its connection is replaced.
+// Reader returns a connection to any server of another datacenter, for
+// idempotent calls. A call is repeated over another path when its path is found
+// dead, or when its connection breaks. A stream ends with codes.Canceled when
+// its connection is replaced.
 func (c *Client) Reader(dc string) grpc.ClientConnInterface { return reader{c, dc} }
 
 type reader struct {
@@ -60,8 +61,8 @@ func (r reader) Invoke(ctx context.Context, method string, args, reply any, opts
 	}
 }
 
-// invokeRead makes a call that is cancelled when cc is found dead, and when cc is
-// replaced before it was connected.
+// invokeRead makes a call. The call is cancelled when cc is found dead, or when
+// cc is replaced before it was connected.
 func (c *Client) invokeRead(ctx context.Context, cc *conn, method string, args, reply any, opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -98,10 +99,10 @@ func (r reader) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	return stream, nil
 }
 
-// Writer returns a connection to any server of another datacenter, for calls that
-// must not be made twice. A call whose connection breaks, or is dead, fails with
-// codes.Unavailable: it may have been carried out or not. A call whose connection
-// is replaced for a better one may finish.
+// Writer returns a connection to any server of another datacenter, for calls
+// that must not be repeated. A call fails with codes.Unavailable when its
+// connection breaks or is found dead. The server may have executed such a call.
+// A call may finish when its connection is replaced for a better path.
 func (c *Client) Writer(dc string) grpc.ClientConnInterface { return writer{reader{c, dc}} }
 
 type writer struct{ reader }
@@ -112,8 +113,9 @@ func (w writer) Invoke(ctx context.Context, method string, args, reply any, opts
 	if err != nil {
 		return err
 	}
-	// A health check waits behind the request in the connection: until even a
-	// slow path has carried the request, it proves nothing.
+	// A health check is queued behind the request in the connection. A late
+	// result proves nothing until even a slow path would have carried the
+	// request.
 	var sending time.Duration
 	if m, ok := args.(proto.Message); ok {
 		sending = time.Duration(proto.Size(m)) * time.Second / slowPath
@@ -128,10 +130,11 @@ func (w writer) Invoke(ctx context.Context, method string, args, reply any, opts
 	return err
 }
 
-// checkIfSlow checks the health of cc while a call that begins now is not
-// answered in the time that an answer takes at least, and again after twice that
-// time, and so on. It ends when ctx ends, cc is replaced or stop is called.
-// sending is the additional time to send the request.
+// checkIfSlow checks the health of cc while a call that begins now has no
+// response. The first check starts after answerTime, and the interval doubles
+// with each check. The checks end when ctx ends, when cc is replaced or when
+// stop is called. The argument sending is the additional time to send the
+// request.
 func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duration) (stop func()) {
 	timer := time.AfterFunc(sending+cc.answerTime(), func() {
 		c.spawn(func() {
@@ -149,11 +152,12 @@ func (c *Client) checkIfSlow(ctx context.Context, cc *conn, sending time.Duratio
 	return func() { timer.Stop() }
 }
 
-// check checks the health of cc. Without an answer within the probe timeout of its
-// session, the path is dead: check reports that to the session, whose next
-// stream takes another path, and replaces cc. Another path is opened shortly
-// before that. Concurrent checks are one. A connection that is being dialed is
-// left to the dialer, which tries all paths by itself.
+// check checks the health of cc. The path is dead if cc does not respond within
+// the probe timeout of its session. In this case check reports the dead path to
+// the session and replaces cc. The next stream of the session takes another
+// path, which is opened shortly before the probe timeout. Concurrent checks are
+// coalesced into one. A connection that is being dialed is not checked, because
+// the dialer tries all paths.
 func (c *Client) check(cc *conn) {
 	_, _, _ = cc.checks.Do("", func() (any, error) {
 		s := cc.stream.Load()
@@ -183,8 +187,8 @@ func (c *Client) check(cc *conn) {
 	})
 }
 
-// healthy reports whether cc answers a health check within limit. Any answer
-// counts, an error too.
+// healthy reports whether cc responds to a health check within limit. A
+// response with an error counts as well.
 func (c *Client) healthy(cc *conn, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
@@ -192,21 +196,21 @@ func (c *Client) healthy(cc *conn, limit time.Duration) bool {
 	return status.Code(err) != codes.DeadlineExceeded
 }
 
-// answerTime is how long an answer takes at least, when nothing is wrong: five
-// eighths of the probe timeout, which is two round trips.
+// answerTime returns the time without a response after which a check is due. It
+// is five eighths of the probe timeout. The probe timeout is two round trips.
 func (cc *conn) answerTime() time.Duration {
 	if s := cc.stream.Load(); s != nil {
 		return s.ProbeTimeout() * 5 / 8
 	}
-	return wanfed.MaxProbeTimeout * 5 / 8 // it is being dialed
+	return wanfed.MaxProbeTimeout * 5 / 8 // cc is being dialed
 }
 
 // maxBatch bounds the items of one batch.
 const maxBatch = 64
 
-// batcher sends items in order. Those that are added while a batch is sent go
-// into the next one together: an idle sender sends at once, a busy one sends few
-// and large batches.
+// batcher sends items in order. Items that are added while a batch is sent form
+// the next batch. An idle sender sends an item at once. A busy sender sends few
+// large batches.
 type batcher[T any] struct {
 	wake chan struct{} // size 1: items is not empty
 
@@ -236,7 +240,7 @@ func (b *batcher[T]) take() []T {
 	return batch
 }
 
-// run sends batches until ctx ends or send fails. Items may be left then.
+// run sends batches until ctx ends or send fails. Unsent items may remain.
 func (b *batcher[T]) run(ctx context.Context, send func([]T) error) error {
 	for {
 		select {

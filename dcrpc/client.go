@@ -22,16 +22,17 @@ import (
 )
 
 const (
-	// idleTimeout is how long a connection to another datacenter stays open
-	// without a call. Operators and tools send requests in bursts of minutes.
+	// idleTimeout is the time without a call after which a connection to
+	// another datacenter is closed. Operators and tools send requests in bursts
+	// of minutes.
 	idleTimeout = 2 * time.Minute
-	// drainTimeout is how long calls may finish on a connection that was
-	// replaced.
+	// drainTimeout is the time in which calls on a replaced connection must
+	// finish.
 	drainTimeout = 30 * time.Second
-	// deadTimeout is how long the calls of a connection that missed its health
-	// check wait for the connection to answer after all. Reads do not wait: they
-	// are repeated elsewhere at once. A machine may pause for longer than a health
-	// check lasts, and the outcome of a write that is cut off is unknown.
+	// deadTimeout is the grace period of writes on a connection that missed its
+	// health check. A machine may pause for longer than a health check lasts,
+	// and the outcome of an interrupted write is unknown. Reads do not wait:
+	// they are repeated on another connection at once.
 	deadTimeout = 2 * time.Second
 
 	minBackoff    = 50 * time.Millisecond
@@ -50,12 +51,12 @@ type Config struct {
 	Book      *wanfed.SharedAddressBook
 }
 
-// Client holds gRPC connections to other servers: one to each server of the
-// local datacenter that is called, and one to each other datacenter that is
-// called, to any of its servers. See the package documentation.
+// Client holds gRPC connections to other servers. It has one connection to each
+// called server of the local datacenter, and one to each other called
+// datacenter, to any server there. See the package documentation.
 type Client struct {
 	cfg      Config
-	news     broadcast.Keyed[string] // by datacenter: a dial is worth repeating, because its paths changed or one of its servers came
+	news     broadcast.Keyed[string] // by datacenter: its paths changed, or one of its servers connected
 	reach    *reachability
 	requests *requestStreams
 
@@ -65,21 +66,22 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	conns   map[connKey]*conn
-	running sync.WaitGroup // goroutines of spawn; none is added once closed is set
+	running sync.WaitGroup // goroutines of spawn; none is added after closed is set
 }
 
-// connKey identifies a connection. An empty node is any server of the
+// connKey identifies a connection. An empty node stands for any server of the
 // datacenter.
 type connKey struct{ dc, node string }
 
 // conn is a gRPC connection. It is replaced, not repaired, when its path is
-// dead or a better one was found: retired is cancelled then.
+// dead or a better path was found. The context retired is cancelled when conn
+// is replaced.
 type conn struct {
 	*grpc.ClientConn
 	key     connKey
 	retired context.Context
 	retire  context.CancelFunc
-	dead    atomic.Bool // the last health check was not answered. Set before retired is cancelled
+	dead    atomic.Bool // the last health check had no response. Set before retired is cancelled
 	checks  singleflight.Group
 
 	stream atomic.Pointer[wanfed.GRPCConn] // the last one dialed; nil in the local datacenter
@@ -90,7 +92,8 @@ type conn struct {
 	maxBackoff time.Duration   // never changed
 }
 
-// New returns a Client. It connects when it is called, and Run must be running.
+// New returns a Client. The Client connects with the first call. Calls require
+// that Run is running.
 func New(cfg Config) *Client {
 	c := &Client{cfg: cfg, reach: newReachability(), conns: map[connKey]*conn{}}
 	c.requests = newRequestStreams(c)
@@ -98,8 +101,8 @@ func New(cfg Config) *Client {
 	return c
 }
 
-// Server returns the connection to a server of the local datacenter. It does not
-// dial; the first call does.
+// Server returns the connection to a server of the local datacenter. The first
+// call on the connection dials the server.
 func (c *Client) Server(node string) (grpc.ClientConnInterface, error) {
 	cc, err := c.conn(connKey{c.cfg.DC, node})
 	if err != nil {
@@ -108,7 +111,7 @@ func (c *Client) Server(node string) (grpc.ClientConnInterface, error) {
 	return cc, nil
 }
 
-// Ping waits until any server of dc answers, or ctx ends.
+// Ping waits until any server of dc responds, or ctx ends.
 func (c *Client) Ping(ctx context.Context, dc string) error {
 	cc, err := c.conn(connKey{dc: dc})
 	if err != nil {
@@ -118,16 +121,17 @@ func (c *Client) Ping(ctx context.Context, dc string) error {
 	return err
 }
 
-// PeerConnected reports that a server of dc has connected to this one. Its path
-// probably works in the other direction too, so pending dials begin at once.
+// PeerConnected reports to the Client that a server of dc has connected to this
+// server. The path probably works in both directions, so pending dials to dc
+// begin at once.
 func (c *Client) PeerConnected(dc string) { c.news.Notify(dc) }
 
-// Reachability returns which datacenters can be reached, of those that were
-// called, and a channel that is closed when the result has changed.
+// Reachability returns the reachability of each called datacenter, and a
+// channel that is closed when the result has changed.
 func (c *Client) Reachability() (map[string]Reachability, <-chan struct{}) { return c.reach.load() }
 
-// spawn runs f in a goroutine that Run waits for. It reports false, and does
-// nothing, when the client is closed.
+// spawn runs f in a goroutine that Run joins. It returns false and does nothing
+// if the client is closed.
 func (c *Client) spawn(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,19 +176,20 @@ func (c *Client) addLocked(key connKey) (*conn, error) {
 	return cc, nil
 }
 
-// dialAtOnce makes gRPC repeat a failed dial after 5 ms: redial has the backoff.
+// dialAtOnce makes gRPC repeat a failed dial after 5 ms. The backoff is in
+// redial.
 var dialAtOnce = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
 	MinConnectTimeout: 15 * time.Second,
 })
 
-// keepsOpen reports whether the connection to another datacenter is kept open:
-// to the primary, and to a datacenter that is lost, so that its return is
-// noticed at once.
+// keepsOpen reports whether the connection to another datacenter is kept open.
+// This holds for the primary and for a lost datacenter. The open connection
+// detects at once that a lost datacenter is reachable again.
 func (c *Client) keepsOpen(dc string) bool { return dc == c.cfg.PrimaryDC || c.reach.isLost(dc) }
 
-// follow records whether cc works, and reconnects it while it is to be kept
-// open, until it is replaced.
+// follow records whether cc works, until cc is replaced. It reconnects cc if
+// keepsOpen is true for the datacenter.
 func (c *Client) follow(cc *conn) {
 	dc := cc.key.dc
 	for state, first := cc.GetState(), true; ; first = false {
@@ -208,8 +213,8 @@ func (c *Client) follow(cc *conn) {
 	}
 }
 
-// followSession replaces cc when new streams of its session take another
-// connection, because a better path was found.
+// followSession replaces cc when its session has moved to a better path. New
+// streams of the session then use another connection.
 func (c *Client) followSession(cc *conn, s *wanfed.GRPCConn) {
 	select {
 	case <-s.Migrated():
@@ -221,7 +226,7 @@ func (c *Client) followSession(cc *conn, s *wanfed.GRPCConn) {
 }
 
 // replace makes the next call use a new connection. Calls in flight on cc may
-// finish within drain, unless cc is dead. Streams on it end.
+// finish within drain, unless cc is dead. Streams on cc end.
 func (c *Client) replace(cc *conn, drain time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -251,7 +256,7 @@ func (c *Client) all() []*conn {
 	return out
 }
 
-// Run follows the address book and the health of paths until ctx ends, and then
+// Run follows the address book and the health of paths until ctx ends. Then it
 // closes all connections.
 func (c *Client) Run(ctx context.Context) error {
 	old, unreachable := &wanfed.AddressBook{}, map[string]time.Time{}

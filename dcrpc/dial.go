@@ -14,10 +14,10 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// settleTime is when a dial is restarted that began right after news of its
-// datacenter. The local gateways learn of new paths a moment later than this
-// server does, and a dial through them that is too early hangs at an address that
-// is dead.
+// settleTime is the time after which a dial is restarted if it began right
+// after an event of its datacenter. The local gateways receive new paths a
+// moment later than this server. A dial through them that starts too early
+// hangs at a dead address.
 const settleTime = 500 * time.Millisecond
 
 var (
@@ -25,8 +25,8 @@ var (
 	errSettling     = errors.New("the local gateways may not have had the new paths yet")
 )
 
-// dialerOf returns the function with which gRPC dials cc. gRPC calls it again and
-// again while it fails.
+// dialerOf returns the function with which gRPC dials cc. gRPC calls the
+// function repeatedly while it fails.
 func (c *Client) dialerOf(cc *conn) func(context.Context) (net.Conn, error) {
 	dial := c.dialSession
 	if cc.key.dc == c.cfg.DC {
@@ -57,11 +57,12 @@ func (c *Client) dialSession(ctx context.Context, cc *conn) (net.Conn, error) {
 	return s, nil
 }
 
-// redial calls dial, after a pause if the last dial of cc failed, and again when
-// news of the datacenter came during a call that failed. News end the pause.
+// redial calls dial. If the last dial of cc failed, redial pauses first. An
+// event of the datacenter ends the pause. If such an event arrives during a
+// failed call of dial, redial calls dial again.
 //
-// The pause is not left to gRPC: its ClientConn.ResetConnectBackoff, which would end
-// one, races with the creation of connections (grpc-go 1.85).
+// The backoff of gRPC is not used. ClientConn.ResetConnectBackoff, which would
+// end its pause, races with the creation of connections (grpc-go 1.85).
 func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	dc := cc.key.dc
 	cc.dialing.Lock()
@@ -95,9 +96,10 @@ func (c *Client) redial(ctx context.Context, cc *conn, dial func(context.Context
 	}
 }
 
-// dialOnce calls dial once. It cancels the call, and returns errPathsChanged, when
-// the paths to dc change: those that the dial tries may be dead. It returns
-// errSettling when the call takes longer than limit; 0 is no limit.
+// dialOnce calls dial once. When the paths to dc change, dialOnce cancels the
+// call and returns errPathsChanged, because the paths that dial tries may be
+// dead. It returns errSettling if the call takes longer than limit. A limit of
+// 0 means no limit.
 func (c *Client) dialOnce(ctx context.Context, dc string, limit time.Duration, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup

@@ -12,9 +12,9 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// lostAfter is how long no path to a datacenter has worked before the datacenter
-// counts as lost. A packet link that lost one of its paths takes another by
-// itself within that time.
+// lostAfter is the time without a working path after which a datacenter counts
+// as lost. A packet link that lost one path switches to another path within
+// that time.
 const lostAfter = time.Second
 
 // Reachability reports whether any server of a datacenter can be reached.
@@ -23,7 +23,7 @@ type Reachability struct {
 	Recoveries  int  // number of times the datacenter became reachable again
 }
 
-// reachability has the Reachability of each datacenter.
+// reachability holds the Reachability of each datacenter.
 type reachability struct {
 	changed broadcast.Broadcast
 
@@ -61,9 +61,10 @@ func (r *reachability) set(dc string, reachable bool) {
 	r.changed.Notify()
 }
 
-// updateUnreachable takes the datacenters to which no path works now, and brings
-// since up to date: since when that is so. It returns the lost ones, and how long
-// until there may be more.
+// updateUnreachable updates since, which maps each datacenter without a working
+// path to the start of that state. The argument dcs lists the datacenters
+// without a working path now. It returns the lost datacenters, and the time
+// until the next datacenter may count as lost.
 func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now time.Time) (lost []string, wait time.Duration) {
 	wait = time.Hour
 	for _, dc := range dcs {
@@ -87,8 +88,8 @@ func (c *Client) updateUnreachable(since map[string]time.Time, dcs []string, now
 	return lost, wait
 }
 
-// bookChanged notifies of datacenters whose paths changed, and closes connections
-// to datacenters that were deleted.
+// bookChanged notifies waiting dials of datacenters whose paths changed. It
+// closes connections to datacenters that were deleted.
 func (c *Client) bookChanged(old, now *wanfed.AddressBook) {
 	for dc, paths := range now.Paths {
 		if !slices.Equal(paths, old.Paths[dc]) {

@@ -13,16 +13,18 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxBatchBytes is after how many bytes of responses the next message begins.
+// maxBatchBytes is the number of response bytes after which the next message
+// begins.
 const maxBatchBytes = 256 << 10
 
-// AnswerFunc answers a read. It fails only when ctx ends. release, which may be
-// nil, is called when the response was sent, or will not be.
+// AnswerFunc returns the response to a read. It fails only if ctx ends. The
+// function release may be nil. It is called when the response was sent, or when
+// the response will not be sent.
 type AnswerFunc func(ctx context.Context, req *pb.QueryRequest) (resp *pb.QueryResponse, release func(), err error)
 
-// ServeRequests answers the requests of a stream that a Client of another
-// datacenter has opened, each in a goroutine of its own, until the stream ends. At most
-// maxPending requests have no response, or one that was not sent: more of them
+// ServeRequests serves a request stream that a Client of another datacenter has
+// opened, until the stream ends. Each request has its own goroutine. At most
+// maxPending requests have no response or an unsent response. Further requests
 // wait in the connection.
 func ServeRequests(stream pb.ServerService_ExchangeServer, answer AnswerFunc) error {
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -68,7 +70,7 @@ func receiveRequests(ctx context.Context, stream pb.ServerService_ExchangeServer
 	}
 }
 
-// responder answers the requests of one stream.
+// responder serves the requests of one stream.
 type responder struct {
 	out     *batcher[*response]
 	slots   chan struct{} // one for each request until its response was sent
@@ -81,7 +83,7 @@ type response struct {
 	release func()
 }
 
-// start answers q in a goroutine. It waits for a slot.
+// start waits for a slot and then serves q in a goroutine.
 func (s *responder) start(ctx context.Context, q *pb.Question) error {
 	select {
 	case s.slots <- struct{}{}:
@@ -97,7 +99,7 @@ func (s *responder) start(ctx context.Context, q *pb.Question) error {
 	return nil
 }
 
-// send sends responses, in messages of about maxBatchBytes at most.
+// send sends responses in messages of at most about maxBatchBytes.
 func (s *responder) send(stream pb.ServerService_ExchangeServer, all []*response) (err error) {
 	for len(all) > 0 {
 		msg, size := &pb.Answers{}, 0

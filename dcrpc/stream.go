@@ -13,12 +13,14 @@ import (
 )
 
 const (
-	// streamIdleTimeout is how long a request stream stays open without a request.
+	// streamIdleTimeout is the time without a request after which a request
+	// stream is closed.
 	streamIdleTimeout = 10 * time.Second
-	// streamBackoff is how long no stream is opened after one that failed.
+	// streamBackoff is the pause between the failure of a stream and the next
+	// stream.
 	streamBackoff = time.Second
-	// maxPending bounds the requests of a stream that have no response yet, and at
-	// the other end those whose response was not sent yet.
+	// maxPending bounds the requests of a stream without a response. On the
+	// server, it bounds the requests whose response was not sent yet.
 	maxPending = 1024
 )
 
@@ -27,11 +29,12 @@ const (
 var errNoStream = errors.New("no open request stream")
 
 // Query sends a read of the HTTP API to any server of another datacenter, and
-// returns its response. It returns context.DeadlineExceeded after deadline. Reads
-// that wait for a change do not belong here: they go through a Reader.
+// returns its response. It returns context.DeadlineExceeded after deadline.
+// Reads that wait for a change must use a Reader instead.
 //
-// Requests share one stream for each datacenter, which costs half of a call for
-// each. Without a stream, as for the first request, Query makes a call.
+// Requests share one stream for each datacenter. A request on the stream costs
+// half as much as a call. Query makes a call while no stream is open, for
+// example for the first request.
 func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
 	if s := c.requests.get(dc); s != nil {
 		resp, err := s.query(ctx, req, deadline)
@@ -44,20 +47,21 @@ func (c *Client) Query(ctx context.Context, dc string, req *pb.QueryRequest, dea
 	return pb.NewServerServiceClient(c.Reader(dc)).Query(ctx, req)
 }
 
-// requestStreams has the stream to each datacenter that requests are sent to.
+// requestStreams holds one stream for each datacenter that receives requests.
 type requestStreams struct {
 	c *Client
 
 	mu   sync.Mutex
 	byDC map[string]*requestStream
-	next map[string]time.Time // no stream is opened before
+	next map[string]time.Time // earliest time of the next stream
 }
 
 func newRequestStreams(c *Client) *requestStreams {
 	return &requestStreams{c: c, byDC: map[string]*requestStream{}, next: map[string]time.Time{}}
 }
 
-// get returns the stream to dc, or nil while there is none. Then it opens one.
+// get returns the stream to dc. Without a stream, get returns nil and starts to
+// open one, unless a stream to dc failed less than streamBackoff ago.
 func (r *requestStreams) get(dc string) *requestStream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +87,8 @@ func (r *requestStreams) get(dc string) *requestStream {
 	return nil
 }
 
-// run opens s, and serves it until it fails or is idle (nil).
+// run opens s and serves it until it fails or is idle. It returns nil if s was
+// idle.
 func (r *requestStreams) run(dc string, s *requestStream) error {
 	cc, err := r.c.conn(connKey{dc: dc})
 	if err != nil {
@@ -102,15 +107,15 @@ func (r *requestStreams) run(dc string, s *requestStream) error {
 }
 
 // requestStream carries requests to one datacenter. Requests that wait while a
-// message is sent go into the next message together. Identical requests that
-// wait are sent once: none gets a response to a request that was sent before it
-// was made.
+// message is sent share the next message. Identical waiting requests are sent
+// once. A request that was already sent is not shared, so the response to a
+// caller is never older than the caller's request.
 type requestStream struct {
 	out *batcher[*request]
 
 	mu       sync.Mutex
 	open     bool
-	used     bool // since the last look of run
+	used     bool // a request was made since the last call of wasUsed
 	lastID   uint64
 	unsent   map[requestKey]*request
 	pending  map[uint64]*request
@@ -125,7 +130,7 @@ type request struct {
 	id      uint64
 	req     *pb.QueryRequest
 	done    chan struct{}     // closed when resp is set, or never will be
-	resp    *pb.QueryResponse // nil: there will be none. Read after done
+	resp    *pb.QueryResponse // read after done; nil: the request has no response
 	callers int               // guarded by requestStream.mu
 }
 
@@ -133,9 +138,9 @@ func newRequestStream() *requestStream {
 	return &requestStream{out: newBatcher[*request](), unsent: map[requestKey]*request{}, pending: map[uint64]*request{}}
 }
 
-// query sends req and waits for the response. When it is late, it has the
-// connection checked: a dead connection ends the stream, and errNoStream is
-// returned.
+// query sends req and waits for the response. If the response is late, query
+// checks the health of the connection. A dead connection ends the stream, and
+// query returns errNoStream.
 func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest, deadline time.Time) (*pb.QueryResponse, error) {
 	r := s.add(req)
 	if r == nil {
@@ -167,7 +172,7 @@ func (s *requestStream) query(ctx context.Context, req *pb.QueryRequest, deadlin
 	}
 }
 
-// add queues req. It returns nil when the stream is not open, or full.
+// add queues req. It returns nil if the stream is not open or is full.
 func (s *requestStream) add(req *pb.QueryRequest) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +192,7 @@ func (s *requestStream) add(req *pb.QueryRequest) *request {
 	return r
 }
 
-// leave is called by a caller that does not wait any longer.
+// leave removes a caller that does not wait any longer.
 func (s *requestStream) leave(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +200,7 @@ func (s *requestStream) leave(r *request) {
 		return
 	}
 	delete(s.pending, r.id)
-	s.sentLocked(r) // no one joins it any more
+	s.sentLocked(r) // further identical requests must not join r
 }
 
 func (s *requestStream) sentLocked(r *request) {
@@ -229,8 +234,9 @@ func (s *requestStream) receive(all []*pb.Answer) {
 	}
 }
 
-// run sends requests and receives responses until the stream ends, which cancel
-// does, or no request was made for a while: nil.
+// run sends requests and receives responses until the stream ends. The function
+// cancel ends the stream. run returns nil if no request was made during
+// streamIdleTimeout.
 func (s *requestStream) run(ctx context.Context, cancel func(), stream pb.ServerService_ExchangeClient, answerIn func() time.Duration, check func()) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -81,15 +81,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// stopTimeout bounds how long all processes together may take to stop. Then they
-// are killed.
+// stopTimeout is the time in which all processes must stop. Processes that
+// still run after it are killed.
 const stopTimeout = 10 * time.Second
 
-// Run starts the federation, proves that it works and shows it. It runs until ctx
-// ends, or, with Once, until it has shown the federation. Then it stops all
-// processes and removes its files. It returns an error if the federation was not
-// complete in time, if a process ended before that, and, with Once, if a process
-// did not stop cleanly.
+// Run starts the federation, verifies that it works and prints its state. It
+// runs until ctx ends. With Once, it ends after it has printed the state. Then
+// it stops all processes and removes its files. It returns an error if the
+// federation was not complete in time, or if a process ended before the
+// federation was complete. With Once, it also returns an error if a process did
+// not stop cleanly.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err

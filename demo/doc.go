@@ -13,14 +13,15 @@
 // # Flow
 //
 // The servers of the primary start first, then its gateway, whose WAN address the
-// secondaries need. Then all secondaries start at once: each its servers, then its
-// gateway. The system chooses the ports, and the demo reads them from the output
-// of the processes. Only servers that must know each other before they start, in
-// datacenters with several, get ports that were free just before.
+// secondaries need. Then all secondaries start at the same time. Each starts
+// its servers and then its gateway. The system chooses the ports, and the demo
+// reads them from the output of the processes. In datacenters with several
+// servers, the servers need each other's addresses before they start. Only
+// these servers get ports that were free just before.
 //
-// The demo watches each server from when it listens. The server must
+// The demo polls each server as soon as the server listens. The server must
 //
-//  1. see every server alive in the WAN pool,
+//  1. list every server as alive in the WAN pool,
 //  2. have the federation state of every datacenter, with the real address of its
 //     gateway,
 //  3. get the leader and the members from every other datacenter.
@@ -40,8 +41,9 @@
 //
 // # Limits
 //
-// Every datacenter accepts writes from the operators of all others. A real
-// federation need not permit that. All addresses are on 127.0.0.1, so servers
-// could reach each other without gateways. Tests in network namespaces verify
-// that they do not. Each datacenter has one gateway.
+// Every datacenter accepts writes from the operators of all other datacenters.
+// A real federation need not permit these writes. All addresses are on
+// 127.0.0.1, so servers could reach each other without gateways. Tests in
+// network namespaces verify that servers use the gateways. Each datacenter has
+// one gateway.
 package demo

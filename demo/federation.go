@@ -72,8 +72,9 @@ func newFederation(cfg Config, dir string) (*federation, error) {
 	return f, nil
 }
 
-// start starts all processes. It returns when each server has proved that the
-// federation works, or when anything failed. Processes keep running then.
+// start starts all processes. It returns when each server has completed all
+// steps, or when a process or a step failed. The processes continue to run
+// after start returns.
 func (f *federation) start(ctx context.Context) error {
 	f.prog.plain("wanfed demo: "+"%d datacenters with %d server(s) and 1 gateway each, on this machine only", f.cfg.Datacenters, f.cfg.Servers)
 	ctx, cancel := context.WithTimeoutCause(ctx, f.cfg.Timeout, fmt.Errorf("not federated within %v", f.cfg.Timeout))
@@ -93,8 +94,8 @@ func (f *federation) start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// startDatacenter starts the servers, then the gateway, which it returns. g
-// watches each server from when it listens.
+// startDatacenter starts the servers and then the gateway. It returns the
+// gateway. A goroutine of g polls each server as soon as the server listens.
 func (f *federation) startDatacenter(ctx context.Context, g *errgroup.Group, dc *datacenter, primaryGateways []string) (*subprocess.Gateway, error) {
 	ports := make([]int, len(dc.nodes)) // 0: the system chooses
 	if len(dc.nodes) > 1 {              // servers must know each other before they start
@@ -224,8 +225,8 @@ func endOf(p *subprocess.Process) string {
 	return "exit status 0"
 }
 
-// stop stops all running processes at once, and waits for them. Its error names
-// those that did not stop cleanly.
+// stop stops all running processes in parallel and waits for them. Its error
+// names the processes that did not stop cleanly.
 func (f *federation) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -257,9 +258,9 @@ func client(s *subprocess.Server) (*api.Client, error) {
 	return api.NewClient(api.ClientConfig{Addr: s.HTTP, Timeout: requestTimeout})
 }
 
-// Ports are chosen below the range of outgoing connections. A port that was free
-// then stays free until its server binds it, unless a program binds that very
-// port.
+// Ports are chosen below the range of outgoing connections. A free port
+// therefore stays free until its server binds it, unless another program binds
+// the same port.
 const (
 	firstPort = 10000
 	lastPort  = 29999

@@ -69,7 +69,8 @@ func (p *progress) plain(format string, args ...any) {
 	}
 }
 
-// reach counts a process that has completed s. The n-th completes the step.
+// reach counts a process that has completed s. The n-th process completes the
+// step.
 func (p *progress) reach(s step, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

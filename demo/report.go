@@ -147,7 +147,7 @@ func writeStates(w io.Writer, states []api.FederationState) {
 	})
 }
 
-// writeHints prints what to try while the demo runs.
+// writeHints prints commands for experiments while the demo runs.
 func writeHints(w io.Writer, program string, r Report) {
 	table(w, func(w io.Writer) {
 		fmt.Fprintln(w, "DC\tHTTP\tGATEWAY PID")
@@ -156,8 +156,8 @@ func writeHints(w io.Writer, program string, r Report) {
 		}
 	})
 	// The hints stop the gateway of a secondary. Its datacenter still reaches the
-	// primary by the configured addresses, so all learn of the change. With three or
-	// more datacenters, a third one watches.
+	// primary by the configured addresses, so all datacenters receive the
+	// change. With three or more datacenters, the third one watches.
 	first, second, watch := r.Datacenters[0], r.Datacenters[1], r.Datacenters[0]
 	if n := len(r.Datacenters); n > 2 {
 		watch = r.Datacenters[n-1]
@@ -212,7 +212,7 @@ func commandOf(p *subprocess.Process) string {
 	return strings.Join(words, " ")
 }
 
-// logLines is how many lines of each log a failure shows.
+// logLines is the number of lines of each log that a failure shows.
 const logLines = 15
 
 // explain prints what each server was still missing, and the end of each log.

@@ -20,7 +20,7 @@ const (
 	requestTimeout = 3 * time.Second
 )
 
-// watch polls one server until it has proved all steps of the federation.
+// watch polls one server until the server has completed all steps.
 func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Server) error {
 	c, err := client(s)
 	if err != nil {
@@ -43,7 +43,8 @@ func (f *federation) watch(ctx context.Context, dc *datacenter, s *subprocess.Se
 	return nil
 }
 
-// await calls missing until it returns "". f.missing has its last result for who.
+// await calls missing until missing returns "". The map f.missing has the last
+// result of missing for the server who.
 func (f *federation) await(ctx context.Context, who string, missing func() string) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -69,7 +70,8 @@ func (f *federation) await(ctx context.Context, who string, missing func() strin
 	}
 }
 
-// missingMembers returns the servers that c does not see alive in the WAN pool.
+// missingMembers returns the servers that c does not list as alive in the WAN
+// pool.
 func (f *federation) missingMembers(ctx context.Context, c *api.Client) string {
 	members, err := c.Members(ctx, true, api.QueryOptions{})
 	if err != nil {
@@ -129,7 +131,7 @@ func taggedOf(g api.MeshGateway, tag string) string {
 }
 
 // missingAnswers requests the leader and the members of every other datacenter
-// through c. It returns the datacenters whose answer is not theirs.
+// through c. It returns the datacenters with a missing or wrong response.
 func (f *federation) missingAnswers(ctx context.Context, c *api.Client, own *datacenter) string {
 	var missing []string
 	for _, dc := range f.dcs {

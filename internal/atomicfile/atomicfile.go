@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MPL-2.0
 
-// Package atomicfile replaces files so that a crash leaves the old contents or
-// the new ones, never a part. What WriteFile has written survives a power loss
-// once it returns, as far as the file system honours fsync.
+// Package atomicfile replaces files atomically. After a crash, a file has
+// either the complete old contents or the complete new contents. The new
+// contents survive a power loss after WriteFile has returned, if the file
+// system honours fsync.
 package atomicfile
 
 import (
@@ -16,10 +17,10 @@ import (
 const suffix = ".new"
 
 // WriteFile replaces the contents of path with data. The file gets the
-// permission bits of perm, whatever they were before. It writes a temporary
-// file in the same directory, syncs it, renames it to path, and syncs the
-// directory. On an error path has its old contents, and the temporary file is
-// removed.
+// permission bits of perm, regardless of its previous permissions. WriteFile
+// writes a temporary file in the same directory, syncs it, renames it to path,
+// and syncs the directory. After an error, path has its old contents and the
+// temporary file is removed.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	tmp := path + suffix
 	if err := writeSynced(tmp, data, perm); err != nil {

@@ -41,10 +41,10 @@ func (b *Backoff) Next() time.Duration {
 // Reset makes Next return Min again. Call it after a success.
 func (b *Backoff) Reset() { b.last = 0 }
 
-// Delay returns the pause after the given number of consecutive failures, for
-// a caller that keeps the count itself: lowest after one failure, doubled with
-// each further one, at most highest, plus up to a quarter of jitter. It returns
-// 0 without a failure.
+// Delay returns the pause after the given number of consecutive failures. It is
+// for callers that keep the count themselves. The pause is lowest after one
+// failure and doubles with each further failure, up to highest. Jitter adds up
+// to a quarter. Delay returns 0 if failures is 0.
 func Delay(failures int, lowest, highest time.Duration) time.Duration {
 	if failures <= 0 {
 		return 0
@@ -68,8 +68,8 @@ func Jitter(d time.Duration) time.Duration {
 }
 
 // Sleep blocks for d, until ctx ends, or until a receive from wake succeeds,
-// whichever comes first. It reports whether wake ended it. A nil wake never
-// does.
+// whichever comes first. It reports whether wake ended the sleep. A nil wake
+// never ends the sleep.
 func Sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

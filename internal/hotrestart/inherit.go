@@ -33,17 +33,17 @@ const (
 	readyWord   = "ready\n"
 )
 
-// Inherited is what this process received from the old process or from the
-// service manager. It is empty, and all methods work, when there was neither. It
-// is not safe for concurrent use.
+// Inherited holds the sockets that this process received from the old process
+// or from the service manager. Without both, it is empty and all methods work.
+// It is not safe for concurrent use.
 type Inherited struct {
 	pipe      *os.File       // nil: no old process started this one
 	sockets   []Socket       // of the old process; not taken yet
 	activated []net.Listener // of the service manager; not taken yet
 }
 
-// Inherit returns what this process inherited. Call it once, before the process
-// starts others.
+// Inherit returns the inherited sockets of this process. Call it once, before
+// this process starts other processes.
 func Inherit() (*Inherited, error) {
 	activated, err := activatedListeners()
 	if err != nil {
@@ -108,8 +108,8 @@ func closeListeners(all []net.Listener) error {
 // HasParent reports whether an old process started this one.
 func (in *Inherited) HasParent() bool { return in.pipe != nil }
 
-// Listener returns the socket with that name. Each socket is returned once; ok
-// is false when there is none left.
+// Listener returns the socket with that name. Each socket is returned once. ok
+// is false if no socket with that name is left.
 func (in *Inherited) Listener(name string) (ln net.Listener, ok bool, err error) {
 	for i, s := range in.sockets {
 		if s.Name != name {
@@ -172,8 +172,8 @@ func (in *Inherited) Ready() error {
 	return errors.Join(err, in.Close())
 }
 
-// Close closes what was not taken. If Ready was not called before, the old
-// process continues to serve.
+// Close closes the sockets that were not taken. If Ready was not called before,
+// the old process continues to serve.
 func (in *Inherited) Close() error {
 	var errs []error
 	for _, s := range in.sockets {

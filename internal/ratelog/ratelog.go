@@ -4,9 +4,10 @@
 // level. A peer that fails in the same way a thousand times a second must not
 // fill the log.
 //
-// The first event of a kind is logged at its level, then one per interval. The
-// others are logged at level Debug. A line that follows suppressed ones has an
-// attribute "suppressed" with their count.
+// The first event of a kind is logged at its level, then one per interval. All
+// other events are logged at level Debug. A line at the full level has an
+// attribute "suppressed" with the number of suppressed events before it, if
+// there were any.
 package ratelog
 
 import (

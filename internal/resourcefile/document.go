@@ -172,8 +172,9 @@ type decoder func(name string, src []byte) ([]Document, error)
 // YAML.
 var hclLine = regexp.MustCompile(`^\s*\w+\s*(=|("[^"]*"\s*)*\{)`)
 
-// decoderFor returns the decoder for the extension of the file. For others it
-// looks at the first character, and at the first line that is not a comment.
+// decoderFor returns the decoder for the extension of the file. If the
+// extension is unknown, the first character and the first line that is not a
+// comment select the decoder.
 func decoderFor(path string, src []byte) decoder {
 	switch filepath.Ext(path) {
 	case ".json":

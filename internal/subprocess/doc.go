@@ -25,7 +25,7 @@
 // Each process has one goroutine that waits for its end and one that copies its
 // output. Both end with the process. After a failed Start they have ended.
 //
-// # Death of the parent
+// # End of the parent
 //
 // The stdin of a process is a pipe that the parent never writes to. The kernel
 // closes it when the parent ends, also by SIGKILL. The process runs with

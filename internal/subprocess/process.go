@@ -46,9 +46,9 @@ type Process struct {
 // ended process open.
 const outputDelay = time.Second
 
-// Start runs the process and waits until it is ready. If it or ctx ends before,
-// the process is killed and the error has the last lines of its log. The end of
-// ctx after Start does not affect the process.
+// Start runs the process and waits until it is ready. If the process or ctx
+// ends first, the process is killed and the error has the last lines of its
+// log. The end of ctx after Start does not affect the process.
 func Start(ctx context.Context, cfg Config) (*Process, error) {
 	log, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *Process) Stop(ctx context.Context) error {
 // Kill kills the process and waits for its end. It may be called repeatedly and
 // after Stop.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // the one error is that it has ended
+	_ = p.cmd.Process.Kill() // fails only if the process has ended
 	<-p.done
 }
 

@@ -27,9 +27,10 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() bool, format st
 
 var errNotYet = errors.New("it does not hold")
 
-// Await is Eventually for a condition that can fail in several ways: it calls
-// check until that returns nil, and prints the last error if timeout passes. The
-// context of check ends with timeout. Await returns how long it waited.
+// Await is Eventually for a condition that can fail in several ways. It calls
+// check until check returns nil, and prints the last error if timeout passes.
+// The context of check ends with timeout. Await returns the time that it
+// waited.
 func Await(t testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()

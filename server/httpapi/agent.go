@@ -30,7 +30,7 @@ func (h *handler) agentSelf(*http.Request, query) (response, error) {
 	return response{body: map[string]any{"Config": config, "Member": member}}, nil
 }
 
-// readOwnNode responds with what result returns for this server's node. The
+// readOwnNode responds with the value of result for this server's node. The
 // node is nil if nothing is registered on it.
 func (h *handler) readOwnNode(
 	r *http.Request, q query, result func(n *catalog.Node) (any, error),
@@ -109,8 +109,8 @@ func (h *handler) agentServiceRegister(r *http.Request, q query) (response, erro
 	return h.agentRegister(r, e)
 }
 
-// agentEntry returns what a request registers. The ids of checks are those that
-// Consul assigns.
+// agentEntry returns the registration in a request. Checks get the same ids as
+// in Consul.
 func (h *handler) agentEntry(body serviceBody) (e catalog.Registration, err error) {
 	if e.Service, err = body.record(h.node); err != nil {
 		return e, err
@@ -179,8 +179,8 @@ func (h *handler) agentCheckDeregister(r *http.Request, _ query) (response, erro
 	return response{body: encoded{}}, err
 }
 
-// present returns a resource.ErrNotFound unless has is true of this server's
-// node.
+// present returns a resource.ErrNotFound unless has returns true for this
+// server's node.
 func (h *handler) present(ctx context.Context, has func(n *catalog.Node) bool) error {
 	return untilLeader(ctx, func(ctx context.Context) error {
 		s, err := h.view.At(ctx, resource.Strong)

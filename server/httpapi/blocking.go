@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// leaderTimeout is how long a request waits for the datacenter to have a
-	// leader. It is tried again every
-	// leaderRetry.
+	// leaderTimeout is the maximum time that a request waits for a leader of
+	// the datacenter. The request is retried every leaderRetry.
 	leaderTimeout = 7 * time.Second
 	leaderRetry   = 50 * time.Millisecond
 	// operationTimeout bounds a write, and a read without its wait.
@@ -29,7 +28,7 @@ const (
 var errNoLeader = statusError{http.StatusInternalServerError, "No cluster leader"}
 
 // untilLeader calls f until it no longer fails with resource.ErrNotLeader, up
-// to leaderTimeout. f must do nothing if it fails so.
+// to leaderTimeout. A call of f that fails with this error must have no effect.
 func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -51,15 +50,16 @@ func untilLeader(ctx context.Context, f func(ctx context.Context) error) error {
 	}
 }
 
-// withWait returns a context that ends when the wait of a blocking query does.
+// withWait returns a context that ends with the wait of a blocking query.
 func (q query) withWait(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, q.wait+rand.N(api.MaxBlockTime(q.wait)-q.wait+1))
 }
 
-// blocking returns the result of read with its index. If that is the index of
-// q, it waits until read returns another result, or until q's wait is over.
-// same reports whether two results are the same: the index may grow without a
-// change of the result. wait blocks until the index is above after.
+// blocking returns the result of read with its index. If the index equals the
+// index of q, blocking waits until read returns another result, or until the
+// wait of q ends. The function same reports whether two results are equal,
+// because the index may grow without a change of the result. The function wait
+// blocks until the index is above its argument after.
 func blocking[T any](ctx context.Context, q query,
 	read func(ctx context.Context, c resource.Consistency) (T, uint64, error),
 	wait func(ctx context.Context, after uint64) error,

@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// readCatalog responds with what result returns for the catalog. A blocking
-// query waits until that changes.
+// readCatalog responds with the value of result for the catalog. A blocking
+// query waits until the value changes.
 func (h *handler) readCatalog(
 	r *http.Request, q query, result func(s *catalog.Snapshot) (any, error),
 ) (response, error) {
@@ -47,7 +47,7 @@ func (h *handler) readCatalog(
 	return response{body: encoded{typeJSON, body}, index: index}, err
 }
 
-// listCatalog responds with those of what list returns that match ?filter=.
+// listCatalog responds with the elements of list's result that match ?filter=.
 func listCatalog[T any](
 	h *handler, r *http.Request, q query, list func(s *catalog.Snapshot, f filter) []T,
 ) (response, error) {
@@ -103,7 +103,8 @@ func (h *handler) catalogNodes(r *http.Request, q query) (response, error) {
 	})
 }
 
-// catalogServices responds with the tags of each service, of all its instances.
+// catalogServices responds with the tags of each service. The tags of a service
+// are the tags of all its instances.
 func (h *handler) catalogServices(r *http.Request, q query) (response, error) {
 	f, err := filterOf[api.CatalogService](q)
 	if err != nil {

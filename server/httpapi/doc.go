@@ -27,23 +27,25 @@
 //     fails with 404, another method with 405 and an Allow header.
 //  3. Parameters and body are read. A malformed one fails with 400.
 //  4. A request with ?dc=OTHER goes to [Cluster.Query], which calls a server of
-//     that datacenter by gRPC. That server calls Serve, so that the response is
-//     the one that its own HTTP API gives. A request is forwarded only once.
+//     that datacenter by gRPC. That server calls Serve. The response is the
+//     same as the response of its own HTTP API. A request is forwarded only
+//     once.
 //
 // # Blocking queries
 //
-// A read of stored data with ?index=N waits while the index of the data is N:
-// until the data changes, or until ?wait has passed (default [api.DefaultWait],
-// at most [api.MaxWait], plus a random sixteenth). Any other index is answered
-// at once, as after the restore of a snapshot. Keys and the catalog are read
-// with the consistency that clients of Consul expect. Federation states are
-// read from the local store.
+// A read of stored data with ?index=N waits while the index of the data is N.
+// The wait ends when the data changes or when ?wait has passed (default
+// [api.DefaultWait], at most [api.MaxWait], plus a random sixteenth). If the
+// index of the data is not N, for example after the restore of a snapshot, the
+// response is sent at once. Keys and the catalog are read with the consistency
+// that clients of Consul expect. Federation states are read from the local
+// store.
 //
 // # Safety
 //
 // A client without a certificate may only read. Writes need the certificate of
-// an operator or of a server. The types of the records decide which records it
-// may write.
+// an operator or of a server. The type of a resource decides which of these
+// clients may write it.
 //
 // Reads on a loopback address have no further protection, so a web page must
 // not reach the API through a browser. A request whose Host is a DNS name other
@@ -56,10 +58,10 @@
 //
 // # Limits
 //
-// A request body has at most [MaxRequestBody] bytes and 30 seconds. At most 256
-// responses above 64 KiB are sent to one peer at a time. A further one fails
-// with 503. A response to another datacenter has at most [api.MaxMessageSize]
-// bytes.
+// A request body has at most [MaxRequestBody] bytes and must arrive within 30
+// seconds. At most 256 responses above 64 KiB are sent to one peer at a time. A
+// further large response fails with 503. A response to another datacenter has
+// at most [api.MaxMessageSize] bytes.
 //
 // # Goroutines and timeouts
 //

@@ -40,8 +40,8 @@ func (h *handler) federationState(r *http.Request, q query) (response, error) {
 	return response{index: index}, nil
 }
 
-// states returns the federation states of this server's store. While their index
-// is that of a blocking query, it waits.
+// states returns the federation states of this server's store. It waits while
+// their index equals the index of a blocking query.
 func (h *handler) states(ctx context.Context, q query) ([]*pb.FederationState, uint64, error) {
 	if err := q.reject("filter", "ns", "partition"); err != nil {
 		return nil, 0, err

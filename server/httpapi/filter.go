@@ -109,7 +109,7 @@ func expressionOf[T any](q query) (*expression, error) {
 		return nil, badRequest{fmt.Errorf("bad filter %q: %w", text, err)}
 	}
 	x := &expression{eval, text}
-	_, err = x.matches(*new(T)) // finds a name that T does not have, even without any T
+	_, err = x.matches(*new(T)) // finds a name that T does not have, even if no T is stored
 	return x, err
 }
 
@@ -136,7 +136,7 @@ func addressesIn(tree any, tags []string) []string {
 }
 
 // withAddresses returns a hook that adds an empty address for each of tags that
-// a service lacks. Its evaluation would fail otherwise.
+// a service lacks. Without the address, the evaluation would fail.
 func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	return func(v reflect.Value) reflect.Value {
 		if len(tags) == 0 || !v.IsValid() || v.Type() != reflect.TypeFor[map[string]api.ServiceAddress]() {
@@ -151,7 +151,7 @@ func withAddresses(tags []string) bexpr.ValueTransformationHookFn {
 	}
 }
 
-// matches reports whether the expression is true of v.
+// matches reports whether the expression is true for v.
 func (x *expression) matches(v any) (bool, error) {
 	ok, err := x.eval.Evaluate(v)
 	if err != nil {

@@ -21,11 +21,12 @@ import (
 )
 
 const (
-	// forwardTimeout is how long a request to another datacenter may take
-	// besides its wait: to dial, perhaps through a second gateway.
+	// forwardTimeout is the maximum duration of a request to another datacenter
+	// in addition to its wait. It includes a dial, perhaps through a second
+	// gateway.
 	forwardTimeout = 10 * time.Second
-	// maxForwarded bounds a response to another datacenter, in bytes: a gRPC
-	// message less some room for status and headers.
+	// maxForwarded bounds a response to another datacenter, in bytes. It is the
+	// size of a gRPC message less 64 KiB for status and headers.
 	maxForwarded = api.MaxMessageSize - 64<<10
 	// maxHeaderValue bounds a header value that another server sent, in bytes.
 	maxHeaderValue = 1024
@@ -42,7 +43,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 			"datacenter %s received a request for datacenter %s: a request is forwarded only once", h.dc, q.dc))
 		return
 	}
-	q.values.Del("dc") // the request is not used after this
+	q.values.Del("dc") // q is not used later
 	req := &pb.QueryRequest{Path: r.URL.EscapedPath(), RawQuery: q.values.Encode(), Body: q.body, Brief: true}
 	if !isRead(r.Method) {
 		req.Method = r.Method
@@ -68,8 +69,8 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request, q query) {
 	}
 }
 
-// writeUnreachable responds with the text of known. The rest of err goes into a
-// header.
+// writeUnreachable responds with the text of known. A header has the rest of
+// err.
 func writeUnreachable(w http.ResponseWriter, known, err error) {
 	header := w.Header()
 	header.Set(api.HeaderIndex, "1")
@@ -130,10 +131,11 @@ type forwardedKey struct{}
 
 func isForwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
 
-// Serve answers a request that a server of another datacenter forwarded, with
-// the response that handler h of New gives over HTTP. It blocks as long as a
-// blocking query does, or until ctx ends. The only error is that of ctx. A
-// malformed request, or a response above [api.MaxMessageSize], is a response.
+// Serve serves a request that a server of another datacenter forwarded. It
+// returns the same response that h, a handler of New, sends over HTTP. Serve
+// blocks for the wait of a blocking query, or until ctx ends. The only possible
+// error is the error of ctx. If the request is malformed or its response is
+// above [api.MaxMessageSize], Serve returns a response with an error status.
 func Serve(ctx context.Context, h http.Handler, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	w := &recorder{header: http.Header{}}
 	r, err := requestOf(ctx, req)

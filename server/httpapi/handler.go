@@ -23,22 +23,23 @@ import (
 type Config struct {
 	// DC is this server's datacenter. Required.
 	DC string
-	// Cluster is what the endpoints of the federation read. Required.
+	// Cluster is the source of the endpoints of the federation. Required.
 	Cluster Cluster
 	// Metrics serves /metrics. nil: the path does not exist.
 	Metrics http.Handler
 	// Peer identifies the client by the certificate of the connection. A
-	// request without a certificate comes from this machine. If Peer fails, so
-	// does the request. It is not called for requests of Serve, whose context
-	// has the peer. nil: clients are unknown and may only read.
+	// request without a certificate comes from this machine. The request fails
+	// if Peer fails. Peer is not called for requests of Serve, because their
+	// context has the peer. nil: clients are unknown and may only read.
 	Peer func(r *http.Request) (tlsutil.Peer, error)
-	// Resources serves the records: it authorizes each call by the peer of its
-	// context. Backend is the store below it. nil: the endpoints of keys and of
-	// the catalog do not exist.
+	// Resources serves the resources. It authorizes each call by the peer of
+	// its context. Backend is the store of Resources. nil: the endpoints of
+	// keys and of the catalog do not exist.
 	Resources *resource.Service
 	Backend   resource.Backend
 	// Node and Address are the name and the IP address of this server. Services
-	// that register here are on this node. Required with Resources.
+	// that are registered through the agent endpoints are on this node.
+	// Required with Resources.
 	Node, Address string
 	// Report sends the status of a check to the leader. It fails with
 	// resource.ErrNotLeader while there is none. Required with Resources.
@@ -47,7 +48,7 @@ type Config struct {
 	// the paths do not exist.
 	API http.Handler
 	// Names are the DNS names, without port, that a Host header may have
-	// besides localhost and IP addresses. An example are the names of the
+	// besides localhost and IP addresses, for example the names of the
 	// certificate.
 	Names []string
 	// Logger gets a Debug line for each request. Required.
@@ -83,7 +84,7 @@ type handler struct {
 	logger  *slog.Logger
 	large   *limit.PerPeer // large responses that are being sent
 
-	// Of Config.Resources; all nil without.
+	// Parts of Config.Resources; all nil if it is nil.
 	resources     *resource.Service
 	kv            *kv.Store
 	view          *catalog.View
@@ -113,8 +114,8 @@ func New(cfg Config) (http.Handler, error) {
 	return limitTime(rejectGRPC(checkHost(cfg.Names, h.logRequests(h.identify(h.router(cfg)))))), nil
 }
 
-// otherDatacenter is the error of an endpoint whose body names the datacenter
-// that the request is for.
+// otherDatacenter is the error of an endpoint whose request body names the
+// target datacenter.
 type otherDatacenter string
 
 func (e otherDatacenter) Error() string { return "the request is for datacenter " + string(e) }
@@ -131,7 +132,7 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 			writeFailure(w, r, err)
 			return
 		}
-		if q.blocks() || q.body != nil { // else limitTime has set the same deadline
+		if q.blocks() || q.body != nil { // otherwise limitTime has set the same deadline
 			setWriteDeadline(w, api.MaxBlockTime(q.wait)+writeTimeout)
 		}
 		if q.dc != "" && q.dc != h.dc {
@@ -155,9 +156,9 @@ func (h *handler) serve(rt route, local bool) http.Handler {
 	}))
 }
 
-// Errors of Cluster.Query. Their texts are Consul's, and are the body of the
-// response. The rest of an error that wraps one goes into the header
-// api.HeaderCause.
+// Errors of Cluster.Query. Their texts are the same as in Consul, and are the
+// body of the response. If an error wraps one of them, the header
+// api.HeaderCause has the rest of its text.
 var (
 	// ErrNoPath: the datacenter is not known.
 	//lint:ignore ST1005 Consul's text
@@ -168,9 +169,9 @@ var (
 	ErrUnreachable = errors.New("Remote DC has no server currently reachable")
 )
 
-// Cluster is the federation as this server knows it. All methods may be called
-// from any goroutine. Neither side changes a returned value afterwards. Methods
-// without a context read from memory and do not block.
+// Cluster is this server's view of the federation. All methods may be called
+// from any goroutine. Neither the caller nor the implementation changes a
+// returned value. Methods without a context read from memory and do not block.
 type Cluster interface {
 	// FederationStates returns the states of all datacenters, ordered by
 	// datacenter, and their index in the store. The index is at least 1 and
@@ -178,8 +179,9 @@ type Cluster interface {
 	// store.
 	FederationStates(ctx context.Context) (states []*pb.FederationState, index uint64, err error)
 
-	// WaitFederationStates returns nil once that index is above after, or the
-	// error of ctx. Any other error means that the store has failed.
+	// WaitFederationStates returns nil when the index of the federation states
+	// is above after. It returns the error of ctx if ctx ends first. Any other
+	// error means that the store has failed.
 	WaitFederationStates(ctx context.Context, after uint64) error
 
 	// Members returns the members of the LAN pool or of the WAN pool, ordered
@@ -191,8 +193,8 @@ type Cluster interface {
 	Datacenters() []string
 
 	// Leader returns the ip:port of the Raft leader of this datacenter, and the
-	// time since this server last received a message from it: 0 on the leader
-	// itself. ok is false when there is no leader.
+	// time since this server last received a message from the leader. The time
+	// is 0 on the leader itself. ok is false if the datacenter has no leader.
 	Leader() (addr string, lastContact time.Duration, ok bool)
 
 	// Peers returns the ip:port of each voter of the Raft group.
@@ -202,12 +204,13 @@ type Cluster interface {
 	Status(ctx context.Context) (api.Status, error)
 
 	// Query sends a request of the HTTP API to a server of another datacenter.
-	// The path and the query of req are escaped as in a URL; the query has no
-	// dc. A request other than GET is sent once, on behalf of the peer of ctx
-	// (tlsutil.PeerFromContext). Query returns when ctx ends, or after timeout.
+	// The path and the query of req are escaped as in a URL. The query has no
+	// parameter dc. A request other than GET is sent once, on behalf of the
+	// peer of ctx (tlsutil.PeerFromContext). Query returns at the latest when
+	// ctx ends or after timeout.
 	//
-	// Errors: ErrNoPath; ErrUnreachable, wrapped with the path that failed and
-	// why; resource.ErrDenied; context.DeadlineExceeded after timeout; the
+	// Errors: ErrNoPath; ErrUnreachable, wrapped with the failed path and the
+	// reason; resource.ErrDenied; context.DeadlineExceeded after timeout; the
 	// error of ctx.
 	Query(ctx context.Context, dc string, req *pb.QueryRequest, timeout time.Duration) (*pb.QueryResponse, error)
 }

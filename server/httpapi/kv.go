@@ -104,7 +104,7 @@ func (h *handler) kvKeys(ctx context.Context, q query, prefix string) (response,
 			return h.kv.Keys(ctx, c, prefix, q.values.Get("separator"))
 		},
 		func(ctx context.Context, after uint64) error { return h.kv.WaitPrefix(ctx, prefix, after) },
-		// As in Consul, a changed value ends the wait too.
+		// As in Consul, a changed value also ends the wait.
 		func(a, b []string) bool { return false })
 	if err != nil || len(keys) == 0 {
 		return response{index: index}, err

@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// writeTimeout is how long a request may take besides the wait of a
-	// blocking query: to reach another datacenter, and to write the response.
+	// writeTimeout is the maximum duration of a request in addition to the wait
+	// of a blocking query. It includes the time to reach another datacenter and
+	// to write the response.
 	writeTimeout = 30 * time.Second
-	// bodyTimeout is how long the body of a request may take to arrive.
+	// bodyTimeout is the time in which the body of a request must arrive.
 	bodyTimeout = 30 * time.Second
 )
 
@@ -46,8 +47,9 @@ func setWriteDeadline(w http.ResponseWriter, d time.Duration) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d))
 }
 
-// limitedBody clears the read deadline at the end of the body. net/http reads
-// on to see when the client disconnects: a deadline would end the request.
+// limitedBody clears the read deadline at the end of the body. net/http then
+// continues to read, to detect that the client has disconnected. A deadline
+// would end the request.
 type limitedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController
@@ -61,8 +63,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// rejectGRPC answers gRPC calls to the HTTP port with an error that a gRPC
-// client shows: the address of the client is wrong.
+// rejectGRPC rejects gRPC calls to the HTTP port with an error that a gRPC
+// client shows. The error reports that the client uses a wrong address.
 func rejectGRPC(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
@@ -143,8 +145,8 @@ func (r *statusRecorder) WriteHeader(status int) {
 // Unwrap lets http.ResponseController reach the connection.
 func (r *statusRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// identify puts the peer into the context of the request. A request of Serve
-// has it already.
+// identify puts the peer into the context of the request. The context of a
+// request of Serve already has a peer.
 func (h *handler) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -160,8 +162,8 @@ func (h *handler) identify(next http.Handler) http.Handler {
 	})
 }
 
-// authorizeWrites rejects requests other than reads of peers that may not write
-// at all. The types of the records decide which records the others may write.
+// authorizeWrites rejects writes by peers that may not write at all. For other
+// peers, the type of a resource decides who may write it.
 func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isRead(r.Method) {
@@ -172,7 +174,7 @@ func (h *handler) authorizeWrites(next http.Handler) http.Handler {
 		switch p, _ := tlsutil.PeerFromContext(r.Context()); {
 		case p.Role == tlsutil.RoleOperator || p.Role == tlsutil.RoleServer && p.DC == h.dc:
 			next.ServeHTTP(w, r)
-		case p.Role == tlsutil.RoleServer: // it may read for any client, and write only for its operators
+		case p.Role == tlsutil.RoleServer: // a server may read for any client, and write only for its operators
 			writeError(w, http.StatusForbidden, fmt.Sprintf("%v may not write in %s for itself", p, h.dc))
 		case r.TLS == nil:
 			writeError(w, http.StatusForbidden, fmt.Sprintf(

@@ -69,7 +69,7 @@ func (h *handler) catalogRegister(r *http.Request, q query) (response, error) {
 }
 
 // registerError converts the error of a registration whose node or service does
-// not exist: the client caused it.
+// not exist. The result is an error that the client caused.
 func registerError(err error) error {
 	if errors.Is(err, catalog.ErrNoNode) || errors.Is(err, catalog.ErrNoService) {
 		return badRequest{err}
@@ -191,14 +191,14 @@ type agentCheckBody struct {
 	ID, CheckID, Name, Notes, Status, ServiceID, TTL, Timeout string
 	DeregisterCriticalServiceAfter                            string
 
-	// Of checks that Consul runs itself. wanfed runs none.
+	// Fields of checks that Consul itself runs. wanfed does not run checks.
 	HTTP, TCP, UDP, GRPC, H2PING, DockerContainerID string
 	AliasNode, AliasService, OSService, Interval    string
 	Args, ScriptArgs                                []string
 }
 
-// record returns the check. Its id is id if the body has none. service may be
-// nil.
+// record returns the check. The argument id is the id of the check if the body
+// has none. The argument service may be nil.
 func (b agentCheckBody) record(node string, service *pb.Service, id string) (*pb.Check, error) {
 	c := &pb.Check{
 		Node: node, CheckId: cmp.Or(b.CheckID, b.ID, id), Notes: b.Notes,

@@ -91,8 +91,8 @@ func (q query) flag(name string) (bool, error) {
 	return on, nil
 }
 
-// oneOf returns which of the switches is on, "" if none is. More than one is an
-// error.
+// oneOf returns the name of the switch that is on, or "" if all are off. It
+// returns an error if more than one switch is on.
 func (q query) oneOf(names ...string) (given string, err error) {
 	var all []string
 	for _, name := range names {
@@ -110,8 +110,9 @@ func (q query) oneOf(names ...string) (given string, err error) {
 	return strings.Join(all, ""), nil
 }
 
-// reject fails if one of the parameters is given. They would change the result
-// if they were supported, so they must not be ignored.
+// reject returns an error if one of the parameters is given. These parameters
+// are not supported. They must not be ignored, because support for them would
+// change the result.
 func (q query) reject(names ...string) error {
 	for _, name := range names {
 		if q.values.Get(name) != "" {
@@ -121,8 +122,8 @@ func (q query) reject(names ...string) error {
 	return nil
 }
 
-// consistency returns the consistency of a read. Clients of Consul expect to
-// read what was written before, on any server, unless ?stale is given.
+// consistency returns the consistency of a read. Unless ?stale is given,
+// clients of Consul expect to read all earlier writes on any server.
 func (q query) consistency() (resource.Consistency, error) {
 	stale, err := q.flag("stale")
 	if err != nil {
@@ -140,8 +141,9 @@ func (q query) consistency() (resource.Consistency, error) {
 	return resource.Strong, nil
 }
 
-// redactToken returns a query string for the log. Clients of Consul may send a
-// token. It has no meaning here, and is a secret elsewhere.
+// redactToken returns a query string for the log, without the token that
+// clients of Consul may send. wanfed ignores the token, but it may be a secret
+// of another system.
 func redactToken(raw string) string {
 	if !strings.Contains(strings.ToLower(raw), "tok") && !strings.Contains(raw, "%") {
 		return raw
@@ -172,7 +174,8 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// decodeBody decodes one JSON value. what names it in errors.
+// decodeBody decodes one JSON value. The argument what names the value in
+// errors.
 func decodeBody(body []byte, into any, what string) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(into); err != nil {

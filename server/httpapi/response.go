@@ -26,8 +26,8 @@ var (
 
 const (
 	// largeResponse is the size in bytes above which a response does not fit
-	// into the buffers of its connection: it stays in memory until its client
-	// reads.
+	// into the buffers of its connection. Such a response stays in memory until
+	// its client reads it.
 	largeResponse = 64 << 10
 	// maxLarge bounds the large responses that are being sent to one peer. All
 	// clients without a certificate are one peer.
@@ -41,9 +41,9 @@ type response struct {
 	status int    // 0: 200
 }
 
-// encoded, as the body of a response, is sent as it is: JSON, or, without a
-// content type, bytes that clients wrote and that no browser may show as a
-// page.
+// encoded is the body of a response that is sent without conversion. It is JSON
+// if it has a content type. Otherwise it is bytes that clients wrote, which a
+// browser must not show as a page.
 type encoded struct {
 	contentType string
 	body        []byte
@@ -63,9 +63,10 @@ func (e statusError) Error() string { return e.text }
 var errTooManyLarge = statusError{http.StatusServiceUnavailable,
 	"too many large responses to you were not read yet: read them first, or request less"}
 
-// sendLarge counts a response of size bytes until done is called, or fails.
+// sendLarge counts a response of size bytes until done is called. It returns an
+// error if the peer has reached the limit of large responses.
 func (h *handler) sendLarge(ctx context.Context, size int) (done func(), err error) {
-	if size <= largeResponse || isForwarded(ctx) { // the gRPC edge bounds forwarded ones
+	if size <= largeResponse || isForwarded(ctx) { // the gRPC edge bounds forwarded responses
 		return func() {}, nil
 	}
 	p, _ := tlsutil.PeerFromContext(ctx)
@@ -112,7 +113,7 @@ func (h *handler) write(w http.ResponseWriter, r *http.Request, resp response, p
 	_, _ = w.Write(e.body) // an error means that the client has disconnected
 }
 
-// setType sets the content type of a response: typeJSON, or else plain text.
+// setType sets the content type of a response: typeJSON or plain text.
 func setType(h http.Header, contentType string) {
 	h["Content-Type"] = headerText
 	if contentType == typeJSON {
@@ -130,8 +131,8 @@ func indent(body []byte) []byte {
 	return out.Bytes()
 }
 
-// writeError responds with one line of text without a newline: clients of
-// Consul compare some of the texts.
+// writeError responds with one line of text without a newline, because clients
+// of Consul compare some of the texts.
 func writeError(w http.ResponseWriter, status int, text string) {
 	setType(w.Header(), "")
 	w.WriteHeader(status)
@@ -163,8 +164,8 @@ func writeFailure(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// orEmpty returns list, or an empty list for nil, so that JSON has [] and not
-// null.
+// orEmpty returns list, or an empty list if list is nil. The JSON is then []
+// and not null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

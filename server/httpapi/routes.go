@@ -22,8 +22,8 @@ type Endpoint struct {
 	Path string
 	// Summary describes the endpoint in one sentence.
 	Summary string
-	// Local: the endpoint is about the server that receives the request. It
-	// does not accept ?dc= of another datacenter.
+	// Local is true if the endpoint is about the server that receives the
+	// request. A local endpoint does not accept ?dc= of another datacenter.
 	Local bool
 }
 
@@ -86,8 +86,8 @@ var catalogRoutes = []route{
 		(*handler).healthState},
 }
 
-// agentRoutes are about the node of the server that receives the request: they
-// are local.
+// agentRoutes are local: they are about the node of the server that receives
+// the request.
 var agentRoutes = []route{
 	{read, "/v1/agent/self", "Returns the name, datacenter and version of this server.", (*handler).agentSelf},
 	{read, "/v1/agent/services", "Lists the services of this server's node.", (*handler).agentServices},
@@ -164,8 +164,8 @@ func (h *handler) router(cfg Config) http.Handler {
 	})
 }
 
-// requireName fails if a path lacks the "{name...}" with which its pattern
-// ends.
+// requireName returns an error if the pattern ends with "{name...}" and the
+// path has no name.
 func (rt route) requireName(r *http.Request) error {
 	_, name, ok := strings.Cut(strings.TrimSuffix(rt.Path, "...}"), "{")
 	if ok && strings.HasSuffix(rt.Path, "...}") && !strings.HasPrefix(rt.Path, kvPath) && r.PathValue(name) == "" {
@@ -183,8 +183,8 @@ func (h *handler) checkLocal(r *http.Request, q query) error {
 		"send it to a server of %.63q, or leave dc out", r.URL.Path, h.node, h.dc, q.dc)}
 }
 
-// notFound answers requests that no other pattern of mux matches: 405 for a
-// path that has other methods, else 404.
+// notFound responds to requests that no other pattern of mux matches: with 405
+// for a path that has other methods, otherwise with 404.
 func notFound(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string
@@ -206,8 +206,8 @@ func notFound(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// consulRemedies names what to use instead of endpoints of Consul that wanfed
-// does not have, by prefix.
+// consulRemedies has the replacements for endpoints of Consul that wanfed does
+// not have, by prefix.
 var consulRemedies = []struct{ prefix, remedy string }{
 	{"/v1/session", noLocks},
 	{"/v1/acl", "wanfed has no tokens: certificates decide who may do what"},

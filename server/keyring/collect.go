@@ -27,17 +27,17 @@ const (
 	// serverTimeout bounds an exchange with one server of this datacenter.
 	serverTimeout = 3 * time.Second
 	// datacenterTimeout bounds an exchange with another datacenter. It is
-	// longer than what that takes for its own servers.
+	// longer than serverTimeout, because that datacenter exchanges keyrings
+	// with its own servers first.
 	datacenterTimeout = 5 * time.Second
-	// unknownNode stands for the servers of a datacenter none of which is
-	// known.
+	// unknownNode stands for the servers of a datacenter without known servers.
 	unknownNode = "*"
 )
 
-// collect exchanges keyrings with every known server. It returns the keyring
-// that each has after that, ordered by datacenter and node. Each other
-// datacenter gets one request, and contacts its own servers. It takes at most
-// datacenterTimeout.
+// collect exchanges keyrings with every known server. It returns the keyring of
+// each server after the exchange, ordered by datacenter and node. Each other
+// datacenter receives one request and contacts its own servers. collect takes
+// at most datacenterTimeout.
 func (s *Service) collect(ctx context.Context) []*pb.ServerKeyring {
 	var mu sync.Mutex
 	var out []*pb.ServerKeyring
@@ -96,9 +96,9 @@ func (s *Service) knownServers() map[string]map[string]string {
 	return out
 }
 
-// complete removes from got what datacenter dc must not report. It adds the
-// known servers that are missing and have not left, with err, and the status of
-// each server in the gossip pools. It is pure.
+// complete removes the keyrings from got that datacenter dc must not report. It
+// adds the known servers that are missing and have not left, with the error
+// err. It adds the status of each server in the gossip pools. It is pure.
 func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err error) []*pb.ServerKeyring {
 	seen := map[string]bool{}
 	got = slices.DeleteFunc(got, func(sk *pb.ServerKeyring) bool {
@@ -121,8 +121,9 @@ func complete(dc string, got []*pb.ServerKeyring, members map[string]string, err
 }
 
 // collectLocal exchanges keyrings with every server of this datacenter. The
-// result begins with this server. relayed is the keyring of another server:
-// others may be able to decrypt what this server cannot.
+// result begins with this server. The argument relayed is the keyring of
+// another server. Servers of this datacenter may be able to decrypt it even if
+// this server cannot.
 func (s *Service) collectLocal(ctx context.Context, relayed []*pb.SealedKeyring) []*pb.ServerKeyring {
 	var mu sync.Mutex
 	out := []*pb.ServerKeyring{nil}
@@ -154,13 +155,13 @@ func (s *Service) collectLocal(ctx context.Context, relayed []*pb.SealedKeyring)
 		}
 	}
 	wg.Wait()
-	out[0] = s.Self() // last: another server may have had a newer keyring
+	out[0] = s.Self() // after the exchanges: another server may have had a newer keyring
 	return out
 }
 
-// exchangeWithServer exchanges keyrings with one server of this datacenter,
-// over a new connection: a server that receives no gossip is not in the address
-// book.
+// exchangeWithServer exchanges keyrings with one server of this datacenter. It
+// uses a new connection, because a server that receives no gossip is not in the
+// address book.
 func (s *Service) exchangeWithServer(
 	ctx context.Context, node, addr string, relayed []*pb.SealedKeyring,
 ) (*pb.ServerKeyring, error) {
@@ -186,7 +187,7 @@ func (s *Service) exchangeWithServer(
 }
 
 // exchange sends req with this server's keyring. It accepts the keyring of the
-// response if that is newer.
+// response if the received keyring is newer.
 func (s *Service) exchange(
 	ctx context.Context, cc grpc.ClientConnInterface, req *pb.ExchangeKeyringRequest,
 ) ([]*pb.ServerKeyring, error) {

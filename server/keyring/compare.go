@@ -13,9 +13,9 @@ import (
 	"github.com/wanfed/wanfed/gossip"
 )
 
-// mismatch returns why two servers cannot gossip, with a remedy. It returns ""
-// if they can, or will once one has accepted the keyring of the other. It is
-// pure.
+// mismatch returns the reason why two servers cannot gossip, with a remedy. It
+// returns "" if they can gossip, or can gossip as soon as one has accepted the
+// keyring of the other. It is pure.
 func mismatch(self, other *pb.ServerKeyring) string {
 	plaintext := func(sk *pb.ServerKeyring) bool { return sk.AcceptsPlain && sk.SendsPlain }
 	switch {
@@ -42,8 +42,8 @@ const (
 	fingerprintLen = 16
 )
 
-// compare logs once if this server cannot gossip with another, and once when it
-// can again.
+// compare logs once if this server cannot gossip with another server, and once
+// when both can gossip again.
 func (s *Service) compare(other *pb.ServerKeyring) {
 	self, name := s.Self(), federation.WANName(other.Node, other.Datacenter)
 	keys, otherKeys := strings.Join(self.Fingerprints, " "), strings.Join(sanitize(other.Fingerprints), " ")
@@ -55,7 +55,7 @@ func (s *Service) compare(other *pb.ServerKeyring) {
 	s.mu.Lock()
 	before := s.problems[name]
 	if len(s.problems) >= maxProblems {
-		clear(s.problems) // each is logged once more
+		clear(s.problems) // each problem is logged once more
 	}
 	delete(s.problems, name)
 	if problem != "" {
@@ -70,7 +70,8 @@ func (s *Service) compare(other *pb.ServerKeyring) {
 	}
 }
 
-// sanitize bounds fingerprints of another server, for memory and the log.
+// sanitize bounds the fingerprints from another server, to limit memory and the
+// log.
 func sanitize(fingerprints []string) (out []string) {
 	for _, f := range fingerprints[:min(len(fingerprints), gossip.MaxKeys)] {
 		out = append(out, f[:min(len(f), fingerprintLen)])

@@ -8,7 +8,8 @@
 // # Flow
 //
 // Only the leader of the primary makes new keyrings, one after another. Before
-// each change, it collects the newest keyring of all servers that it can reach.
+// each change, the leader collects the newest keyring of all servers that it
+// can reach.
 // It refuses a change that would leave a server without a common key. Every
 // other server accepts a keyring that is newer than its own.
 //

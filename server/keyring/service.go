@@ -28,13 +28,14 @@ type Config struct {
 	// DC and Node name this server. PrimaryDC is the datacenter that makes new
 	// keyrings.
 	DC, Node, PrimaryDC string
-	// AcceptsPlaintext and SendsPlaintext are for a federation that is becoming
-	// encrypted: this server also accepts gossip without encryption, and it
-	// sends gossip without encryption. They have no effect without a Store.
+	// AcceptsPlaintext and SendsPlaintext are for the migration of a federation
+	// to encryption. With AcceptsPlaintext, this server also accepts gossip
+	// without encryption. With SendsPlaintext, it sends gossip without
+	// encryption. They have no effect without a Store.
 	AcceptsPlaintext, SendsPlaintext bool
 	// RetryJoin are addresses of servers of this datacenter. They are contacted
-	// while no other server is alive in the LAN pool: outdated keys may be the
-	// reason. May be empty.
+	// while no other server is alive in the LAN pool, because outdated keys may
+	// be the reason. May be empty.
 	RetryJoin []string
 	// Store keeps the keyring. nil: gossip is not encrypted.
 	Store *gossip.KeyringStore
@@ -44,7 +45,8 @@ type Config struct {
 	RaftPeers func() ([]string, error)
 	// Book has the known datacenters.
 	Book *wanfed.SharedAddressBook
-	// Dialer dials servers of this datacenter. Calls reaches the others.
+	// Dialer dials servers of this datacenter. Calls reaches the servers of
+	// other datacenters.
 	Dialer *wanfed.Dialer
 	Calls  Caller
 	Logger *slog.Logger
@@ -54,8 +56,8 @@ type Config struct {
 type Caller interface {
 	// Reader returns a connection to any server of datacenter dc.
 	Reader(dc string) grpc.ClientConnInterface
-	// Reachability returns what is known about each datacenter, and a channel
-	// that is closed at the next change.
+	// Reachability returns the reachability of each called datacenter, and a
+	// channel that is closed at the next change.
 	Reachability() (map[string]dcrpc.Reachability, <-chan struct{})
 }
 
@@ -97,7 +99,7 @@ func (s *Service) Change(ctx context.Context, req *pb.ChangeKeyringRequest) (*pb
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	servers := s.collect(ctx) // this server has the newest keyring after this
+	servers := s.collect(ctx) // then this server has the newest keyring
 	before := s.Store.Current()
 	next, key, err := apply(before, req)
 	if err != nil {
@@ -152,11 +154,12 @@ func opName(op pb.ChangeKeyringRequest_Op) string {
 
 // leftBehind returns the servers that a change would cut off.
 //
-// To use a key, every server that is alive must have it. To remove a key, every
-// known server, alive or not, must use the primary key. A server that has
-// missed the change of the primary key still shares the old key with the
-// others, and receives the new keyring under it when it returns. Without the
-// old key it could not.
+// A key may be used if every server that is alive has it. A key may be removed
+// if every known server, alive or not, uses the primary key. A server that has
+// missed the change of the primary key still shares the old key with the other
+// servers. When it returns, it receives the new keyring, encrypted with the old
+// key. If the old key were removed, the server could not decrypt the new
+// keyring.
 func leftBehind(
 	op pb.ChangeKeyringRequest_Op, key gossip.Key, r gossip.Keyring, servers []*pb.ServerKeyring,
 ) (behind []*pb.ServerKeyring) {
@@ -178,7 +181,7 @@ func leftBehind(
 
 func firstOf(s []string) []string { return s[:min(len(s), 1)] }
 
-// refusal returns why a change is refused, for the operator.
+// refusal returns the reason why a change is refused, for the operator.
 func refusal(op pb.ChangeKeyringRequest_Op, key gossip.Key, behind []*pb.ServerKeyring, total int) string {
 	const shown = 5
 	var names []string
@@ -218,8 +221,8 @@ func report(servers []*pb.ServerKeyring, r gossip.Keyring, refused string) *pb.K
 }
 
 // Give implements pb.KeyringServiceServer. It adds a key to the keyring of this
-// server alone, and resets its version: any keyring of the federation that has
-// the key supersedes it.
+// server alone and resets the version of that keyring. Any keyring of the
+// federation that has the key then supersedes the keyring of this server.
 func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerKeyring, error) {
 	operator, err := rpc.Peer(ctx)
 	if err != nil {
@@ -248,7 +251,8 @@ func (s *Service) Give(ctx context.Context, req *pb.GiveKeyRequest) (*pb.ServerK
 }
 
 // Exchange implements pb.KeyringServiceServer. It accepts the caller's keyring
-// if that is newer, and returns its own if that is.
+// if the caller's keyring is newer. It returns the keyring of this server if
+// this server's keyring is newer.
 func (s *Service) Exchange(ctx context.Context, req *pb.ExchangeKeyringRequest) (*pb.ExchangeKeyringResponse, error) {
 	caller, err := rpc.Peer(ctx)
 	if err != nil {
@@ -294,7 +298,7 @@ func (s *Service) accept(sealed []*pb.SealedKeyring) {
 
 func (s *Service) name() string { return federation.WANName(s.Node, s.DC) }
 
-// Self returns what this server reports about its own keyring.
+// Self returns this server's report about its own keyring.
 func (s *Service) Self() *pb.ServerKeyring {
 	out := &pb.ServerKeyring{Datacenter: s.DC, Node: s.Node, AcceptsPlain: true, SendsPlain: true}
 	if s.Store != nil {

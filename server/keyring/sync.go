@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// syncInterval is how often one server of this datacenter and one other
-	// datacenter are compared with, chosen at random.
+	// syncInterval is the interval of comparisons with one server of this
+	// datacenter and with one other datacenter, both chosen at random.
 	syncInterval = 30 * time.Second
 	// minSyncDelay and maxSyncDelay bound the backoff after a failed
 	// comparison.
@@ -25,8 +25,8 @@ const (
 	maxSyncs = 16
 )
 
-// syncTarget is whom to compare keyrings with: any server of another
-// datacenter, or a server of this one at an address.
+// syncTarget is the target of a comparison: any server of another datacenter,
+// or a server of this datacenter at an address.
 type syncTarget struct{ dc, node, addr string }
 
 // syncState is the state of one target. Only Run's goroutine uses it.
@@ -88,7 +88,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // targets returns all known targets, and whether each is alive in the LAN pool.
-// While no other server is, it includes Config.RetryJoin.
+// While no other server is alive, the targets include Config.RetryJoin.
 func (s *Service) targets() map[syncTarget]bool {
 	out := map[syncTarget]bool{}
 	alone := true
@@ -109,7 +109,7 @@ func (s *Service) targets() map[syncTarget]bool {
 	return out
 }
 
-// sync exchanges keyrings with t. ok is false if it must be tried again.
+// sync exchanges keyrings with t. ok is false if the exchange must be retried.
 func (s *Service) sync(ctx context.Context, t syncTarget) (ok bool) {
 	var got []*pb.ServerKeyring
 	var err error
@@ -155,8 +155,8 @@ func updateTargets(
 	}
 }
 
-// startDue marks the targets that are due as running and returns them, and how
-// long until the next one is due.
+// startDue marks the due targets as running and returns them. It also returns
+// the time until the next target is due.
 func startDue(states map[syncTarget]*syncState, now time.Time) (begun []syncTarget, wait time.Duration) {
 	wait = time.Hour
 	running := 0
@@ -170,7 +170,7 @@ func startDue(states map[syncTarget]*syncState, now time.Time) (begun []syncTarg
 		case st.running || st.due.IsZero():
 		case left > 0:
 			wait = min(wait, left)
-		case running < maxSyncs: // else the end of a running one wakes Run
+		case running < maxSyncs: // otherwise the end of a running comparison wakes Run
 			st.running, st.due = true, time.Time{}
 			running++
 			begun = append(begun, t)
@@ -187,13 +187,13 @@ func (st *syncState) finished(ok bool, now time.Time) {
 		return
 	}
 	st.failures++
-	if st.due.IsZero() { // else a change has made it due already
+	if st.due.IsZero() { // otherwise a change has already made the target due
 		st.due = now.Add(backoff.Delay(st.failures, minSyncDelay, maxSyncDelay))
 	}
 }
 
-// keyringChanged makes the targets due that the new keyring may help: those of
-// this datacenter, and those whose comparisons fail.
+// keyringChanged makes the targets due to which the new keyring may be useful:
+// all targets of this datacenter, and all targets whose comparisons fail.
 func keyringChanged(states map[syncTarget]*syncState, local string, now time.Time) {
 	for t, st := range states {
 		if t.dc == local || st.failures > 0 {

@@ -7,9 +7,10 @@
 // # Flow
 //
 //  1. The caller is identified by the certificate of its connection. A server
-//     may name the caller whose request it forwards: any caller if the server
-//     is of this datacenter, else an operator of its own datacenter, where
-//     [Config.RemoteWritesFrom] allows it.
+//     may name the caller whose request it forwards. A server of this
+//     datacenter may name any caller. A server of another datacenter may name
+//     an operator of its own datacenter, if [Config.AllowRemoteWritesFrom]
+//     lists that datacenter.
 //  2. The rule of the method decides whether the caller may call it. [Rules]
 //     lists all rules. A method without a rule does not exist.
 //  3. A call that the leader must serve is forwarded to the leader, with the

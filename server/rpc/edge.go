@@ -29,14 +29,15 @@ import (
 )
 
 const (
-	// prefaceTimeout is how long a peer may take, after the TLS handshake, to
-	// begin to speak HTTP/2.
+	// prefaceTimeout is the maximum time from the TLS handshake to the HTTP/2
+	// preface of the peer.
 	prefaceTimeout = 10 * time.Second
-	// stopTimeout is how long unary calls may take once Serve's context ended.
+	// stopTimeout is the time for unary calls to finish after the end of
+	// Serve's context.
 	stopTimeout = 2 * time.Second
 )
 
-// Leadership is what an Edge needs to know about the Raft group.
+// Leadership reports the leader of the Raft group to an Edge.
 type Leadership interface {
 	// IsLeader reports whether this server leads its datacenter.
 	IsLeader() bool
@@ -53,8 +54,9 @@ type Config struct {
 	DC, Node, Domain string
 	// Leader reports which server leads. Required.
 	Leader Leadership
-	// WriteError returns why this server cannot write its log, or nil. The
-	// error of a call that found no leader includes it. Required.
+	// WriteError returns the reason why this server cannot write its log, or
+	// nil. The error of a call that found no leader includes the reason.
+	// Required.
 	WriteError func() error
 	// Connect returns a connection to another server of this datacenter.
 	// Required.
@@ -77,7 +79,7 @@ func (c Config) validate() error {
 }
 
 // Edge is the gRPC server of one datacenter server. It implements
-// grpc.ServiceRegistrar: services are registered before Serve.
+// grpc.ServiceRegistrar. Services must be registered before Serve.
 type Edge struct {
 	cfg    Config
 	denied *denials
@@ -86,13 +88,13 @@ type Edge struct {
 	open      *limit.PerPeer // open calls
 	responses *limit.PerPeer // responses that may be large, until they are sent
 
-	stopping context.Context // ends when Serve's context does: streams end then
+	stopping context.Context // ends with Serve's context, and ends all streams
 	stop     context.CancelFunc
 }
 
 var _ grpc.ServiceRegistrar = (*Edge)(nil)
 
-// New returns an Edge that serves nothing yet.
+// New returns an Edge without services.
 func New(cfg Config) (*Edge, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("gRPC edge: %w", err)
@@ -272,8 +274,8 @@ func (e *Edge) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 	return err
 }
 
-// streamWithContext is a stream with another context. The context is that of
-// the stream, so it is stored.
+// streamWithContext is a stream with another context. It stores the context,
+// because the context belongs to the stream.
 type streamWithContext struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -281,30 +283,30 @@ type streamWithContext struct {
 
 func (s streamWithContext) Context() context.Context { return s.ctx }
 
-// Limits of what peers may use: see the package documentation.
+// Limits of each peer: see the package documentation.
 const (
-	// manyCalls is how many calls may be open for a peer that calls for many
-	// clients or runs many watches. It is the limit of operators and of servers
-	// of other datacenters.
+	// manyCalls is the maximum number of open calls of a peer that calls for
+	// many clients or runs many watches. It is the limit of operators and of
+	// servers of other datacenters.
 	manyCalls = 16384
-	// fewCalls is how many calls may be open for any other peer.
+	// fewCalls is the maximum number of open calls of any other peer.
 	fewCalls = 1024
-	// maxConnCalls bounds the calls of one connection. Calls that were
-	// cancelled and have not ended yet count, and responses that were not sent.
+	// maxConnCalls bounds the calls of one connection. It includes cancelled
+	// calls that have not ended yet, and calls whose response was not sent yet.
 	maxConnCalls = 2 * manyCalls
-	// maxResponses bounds the responses to one peer that may be large, and are
-	// computed or not sent yet.
+	// maxResponses bounds the responses to one peer that may be large, from the
+	// start of the computation until the response is sent.
 	maxResponses = 32
 	// smallResponse is the size, in bytes, up to which a response needs no slot
 	// while it waits to be sent.
 	smallResponse = 8 << 10
 	// MaxHeaders bounds the headers of a call, or of an HTTP request with its
-	// URL, in bytes. Each connection may hold as much.
+	// URL, in bytes. Each connection may use that much memory for headers.
 	MaxHeaders = 64 << 10
 )
 
-// maxOpenCalls returns how many calls a peer with this role may have open,
-// unless it is a server of this datacenter.
+// maxOpenCalls returns the maximum number of open calls of a peer with this
+// role. It does not apply to servers of this datacenter.
 func maxOpenCalls(r tlsutil.Role) int64 {
 	if r == tlsutil.RoleServer || r == tlsutil.RoleOperator {
 		return manyCalls
@@ -312,13 +314,14 @@ func maxOpenCalls(r tlsutil.Role) int64 {
 	return fewCalls
 }
 
-// exempt reports whether no limit applies to p: a server of this datacenter
-// forms one store with this server.
+// exempt reports whether p is exempt from all limits. Servers of this
+// datacenter are exempt, because they form one store with this server.
 func (e *Edge) exempt(p tlsutil.Peer) bool { return p.Role == tlsutil.RoleServer && p.DC == e.cfg.DC }
 
-// countCall counts a call from its headers to its end, or rejects it. gRPC
-// calls it from the goroutine that reads the connection, before it allocates
-// anything for the call but its context. The context ends with the call.
+// countCall counts a call from its headers to its end, or rejects the call.
+// gRPC calls countCall from the goroutine that reads the connection. At that
+// time only the context of the call is allocated. The context ends with the
+// call.
 func (e *Edge) countCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, err := e.holder(ctx)
 	if err != nil || e.exempt(p) {

@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	// leaderTimeout is how long a call waits for the datacenter to have a
-	// leader.
+	// leaderTimeout is the maximum time that a call waits for a leader of the
+	// datacenter.
 	leaderTimeout = 7 * time.Second
-	// forwardDelay is how long a call waits before it is forwarded again to a
-	// leader that could not be reached.
+	// forwardDelay is the pause before a call is forwarded again to a leader
+	// that could not be reached.
 	forwardDelay = 100 * time.Millisecond
 	// acceptedKey is the header by which a leader accepts a forwarded stream,
 	// before it reads the first message.
@@ -38,9 +38,9 @@ const (
 	consistencyKey = "x-wanfed-consistency"
 )
 
-// atLeader has a call answered by the leader: by here if this server leads,
-// else by there(node), which forwards the call. While there is no leader, or
-// there reports retry, it waits, up to leaderTimeout.
+// atLeader makes a call at the leader. If this server leads, atLeader calls
+// here. Otherwise it calls there(node), which forwards the call. It waits, up
+// to leaderTimeout, while the datacenter has no leader or there reports retry.
 func (e *Edge) atLeader(
 	ctx context.Context, forwarded bool, here func() error, there func(node string) (retry bool, err error),
 ) error {
@@ -52,7 +52,7 @@ func (e *Edge) atLeader(
 			return here()
 		}
 		if node, ok := e.cfg.Leader.Leader(); ok && node != e.cfg.Node {
-			if forwarded { // at once: the server that forwarded it must look again
+			if forwarded { // return at once: the forwarding server must find the leader again
 				return e.notLeader(node)
 			}
 			var retry bool
@@ -72,8 +72,8 @@ func (e *Edge) atLeader(
 	}
 }
 
-// retryUntilLeader makes a call that is answered here again while it fails
-// because there is no leader.
+// retryUntilLeader repeats a call on this server while the call fails because
+// the datacenter has no leader.
 func (e *Edge) retryUntilLeader(ctx context.Context, here func() error) error {
 	for began := time.Now(); ; {
 		changed := e.cfg.Leader.LeaderChanged()
@@ -104,25 +104,25 @@ type noLeaderError string
 func (e noLeaderError) Error() string        { return string(e) }
 func (e noLeaderError) Is(target error) bool { return target == resource.ErrNotLeader }
 
-// notLeader returns the error of a call that was forwarded to this server
-// although node leads.
+// notLeader returns the error of a call that was forwarded to this server even
+// though node leads.
 func (e *Edge) notLeader(node string) error {
 	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is", e.cfg.Node, e.cfg.DC, resource.ErrNotLeader, node))
 }
 
-// notSent returns the error of a call that could not be sent to the leader.
-// Nothing was done, so the call may be made again.
+// notSent returns the error of a call that could not be sent to the leader. The
+// call had no effect, so it may be repeated.
 func (e *Edge) notSent(node string, err error) error {
 	return resource.StatusError(fmt.Errorf("%s in %s: %w; %s is, and cannot be reached: %s",
 		e.cfg.Node, e.cfg.DC, resource.ErrNotLeader, node, status.Convert(err).Message()))
 }
 
-// notDone reports whether a call failed before anything was done, because no
-// leader accepted it.
+// notDone reports whether a call failed without effect, because no leader
+// accepted it.
 func notDone(err error) bool { return errors.Is(resource.FromStatus(err), resource.ErrNotLeader) }
 
-// unknownOutcome converts the error of a call that was sent to the leader, and
-// ended without a response: it may be done.
+// unknownOutcome converts the error of a call that was sent to the leader and
+// ended without a response. The leader may have executed the call.
 func (e *Edge) unknownOutcome(node string, err error) error {
 	if status.Code(err) != codes.Unavailable || resource.FromStatus(err) != err {
 		return err
@@ -157,9 +157,9 @@ func (e *Edge) forward(ctx context.Context, c call, node, method string, req any
 	return nil, err
 }
 
-// streamAtLeader has a stream answered by the leader: here, or by relaying it
-// message by message. A stream that broke after the leader accepted it is not
-// begun again.
+// streamAtLeader serves a stream at the leader. If another server leads, the
+// stream is relayed message by message. A stream that broke after the leader
+// accepted it is not restarted.
 func (e *Edge) streamAtLeader(
 	ctx context.Context, c call, info *grpc.StreamServerInfo, ss grpc.ServerStream, serve func() error,
 ) error {
@@ -177,8 +177,8 @@ func (e *Edge) streamAtLeader(
 	})
 }
 
-// relay relays a stream that goes one way, once the leader has accepted it.
-// Nothing of the stream is read before. The slower end sets the pace.
+// relay relays a one-way stream. It reads the first message after the leader
+// has accepted the stream. The slower end limits the throughput.
 func (e *Edge) relay(
 	ctx context.Context, c call, node string, info *grpc.StreamServerInfo, ss grpc.ServerStream,
 ) error {
@@ -209,7 +209,7 @@ func (e *Edge) relay(
 		return err
 	} else if len(header.Get(acceptedKey)) == 0 {
 		if err := leader.RecvMsg(out); err != nil && !errors.Is(err, io.EOF) {
-			return err // why the leader refused it
+			return err // the reason why the leader refused the stream
 		}
 		return status.Errorf(codes.Internal, "%s answered %s without having accepted it", node, info.FullMethod)
 	}

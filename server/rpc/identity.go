@@ -51,9 +51,9 @@ func (e *Edge) holder(ctx context.Context) (tlsutil.Peer, error) {
 	return p, nil
 }
 
-// identify returns the caller of a method with rule r. That is the holder of
-// the certificate, unless the holder is a server that names another caller.
-// forwarded reports whether a server of this datacenter did so.
+// identify returns the caller of a method with rule r. The caller is the holder
+// of the certificate, unless the holder is a server that names another caller.
+// forwarded is true if a server of this datacenter names another caller.
 func (e *Edge) identify(ctx context.Context, r Rule) (p tlsutil.Peer, forwarded bool, err error) {
 	p, err = e.holder(ctx)
 	if err != nil || p.Role != tlsutil.RoleServer {
@@ -81,10 +81,11 @@ func (e *Edge) identify(ctx context.Context, r Rule) (p tlsutil.Peer, forwarded 
 // datacenter makes on behalf of caller.
 //
 // An operator may write to another datacenter through a server of its own
-// datacenter. That other datacenter cannot verify the operator's certificate,
-// only that of the server. A compromised server could name anyone, so each
-// datacenter decides which datacenters' servers it trusts, and trusts them only
-// for their own operators, and only in methods whose rule is Delegable.
+// datacenter. The other datacenter can verify the certificate of the server,
+// but not the certificate of the operator. A compromised server could name any
+// operator, so each datacenter lists the datacenters whose servers it trusts.
+// It trusts these servers only for operators of their own datacenter, and only
+// in methods whose rule is Delegable.
 func (e *Edge) delegated(p, caller tlsutil.Peer, r Rule) (tlsutil.Peer, error) {
 	if !r.Delegable || caller.Role != tlsutil.RoleOperator || caller.DC != p.DC {
 		return p, nil // the server itself is the caller

@@ -18,12 +18,13 @@ import (
 
 // A slot of Edge.responses is held while a response is computed, and until gRPC
 // has sent it. For gRPC a unary call has ended when its response is queued,
-// even if the peer never reads: without the slot, a peer that makes calls and
-// reads nothing could fill the memory.
+// even if the peer never reads. Without the slot, a peer that makes calls and
+// never reads could exhaust the memory.
 //
-// gRPC reports that a response was sent by freeing its buffer. There are two
-// cases in which gRPC never frees it. The connection was closed: then connInfo
-// ends the slot. The stream ended just before: then the garbage collector does.
+// gRPC frees the buffer of a response when it has sent the response. In two
+// cases gRPC never frees the buffer. If the connection was closed, connInfo
+// releases the slot. If the stream ended just before, the garbage collector
+// releases the slot.
 
 // responseSlot waits for the slot of a call whose response may be large. It
 // returns nil if the call needs none.
@@ -33,13 +34,14 @@ func (e *Edge) responseSlot(ctx context.Context, c call) (*limit.Slot, error) {
 		return nil, nil
 	}
 	if p.Role == tlsutil.RoleOperator && p.DC != e.cfg.DC {
-		p.Node = "" // a server of p.DC may have claimed it, and could claim any
+		p.Node = "" // a server of p.DC may have set it, and could set any name
 	}
 	return e.responses.Acquire(ctx, p)
 }
 
-// limitedResponse is a response that holds a slot until it is sent. As a
-// mem.BufferPool it learns when gRPC frees the encoded response.
+// limitedResponse is a response that holds a slot until it is sent. It is a
+// mem.BufferPool, because gRPC then calls Put when it frees the encoded
+// response.
 type limitedResponse struct {
 	message any
 	encoded mem.Buffer
@@ -123,8 +125,8 @@ func (c connCredentials) Clone() credentials.TransportCredentials {
 	return connCredentials{c.TransportCredentials.Clone()}
 }
 
-// connInfo is what calls know about their connection. The context is that of
-// the connection, so it is stored.
+// connInfo is the information of calls about their connection. It stores the
+// context, because the context belongs to the connection.
 type connInfo struct {
 	credentials.TLSInfo
 	closed context.Context

@@ -22,8 +22,8 @@ import (
 )
 
 // Rule lists the roles that may call a gRPC method, and defines which server
-// answers it. After this, the type of a record decides what the caller may do
-// to that record.
+// serves the method. For resources, the type of the resource then decides which
+// operations the caller may perform.
 type Rule struct {
 	// Method is the full name: "/package.Service/Method".
 	Method string
@@ -31,19 +31,22 @@ type Rule struct {
 	Anywhere []tlsutil.Role
 	// Here lists the roles that may call from this datacenter.
 	Here []tlsutil.Role
-	// Leader: the leader of this datacenter answers. Other servers forward.
+	// Leader is true if the leader of this datacenter serves the call. Other
+	// servers forward the call to the leader.
 	Leader bool
-	// WaitsForLeader: any server answers, and the call waits while it needs
-	// what only a leader knows and there is none.
+	// WaitsForLeader is true if any server serves the call. If the call needs
+	// the leader, it waits while the datacenter has no leader.
 	WaitsForLeader bool
-	// Idempotent: making the call twice has the effect of making it once. A
-	// forwarded call that broke is made again.
+	// Idempotent is true if two executions of the call have the effect of one.
+	// A forwarded call is repeated if its connection breaks.
 	Idempotent bool
-	// Large: the response may be large, so it needs a slot. The service either
-	// never waits for a change, or waits inside limit.Pause.
+	// Large is true if the response may be large, so that the call needs a
+	// slot. The service either never waits for a change, or waits inside
+	// limit.Pause.
 	Large bool
-	// Delegable: a server of another datacenter may make the call for an
-	// operator of its own, if Config.RemoteWritesFrom lists that datacenter.
+	// Delegable is true if a server of another datacenter may make the call for
+	// an operator of that datacenter. Config.AllowRemoteWritesFrom must list
+	// the datacenter.
 	Delegable bool
 }
 
@@ -66,7 +69,8 @@ var (
 	serverHere   = Rule{Here: servers}
 )
 
-// rules has the rule of each method. The key is the method; Rules fills it in.
+// rules has the rule of each method. The key is the method. Rules sets the
+// field Method.
 var rules = map[string]Rule{
 	pb.ResourceService_Read_FullMethodName:              readRecords,
 	pb.ResourceService_List_FullMethodName:              readRecords,
@@ -147,15 +151,15 @@ func (r Rule) allow(p tlsutil.Peer, method, dc string) error {
 	return err
 }
 
-// DeniedCall is what denied calls are counted by. The number of values is
-// bounded: methods are those of Rules, or unknownMethod.
+// DeniedCall is the key by which denied calls are counted. The number of values
+// is bounded, because each method is a method of Rules or unknownMethod.
 type DeniedCall struct {
 	Method string
 	Role   tlsutil.Role
 }
 
-// unknownMethod stands for methods without a rule: a peer could invent any
-// number of them.
+// unknownMethod stands for all methods without a rule. A peer could send any
+// number of different method names.
 const unknownMethod = "unknown"
 
 // denials counts and logs calls that were denied because of their caller.
@@ -171,7 +175,7 @@ func newDenials(logger *slog.Logger) *denials {
 }
 
 // note counts a call of p that ended with err, if err is a denial. A forwarded
-// call is counted by the server that answers it.
+// call is counted by the server that serves it.
 func (d *denials) note(p tlsutil.Peer, method string, err error) {
 	if status.Code(err) == codes.PermissionDenied {
 		d.count(p, method, err)
