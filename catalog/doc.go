@@ -24,8 +24,8 @@
 // heartbeat.
 //
 // Programs register services with checks that have a TTL, and send updates of
-// these checks. TTLMonitor.Update applies an update. One that changes neither
-// status nor output only moves a deadline. When the deadline passes, the leader
+// these checks. TTLMonitor.Update applies an update. An update that changes
+// neither status nor output only moves a deadline. When it passes, the leader
 // writes the check as critical. A service that is critical for longer than its
 // limit is deleted.
 //

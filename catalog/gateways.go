@@ -199,7 +199,7 @@ func (g *Gateways) setCritical(ctx context.Context, node string) error {
 			return nil
 		}
 		c = proto.CloneOf(c)
-		// The text is constant: it is compared, and replicated when it changes.
+		// The text is constant, because every change of it is replicated.
 		c.Status, c.Output = StatusCritical, fmt.Sprintf("no heartbeat for %v", HeartbeatTTL)
 		err = replace(ctx, g.cfg.Backend, r, c)
 		if errors.Is(err, resource.ErrConflict) {
@@ -344,8 +344,8 @@ func ListGateways(ctx context.Context, b resource.Backend) ([]*pb.MeshGateway, e
 	if err != nil {
 		return nil, err
 	}
-	// Only what may belong to a gateway is decoded: a large catalog has few
-	// gateways.
+	// Only resources that may belong to a gateway are decoded. A large catalog
+	// has few gateways.
 	gateways := map[string]bool{}
 	for _, service := range all.byType[1] {
 		if node := nodeOf(service); node == service.GetId().GetName() {

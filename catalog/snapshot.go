@@ -62,10 +62,11 @@ type Check struct {
 	Service  *Service // nil for a check of the node
 }
 
-// Node returns the node of that name, nil if there is none.
+// Node returns the node of that name, or nil if it does not exist.
 func (s *Snapshot) Node(name string) *Node { return s.nodes[name] }
 
-// Service returns the service with that id, nil if there is none. n may be nil.
+// Service returns the service with that id, or nil if it does not exist. n may
+// be nil.
 func (n *Node) Service(id string) *Service {
 	if n == nil {
 		return nil
@@ -91,7 +92,7 @@ func (n *Node) AllChecks() []*Check {
 }
 
 // Check returns the check with that id, of the node or of one of its services.
-// It is nil if there is none. n may be nil.
+// It returns nil if the check does not exist. n may be nil.
 func (n *Node) Check(id string) *Check {
 	all := n.AllChecks()
 	i := slices.IndexFunc(all, func(c *Check) bool { return c.CheckId == id })
@@ -305,8 +306,8 @@ func owns(owner, r *pb.Resource) bool {
 
 func (s *Snapshot) addOrphan(r *pb.Resource) { s.orphans[resource.IDString(r.GetId())] = r.GetId() }
 
-// decode returns the decoded data of r. It reuses the value of last if there is
-// one.
+// decode returns the decoded data of r. It reuses the data that last has
+// decoded.
 func decode[T proto.Message](s, last *Snapshot, r *pb.Resource) (T, error) {
 	if old, ok := last.decoded[r].(T); ok {
 		s.decoded[r] = old

@@ -141,7 +141,7 @@ func (m *TTLMonitor) record(name string, c *pb.Check, u CheckUpdate) (write bool
 	return false
 }
 
-// checkLocked returns the state of a check, which it creates if necessary.
+// checkLocked returns the state of a check. It creates the state if necessary.
 func (m *TTLMonitor) checkLocked(name string) *ttlCheck {
 	k := m.checks[name]
 	if k == nil {

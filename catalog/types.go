@@ -51,7 +51,7 @@ func Register(r *resource.Registry) error {
 	return nil
 }
 
-// authorize lets every certificate read, and operators and servers write. The
+// authorize permits all peers to read, and operators and servers to write. The
 // server has checked the datacenter of the certificate. A gateway registers
 // with Gateways.Register, and writes no resources itself.
 func authorize(p tlsutil.Peer, verb resource.Verb, _ *pb.Resource) error {
@@ -72,8 +72,8 @@ func Healthy(g *pb.MeshGateway) bool {
 	return true
 }
 
-// TaggedAddr returns host:port of a gateway under tag, which is TagLAN or
-// TagWAN. It is empty if the gateway has none.
+// TaggedAddr returns the host:port of a gateway for a tag, TagLAN or TagWAN. It
+// returns "" if the gateway has no such address.
 func TaggedAddr(g *pb.MeshGateway, tag string) string {
 	a := g.GetService().GetTaggedAddresses()[tag]
 	if a.GetAddress() == "" {
@@ -89,8 +89,8 @@ var nodeEscaper = strings.NewReplacer("%", "%25", "/", "%2F")
 // the node's name instead.
 func resourceName(node, id string) string { return nodeEscaper.Replace(node) + "/" + id }
 
-// nodeOf returns the node's part of the name of a resource. That of a gateway's
-// node is its name, since a label needs no escapes.
+// nodeOf returns the node's part of the name of a resource. For a gateway, that
+// part is the node's name, since a label needs no escapes.
 func nodeOf(r *pb.Resource) string {
 	node, _, _ := strings.Cut(r.GetId().GetName(), "/")
 	return node

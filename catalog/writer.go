@@ -54,8 +54,8 @@ type Writer struct {
 	view *View
 }
 
-// NewWriter returns a Writer to res. It compares each registration with a
-// snapshot of view.
+// NewWriter returns a Writer to res. The Writer compares each registration with
+// a snapshot of view.
 func NewWriter(res *resource.Service, view *View) *Writer { return &Writer{res: res, view: view} }
 
 // Register writes a registration in one commit. Resources that are unchanged

@@ -34,37 +34,38 @@ type AddressBookUpdaterConfig struct {
 	Backend         resource.Backend
 	LAN, WAN        *gossip.Pool
 	// Ready is closed when Backend has caught up with its datacenter after a
-	// start. Until then, gateways get no snapshot: they would drop routes.
+	// start. Gateways receive no snapshot before Ready is closed. They would
+	// drop routes that an incomplete snapshot lacks.
 	Ready <-chan struct{}
 	// File is the path of the address cache.
 	File string
-	// Book is written by this AddressBookUpdater alone.
+	// Book receives each address book. Only this AddressBookUpdater writes it.
 	Book *wanfed.SharedAddressBook
-	// Paths returns the results of dials and probes. The cache keeps addresses
-	// that worked. Default: none.
+	// Paths returns the results of dials and probes. The cache keeps the
+	// addresses of successful dials and probes. Default: no results.
 	Paths  func() []wanfed.PathStatus
 	Logger *slog.Logger
 }
 
-// AddressBookUpdater computes how every datacenter is reached, and publishes it.
+// AddressBookUpdater computes and publishes the paths to every datacenter.
 type AddressBookUpdater struct {
 	cfg AddressBookUpdaterConfig
 
-	// The methods read, publish and updateCache use these fields. One goroutine at
-	// a time calls them.
+	// The methods read, publish and updateCache use the following fields. Only
+	// one goroutine at a time calls these methods.
 	cache         addressCache
 	cacheChanged  bool      // the cache differs from the file
-	saved         time.Time // when the file was last written
+	saved         time.Time // time of the last write of the file
 	statesChanged bool      // the states must be read again
 	states        []*stateGateways
-	decoded       map[string]decodedState // as last read, by name
+	decoded       map[string]decodedState // result of the last read, by name
 	tags          tagReader
 
-	changed broadcast.Broadcast // of snapshot
+	changed broadcast.Broadcast // notified after each change of snapshot
 
 	mu       sync.Mutex
 	entries  map[string]*entry   // by datacenter; immutable
-	snapshot *pb.GatewaySnapshot // immutable; nil: not known yet
+	snapshot *pb.GatewaySnapshot // immutable; nil before the first snapshot
 }
 
 // decodedState is a decoded resource. Resources are immutable.
@@ -89,16 +90,17 @@ func NewAddressBookUpdater(cfg AddressBookUpdaterConfig) (*AddressBookUpdater, e
 	return u, nil
 }
 
-// bookEvents are the events after which an address book is computed again.
+// bookEvents are the events that cause a new computation of the address book.
 type bookEvents struct {
 	states   chan struct{} // capacity 1: federation states have changed
 	gateways chan struct{} // capacity 1: local gateways have changed
 	lan, wan <-chan struct{}
-	ready    <-chan struct{} // nil after it was received
+	ready    <-chan struct{} // AddressBookUpdaterConfig.Ready; nil once received
 }
 
-// Run keeps the address book up to date until ctx ends. It computes the book
-// after each change. Several changes at the same time cost one computation.
+// Run keeps the address book up to date until ctx ends. It computes the address
+// book after each change. Several changes at the same time cost one
+// computation.
 func (u *AddressBookUpdater) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -151,9 +153,10 @@ func (u *AddressBookUpdater) waitEvent(ctx context.Context, ev *bookEvents) {
 	}
 }
 
-// updateInterval returns the minimum time between two computations in a
-// federation of so many datacenters. The cost of a computation is proportional
-// to them (about 6 us each), and so is the number of changes when many start at
+// updateInterval returns the minimum time between two computations. The
+// argument is the number of datacenters in the federation. The cost of a
+// computation is proportional to that number (about 6 us per datacenter). The
+// number of changes is also proportional to it when many datacenters start at
 // once. A single change is processed at once.
 func updateInterval(datacenters int) time.Duration {
 	return min(time.Duration(datacenters)*time.Millisecond, time.Second)
@@ -204,7 +207,8 @@ func (u *AddressBookUpdater) readStates(ctx context.Context) ([]*stateGateways, 
 	return states, nil
 }
 
-// publish publishes what follows from in. Gateways get a snapshot if ready.
+// publish publishes the address book for the inputs in. If ready is set, it
+// also publishes the snapshot for gateways.
 func (u *AddressBookUpdater) publish(in inputs, ready bool) {
 	in.cache = u.cache
 	c := compute(u.cfg, in, u.entries)
@@ -234,26 +238,27 @@ func (u *AddressBookUpdater) publish(in inputs, ready bool) {
 	u.changed.Notify()
 }
 
-// sameSnapshot is proto.Equal for two snapshots of one server. It is fast because
-// they share most parts.
+// sameSnapshot is proto.Equal for two snapshots of one server. It is fast
+// because the two snapshots share most parts.
 func sameSnapshot(a, b *pb.GatewaySnapshot) bool {
 	return slices.EqualFunc(a.Datacenters, b.Datacenters,
 		func(a, b *pb.SnapshotDatacenter) bool { return a == b || proto.Equal(a, b) }) &&
 		slices.EqualFunc(a.Servers, b.Servers, func(a, b *pb.SnapshotServer) bool { return proto.Equal(a, b) })
 }
 
-// cacheUpdateInterval is the longest time between two updates of the cache. The
-// address book is computed then too.
+// cacheUpdateInterval is the maximum time between two updates of the cache.
+// Each update also computes the address book.
 const cacheUpdateInterval = time.Minute
 
-// saveInterval returns the minimum time between two writes of the file, with the
-// addresses of so many datacenters.
+// saveInterval returns the minimum time between two writes of the file. The
+// argument is the number of datacenters in the cache.
 func saveInterval(datacenters int) time.Duration {
 	return min(time.Duration(datacenters)*10*time.Millisecond, 10*time.Second)
 }
 
-// updateCache records which addresses are known and which worked, and saves the
-// cache if it is due.
+// updateCache records the known addresses and the addresses of successful
+// dials. It saves the cache if the minimum time since the last write has
+// passed.
 func (u *AddressBookUpdater) updateCache() {
 	now := time.Now()
 	u.cacheChanged = u.cache.record(u.entries, workedAddrs(u.cfg), now) || u.cacheChanged
@@ -272,9 +277,10 @@ func (u *AddressBookUpdater) saveCache() {
 	}
 }
 
-// workedAddrs returns, by datacenter, the remote addresses that this server has
-// dialed successfully, and when last. For a DNS name that includes the resolved
-// address, which is needed when the name cannot be resolved.
+// workedAddrs returns the remote addresses that this server has dialed
+// successfully, by datacenter, with the time of the last success. For a DNS
+// name, the result also contains the resolved address. That address is needed
+// when the name cannot be resolved.
 func workedAddrs(cfg AddressBookUpdaterConfig) map[string]map[string]time.Time {
 	if cfg.Paths == nil {
 		return nil
@@ -303,8 +309,8 @@ func (u *AddressBookUpdater) Origins(dc string) map[string]Origin {
 	return u.entries[dc].origins()
 }
 
-// Snapshot returns what gateways need to know, or nil if this server does not
-// know it yet. The channel is closed when there is a newer snapshot.
+// Snapshot returns the current snapshot for gateways. It returns nil before the
+// first snapshot. The channel is closed when there is a newer snapshot.
 func (u *AddressBookUpdater) Snapshot() (*pb.GatewaySnapshot, <-chan struct{}) {
 	changed := u.changed.Wait()
 	u.mu.Lock()

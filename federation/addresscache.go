@@ -16,20 +16,20 @@ import (
 	"github.com/wanfed/wanfed/internal/atomicfile"
 )
 
-// addressCache contains the WAN addresses that each datacenter's gateways have
-// had. They are dialed last. A server that was down or cut off while addresses
-// changed may know no others.
+// addressCache contains the current and former WAN addresses of each
+// datacenter's gateways. The dialer tries them last. They may be the only
+// addresses of a server that was down or partitioned while addresses changed.
 type addressCache map[string][]cachedAddress
 
 type cachedAddress struct {
 	addr string
-	// Known is when a source last named the address.
+	// Known is the last time at which a source contained the address.
 	Known time.Time `json:"known"`
-	// Worked is when this server last reached the datacenter through it. Zero:
-	// never, or only gateways have.
+	// Worked is the last time at which this server reached the datacenter
+	// through the address. Zero: this server never did, even if gateways did.
 	Worked time.Time `json:"worked,omitzero"`
 
-	written time.Time // lastUse as in the file
+	written time.Time // value of lastUse in the file
 }
 
 // lastUse returns the later of Known and Worked.
@@ -42,16 +42,17 @@ func (a cachedAddress) lastUse() time.Time {
 
 const (
 	// maxCached limits the addresses of one datacenter. The least recently used
-	// are evicted.
+	// addresses are evicted.
 	maxCached = 16
-	// keepWorked is the number of addresses, those that worked last, that newer
-	// ones do not evict.
+	// keepWorked is the number of protected addresses. The addresses that
+	// worked last are protected: newer addresses do not evict them.
 	keepWorked = 8
-	// cacheTTL is how long an address is kept after its last use. The one that
-	// worked last is kept as long as the datacenter is part of the federation.
+	// cacheTTL is the time from the last use of an address to its eviction. The
+	// address that worked last is kept as long as the datacenter is part of the
+	// federation.
 	cacheTTL = 30 * 24 * time.Hour
-	// cacheTimeStep is how much a time may be newer than in the file before the
-	// file is written again.
+	// cacheTimeStep limits the age of the times in the file. If the last use of
+	// an address is this much later than in the file, the file is written.
 	cacheTimeStep = 24 * time.Hour
 )
 
@@ -77,8 +78,9 @@ func (c addressCache) getOrAdd(dc, addr string) (a *cachedAddress, added bool) {
 	return &c[dc][i], added
 }
 
-// record records the named addresses of entries, and when addresses last worked.
-// It reports whether the file should be written.
+// record records the named addresses of entries, and the time of the last
+// success of each address in worked. It reports whether the file should be
+// written.
 func (c addressCache) record(
 	entries map[string]*entry, worked map[string]map[string]time.Time, now time.Time,
 ) (changed bool) {
@@ -139,7 +141,7 @@ func (c addressCache) evictFrom(dc string, member bool, expired func(cachedAddre
 	return changed
 }
 
-// sorted returns the addresses of dc, those with the latest time first.
+// sorted returns the addresses of dc, latest time first.
 func (c addressCache) sorted(dc string, timeOf func(cachedAddress) time.Time) []string {
 	if len(c[dc]) == 0 {
 		return nil
@@ -196,8 +198,8 @@ func (c addressCache) save(path string, now time.Time) error {
 	return nil
 }
 
-// loadAddressCache reads the file. It returns an empty cache if there is no file,
-// or with an error. Invalid addresses are skipped.
+// loadAddressCache reads the file. It returns an empty cache if the file does
+// not exist, or together with an error. Invalid addresses are skipped.
 func loadAddressCache(path string) (addressCache, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,19 +27,20 @@ const (
 	SourceGossip     = "gossip"
 	SourceState      = "federation state"
 	SourceConfigured = "configuration"
-	SourceCache      = "cache" // no other source names the address now
+	SourceCache      = "cache" // no other source contains the address now
 )
 
-// Origin describes where the address of a path comes from.
+// Origin describes the sources of the address of a path.
 type Origin struct {
 	// Sources are values that begin with Source.
 	Sources []string
-	// At is when the last source named the address. Zero means now.
+	// At is the last time at which a source contained the address. Zero means
+	// that a source contains it now.
 	At time.Time
 }
 
-// sources is a set of sources in one byte, because an address book has one for
-// each gateway of the federation.
+// sources is a set of sources in one byte. It is small because an address book
+// contains one set for each gateway of the federation.
 type sources uint8
 
 const (
@@ -50,7 +51,7 @@ const (
 	fromCache
 )
 
-// words returns the sources as in Origin.Sources.
+// words returns the sources in the form of Origin.Sources.
 func (s sources) words() (out []string) {
 	for i, word := range []string{SourceHeartbeat, SourceGossip, SourceState, SourceConfigured, SourceCache} {
 		if s&(1<<i) != 0 {
@@ -63,7 +64,7 @@ func (s sources) words() (out []string) {
 // never is the zero time.
 var never time.Time
 
-// candidate is one address from which a path is made.
+// candidate is an address to which a path can lead.
 type candidate struct {
 	addr     string
 	at       time.Time // see Origin.At
@@ -88,7 +89,7 @@ func (c candidate) path() wanfed.Path {
 	return p
 }
 
-// candidates are in order of preference, without duplicates.
+// candidates is a list in order of preference, without duplicates.
 type candidates []candidate
 
 func (cs candidates) find(addr string) int {
@@ -152,7 +153,8 @@ func gatewaysOf(s *pb.FederationState) *stateGateways {
 	return &stateGateways{s.Datacenter, slices.Clip(candidatesOf(s.MeshGateways, catalog.TagWAN, fromState, at))}
 }
 
-// inputs are what an address book is computed from, read at one moment.
+// inputs are the inputs of the computation of an address book, read at one
+// moment.
 type inputs struct {
 	states  []*stateGateways
 	local   []*pb.MeshGateway   // gateways of this datacenter
@@ -161,16 +163,16 @@ type inputs struct {
 	cache   addressCache
 }
 
-// entry is what is known of one datacenter, and the paths that follow from it;
-// immutable. Most changes of a large federation concern one datacenter, so the
-// entries of the others are reused.
+// entry contains the known addresses of one datacenter and the resulting paths.
+// It is immutable. Most changes of a large federation concern one datacenter,
+// so the entries of all other datacenters are reused.
 type entry struct {
 	state  *stateGateways // nil: none
 	tagged []string
 	local  candidates // local gateways
 
-	remote candidates // remote gateways: those of named, then those of the cache
-	named  []string   // addresses that a source other than the cache names
+	remote candidates // remote gateways: first named, then cached addresses
+	named  []string   // addresses from sources other than the cache
 	paths  []wanfed.Path
 	snap   *pb.SnapshotDatacenter
 }
@@ -181,8 +183,8 @@ type computed struct {
 	same    bool              // no entry has changed
 }
 
-// compute returns the entries for in. It reuses those of before whose inputs have
-// not changed.
+// compute returns the entries for the inputs in. It reuses the entries in
+// before whose inputs have not changed.
 func compute(cfg AddressBookUpdaterConfig, in inputs, before map[string]*entry) computed {
 	c := computed{entries: make(map[string]*entry, len(before)), same: true}
 	local := candidatesOf(in.local, catalog.TagLAN, fromHeartbeat, never)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package federation maintains the information of one datacenter about the
-// others: their federation states, the members of the WAN pool, and the address
-// book. It also joins the WAN pool.
+// other datacenters: their federation states, the members of the WAN pool, and
+// the address book. It also joins the WAN pool.
 //
 //	u, err := federation.NewAddressBookUpdater(bookConfig)
 //	if err != nil {
@@ -73,8 +73,8 @@
 //
 // # Goroutines
 //
-// AddressBookUpdater.Run and Joiner.Run join what they start. Both wait for
-// changes of the store, the pools and the address book. Once a minute, the
-// updater also records the addresses that worked. The Joiner retries with backoff
-// (200 ms to 3 s, with jitter).
+// AddressBookUpdater.Run and Joiner.Run join the goroutines that they start.
+// Both wait for changes of the store, the pools and the address book. Once a
+// minute, the updater also records the addresses of successful dials. The
+// Joiner retries with backoff (200 ms to 3 s, with jitter).
 package federation

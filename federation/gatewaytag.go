@@ -27,7 +27,8 @@ import (
 // a hint where to dial: TLS authenticates the peer.
 const TagGateways = "gw"
 
-// maxGatewayTag limits the tag in bytes. All tags of a member have 512.
+// maxGatewayTag limits the tag in bytes. All tags of a member together have at
+// most 512 bytes.
 const maxGatewayTag = 160
 
 // formatGatewayTag returns a tag with as many gateways as fit.
@@ -61,7 +62,7 @@ func parseGatewayTag(s string) []string {
 	return out
 }
 
-// union appends the elements of b that a does not have.
+// union appends the elements of b that a does not contain.
 func union(a, b []string) []string {
 	for _, s := range b {
 		if !slices.Contains(a, s) {
@@ -84,11 +85,12 @@ type parsedTag struct {
 }
 
 // collect returns the addresses in the tags of other datacenters' members, by
-// datacenter. The map is valid until the next call, its slices are immutable. A
-// failed member may only be cut off, so its tag counts too, as long as its
-// datacenter is part of the federation: the primary, or one with a federation
-// state, as hasState reports. After the state of a dead datacenter is deleted,
-// its addresses are not dialed any more.
+// datacenter. The map is valid until the next call. Its slices are immutable.
+//
+// A failed member may only be partitioned. Its tag also counts as long as its
+// datacenter is part of the federation: the datacenter is the primary, or
+// hasState reports a federation state. After the state of a dead datacenter is
+// deleted, its addresses are not dialed any more.
 func (r *tagReader) collect(
 	members []gossip.Member, localDC, primary string, hasState func(dc string) bool,
 ) map[string][]string {
@@ -162,7 +164,8 @@ func (g *GatewayTagger) Run(ctx context.Context) error {
 			tags := maps.Clone(g.cfg.Tags)
 			tags[TagGateways] = tag
 			if err := g.cfg.WAN.SetTags(ctx, tags); err != nil && ctx.Err() == nil {
-				// The tag is set. Its broadcast timed out, and state exchanges carry it.
+				// The tag is set. Only its broadcast timed out. State exchanges
+				// carry the tag to other members.
 				g.cfg.Logger.Debug("cannot broadcast the gateway tag", "err", err)
 			}
 			published = tag

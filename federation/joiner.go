@@ -33,11 +33,11 @@ type JoinerConfig struct {
 	Logger        *slog.Logger
 }
 
-// Joiner keeps this server in the WAN pool. Its targets are servers, by WAN name,
-// and datacenters, as "*.<dc>" for any server there.
+// Joiner keeps this server in the WAN pool. A target is the WAN name of a
+// server, or "*.<dc>" for any server of a datacenter.
 type Joiner struct {
 	cfg       JoinerConfig
-	exchanges *semaphore.Weighted // of 1: held during a state exchange
+	exchanges *semaphore.Weighted // size 1; held during a state exchange
 
 	mu       sync.Mutex
 	attempts map[string]*attempt // by target
@@ -51,7 +51,7 @@ type attempt struct {
 	holdUntil time.Time // see poolView.hold; not shortened by reset
 	err       error     // of the last attempt
 	failedAt  time.Time // time of err
-	reachable bool      // the target answered in spite of err
+	reachable bool      // the target was reachable, although err is not nil
 }
 
 // Backoff between the starts of two attempts at one target. An attempt waits for
@@ -62,10 +62,12 @@ const (
 )
 
 // A datacenter that is new in the address book has joined some member, so gossip
-// announces it soon. It is joined only if gossip does not. The hold time grows
-// with the federation, as gossip takes longer, and is random, so that not all
-// members contact the newcomer at once. A server that has no alive remote member
-// holds all but a few targets, because one exchange yields all members.
+// announces it soon. The Joiner contacts the new datacenter only if gossip does
+// not announce it within the hold time. The hold time grows with the number of
+// datacenters, because gossip takes longer in a large federation. It is random,
+// so that not all members contact the new datacenter at once. A server without
+// an alive remote member holds all but a few targets, because one exchange
+// yields all members.
 const (
 	newcomerHold     = 2 * time.Second
 	newcomerHoldEach = 20 * time.Millisecond // at most, per datacenter
@@ -83,8 +85,8 @@ func NewJoiner(cfg JoinerConfig) (*Joiner, error) {
 
 // Run joins missing targets until ctx ends: every datacenter of the address book
 // without an alive member, and every alive server of the LAN pool that is not
-// alive in the WAN pool. It checks again after every change of the address book
-// or a pool.
+// alive in the WAN pool. It repeats the check after every change of the address
+// book or a pool.
 func (j *Joiner) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -119,8 +121,8 @@ func (j *Joiner) Run(ctx context.Context) error {
 	}
 }
 
-// poolView is a snapshot of the WAN pool: by name of remote datacenters, and by
-// WAN name of local servers.
+// poolView is a snapshot of the WAN pool. The keys of its maps are the names of
+// remote datacenters and the WAN names of local servers.
 type poolView struct {
 	known, alive map[string]bool
 	aliveRemote  int // remote datacenters with an alive member
@@ -191,7 +193,8 @@ func (j *Joiner) missing(pool poolView) []string {
 	return targets
 }
 
-// start marks an attempt as running and returns 0, or returns how long to wait.
+// start marks an attempt as running and returns 0. If the attempt must not run
+// yet, start returns the time to wait.
 func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -210,7 +213,7 @@ func (j *Joiner) start(target string, pool poolView, now time.Time) time.Duratio
 	return 0
 }
 
-// resetBackoff lets every attempt start at once, because paths have changed.
+// resetBackoff ends the backoff of every target, because paths have changed.
 func (j *Joiner) resetBackoff() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -246,7 +249,8 @@ func (j *Joiner) recordResult(target string, start time.Time, reachable bool, er
 	a.running = false
 	if err == nil {
 		a.failures, a.err = 0, nil
-		// The pool reports the member. If the pool rejects it, wait.
+		// The pool reports the new member. If the pool rejects the member, the
+		// next attempt starts after maxJoinPause.
 		a.notBefore = time.Now().Add(maxJoinPause)
 		return slog.LevelInfo
 	}
@@ -260,10 +264,10 @@ func (j *Joiner) recordResult(target string, start time.Time, reachable bool, er
 	return level
 }
 
-// exchange exchanges the pool's state with addr, after the exchanges in progress,
-// if needed still returns true then. One exchange yields the members of all
-// datacenters, so most waiting attempts of a large federation are not needed any
-// more.
+// exchange exchanges the pool's state with addr. It waits for the end of
+// earlier exchanges and then calls needed. If needed returns false, it does
+// nothing. One exchange yields the members of all datacenters, so most waiting
+// attempts of a large federation are not needed any more.
 func (j *Joiner) exchange(ctx context.Context, addr string, needed func() bool) error {
 	if err := j.exchanges.Acquire(ctx, 1); err != nil {
 		return err
@@ -348,7 +352,7 @@ func (j *Joiner) RunResync(ctx context.Context, primary string, reachability Rea
 }
 
 // resyncAll exchanges state with the datacenters other than the primary, until
-// that is reachable or ctx ends.
+// the primary is reachable or ctx ends.
 func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability ReachabilityFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -376,8 +380,8 @@ func (j *Joiner) resyncAll(ctx context.Context, primary string, reachability Rea
 	}
 }
 
-// resync exchanges state once with any server of dc. It retries until that
-// succeeds, dc is not in the address book any more, or ctx ends.
+// resync exchanges state once with any server of dc. It retries until the
+// exchange succeeds, dc is not in the address book any more, or ctx ends.
 func (j *Joiner) resync(ctx context.Context, dc string) {
 	retry := backoff.Backoff{Min: minJoinPause, Max: maxJoinPause}
 	for ctx.Err() == nil && len(j.cfg.Book.Load().Paths[dc]) > 0 {

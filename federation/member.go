@@ -54,8 +54,8 @@ func SplitWANName(name string) (node, dc string, err error) {
 }
 
 // Admit returns a check for members of the WAN pool, for a server of dc that is
-// configured with primary. A member that names another primary is rejected and
-// passed to onConflict, if that is not nil.
+// configured with primary. A member that names another primary is rejected. If
+// onConflict is not nil, Admit's check calls it for such a member.
 func Admit(dc, primary string, onConflict func(node, dc, primary string)) func(gossip.Member) error {
 	return func(m gossip.Member) error {
 		node, memberDC, err := SplitWANName(m.Name)
@@ -90,17 +90,17 @@ type PrimaryConflict struct {
 func (c PrimaryConflict) ClaimsItself() bool { return c.Primary == c.DC }
 
 const (
-	// conflictTimeout is how long a conflict lasts after it was last seen. A
-	// rejected member tries again every few seconds.
+	// conflictTimeout is the time from the last observation of a conflict to
+	// its removal. A rejected member retries every few seconds.
 	conflictTimeout = 30 * time.Second
-	// maxConflicts limits the conflicts that peers can cause here to be kept.
+	// maxConflicts limits the number of stored conflicts, which peers cause.
 	maxConflicts = 256
-	// conflictLogInterval limits the log lines about a datacenter that names ever
-	// other primaries.
+	// conflictLogInterval is the minimum time between two log lines about a
+	// datacenter that keeps changing the primary that it names.
 	conflictLogInterval = 10 * time.Second
 )
 
-// PrimaryConflicts records which datacenters name another primary. Use
+// PrimaryConflicts records the datacenters that name another primary. Use
 // NewPrimaryConflicts to create one. Its methods may be called from any
 // goroutine.
 type PrimaryConflicts struct {

@@ -25,10 +25,10 @@ type ServiceConfig struct {
 	DC      string // this datacenter
 	// PrimaryDC is the datacenter that owns federation states.
 	PrimaryDC string
-	// Writable returns why states cannot be written here now, or nil. Default:
-	// they can be written in PrimaryDC.
+	// Writable returns nil if states can be written here now, otherwise the
+	// reason. Default: states can be written in PrimaryDC.
 	Writable func() error
-	// Peer returns the caller, as in its verified certificate.
+	// Peer returns the identity in the caller's verified certificate.
 	Peer func(ctx context.Context) (tlsutil.Peer, error)
 	// Alive reports whether any server of a datacenter is alive in the WAN pool.
 	Alive func(dc string) bool
@@ -83,7 +83,7 @@ func (s *Service) Apply(
 	return nil, status.Errorf(codes.InvalidArgument, "op is %v: not an upsert, not a delete", req.Op)
 }
 
-// writable returns why states cannot be written here, or nil.
+// writable returns nil if states can be written here, otherwise the reason.
 func (s *Service) writable() error {
 	switch {
 	case s.cfg.Writable == nil && s.cfg.DC == s.cfg.PrimaryDC:
@@ -137,7 +137,7 @@ func Upsert(
 		if data.UpdatedAt == nil {
 			data.UpdatedAt = timestamppb.New(time.Now())
 		}
-		expect := r.GetVersion() // "" when there is none
+		expect := r.GetVersion() // "" if the resource does not exist
 		if r == nil {
 			r, err = resource.New(StateType, want.Datacenter, data)
 		} else {
@@ -246,15 +246,15 @@ func (s *Service) target(q *pb.QueryOptions) (pb.FederationServiceClient, *pb.Qu
 		return nil, nil, status.Error(codes.Unavailable, err.Error())
 	}
 	q = proto.Clone(q).(*pb.QueryOptions)
-	q.TargetDatacenter = dc // the remote server finds its own name and answers
+	q.TargetDatacenter = dc // the remote server reads its local store
 	return c, q, nil
 }
 
 // MaxWait limits the wait of a blocking query.
 const MaxWait = 10 * time.Minute
 
-// read returns all states when their index exceeds that of the query, or when its
-// wait has ended.
+// read returns all states. It first waits until their index exceeds the index
+// of the query, or until the wait of the query has ended.
 func (s *Service) read(ctx context.Context, q *pb.QueryOptions) ([]*pb.FederationState, uint64, error) {
 	if q.GetMinIndex() > 0 {
 		wait := min(q.GetWait().AsDuration(), MaxWait)

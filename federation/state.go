@@ -16,8 +16,8 @@ import (
 	"github.com/wanfed/wanfed/tlsutil"
 )
 
-// StateType is the federated type of federation states. The name of a resource is
-// that of its datacenter.
+// StateType is the federated type of federation states. The name of a resource
+// is the name of its datacenter.
 var StateType = &pb.Type{Group: "federation", GroupVersion: "v1", Kind: "FederationState"}
 
 // Register adds StateType to a registry. Every peer may read states. See
@@ -139,8 +139,8 @@ func ListStates(ctx context.Context, b resource.Backend) ([]*pb.FederationState,
 	return out, index, nil
 }
 
-// ReadState returns the state of one datacenter and its resource. Both are nil if
-// there is none.
+// ReadState returns the state of one datacenter and its resource. Both are nil
+// if the datacenter has no state.
 func ReadState(ctx context.Context, b resource.Backend, dc string) (*pb.FederationState, *pb.Resource, error) {
 	r, err := b.Read(ctx, resource.Eventual, resource.ID(StateType, dc))
 	if errors.Is(err, resource.ErrNotFound) {

@@ -15,11 +15,11 @@ import (
 	"github.com/hashicorp/serf/serf"
 )
 
-// admission is memberlist's delegate for merges and alive messages. One rejected
-// member fails a whole state exchange. It replaces serf's own delegate, which
-// decodes the tags of each member in each message. In a large pool nearly all
-// messages are about known members, because each update arrives about thirty
-// times.
+// admission is memberlist's delegate for merges and alive messages. It replaces
+// serf's own delegate, which decodes the tags of each member in each message.
+// In a large pool nearly all messages are about known members, because each
+// update arrives about thirty times. One rejected member fails a whole state
+// exchange.
 type admission struct {
 	pool  *Pool
 	adv   netip.AddrPort
@@ -36,8 +36,8 @@ func newAdmission(p *Pool, adv netip.AddrPort) *admission {
 	}
 }
 
-// maxAdmitted limits the members in admission.admitted. Beyond it the map is
-// cleared, and members are checked again.
+// maxAdmitted limits the members in admission.admitted. When the map is full,
+// it is cleared, and all members are checked again.
 const maxAdmitted = 1 << 14
 
 // seed makes the checksums unpredictable to other processes.
@@ -153,10 +153,12 @@ func parseTags(meta []byte) (map[string]string, error) {
 // Limits of a pool with groups. Any member may announce others, and each costs
 // memory and probes here.
 const (
-	// maxPerGroup counts names: those of dead members stay for three days.
+	// maxPerGroup limits the names of a group. The names of dead members count
+	// for three days.
 	maxPerGroup = 128
 	maxMembers  = 1 << 14
-	// reservationTime is how long a name that is not yet a member is reserved.
+	// reservationTime is the time for which a name is reserved before a member
+	// with that name exists.
 	reservationTime = time.Minute
 )
 

@@ -54,8 +54,8 @@ func ParseKey(s string) (k Key, err error) {
 // maxKeyFile limits the size of a key file in bytes.
 const maxKeyFile = 4096
 
-// ReadKeyFile reads a file with one key. If logger is not nil, a file that group
-// or others can read is logged.
+// ReadKeyFile reads a file with one key. If group or others can read the file
+// and logger is not nil, it logs a warning.
 func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -82,8 +82,8 @@ func ReadKeyFile(path string, logger *slog.Logger) (Key, error) {
 	return k, nil
 }
 
-// warnFileMode logs a file of keys that group or others can read. Windows has no
-// such modes.
+// warnFileMode logs a warning if group or others can read a file of keys. It
+// does nothing on Windows, which has no such modes.
 func warnFileMode(path string, logger *slog.Logger) {
 	if runtime.GOOS == "windows" {
 		return
@@ -163,8 +163,8 @@ func (r Keyring) Find(s string) (Key, error) {
 	return k, fmt.Errorf("key %s: %w", k.Fingerprint(), ErrKeyNotFound)
 }
 
-// isFingerprint reports whether s has the form of a fingerprint. No key has it,
-// so an error may quote s.
+// isFingerprint reports whether s has the form of a fingerprint. No key has
+// that form, so an error may quote s.
 func isFingerprint(s string) bool {
 	if len(s) != 16 {
 		return false
@@ -177,7 +177,7 @@ func isFingerprint(s string) bool {
 	return true
 }
 
-// Add returns the keyring with k appended, or unchanged if it has k.
+// Add returns the keyring with k appended. It returns r if r contains k.
 func (r Keyring) Add(k Key) (Keyring, error) {
 	if r.Has(k) {
 		return r, nil
@@ -188,7 +188,8 @@ func (r Keyring) Add(k Key) (Keyring, error) {
 	return Keyring{r.Version + 1, append(slices.Clone(r.Keys), k)}, nil
 }
 
-// Use returns the keyring with k as its primary key, or unchanged if it is.
+// Use returns the keyring with k as its primary key. It returns r if k already
+// is the primary key.
 func (r Keyring) Use(k Key) (Keyring, error) {
 	switch {
 	case !r.Has(k):
@@ -205,8 +206,8 @@ func (r Keyring) Use(k Key) (Keyring, error) {
 	return Keyring{r.Version + 1, keys}, nil
 }
 
-// Remove returns the keyring without k, or unchanged if it has no k. The primary
-// key cannot be removed.
+// Remove returns the keyring without k. It returns r if r does not contain k.
+// The primary key cannot be removed.
 func (r Keyring) Remove(k Key) (Keyring, error) {
 	switch {
 	case r.Primary() == k:
@@ -220,8 +221,8 @@ func (r Keyring) Remove(k Key) (Keyring, error) {
 }
 
 // Supersedes reports whether r replaces old. Operators can create two different
-// keyrings of one version only while servers are partitioned. Their keys then
-// decide, with the same result on all servers.
+// keyrings of one version only while servers are partitioned. In that case the
+// keys decide, with the same result on all servers.
 func (r Keyring) Supersedes(old Keyring) bool {
 	return KeyringSupersedes(r.Version, r.Fingerprints(), old.Version, old.Fingerprints())
 }
@@ -279,22 +280,23 @@ func decodeKeyring(b []byte) (r Keyring, err error) {
 }
 
 // EncryptedKeyring is a keyring that only servers with a certain gossip key can
-// decrypt. Servers exchange keyrings in this form: a certificate alone must not
-// suffice to read or change the keyring, otherwise keys would add nothing to
-// certificates.
+// decrypt. Servers exchange keyrings in this form. A certificate alone must not
+// suffice to read or change the keyring. Otherwise keys would add no protection
+// to certificates.
 type EncryptedKeyring struct {
 	Fingerprint string // of the key
 	Ciphertext  []byte // nonce, then AES-256-GCM of the keyring
 }
 
-// maxCiphertext limits a Ciphertext in bytes. A keyring of MaxKeys has under 600.
+// maxCiphertext limits a Ciphertext in bytes. A keyring of MaxKeys keys has
+// less than 600 bytes.
 const maxCiphertext = 4096
 
 // cipherAAD binds a ciphertext to its purpose and format.
 var cipherAAD = []byte("wanfed keyring 1")
 
-// Encrypt encrypts r once with each of its keys, or with those of its keys that
-// fingerprints lists if fingerprints is not nil.
+// Encrypt encrypts r once with each of its keys. If fingerprints is not nil,
+// Encrypt uses only the keys that fingerprints lists.
 func (r Keyring) Encrypt(fingerprints []string) ([]EncryptedKeyring, error) {
 	plain, err := r.encode()
 	if err != nil {
@@ -319,8 +321,8 @@ func (r Keyring) Encrypt(fingerprints []string) ([]EncryptedKeyring, error) {
 // ErrNoSharedKey reports that a keyring is encrypted with unknown keys.
 var ErrNoSharedKey = errors.New("servers share no gossip key")
 
-// Decrypt decrypts the first of encrypted for which r has the key. It returns
-// ErrNoSharedKey if r has no such key.
+// Decrypt decrypts the first element of encrypted for which r has the key. It
+// returns ErrNoSharedKey if r has no such key.
 func (r Keyring) Decrypt(encrypted []EncryptedKeyring) (Keyring, error) {
 	for _, e := range encrypted {
 		for _, k := range r.Keys {
@@ -351,8 +353,8 @@ func (k Key) decrypt(b []byte) (Keyring, error) {
 	return r, nil
 }
 
-// aead returns a cipher with a derived key: the gossip key itself encrypts
-// gossip only.
+// aead returns a cipher with a key that is derived from k. The gossip key
+// itself encrypts only gossip.
 func (k Key) aead() (cipher.AEAD, error) {
 	derived, err := hkdf.Key(sha256.New, k.b[:], nil, "wanfed keyring seal", KeySize)
 	if err != nil {

@@ -24,7 +24,7 @@ type KeyringStoreConfig struct {
 	// exist.
 	Path string
 	// InitialKey is the key of a new keyring if the file does not exist.
-	// Default: gossip is not encrypted then.
+	// Default: gossip is not encrypted if the file does not exist.
 	InitialKey *Key
 	// Logger is required.
 	Logger *slog.Logger
@@ -42,11 +42,12 @@ type KeyringStore struct {
 	keyring  Keyring
 }
 
-// OpenKeyringStore reads the keyring from disk. If there is no file, it creates
+// OpenKeyringStore reads the keyring from disk. If no file exists, it creates
 // a keyring with the configured key and writes it. A file takes precedence over
-// the configured key, because it contains later changes by operators. Without
-// both, it returns nil: gossip is not encrypted. A damaged file is an error that
-// names the remedy. A KeyringStore need not be closed.
+// the configured key, because it contains later changes by operators. If there
+// is neither a file nor a configured key, OpenKeyringStore returns nil, and
+// gossip is not encrypted. The error for a damaged file names the remedy. A
+// KeyringStore need not be closed.
 func OpenKeyringStore(cfg KeyringStoreConfig) (*KeyringStore, error) {
 	if cfg.Path == "" || cfg.Logger == nil {
 		return nil, errors.New("gossip: Path and Logger of KeyringStoreConfig are required")
@@ -96,9 +97,10 @@ func (s *KeyringStore) Current() Keyring {
 // it before Current.
 func (s *KeyringStore) Changed() <-chan struct{} { return s.changed.Wait() }
 
-// Update replaces the keyring with the result of f: first on disk, then in all
-// pools at once. It returns the new keyring. An error of f or of the disk leaves
-// the keyring unchanged. A result equal to the current keyring is not written.
+// Update replaces the keyring with the result of f. It changes the disk first
+// and then all pools at once. It returns the new keyring. After an error of f
+// or of the disk, the keyring is unchanged. A result equal to the current
+// keyring is not written.
 func (s *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error) {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -119,8 +121,9 @@ func (s *KeyringStore) Update(f func(Keyring) (Keyring, error)) (Keyring, error)
 	return r, nil
 }
 
-// AcceptNewer replaces the keyring with the encrypted one if that supersedes it,
-// and reports whether it did. The error is ErrNoSharedKey if no key decrypts it.
+// AcceptNewer replaces the keyring with the encrypted keyring if the latter
+// supersedes it. changed reports whether the keyring was replaced. The error is
+// ErrNoSharedKey if no key decrypts the encrypted keyring.
 func (s *KeyringStore) AcceptNewer(encrypted []EncryptedKeyring) (changed bool, err error) {
 	_, err = s.Update(func(r Keyring) (Keyring, error) {
 		got, err := r.Decrypt(encrypted)
@@ -133,9 +136,9 @@ func (s *KeyringStore) AcceptNewer(encrypted []EncryptedKeyring) (changed bool, 
 	return changed && err == nil, err
 }
 
-// Reconcile restores the keys of the pools if another program changed them, and
-// reports whether it had to. Serf obeys key queries from any member, but no
-// wanfed server sends them.
+// Reconcile restores the keys of the pools if another program has changed them.
+// It reports whether the keys had changed. Serf executes key queries from any
+// member, but wanfed servers do not send them.
 func (s *KeyringStore) Reconcile() bool {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -155,9 +158,9 @@ func (s *KeyringStore) Reconcile() bool {
 
 // apply makes the pools use r. memberlist reads its list of keys without a lock,
 // and RemoveKey moves the keys behind the removed one in place, so only the last
-// key can be removed safely. Therefore apply removes all keys from the end to
-// the first obsolete one, and adds the others again. Packets that arrive within
-// those microseconds may be dropped.
+// key can be removed safely. Therefore apply removes all keys from the last to
+// the first obsolete one, and then adds the current keys again. Packets that
+// arrive within those microseconds may be dropped.
 func (s *KeyringStore) apply(r Keyring) {
 	add := func() {
 		for _, key := range r.Keys {

@@ -25,7 +25,7 @@ const (
 	StatusFailed
 )
 
-// String returns the word that tables show.
+// String returns the name of the status in tables.
 func (s Status) String() string { return serf.MemberStatus(s).String() }
 
 // Member is one server of a pool.
@@ -99,9 +99,10 @@ func (p *Pool) publish(members []Member) {
 	p.changed.Notify()
 }
 
-// updateInterval returns the minimum time between two member lists of a pool
-// with so many members. The cost of a list is proportional to its members, and
-// so is the number of events when many members start at once.
+// updateInterval returns the minimum time between two member lists. The
+// argument is the number of members of the pool. The cost of a list is
+// proportional to that number. The number of events is also proportional to it
+// when many members start at once.
 func updateInterval(members int) time.Duration {
 	return min(time.Duration(members)*250*time.Microsecond, 250*time.Millisecond)
 }
@@ -114,8 +115,8 @@ var eventMessages = map[serf.EventType]string{
 	serf.EventMemberUpdate: "member updated",
 }
 
-// follow copies events into the member list while they are those of the current
-// serf instance. It reads until stopped is closed, so that serf never blocks.
+// follow copies the events of the current serf instance into the member list.
+// It reads events until stopped is closed, so that serf never blocks.
 func (p *Pool) follow(events <-chan serf.Event, stopped <-chan struct{}) {
 	var pending []serf.MemberEvent
 	var pause <-chan time.Time // nil: no pause

@@ -40,17 +40,17 @@ type Config struct {
 	// goroutines and must not block. Default: admit all members.
 	Admit func(Member) error
 	// GroupOf returns the group of a member by its name. A group may have 128
-	// members, all groups together 16,384. This limits how many members a
-	// compromised server can invent. Default: no limit.
+	// members, and all groups together 16,384. This limits the number of
+	// members that a compromised server can invent. Default: no limit.
 	GroupOf func(name string) string
 	// Keyring encrypts gossip. Its changes take effect at once. Default: gossip
 	// is not encrypted.
 	Keyring *KeyringStore
-	// AcceptPlaintext accepts unencrypted gossip in spite of Keyring, for a pool
-	// whose members become encrypted one by one.
+	// AcceptPlaintext accepts unencrypted gossip in spite of Keyring. It is for
+	// a pool whose members enable encryption one by one.
 	AcceptPlaintext bool
-	// SendPlaintext sends unencrypted gossip in spite of Keyring, for the first
-	// step of the same procedure.
+	// SendPlaintext sends unencrypted gossip in spite of Keyring. It is for the
+	// first step of the same procedure.
 	SendPlaintext bool
 	// Logger is required.
 	Logger *slog.Logger
@@ -65,8 +65,8 @@ type Pool struct {
 	// replaced when the member rejoins under its own address.
 	serf     atomic.Pointer[serf.Serf]
 	rejoined time.Time // time of the last rejoin; used by Run alone
-	// staleAddr receives an address that is not this member's own but under
-	// which other members list it as alive. Its capacity is 1.
+	// staleAddr receives an address at which other members list this member as
+	// alive, if that is not its own address. Its capacity is 1.
 	staleAddr chan netip.AddrPort
 
 	members atomic.Pointer[[]Member] // immutable
@@ -97,8 +97,8 @@ func New(cfg Config) (*Pool, error) {
 
 // Run runs the pool until ctx ends, then leaves the pool and returns nil. It
 // returns an error if the pool cannot start or stops by itself. Run may be
-// called once. Leaving takes up to a second, and no time if no other member is
-// alive.
+// called once. Leaving takes up to a second. It takes no time if no other
+// member is alive.
 func (p *Pool) Run(ctx context.Context) error {
 	events := newEvents()
 	s, err := p.create(p.cfg.Advertise, events)
@@ -145,9 +145,9 @@ func (p *Pool) Changed() <-chan struct{} { return p.changed.Wait() }
 
 // Join contacts the given members and exchanges state with them. An address is
 // "name/host:port", or "host:port" where the transport allows it. Join returns
-// nil if at least one member answered. It blocks as long as the transport dials,
-// even after ctx has ended: serf cannot be interrupted except by the end of the
-// transport.
+// nil if at least one member responded. It blocks as long as the transport
+// dials, even after ctx has ended: only the end of the transport interrupts
+// serf.
 func (p *Pool) Join(ctx context.Context, addrs ...string) error {
 	select {
 	case <-p.ready:
@@ -203,7 +203,7 @@ func (p *Pool) currentTags() map[string]string {
 }
 
 // RTT estimates the round-trip time to another member from network coordinates
-// (Vivaldi). ok is false if there is no estimate.
+// (Vivaldi). ok is false if an estimate does not exist.
 func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 	select {
 	case <-p.ready:
@@ -222,14 +222,16 @@ func (p *Pool) RTT(name string) (d time.Duration, ok bool) {
 	return local.DistanceTo(remote), true
 }
 
-// A member leaves with two messages. Serf's leave message announces the end, and
-// memberlist's message is the end. A member that receives only the second one
-// considers the leaving member failed. Gossip needs two seconds and more to send
-// all copies of the first message between datacenters. So the first message is
-// sent to all members at once, and the second follows in the next gossip round.
+// A member leaves with two messages. Serf's leave message announces the end,
+// and memberlist's message marks it. A member that receives only the second
+// message considers the leaving member failed. Gossip needs at least two
+// seconds to send all copies of the first message between datacenters.
+// Therefore the first message is sent to all members at once, and the second
+// follows in the next gossip round.
 
 const (
-	// leavePropagateDelay is how long this member answers after its messages.
+	// leavePropagateDelay is the time for which this member still responds
+	// after it has sent both messages.
 	leavePropagateDelay = 300 * time.Millisecond
 	// maxLeaveTargets limits the direct recipients of a leave message. In a
 	// larger pool, randomly chosen members forward it.
@@ -278,9 +280,9 @@ func (s instance) leaveTargets() []memberlist.Address {
 	return out[:min(len(out), maxLeaveTargets)]
 }
 
-// sendQueued takes messages out of serf's queue, as gossip rounds do, and sends
-// each once to all targets, until done is closed. Serf considers a message sent
-// when it was taken as often as gossip would take it. Then Leave continues.
+// sendQueued reads messages from serf's queue, as gossip rounds do, and sends
+// each message once to all targets, until done is closed. Serf considers a
+// message sent after as many reads as gossip would need. Leave then continues.
 func (s instance) sendQueued(targets []memberlist.Address, done <-chan struct{}) {
 	const messageOverhead, packetOverhead = 3, 100 // bytes
 	ml := s.cfg.MemberlistConfig
@@ -294,7 +296,7 @@ func (s instance) sendQueued(targets []memberlist.Address, done <-chan struct{})
 			}
 			sent[string(msg)] = true
 			for _, to := range targets {
-				// A member that this misses receives the message from others.
+				// If this fails, the member receives the message from others.
 				_ = s.Memberlist().SendToAddress(to, msg)
 			}
 		}

@@ -16,25 +16,26 @@ import (
 // A server that was killed and restarted at another address is still alive at
 // the old address in the lists of the others. memberlist accepts a new address
 // only for a member that left or is dead. Between datacenters, packets are
-// addressed by name, so probes of the old address are answered and the member
-// never becomes dead. Therefore the member leaves under its old address and then
-// rejoins under its own. That takes about a second, in which its member list
-// does not change.
+// addressed by name, so probes of the old address succeed and the member never
+// becomes dead. Therefore the member leaves under its old address and then
+// rejoins under its own address. Both steps take about a second. During that
+// time its member list does not change.
 
 const (
 	// rejoinPause is the time after a rejoin during which reports of a stale
 	// address are ignored, because gossip may still carry them.
 	rejoinPause = 10 * time.Second
-	// exchangeGrace is the time for the state exchange that reported the stale
-	// address to add the members too.
+	// exchangeGrace is the time in which the state exchange that reported the
+	// stale address also adds the members.
 	exchangeGrace = 200 * time.Millisecond
-	// maxContacts limits the members that a rejoin contacts. They inform the
-	// others.
+	// maxContacts limits the members that a rejoin contacts. Gossip from these
+	// members reaches all others.
 	maxContacts = 8
 )
 
 // checkOwnAddr is called for each message that this member is alive at addr. If
-// that is not the advertised address, Run is notified. It must not block.
+// addr is not the advertised address, checkOwnAddr notifies Run. It must not
+// block.
 func (p *Pool) checkOwnAddr(adv, addr netip.AddrPort) {
 	if adv != p.cfg.Advertise {
 		return // from the instance that leaves under the old address

@@ -45,17 +45,17 @@ func (p *Pool) serfConfig(adv netip.AddrPort, events chan<- serf.Event) *serf.Co
 	c.Logger = slogadapter.Std(p.libraryLogger(), "serf")
 	c.EventCh = events
 	c.EnableNameConflictResolution = false // certificates contain the names
-	// BroadcastTimeout limits how long Leave and SetTags wait until all copies
-	// of their message are sent. A LAN pool of three or five members needs
-	// 0.4 s. The WAN pool needs a multiple of that, so one gossip round has to
-	// suffice there: other members forward the message.
+	// BroadcastTimeout limits the time for which Leave and SetTags wait until
+	// all copies of their message are sent. A LAN pool of three or five members
+	// needs 0.4 s. The WAN pool needs a multiple of that time. There, the
+	// timeout covers one gossip round, and other members forward the message.
 	c.BroadcastTimeout = time.Second
 	if p.cfg.Kind == wanfed.PoolWAN {
 		c.BroadcastTimeout = ml.GossipInterval + 50*time.Millisecond
 	}
 	c.LeavePropagateDelay = leavePropagateDelay
-	// The queue holds announcements of joins. Members learn of a join from other
-	// messages too, and memberlist counts the messages of a packet in one byte.
+	// The queue holds announcements of joins. Members also receive joins in
+	// other messages. memberlist counts the messages of a packet in one byte.
 	c.MaxQueueDepth = 128
 	c.QueueCheckInterval = time.Second
 	c.ReconnectTimeout = 72 * time.Hour
@@ -110,17 +110,18 @@ func setWANTimings(ml *memberlist.Config) {
 	ml.ProbeInterval, ml.ProbeTimeout = 3*time.Second, 1500*time.Millisecond
 	ml.AwarenessMaxMultiplier = 1
 	// A suspected member has 21 s to 42 s to refute, depending on how many
-	// members suspect it; in a pool of more than ten, times log10 of its size. A
-	// link on a dead path finds another path within two seconds. With the
-	// defaults, 30 s to 180 s, a partitioned half of a federation looks alive
-	// for two minutes.
+	// members suspect it. In a pool of more than ten members, both times are
+	// multiplied by log10 of its size. A link on a dead path finds another path
+	// within two seconds. With the defaults, 30 s to 180 s, a partitioned half
+	// of a federation looks alive for two minutes.
 	ml.SuspicionMult = 7
 	ml.SuspicionMaxTimeoutMult = 2
 	// When a thousand members start, packets with dozens of messages queue here.
 	ml.HandoffQueueDepth = 4096
-	// A message is sent to this many random members, times log10 of all. Twice
-	// the default: most copies that a partitioned datacenter sends cannot
-	// arrive, and its other servers must receive the message too.
+	// A message is sent to RetransmitMult random members, times log10 of the
+	// number of members. The value is twice the default. Most copies that a
+	// partitioned datacenter sends cannot arrive, but its other servers must
+	// also receive the message.
 	ml.RetransmitMult = 8
 }
 
@@ -155,8 +156,8 @@ func (h logFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h logFilter) WithGroup(name string) slog.Handler { return logFilter{h.Handler.WithGroup(name)} }
 
-// sharedTransport is the pool's transport as one serf instance sees it. Shutdown
-// does not stop the transport, and each instance has its own address.
+// sharedTransport is the pool's transport for one serf instance. Shutdown does
+// not stop the transport, and each instance has its own address.
 type sharedTransport struct {
 	memberlist.NodeAwareTransport
 	adv netip.AddrPort

@@ -39,10 +39,10 @@ var verbs = map[Verb]bool{
 	VerbGet: false, VerbGetOrEmpty: false, VerbGetTree: false, VerbCheckIndex: false, VerbCheckNotExists: false,
 }
 
-// ofTree reports whether the key of an op with this verb is a prefix.
+// ofTree reports whether the key of an op with verb v is a prefix.
 func (v Verb) ofTree() bool { return v == VerbGetTree || v == VerbDeleteTree }
 
-// isBlind reports whether the op does not depend on what is stored.
+// isBlind reports whether the result of the op is independent of the store.
 func (v Verb) isBlind() bool { return v == VerbSet || v == VerbDelete }
 
 // Op is one operation of a transaction.
@@ -147,7 +147,7 @@ func (s *Store) checkTxn(ctx context.Context, ops []Op) (writes bool, err error)
 
 // readTxn reads the keys and trees of ops, as they were at one moment.
 func (s *Store) readTxn(ctx context.Context, c resource.Consistency, ops []Op, writes bool) (*txn, error) {
-	if c == resource.Strong { // one strong read makes the eventual reads that follow as fresh
+	if c == resource.Strong { // after a strong read, eventual reads are as fresh
 		_, err := s.backend.Read(ctx, c, resource.ID(EntryType, "-"))
 		if err != nil && !errors.Is(err, resource.ErrNotFound) {
 			return nil, err
@@ -443,8 +443,8 @@ func (t *txn) commit(ctx context.Context, res *resource.Service) (map[string]*pb
 	return stored, nil
 }
 
-// entries returns the entries that the ops return. stored is the result of
-// commit.
+// entries returns the entries that the ops return. The argument stored is the
+// result of commit.
 func (t *txn) entries(stored map[string]*pb.Resource) []Entry {
 	var index uint64 // index of the commit; an unchanged key keeps its index
 	for _, r := range stored {

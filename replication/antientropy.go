@@ -67,8 +67,8 @@ func (a *AntiEntropy) Status() AntiEntropyStatus {
 	return a.status
 }
 
-// applied is the last applied state, and the index of the local replicas at that
-// time. The version of the replica would not suffice: a replica that was created
+// applied is the last applied state and the index of the local replicas at that
+// time. The version of the replica does not suffice: a replica that was created
 // and deleted between two rounds leaves no version.
 type applied struct {
 	state *pb.FederationState
@@ -111,7 +111,7 @@ func (a *AntiEntropy) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
-			last = applied{} // the next round trusts no earlier one
+			last = applied{} // the next round does not rely on earlier rounds
 		case <-wake:
 		case <-pathsChanged:
 			retry.Reset()

@@ -19,20 +19,21 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// Limits of the change log. The latest commit is kept whatever its size.
+// Limits of the change log. The latest commit is always kept, regardless of its
+// size.
 const (
 	maxLogChanges = 8192
 	maxLogBytes   = 16 << 20
 )
 
-// errEvicted reports that a follower's place is not in the log any more.
+// errEvicted reports that the log does not contain a follower's place any more.
 var errEvicted = errors.New("the follower lags too far, or the primary's records were restored: compare again")
 
-// change is the change of one record: its replica, or the id of a deleted
-// record. Both are shared and immutable.
+// change is the change of one record. It contains the replica, or the id of a
+// deleted record. Both are shared and immutable.
 type change struct {
 	kind    kind
-	put     *pb.Resource // nil: deleted
+	put     *pb.Resource // nil if the record was deleted
 	deleted *pb.ID
 	size    int // encoded, in bytes
 }
@@ -54,7 +55,7 @@ type commit struct {
 }
 
 // newCommit computes the sizes and the checksum. The encoding is deterministic:
-// all servers of the primary that federate the same kinds have the same
+// all servers of the primary that federate the same kinds compute the same
 // checksum.
 func newCommit(kinds []kind, index uint64, changes []change) *commit {
 	c := &commit{index: index, changes: changes}
@@ -86,10 +87,11 @@ func (c *commit) position() *pb.FollowPosition {
 	return &pb.FollowPosition{Index: c.index, Check: c.checksum}
 }
 
-// changeLog keeps the latest commits for all followers. A place in it is the
-// number of the next commit. It may be used from any goroutine.
+// changeLog keeps the latest commits for all followers. A place in the log is
+// the number of the next commit to send. The methods may be called from any
+// goroutine.
 type changeLog struct {
-	moved broadcast.Broadcast // after every change
+	moved broadcast.Broadcast // notified after every change
 
 	mu      sync.Mutex
 	ready   bool // the log continues the contents of the store
@@ -104,8 +106,8 @@ type changeLog struct {
 func (l *changeLog) start(index uint64) {
 	var random [8]byte
 	rand.Read(random[:])
-	// The checksum is random, because the position before the first commit has
-	// none, and no other server may accept it.
+	// The position before the first commit has no checksum of its own. A random
+	// one ensures that no other server accepts the position.
 	l.reset(&pb.FollowPosition{Index: index, Check: binary.BigEndian.Uint64(random[:])}, true)
 }
 
@@ -121,7 +123,8 @@ func (l *changeLog) reset(before *pb.FollowPosition, ready bool) {
 	l.moved.Notify()
 }
 
-// append adds commits and evicts the oldest beyond the limits.
+// append adds commits. If the log exceeds a limit, append evicts the oldest
+// commits.
 func (l *changeLog) append(all ...*commit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,7 +157,8 @@ func (l *changeLog) end() (next uint64, at *pb.FollowPosition, ok bool) {
 	return l.first + uint64(len(l.commits)), at, l.ready
 }
 
-// find returns the place after a position, if the log reaches back to it.
+// find returns the place after a position. ok is false if the log does not
+// reach back to the position.
 func (l *changeLog) find(at *pb.FollowPosition) (next uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,9 +176,10 @@ func (l *changeLog) find(at *pb.FollowPosition) (next uint64, ok bool) {
 	return 0, false
 }
 
-// since returns the commits from next on: at least one, and about size bytes at
-// most. Without such a commit it returns a channel that is closed when there may
-// be one. It fails with errEvicted.
+// since returns the commits from place next on: at least one commit, and at
+// most about size bytes in total. If such a commit does not exist yet, since
+// returns a channel that is closed when it may exist. If the place is not in
+// the log any more, since returns errEvicted.
 func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,11 +202,11 @@ func (l *changeLog) since(next uint64, size int) (commits []*commit, moved <-cha
 // collect copies the commits of federated resources into the log, in order,
 // until ctx or a watch ends.
 //
-// Each kind has its own watch, and one commit may change several kinds. The store
-// publishes commits one after the other. So when one round of polls has seen a
-// commit, the next round sees all commits before it, and then the log gets them.
-// A commit that is being published during that round may enter the log in two
-// parts.
+// Each kind has its own watch, and one commit may change several kinds. The
+// store publishes commits one after another. If one round of polls returns an
+// event of a commit, the next round returns the remaining events of all earlier
+// commits. After that round, the commits enter the log. A commit that is being
+// published during that round may enter the log in two parts.
 func (s *Source) collect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -246,7 +251,7 @@ func (s *Source) collect(ctx context.Context) error {
 }
 
 // openWatches opens the watches and skips their snapshots. It returns an index
-// that the store had reached before.
+// that the store had reached before the watches were opened.
 func (s *Source) openWatches(ctx context.Context) (watches []resource.Watch, index uint64, err error) {
 	for _, k := range s.kinds {
 		_, at, err := s.cfg.Backend.List(ctx, resource.Eventual, k.query())
@@ -311,8 +316,8 @@ func poll(watches []resource.Watch, events []event) ([]event, error) {
 	return events, nil
 }
 
-// splitCommits groups the events up to an index into commits and returns the
-// other events. Events of one kind are in order.
+// splitCommits groups the events up to an index into commits. It also returns
+// the remaining events. Events of one kind are in order.
 func splitCommits(kinds []kind, events []event, upTo uint64) (commits []*commit, left []event) {
 	slices.SortStableFunc(events, event.compare)
 	for len(events) > 0 && events[0].index <= upTo {
@@ -326,9 +331,9 @@ func splitCommits(kinds []kind, events []event, upTo uint64) (commits []*commit,
 	return commits, slices.Clone(events)
 }
 
-// changesOf returns the changes of one commit in an order that is the same on all
-// servers. A record whose group version changes yields a deletion and an upsert,
-// of which the upsert is kept.
+// changesOf returns the changes of one commit, in the same order on all
+// servers. A change of a record's group version produces a deletion and an
+// upsert. changesOf keeps only the upsert.
 func changesOf(events []event) []change {
 	slices.SortStableFunc(events, func(a, b event) int { return a.kind.compare(b.kind) })
 	lastPut := map[string]int{} // by uid
@@ -346,8 +351,8 @@ func changesOf(events []event) []change {
 	return out
 }
 
-// replicaOf returns the form of a resource that a secondary stores: without
-// status, and with the index of this store as the primary's.
+// replicaOf returns the form of a resource that a secondary stores. The replica
+// has no status. Its PrimaryModifyIndex is the ModifyIndex in this store.
 func replicaOf(r *pb.Resource) *pb.Resource {
 	return &pb.Resource{
 		Id: r.Id, Owner: r.Owner, Generation: r.Generation, Metadata: r.Metadata, Data: r.Data,

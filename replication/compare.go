@@ -15,7 +15,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// A summary has one bucket for this many records, up to maxBuckets buckets.
+// A summary has one bucket for every recordsPerBucket records, and at most
+// maxBuckets buckets.
 const (
 	recordsPerBucket = 32
 	maxBuckets       = 1024
@@ -94,8 +95,8 @@ func bucketOf(key string, buckets int) int {
 	return int((v ^ v>>32) & uint64(buckets-1))
 }
 
-// summarize returns the checksum of each bucket, 0 for an empty one. Both sides
-// list records in the same order: by tenancy and name.
+// summarize returns the checksum of each bucket. The checksum of an empty
+// bucket is 0. Both sides list records in the same order: by tenancy and name.
 func summarize(all []digest, buckets int) []uint64 {
 	state := make([]hash.Hash, buckets)
 	var buf []byte
@@ -120,13 +121,14 @@ func summarize(all []digest, buckets int) []uint64 {
 
 // difference contains the records of one kind that a follower may lack.
 type difference struct {
-	records   []*pb.Resource // in order; nil where the follower has the record
+	records   []*pb.Resource // in order; nil for a record that the follower has
 	at        map[string]int // by key: index into records
 	requested []bool         // buckets whose details the follower sends; nil: none
 }
 
-// compare returns the records that may differ from those of a follower with
-// these checksums, and the buckets whose details are needed.
+// compare compares records with the checksums of a follower. It returns the
+// records that may differ from the follower's, and the buckets whose details
+// are needed.
 func compare(records []*pb.Resource, sums []uint64) (difference, []uint32, error) {
 	d := difference{at: map[string]int{}}
 	n := len(sums)
@@ -157,9 +159,10 @@ func compare(records []*pb.Resource, sums []uint64) (difference, []uint32, error
 	return d, needed, nil
 }
 
-// applyDetails processes the follower's digests of the requested buckets. It removes
-// the records that the follower has, and returns the ids that it must delete.
-// The ids get type typ: their uids identify them in any version.
+// applyDetails processes the follower's digests of the requested buckets. It
+// removes the records that the follower has from d, and returns the ids that
+// the follower must delete. The ids have type typ. Their uids identify the
+// records in any version of the type.
 func (d *difference) applyDetails(typ *pb.Type, digests []*pb.FollowDigest) (deletes []*pb.ID, err error) {
 	for _, x := range digests {
 		k := key(x.GetPartition(), x.GetNamespace(), x.GetName())

@@ -21,11 +21,11 @@
 //
 // # Anti-entropy
 //
-// AntiEntropy runs on each datacenter's leader. After every change of the gateways
-// in the catalog, or of the local replica of the federation state, it compares the two.
-// If they differ, it writes the desired state in the primary. It queues nothing
-// and always sends the current state. A state that was deleted in the primary is
-// written again, because the deletion is replicated.
+// AntiEntropy runs on each datacenter's leader. It compares the gateways in the
+// catalog with the local replica of the federation state after every change of
+// either. If they differ, it writes the desired state in the primary. It queues
+// nothing and always sends the current state. A state that was deleted in the
+// primary is written again, because the deletion is replicated.
 //
 // # Replication
 //
@@ -38,7 +38,7 @@
 // Otherwise both sides compare their resources, kind by kind. The Follower sends
 // one checksum for a bucket of about 32 resources, up to 1024 checksums. The
 // Source requests the digests of the buckets that differ, and sends the
-// difference. An unchanged resource costs a quarter of a byte.
+// resources that differ. An unchanged resource costs a quarter of a byte.
 //
 // After that, the Source sends each change when it is committed. A message
 // contains at most about 1 MiB, and only the last of several changes of a
@@ -62,15 +62,15 @@
 // its identity.
 //
 // A secondary does not receive resources of types that its version does not
-// support. That is logged once, and the resources are counted
-// (TypeStatus.Unknown). Replicas of a type that the primary does not support stay
-// unchanged.
+// support. The Follower logs each such type once and counts the resources
+// (TypeStatus.Unknown). Replicas of a type that the primary does not support
+// stay unchanged.
 //
 // A secondary may have its own resources of a federated type. They were written
 // before the type was federated, or while the datacenter was the primary.
-// Resources of the primary with the same names replace them, and the others are
-// deleted. Their names are logged before. A Follower refuses and counts changes
-// of types that are not federated.
+// Resources of the primary with the same names replace them, and all other
+// local resources of the type are deleted. The Follower logs their names before
+// the change. It refuses and counts changes of types that are not federated.
 //
 // # Change of the primary
 //

@@ -33,8 +33,8 @@ type FollowerConfig struct {
 	// may have changed.
 	PathsChanged func() <-chan struct{}
 	Logger       *slog.Logger
-	// PrimaryManager stores which primary the replicas come from. Without it, the
-	// primary never changes.
+	// PrimaryManager stores the primary from which the replicas come. nil means
+	// that the primary never changes.
 	PrimaryManager *PrimaryManager
 }
 
@@ -45,23 +45,23 @@ type Follower struct {
 	types map[kind][]*pb.Type
 	known map[string]bool // by resource.TypeString
 
-	// position is what the store has of the primary's changes. nil: unknown. It
-	// is used by Run alone.
+	// position is the position in the primary's changes up to which the store
+	// is complete. nil means unknown. Only Run uses it.
 	position *pb.FollowPosition
 
 	mu         sync.Mutex
 	status     FollowerStatus
 	kinds      map[kind]*kindStatus
 	resetIndex bool      // status.Index is older than the running comparison
-	synced     time.Time // when the replicas were last in sync with the primary
-	// successor is HandedTo of the running stream, and syncedSuccessor its value
-	// at the time synced.
+	synced     time.Time // last time at which the replicas were in sync
+	// successor is HandedTo of the running stream. syncedSuccessor is the value
+	// of successor at the time synced.
 	successor, syncedSuccessor string
 }
 
-// Retries of a stream or an update begin with minRetryPause. An attempt itself
-// waits until the primary is connected, so the pause is for errors that the
-// primary returns.
+// Backoff between attempts to open a stream or to send an update. An attempt
+// itself waits until the primary is connected, so the backoff applies to errors
+// that the primary returns.
 const (
 	minRetryPause = 100 * time.Millisecond
 	maxRetryPause = 3 * time.Second
@@ -130,8 +130,8 @@ func (f *Follower) Run(ctx context.Context) error {
 // the process.
 type FollowerStatus struct {
 	Connected bool
-	// LastContact is when the last message came from the primary. An idle stream
-	// carries a heartbeat every SourceHeartbeat.
+	// LastContact is the time of the last message from the primary. An idle
+	// stream carries a heartbeat every SourceHeartbeat.
 	LastContact time.Time
 	// Index is the index of the primary up to which the replicas are complete.
 	Index uint64
@@ -140,7 +140,7 @@ type FollowerStatus struct {
 	LastErrorAt time.Time
 	// ReceivedBytes is the encoded size of all messages.
 	ReceivedBytes uint64
-	// Commits and Changes count what was stored here.
+	// Commits and Changes count the stored commits and their changes.
 	Commits, Changes uint64
 	// Resumed counts the streams that continued at a position.
 	Resumed uint64
@@ -155,20 +155,22 @@ type TypeStatus struct {
 	// Type is group/version/Kind as registered here, with the first of several
 	// versions. It has no version if the type is unknown here.
 	Type string
-	// Known reports whether the type is federated here. If not, nothing of it is
-	// replicated.
+	// Known reports whether the type is federated here. Resources of other
+	// types are not replicated.
 	Known bool
 	// Records counts the replicas here.
 	Records uint64
 	// Primary counts the resources that the primary had when the stream began.
 	Primary uint64
-	// Unknown counts those of Primary whose type this version does not know.
+	// Unknown counts the resources in Primary whose type this version does not
+	// support.
 	Unknown uint64
 	// Index is the highest index of the primary among the replicas.
 	Index uint64
-	// Changed is when a replica last changed since the start of the process.
+	// Changed is the time of the last change of a replica since the start of
+	// the process.
 	Changed time.Time
-	// Changes and Bytes count what was received.
+	// Changes and Bytes count the received changes and their encoded size.
 	Changes, Bytes uint64
 }
 
@@ -177,7 +179,7 @@ type kindStatus struct {
 	index, changes, bytes uint64
 	primary, unknown      uint64
 	changed               time.Time
-	warned                bool // about a type that one side does not know
+	warned                bool // a type that one side does not support was logged
 }
 
 // Status returns the current state.
@@ -187,8 +189,9 @@ func (f *Follower) Status() FollowerStatus {
 	return f.status
 }
 
-// TypeStatuses returns the state of each type, ordered by name: of the types
-// federated here, and of others that the primary has. It reads all replicas.
+// TypeStatuses returns the state of each type, ordered by name. The result
+// includes the types federated here and other types of the primary. It reads
+// all replicas.
 func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
 	records, highest := map[kind]uint64{}, map[kind]uint64{}
 	for _, k := range f.order {
@@ -218,9 +221,9 @@ func (f *Follower) TypeStatuses(ctx context.Context) ([]TypeStatus, error) {
 	return out, nil
 }
 
-// HighestIndex returns the highest index of the primary among the replicas. It
-// is known even if the primary has not answered since the start. It is 0 if the
-// store is closed. It reads all replicas.
+// HighestIndex returns the highest index of the primary among the replicas. The
+// result does not require a response of the primary. It is 0 if the store is
+// closed. HighestIndex reads all replicas.
 func (f *Follower) HighestIndex() (index uint64) {
 	for _, k := range f.order {
 		all, _, err := f.cfg.Backend.List(context.Background(), resource.Eventual, k.query()) // reads memory
@@ -281,7 +284,8 @@ func (f *Follower) recordBegin(begin *pb.FollowBegin) {
 	f.resetIndex = true
 }
 
-// recordStored records messages that were stored as so many changes.
+// recordStored records stored messages. The argument changes is the number of
+// changes in them.
 func (f *Follower) recordStored(ms []*pb.FollowResponse, changes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -315,8 +319,8 @@ func (f *Follower) recordChange(k kind, index uint64, bytes int) {
 // maxKinds limits the kinds that a primary can add to Follower.kinds.
 const maxKinds = 256
 
-// recordKinds records the kinds that the primary federates. It logs once which
-// kinds one side does not know.
+// recordKinds records the kinds that the primary federates. It logs each kind
+// that one side does not support once.
 func (f *Follower) recordKinds(primary []*pb.FollowKind) {
 	present := map[kind]bool{}
 	unknownHere := map[kind]uint64{}

@@ -26,18 +26,19 @@ const (
 	digestsPerMessage = 4096
 )
 
-// followerStream is one stream of a Follower. One goroutine uses it. Another one
-// fills its receive buffer.
+// followerStream is one stream of a Follower. One goroutine uses it. Another
+// goroutine fills its receive buffer.
 type followerStream struct {
 	f        *Follower
 	stream   grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse]
 	progress func() // restarts the stream timeout
 
-	// untrusted: the replicas may come from another primary, so their indexes
-	// have no meaning. Two primaries may have used the same ones.
+	// untrusted is set if the replicas may come from another primary. Their
+	// indexes then have no meaning, because two primaries may use equal
+	// indexes.
 	untrusted bool
-	// deleted and replaced name this datacenter's own records that the primary
-	// does not have, or has with other contents.
+	// deleted names this datacenter's own records that the primary does not
+	// have. replaced names those that the primary has with other contents.
 	deleted, replaced []string
 	summarized        bool                // summaries were sent
 	digests           map[kind][]digestID // contents of the summaries; nil after the details
@@ -49,7 +50,7 @@ type digestID struct {
 	id *pb.ID
 }
 
-// runStream runs one stream and returns why it ended.
+// runStream runs one stream and returns the error that ended it.
 func (f *Follower) runStream(ctx context.Context) error {
 	client, err := f.cfg.Connect()
 	if err != nil {
@@ -79,7 +80,7 @@ func (f *Follower) runStream(ctx context.Context) error {
 			m, err := stream.Recv()
 			if err == nil {
 				f.recordContact()
-				watchdog.Stop() // a full buffer is not the primary's silence
+				watchdog.Stop() // the wait for a full buffer does not count
 				err = buf.put(ctx, m)
 				watchdog.Reset(streamTimeout)
 			}
@@ -103,7 +104,8 @@ func (f *Follower) runStream(ctx context.Context) error {
 	}
 }
 
-// send sends m. The receiver of the stream reports why a stream has ended.
+// send sends m. It ignores io.EOF, because Recv returns the error that ended
+// the stream.
 func (s *followerStream) send(m *pb.FollowRequest) error {
 	s.progress()
 	if err := s.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
@@ -112,7 +114,8 @@ func (s *followerStream) send(m *pb.FollowRequest) error {
 	return nil
 }
 
-// hello sends the first message. Without a position, the summaries follow.
+// hello sends the first message. If the Follower has no position, hello also
+// sends the summaries.
 func (s *followerStream) hello(ctx context.Context) error {
 	hello := &pb.FollowHello{Position: s.f.position}
 	if !s.untrusted {
@@ -316,9 +319,9 @@ func (f *Follower) commit(ctx context.Context, ms []*pb.FollowResponse) error {
 	return nil
 }
 
-// ops returns the changes of ms as operations of the store. Changes that a
-// follower must not store are left out and counted: a primary may write the
-// types that are federated here, and nothing else.
+// ops returns the changes of ms as operations of the store. It omits and counts
+// changes that a follower must not store. A primary may write only the types
+// that are federated here.
 func (f *Follower) ops(ms []*pb.FollowResponse) []*pb.Op {
 	var ops []*pb.Op
 	for _, m := range ms {
@@ -343,8 +346,8 @@ func (f *Follower) ops(ms []*pb.FollowResponse) []*pb.Op {
 	return ops
 }
 
-// appendValid appends an op that the store can apply. An invalid op would fail
-// all ops of the commit, again and again.
+// appendValid appends op if the store can apply it. An invalid op would fail
+// all ops of the commit, in every retry.
 func (f *Follower) appendValid(ops []*pb.Op, id *pb.ID, op *pb.Op) []*pb.Op {
 	if err := resource.CheckOps([]*pb.Op{op}); err != nil {
 		f.refuse(id, err)
@@ -364,17 +367,17 @@ func (f *Follower) refuse(id *pb.ID, err error) {
 	}
 }
 
-// receiveBufferBytes limits the messages that wait for the next commit. Beyond
-// it the stream is not read.
+// receiveBufferBytes limits the size of the messages that wait for the next
+// commit. The stream is not read while the buffer is full.
 const receiveBufferBytes = 2 * batchBytes
 
-// receiveBuffer holds messages that are not stored yet. One goroutine puts, one
-// takes.
+// receiveBuffer holds messages that are not stored yet. One goroutine calls put
+// and end, another one calls take.
 type receiveBuffer struct {
-	free    *semaphore.Weighted // of receiveBufferBytes
+	free    *semaphore.Weighted // size receiveBufferBytes
 	msgs    chan received       // closed by end
 	err     error               // set before msgs is closed
-	pending *received           // taken from msgs, but beyond the last batch
+	pending *received           // received from msgs, but not in the last batch
 }
 
 type received struct {
@@ -403,14 +406,15 @@ func (b *receiveBuffer) put(ctx context.Context, m *pb.FollowResponse) error {
 	}
 }
 
-// end reports that no more messages come. Those in the buffer can be taken.
+// end ends the buffer with err. take returns the remaining messages first, and
+// then err.
 func (b *receiveBuffer) end(err error) {
 	b.err = err
 	close(b.msgs)
 }
 
-// take waits for a message and returns it with those that have come since, up to
-// batchBytes.
+// take waits for a message. It returns that message and the messages behind it,
+// up to batchBytes in total. A larger message is returned alone.
 func (b *receiveBuffer) take(ctx context.Context) (batch []*pb.FollowResponse, err error) {
 	next := b.pending
 	if next == nil {

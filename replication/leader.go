@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// unknownServerTimeout is how long a new leader waits for the configuration
-	// of all servers. A server that has not reported by then counts as dead.
+	// unknownServerTimeout limits the time for which a new leader waits for the
+	// configuration of all servers. A server that has not reported its
+	// configuration within that time counts as dead.
 	unknownServerTimeout = 5 * time.Second
 	// checkInterval is the interval at which the leader checks the desired
 	// primary and probes other datacenters during a change.
@@ -25,7 +26,7 @@ const (
 	probeTimeout  = 3 * time.Second
 )
 
-// role is what a leader does for its datacenter.
+// role is the task that a leader performs for its datacenter.
 type role int
 
 const (
@@ -37,11 +38,12 @@ const (
 	// roleSecondary: this datacenter follows the primary.
 	roleSecondary
 	// rolePromotion: this datacenter becomes the primary. It follows the former
-	// primary until that is demoted and everything is copied, or until that
-	// has not answered for takeoverTimeout.
+	// primary until one of two events. Either the former primary is demoted and
+	// all of its records are copied, or it has not responded for
+	// takeoverTimeout.
 	rolePromotion
-	// roleDemotion: this datacenter stops being the primary. It accepts no writes
-	// and can be followed until the new primary can be followed.
+	// roleDemotion: this datacenter stops being the primary. It accepts no
+	// writes. It can be followed until the new primary can be followed.
 	roleDemotion
 	// roleSwitch: this datacenter follows its primary until another primary can
 	// be followed.
@@ -87,8 +89,9 @@ func (p *PrimaryManager) RunLeader(ctx context.Context) error {
 	return nil
 }
 
-// desired returns the primary that all alive servers are configured with. While
-// they differ, a secondary keeps its primary. In a primary the result is "".
+// desired returns the primary that all alive servers are configured with. If
+// their configurations differ, desired returns the current primary in a
+// secondary, and "" in the primary.
 func (p *PrimaryManager) desired(start time.Time) string {
 	byNode, unknown := p.cfg.Servers.ConfiguredPrimaries()
 	agreed := len(unknown) == 0 || time.Since(start) >= unknownServerTimeout
@@ -104,7 +107,7 @@ func (p *PrimaryManager) desired(start time.Time) string {
 	return ""
 }
 
-// runWhile runs f until cond returns false or ctx ends, and joins it.
+// runWhile runs f until cond returns false or ctx ends. It returns after f.
 func (p *PrimaryManager) runWhile(ctx context.Context, cond func() bool, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -124,8 +127,8 @@ func (p *PrimaryManager) runWhile(ctx context.Context, cond func() bool, f func(
 	return nil
 }
 
-// pause waits until changed is closed, at most checkInterval. It reports whether
-// ctx continues.
+// pause waits until changed is closed, at most for checkInterval. It returns
+// false if ctx has ended.
 func (p *PrimaryManager) pause(ctx context.Context, changed <-chan struct{}) bool {
 	backoff.Sleep(ctx, checkInterval, changed)
 	return ctx.Err() == nil
@@ -183,8 +186,8 @@ func (p *PrimaryManager) demote(ctx context.Context, rec *pb.Primary, desired st
 	return p.writeRecord(ctx, &pb.Primary{Datacenter: p.cfg.DC, Complete: true, HandedTo: desired})
 }
 
-// runSwitch follows former, if that is not "", until desired is a primary. Then
-// it follows desired.
+// runSwitch follows former until desired is a primary, and then follows
+// desired. If former is "", it only waits for desired.
 func (p *PrimaryManager) runSwitch(ctx context.Context, former, desired string) error {
 	var bg background
 	defer bg.stop()
@@ -216,7 +219,7 @@ func (p *PrimaryManager) follow(ctx context.Context, dc string) error {
 }
 
 // background is a goroutine that can be started and stopped repeatedly. Its zero
-// value is stopped. It is used by one goroutine.
+// value is stopped. Only one goroutine may call its methods.
 type background struct {
 	cancel context.CancelFunc // nil: stopped
 	wg     sync.WaitGroup
@@ -240,9 +243,9 @@ func (b *background) stop() {
 	}
 }
 
-// probe checks with any server of a datacenter whether that can be followed, and
-// returns its successor, if it is demoted. It opens a stream without
-// types.
+// probe opens a stream without types to any server of a datacenter. It returns
+// nil if the datacenter can be followed. successor is the datacenter in favor
+// of which the probed one is demoted, or "".
 func (p *PrimaryManager) probe(ctx context.Context, dc string) (successor string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

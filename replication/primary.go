@@ -28,8 +28,8 @@ const primaryName = "primary"
 
 var primaryQuery = resource.Query{Type: PrimaryType, Name: primaryName}
 
-// Register adds PrimaryType to a registry. Every peer that may read may read it.
-// No peer may write it.
+// Register adds PrimaryType to a registry. Every peer with read access may read
+// the resource. No peer may write it.
 func Register(g *resource.Registry) error {
 	return g.Register(resource.Registration{
 		Type: PrimaryType, Message: &pb.Primary{}, Scope: resource.ScopeCluster,
@@ -42,11 +42,11 @@ func Register(g *resource.Registry) error {
 	})
 }
 
-// Servers reports how the servers of this datacenter are configured.
+// Servers reports the configuration of the servers of this datacenter.
 type Servers interface {
 	// ConfiguredPrimaries returns the configured primary of each alive server,
-	// this one included, by node. unknown lists servers of the datacenter about
-	// which nothing is known yet.
+	// including this one, by node. unknown lists the servers of the datacenter
+	// whose configuration is not known yet.
 	ConfiguredPrimaries() (byNode map[string]string, unknown []string)
 	// Changed returns a channel that is closed when the result may have changed.
 	Changed() <-chan struct{}
@@ -89,8 +89,8 @@ type PrimaryManager struct {
 	target    string    // datacenter that the follower follows
 	pending   string    // see PendingReason
 	demotedAt time.Time // see DemotedAt
-	// successor is HandedTo of the record as last seen here, successorSince when it
-	// was first seen.
+	// successor is HandedTo in the last read of the record. successorSince is
+	// the time of the first read with that value.
 	successor      string
 	successorSince time.Time
 }
@@ -126,7 +126,7 @@ func (p *PrimaryManager) PrimaryDC() string {
 }
 
 // IsPrimary reports whether this datacenter owns its federated resources. Other
-// datacenters can follow it only then.
+// datacenters can follow it only if IsPrimary returns true.
 func (p *PrimaryManager) IsPrimary() bool { return p.PrimaryDC() == p.cfg.DC }
 
 // WaitPrimary blocks until IsPrimary returns primary. It fails when ctx ends or
@@ -150,8 +150,8 @@ func (p *PrimaryManager) CheckFollow() error {
 	}
 }
 
-// firstRecordTimeout is how long a write in the primary waits until the leader
-// has written the record for the first time.
+// firstRecordTimeout limits the time for which a write in the primary waits for
+// the leader's first write of the record.
 const firstRecordTimeout = 5 * time.Second
 
 // Writable returns nil if federated resources may be written here now, otherwise
@@ -175,9 +175,9 @@ func (p *PrimaryManager) Writable() error {
 	return fmt.Errorf("%s is not the primary: %s is", p.cfg.DC, p.PrimaryDC())
 }
 
-// demotionGrace is how long a demoted primary waits before it announces its
-// successor. Writes in progress end within it: those that are not fenced,
-// because a server runs an older version.
+// demotionGrace is the time from a demotion to the announcement of the
+// successor. Writes in progress end within that time, including writes that are
+// not fenced because a server runs an older version.
 const demotionGrace = 2 * time.Second
 
 // Successor returns the datacenter in favor of which this one is demoted. It
@@ -195,16 +195,17 @@ func (p *PrimaryManager) Successor() string {
 	return to
 }
 
-// DemotedAt returns when this server, as leader, last demoted its datacenter to a
-// secondary. Other servers may not know of it yet. Zero means never.
+// DemotedAt returns the last time at which this server, as leader, demoted its
+// datacenter to a secondary. Other servers may receive the demotion later. Zero
+// means never.
 func (p *PrimaryManager) DemotedAt() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.demotedAt
 }
 
-// PendingReason returns what delays a change of the primary, or "". Only the
-// leader knows it.
+// PendingReason returns the reason for the delay of a change of the primary, or
+// "". It returns "" on servers that are not the leader.
 func (p *PrimaryManager) PendingReason() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,8 +224,8 @@ func (p *PrimaryManager) following() string {
 	return p.target
 }
 
-// record reads the record from memory. It returns nil if there is none, or if it
-// cannot be decoded: the leader then writes another.
+// record reads the record from memory. It returns nil if the record does not
+// exist or cannot be decoded. In both cases the leader writes a new record.
 func (p *PrimaryManager) record() *pb.Primary {
 	r, err := p.cfg.Backend.Read(context.Background(), resource.Eventual, resource.ID(PrimaryType, primaryName))
 	if err != nil {
@@ -257,7 +258,8 @@ func (p *PrimaryManager) writeRecord(ctx context.Context, rec *pb.Primary) error
 	return nil
 }
 
-// waitRecord blocks until done, which depends on the record, returns true.
+// waitRecord blocks until done returns true. It calls done after every change
+// of the record.
 func (p *PrimaryManager) waitRecord(ctx context.Context, done func() bool) error {
 	for {
 		_, index, err := p.cfg.Backend.List(ctx, resource.Eventual, primaryQuery)
@@ -270,8 +272,8 @@ func (p *PrimaryManager) waitRecord(ctx context.Context, done func() bool) error
 	}
 }
 
-// replicasUntrusted reports whether the replicas here may come from another
-// datacenter than the one that is followed.
+// replicasUntrusted reports whether the replicas here may come from a
+// datacenter other than the followed one.
 func (p *PrimaryManager) replicasUntrusted() bool {
 	rec := p.record()
 	return rec.GetDatacenter() != p.following() || !rec.GetComplete()

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// takeoverTimeout is how long the former primary may be silent before this
-	// datacenter takes over. Within it, local gateways that were restarted too
-	// can come back.
+	// takeoverTimeout is the time without a response from the former primary
+	// after which this datacenter takes over. It is long enough for local
+	// gateways that restart at the same time to become available.
 	takeoverTimeout = 20 * time.Second
-	// silenceStep is the interval at which the leader stores the silence, so that
-	// the next leader continues the count.
+	// silenceStep is the interval at which the leader stores the time without a
+	// response. The next leader continues from the stored time.
 	silenceStep = takeoverTimeout / 5
 	// drainTimeout limits one attempt to copy the last records.
 	drainTimeout = time.Minute
@@ -34,8 +34,8 @@ type formerState int
 const (
 	formerActive  formerState = iota // it is still the primary
 	formerDemoted                    // it is demoted in favor of this datacenter
-	formerSilent                     // it does not answer
-	formerLost                       // it has not answered for takeoverTimeout
+	formerSilent                     // it does not respond
+	formerLost                       // it has not responded for takeoverTimeout
 )
 
 // promotion makes this datacenter the primary in place of former.
@@ -45,7 +45,7 @@ type promotion struct {
 	copying background // runs followFormer
 
 	lastAnswer time.Time
-	recorded   time.Duration // stored silence of former
+	recorded   time.Duration // stored time without a response from former
 }
 
 func (p *promotion) run(ctx context.Context) error {
@@ -86,8 +86,8 @@ func (p *promotion) run(ctx context.Context) error {
 
 func (p *promotion) followFormer(ctx context.Context) { _ = p.follow(ctx, p.former) }
 
-// checkFormer probes the former primary and stores its silence. cause is why it
-// did not answer.
+// checkFormer probes the former primary and stores the time without a response.
+// cause is the error of the probe, nil after a response.
 func (p *promotion) checkFormer(ctx context.Context) (state formerState, cause, err error) {
 	successor, cause := p.probe(ctx, p.former)
 	if cause == nil {
@@ -111,9 +111,10 @@ func (p *promotion) checkFormer(ctx context.Context) (state formerState, cause, 
 	return formerActive, nil, nil
 }
 
-// silence returns how long earlier leaders have had no answer from the primary
-// in rec. It is at most the uptime of this process: after a restart of all
-// servers, the former primary has the whole takeoverTimeout again.
+// silence returns the time for which earlier leaders have had no response from
+// the primary in rec. The result is at most the uptime of this process. After a
+// restart of all servers, the former primary therefore has the whole
+// takeoverTimeout again.
 func (p *PrimaryManager) silence(rec *pb.Primary) time.Duration {
 	return min(rec.GetUnanswered().AsDuration(), time.Since(p.started))
 }
@@ -130,8 +131,9 @@ func (p *PrimaryManager) recordSilence(ctx context.Context, silence time.Duratio
 }
 
 // drain copies the last records of the former primary, which accepts no more
-// writes. It reports whether the copy is complete. A server that has not seen
-// the demotion may lag, so it must confirm it in the same stream.
+// writes. It reports whether the copy is complete. A server of the former
+// primary may lag behind the demotion. Therefore the server that sends the
+// records must also confirm the demotion in the same stream.
 func (p *promotion) drain(ctx context.Context) bool {
 	p.setPending("takes over from %s: copies the last of its records", p.former)
 	start := time.Now()
@@ -145,8 +147,9 @@ func (p *promotion) drain(ctx context.Context) bool {
 	return p.follower.syncedSince(start) && p.follower.syncedAfterDemotion(p.cfg.DC)
 }
 
-// promote makes the records here this datacenter's own and stores that it is the
-// primary. Then it waits until ctx ends. former is "" at the first start.
+// promote converts the replicas in this datacenter to its own records, and
+// stores that this datacenter is the primary. Then it waits until ctx ends.
+// former is "" at the first start.
 func (p *PrimaryManager) promote(ctx context.Context, former string) error {
 	n, err := p.adoptReplicas(ctx)
 	if err != nil {
@@ -199,8 +202,9 @@ func (p *PrimaryManager) adoptReplicas(ctx context.Context) (n int, err error) {
 	return n, p.deleteOrphans(ctx, owned)
 }
 
-// deleteOrphans deletes those of owned whose owner does not exist. Their owners
-// are of federated types: an owner of another type was never replicated.
+// deleteOrphans deletes the resources in owned whose owner does not exist.
+// Their owners are of federated types. An owner of another type was never
+// replicated.
 func (p *PrimaryManager) deleteOrphans(ctx context.Context, owned []*pb.Resource) error {
 	batch := opBatch{backend: p.cfg.Backend}
 	for _, r := range owned {

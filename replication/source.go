@@ -23,9 +23,9 @@ import (
 // message.
 const SourceHeartbeat = 2 * time.Second
 
-// catchUpTimeout limits how long a source waits until its store has everything
-// that its datacenter has acknowledged. It is below the follower's stream
-// timeout.
+// catchUpTimeout limits the time for which a source waits until its store has
+// every commit that its datacenter has acknowledged. It is shorter than the
+// follower's stream timeout.
 const catchUpTimeout = 4 * time.Second
 
 // PrimaryState reports whether a datacenter is the primary. PrimaryManager
@@ -116,8 +116,8 @@ func (s *Source) Status() SourceStatus {
 	}
 }
 
-// Run collects changes until ctx ends, while this datacenter is the primary. No
-// follower is accepted before. It may be called once.
+// Run collects changes while this datacenter is the primary, until ctx ends.
+// The Source accepts no follower before Run. Run may be called once.
 func (s *Source) Run(ctx context.Context) error {
 	for {
 		err := s.cfg.Primary.WaitPrimary(ctx, true)
@@ -155,9 +155,9 @@ func (s *Source) collectWhilePrimary(ctx context.Context) error {
 	return err
 }
 
-// Follow implements pb.ReplicationServiceServer. It ends when the follower ends.
-// It fails with ABORTED when the follower lags too far or the store was
-// replaced: the follower then compares again.
+// Follow implements pb.ReplicationServiceServer. It returns when the follower
+// ends the stream. It fails with ABORTED if the follower lags too far or the
+// store was replaced. The follower then compares again.
 func (s *Source) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]) error {
 	if err := s.cfg.Primary.CheckFollow(); err != nil {
 		return err

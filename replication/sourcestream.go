@@ -15,19 +15,19 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// sourceStream serves one follower, in one goroutine. A slow follower delays no
-// other one: its stream blocks in Send, and later changes stay in the log until
-// they are evicted.
+// sourceStream serves one follower, in one goroutine. A slow follower does not
+// delay other followers. Its stream blocks in Send, and later changes stay in
+// the log until they are evicted.
 type sourceStream struct {
 	s      *Source
 	stream grpc.BidiStreamingServer[pb.FollowRequest, pb.FollowResponse]
 	known  map[string]bool // types of the follower, by resource.TypeString
-	kinds  map[kind]bool   // kinds of which it knows a type
+	kinds  map[kind]bool   // kinds of the types in known
 
 	next uint64             // place in the log
 	at   *pb.FollowPosition // position before next
-	// covered is the index at which each kind was compared. Changes up to there
-	// have been sent.
+	// covered is the index at which each kind was compared. Changes up to that
+	// index have been sent.
 	covered map[kind]uint64
 	floor   uint64 // highest of covered; a lower position cannot be resumed
 }
@@ -84,7 +84,7 @@ func (f *sourceStream) list(k kind) ([]*pb.Resource, uint64, error) {
 	return f.s.cfg.Backend.List(f.stream.Context(), resource.Eventual, k.query())
 }
 
-// knownOf returns the resources whose type the follower knows.
+// knownOf returns the resources whose type the follower supports.
 func (f *sourceStream) knownOf(all []*pb.Resource) []*pb.Resource {
 	out := make([]*pb.Resource, 0, len(all))
 	for _, r := range all {
@@ -95,9 +95,9 @@ func (f *sourceStream) knownOf(all []*pb.Resource) []*pb.Resource {
 	return out
 }
 
-// catchUp blocks until this server has everything that its datacenter has
-// acknowledged. If the leader does not answer, it suffices that this server has
-// everything that the follower has, which is index reached.
+// catchUp blocks until this server has every commit that its datacenter has
+// acknowledged. If the leader does not respond, it suffices that this server
+// has the commits up to index reached, which is the index of the follower.
 func (f *sourceStream) catchUp(reached uint64) error {
 	ctx, cancel := context.WithTimeout(f.stream.Context(), catchUpTimeout)
 	defer cancel()
@@ -116,10 +116,10 @@ func (f *sourceStream) catchUp(reached uint64) error {
 		"this server of the primary may have older records than its follower, and cannot reach its leader: %v", err)
 }
 
-// compare sends the records that the follower lacks and the ids of those that it
-// must delete. It sends at least one message, from which the follower learns that
-// it is in sync. The place in the log is read first: later changes are sent afterwards,
-// unless a list contained them.
+// compare sends the records that the follower lacks, and the ids of the records
+// that it must delete. It sends at least one message, which reports to the
+// follower that it is in sync. compare reads the place in the log first. Later
+// changes are sent afterwards, unless a list contained them.
 func (f *sourceStream) compare(reached uint64) error {
 	if len(f.s.kinds) > 0 {
 		if err := f.catchUp(reached); err != nil {
@@ -234,8 +234,9 @@ func (f *sourceStream) receiveDetails(differences map[kind]*difference, out *cha
 	return nil
 }
 
-// position returns where the follower may resume, or nil. Below floor it would
-// receive changes that are older than what it has.
+// position returns the position at which the follower may resume, or nil. At a
+// position below floor, the follower would receive changes that are older than
+// its records.
 func (f *sourceStream) position() *pb.FollowPosition {
 	if f.at.GetIndex() < f.floor {
 		return nil
@@ -271,9 +272,9 @@ func (f *sourceStream) sendChanges() error {
 	}
 }
 
-// sendCommits sends commits, in one message if they fit. It leaves out changes
-// that are not for the follower. If nothing remains, it sends nothing. Without
-// commits it sends a heartbeat.
+// sendCommits sends commits, in one message if they fit. It omits changes that
+// are not for the follower. If no change remains, it sends nothing. If commits
+// is empty, it sends a heartbeat.
 func (f *sourceStream) sendCommits(commits []*commit) (sent bool, err error) {
 	out := &changeBatch{send: f.send}
 	relevant := len(commits) == 0
@@ -286,7 +287,7 @@ func (f *sourceStream) sendCommits(commits []*commit) (sent bool, err error) {
 			}
 			relevant = true
 			if ch.put != nil && !f.known[resource.TypeString(ch.put.Id.GetType())] {
-				// The record has changed to a version that the follower does not know.
+				// The follower does not support the new version of the record.
 				ch = change{kind: ch.kind, deleted: ch.put.Id, size: proto.Size(ch.put.Id)}
 			}
 			if err := out.add(ch); err != nil {
@@ -306,8 +307,8 @@ const (
 	batchRecords = 1024
 )
 
-// changeBatch collects changes for one message. Of several changes with the same
-// key it keeps the last.
+// changeBatch collects changes for one message. It keeps only the last of
+// several changes with the same key.
 type changeBatch struct {
 	send func(*pb.FollowResponse) error
 
@@ -317,7 +318,7 @@ type changeBatch struct {
 	bytes   int
 }
 
-// add sends the batch first if c does not fit.
+// add adds c. If c does not fit, add sends the batch first.
 func (b *changeBatch) add(c change) error {
 	if n := len(b.puts) + len(b.deletes); n > 0 && (n >= batchRecords || b.bytes+c.size > batchBytes) {
 		if err := b.flush(0, nil); err != nil {
@@ -346,8 +347,8 @@ func (b *changeBatch) add(c change) error {
 	return nil
 }
 
-// flush sends the batch, even an empty one, and the index and position that the
-// follower reaches with it.
+// flush sends the batch, even if it is empty. The message contains the index
+// and position that the follower reaches with the batch.
 func (b *changeBatch) flush(index uint64, at *pb.FollowPosition) error {
 	msg := &pb.FollowResponse{Index: index, Position: at, Deletes: b.deletes}
 	for _, r := range b.puts {
