@@ -73,7 +73,7 @@ func (d *Definition) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// FromNode converts a node of a datacenter.
+// FromNode converts a node of a datacenter to the JSON type.
 func FromNode(n *pb.Node, dc string, at Indexes) Node {
 	out := fromNode(n)
 	out.Datacenter, out.CreateIndex, out.ModifyIndex = dc, at.Create, at.Modify

@@ -30,11 +30,11 @@ const alpnGRPC = "h2"
 // dialTimeout bounds the TCP connect and the TLS handshake of DialServer.
 const dialTimeout = 10 * time.Second
 
-// DialServer connects to a server of datacenter dc and returns a gRPC client
-// over that one connection. node names the server; "" accepts any server of dc.
-// addr is the host:port of the server or of a gateway, which routes by the SNI.
-// The connection is not dialed again once it is lost. The caller calls closeAll
-// at the end.
+// DialServer connects to a server of datacenter dc. It returns a gRPC client
+// over this single connection. node names the server; "" accepts any server of
+// dc. addr is the host:port of the server or of a gateway, which routes by the
+// SNI. The connection is not dialed again once it is lost. The caller calls
+// closeAll at the end.
 func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string) (
 	cc *grpc.ClientConn, closeAll func(), err error,
 ) {
@@ -45,9 +45,10 @@ func DialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 	return NewConnClient(conn)
 }
 
-// NewConnClient returns a gRPC client over c alone. c must meet the conditions
-// of NewGRPCClient. Calls fail with Unavailable once c is lost. The client owns c,
-// also after an error. The caller calls closeAll at the end.
+// NewConnClient returns a gRPC client that uses only the connection c. c must
+// meet the conditions of NewGRPCClient. Calls fail with Unavailable once c is
+// lost. The client owns c, also after an error. The caller calls closeAll at
+// the end.
 func NewConnClient(c net.Conn) (cc *grpc.ClientConn, closeAll func(), err error) {
 	var used atomic.Bool
 	cc, err = NewGRPCClient(func(context.Context) (net.Conn, error) {
@@ -61,7 +62,7 @@ func NewConnClient(c net.Conn) (cc *grpc.ClientConn, closeAll func(), err error)
 	}
 	return cc, func() {
 		_ = cc.Close()
-		_ = c.Close() // needed if no call was made: gRPC did not dial then
+		_ = c.Close() // needed if no call was made, because gRPC dials at the first call
 	}, nil
 }
 
@@ -90,9 +91,9 @@ func dialServer(ctx context.Context, id *tlsutil.Identity, addr, node, dc string
 // MaxMessageSize limits a gRPC message in both directions, in bytes.
 const MaxMessageSize = 16 << 20
 
-// ReadBufferSize is the read buffer of a gRPC connection at both ends, in bytes.
-// gRPC's default is 32 KiB. A server has two connections to each other datacenter,
-// which are mostly idle, and TLS has a buffer of its own.
+// ReadBufferSize is the read buffer of a gRPC connection at both ends, in
+// bytes. gRPC's default is 32 KiB. The buffer is small because a server has two
+// mostly idle connections to each other datacenter, and TLS has its own buffer.
 const ReadBufferSize = 4 << 10
 
 // InitialWindowSize is the flow control window of a stream and of a connection, in
@@ -100,11 +101,12 @@ const ReadBufferSize = 4 << 10
 // window sends a ping for each message, which doubles the packets of a short call.
 const InitialWindowSize = 4 << 20
 
-// NewGRPCClient returns a gRPC client over the connections of dial. Each must be a
-// *tls.Conn, or have its method ConnectionState, with the handshake complete and
-// the peer verified. The client connects at the first call and after a loss. It
-// detects an unresponsive peer by keepalive. The caller closes it. options may
-// replace its defaults.
+// NewGRPCClient returns a gRPC client over the connections of dial. Each
+// connection must be a *tls.Conn or have the method ConnectionState of
+// tls.Conn. Its handshake must be complete and its peer verified. The client
+// connects at the first call, and again after a connection is lost. It detects
+// an unresponsive peer by keepalive. The caller closes the client. The options
+// may replace its defaults.
 func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///wanfed", append([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
@@ -124,7 +126,7 @@ func NewGRPCClient(dial func(ctx context.Context) (net.Conn, error), options ...
 }
 
 // EstablishedTLS returns credentials for connections whose TLS handshake is
-// complete before gRPC uses them. They are for clients and servers.
+// complete before gRPC uses them. The credentials work for clients and servers.
 func EstablishedTLS() credentials.TransportCredentials { return establishedTLS{} }
 
 type establishedTLS struct{}

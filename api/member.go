@@ -29,7 +29,7 @@ const (
 	TagBuild      = "build" // <version>:<revision>
 )
 
-// MemberStatus is the state of a member. The numbers are those of serf.
+// MemberStatus is the state of a member. The values are equal to serf's.
 type MemberStatus int
 
 // The states.

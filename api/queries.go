@@ -15,12 +15,12 @@ import (
 const (
 	// DefaultWait is the longest wait of a query with an index but no wait.
 	DefaultWait = 5 * time.Minute
-	// MaxWait is the longest wait. Longer ones are reduced to it.
+	// MaxWait is the longest wait. The server reduces longer waits to MaxWait.
 	MaxWait = 10 * time.Minute
 )
 
-// EffectiveWait returns the wait that applies to a requested one. 0 means
-// DefaultWait.
+// EffectiveWait returns the wait that the server uses for a requested wait. A
+// requested wait of 0 means DefaultWait.
 func EffectiveWait(requested time.Duration) time.Duration {
 	if requested <= 0 {
 		return DefaultWait
@@ -28,9 +28,9 @@ func EffectiveWait(requested time.Duration) time.Duration {
 	return min(requested, MaxWait)
 }
 
-// MaxBlockTime returns the longest time that a server blocks for a wait. A server
-// adds up to a sixteenth at random, so that simultaneous queries do not return
-// simultaneously.
+// MaxBlockTime returns the longest time that a server blocks for a wait. A
+// server adds a random part of at most one sixteenth. Without it, simultaneous
+// queries would return simultaneously.
 func MaxBlockTime(wait time.Duration) time.Duration { return wait + wait/16 }
 
 // FederationStates returns the federation states of all datacenters, ordered by
@@ -41,12 +41,14 @@ func (c *Client) FederationStates(ctx context.Context, q QueryOptions) ([]Federa
 	return out, meta, err
 }
 
-// FederationState returns the federation state of datacenter dc, or ErrNotFound. It
-// may block. The index is that of all states.
+// FederationState returns the federation state of datacenter dc, or
+// ErrNotFound. It may block. The index covers all states, not only the state of
+// dc.
 func (c *Client) FederationState(ctx context.Context, dc string, q QueryOptions) (FederationState, QueryMeta, error) {
 	var out FederationStateResponse
 	meta, err := c.get(ctx, "/v1/internal/federation-state/"+url.PathEscape(dc), q, nil, &out)
-	// The API's own 404 has an empty body. Another program may return another one.
+	// A 404 of this API has an empty body. A 404 of another program may have a
+	// different body.
 	s, ok := errors.AsType[*StatusError](err)
 	switch {
 	case ok && s.Code == http.StatusNotFound && s.Message == "", err == nil && out.State == nil:

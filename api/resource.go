@@ -86,7 +86,7 @@ type ResourceCondition struct {
 	State   string `json:"state"` // STATE_TRUE, STATE_FALSE or STATE_UNKNOWN
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Resource is the subject, if that is another resource.
+	// Resource is the subject of the condition, if it is another resource.
 	Resource *ResourceReference `json:"resource,omitempty"`
 }
 
@@ -109,14 +109,15 @@ type ResourceType struct {
 
 // ResourceEvent is one event of a watch.
 type ResourceEvent struct {
-	// Type is EventUpsert, EventDelete or EventEndOfSnapshot. The last has no
-	// resource and follows the resources that existed at the beginning.
+	// Type is EventUpsert, EventDelete or EventEndOfSnapshot.
+	// EventEndOfSnapshot has no resource. It follows the resources that existed
+	// at the beginning.
 	Type     string   `json:"event"`
 	Resource Resource `json:"resource,omitzero"`
 }
 
-// Events of a watch. EventEnd is the last event, if the server can still send it.
-// Its data contain the reason.
+// Events of a watch. EventEnd is the last event of a watch, if the server can
+// still send it. Its data contain the reason for the end.
 const (
 	EventUpsert        = "upsert"
 	EventDelete        = "delete"

@@ -22,13 +22,13 @@ import (
 // Such a client has no certificate and may only read.
 var ErrNeedsTLS = errors.New("writes need https and an operator's certificate")
 
-// ResourceOptions are the options of a resource request. The zero value reads what
-// the server's own datacenter has applied.
+// ResourceOptions are the options of a resource request. The zero value reads
+// the state that the called server has applied, in the server's own datacenter.
 type ResourceOptions struct {
 	// Datacenter to call. Default: the server's own.
 	Datacenter string
-	// Consistent makes a read return everything that was acknowledged before it. A
-	// watch ignores it.
+	// Consistent makes a read return everything that was acknowledged before
+	// it. A watch ignores Consistent.
 	Consistent bool
 	// Version is the version that a write or a deletion requires. Default: any.
 	Version string
@@ -73,8 +73,9 @@ func (c *Client) ResourceTypes(ctx context.Context) ([]ResourceType, error) {
 	return out, err
 }
 
-// ReadResource returns one resource, with o.UID or id.UID only the one with that
-// uid. The error is a *StatusError with code 404 if there is none.
+// ReadResource returns one resource. If o.UID or id.UID is set, the resource
+// must have that uid. If there is no such resource, the error is a *StatusError
+// with code 404.
 func (c *Client) ReadResource(ctx context.Context, id ResourceID, o ResourceOptions) (Resource, error) {
 	var out Resource
 	_, err := c.get(ctx, pathOf(id.Type, id.Name), QueryOptions{}, withUID(o, id).values(id.Tenancy), &out)
@@ -88,15 +89,16 @@ func withUID(o ResourceOptions, id ResourceID) ResourceOptions {
 	return o
 }
 
-// WriteResource creates r, or replaces data and metadata of the stored resource,
-// and returns the result. A version or uid in r or o must match the stored one.
-// Otherwise the error is a *StatusError with code 409.
+// WriteResource creates r, or replaces data and metadata of the stored
+// resource, and returns the result. A version or uid in r or o must match the
+// stored resource. Otherwise the error is a *StatusError with code 409.
 func (c *Client) WriteResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, nil)
 }
 
-// DryRunResource checks r as WriteResource does and returns what would be written,
-// without writing it. It does not compare r with the stored resource.
+// DryRunResource checks r like WriteResource. It returns the resource that
+// WriteResource would write, and writes nothing. It does not compare r with the
+// stored resource.
 func (c *Client) DryRunResource(ctx context.Context, r Resource, o ResourceOptions) (Resource, error) {
 	return c.put(ctx, r, o, url.Values{"dry-run": {"1"}})
 }
@@ -129,14 +131,15 @@ func (c *Client) WriteResourceStatus(
 	return out, err
 }
 
-// DeleteResource deletes a resource and what it owns. A resource with finalizers is
-// marked instead. It returns nil if there is no such resource.
+// DeleteResource deletes a resource and the resources that it owns. A resource
+// with finalizers is marked instead. It returns nil if there is no such
+// resource.
 func (c *Client) DeleteResource(ctx context.Context, id ResourceID, o ResourceOptions) error {
 	return c.write(ctx, http.MethodDelete, pathOf(id.Type, id.Name), withUID(o, id).values(id.Tenancy), nil, nil)
 }
 
-// write sends a writing request and decodes the response into out unless that is
-// nil.
+// write sends a writing request. It decodes the response into out, unless out
+// is nil.
 func (c *Client) write(ctx context.Context, method, path string, values url.Values, body []byte, out any) error {
 	if !strings.HasPrefix(c.base, "https://") {
 		return fmt.Errorf("%s %s: %w", c.base, path, ErrNeedsTLS)
@@ -190,8 +193,8 @@ func (c *Client) Resources(
 	return c.list(ctx, pathOf(t, ""), o.values(in))
 }
 
-// OwnedResources returns the resources that owner owns. With a uid, owner may be
-// deleted.
+// OwnedResources returns the resources that owner owns. If owner has a uid, it
+// may already be deleted.
 func (c *Client) OwnedResources(
 	ctx context.Context, owner ResourceID, o ResourceOptions,
 ) iter.Seq2[Resource, error] {
@@ -227,7 +230,7 @@ func (c *Client) list(ctx context.Context, path string, values url.Values) iter.
 	}
 }
 
-// listError is decodeError for a list, which the server may have truncated.
+// listError is like decodeError, for a list that the server may have truncated.
 func (c *Client) listError(path string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("response of %s to %s ended early: %w; try again", c.base, path, io.ErrUnexpectedEOF)
@@ -238,8 +241,8 @@ func (c *Client) listError(path string, err error) error {
 // errStop reports that the caller has stopped the iteration.
 var errStop = errors.New("stopped")
 
-// stream requests path and calls read with the body. It fails if no data arrives
-// within the client's timeout, and may take any time otherwise.
+// stream requests path and calls read with the body. It fails if no data
+// arrives within the client's timeout. The total duration has no limit.
 func (c *Client) stream(ctx context.Context, path string, values url.Values, read func(io.Reader) error) error {
 	rctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -282,9 +285,9 @@ func (r *idleTimeoutReader) Read(b []byte) (int, error) {
 var ErrWatchEnded = errors.New("watch ended")
 
 // WatchResources returns the current resources of a type as upserts, then
-// EventEndOfSnapshot, and then every change, until ctx ends or the caller stops.
-// The last error is the error of ctx, ErrWatchEnded with the reason, or the
-// reason why the watch could not begin.
+// EventEndOfSnapshot, and then every change. It returns changes until ctx ends
+// or the caller stops. The last error is ctx.Err(), ErrWatchEnded with the
+// reason, or the error that prevented the watch.
 func (c *Client) WatchResources(
 	ctx context.Context, t ResourceTypeName, in Tenancy, o ResourceOptions,
 ) iter.Seq2[ResourceEvent, error] {

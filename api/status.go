@@ -42,14 +42,14 @@ type ReplicatedType struct {
 	// replicated because their type is unknown.
 	UnknownRecords uint64
 	// Lag is the time since the replicas were last known to be current, in
-	// seconds. It is absent before the first time.
+	// seconds. It is absent until the replicas have been current once.
 	Lag *float64 `json:",omitempty"`
 	// PrimaryIndex is the highest index of the primary among the replicas.
 	PrimaryIndex uint64
 	// LastChange is the time at which the last change was received.
 	LastChange time.Time `json:",omitzero"`
-	// Changes and ReceivedBytes are the number of changes and of bytes that were
-	// received since the server started.
+	// Changes is the number of changes that were received since the server
+	// started. ReceivedBytes is their size in bytes.
 	Changes, ReceivedBytes uint64
 }
 
@@ -140,8 +140,8 @@ type Health string
 // The values of Health.
 const (
 	HealthOK          Health = "ok"
-	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or there is advice
-	HealthUnreachable Health = "unreachable" // no server is alive as seen from here
+	HealthDegraded    Health = "degraded"    // some servers or gateways are down, or Advice is not empty
+	HealthUnreachable Health = "unreachable" // the responding server sees no server alive
 )
 
 // Health returns the state according to the counts and the advice.

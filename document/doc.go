@@ -6,9 +6,9 @@
 //	err := document.Register(registry)
 //	r, err := document.New("limits", map[string]any{"rate": 100})
 //
-// It is also an example of a federated type. A message (pb.Document) and a
-// registration are enough: package resource provides reads, writes and watches by
-// HTTP, gRPC and command, and package replication the replicas.
+// It is also an example of a federated type. It consists of a message
+// (pb.Document) and a registration. Package resource provides reads, writes and
+// watches by HTTP, gRPC and command. Package replication provides the replicas.
 //
 // # Rules
 //

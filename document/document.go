@@ -54,8 +54,8 @@ func validate(r *pb.Resource) error {
 	return Check(d)
 }
 
-// Check returns an error that names an invalid part of a document and the rule
-// that it breaks.
+// Check returns an error if a document is invalid. The error names the invalid
+// part and the rule that it breaks.
 func Check(d *pb.Document) error {
 	if d.GetContent() == nil {
 		return errors.New(`data.content: it is missing; it may be any JSON value, also null`)
@@ -66,7 +66,7 @@ func Check(d *pb.Document) error {
 	return check("data.content", d.Content, 1)
 }
 
-// check checks the value at path, which is depth levels deep.
+// check checks the value at path, at nesting level depth.
 func check(path string, v *structpb.Value, depth int) error {
 	if depth > MaxDepth {
 		return fmt.Errorf("%s is %d levels deep: must be at most %d", shorten(path), depth, MaxDepth)

@@ -10,8 +10,9 @@ import (
 	"sync"
 )
 
-// accessLog is the destination of the access log: a file, stdout, stderr or none.
-// open follows a file that log rotation renamed. It is safe for concurrent use.
+// accessLog is the destination of the access log: a file, stdout, stderr or
+// none. After log rotation has renamed the file, open creates the file at the
+// old path. An accessLog is safe for concurrent use.
 type accessLog struct {
 	stdout, stderr io.Writer
 
@@ -20,7 +21,8 @@ type accessLog struct {
 	file *os.File  // nil: w is not a file
 }
 
-// open directs the following lines to path. An error changes nothing.
+// open sends all later lines to path. If open fails, the destination stays the
+// same.
 func (l *accessLog) open(path string) error {
 	var (
 		file *os.File

@@ -77,7 +77,8 @@ func (p *process) adminHandler() http.Handler {
 }
 
 // requireLoopbackHost refuses requests for other host names. It prevents DNS
-// rebinding: a web page whose name was made to resolve to this machine.
+// rebinding, an attack in which the name of a web page resolves to this
+// machine.
 func requireLoopbackHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -102,8 +103,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 // Route is a route of a running gateway, as GET /routes returns it.
 type Route struct {
 	gateway.Route
-	// Open has the number of connections to each address of To. It includes
-	// those of other routes and listeners.
+	// Open has the number of connections to each address of To. It includes the
+	// connections of other routes and listeners.
 	Open []int `json:"open"`
 }
 

@@ -119,8 +119,8 @@ func (s Settings) checkListenAddrs() error {
 	return settings.Join(errs...)
 }
 
-// checkStandalone checks the settings that only a standalone gateway has, and
-// that it has none of a datacenter.
+// checkStandalone checks the settings that only a standalone gateway has. It
+// also checks that no setting of a datacenter's gateway is set.
 func (s Settings) checkStandalone() error {
 	var errs errorList
 	if len(s.Listen) == 0 {

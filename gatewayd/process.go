@@ -40,8 +40,8 @@ type Config struct {
 	Stderr io.Writer
 }
 
-// Run runs a gateway until ctx ends, or until a new process took over and the
-// connections are drained.
+// Run runs a gateway until ctx ends. It also returns when a new process has
+// taken over the sockets and the connections are drained.
 func Run(ctx context.Context, cfg Config) (err error) {
 	p, err := newProcess(cfg)
 	if err != nil {
@@ -78,7 +78,7 @@ type process struct {
 	admin           *http.Server                // nil: no admin address
 	client          *proxycfg.Client            // nil: standalone
 	watchIdentity   func(context.Context) error // nil: standalone
-	stopping        atomic.Pointer[string]      // why; nil: serving. For any goroutine
+	stopping        atomic.Pointer[string]      // reason; nil: serving. For any goroutine
 }
 
 // newProcess returns a process with its logs and inherited sockets. The caller
@@ -216,7 +216,7 @@ func (p *process) open() (err error) {
 	}
 	drain := duration(s.DrainTime)
 	if drain == 0 {
-		drain = -1 // 0 is the default of the data plane
+		drain = -1 // 0 selects the default of the data plane
 	}
 	p.proxy, err = gateway.New(gateway.Config{
 		Logger: p.log, MaxConns: s.MaxConns, MaxPerUpstream: s.MaxPerUpstream, Drain: drain,
@@ -287,7 +287,7 @@ func (p *process) run(ctx context.Context) error {
 	err := errors.Join(ev.err, p.sockets.release())
 	stopAccepting()
 	if ev.replaced {
-		// The old process may drain for a long time. A stop shortens it.
+		// The old process may drain for a long time. A stop shortens the drain.
 		defer context.AfterFunc(ctx, func() { p.proxy.SetDrain(duration(p.settings.DrainTime)) })()
 	}
 	return errors.Join(err, group.Wait())
@@ -312,7 +312,8 @@ func (p *process) announceStop(ctx context.Context) {
 	sdnotify.Send(p.log, sdnotify.Stopping)
 }
 
-// leaveToNewProcess leaves everything but the open connections to the new process.
+// leaveToNewProcess makes /readyz fail, leaves the registration to the new
+// process and sets the drain time of hot_restart_drain_time.
 func (p *process) leaveToNewProcess() {
 	why := "replaced by a new process"
 	p.stopping.Store(&why)
@@ -322,9 +323,9 @@ func (p *process) leaveToNewProcess() {
 	p.proxy.SetDrain(duration(p.settings.HotRestartDrainTime))
 }
 
-// delayShutdown waits for shutdown_delay: clients still connect until they have
-// seen that this gateway stops. A gateway without servers and admin address has
-// no way to report that, so it does not wait.
+// delayShutdown waits for shutdown_delay, because clients connect until they
+// notice that this gateway stops. A gateway without servers and admin address
+// cannot report its stop, so it does not wait.
 func (p *process) delayShutdown(failed context.Context) {
 	if p.client == nil && p.admin == nil {
 		return

@@ -14,14 +14,14 @@ import (
 	"github.com/wanfed/wanfed/internal/settings"
 )
 
-// reloadPause returns the time after a reload in which SIGHUPs wait for the next
-// one. A reload then uses at most one percent of a processor, except for very
-// large files of routes.
+// reloadPause returns the pause after a reload. SIGHUPs that arrive in the
+// pause cause one reload at its end. Reloads therefore use at most one percent
+// of a processor, except with very large files of routes.
 func reloadPause(took time.Duration) time.Duration {
 	return min(max(50*time.Millisecond, 100*took), time.Second)
 }
 
-// serveEnd is why serve returned.
+// serveEnd is the reason for the return of serve.
 type serveEnd struct {
 	replaced    bool // by a new process
 	clientEnded bool // the result of the client was received
@@ -34,7 +34,7 @@ func (p *process) serve(ctx context.Context, failed <-chan struct{}, client <-ch
 	routed := p.routed()
 	sighup, reloadAgain := p.sighup, (<-chan time.Time)(nil)
 	if !p.sockets.inherited.HasParent() {
-		// A gateway without reachable servers has started too.
+		// A gateway has started even if it reaches no server.
 		sdnotify.Send(p.log, sdnotify.Ready)
 	}
 	for {
@@ -74,21 +74,22 @@ func (p *process) routed() <-chan struct{} {
 	return closed
 }
 
-// takeOver notifies the old process, if there is one, that this one serves.
+// takeOver notifies the old process, if there is one, that this process serves.
 func (p *process) takeOver() {
 	if !p.sockets.inherited.HasParent() {
 		return
 	}
 	if err := p.sockets.inherited.Ready(); err != nil {
-		// The old process has ended, or its timeout expired and it ends this one.
+		// The old process has ended, or its timeout has expired and it ends
+		// this process.
 		p.log.Warn("cannot notify the old process", "err", err)
 	}
 	p.log.Info("took over from the old process", "pid", os.Getpid())
 	sdnotify.Send(p.log, sdnotify.Ready)
 }
 
-// hotRestart starts a new process on the sockets of this one. It returns false if
-// that failed.
+// hotRestart starts a new process on the sockets of this process. It returns
+// false if the start failed.
 func (p *process) hotRestart(ctx context.Context) bool {
 	program, err := hotrestart.Program()
 	if err == nil {
@@ -159,8 +160,9 @@ func (p *process) reloadRoutes(path string) error {
 	return nil
 }
 
-// merge returns now with the live settings of next. changed and fixed name the
-// settings that differ: the live ones, and those that need a new process.
+// merge returns the settings now with the live settings of next. The result
+// changed names the live settings that differ. The result fixed names the other
+// settings that differ, which need a new process.
 func merge(now, next Settings) (merged Settings, changed, fixed []string) {
 	var fields []settings.Field
 	settings.Each(&next, func(f settings.Field) { fields = append(fields, f) })

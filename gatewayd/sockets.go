@@ -20,8 +20,9 @@ type sockets struct {
 	duplicates []hotrestart.Socket
 }
 
-// listen takes over the socket of the old process for this setting, or that of
-// the service manager for its address, or opens one.
+// listen takes over the socket of the old process for this setting, or the
+// service manager's socket for its address. If there is neither, it opens a
+// socket.
 func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 	name := setting + " " + addr
 	ln, ok, err := s.inherited.Listener(name)
@@ -59,8 +60,8 @@ func (s *sockets) listen(setting, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// release closes the duplicates. Once the listeners are closed too, connections
-// are refused, unless another process has the sockets.
+// release closes the duplicates. When the listeners are also closed, the system
+// refuses connections, unless another process has the sockets.
 func (s *sockets) release() error {
 	var errs []error
 	for _, d := range s.duplicates {

@@ -11,16 +11,16 @@ import (
 	"github.com/wanfed/wanfed/internal/backoff"
 )
 
-// Consistency is how fresh a read must be.
+// Consistency is the required freshness of a read.
 type Consistency int
 
 const (
-	// Eventual reads what this server has applied. Reads and watches of one
-	// server never go back in time.
+	// Eventual reads the state that this server has applied. Reads and watches
+	// of one server never go back in time.
 	Eventual Consistency = iota
 	// Strong reads everything that was acknowledged before the call
-	// (linearizable). In a Raft store only the leader can do that; other
-	// servers return ErrNotLeader. A ForwardingBackend calls the leader.
+	// (linearizable). In a Raft store only the leader serves strong reads.
+	// Other servers return ErrNotLeader. A ForwardingBackend calls the leader.
 	Strong
 )
 
@@ -44,15 +44,16 @@ const (
 // its leader. All pass the tests of package resourcetest.
 //
 // Resources that a Backend returns are shared and immutable: clone a resource
-// before changing it. A Backend keeps no reference to resources that it is given.
-// All methods may be called from any goroutine. Methods with a context return
-// when the context ends.
+// before changing it. A Backend keeps no reference to its arguments. All
+// methods may be called from any goroutine. Methods with a context return when
+// the context ends.
 //
 // # Identity
 //
 // A resource has the same uid from its creation to its deletion. It is stored
 // under its group, kind, tenancy and name. The group versions of a type share
-// names: a resource is stored as one of them, and a write may change that.
+// names: a resource is stored as one of them, and a write may change its group
+// version.
 //
 // # Consistency
 //
@@ -65,11 +66,11 @@ const (
 //
 // The index of a query is the store index of the last write or deletion of any
 // resource that the query selects, in any group version. It is at least 1. It
-// never falls on one server, also not by a restart or a restore. Each write
+// never decreases on one server, not even by a restart or a restore. Each write
 // raises it above all its earlier values. For a query of a whole type the index
-// is exact. For other queries it may be too high, but never too low: only the
-// latest deletions are remembered by name, and when older ones are dropped, the
-// index of every query of their type rises once.
+// is exact. For other queries it may be too high, but never too low. Only the
+// latest deletions are stored by name. When older deletions are dropped, the
+// index of every query of their type increases once.
 //
 // # Deletion
 //
@@ -82,12 +83,13 @@ const (
 // A resource with finalizers (see Finalizers) is not deleted at once. It gets a
 // deletion timestamp (DeletionKey) instead. After that only its status can be
 // written and finalizers can be removed. The write that removes the last one
-// deletes the resource. A replica is deleted when the primary's resource is,
-// whatever its finalizers and its owner.
+// deletes the resource. A replica is deleted when the primary's resource is
+// deleted, regardless of the finalizers and the owner of the replica.
 type Backend interface {
 	// Read returns the resource with the id's type, tenancy and name. If the id
-	// has a uid, the resource must have it too. If the resource is stored as
-	// another group version, the error is a *GroupVersionError that contains it.
+	// has a uid, the resource must have the same uid. If the resource is stored
+	// as another group version, the error is a *GroupVersionError that contains
+	// it.
 	Read(ctx context.Context, c Consistency, id *pb.ID) (*pb.Resource, error)
 
 	// List returns the selected resources, ordered by tenancy and by the bytes
@@ -108,11 +110,12 @@ type Backend interface {
 	// finalizer.
 	//
 	// A Put stores status and generation as given; the caller keeps the
-	// generation when the data is unchanged. A Put with another uid than the
-	// stored one fails, except with AnyVersion: it then deletes the stored
+	// generation when the data is unchanged. A Put fails if its uid differs
+	// from the stored uid. With AnyVersion, such a Put deletes the stored
 	// resource first. An Overwrite keeps the stored uid, owner and status. It
-	// keeps the generation if the data is unchanged. Only a deletion timestamp
-	// makes it fail. An Expect sees the effect of the ops before it.
+	// keeps the generation if the data is unchanged. An Overwrite fails only if
+	// the stored resource has a deletion timestamp. An Expect sees the effect
+	// of the ops before it.
 	//
 	// An op that would change nothing writes nothing: a Replica that equals the
 	// stored resource, an Overwrite with the same data that keeps the metadata,
@@ -121,9 +124,9 @@ type Backend interface {
 
 	// Watch sends the result of List as upserts, then end-of-snapshot, and then
 	// every change in commit order. No change between the snapshot and the
-	// events is lost or sent twice. A resource that is rewritten as another
-	// group version is a delete of the one and an upsert of the other. When a
-	// snapshot is restored, the watch ends with ErrWatchReset.
+	// events is lost or sent twice. A write that changes the group version of a
+	// resource causes a delete of the old version and an upsert of the new
+	// version. When a snapshot is restored, the watch ends with ErrWatchReset.
 	Watch(q Query) (Watch, error)
 
 	// Wait returns nil when the index of q is above after. It checks the index
@@ -149,15 +152,17 @@ type Query struct {
 	MaxBytes int
 }
 
-// Watch is one subscription. Next blocks until there is an event, and returns
-// ErrWatchReset, ErrClosed or the context's error when there will be none. Only
-// one goroutine may call Next. Any goroutine may call Close, which ends Next.
+// Watch is one subscription. Next blocks until there is an event. It returns
+// ErrWatchReset, ErrClosed or the context's error if there will be no more
+// events. Only one goroutine may call Next. Any goroutine may call Close, which
+// ends Next.
 type Watch interface {
 	Next(ctx context.Context) (*pb.WatchEvent, error)
 	Close()
 }
 
-// canceled is a context that has ended. A Wait with it checks an index.
+// canceled is a context that has ended. A Wait with this context checks an
+// index without blocking.
 var canceled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -165,8 +170,9 @@ var canceled = func() context.Context {
 }()
 
 // Changed reports whether the index of q on this server is above after, or
-// cannot be read. It does not block. Lists whose indexes have not changed when
-// the last of them returns show the state of the same moment.
+// cannot be read. It does not block. If the indexes of several Lists have not
+// changed when the last List returns, all Lists show the state of the same
+// moment.
 func Changed(b Backend, q Query, after uint64) bool {
 	err := b.Wait(canceled, q, after)
 	return err == nil || !errors.Is(err, context.Canceled)
@@ -174,8 +180,8 @@ func Changed(b Backend, q Query, after uint64) bool {
 
 // Notify puts a token into wake, which has size 1, after every change of a
 // resource that q selects. Several changes may cause one token. Notify returns
-// when ctx ends or the backend is closed. It is for loops that read everything
-// again after each token.
+// when ctx ends or the backend is closed. It is for loops that repeat their
+// reads after each token.
 func Notify(ctx context.Context, b Backend, q Query, wake chan<- struct{}) {
 	for ctx.Err() == nil {
 		w, err := b.Watch(q)

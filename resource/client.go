@@ -16,8 +16,8 @@ import (
 )
 
 // Client returns a client that calls s in this process. ServiceConfig.Peer gets
-// the caller's context. Outgoing metadata reaches the service as with a
-// connection, and call options are ignored. Results are shared: clone a message
+// the caller's context. The service receives outgoing metadata, as over a
+// connection. Call options are ignored. Results are shared: clone a message
 // before changing it. A WatchList stream ends with its context, and only one
 // goroutine may call its Recv.
 func (s *Service) Client() pb.ResourceServiceClient { return localClient{s} }
@@ -97,7 +97,7 @@ var errStopped = errors.New("stream was stopped")
 // localStream is the receiving end of WatchList. The service runs only while Recv
 // runs.
 type localStream struct {
-	grpc.ClientStream                 // nil: its other methods concern connections
+	grpc.ClientStream                 // nil: the other methods concern connections
 	ctx               context.Context // of the stream, as grpc.ClientStream has it
 
 	mu   sync.Mutex

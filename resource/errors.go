@@ -20,14 +20,14 @@ import (
 // Errors of a Backend. Test for them with errors.Is. StatusError maps each to one
 // gRPC status.
 var (
-	// ErrNotFound: no resource has that type, tenancy and name, or
-	// the one that exists has not the requested uid.
+	// ErrNotFound: no resource has that type, tenancy and name, or the existing
+	// resource does not have the requested uid.
 	ErrNotFound = errors.New("resource not found")
 	// ErrConflict: the stored version is not the expected one. Read the resource
 	// and try again.
 	ErrConflict = errors.New("resource has changed")
 	// ErrUIDMismatch: the stored resource of that name has another uid than the
-	// request. Usually the request is about an earlier resource.
+	// request. Usually the request refers to an earlier resource of that name.
 	ErrUIDMismatch = errors.New("resource has another uid")
 	// ErrGroupVersion: the resource is stored as another version of its type.
 	// The error is a *GroupVersionError.
@@ -83,7 +83,7 @@ func TooLargeError(limit int) error {
 }
 
 // GroupVersionError reports that a resource is stored as another version of its
-// type than the requested one. It is an ErrGroupVersion.
+// type than the requested version. It is an ErrGroupVersion.
 type GroupVersionError struct {
 	Requested *pb.Type
 	Stored    *pb.Resource
@@ -138,7 +138,8 @@ var errorClasses = []errorClass{
 }
 
 // knownOutcome reports whether err, which FromStatus returned, is an error of
-// this package: the remote server has answered. The end of a context is not.
+// this package. Such an error proves that the remote server has responded. The
+// end of a context does not prove this.
 func knownOutcome(err error) bool {
 	for _, c := range errorClasses {
 		if errors.Is(err, c.err) && c.code != codes.DeadlineExceeded && c.code != codes.Canceled {
@@ -151,8 +152,9 @@ func knownOutcome(err error) bool {
 // StatusError returns err as a gRPC status error with the same text. The status
 // has a detail of type ErrorInfo with the domain "wanfed" and a reason, for
 // example NOT_LEADER. The status of a GroupVersionError also has the stored
-// resource and the requested type as details. StatusError returns nil and errors
-// that already are a status unchanged. Other errors get the code Internal.
+// resource and the requested type as details. StatusError returns nil
+// unchanged, and also an error that already is a status. Other errors get the
+// code Internal.
 func StatusError(err error) error {
 	if err == nil {
 		return nil
@@ -226,8 +228,8 @@ func (e *remoteError) Error() string              { return e.st.Message() }
 func (e *remoteError) Unwrap() error              { return e.class }
 func (e *remoteError) GRPCStatus() *status.Status { return e.st }
 
-// ErrorText removes what gRPC adds to the text of an error, of a call or of a
-// dial, so that people can read it.
+// ErrorText removes the additions of gRPC from the text of a call error or dial
+// error, so that people can read it.
 func ErrorText(text string) string {
 	head := ""
 	if before, call, ok := strings.Cut(text, "rpc error: code = "); ok {

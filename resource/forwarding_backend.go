@@ -26,13 +26,13 @@ type ReplicatedBackend interface {
 	// Leader returns the leader, if it is known.
 	Leader() (node string, ok bool)
 	// ReadIndex returns an index that covers everything acknowledged before the
-	// call. On a server that is not the leader it fails with ErrNotLeader.
+	// call. It fails with ErrNotLeader on a server that is not the leader.
 	ReadIndex(ctx context.Context) (uint64, error)
 	// WaitIndex returns when this server has applied everything up to index. If
-	// ctx ends before, it returns the context's error.
+	// ctx ends first, it returns the context's error.
 	WaitIndex(ctx context.Context, index uint64) error
-	// OpsVersion returns the version of ops that all servers of the group
-	// support, and a server that supports no higher one.
+	// OpsVersion returns the highest version of ops that all servers of the
+	// group support, and the name of a server that supports no higher version.
 	OpsVersion() (version int, node string)
 	// WriteError returns nil, or an ErrReadOnly with the reason why this server cannot
 	// write its log now.
@@ -67,7 +67,7 @@ func NewForwardingBackend(
 	return b, nil
 }
 
-// leader returns a client of the leader, or nil if that is this server.
+// leader returns a client of the leader, or nil if this server is the leader.
 func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (b *ForwardingBackend) leader(ctx context.Context) (pb.StoreServiceClient, 
 	return nil, fmt.Errorf("%w, and none is known", ErrNotLeader)
 }
 
-// readOnlyTimeout is how long a strong read waits for entries on a server that
+// readOnlyTimeout bounds the wait of a strong read for entries on a server that
 // cannot write its log.
 const readOnlyTimeout = time.Second
 
@@ -248,8 +248,8 @@ func (s *StoreService) ReadIndex(ctx context.Context, _ *pb.ReadIndexRequest) (*
 }
 
 // coalescer merges concurrent calls of one function. A caller shares a result
-// only if the function was called after the caller had arrived. That is stricter
-// than singleflight, and what a strong read needs.
+// only if the function was called after the caller had arrived. This rule is
+// stricter than singleflight. A strong read needs it.
 type coalescer[T any] struct {
 	call func(ctx context.Context) (T, error)
 

@@ -30,9 +30,9 @@ func RequiredOpsVersion(ops []*pb.Op) int {
 	return 1
 }
 
-// CheckSupported returns an ErrUnsupported if ops need a higher version than the
-// one that supported returns. That is the version which all servers support; node
-// is a server that supports no higher one.
+// CheckSupported returns an ErrUnsupported if ops need a higher version than
+// the one that supported returns. The function supported returns the version
+// that all servers support, and a node that supports no higher version.
 func CheckSupported(ops []*pb.Op, supported func() (version int, node string)) error {
 	need := RequiredOpsVersion(ops)
 	if need == 1 {

@@ -64,12 +64,12 @@ type Registration struct {
 	// Validate checks a resource after Mutate. The resource has a valid name and
 	// data of the right message type. Nil: no check.
 	Validate func(r *pb.Resource) error
-	// Authorize returns why p may not use verb on r. For VerbWrite, r is the
-	// request's resource after Mutate. For VerbDelete and VerbWriteStatus it is
-	// the stored resource if there is one. For VerbRead it has only the id, and
-	// for VerbList an id without a name. Nil: operators and servers of this
-	// datacenter may do everything. Other peers of this datacenter, and servers of
-	// other datacenters, may read and list.
+	// Authorize returns the reason why p may not use verb on r, or nil. For
+	// VerbWrite, r is the request's resource after Mutate. For VerbDelete and
+	// VerbWriteStatus it is the stored resource if there is one. For VerbRead
+	// it has only the id, and for VerbList an id without a name. Nil: operators
+	// and servers of this datacenter may do everything. Other peers of this
+	// datacenter, and servers of other datacenters, may read and list.
 	Authorize func(p tlsutil.Peer, verb Verb, r *pb.Resource) error
 }
 
@@ -90,9 +90,9 @@ func NewRegistry() *Registry {
 	return &Registry{types: make(map[string]Registration)}
 }
 
-// Register adds a type. It fails for a type that is registered already, and if
-// another version of the type has another Scope or Federated. It reports all
-// invalid fields of reg.
+// Register adds a type. It fails if the type is already registered, or if
+// another version of the type has a different Scope or Federated. It reports
+// all invalid fields of reg.
 func (g *Registry) Register(reg Registration) error {
 	var faults []error
 	if err := checkType(reg.Type); err != nil {

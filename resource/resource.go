@@ -98,8 +98,8 @@ func TimeOf(id string) time.Time {
 
 // Metadata keys that every Backend interprets. Both are Consul's.
 const (
-	// FinalizersKey holds names separated by spaces. Each stands for a program
-	// that must clean up before the resource is deleted.
+	// FinalizersKey holds names separated by spaces. Each name represents a
+	// program that must clean up before the resource is deleted.
 	FinalizersKey = "finalizers"
 	// DeletionKey holds the time (RFC 3339, UTC) when the deletion of a resource
 	// with finalizers was requested. Only a Backend sets it.
@@ -133,7 +133,7 @@ func RemoveFinalizer(r *pb.Resource, name string) {
 	delete(r.Metadata, FinalizersKey)
 }
 
-// Terminating reports whether r has a deletion timestamp, and which.
+// Terminating returns the deletion timestamp of r, and whether r has one.
 func Terminating(r *pb.Resource) (since time.Time, ok bool) {
 	at, ok := r.GetMetadata()[DeletionKey]
 	since, _ = time.Parse(time.RFC3339, at) // a Backend wrote it, so it is valid

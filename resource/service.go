@@ -43,8 +43,9 @@ type ServiceConfig struct {
 	// PrimaryClient returns a client of the primary's resource service. The
 	// client must call on behalf of the peer that Peer finds in the context. In
 	// a secondary, Write, Delete and MutateAndValidate of federated types are
-	// authorized here and then forwarded to it. The response waits up to a
-	// second until the result is stored here. Nil: they fail with ErrFederated.
+	// authorized here and then forwarded to the primary. The response waits up
+	// to a second until the result is stored here. Nil: these calls fail with
+	// ErrFederated in a secondary.
 	PrimaryClient func() (pb.ResourceServiceClient, error)
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
@@ -121,10 +122,10 @@ func (s *Service) authorize(reg Registration, p tlsutil.Peer, verb Verb, r *pb.R
 	return nil
 }
 
-// authorizeByDefault allows operators everything. It allows servers everything in
-// their own datacenter, and reads in others. It allows all other peers reads in
-// their own datacenter. Calls of operators of other datacenters are authorized
-// before they get here.
+// authorizeByDefault allows operators everything. It allows servers everything
+// in their own datacenter, and reads in others. It allows all other peers reads
+// in their own datacenter. Calls of operators of other datacenters are
+// authorized before they reach this function.
 func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) error {
 	local, server := p.DC == s.cfg.DC, p.Role == tlsutil.RoleServer
 	reads := verb == VerbRead || verb == VerbList
@@ -139,8 +140,8 @@ func (s *Service) authorizeByDefault(p tlsutil.Peer, verb Verb, _ *pb.Resource) 
 }
 
 // Allow returns an ErrDenied if the caller of ctx may not use verb on resources
-// of a type. It is for code of a server that then calls the Backend itself. The
-// type's Authorize must depend on the type alone.
+// of a type. It is for server code that calls the Backend directly. The type's
+// Authorize must depend on the type alone.
 func (s *Service) Allow(ctx context.Context, verb Verb, typ *pb.Type) error {
 	peer, reg, err := s.admit(ctx, typ)
 	if err != nil {

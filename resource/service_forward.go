@@ -22,16 +22,17 @@ import (
 
 // A secondary forwards writes of federated types to the primary. The result
 // comes back as a replica. The version of a replica is local and has no meaning
-// in the primary, so a compare-and-swap is translated: the version of a replica
-// stands for the primary's resource that it is a replica of. The primary decides
-// whether that is still the latest.
+// in the primary. A compare-and-swap is therefore translated: the version of
+// the replica is replaced by the version of the primary's resource. The primary
+// decides whether that version is still the latest.
 
 const (
 	// forwardTimeout bounds a call to the primary, in addition to the caller's
 	// deadline.
 	forwardTimeout = 15 * time.Second
-	// replicaTimeout bounds how long the response to a forwarded write waits for
-	// the replica. So does half of the time until the caller's deadline.
+	// replicaTimeout bounds the time that the response to a forwarded write
+	// waits for the replica. The wait is also limited to half of the time until
+	// the caller's deadline.
 	replicaTimeout = time.Second
 )
 
@@ -41,7 +42,7 @@ const (
 const PrimaryVersionPrefix = "primary-"
 
 // forwards reports whether writes of a type go to the primary. It returns an
-// ErrFederated where that is necessary but not possible.
+// ErrFederated if forwarding is necessary but not possible.
 func (s *Service) forwards(reg Registration) (bool, error) {
 	err := s.checkWritable(reg)
 	return err != nil && s.cfg.PrimaryClient != nil, err
@@ -65,15 +66,15 @@ func (s *Service) forward(ctx context.Context, call primaryCall) error {
 	return nil
 }
 
-// rejections are the codes of calls that the server has answered without doing
-// anything.
+// rejections are the codes of calls that the server has rejected without any
+// effect.
 var rejections = []codes.Code{
 	codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted,
 	codes.NotFound, codes.FailedPrecondition, codes.Aborted, codes.AlreadyExists,
 }
 
 // forwardError explains a failed call. Sent means that the primary may have
-// received it.
+// received the call.
 func (s *Service) forwardError(ctx context.Context, sent bool, err error) error {
 	dc, known := s.cfg.PrimaryDC, FromStatus(err)
 	if knownOutcome(known) {
@@ -168,9 +169,9 @@ func (s *Service) primaryVersion(ctx context.Context, id *pb.ID, version string)
 	return strconv.FormatUint(r.GetPrimaryModifyIndex(), 10), nil
 }
 
-// replicaOf returns the replica of the resource that the primary has written. If
-// it does not arrive in time, or was overwritten already, replicaOf returns what
-// that replica would be.
+// replicaOf returns the replica of the resource that the primary has written.
+// If the replica does not arrive in time, or was overwritten already, replicaOf
+// builds the replica from the primary's resource.
 func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *pb.Resource {
 	_, deleted := Terminating(written)
 	deleted = deleted && len(Finalizers(given)) == 0 // the write removed the last finalizer
@@ -186,13 +187,13 @@ func (s *Service) replicaOf(ctx context.Context, given, written *pb.Resource) *p
 	return r
 }
 
-// awaitReplica waits at most replicaTimeout until done accepts the resource that
-// is stored here under id. Done gets nil if there is none. awaitReplica returns
-// the resource that is stored then.
+// awaitReplica waits at most replicaTimeout until done accepts the resource
+// that is stored here under id. Done receives nil if no resource is stored.
+// awaitReplica returns the resource that is stored at the end of the wait.
 func (s *Service) awaitReplica(ctx context.Context, id *pb.ID, done func(now *pb.Resource) bool) *pb.Resource {
 	timeout := replicaTimeout
 	if end, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(end)/2) // the rest is for the response
+		timeout = min(timeout, time.Until(end)/2) // the rest of the time is for the response
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

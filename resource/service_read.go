@@ -141,8 +141,9 @@ func CheckListSize(response any, limit int) error {
 }
 
 // WatchList streams the present resources and then every change. It ends when
-// the client disconnects or the watch is reset. In the latter case the status is
-// an ErrWatchReset (see FromStatus), and the client watches again.
+// the client disconnects or the watch is reset. If the watch is reset, the
+// status is an ErrWatchReset (see FromStatus), and the client opens a new
+// watch.
 func (s *Service) WatchList(req *pb.WatchListRequest, stream grpc.ServerStreamingServer[pb.WatchEvent]) error {
 	ctx := stream.Context()
 	q, err := s.admitList(ctx, Query{Type: req.GetType(), Tenancy: req.GetTenancy(), Prefix: req.GetNamePrefix()})

@@ -17,8 +17,8 @@ import (
 	"github.com/wanfed/wanfed/api/pb"
 )
 
-// maxWriteTries is how often a write without a version is tried while concurrent
-// writes change the resource.
+// maxWriteTries is the maximum number of attempts of a write without a version
+// while concurrent writes change the resource.
 const maxWriteTries = 8
 
 // MaxSize bounds an encoded resource, in bytes.
@@ -74,8 +74,8 @@ func (s *Service) write(ctx context.Context, given *pb.Resource) (*pb.Resource, 
 	}
 }
 
-// canOverwrite reports whether r, which was admitted, may replace whatever is
-// stored.
+// canOverwrite reports whether r, which was admitted, may replace any stored
+// resource.
 func canOverwrite(r *pb.Resource) bool { return r.Version == "" && r.Id.Uid == "" && r.Owner == nil }
 
 // overwriteOp returns an Overwrite of r, which it changes. Uid and generation are
@@ -253,7 +253,7 @@ func (s *Service) findOwner(ctx context.Context, c Consistency, given *pb.ID) (*
 	return proto.CloneOf(owner.GetId()), nil
 }
 
-// prepareUpdate copies into r what a write does not change.
+// prepareUpdate copies into r the fields that a write does not change.
 func prepareUpdate(reg Registration, r, stored *pb.Resource) error {
 	if r.Id.Uid != "" && r.Id.Uid != stored.Id.Uid {
 		return fmt.Errorf("write %s: %w: %s, not %s", IDString(r.Id), ErrUIDMismatch, stored.Id.Uid, r.Id.Uid)
@@ -329,8 +329,8 @@ func (s *Service) admitDelete(ctx context.Context, given *pb.ID) (*pb.ID, Regist
 	}
 	stored, err := s.cfg.Backend.Read(ctx, Eventual, id)
 	if errors.Is(err, ErrNotFound) {
-		// The local state may be stale. So the deletion is authorized by its id
-		// and committed.
+		// The local state may be stale. Therefore the deletion is authorized by
+		// its id and then committed.
 		stored, err = &pb.Resource{Id: id}, nil
 	}
 	if err != nil {
@@ -458,17 +458,17 @@ type Step struct {
 	// version.
 	Delete  *pb.ID
 	Version string
-	// Expect is a query whose List returned Listed. If that has changed, the
-	// commit fails with ErrConflict.
+	// Expect is a query whose List returned Listed. If the result of the query
+	// has changed, the commit fails with ErrConflict.
 	Expect *Query
 	Listed []*pb.Resource
 }
 
-// WriteAll makes all steps in order in one commit, or none. Each is checked and
-// authorized as Write and Delete do. WriteAll returns the stored resource of each
-// step, nil for a deletion or an expectation. It tries once: after an ErrConflict
-// the caller reads again and decides again. It returns the errors of this package
-// and not a gRPC status.
+// WriteAll makes all steps in order in one commit, or none. Each step is
+// checked and authorized like a call of Write or Delete. WriteAll returns the
+// stored resource of each step, nil for a deletion or an expectation. It makes
+// one attempt. After an ErrConflict, the caller must read and decide again.
+// WriteAll returns the errors of this package, not a gRPC status.
 func (s *Service) WriteAll(ctx context.Context, steps ...Step) ([]*pb.Resource, error) {
 	ops := make([]*pb.Op, len(steps))
 	created := map[string]*pb.ID{}

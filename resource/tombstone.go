@@ -18,12 +18,12 @@ import (
 )
 
 // TombstoneType is the type of tombstones. A tombstone represents a deleted
-// resource that still owns resources. Tombstones are stored as every resource is,
-// so they survive restarts, restores and changes of the leader.
+// resource that still owns resources. Tombstones are stored like other
+// resources, so they survive restarts, restores and changes of the leader.
 var TombstoneType = &pb.Type{Group: "internal", GroupVersion: "v1", Kind: "Tombstone"}
 
 // Register adds the types of this package to a registry. Every peer may read
-// tombstones, and none may write them.
+// tombstones. No peer may write them.
 func Register(g *Registry) error {
 	return g.Register(Registration{
 		Type: TombstoneType, Message: &pb.Tombstone{}, Scope: ScopeCluster,
@@ -36,8 +36,8 @@ func Register(g *Registry) error {
 	})
 }
 
-// NewTombstone returns the tombstone of a deleted resource. It depends on the id
-// alone. It is for Backends.
+// NewTombstone returns the tombstone of a deleted resource. The tombstone
+// depends only on the id. It is for Backends.
 func NewTombstone(owner *pb.ID) (*pb.Resource, error) {
 	data := new(anypb.Any)
 	err := anypb.MarshalFrom(data, &pb.Tombstone{Owner: owner}, proto.MarshalOptions{Deterministic: true})
@@ -92,8 +92,8 @@ func reapWatched(ctx context.Context, b Backend, log *slog.Logger) error {
 	}
 }
 
-// ReapAll deletes the resources of all tombstones, including the tombstones that
-// this creates, and returns.
+// ReapAll deletes the resources of all tombstones, including the tombstones
+// that it creates, and returns.
 func ReapAll(ctx context.Context, b Backend) error {
 	for {
 		all, _, err := b.List(ctx, Eventual, Query{Type: TombstoneType})
@@ -109,8 +109,9 @@ func ReapAll(ctx context.Context, b Backend) error {
 }
 
 // reap deletes the resources of a tombstone's owner in batches, and then the
-// tombstone. It returns how many it has deleted. A resource with finalizers gets
-// a deletion timestamp; the removal of its last finalizer deletes it.
+// tombstone. It returns the number of deleted resources. A resource with
+// finalizers gets a deletion timestamp; the removal of its last finalizer
+// deletes it.
 func reap(ctx context.Context, b Backend, tombstone *pb.Resource) (count int, err error) {
 	t, err := Decode[*pb.Tombstone](tombstone)
 	if err != nil {

@@ -19,9 +19,9 @@ const (
 	DefaultBind     = "0.0.0.0"
 
 	DefaultDeadServerAfter = 10 * time.Minute
-	// MinDeadServerAfter is the time that a removed server needs after its
-	// return before it has a vote again. With a smaller value, a server would be
-	// without a vote for longer than its outage.
+	// MinDeadServerAfter is the time from the return of a removed server until
+	// it has a vote again. With a smaller value, a server would be without a
+	// vote for longer than its outage.
 	MinDeadServerAfter = operator.StableTime
 	// MaxDeadServerAfter means in practice that no server is removed.
 	MaxDeadServerAfter = 365 * 24 * time.Hour

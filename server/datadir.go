@@ -21,9 +21,10 @@ type dataDir struct {
 	nodeID string // a UUID, the same at every start
 }
 
-// openDataDir creates the data directory, or checks that it belongs to datacenter
-// dc: one that was copied with the image of a machine holds the records of
-// another. The store checks whose node it is, and that it is not in use.
+// openDataDir creates the data directory, or checks that it belongs to
+// datacenter dc. A directory that was copied with a machine image may contain
+// the resources of another datacenter. The store checks that the directory
+// belongs to this node and is not in use.
 func openDataDir(dir, dc string) (d dataDir, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return d, fmt.Errorf("create data_dir: %w; choose a --data-dir that this user may write", err)
@@ -57,7 +58,8 @@ func readOrWriteLine(file string, initial func() string) (string, error) {
 }
 
 // openKeyring opens the keyring of the data directory. If there is none, it
-// creates one with the key of cfg.EncryptFile. It returns nil without either.
+// creates one with the key of cfg.EncryptFile. It returns nil if there is
+// neither a keyring nor a key file.
 func openKeyring(cfg Config, logger *slog.Logger) (*gossip.KeyringStore, error) {
 	var initial *gossip.Key
 	if cfg.EncryptFile != "" {

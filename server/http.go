@@ -24,8 +24,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// loopback is the node of a caller without TLS, which is a process of this
-// machine. It may read.
+// loopback is the node name of a caller without TLS. Such a caller is a process
+// of this machine and may read.
 const loopback = "loopback"
 
 // httpServer serves the HTTP API.
@@ -83,9 +83,10 @@ func newHTTPServer(cfg httpConfig) (*httpServer, error) {
 	}, nil
 }
 
-// httpPerPeer returns how many HTTP connections one peer may have, of all files
-// that this process may open. The number is large, since a program may have a
-// connection for each watch, but the store needs files too.
+// httpPerPeer returns the maximum number of HTTP connections of one peer. It is
+// a part of the files that this process may open. The number is large because a
+// program may have a connection for each watch. The rest leaves files for the
+// store.
 func httpPerPeer() int { return max(64, min(gateway.MaxFiles()/4*3, 16384)) }
 
 // run serves ln until ctx ends. Blocking queries end with ctx, other requests

@@ -22,7 +22,7 @@ import (
 // tunnel to other datacenters, and gRPC connections to other servers.
 type network struct {
 	dc        string
-	advertise netip.AddrPort // what others dial
+	advertise netip.AddrPort // the address that others dial
 	identity  *tlsutil.Identity
 	book      *wanfed.SharedAddressBook
 	dialer    *wanfed.Dialer

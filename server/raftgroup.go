@@ -23,15 +23,15 @@ const (
 	// tagRaft is "1" once a server has Raft state. Such a server must not be part
 	// of a new group.
 	tagRaft = "raft"
-	// tagOps is the version of store operations that a server knows:
-	// resource.OpsVersion. Servers that are older than the tag know version 1.
+	// tagOps is the version of store operations that a server supports:
+	// resource.OpsVersion. Older servers without the tag support version 1.
 	tagOps = "ops"
 )
 
-// groupOpsVersion returns the version of store operations that all servers of the
-// Raft group know, and the node that limits it, if it is not this server's. Dead
-// servers count, since they read the log when they return. Servers that are not
-// in the pool do not.
+// groupOpsVersion returns the version of store operations that all servers of
+// the Raft group support. It also returns the node that limits the version, if
+// the version is not this server's. Dead servers count, because they read the
+// log when they return. Servers that are not in the pool do not count.
 func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, node string) {
 	version = resource.OpsVersion
 	peers, _ := store.Peers()
@@ -47,7 +47,7 @@ func groupOpsVersion(lan *gossip.Pool, store *raftstore.Store) (version int, nod
 	return version, node
 }
 
-// raftGroup is what bootstrap needs of the store.
+// raftGroup has the methods of the store that bootstrap needs.
 type raftGroup interface {
 	HasState() bool
 	Bootstrap(nodes []string) error
@@ -72,8 +72,8 @@ const (
 )
 
 // runJoin contacts the configured addresses while no other server of this
-// datacenter is alive, and each member that failed: when a partition ends, only
-// the servers that were cut off notice.
+// datacenter is alive. It also contacts each failed member, because only the
+// servers that were cut off notice the end of a partition.
 func (g *group) runJoin(ctx context.Context) error {
 	pause, failing := backoff.Backoff{Min: minJoinBackoff, Max: maxJoinBackoff}, false
 	var last []string
@@ -91,7 +91,7 @@ func (g *group) runJoin(ctx context.Context) error {
 			}
 			continue
 		}
-		order := slices.Clone(targets) // they are dialed one after the other: a dead one must not always be the first
+		order := slices.Clone(targets) // addresses are dialed in order, and a dead address must not always be the first
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		if err := g.lan.Join(ctx, order...); err != nil && ctx.Err() == nil {
 			level := slog.LevelWarn
@@ -166,7 +166,7 @@ func firstGroup(members []gossip.Member, node string, expect int) (nodes []strin
 			continue
 		}
 		if m.Tags[tagRaft] == "1" {
-			return nil, false // there is a group: its leader adds this server
+			return nil, false // there is already a group, and its leader adds this server
 		}
 		nodes = append(nodes, m.Name)
 	}

@@ -112,8 +112,8 @@ func (r *remote) federationStates(dc string) (pb.FederationServiceClient, error)
 	return pb.NewFederationServiceClient(r.calls.Reader(dc)), nil
 }
 
-// resources returns a client of the resource service of dc; "" is this
-// datacenter. It writes elsewhere on behalf of the caller.
+// resources returns a client of the resource service of dc. "" means this
+// datacenter. Writes to another datacenter are made on behalf of the caller.
 func (r *remote) resources(dc string) (pb.ResourceServiceClient, error) {
 	if dc == "" || dc == r.dc {
 		return r.local.Client(), nil
@@ -124,8 +124,8 @@ func (r *remote) resources(dc string) (pb.ResourceServiceClient, error) {
 	return pb.NewResourceServiceClient(&splitConn{r.calls.Reader(dc), r.calls.Writer(dc), r.onBehalf}), nil
 }
 
-// demotedGrace is how long others may take a datacenter for the primary that has
-// become a secondary.
+// demotedGrace is the time after a demotion in which other datacenters may
+// still treat the demoted datacenter as the primary.
 const demotedGrace = time.Minute
 
 // primaryResources returns a client of the resource service of the primary.
@@ -173,8 +173,8 @@ func (c *splitConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 }
 
 // demotedClient forwards writes to the primary for callers of this datacenter
-// only. Callers of others still take this datacenter for the primary: their
-// error requests a retry, not that access is denied.
+// only. Callers of other datacenters still treat this datacenter as the
+// primary. Their error requests a retry instead of reporting denied access.
 type demotedClient struct {
 	pb.ResourceServiceClient
 	dc, primary string
@@ -207,7 +207,7 @@ func (c *demotedClient) Delete(ctx context.Context, req *pb.DeleteRequest, opts 
 // it waits to be sent.
 const smallResponse = 8 << 10
 
-// queryService answers the requests that remote forwards.
+// queryService serves the requests that remote forwards.
 type queryService struct {
 	pb.UnimplementedServerServiceServer
 	responses *limit.PerPeer

@@ -36,7 +36,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// stopTimeout is how long open requests may take once the server stops.
+// stopTimeout is the maximum duration of open requests after the server begins
+// to stop.
 const stopTimeout = 2 * time.Second
 
 // Run runs one datacenter server until ctx ends. Then it leaves the gossip
@@ -56,8 +57,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return errors.Join(err, c.close())
 }
 
-// components are what run starts and joins. assemble builds them in the order
-// of the fields, and gives each what it needs of those before it.
+// components are the parts that run starts and joins. assemble builds them in
+// the order of the fields. It gives each component the earlier components that
+// it needs.
 type components struct {
 	cfg     Config
 	logger  *slog.Logger
@@ -79,7 +81,7 @@ type components struct {
 	manager     *replication.PrimaryManager
 	primary     *status.PrimaryView
 	leader      *leader
-	loaded      chan struct{} // closed when the store has what its datacenter had committed
+	loaded      chan struct{} // closed when the store has applied everything that its datacenter had committed
 	addressBook *federation.AddressBookUpdater
 	joiner      *federation.Joiner
 	keyring     *keyring.Service
@@ -94,8 +96,8 @@ type components struct {
 }
 
 // assemble builds all components of a valid configuration. It binds both ports
-// and opens the store, but serves nothing. The ports are first: a server that
-// cannot have them leaves nothing on the disk.
+// and opens the store, but serves nothing. assemble binds the ports first, so a
+// server that cannot bind them leaves nothing on the disk.
 func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	c := &components{cfg: cfg, logger: cfg.Logger.With("dc", cfg.DC, "node", cfg.Node), loaded: make(chan struct{})}
 	defer func() {
@@ -113,7 +115,7 @@ func assemble(cfg Config, id *tlsutil.Identity) (_ *components, err error) {
 	return c, nil
 }
 
-// close releases what assemble has opened. It may be called again.
+// close releases everything that assemble has opened. It is idempotent.
 func (c *components) close() error {
 	var errs []error
 	for _, ln := range []net.Listener{c.tlsListener, c.httpListener} {
@@ -158,7 +160,8 @@ func (c *components) listen(id *tlsutil.Identity) (err error) {
 	return err
 }
 
-// listen returns a listener of addr. flag is the one that chooses another addr.
+// listen returns a listener of addr. The argument flag is the name of the flag
+// that selects another addr.
 func listen(addr, flag string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	switch {
@@ -249,8 +252,8 @@ func (c *components) buildGossip(*tlsutil.Identity) error {
 	return nil
 }
 
-// memberTags returns the tags of this server in both pools. Those that Consul's
-// servers read have values that they accept.
+// memberTags returns the tags of this server in both pools. Tags that Consul's
+// servers read have values that these servers accept.
 func (c *components) memberTags() map[string]string {
 	return map[string]string{
 		federation.TagRole: federation.RoleValue, federation.TagDC: c.cfg.DC, federation.TagNodeID: c.dataDir.nodeID,
@@ -346,7 +349,7 @@ func (c *components) buildEdge(*tlsutil.Identity) error {
 	return c.edge.RegisterIntrospection()
 }
 
-// query answers a request of another datacenter as the HTTP API would.
+// query serves a request of another datacenter like the HTTP API.
 func (c *components) query(ctx context.Context, req *pb.QueryRequest) (*pb.QueryResponse, error) {
 	resp, err := httpapi.Serve(ctx, c.http.server.Handler, req)
 	if err != nil {
@@ -395,7 +398,7 @@ func aliveIn(wan *gossip.Pool, dc string) bool {
 }
 
 // run starts two groups of components and joins them. The upper group ends
-// first, so that leaving the pools still has a network.
+// first, because this server needs the network to leave the pools.
 func (c *components) run(ctx context.Context) error {
 	base, stopLower := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLower()
@@ -447,8 +450,8 @@ func (c *components) transferLeadership() {
 	}
 }
 
-// watchStore fails when the store cannot go on, for example because a disk
-// failed.
+// watchStore returns an error when the store has failed, for example because of
+// a disk error.
 func (c *components) watchStore(ctx context.Context) error {
 	select {
 	case <-c.store.Failed():
@@ -459,9 +462,10 @@ func (c *components) watchStore(ctx context.Context) error {
 }
 
 // awaitLoaded closes c.loaded when the store has applied what its datacenter
-// had committed before this server started. A leader knows that by its barrier,
-// a follower by the commit index of its leader. There is no event for the
-// applied index of a follower, so awaitLoaded polls it during the start.
+// had committed before this server started. A leader detects this state by its
+// barrier, and a follower by the commit index of its leader. There is no event
+// for the applied index of a follower, so awaitLoaded polls it during the
+// start.
 func (c *components) awaitLoaded(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := c.store.LeaderChanged()

@@ -22,8 +22,8 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 )
 
-// gatewayService serves the gateways of this datacenter. The name of a gateway is
-// that of its certificate.
+// gatewayService serves the gateways of this datacenter. The name of a gateway
+// is the name in its certificate.
 type gatewayService struct {
 	pb.UnimplementedGatewayServiceServer
 	gateways *catalog.Gateways
@@ -74,8 +74,8 @@ func (s *gatewayService) Watch(_ *pb.WatchGatewayRequest, stream grpc.ServerStre
 	}
 }
 
-// storeStatus converts an error to a status. Errors that are not the store's get
-// code.
+// storeStatus converts an error to a status. Errors that do not come from the
+// store get code.
 func storeStatus(err error, code codes.Code) error {
 	for _, known := range []error{
 		resource.ErrNotLeader, resource.ErrReadOnly, resource.ErrUnknownOutcome, resource.ErrConflict, resource.ErrClosed,
@@ -88,7 +88,7 @@ func storeStatus(err error, code codes.Code) error {
 	return status.Error(code, err.Error())
 }
 
-// checkService takes check results from followers and operators. The leader
+// checkService receives check results from followers and operators. The leader
 // serves it.
 type checkService struct {
 	pb.UnimplementedCheckServiceServer

@@ -13,7 +13,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// types add the types of resources that a server knows. A new one needs a line
+// types register the types of resources of a server. A new type needs a line
 // here, and nothing else in this package: see docs/new-resource-type.md.
 var types = []func(*resource.Registry) error{
 	resource.Register,

@@ -25,8 +25,8 @@ import (
 func CheckSettings(cfg Config) error { return errors.Join(cfg.withDefaults().check()...) }
 
 // CheckFiles returns all faults of the files and directories that cfg names,
-// joined, or nil. It does not report missing settings: CheckSettings does. It
-// changes nothing.
+// joined, or nil. It does not report missing settings, because CheckSettings
+// reports them. It changes nothing.
 func CheckFiles(cfg Config) error {
 	_, err := cfg.withDefaults().checkFiles()
 	return err
@@ -53,7 +53,7 @@ func (c Config) checkFiles() (*tlsutil.Identity, error) {
 	return id, errors.Join(append(errs, err)...)
 }
 
-// loadIdentity loads the certificate and checks that it is this server's.
+// loadIdentity loads the certificate and checks that it belongs to this server.
 func (c Config) loadIdentity() (*tlsutil.Identity, error) {
 	id, err := tlsutil.Load(tlsutil.Files{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}, c.Domain, c.Logger)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c Config) check() (errs []error) {
 			fault("%s: %w", f.name, err)
 		}
 	}
-	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // if they are equal it is one fault
+	if err := tlsutil.CheckLabel(c.PrimaryDC); err != nil && c.PrimaryDC != c.DC { // equal values are reported as one fault
 		fault("primary_datacenter: %w", err)
 	}
 	if err := tlsutil.CheckDomain(c.Domain); err != nil {
@@ -168,8 +168,8 @@ func (c Config) checkAddresses() (errs []error) {
 	return append(errs, c.checkProxyFrom())
 }
 
-// checkProxyFrom rejects networks that contain servers of this datacenter. They
-// dial each other, and send no PROXY header.
+// checkProxyFrom rejects networks that contain servers of this datacenter.
+// These servers dial each other and send no PROXY header.
 func (c Config) checkProxyFrom() error {
 	known := []struct{ setting, host string }{{"bind", c.Bind}, {"advertise", c.Advertise}}
 	for _, addr := range c.RetryJoin {
@@ -226,8 +226,8 @@ func (c Config) httpUsesTLS() bool {
 	return useTLS
 }
 
-// advertiseAddr returns the address that other servers dial. listen is that of
-// the TLS listener.
+// advertiseAddr returns the address that other servers dial. The argument
+// listen is the address of the TLS listener.
 func (c Config) advertiseAddr(listen net.Addr) (netip.AddrPort, error) {
 	ip, err := c.advertiseIP()
 	return netip.AddrPortFrom(ip, uint16(listen.(*net.TCPAddr).Port)), err

@@ -13,9 +13,9 @@
 // and returns a plan. Nothing is written before all resources are valid. Write
 // writes one item of the plan.
 //
-// A resource without metadata keeps the stored metadata. For that, Write replaces
-// the version that it compared with and retries after a conflict (compare and
-// swap). A resource with a version replaces only that version.
+// A resource without metadata keeps the stored metadata. To keep them, Write
+// replaces only the version that it has read (compare and swap), and retries
+// after a conflict. A resource with a version replaces only that version.
 //
 // The package starts no goroutine and keeps no state.
 package apply
@@ -45,7 +45,8 @@ const (
 // Item is the plan for one resource.
 type Item struct {
 	Action Action `json:"action"`
-	// Result is the resource as it is, or would be, stored.
+	// Result is the stored resource. Before the write, it is the resource that
+	// the write would store.
 	Result api.Resource `json:"resource"`
 
 	client  *api.Client
@@ -68,8 +69,8 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Check validates resources on a server of datacenter dc and returns the plan.
-// Empty dc is that of the client. The errors of refused resources, of type
-// *RefusedError, are joined. Any other error ends the check.
+// If dc is empty, it is the datacenter of the client. The errors of refused
+// resources, of type *RefusedError, are joined. Any other error ends the check.
 func Check(ctx context.Context, client *api.Client, dc string, resources []api.Resource) ([]*Item, error) {
 	var plan []*Item
 	var refused []error
@@ -176,7 +177,7 @@ const maxAttempts = 5
 func (i *Item) Write(ctx context.Context) error {
 	for attempt := 1; i.Action != Unchanged; attempt++ {
 		r := i.given
-		// A write replaces all metadata: keep those of the stored version.
+		// A write replaces all metadata, so copy the stored metadata.
 		keep := r.Metadata == nil && r.Version == "" && i.stored != nil && len(i.stored.Metadata) > 0
 		if keep {
 			r.Metadata, r.Version = i.stored.Metadata, i.stored.Version

@@ -85,7 +85,8 @@ func newClient(cmd *cobra.Command, timeout time.Duration) (client, error) {
 	return client{c, api.QueryOptions{Datacenter: cmd.Flag("datacenter").Value.String()}}, nil
 }
 
-// loadIdentity loads the certificate that the flags name. what needs it.
+// loadIdentity loads the certificate that the flags name. The argument what is
+// the subject of the usage error for missing flags.
 func loadIdentity(cmd *cobra.Command, what string) (*tlsutil.Identity, error) {
 	var missing []string
 	for _, flag := range []string{"ca-file", "cert-file", "key-file"} {
@@ -210,8 +211,9 @@ func (o *operator) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// find sets server and dc with the HTTP API: to the server port of the server
-// that answers or, for another datacenter, to the LAN address of a gateway.
+// find sets server and dc with the HTTP API. The server is the server port of
+// the responding server. For another datacenter, it is the LAN address of a
+// gateway.
 func (o *operator) find(cmd *cobra.Command) error {
 	cl, err := newClient(cmd, 0)
 	if err != nil {
@@ -250,8 +252,9 @@ func (o *operator) find(cmd *cobra.Command) error {
 		fmt.Errorf("%s has no healthy gateway to reach %s; set --server", st.Datacenter, o.dc))
 }
 
-// call connects and runs f, which makes one call. what names the call in errors.
-// unknown is added to an error that leaves the outcome of the call open.
+// call connects and runs f, which makes one call. The argument what names the
+// call in errors. The text unknown is added to an error if the outcome of the
+// call is unknown.
 func (o *operator) call(
 	cmd *cobra.Command, what, unknown string, f func(ctx context.Context, cc *grpc.ClientConn) error,
 ) error {
@@ -294,7 +297,7 @@ func outcomeUnknown(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || code == codes.Unknown || code == codes.Unavailable || code == codes.DeadlineExceeded
 }
 
-// waitingDelay is the time after which a command prints what it waits for.
+// waitingDelay is the time after which a waiting command prints the reason.
 const waitingDelay = time.Second
 
 // printWaiting writes a line to w unless stop is called within waitingDelay.

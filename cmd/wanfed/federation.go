@@ -158,8 +158,8 @@ func gatewayRows(gateways []api.MeshGateway) [][]string {
 	return rows
 }
 
-// addrOf returns the address of a service with a tag, or else its address
-// without one.
+// addrOf returns the tagged address of a service, or its plain address if it
+// has no address with the tag.
 func addrOf(s api.Service, tag string) string {
 	a, ok := s.TaggedAddresses[tag]
 	if !ok {

@@ -68,7 +68,8 @@ certificate of an operator.`
 
 const keyringUnknown = "the outcome is unknown: see wanfed keyring list"
 
-// keyArg requires one argument, a key. fingerprint: or its fingerprint.
+// keyArg requires one argument, a key. If fingerprint is true, the argument may
+// be the fingerprint of a key.
 func keyArg(fingerprint bool) cobra.PositionalArgs {
 	name := "KEY"
 	if fingerprint {
@@ -401,8 +402,8 @@ func primaryKey(s *pb.ServerKeyring) string {
 	return s.Fingerprints[0]
 }
 
-// keyProblem returns how the keys of a server differ from those of the called
-// server, or "".
+// keyProblem describes the difference between the keys of a server and the keys
+// of the called server. It returns "" if the keys are equal.
 func keyProblem(s *pb.ServerKeyring, report *pb.KeyringReport) string {
 	var all []string
 	switch {

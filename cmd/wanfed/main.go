@@ -145,11 +145,11 @@ func files(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// orphanTimeout is the time in which a process whose parent is gone must stop.
+// orphanTimeout is the time limit for the stop of a process whose parent has
+// ended.
 const orphanTimeout = 15 * time.Second
 
-// addStopOnEOF adds the flag by which a parent process makes sure that its
-// children do not outlive it.
+// addStopOnEOF adds the flag that stops a process when its parent process ends.
 func addStopOnEOF(root *cobra.Command) {
 	on := root.PersistentFlags().Bool(subprocess.StopOnEOF, false,
 		"stop when stdin ends: the parent process is gone then")

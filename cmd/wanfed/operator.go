@@ -135,7 +135,8 @@ func peerRows(peers []raftPeer, wide bool) [][]string {
 	return rows
 }
 
-// nodeArg requires one argument, the name of a server. optional: or none.
+// nodeArg requires one argument, the name of a server. If optional is true, the
+// argument may be absent.
 func nodeArg(optional bool) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if optional && len(args) == 0 {

@@ -114,7 +114,7 @@ func (cl *resourceClient) id(ctx context.Context, args []string) (api.ResourceID
 	return api.ResourceID{Type: typ, Name: args[1], Tenancy: cl.tenancy()}, err
 }
 
-// typeOf returns the type for group/version/Kind, or for a kind alone.
+// typeOf returns the type for the text group/version/Kind or Kind.
 func (cl *resourceClient) typeOf(ctx context.Context, text string) (api.ResourceTypeName, error) {
 	if strings.Contains(text, "/") {
 		typ, err := api.ParseResourceType(text)
@@ -347,8 +347,9 @@ deleted owner.`,
 	return c
 }
 
-// printResources prints a list: JSON while it is received, a table at its end.
-// types adds a column with the type.
+// printResources prints a list. It prints JSON while it receives the list, and
+// a table after the list is complete. The argument types adds a column with the
+// type.
 func printResources(out printer, types bool, all iter.Seq2[api.Resource, error]) error {
 	if out.format == outputJSON {
 		return printJSONList(out.w, all)

@@ -101,7 +101,8 @@ func runServer(cmd *cobra.Command, s serverSettings) error {
 	if cfg.Logger, err = settings.NewLogger(cmd.ErrOrStderr(), level, s.LogFormat); err != nil {
 		return usageError{err}
 	}
-	// The line has the ports, which the system may have chosen.
+	// The line contains the actual ports, because the system may have chosen
+	// them.
 	cfg.Started = func(a server.Addrs) {
 		fmt.Fprintln(cmd.OutOrStdout(), subprocess.ServerReady{DC: s.DC, Node: s.Node, Addr: a.Server, HTTP: a.HTTP})
 		sdnotify.Send(cfg.Logger, sdnotify.Ready)
@@ -127,7 +128,8 @@ func (s serverSettings) check() error {
 		settings.CheckNetworks("proxy_protocol", s.ProxyProtocol), settings.CheckLog(s.LogLevel, s.LogFormat))
 }
 
-// config returns the configuration of the server. Errors are for check.
+// config returns the configuration of the server. The function check reports
+// errors.
 func (s serverSettings) config() server.Config {
 	dead, err := time.ParseDuration(s.DeadServerAfter)
 	if err != nil || dead < 0 {

@@ -17,8 +17,8 @@ import (
 // The settings of a command are the fields of one struct (package
 // internal/settings). The field with the tag hcl:"data_dir,optional" is the
 // attribute data_dir of the file that --config-file names, the environment
-// variable WANFED_DATA_DIR and the flag --data-dir. A later one overrides an
-// earlier one, and the value of the field before is the default.
+// variable WANFED_DATA_DIR and the flag --data-dir. A later source overrides an
+// earlier source. The initial value of the field is the default.
 //
 // Fields are string, int, bool or []string. A list is a list in the file,
 // separated by commas in the environment, and a repeated flag. An empty
@@ -61,8 +61,8 @@ func loadSettings(cmd *cobra.Command, s any) error {
 			if err := setField(f.Value, text); err != nil {
 				errs = append(errs, fmt.Errorf("environment variable %s: %w", settings.EnvName(f.Name), err))
 			}
-			// A shell prepared for commands with an operator certificate overrides
-			// the certificate of a server by accident.
+			// A shell that sets an operator certificate for commands would
+			// override the certificate of a server by accident.
 			if !flags.Changed(f.Flag) && !reflect.DeepEqual(ofFile, defaults[f.Name]) &&
 				!reflect.DeepEqual(ofFile, f.Value.Interface()) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "wanfed: environment variable %s overrides %s of %s\n",
@@ -117,8 +117,8 @@ func setField(v reflect.Value, text string) error {
 	return nil
 }
 
-// flagOrEnv returns the value of a flag: as given, else of its environment
-// variable, else its default.
+// flagOrEnv returns the value of a flag. If the flag is not set, it returns the
+// value of the environment variable, or else the default.
 func flagOrEnv(cmd *cobra.Command, flag string) string {
 	f := cmd.Flag(flag)
 	if env := os.Getenv(settings.EnvName(flag)); env != "" && !f.Changed {

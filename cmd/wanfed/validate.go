@@ -80,8 +80,8 @@ func gatewayFile() (any, func() error) {
 	return &s, func() error { return settings.Join(s.Check(), s.CheckFiles()) }
 }
 
-// routeBlocks distinguishes a file of routes from one of settings, which has no
-// blocks.
+// routeBlocks distinguishes a file of routes from a file of settings, which has
+// no blocks.
 var routeBlocks = &hcl.BodySchema{Blocks: []hcl.BlockHeaderSchema{{Type: "route", LabelNames: []string{"match"}}}}
 
 // validateFile checks a file as the most similar of kinds, or as a file of routes.
@@ -110,8 +110,8 @@ func validateFile(path string, kinds []fileKind) error {
 	return settings.Join(errs...)
 }
 
-// detectKind returns the kind that has most of the attributes, the first of
-// equals.
+// detectKind returns the kind that has most of the attributes. Among equal
+// kinds, it returns the first.
 func detectKind(attrs hcl.Attributes, kinds []fileKind) fileKind {
 	best, most := kinds[0], -1
 	for _, kind := range kinds {
@@ -134,7 +134,8 @@ var firstWord = regexp.MustCompile(`^[A-Za-z0-9_]+`)
 // attributeOf maps the first word of an error of a file to its attribute.
 var attributeOf = map[string]string{"CA": "ca_file", "cert": "cert_file", "key": "key_file"}
 
-// withLine adds path and line of the attribute that the first word of err names.
+// withLine adds the path to err. If the first word of err names an attribute,
+// withLine also adds the line of the attribute.
 func withLine(path string, attrs hcl.Attributes, err error) error {
 	word := firstWord.FindString(err.Error())
 	if a, ok := attrs[cmp.Or(attributeOf[word], word)]; ok {

@@ -31,10 +31,10 @@ type batch struct {
 	tables  *tables
 	index   uint64           // of the current entry
 	events  []*pb.WatchEvent // the changes; each resource has the index of its entry
-	cascade int              // how many more resources the current entry may delete with their owners
+	cascade int              // number of resources that the current entry may still delete with their owners
 }
 
-// apply does all ops of an entry, or nothing.
+// apply applies all ops of an entry, or none.
 func (b *batch) apply(e *Entry) ([]*pb.Resource, error) {
 	if err := resource.CheckOps(e.Ops); err != nil {
 		return nil, err
@@ -159,8 +159,8 @@ func checkDeletion(old, r *pb.Resource) error {
 	return nil
 }
 
-// onlyRemovesFinalizers reports whether r differs from old in nothing but its
-// status and in finalizers that it no longer has.
+// onlyRemovesFinalizers reports whether r and old are equal except for the
+// status and for finalizers that r no longer has.
 func onlyRemovesFinalizers(old, r *pb.Resource) bool {
 	known := resource.Finalizers(old)
 	for _, f := range resource.Finalizers(r) {
@@ -198,7 +198,8 @@ func (b *batch) remove(rm *pb.Remove) error {
 	return nil
 }
 
-// expect reads at most one resource more than the expected number.
+// expect checks an Expect. It reads at most one resource more than the expected
+// number.
 func (b *batch) expect(x *pb.Expect) error {
 	q := resource.Query{Type: &pb.Type{Group: x.Id.Type.Group, Kind: x.Id.Type.Kind}, Tenancy: x.Id.Tenancy}
 	if x.GetPrefix() {
@@ -256,8 +257,8 @@ func sameVersion(a, b *pb.ID) bool {
 // isReplica reports whether r is a replica of the primary's resource.
 func isReplica(r *pb.Resource) bool { return r.GetPrimaryModifyIndex() != 0 }
 
-// hasFinalizers reports whether finalizers prevent the deletion of r. Those of a
-// replica concern the primary alone.
+// hasFinalizers reports whether finalizers prevent the deletion of r.
+// Finalizers of a replica concern only the primary.
 func hasFinalizers(r *pb.Resource) bool { return !isReplica(r) && len(resource.Finalizers(r)) > 0 }
 
 // store writes r in place of old, which has the same uid or is nil.
@@ -305,8 +306,9 @@ func (b *batch) deleteOne(r *pb.Resource) *pb.Resource {
 }
 
 // delete deletes r and the resources that it owns, directly or indirectly. When
-// the entry has deleted as many as it may, a tombstone is left for each owner
-// that has more. It returns the resource in r's delete event.
+// the entry has reached its limit of deletions, delete stores a tombstone for
+// each owner that has more resources. It returns the resource in r's delete
+// event.
 func (b *batch) delete(r *pb.Resource, at time.Time) *pb.Resource {
 	last := b.deleteOne(r)
 	for owners := []*pb.ID{r.Id}; len(owners) > 0; owners = owners[1:] {
@@ -354,8 +356,9 @@ func (b *batch) putTombstone(owner *pb.ID) {
 
 // When there are more than maxDeletions, the oldest are dropped until
 // keptDeletions remain. A dropped deletion counts as a write to its whole type,
-// which wakes all blocking queries of that type. So many are dropped at once,
-// and seldom. Both numbers are part of the meaning of a log and must not change.
+// which wakes all blocking queries of that type. Dropping many deletions at
+// once makes this rare. Both numbers are part of the meaning of a log and must
+// not change.
 const (
 	maxDeletions  = 8192
 	keptDeletions = 4096

@@ -25,18 +25,18 @@
 // # Watches
 //
 // A watch or Wait follows a topic: the changes of all names with one prefix, or
-// of one name. A topic exists only while it is followed. A write appends one event
-// to each followed topic of its name, and wakes no other followers. The commit and
-// its events are one step under one lock. A watch takes its snapshot and joins its
-// topic under the same lock, so no change is lost or sent twice.
+// of one name. A topic exists only while it has a follower. A write appends one
+// event to each followed topic of its name, and wakes no other followers. The
+// commit and its events are one step under one lock. A watch takes its snapshot
+// and joins its topic under the same lock, so no change is lost or sent twice.
 //
 // A topic retains the events that its slowest follower has not read: up to 8192
 // events or 16 MiB, and 256 MiB for all topics. A follower that would exceed a
-// limit is cut off: its watch ends with resource.ErrWatchReset. Restoring a
-// snapshot cuts off all followers. The writer never waits for a follower. A watch
-// that has not read its whole snapshot keeps resources in memory that have been
-// replaced since. It is cut off if it reads nothing for 10 seconds while the index
-// grows by more than 8192.
+// limit is cut off: its watch ends with resource.ErrWatchReset. The restore of
+// a snapshot cuts off all followers. The writer never waits for a follower. A
+// watch that has not read its whole snapshot keeps resources in memory that
+// have been replaced since. It is cut off if it reads nothing for 10 seconds
+// while the index grows by more than 8192.
 //
 // # Indexes
 //
@@ -60,10 +60,10 @@
 // # Choices that resource.Backend leaves open
 //
 // The owner of a new resource must be stored (resource.ErrNotFound), because
-// nothing would delete the resource otherwise. A replica may arrive before its
-// owner. A write that replaces a resource by one with another uid deletes the old
-// one and what it owns, and watches get these events. A delete event has the last
-// state of the resource, with the index of the deletion as ModifyIndex. State
-// leaves tombstones to the caller of resource.Reap. Store deletes the owned
-// resources before Commit returns.
+// otherwise the resource would never be deleted. A replica may arrive before
+// its owner. A write that replaces a resource by one with another uid deletes
+// the old one and what it owns, and watches get these events. A delete event
+// has the last state of the resource, with the index of the deletion as
+// ModifyIndex. State leaves tombstones to the caller of resource.Reap. Store
+// deletes the owned resources before Commit returns.
 package memory

@@ -79,8 +79,8 @@ func (s selection) covered(t *tables) iter.Seq[*pb.Resource] {
 	}
 }
 
-// first returns a resource that sorts before all selected ones, and after all of
-// lower types, tenancies and names.
+// first returns a resource that sorts before all selected resources, and after
+// all resources of lower types, tenancies and names.
 func (s selection) first() *pb.Resource {
 	const lowest = "\x00" // lower than every value, and not empty, which means the default
 	group, kind, _ := strings.Cut(strings.TrimSuffix(s.typ, "\x00"), "\x00")
@@ -146,8 +146,8 @@ func (s selection) changed(t *tables, after uint64) bool {
 	return false
 }
 
-// leastIndex is the index that the query would have if it selected nothing: that
-// of the last deletion.
+// leastIndex is the index of the query if it selects nothing: the index of the
+// last deletion.
 func (s selection) leastIndex(t *tables) uint64 {
 	info := t.typeInfo(s.typ)
 	if s.coversType() {

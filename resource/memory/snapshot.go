@@ -46,7 +46,7 @@ const (
 )
 
 // Snapshot is the state at one moment. It stays valid, and keeps that state in
-// memory, as long as it is referred to.
+// memory, as long as there is a reference to it.
 type Snapshot struct {
 	tables *tables
 	index  uint64
@@ -156,7 +156,7 @@ func (s *State) Rebase(w io.Writer, r io.Reader, index uint64) error {
 	put := func(typ *pb.Type, _ uint64) error {
 		if key := typeKey(typ); !known[key] {
 			known[key] = true
-			e.message(recordType, index, typ) // needs no floor record: the floor is index as well
+			e.message(recordType, index, typ) // needs no floor record, because the floor is also index
 		}
 		return e.err
 	}
@@ -252,8 +252,9 @@ func ScanSnapshot(r io.Reader) (SnapshotTotals, error) {
 // with the index of the store and of all queries of the type.
 func (s *State) Restore(r io.Reader) error { return s.restore(r, false) }
 
-// restore replaces the state. A foreign snapshot was not taken of this state or of
-// another server with the same log. Its resources count as just written.
+// restore replaces the state. A snapshot is foreign if it was taken neither of
+// this state nor of another server with the same log. Its resources count as
+// just written.
 func (s *State) restore(r io.Reader, foreign bool) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
@@ -276,8 +277,9 @@ func (s *State) restore(r io.Reader, foreign bool) error {
 // whose followers the caller must wake. The caller holds writeMu and mu.
 func (s *State) replaceLocked(in *restored, foreign bool) (woken []*item) {
 	index := max(s.index, in.index)
-	// risen is the new index of a type whose index would fall. It is the
-	// snapshot's if that is above all others: all servers then agree on it.
+	// risen is the new index of a type whose index would fall. It is the index
+	// of the snapshot if that is above all other indexes, so that all servers
+	// use the same index.
 	risen := in.index
 	if risen <= s.index {
 		risen = index + 1
@@ -471,8 +473,8 @@ func (in *recordReader) skip() error {
 }
 
 // record returns the next record. Its bytes are valid until the next call. The
-// memory of a large record grows with the bytes that are read, and does not
-// depend on the length that the record claims.
+// memory for a large record grows with the bytes that are read. It does not
+// depend on the length that precedes the record.
 func (in *recordReader) record() (kind byte, p []byte, err error) {
 	if err := in.skip(); err != nil {
 		return 0, nil, err

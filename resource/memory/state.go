@@ -107,9 +107,10 @@ func (s *State) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	return slices.Collect(s.published.Load().ownedBy(owner.GetUid())), nil
 }
 
-// Apply does all ops in order, as the write with that index, which must be above
-// all indexes before it. If an op fails, Apply returns its error and changes
-// nothing. Apply keeps the resources in ops; the caller must not use them again.
+// Apply applies all ops in order, as one write with the given index. The index
+// must be above all earlier indexes. If an op fails, Apply returns its error
+// and changes nothing. Apply keeps the resources in ops; the caller must not
+// use them again.
 func (s *State) Apply(index uint64, ops []*pb.Op) ([]*pb.Resource, error) {
 	e := Entry{Index: index, Ops: ops}
 	s.ApplyAll([]*Entry{&e})
@@ -241,7 +242,7 @@ func (s *State) waitOnce(ctx context.Context, sel selection, after uint64) error
 }
 
 // WaitIndex returns when the state's index is at least index. If ctx ends
-// before, it returns the context's error.
+// first, it returns the context's error.
 func (s *State) WaitIndex(ctx context.Context, index uint64) error {
 	for {
 		moved := s.moved.Wait()

@@ -154,7 +154,7 @@ var commonTenancies = []*pb.Tenancy{{}, resource.FillTenancy(nil)}
 
 func (t *tables) putType(info *typeInfo) { t.types.Set(typeKey(info.typ), info) }
 
-// typeInfo returns what is known of the type with that key. Both indexes of an
+// typeInfo returns the entry of the type with that key. Both indexes of an
 // unknown type are 1.
 func (t *tables) typeInfo(key string) *typeInfo {
 	if info, ok := t.types.Get(key); ok {

@@ -22,22 +22,22 @@ const (
 // limits of a state; tests lower them.
 type limits struct{ events, bytes, total int }
 
-// watchedType is what the topics of all versions of one type have in common.
+// watchedType is the data that the topics of all versions of one type share.
 // State.mu guards it.
 type watchedType struct {
 	index   uint64            // of the last write, at least 1
 	topics  map[string]*topic // by selection.key
-	lengths map[int]int       // how many topics have a key of that length
+	lengths map[int]int       // number of topics whose key has that length
 }
 
 // topic is the list of changes to all resources whose keys begin with one key.
 // It exists only while a watch or Wait follows it.
 //
-// The list only grows at its end. A follower stands on an item. It sleeps until
-// that item has a successor, and then steps on. Followers share the items and
-// step without a lock. The topic refers to the last item, where new followers
-// begin, and to the oldest item that has a follower. The items between the two
-// are retained for the slowest follower, and limited.
+// The list only grows at its end. A follower has a current item. It sleeps
+// until that item has a successor, and then moves to the successor. Followers
+// share the items and step without a lock. The topic refers to the last item,
+// where new followers begin, and to the oldest item that has a follower. The
+// items between the two are retained for the slowest follower, and limited.
 type topic struct {
 	s     *State
 	key   string
@@ -153,7 +153,7 @@ func (t *topic) step(at *item) *item {
 	return next
 }
 
-// stepOff takes a follower off its item.
+// stepOff removes a follower from its item.
 func (t *topic) stepOff(at *item) {
 	if at.followers.Add(-1) == 0 && t.oldest.Load() == at {
 		t.mu.Lock()
@@ -162,8 +162,9 @@ func (t *topic) stepOff(at *item) {
 	}
 }
 
-// maxInlineWakes is how many followers the writer wakes itself. Waking many
-// takes milliseconds, so another goroutine does it.
+// maxInlineWakes is the maximum number of followers that the writer wakes
+// itself. Another goroutine wakes a larger number, because that takes
+// milliseconds.
 const maxInlineWakes = 16
 
 func wakeAll(items []*item) {
@@ -247,8 +248,8 @@ func (s *State) publishLocked(events []*pb.WatchEvent) (woken []*item) {
 	return woken
 }
 
-// eventOverhead is about what an event takes in memory in addition to twice its
-// encoded size.
+// eventOverhead is the approximate memory of an event in bytes, in addition to
+// twice its encoded size.
 const eventOverhead = 512
 
 // endTopicsLocked cuts off all followers and returns the items whose followers

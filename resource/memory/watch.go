@@ -29,9 +29,9 @@ type watch struct {
 
 	mu       sync.Mutex      // never held while waiting
 	snapshot *snapshotReader // nil: read to the end
-	at       *item           // where the watch stands in the topic
+	at       *item           // current item of the watch in the topic
 	pos      int             // of the next event of at
-	err      error           // if set, Next returns it and the watch stands on no item
+	err      error           // if set, Next returns it and the watch has no item
 
 	donec chan struct{} // closed by Close
 }
@@ -43,8 +43,8 @@ type snapshotReader struct {
 	reads int
 
 	timer        *time.Timer // runs checkStalled
-	progress     int         // the value of reads when it last had changed
-	progressedAt uint64      // the index of the state then
+	progress     int         // the value of reads at its last observed change
+	progressedAt uint64      // the index of the state at that change
 }
 
 var endOfSnapshot = &pb.WatchEvent{

@@ -53,7 +53,8 @@ type Manifest struct {
 	Datacenter string    `json:"datacenter"`
 	Node       string    `json:"node"`
 	CreatedAt  time.Time `json:"created_at"`
-	// Index is the store index of the last change in it. Term is the leader's.
+	// Index is the store index of the last change in the snapshot. Term is the
+	// Raft term of the leader.
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
 	// Size is the length of the data in bytes, SHA256 its checksum in hex.
@@ -99,7 +100,8 @@ func (m Manifest) Header() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// check returns a resource.ErrInvalid for a Manifest that no server writes.
+// check returns a resource.ErrInvalid for a Manifest that a server cannot have
+// written.
 func (m Manifest) check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("%w manifest: %s", resource.ErrInvalid, fmt.Sprintf(format, args...))
@@ -222,7 +224,7 @@ func checksumError(sum string, m Manifest) error {
 		resource.ErrInvalid, sum, m.SHA256)
 }
 
-// summer counts and checksums what is read or written through it.
+// summer counts and checksums the bytes that are read or written through it.
 type summer struct {
 	r   io.Reader
 	w   io.Writer
@@ -249,9 +251,8 @@ func (s *summer) Write(p []byte) (int, error) {
 }
 
 // ArchiveFile is a snapshot file that is being written. Its data go to a
-// temporary file in the same directory. Commit gives that file its name, so
-// that a file of that name is always complete. An existing file is never
-// replaced.
+// temporary file in the same directory. Commit renames it to its final name, so
+// a file of that name is always complete. An existing file is never replaced.
 type ArchiveFile struct {
 	path string
 	tmp  *os.File
@@ -278,8 +279,7 @@ func CreateArchive(path string) (*ArchiveFile, error) {
 // Write appends data.
 func (a *ArchiveFile) Write(p []byte) (int, error) { return a.out.Write(p) }
 
-// Commit completes the file, durably, if its data are what the manifest
-// describes.
+// Commit completes the file durably, if its data match the manifest.
 func (a *ArchiveFile) Commit(m Manifest) (err error) {
 	defer func() {
 		if err != nil {

@@ -52,9 +52,9 @@ func (s *Store) Commit(ctx context.Context, ops ...*pb.Op) ([]*pb.Resource, erro
 // OpsVersion implements resource.ReplicatedBackend.
 func (s *Store) OpsVersion() (version int, node string) { return s.cfg.OpsVersion() }
 
-// WriteError implements resource.ReplicatedBackend. It returns why this server
-// cannot write its log now, a resource.ErrReadOnly. It is nil while the log can
-// be written, and until a write finds out that it cannot.
+// WriteError implements resource.ReplicatedBackend. It returns the reason why
+// this server cannot write its log now, as a resource.ErrReadOnly. It returns
+// nil while the log can be written, and until a write has failed.
 func (s *Store) WriteError() error { return s.log.WriteError() }
 
 // Read implements resource.Backend. A strong read blocks for a round trip to a
@@ -85,7 +85,8 @@ func (s *Store) ListByOwner(ctx context.Context, owner *pb.ID) ([]*pb.Resource, 
 	return all, s.because(err)
 }
 
-// Watch implements resource.Backend. It sends what this server has applied.
+// Watch implements resource.Backend. It sends the changes that this server has
+// applied.
 func (s *Store) Watch(q resource.Query) (resource.Watch, error) {
 	w, err := s.state.Watch(q)
 	if err != nil {
@@ -104,7 +105,8 @@ func (w watch) Next(ctx context.Context) (*pb.WatchEvent, error) {
 	return ev, w.s.because(err)
 }
 
-// Wait implements resource.Backend. It waits for what this server applies.
+// Wait implements resource.Backend. It waits for a change that this server
+// applies.
 func (s *Store) Wait(ctx context.Context, q resource.Query, after uint64) error {
 	return s.because(s.state.Wait(ctx, q, after))
 }
@@ -123,12 +125,12 @@ func (s *Store) WaitIndex(ctx context.Context, index uint64) error {
 	return s.because(s.state.WaitIndex(ctx, index))
 }
 
-// checkFresh returns nil when what this server has applied is fresh enough for
-// c.
+// checkFresh returns nil when the applied state of this server is fresh enough
+// for c.
 //
 // A strong read needs a leader that has applied everything of earlier terms
 // (see leaderTerm), and a majority that has confirmed its leadership since the
-// call began. What this leader acknowledged was applied before, since Raft
+// call began. Everything that this leader acknowledged is applied, because Raft
 // completes a commit after it applies the entry. If the term has changed since
 // then, another server may have led, and acknowledged entries that are not
 // applied here.

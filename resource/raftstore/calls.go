@@ -15,10 +15,10 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// drainTimeout bounds how long Close waits for pending calls.
+// drainTimeout bounds the time that Close waits for pending calls.
 const drainTimeout = time.Second
 
-// errRefused marks an error of do that came before Raft was called.
+// errRefused marks an error that do returned before it called Raft.
 var errRefused = errors.New("store takes no calls")
 
 // calls runs the calls of Raft, and has the state that ends them: a store that
@@ -32,7 +32,7 @@ type calls struct {
 
 	mu      sync.Mutex
 	closing bool
-	err     error // why the store failed
+	err     error // reason for the failure of the store
 }
 
 func newCalls(logger *slog.Logger, onFail func()) *calls {
@@ -88,8 +88,8 @@ func (c *calls) fail(err error) {
 // returns the reason.
 func (c *calls) Failed() <-chan struct{} { return c.failedc }
 
-// Err returns why the store failed, resource.ErrClosed after Close, and nil
-// while the store works.
+// Err returns the reason for the failure of the store. It returns
+// resource.ErrClosed after Close, and nil while the store works.
 func (c *calls) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,15 +103,16 @@ func (c *calls) errLocked() error {
 	return c.err
 }
 
-// failure returns why the store failed, nil if it did not.
+// failure returns the reason for the failure of the store, or nil if the store
+// has not failed.
 func (c *calls) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// because replaces an ErrClosed of the state by the reason, if the store
-// failed.
+// If the store has failed, because replaces an ErrClosed of the state by the
+// reason for the failure.
 func (c *calls) because(err error) error {
 	if errors.Is(err, resource.ErrClosed) {
 		if why := c.Err(); why != nil {
@@ -140,8 +141,8 @@ func (c *calls) drain() {
 	}
 }
 
-// untilDeadline returns how long Raft may take to accept a call; 0 is
-// unbounded.
+// untilDeadline returns the time that Raft may take to accept a call. 0 means
+// no limit.
 func untilDeadline(ctx context.Context) time.Duration {
 	if d, ok := ctx.Deadline(); ok {
 		return max(time.Until(d), time.Nanosecond)

@@ -25,8 +25,8 @@ type Config struct {
 	// with mode 0700. One process at a time may use it. Required.
 	Dir string
 	// Stream accepts and dials the connections of Raft. Dial is called with a
-	// node name as address and a timeout of at most 2 s. It must end when Close
-	// is called. The store closes Stream, also if Open fails. Required.
+	// node name as address and a timeout of at most 2 s. Dial must end when
+	// Close is called. The store closes Stream, also if Open fails. Required.
 	Stream raft.StreamLayer
 	// OpsVersion returns the latest version of ops that all known servers of the
 	// group support, and a node that supports no later version.
@@ -35,10 +35,11 @@ type Config struct {
 	// Logger receives messages. Default: slog.Default().
 	Logger *slog.Logger
 
-	// Heartbeat is the time without a message from the leader, up to twice
-	// that, after which a follower calls an election. A leader that does not
-	// reach a majority for three quarters of it steps down. It must be the same
-	// on all servers. Default 1 s, at least 20 ms.
+	// Heartbeat is the minimum election timeout. A follower calls an election
+	// after one to two times Heartbeat without a message from the leader. A
+	// leader steps down if it does not reach a majority for three quarters of
+	// Heartbeat. The value must be the same on all servers. Default 1 s, at
+	// least 20 ms.
 	Heartbeat time.Duration
 	// SnapshotInterval is the time between two checks whether a snapshot is
 	// due. Default 30 s, at least 20 ms.
@@ -47,8 +48,8 @@ type Config struct {
 	// which the next one is due. Default 8192.
 	SnapshotThreshold uint64
 	// TrailingLogs is the number of entries that stay in the log after a
-	// snapshot. A server that was away for fewer entries needs no snapshot.
-	// Default 10240.
+	// snapshot. A server that missed fewer entries needs no snapshot. Default
+	// 10240.
 	TrailingLogs uint64
 	// SegmentSize is the size in bytes of one file of the log, which is
 	// allocated when it is created. Default 64 MiB, from 4096 bytes to 1 GiB.
@@ -57,18 +58,18 @@ type Config struct {
 
 const (
 	minHeartbeat = 20 * time.Millisecond
-	// commitTimeout is the longest time, up to twice that, after which a
-	// follower of an idle leader learns what was committed.
+	// commitTimeout is the interval at which an idle leader sends its commit
+	// index. A follower receives the index after at most twice this time.
 	commitTimeout = 25 * time.Millisecond
-	// rpcTimeout bounds one Raft call between servers, dialTimeout a dial for
-	// it.
+	// rpcTimeout bounds one Raft call between servers. dialTimeout bounds the
+	// dial for such a call.
 	rpcTimeout  = 10 * time.Second
 	dialTimeout = 2 * time.Second
 	// rpcsInFlight of 1 turns pipelining off. With pipelining (raft 1.8.0), a
-	// leader whose follower rejects an entry can deadlock on the next one: the
-	// goroutine that would take it has ended. That follower gets nothing more,
-	// and Shutdown never returns. Entries that wait share the next call, so
-	// that little is lost.
+	// leader whose follower rejects an entry can deadlock on the next entry,
+	// because the goroutine that would receive the entry has ended. That
+	// follower receives nothing more, and Shutdown never returns. Without
+	// pipelining, waiting entries share the next call, so the cost is small.
 	rpcsInFlight = 1
 	// maxBatch bounds the entries that are processed together: written to disk
 	// with one fsync, sent to a follower in one call, applied to the state

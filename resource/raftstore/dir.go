@@ -95,8 +95,8 @@ func checkUnused(dir string) error {
 	return nil
 }
 
-// removeAll removes the files that match pattern, which a process that was
-// killed has left.
+// removeAll removes the files that match pattern. A process that was killed has
+// left them.
 func removeAll(what, pattern string) error {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
@@ -110,7 +110,7 @@ func removeAll(what, pattern string) error {
 	return nil
 }
 
-// remedy returns what to do about a data dir that cannot be opened.
+// remedy returns the remedy for a data directory that cannot be opened.
 func remedy(err error) string {
 	if notWritable(err) {
 		return "nothing in it is lost: free space, or make it writable, and start the server again"
@@ -118,6 +118,6 @@ func remedy(err error) string {
 	return rejoinRemedy
 }
 
-// notWritable reports whether err is of a data dir that is intact and cannot be
-// written.
+// notWritable reports whether err means that the data directory is intact but
+// cannot be written.
 func notWritable(err error) bool { return raftlog.IsTemporary(err) || errors.Is(err, fs.ErrPermission) }

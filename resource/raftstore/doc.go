@@ -29,9 +29,9 @@
 //
 // A batch that Commit acknowledged survives kill -9 and power loss of any
 // minority of servers: an entry counts after an fsync. Commit returns
-// resource.ErrNotLeader only if nothing was written, and
-// resource.ErrUnknownOutcome if that is not known. A strong read sees
-// everything that was acknowledged before it began, also right after an
+// resource.ErrNotLeader only if nothing was written. It returns
+// resource.ErrUnknownOutcome if the batch may have been written. A strong read
+// sees everything that was acknowledged before it began, also right after an
 // election. It costs a round trip to a majority and no log entry. Reads of one
 // server never go back in time until it restarts.
 //
@@ -41,19 +41,19 @@
 // # Snapshot files
 //
 // Snapshot returns the state of one moment. Manifest.Header and ArchiveFile put
-// it into a file. Restore makes such a state the group's, through Raft, at an
-// index and version above all earlier ones. A restored state is committed when
-// a majority has it. If the others continue without it, the store fails (see
-// snapshotGuard).
+// it into a file. Restore replaces the state of the group with such a state,
+// through Raft. The restored state has an index and a version above all earlier
+// ones. A restored state is committed when a majority of the servers has it. If
+// the other servers continue without it, the store fails (see snapshotGuard).
 //
 // # Goroutines
 //
-// Raft has its own goroutines. Open starts three more: one follows leadership,
-// one passes the calls of other servers to Raft, one watches the log and the
-// failure of the store. Each commit, strong read and membership change has a
-// goroutine that waits for Raft. Close joins all of them. Only if Raft drops a
-// result at the moment it stops does such a goroutine outlive Close; it holds
-// nothing but that result.
+// Raft has its own goroutines. Open starts three more. One follows leadership,
+// one passes the calls of other servers to Raft, and one watches the log and
+// the failure of the store. Each commit, strong read and membership change has
+// a goroutine that waits for Raft. Close joins all of them. There is one
+// exception. If Raft drops a result at the moment it stops, the goroutine that
+// waits for the result outlives Close. It holds only that result.
 //
 // # Disks
 //

@@ -23,7 +23,7 @@ type machine struct {
 	fail     func(error) // stops the store
 
 	mu      sync.Mutex // held while entries are applied: replay has another goroutine
-	err     error      // why the store failed; from then on nothing is applied or saved
+	err     error      // reason for the failure of the store; once set, nothing is applied or saved
 	applied uint64     // the last entry that Raft has applied in this process; 0: none
 
 	// replayed and replayedTerm are index and term of the last entry that
@@ -47,9 +47,9 @@ func (m *machine) Apply(log *raft.Log) any { return m.ApplyBatch([]*raft.Log{log
 
 // ApplyBatch implements raft.BatchingFSM. The results depend on the state and
 // the entries alone, as if each entry were applied on its own. A failed
-// expectation is a result. An entry that cannot be decoded is not: another
-// version may decode it, and the states of the servers would differ. Nothing
-// after it is applied.
+// expectation is a result. An entry that cannot be decoded has no result,
+// because another version may decode it, and the states of the servers would
+// differ. No entry after it is applied.
 func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -122,8 +122,9 @@ func (m *machine) failWith(err error) error {
 	return err
 }
 
-// StoreConfiguration implements raft.ConfigurationStore. With it, Raft counts
-// membership entries as applied and can take a snapshot after one.
+// StoreConfiguration implements raft.ConfigurationStore. Because of this
+// method, Raft counts membership entries as applied and can take a snapshot
+// after such an entry.
 func (m *machine) StoreConfiguration(uint64, raft.Configuration) {}
 
 // Snapshot implements raft.FSM. It returns no snapshot while the state has
@@ -142,8 +143,8 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 }
 
 // Restore implements raft.FSM. A snapshot with a correct checksum that cannot
-// be read fails the store. At a start, Raft would continue with an older
-// snapshot and lose what the log no longer has.
+// be read fails the store. Otherwise Raft would start with an older snapshot
+// and lose the entries that the log no longer has.
 func (m *machine) Restore(r io.ReadCloser) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

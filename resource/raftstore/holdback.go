@@ -12,17 +12,16 @@ import (
 // reached again.
 //
 // Raft retries a failed call after a backoff that grows to ten seconds. Nothing
-// ends the backoff early, though the heartbeats, which have a goroutine of
-// their own, reach a returning server within half a heartbeat timeout. Held
-// back, an outage of any length is one failure, with a backoff of some
-// milliseconds.
+// ends the backoff early. The heartbeats have their own goroutine and reach a
+// returning server within half a heartbeat timeout. With the delay, Raft sees
+// an outage of any length as one failure, and its backoff is some milliseconds.
 //
 // A call is held only while this server leads in the term of the call, the
 // called server belongs to the group, and no leadership transfer is in
 // progress. In other cases Raft needs the goroutine that would wait.
 type holdback struct {
 	// leads reports whether this server leads a group that has id, in that
-	// term. It is nil until start is called; then nothing is held.
+	// term. It is nil until start is called. While it is nil, no call is held.
 	leads func(id raft.ServerID, term uint64) bool
 
 	mu        sync.Mutex
@@ -53,7 +52,7 @@ func (h *holdback) wait(id raft.ServerID, term uint64) {
 		h.waiting[id] = reached
 	}
 	h.mu.Unlock()
-	// leads is called after the channel is in the map: a change from here on is
+	// leads is called after the channel is in the map. Every later change is
 	// followed by release, which finds the channel.
 	if !leads(id, term) {
 		h.reached(id)
@@ -99,7 +98,7 @@ func (h *holdback) suspend() (resume func()) {
 	}
 }
 
-// stop releases all calls, and holds none from then on.
+// stop releases all calls, and holds no later call.
 func (h *holdback) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

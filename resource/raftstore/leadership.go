@@ -30,7 +30,7 @@ type leadership struct {
 	*calls
 	raft   *raft.Raft // set before follow is called
 	logger *slog.Logger
-	onLost func()       // called when this server does not lead the term it led
+	onLost func()       // called when this server no longer leads the term that it led
 	onLead func() error // called when this server leads a new term; an error stops the store
 
 	changed broadcast.Broadcast // of changes of view
@@ -42,11 +42,11 @@ type leadership struct {
 // view is the leadership as this server has observed it.
 type view struct {
 	leader  string // node of the known leader; "" if none is known
-	term    uint64 // in which this server leads and has applied every earlier term; 0 if it does not
+	term    uint64 // the term in which this server leads and has applied every earlier term; 0 if it does not lead
 	restore uint64 // number of snapshots that became the state
 }
 
-// sameTerm reports whether a function that runs while leading can continue.
+// sameTerm reports whether a function of RunWhileLeader can continue.
 func (v view) sameTerm(w view) bool { return v.term == w.term && v.restore == w.restore }
 
 // current returns the view, and a channel that is closed when it changes.
@@ -130,7 +130,7 @@ func (l *leadership) follow() {
 }
 
 // barrier returns term when this server has applied everything that was
-// committed before, or 0 if it cannot find out.
+// committed before that term. It returns 0 if the barrier fails.
 func (l *leadership) barrier(ctx context.Context, term uint64) uint64 {
 	_, err := l.do(ctx, func() raft.Future { return l.raft.Barrier(0) })
 	if err == nil {
@@ -194,12 +194,12 @@ func (l *leadership) LeaderChanged() <-chan struct{} {
 // snapshot is restored, because data that fn has read may be outdated: fn is then
 // called again in the same term. Two calls of fn never overlap.
 //
-// A nil error of fn ends its work for this term. Errors that fn returns after
-// its context ended are ignored. After resource.ErrNotLeader, ErrReadOnly or
-// ErrUnknownOutcome, fn is called again if this server still leads.
+// If fn returns nil, its work for this term is complete. Errors that fn returns
+// after its context ended are ignored. After resource.ErrNotLeader, ErrReadOnly
+// or ErrUnknownOutcome, fn is called again if this server still leads.
 //
-// RunWhileLeader blocks until ctx ends (nil), fn fails (its error), or the
-// store closes or fails (that error).
+// RunWhileLeader returns nil when ctx ends. It returns the error of fn when fn
+// fails, and the error of the store when the store closes or fails.
 func (l *leadership) RunWhileLeader(ctx context.Context, fn func(context.Context) error) error {
 	var done view // the term for which fn has done its work
 	for {
@@ -259,8 +259,8 @@ func (l *leadership) runTerm(
 	return true, err
 }
 
-// waitTermEnd returns when this server does not lead the term any more, the
-// store fails, or ctx ends.
+// waitTermEnd returns when this server no longer leads the term, the store
+// fails, or ctx ends.
 func (l *leadership) waitTermEnd(ctx context.Context, term view) {
 	for {
 		v, changed := l.current()

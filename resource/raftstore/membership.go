@@ -19,11 +19,12 @@ import (
 )
 
 // ErrHasState is returned by Bootstrap on a server that has a log, or that
-// voted for a server which bootstrapped first. Such a server follows a leader,
-// or is one.
+// voted for a server which bootstrapped first. Such a server is a follower or a
+// leader.
 var ErrHasState = errors.New("this server has Raft state already")
 
-// electionNudge is how much callElection shortens the heartbeat timeout.
+// electionNudge is the time by which callElection shortens the heartbeat
+// timeout.
 const electionNudge = time.Millisecond
 
 // membership manages the servers of the Raft group.
@@ -47,9 +48,9 @@ func (m *membership) HasState() bool {
 	return m.raft.LastIndex() > 0 || m.raft.CurrentTerm() > 0
 }
 
-// Bootstrap makes nodes, this one among them, the first group. If it is called
-// on several servers, the list must be the same. On a server with state it has
-// no effect and returns ErrHasState.
+// Bootstrap forms the first group from nodes, which must include this server.
+// If Bootstrap is called on several servers, the list must be the same. On a
+// server with state it has no effect and returns ErrHasState.
 func (m *membership) Bootstrap(nodes []string) error {
 	nodes = slices.Sorted(slices.Values(nodes))
 	if err := m.checkNodes(nodes); err != nil {
@@ -70,7 +71,7 @@ func (m *membership) Bootstrap(nodes []string) error {
 	}
 	m.logger.Info("raft group bootstrapped", "nodes", nodes)
 	if nodes[0] == m.node {
-		m.callElection() // only one server does, so that the vote is not split
+		m.callElection() // only one server calls an election, so that the vote is not split
 	}
 	return nil
 }
@@ -117,8 +118,8 @@ func (m *membership) leadsMember(id raft.ServerID, term uint64) bool {
 		m.raft.State() == raft.Leader && m.raft.CurrentTerm() == term
 }
 
-// Peers returns the sorted voters of the group, this server among them if it is
-// one. There are none before this server is in a group.
+// Peers returns the sorted voters of the group, including this server if it is
+// a voter. The list is empty until this server is in a group.
 func (m *membership) Peers() ([]string, error) {
 	servers, err := m.servers()
 	if err != nil {
@@ -160,7 +161,7 @@ func (m *membership) AddNonvoter(ctx context.Context, node string) error {
 	return m.add(ctx, "add nonvoter", node, done, m.raft.AddNonvoter)
 }
 
-// add calls change with a method of Raft that adds a server.
+// add calls change with a Raft method that adds a server.
 func (m *membership) add(
 	ctx context.Context, what, node string, done func(srv raft.Server, member bool) bool,
 	method func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture,
@@ -173,9 +174,10 @@ func (m *membership) add(
 	})
 }
 
-// RemoveServer removes node from the group, which may be the leader itself. It
-// blocks until the group has agreed. It succeeds only on the leader, and returns
-// the errors of Commit. Removing a server that is not a member has no effect.
+// RemoveServer removes node from the group. The node may be the leader itself.
+// It blocks until the group has agreed. It succeeds only on the leader, and
+// returns the errors of Commit. Removing a server that is not a member has no
+// effect.
 func (m *membership) RemoveServer(ctx context.Context, node string) error {
 	done := func(_ raft.Server, member bool) bool { return !member }
 	return m.change(ctx, "remove server", node, done, func() raft.Future {
@@ -183,8 +185,8 @@ func (m *membership) RemoveServer(ctx context.Context, node string) error {
 	})
 }
 
-// change runs start, which changes the membership of node, unless done reports
-// that the change is made.
+// change runs start, which changes the membership of node. It does not run
+// start if done reports that the change is already made.
 func (m *membership) change(
 	ctx context.Context, what, node string,
 	done func(srv raft.Server, member bool) bool, start func() raft.Future,
@@ -218,9 +220,10 @@ func (m *membership) change(
 }
 
 // TransferLeadership transfers leadership to another voter, before this server
-// stops. It tries the voter whose log is longest, and then each other one. It
-// blocks for a few round trips, at most an election timeout for each voter.
-// Only the leader can: resource.ErrNotLeader.
+// stops. It tries the voter with the longest log first, and then each other
+// voter. It blocks for a few round trips, at most an election timeout for each
+// voter. On another server than the leader, it fails with
+// resource.ErrNotLeader.
 func (m *membership) TransferLeadership(ctx context.Context) error {
 	voters, err := m.Peers()
 	if err != nil {
@@ -260,8 +263,8 @@ func (m *membership) TransferLeadershipTo(ctx context.Context, node string) erro
 }
 
 // awaitLeader waits until a leader is known, for a few elections at most. It
-// fails unless that is node. For Raft, a transfer has succeeded when this
-// server does not lead any more, whatever the reason.
+// fails unless the leader is node. Raft reports success of a transfer when this
+// server no longer leads, whatever the reason.
 func (m *membership) awaitLeader(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*m.heartbeat)
 	defer cancel()
@@ -289,7 +292,7 @@ func (m *membership) transferTo(node string) func() raft.Future {
 	return func() raft.Future { return m.raft.LeadershipTransferToServer(srv.ID, srv.Address) }
 }
 
-// transfer runs one attempt after the other until one succeeds.
+// transfer runs the attempts in order until one succeeds.
 func (m *membership) transfer(ctx context.Context, attempts []func() raft.Future) (err error) {
 	defer m.trans.holdback.suspend()()
 	for len(attempts) > 0 {
@@ -328,8 +331,8 @@ type Member struct {
 	LastIndex uint64
 }
 
-// Members returns the servers of the group, sorted by node. There are none
-// before this server is in a group.
+// Members returns the servers of the group, sorted by node. The list is empty
+// until this server is in a group.
 func (m *membership) Members() ([]Member, error) {
 	servers, err := m.servers()
 	if err != nil {

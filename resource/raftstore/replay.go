@@ -15,11 +15,12 @@ import (
 // replayAlone applies the log that the store was opened with, if this server is
 // the only voter and Raft has applied nothing yet.
 //
-// Raft applies an entry when a leader has confirmed that it is committed. The only
-// voter must lead to confirm its entries, and must write to lead. With a full disk,
-// readers would therefore see only the last snapshot. But every entry in the log is
-// committed, because this server alone is a majority. replayAlone applies the
-// entries for readers, and the state machine skips them when Raft applies them.
+// Raft applies an entry when a leader has confirmed that it is committed. The
+// only voter must lead to confirm its entries, and must write to lead. If the
+// disk is full, readers would therefore see only the last snapshot. Every entry
+// in the log is committed, because this server alone is a majority. replayAlone
+// applies the entries for readers, and the state machine skips them when Raft
+// applies them.
 //
 // raft.Config.RestoreCommittedLogs of raft 1.8.0 is not used for this: it
 // ignores membership entries, and deadlocks on more than 32768 entries.
@@ -67,8 +68,8 @@ func (m *machine) replay(logs raft.LogStore, first, last uint64) (n int, err err
 	return n, nil
 }
 
-// skipReplayed returns how many of logs, the first ones, replay has applied.
-// The caller holds m.mu.
+// skipReplayed returns the number of entries at the beginning of logs that
+// replay has applied. The caller holds m.mu.
 func (m *machine) skipReplayed(logs []*raft.Log) int {
 	n := 0
 	for _, log := range logs {

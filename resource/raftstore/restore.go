@@ -30,22 +30,23 @@ const (
 	// indexSlack is more than the number of entries that are appended while a
 	// restore is prepared.
 	indexSlack = 1 << 20
-	// restoreCopies is how many copies of the data a restore has on disk at
-	// once.
+	// restoreCopies is the number of copies of the data that a restore has on
+	// disk at once.
 	restoreCopies = 3
 )
 
 // Snapshot is the state at one moment. It keeps that state in memory as long as
 // it is referenced.
 type Snapshot struct {
-	// Index is the store index of the last change in it. Term is the leader's.
+	// Index is the store index of the last change in the snapshot. Term is the
+	// Raft term of the leader.
 	Index, Term uint64
 	state       *memory.Snapshot
 }
 
 // Snapshot returns the present state, with everything that was acknowledged
-// before the call. It blocks for a round trip to a majority. Only the leader
-// can: resource.ErrNotLeader.
+// before the call. It blocks for a round trip to a majority. On another server
+// than the leader, it fails with resource.ErrNotLeader.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := s.checkFresh(ctx, resource.Strong); err != nil {
 		return nil, fmt.Errorf("save snapshot: %w", err)
@@ -86,14 +87,14 @@ type restore struct {
 }
 
 // Restore replaces the whole state of the group by the snapshot of m and data.
-// It first reads and checks all of data: after a resource.ErrInvalid nothing
+// It first reads and checks all of data. After a resource.ErrInvalid, nothing
 // has changed. It blocks until a majority has the new state. Watches end with
 // resource.ErrWatchReset, and RunWhileLeader calls its function again.
 //
-// Everything restored gets one new version and index (see nextIndex). Only the
-// leader can restore: resource.ErrNotLeader. After resource.ErrUnknownOutcome,
-// because leadership was lost or ctx ended, the state is the old or the new
-// one.
+// Everything restored gets one new version and index (see nextIndex). On
+// another server than the leader, Restore fails with resource.ErrNotLeader.
+// Restore returns resource.ErrUnknownOutcome if leadership was lost or ctx
+// ended. The state is then the old state or the new state.
 func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (RestoreResult, error) {
 	if err := m.check(); err != nil {
 		return RestoreResult{}, err
@@ -133,11 +134,11 @@ func (r *restorer) Restore(ctx context.Context, m Manifest, data io.Reader) (Res
 }
 
 // nextIndex returns the index of a restore. It is above every index that this
-// group and the group of the snapshot have ever had. The latter may be gone,
-// but its indexes are below the microseconds since 1970 too: no group writes a
-// million entries a second for long. So no version and no index ever means two
-// states. A compare-and-swap, or a secondary that compares them, notices the
-// restore.
+// group and the group of the snapshot have ever had. The group of the snapshot
+// may no longer exist. Its indexes are also below the number of microseconds
+// since 1970, because a group cannot write a million entries per second for
+// long. Therefore a version or an index never refers to two states. A
+// compare-and-swap, or a secondary that compares them, notices the restore.
 func (r *restorer) nextIndex(saved uint64) uint64 {
 	now := uint64(max(time.Now().UnixMicro(), 0))
 	return max(now, saved+1, r.raft.LastIndex()+indexSlack)
@@ -171,8 +172,7 @@ func (r *restorer) spool(m Manifest, data io.Reader) (_ *os.File, totals memory.
 	return f, totals, err
 }
 
-// checkSpace returns an error if the disk has no space for what a restore
-// writes.
+// checkSpace returns an error if the disk has too little space for a restore.
 func (r *restorer) checkSpace(size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.dir, &st); err != nil {
@@ -249,7 +249,7 @@ func (r *restorer) install(ctx context.Context, index uint64, size int64, file *
 	switch {
 	case err == nil:
 		return nil
-	case r.active.Load() != nil, r.raft.LastIndex() >= active.index: // in progress, or done here and perhaps nowhere else
+	case r.active.Load() != nil, r.raft.LastIndex() >= active.index: // in progress, or done on this server and perhaps on no other
 		return fmt.Errorf("%w: %w", resource.ErrUnknownOutcome, err)
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return resource.ErrNotLeader

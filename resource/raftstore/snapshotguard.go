@@ -71,7 +71,7 @@ func (g *snapshotGuard) open(dir string) error {
 // pending reports whether a snapshot here may not be committed.
 func (g *snapshotGuard) pending() bool { return g.uncommitted.Load() != nil }
 
-// mark is called before a snapshot is written that may not be committed.
+// mark is called before the write of a snapshot that may not be committed.
 func (g *snapshotGuard) mark(index, term uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,9 +93,10 @@ func (g *snapshotGuard) settle() error {
 	return atomicfile.SyncDir(filepath.Dir(g.path))
 }
 
-// observe looks at a call of the leader of a term. The call sends entries or a
-// snapshot up to, or after, index, and has the commit index. observe reports
-// whether that leader does not have the uncommitted snapshot, and never will.
+// observe checks a call of the leader of a term. The call sends entries or a
+// snapshot up to, or after, index. It contains the commit index of the leader.
+// observe reports whether that leader does not have the uncommitted snapshot
+// and will never have it.
 func (g *snapshotGuard) observe(at *raft.Log, term, index, committed uint64) (lost bool, err error) {
 	switch {
 	case term < at.Term:
@@ -106,14 +107,15 @@ func (g *snapshotGuard) observe(at *raft.Log, term, index, committed uint64) (lo
 	return g.log.HasSnapshot(at.Index) && term > at.Term && index < at.Index, nil
 }
 
-// lostError is why a store whose uncommitted snapshot was lost has failed.
+// lostError is the error of a store that failed because its uncommitted
+// snapshot was lost.
 func (g *snapshotGuard) lostError(at *raft.Log) error {
 	return fmt.Errorf("the snapshot restored here at index %d never reached a majority, and the datacenter continued "+
 		"without it; remove this server from the Raft group (on another one: wanfed operator raft remove-peer %s "+
 		"--force), remove its data dir, and start it again", at.Index, g.node)
 }
 
-// checkEntries looks at entries of a leader before Raft does.
+// checkEntries checks entries of a leader before Raft receives them.
 func (g *snapshotGuard) checkEntries(req *raft.AppendEntriesRequest) error {
 	at := g.uncommitted.Load()
 	if at == nil || isHeartbeat(req) { // a heartbeat has nothing about the log
@@ -154,8 +156,8 @@ func (g *snapshotGuard) checkInstall(req *raft.InstallSnapshotRequest) (handled 
 		return true, err
 	}
 	if last > req.LastLogIndex {
-		// The log has entries that were never committed, and more of them than
-		// the leader kept of its own log before its snapshot.
+		// The log has uncommitted entries. Their number exceeds the number of
+		// entries that the leader kept before its snapshot.
 		err := fmt.Errorf("the log has entries up to %d that are not the leader's, whose snapshot covers %d; %s",
 			last, req.LastLogIndex, removeDirRemedy)
 		g.fail(err)

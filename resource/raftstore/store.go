@@ -44,9 +44,9 @@ type Store struct {
 	closeErr   error
 }
 
-// Open reads what Config.Dir holds and starts Raft. It fails, with a remedy,
-// for a directory that another process uses, that belongs to another node, or
-// that cannot be read. The caller closes the store.
+// Open reads the content of Config.Dir and starts Raft. It fails if another
+// process uses the directory, if the directory belongs to another node, or if
+// it cannot be read. The error contains a remedy. The caller closes the store.
 func Open(cfg Config) (_ *Store, err error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -134,7 +134,7 @@ func (s *Store) openLog(rc *raft.Config) (raft.SnapshotStore, error) {
 	return s.log.Snapshots(), err
 }
 
-// startRaft creates the state machine and all that calls Raft.
+// startRaft creates the state machine and all components that call Raft.
 func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	s.trans = newTransport(&raft.NetworkTransportConfig{
 		Stream: s.streams, MaxPool: 3, Timeout: rpcTimeout, Logger: rc.Logger, MaxRPCsInFlight: rpcsInFlight,
@@ -157,7 +157,7 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 		return err
 	})
 	if err != nil {
-		return errors.Join(err, s.Err()) // the latter has more about a snapshot that cannot be read
+		return errors.Join(err, s.Err()) // the latter has more details about a snapshot that cannot be read
 	}
 	s.stopRaft = sync.OnceValue(s.raft.Shutdown)
 	s.leadership.raft = s.raft
@@ -174,8 +174,9 @@ func (s *Store) startRaft(rc *raft.Config, snapshots raft.SnapshotStore) error {
 	return nil
 }
 
-// watchLog shows the log of a server that cannot write it, and stops Raft when
-// the store fails, so that another server can lead.
+// When the log cannot be written, watchLog calls replayAlone, so that readers
+// see the content of the log. It stops Raft when the store fails, so that
+// another server can lead.
 func (s *Store) watchLog() {
 	for {
 		select {
@@ -195,8 +196,8 @@ func (s *Store) watchLog() {
 
 // Close stops Raft and unlocks the directory. It waits up to a second for
 // pending commits, for this server's part of a snapshot that is being restored,
-// and for all goroutines. It does not transfer leadership: call
-// TransferLeadership before. It is idempotent.
+// and for all goroutines. It does not transfer leadership. For a transfer, call
+// TransferLeadership first. It is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.refuse()
@@ -256,7 +257,7 @@ var stateNames = map[raft.RaftState]string{
 	raft.Follower: "follower", raft.Candidate: "candidate", raft.Leader: "leader", raft.Shutdown: "stopped",
 }
 
-// Stats returns the numbers of the store. They are read one after the other.
+// Stats returns the numbers of the store. They are not read at the same moment.
 func (s *Store) Stats() Stats {
 	leader, _ := s.Leader()
 	voters, _ := s.Peers() // none if the store is closed

@@ -10,10 +10,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport extends the transport of the raft library. It keeps entries and
-// snapshots that a snapshotGuard handles from Raft. It lets a leader reach a
-// returning server at once (see holdback). It measures how far the logs of the
-// other servers have been replicated (see progress).
+// transport extends the transport of the raft library. It does not pass entries
+// and snapshots to Raft that a snapshotGuard handles. It lets a leader reach a
+// returning server at once (see holdback). It measures the replication progress
+// of the other servers' logs (see progress).
 type transport struct {
 	*raft.NetworkTransport
 	holdback holdback
@@ -87,8 +87,8 @@ func (t *transport) InstallSnapshot(
 }
 
 // forward passes calls of other servers to Raft, in order, until Close. It
-// answers entries that checkEntries rejects, and snapshots that checkInstall
-// handles.
+// responds itself to entries that checkEntries rejects and to snapshots that
+// checkInstall handles.
 func (t *transport) forward(
 	checkEntries func(*raft.AppendEntriesRequest) error,
 	checkInstall func(*raft.InstallSnapshotRequest) (handled bool, err error),
@@ -122,8 +122,8 @@ func (t *transport) forward(
 }
 
 // answerInstall responds that the snapshot was installed, or could not be. It
-// reads the snapshot to its end: the leader sends all of it before it reads a
-// response.
+// reads the snapshot to its end, because the leader sends the whole snapshot
+// before it reads a response.
 func answerInstall(rpc raft.RPC, req *raft.InstallSnapshotRequest, err error) {
 	if _, rerr := io.Copy(io.Discard, rpc.Reader); rerr != nil && err == nil {
 		err = rerr

@@ -36,16 +36,17 @@
 // status. While the datacenter has no leader, requests that need one wait for it
 // up to 7 seconds.
 //
-// A watch is a stream of server-sent events. The data of "upsert" and "delete" is a
-// resource. "end-of-snapshot" follows the initial resources. "end" has the reason
-// when the server ends the watch. A comment is sent every 15 seconds. A client that
-// does not read for 10 seconds is disconnected. A watch cannot be resumed: a new
-// one begins with a new snapshot.
+// A watch is a stream of server-sent events. The data of "upsert" and "delete"
+// is a resource. "end-of-snapshot" follows the initial resources. "end" has the
+// reason for which the server ends the watch. A comment is sent every 15
+// seconds. A client that does not read for 10 seconds is disconnected. A watch
+// cannot be resumed: a new one begins with a new snapshot.
 //
 // # Goroutines
 //
-// A watch has one goroutine in addition to its handler, and ends it. A request ends
-// with its context, and sets its own read and write deadlines.
+// A watch has one goroutine in addition to its handler. The handler ends this
+// goroutine. A request ends with its context, and sets its own read and write
+// deadlines.
 //
 // # Limits
 //

@@ -86,8 +86,9 @@ func StatusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// outcome returns the error of a write that was sent to at. If the server has not
-// answered, it is an ErrUnknownOutcome. Errors of the server stay as they are.
+// outcome returns the error of a write that was sent to at. If the server has
+// not responded, the error is an ErrUnknownOutcome. Errors of the server stay
+// as they are.
 func outcome(at net.Addr, err error) error {
 	if err == nil || at == nil {
 		return err

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// MaxBody bounds the body of a PUT, in bytes. JSON makes a resource of
-	// resource.MaxSize longer, binary data by a third.
+	// MaxBody bounds the body of a PUT, in bytes. It exceeds resource.MaxSize
+	// because JSON is longer than protobuf, for binary data by a third.
 	MaxBody = resource.MaxSize + resource.MaxSize/2
 	// callTimeout bounds one call of a service.
 	callTimeout = 25 * time.Second
@@ -36,9 +36,9 @@ type Config struct {
 	// Registry has the types of resources. It must be complete. Required.
 	Registry *resource.Registry
 	// Client returns a client of the resource service of a datacenter. An empty
-	// dc means this one. Client must not block. Calls get the request's context,
-	// which identifies the caller. Client fails with ErrNoDatacenter if it does
-	// not know dc. Required.
+	// dc means this one. Client must not block. Calls get the request's
+	// context, which identifies the caller. Client fails with ErrNoDatacenter
+	// if dc is unknown. Required.
 	Client func(dc string) (pb.ResourceServiceClient, error)
 }
 

@@ -158,15 +158,15 @@ func (q *request) ctx() (context.Context, context.CancelFunc) {
 }
 
 const (
-	// leaderTimeout is how long a call waits for a leader, as gRPC calls do. It
-	// is longer than an election.
+	// leaderTimeout is the maximum time that a call waits for a leader. gRPC
+	// calls have the same timeout. It is longer than an election.
 	leaderTimeout = 7 * time.Second
 	// leaderInterval is the time between two tries.
 	leaderInterval = 100 * time.Millisecond
 )
 
-// withLeader makes a call, and tries again while there is no leader: a call
-// without a leader has no effect.
+// withLeader makes a call and retries it while there is no leader. The retry is
+// safe, because a call without a leader has no effect.
 func withLeader[In, Out any](
 	ctx context.Context, call func(context.Context, In, ...grpc.CallOption) (Out, error), in In, opts ...grpc.CallOption,
 ) (Out, error) {

@@ -20,10 +20,11 @@ const (
 	// heartbeatInterval is the time between comments on a watch without events.
 	// They let both sides detect a lost connection.
 	heartbeatInterval = 15 * time.Second
-	// watchTimeout is how long a client may take to read one piece of a watch.
+	// watchTimeout is the maximum time that a client may take to read one piece
+	// of a watch.
 	watchTimeout = 10 * time.Second
-	// maxBuffered is how many events are received while others are written. A
-	// snapshot then needs few writes.
+	// maxBuffered is the number of events that are received while others are
+	// written. Because of this buffer, a snapshot needs few writes.
 	maxBuffered = 64
 )
 
@@ -121,7 +122,7 @@ func (s *eventStream) follow(ctx context.Context, events <-chan received) {
 	}
 }
 
-// add appends e to the buffer, unless the last event is there.
+// add appends e to the buffer, unless the buffer already has the last event.
 func (s *eventStream) add(ctx context.Context, e received) {
 	switch {
 	case s.end:

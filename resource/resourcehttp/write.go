@@ -102,7 +102,8 @@ func (q *request) body() ([]byte, error) {
 	return body, nil
 }
 
-// decode reads the resource of a body and completes it from path and parameters.
+// decode reads the resource of a body and completes the resource from path and
+// parameters.
 func (q *request) decode(body []byte) (*pb.Resource, error) {
 	var given struct {
 		api.Resource

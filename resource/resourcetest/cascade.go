@@ -40,7 +40,8 @@ func (e *env) awaitNone(typ *pb.Type) {
 	}
 }
 
-// testCascade checks that a deletion deletes all owned resources, also many.
+// testCascade checks that a deletion deletes all owned resources, even if they
+// are many.
 func testCascade(e *env) {
 	owner := e.put(e.fresh("o", ""), "")
 	e.populate(owner.Id, cmp.Or(e.target.Owned, 10_000))

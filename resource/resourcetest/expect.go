@@ -9,7 +9,8 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// testExpect checks that an Expect fails if and only if what was read has changed.
+// testExpect checks that an Expect fails if and only if the result of its read
+// has changed.
 func testExpect(e *env) {
 	name := func(s string) resource.Query { return resource.Query{Type: e.typ, Name: s} }
 	prefix := func(s string) resource.Query { return resource.Query{Type: e.typ, Prefix: s} }

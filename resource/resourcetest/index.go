@@ -81,8 +81,9 @@ func testIndexOfQuery(e *env) {
 	}
 }
 
-// testWaitSelects checks that a Wait ends with a write that its query selects, also
-// an earlier one, and with no other write.
+// testWaitSelects checks that a Wait ends with a write that its query selects,
+// even if the write was earlier than the Wait. No other write must end the
+// Wait.
 func testWaitSelects(e *env) {
 	for q, selects := range e.queries() {
 		r := e.put(e.named("a/b"), resource.AnyVersion)

@@ -58,7 +58,8 @@ func testGroupVersion(e *env) {
 	e.expect(new1, "-a")
 }
 
-// testTenancy checks that a resource keeps its tenancy, also without a namespace.
+// testTenancy checks that a resource keeps its tenancy, even without a
+// namespace.
 func testTenancy(e *env) {
 	cluster := in(e.fresh("a", "1"), "", "")
 	partition := in(e.fresh("b", "1"), "p", "")

@@ -14,7 +14,7 @@ import (
 	"github.com/wanfed/wanfed/resource"
 )
 
-// watch opens a watch that has everything written before in its snapshot.
+// watch opens a watch whose snapshot contains all earlier writes.
 func (e *env) watch(q resource.Query) resource.Watch {
 	e.Helper()
 	e.list(q)

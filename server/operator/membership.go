@@ -26,13 +26,13 @@ const (
 	recentContact = 2 * time.Second
 	maxTrailing   = 250
 	// nonvoterInterval is the time between two checks of a server without a
-	// vote. Raft does not notify the leader of the progress of such a server.
+	// vote. Raft sends no notification about the progress of such a server.
 	nonvoterInterval = 500 * time.Millisecond
 	// planInterval is the maximum time between two applications of the rules.
 	// It bounds the delay after the end of a hold, which sends no notification.
 	planInterval = time.Minute
-	// holdTime is the time after a removal by an operator during which a running
-	// server is not added again.
+	// holdTime is the time for which a running server is not added again after
+	// an operator has removed it.
 	holdTime = 10 * time.Minute
 	// changeTimeout bounds one change of the group.
 	changeTimeout = 15 * time.Second
@@ -271,7 +271,8 @@ func (m *membership) dead(
 		if !ok {
 			since = now
 		}
-		// Raft may have had contact with the server after the pool marked it failed.
+		// Raft may have had contact with the server after the pool marked the
+		// server as failed.
 		if contact := now.Add(-s.LastContact); s.LastContact >= 0 && contact.After(since) {
 			since = contact
 		}

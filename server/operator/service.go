@@ -23,11 +23,12 @@ import (
 	"github.com/wanfed/wanfed/server/rpc"
 )
 
-// successorTimeout bounds how long TransferLeader waits for the new leader to
-// be known.
+// successorTimeout bounds the time that TransferLeader waits until the new
+// leader is known.
 const successorTimeout = 10 * time.Second
 
-// TagExpect is the tag of a LAN pool member that has its Config.Expect.
+// TagExpect is the name of the LAN pool tag that contains the Config.Expect of
+// a member.
 const TagExpect = "expect"
 
 // Config configures a Service. All fields are required.
@@ -38,11 +39,11 @@ type Config struct {
 	Store *raftstore.Store
 	// LAN is the LAN pool.
 	LAN *gossip.Pool
-	// Expect is how many servers the datacenter was set up for
+	// Expect is the number of servers that the datacenter was set up for
 	// (bootstrap_expect).
 	Expect int
-	// DeadAfter is how long a server is down before it is removed from the
-	// group.
+	// DeadAfter is the time that a server must be down before it is removed
+	// from the group.
 	DeadAfter time.Duration
 	Logger    *slog.Logger
 }
@@ -60,12 +61,12 @@ func New(cfg Config) *Service {
 	return &Service{Config: cfg, saves: make(chan struct{}, maxSaves)}
 }
 
-// ListPeers implements pb.OperatorServiceServer. The leader answers.
+// ListPeers implements pb.OperatorServiceServer. The leader responds.
 func (s *Service) ListPeers(ctx context.Context, req *pb.ListPeersRequest) (*pb.ListPeersResponse, error) {
 	return s.ListPeersHere(ctx, req)
 }
 
-// ListPeersHere implements pb.OperatorServiceServer. Any server answers.
+// ListPeersHere implements pb.OperatorServiceServer. Any server responds.
 func (s *Service) ListPeersHere(context.Context, *pb.ListPeersRequest) (*pb.ListPeersResponse, error) {
 	servers, err := s.Store.Members()
 	if err != nil {
@@ -115,8 +116,8 @@ func (s *Service) RemovePeer(ctx context.Context, req *pb.RemovePeerRequest) (*p
 	return &pb.RemovePeerResponse{Running: running}, nil
 }
 
-// checkRemoval returns why an operator may not remove a server, as a status. It
-// is pure. self is the leader.
+// checkRemoval returns the reason why an operator may not remove a server, as a
+// status. It has no side effects. The argument self is the leader.
 func checkRemoval(
 	dc, self string, req *pb.RemovePeerRequest, servers []raftstore.Member, members []gossip.Member,
 ) error {

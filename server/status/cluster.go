@@ -56,8 +56,9 @@ func (r *Reporter) Peers() []string {
 	return out
 }
 
-// Datacenters implements httpapi.Cluster: this datacenter, and those of the
-// address book and of the WAN pool by their round-trip time.
+// Datacenters implements httpapi.Cluster. It returns this datacenter first, and
+// then the datacenters of the address book and of the WAN pool, ordered by
+// round-trip time.
 func (r *Reporter) Datacenters() []string {
 	const unknown = time.Hour
 	rtt := map[string]time.Duration{}

@@ -9,8 +9,8 @@
 // [PrimaryView] returns the primary, and the servers that are configured with
 // another one.
 //
-// The package measures nothing itself. It reads the measurements of the
-// components and does not wait for the network, except in
+// The package reads the measurements of the components and makes no
+// measurements itself. It does not wait for the network, except in
 // [PrimaryView.WatchOthers]. That method sends requests, and only the leader
 // runs it. The package starts no goroutine. All methods may be called from any
 // goroutine.

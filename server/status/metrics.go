@@ -67,8 +67,8 @@ type Collector struct{ cfg Config }
 // NewCollector returns a Collector.
 func NewCollector(cfg Config) *Collector { return &Collector{cfg} }
 
-// Describe implements prometheus.Collector. It describes nothing, since labels
-// come and go.
+// Describe implements prometheus.Collector. It describes nothing, because the
+// labels change.
 func (*Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -164,8 +164,9 @@ func (c *Collector) collectPrimary(s scrape) {
 	s.gauge(descDiffer, float64(others))
 }
 
-// collectReplication reads the counters of the source at each server of the
-// primary, and those of the follower at the leader of a secondary.
+// collectReplication reads the replication counters. In the primary, each
+// server has the counters of the source. In a secondary, the leader has the
+// counters of the follower.
 func (c *Collector) collectReplication(s scrape) {
 	if c.cfg.Primary.manager.IsPrimary() {
 		st := c.cfg.Source.Status()

@@ -34,7 +34,7 @@ func (s *PrimarySettings) Changed() <-chan struct{} { return s.LAN.Changed() }
 
 // ConfiguredPrimaries implements replication.Servers. It returns the setting of
 // each living server, by node, and the voters that are not in the LAN pool.
-// Servers of an older version do not publish theirs.
+// Servers of an older version do not publish their setting.
 func (s *PrimarySettings) ConfiguredPrimaries() (byNode map[string]string, unknown []string) {
 	byNode = map[string]string{s.Node: s.Configured}
 	members := s.LAN.Members()
@@ -52,8 +52,9 @@ func (s *PrimarySettings) ConfiguredPrimaries() (byNode map[string]string, unkno
 	return byNode, unknown
 }
 
-// differ returns which servers have which setting, if they differ, and how many
-// have another setting than this server.
+// differ returns a text with the servers by setting, if the settings differ. It
+// also returns the number of servers whose setting differs from the setting of
+// this server.
 func (s *PrimarySettings) differ() (text string, others int) {
 	byNode, _ := s.ConfiguredPrimaries()
 	nodes := map[string][]string{} // by setting
@@ -74,7 +75,7 @@ func (s *PrimarySettings) differ() (text string, others int) {
 	return strings.Join(list, "; "), others
 }
 
-// PrimaryView is what this server knows about which datacenter is the primary.
+// PrimaryView is this server's view of which datacenter is the primary.
 type PrimaryView struct {
 	dc        string
 	settings  *PrimarySettings
@@ -83,7 +84,7 @@ type PrimaryView struct {
 	logger    *slog.Logger
 
 	mu     sync.Mutex
-	others []string // other datacenters that are a primary too. The leader alone knows
+	others []string // other datacenters that are also a primary; only the leader has them
 }
 
 func (v *PrimaryView) otherPrimaries() []string {
@@ -99,14 +100,14 @@ func NewPrimaryView(
 	return &PrimaryView{dc: dc, settings: s, manager: m, conflicts: c, logger: logger}
 }
 
-// checkPrimariesEvery is how often the leader requests of datacenters that claim
-// to be the primary whether they are.
+// checkPrimariesEvery is the interval at which the leader checks whether
+// datacenters that claim to be the primary are the primary.
 const checkPrimariesEvery = 3 * time.Second
 
-// WatchOthers looks for a second primary until ctx ends, and logs a new one once. It
-// belongs to the leader.
+// WatchOthers looks for a second primary until ctx ends, and logs a new one
+// once. Only the leader runs it.
 func (v *PrimaryView) WatchOthers(ctx context.Context) error {
-	defer v.setOthers(nil) // the next leader looks for itself
+	defer v.setOthers(nil) // the next leader makes its own check
 	for ctx.Err() == nil {
 		var now []string
 		for _, c := range v.conflicts.List() {
@@ -133,8 +134,8 @@ func (v *PrimaryView) setOthers(now []string) (was []string) {
 	return was
 }
 
-// conflict returns what to do about a datacenter that names another primary; ""
-// if dc does not.
+// conflict returns the remedy if datacenter dc names another primary, and ""
+// otherwise.
 func (v *PrimaryView) conflict(dc string) string {
 	for _, c := range v.conflicts.List() {
 		switch {

@@ -24,8 +24,8 @@ import (
 	"github.com/wanfed/wanfed/wanfed"
 )
 
-// Config has the components that a Reporter and a Collector read. All fields are
-// required, but HTTPMux only for metrics.
+// Config has the components that a Reporter and a Collector read. All fields
+// are required, except that only a Collector needs HTTPMux.
 type Config struct {
 	DC, Node        string
 	MeshGatewayMode string
@@ -48,8 +48,8 @@ type Config struct {
 }
 
 // Reporter reports the state of this server's components and of the
-// datacenters, with the cause of a failure and its remedy. With Query of a
-// forwarder it is a httpapi.Cluster.
+// datacenters, with the cause of a failure and its remedy. Together with the
+// method Query of a forwarder, it implements httpapi.Cluster.
 type Reporter struct{ cfg Config }
 
 // NewReporter returns a Reporter.
@@ -125,8 +125,8 @@ func (r *Reporter) datacenter(dc string, state *pb.FederationState, used string)
 	return d
 }
 
-// pathStatuses returns what is known of the paths to one datacenter, in their
-// order. used is the address of the path in use.
+// pathStatuses returns the states of the paths to one datacenter, in the order
+// of the paths. The argument used is the address of the path in use.
 func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origin, used string, now time.Time) []api.PathStatus {
 	var out []api.PathStatus
 	for _, p := range paths {
@@ -147,8 +147,8 @@ func pathStatuses(paths []wanfed.PathStatus, origins map[string]federation.Origi
 }
 
 // setLastError sets the newest error of dialing, joining and, for the primary,
-// replication. The error of a probe counts only when no path works: it shows
-// nothing about the datacenter otherwise.
+// replication. The error of a probe counts only if no path works. Otherwise it
+// is not evidence about the datacenter.
 func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStatus) {
 	note := func(at time.Time, err error) {
 		if err != nil && at.After(d.LastErrorAt) {
@@ -173,7 +173,8 @@ func (r *Reporter) setLastError(d *api.DatacenterStatus, paths []wanfed.PathStat
 	}
 }
 
-// advice returns what an operator should do about a datacenter, or "".
+// advice returns the action that an operator should take for a datacenter, or
+// "".
 func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) string {
 	switch conflict := r.cfg.Primary.conflict(d.Name); {
 	case conflict != "":
@@ -196,7 +197,7 @@ func (r *Reporter) advice(d api.DatacenterStatus, state *pb.FederationState) str
 	return ""
 }
 
-// goneAdvice returns what to do about a datacenter that does not come back.
+// goneAdvice returns the action to take for a datacenter that does not return.
 func goneAdvice(d api.DatacenterStatus) string {
 	if d.Primary {
 		return "give all servers of the others another primary_datacenter, and restart them one at a time"
@@ -239,8 +240,8 @@ func aliveText(p *gossip.Pool) string {
 	return fmt.Sprintf("%d of %d members alive", alive, len(members))
 }
 
-// errorOrAge returns the text of err, or how long ago what happened at at; "" if
-// it never did.
+// errorOrAge returns the text of err. Without an error, it returns the text of
+// what with the time since at, or "" if at is zero.
 func errorOrAge(err error, at time.Time, what string) string {
 	switch {
 	case err != nil:
@@ -251,8 +252,8 @@ func errorOrAge(err error, at time.Time, what string) string {
 	return fmt.Sprintf("%s %s ago", what, time.Since(at).Round(time.Second))
 }
 
-// raftState returns the state of the Raft group as this server sees it. expect is
-// its bootstrap_expect.
+// raftState returns the state of the Raft group as this server sees it. The
+// argument expect is the bootstrap_expect of the datacenter.
 func raftState(leader string, voters []string, expect int, lan []gossip.Member) (state, detail string) {
 	running, up := 0, 0 // up: voters
 	for _, m := range lan {
@@ -344,7 +345,8 @@ func (r *Reporter) replicationComponent() api.ComponentStatus {
 	return c
 }
 
-// lag returns how old replicas may be: 0 while the stream is connected.
+// lag returns the maximum age of the replicas. It is 0 while the stream is
+// connected.
 func lag(connected bool, last time.Time) time.Duration {
 	if connected {
 		return 0

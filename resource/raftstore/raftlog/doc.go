@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MPL-2.0
 
 // Package raftlog is the durable log of one Raft server: a raft.LogStore and
-// raft.StableStore on github.com/hashicorp/raft-wal. It adds what raft-wal
-// 0.4.1 does not have and a kill, disk or restart test needs.
+// raft.StableStore on github.com/hashicorp/raft-wal. It adds the following
+// features, which raft-wal 0.4.1 does not have and which kill, disk and restart
+// tests need.
 //
 // # What it adds
 //
-//   - Rotation repair. A process can end after it sealed a segment and before it
-//     recorded the seal. raft-wal then refuses every append. Open completes the
-//     rotation (see finishRotation).
+//   - Rotation repair. A process can end between sealing a segment and
+//     recording the seal. raft-wal then refuses every append. Open completes
+//     the rotation (see finishRotation).
 //   - Snapshots. raft-wal takes no entry after a gap, so Raft empties the log when
 //     it installs a snapshot. The Log then answers for the last entry of that
 //     snapshot, and drops a log that a snapshot on disk already covers.

@@ -165,7 +165,7 @@ func (l *Log) DeleteRange(first, last uint64) error {
 		}
 	}
 	if err := l.WAL.DeleteRange(first, last); err != nil {
-		return l.writeFailed(err, true) // how much was deleted is not known
+		return l.writeFailed(err, true) // the number of deleted entries is not known
 	}
 	l.truncated = l.truncated || atEnd
 	return nil
@@ -173,8 +173,8 @@ func (l *Log) DeleteRange(first, last uint64) error {
 
 // Set implements raft.StableStore. A term that cannot be written is kept in
 // memory: Raft would panic otherwise. The term is written before the next vote
-// or entry. A server that loses it has neither voted nor stored an entry in
-// that term, which is as if it had never received the term.
+// or entry. A server that loses the term has neither voted nor stored an entry
+// in it. The loss is equivalent to never having received the term.
 func (l *Log) Set(key, value []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,8 +218,9 @@ func (l *Log) writeTermLocked() error {
 	return err
 }
 
-// WriteError returns why the log cannot be written now, an ErrReadOnly. It is
-// nil while the log can be written, and until a write finds out that it cannot.
+// WriteError returns the reason why the log cannot be written now, as an
+// ErrReadOnly. It returns nil while the log can be written, and until a write
+// has failed.
 func (l *Log) WriteError() error {
 	l.errMu.Lock()
 	defer l.errMu.Unlock()
@@ -229,8 +230,8 @@ func (l *Log) WriteError() error {
 // CannotWrite returns a channel that receives when WriteError becomes non-nil.
 func (l *Log) CannotWrite() <-chan struct{} { return l.cannotc }
 
-// setWriteError sets the result of WriteError, and logs when it begins and
-// ends.
+// setWriteError sets the result of WriteError, and logs the begin and the end
+// of the condition.
 func (l *Log) setWriteError(err error) {
 	l.errMu.Lock()
 	was := l.writeErr
@@ -266,9 +267,9 @@ func (l *Log) writeFailed(err error, fatal bool) error {
 }
 
 // IsTemporary reports whether a disk error ends when an operator frees space or
-// makes the file system writable. All that was acknowledged is then still on
-// the disk. After any other error, for example of broken hardware, the content
-// of the disk is unknown.
+// makes the file system writable. After such an error, all acknowledged data
+// are still on the disk. After any other error, for example of broken hardware,
+// the content of the disk is unknown.
 func IsTemporary(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS)
 }

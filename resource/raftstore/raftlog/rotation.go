@@ -19,12 +19,13 @@ import (
 //
 // The write that fills a segment seals it: it appends an index of the entries.
 // A goroutine of raft-wal then records the seal, and the next segment, in the
-// metadata. If the process ends between the two, raft-wal 0.4.1 opens the
-// sealed segment as one to append to, and refuses every append from then on. No
-// vote could be kept and no entry stored. So finishRotation records both before
-// raft-wal opens the log, as raft-wal itself does.
+// metadata. If the process ends between these two steps, raft-wal 0.4.1 opens
+// the sealed segment for appending and refuses every append. The server could
+// then store neither votes nor entries. Therefore finishRotation records the
+// seal and the next segment before raft-wal opens the log, in the same way as
+// raft-wal.
 //
-// The index may also be torn, together with the write that it was part of. That
+// The index may also be torn, together with the write that contained it. That
 // write was never acknowledged. The entries before it are moved to a new
 // segment without an index.
 func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error {
@@ -64,7 +65,7 @@ func finishRotation(dir string, meta *metadb.BoltMetaDB, segmentSize int) error 
 }
 
 // sealedSegment is the last segment of a log that is not open. It has a seal
-// that the metadata does not have.
+// that is not in the metadata.
 type sealedSegment struct {
 	types.SegmentWriter
 	filer      *segment.Filer
@@ -92,8 +93,8 @@ func openSealedSegment(dir string, info types.SegmentInfo) (*sealedSegment, erro
 	return &sealedSegment{SegmentWriter: w, filer: filer, info: info, indexStart: indexStart}, nil
 }
 
-// sealedInfo returns the segment's metadata with the seal, and whether its
-// index leads to every entry.
+// sealedInfo returns the segment's metadata with the seal. It also reports
+// whether the segment's index finds every entry.
 func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	info = t.info
 	info.SealTime, info.IndexStart, info.MaxIndex = time.Now(), t.indexStart, t.LastIndex()
@@ -119,8 +120,8 @@ func (t *sealedSegment) sealedInfo() (info types.SegmentInfo, intact bool) {
 	return info, true
 }
 
-// moveTo writes the segment's entries to a new segment, durably. A file of that
-// name is from an attempt that was interrupted.
+// moveTo writes the segment's entries to a new segment, durably. An existing
+// file of that name comes from an interrupted attempt.
 func (t *sealedSegment) moveTo(info types.SegmentInfo) error {
 	if err := t.filer.Delete(info.BaseIndex, info.ID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

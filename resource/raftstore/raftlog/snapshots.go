@@ -32,8 +32,8 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 
 // Covers reports whether log and snapshot have everything up to the entry with
 // that index and term, which is the last one of a leader's snapshot. The
-// entries of a snapshot are committed, so that the same last entry means the
-// same entries before it.
+// entries of a snapshot are committed, so the same last entry implies the same
+// earlier entries.
 //
 // Raft installs a snapshot even if the log has entries after it. Raft then
 // deletes these entries, though they may be acknowledged, and stops making
@@ -82,7 +82,7 @@ func (l *Log) openSnapshots() error {
 	for _, meta := range all {
 		_, r, err := l.cfg.Snapshots.Open(meta.ID) // verifies the checksum
 		if err != nil {
-			continue // Raft logs the error, and also tries the next
+			continue // Raft logs the error, and also tries the next snapshot
 		}
 		l.snapshot.Store(&raft.Log{Index: meta.Index, Term: meta.Term})
 		return errors.Join(r.Close(), l.deleteCovered(meta))
@@ -136,8 +136,8 @@ type snapshotSink struct {
 }
 
 // Close completes the snapshot. Raft may call it twice. A snapshot of entries
-// in the log counts at once, one from the leader when the state machine has
-// restored it.
+// in the log counts immediately. A snapshot from the leader counts when the
+// state machine has restored it.
 func (s *snapshotSink) Close() error {
 	if err := s.SnapshotSink.Close(); err != nil || s.closed {
 		return err

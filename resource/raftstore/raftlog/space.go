@@ -22,11 +22,11 @@ const (
 )
 
 // checkSpace returns an ENOSPC error if the disk may have no space for size
-// more bytes of entries. The space of the last segment is allocated already. So
-// space is needed only if the write may fill that segment and the next one must
-// be created: raft-wal cannot undo a write that fills a segment, and refuses
-// all writes if the next one cannot be created. With newSegment, the write
-// begins a new segment in any case.
+// more bytes of entries. The space of the last segment is allocated already.
+// New space is needed only if the write may fill that segment, so that the next
+// segment must be created. raft-wal cannot undo a write that fills a segment,
+// and refuses all writes if it cannot create the next segment. With newSegment,
+// the write begins a new segment in any case.
 //
 // When a log is opened, the used size of its last segment is unknown. Until the
 // first rotation, every write therefore needs space for the next segment.
@@ -46,7 +46,7 @@ func (l *Log) checkSpace(size int, newSegment bool) error {
 	return nil
 }
 
-// entriesSize returns how many bytes the entries take in the log, at most.
+// entriesSize returns the maximum size of the entries in the log, in bytes.
 func entriesSize(logs []*raft.Log) int {
 	n := 0
 	for _, l := range logs {
